@@ -1,0 +1,1 @@
+//! Runs the stages on cores and serves the ring contract with them

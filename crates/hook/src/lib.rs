@@ -1,0 +1,1 @@
+//! How the calls of a program are caught (LD_PRELOAD); not what they mean

@@ -1,0 +1,18 @@
+//! The contract between applications and stacks.
+//!
+//! One sealed memfd (a *region*) per client. Every shared word has exactly one writing side; both sides use
+//! only loads and stores on it. Each side treats the other's words as hostile: load once, check, clamp.
+
+pub mod bytes;
+pub mod command;
+pub mod control;
+pub mod dirty;
+pub mod layout;
+pub mod lines;
+pub mod region;
+pub mod wake;
+
+pub use bytes::ByteRing;
+pub use layout::{Geometry, GeometryError, Layout, Slot};
+pub use lines::{AppLine, CommandLine, InfoLine, StackLine};
+pub use region::{MapError, Region};

@@ -1,0 +1,168 @@
+//! The cache lines of one socket slot. `App*` words are written by the application side only, `Stack*`/`Info*`
+//! words by the stack side only.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// Written by the application, read by the stack. One cache line.
+///
+/// Byte positions are free-running `u32` counters from the start of the connection (first byte = 0), taken modulo
+/// the ring size. `tx_tail - stack.tx_head` is what is queued; `stack.rx_tail - rx_head` is what is unread.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct AppLine {
+    /// Bytes the application has put into its send ring.
+    pub tx_tail: AtomicU32,
+    /// Bytes the application has taken from its receive ring.
+    pub rx_head: AtomicU32,
+    /// `app_flags` bits.
+    pub flags: AtomicU32,
+    /// The generation (of [`StackLine::generation`]) these words are meant for; with any other the stack ignores the line.
+    pub generation: AtomicU32,
+    /// Contexts to tell about events on this slot: bit n = context n.
+    pub ctx_mask: AtomicU64,
+    /// `want` bits: which events beyond the always-reported ones (readable, state) are asked for.
+    pub want: AtomicU32,
+    /// Number of threads asleep on the futex word [`StackLine::event_seq`]; 0 = no wake needed.
+    pub sleepers: AtomicU32,
+    /// Dirty-set sequence word for the data doorbell of this slot (see [`crate::dirty`]).
+    pub door_seq: AtomicU32,
+    /// Dirty-set sequence word for the command doorbell of this slot.
+    pub ctl_seq: AtomicU32,
+    _reserved: [u32; 4],
+}
+
+/// Bits of [`AppLine::flags`].
+pub mod app_flags {
+    /// No more data will be sent: a FIN follows `tx_tail` (`shutdown(SHUT_WR)`).
+    pub const SHUT_WR: u32 = 1;
+    /// Received data is not wanted any more (`shutdown(SHUT_RD)`).
+    pub const SHUT_RD: u32 = 2;
+    /// The application has closed the socket; the stack drains the send ring, then frees the slot.
+    pub const CLOSED: u32 = 4;
+    /// Together with CLOSED: abort with RST instead of FIN (`SO_LINGER` with 0 s).
+    pub const ABORT: u32 = 8;
+    /// `TCP_NODELAY`.
+    pub const NODELAY: u32 = 16;
+    /// `TCP_CORK`.
+    pub const CORK: u32 = 32;
+    /// `SO_KEEPALIVE`.
+    pub const KEEPALIVE: u32 = 64;
+    /// `TCP_QUICKACK`.
+    pub const QUICKACK: u32 = 128;
+}
+
+/// Bits of [`AppLine::want`].
+pub mod want {
+    /// Raise an event when a third of the send ring is free again.
+    pub const WRITABLE: u32 = 1;
+}
+
+/// One command of the application (connect, listen). Written by the application; the answer is in [`StackLine`].
+/// `seq` is stored last (release). One command may be outstanding per slot.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct CommandLine {
+    /// Incremented for each command; never 0 for a real command.
+    pub seq: AtomicU32,
+    /// `command::op`.
+    pub op: AtomicU32,
+    /// IPv4 address of the peer (connect), host byte order.
+    pub remote_addr: AtomicU32,
+    /// Port of the peer (connect).
+    pub remote_port: AtomicU32,
+    /// Local IPv4 address, host byte order; 0 = any.
+    pub local_addr: AtomicU32,
+    /// Local port; 0 = let the stack choose (connect only).
+    pub local_port: AtomicU32,
+    /// Backlog (listen).
+    pub backlog: AtomicU32,
+    /// Initial `app_flags` for the connection.
+    pub flags: AtomicU32,
+    _reserved: [u32; 8],
+}
+
+/// Written by the stack, read by the application. One cache line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct StackLine {
+    /// Bytes acknowledged by the peer, whose room in the send ring is free again.
+    pub tx_head: AtomicU32,
+    /// Bytes of in-order data put into the receive ring.
+    pub rx_tail: AtomicU32,
+    /// `state::*`.
+    pub state: AtomicU32,
+    /// `status` bits (sticky while the connection lives).
+    pub status: AtomicU32,
+    /// The socket's pending error as a positive errno; 0 = none. Sticky; the library reports it once per `SO_ERROR`.
+    pub error: AtomicU32,
+    /// Incremented with every event on this slot; the futex word of blocking calls.
+    pub event_seq: AtomicU32,
+    /// Incremented by the stack each time the slot is given to a new connection or listener.
+    pub generation: AtomicU32,
+    /// Which data doorbell queue (fast-path core) serves this slot.
+    pub queue: AtomicU32,
+    /// Acknowledges [`AppLine::door_seq`].
+    pub door_ack: AtomicU32,
+    /// Acknowledges [`AppLine::ctl_seq`].
+    pub ctl_ack: AtomicU32,
+    /// Equals [`CommandLine::seq`] when that command has been decided.
+    pub command_done: AtomicU32,
+    /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno;
+    /// `command::NOT_OURS` = use a kernel socket.
+    pub command_result: AtomicI32,
+    _reserved: [u32; 4],
+}
+
+/// Values of [`StackLine::state`].
+pub mod state {
+    /// Not in use; may be taken by its allocator.
+    pub const FREE: u32 = 0;
+    /// SYN sent, not yet established.
+    pub const CONNECTING: u32 = 1;
+    /// Data may flow (also while closing; see `status`).
+    pub const ESTABLISHED: u32 = 2;
+    /// A listener; its receive ring holds `command::Accepted` records.
+    pub const LISTENING: u32 = 3;
+    /// Over (refused, reset, timed out or closed in both directions); the slot is kept until the application closes it.
+    pub const CLOSED: u32 = 4;
+}
+
+/// Bits of [`StackLine::status`].
+pub mod status {
+    /// The peer has sent FIN: after `rx_tail` comes end of file.
+    pub const RX_EOF: u32 = 1;
+    /// The connection was reset or timed out (`error` says which).
+    pub const RESET: u32 = 2;
+    /// The stack takes no more data (our FIN is out or the connection is gone).
+    pub const TX_CLOSED: u32 = 4;
+}
+
+/// What `getsockname`, `getpeername` and `TCP_INFO` show. Written by the stack. One cache line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct InfoLine {
+    /// Local IPv4 address, host byte order.
+    pub local_addr: AtomicU32,
+    /// Peer IPv4 address, host byte order.
+    pub remote_addr: AtomicU32,
+    /// Local port in the high, peer port in the low 16 bits.
+    pub ports: AtomicU32,
+    /// Effective send MSS, bytes.
+    pub mss: AtomicU32,
+    /// Smoothed round-trip time, µs.
+    pub srtt_us: AtomicU32,
+    /// Round-trip time variation, µs.
+    pub rttvar_us: AtomicU32,
+    /// Congestion window, bytes.
+    pub cwnd: AtomicU32,
+    /// Retransmitted segments.
+    pub retransmits: AtomicU32,
+    /// RFC 9293 state number in Linux's numbering (1 = ESTABLISHED ...).
+    pub tcp_state: AtomicU32,
+    _reserved: [u32; 7],
+}
+
+const _: () = assert!(size_of::<AppLine>() == 64);
+const _: () = assert!(size_of::<CommandLine>() == 64);
+const _: () = assert!(size_of::<StackLine>() == 64);
+const _: () = assert!(size_of::<InfoLine>() == 64);

@@ -1,0 +1,1 @@
+//! Armed-flag wake-ups: spin, arm, fence, look again, sleep.

@@ -1,0 +1,1 @@
+//! towpathd: configuration, registration, control interface, routes and neighbours

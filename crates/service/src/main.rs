@@ -1,0 +1,2 @@
+//! `towpathd`: the Towpath service.
+fn main() {}

@@ -1,0 +1,1 @@
+//! POSIX sockets on the ring contract; builds libtowpath.so

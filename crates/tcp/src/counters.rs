@@ -1,0 +1,115 @@
+//! Counters per stage and drop reasons. Plain words of one core; the engine publishes copies.
+
+/// Why a received frame was dropped. Every drop is counted under exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Drop {
+    /// Shorter than its headers say.
+    Truncated,
+    /// Not IPv4, not TCP, or a fragment.
+    NotTcp,
+    /// IPv4 header checksum wrong.
+    IpChecksum,
+    /// TCP checksum wrong.
+    TcpChecksum,
+    /// Data offset or option length impossible.
+    BadHeader,
+    /// Source = destination address and port (LAND), or source broadcast or multicast.
+    BadSource,
+    /// Destination address is not ours.
+    NotLocal,
+    /// SYN+FIN, SYN+RST and the like.
+    BadFlags,
+    /// Timestamp older than TS.Recent (PAWS, RFC 7323 §5).
+    Paws,
+    /// Outside the receive window.
+    OutOfWindow,
+    /// Nothing in it that we do not have.
+    Duplicate,
+    /// Acknowledges what was never sent, or too old (RFC 5961 §5).
+    BadAck,
+    /// No ACK flag.
+    NoAck,
+    /// More separate ranges than are kept.
+    OutOfOrderFull,
+    /// RST not exactly at RCV.NXT (RFC 5961 §3).
+    BadReset,
+    /// Data after the peer's FIN, or for a socket that is shut.
+    AfterFin,
+    /// No flow and no listener.
+    NoSocket,
+    /// The listener's backlog is full.
+    BacklogFull,
+    /// The slow path's queue is full.
+    SlowPathFull,
+    /// Flow table or slots are full.
+    NoMemory,
+}
+
+impl Drop {
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::NoMemory as usize + 1;
+    /// All, in order, with the names shown to users.
+    pub const NAMES: [&'static str; Self::COUNT] = [
+        "truncated", "not_tcp", "ip_checksum", "tcp_checksum", "bad_header", "bad_source", "not_local", "bad_flags", "paws",
+        "out_of_window", "duplicate", "bad_ack", "no_ack", "out_of_order_full", "bad_reset", "after_fin", "no_socket",
+        "backlog_full", "slow_path_full", "no_memory",
+    ];
+}
+
+/// A stage of the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Stage {
+    /// Parse, check, look up.
+    Pre,
+    /// The protocol's state.
+    Protocol,
+    /// Acknowledgements, events, headers.
+    Post,
+    /// Payload into rings.
+    Deliver,
+    /// Frames out.
+    Egress,
+}
+
+impl Stage {
+    /// How many stages there are.
+    pub const COUNT: usize = Self::Egress as usize + 1;
+    /// All, in order.
+    pub const NAMES: [&'static str; Self::COUNT] = ["pre", "protocol", "post", "deliver", "egress"];
+}
+
+/// What one core (or the slow path) has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Items that each stage has handled.
+    pub stages: [u64; Stage::COUNT],
+    /// Dropped frames by reason.
+    pub drops: [u64; Drop::COUNT],
+    /// Retransmitted segments.
+    pub retransmits: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+    /// Connections opened actively and passively.
+    pub opened: u64,
+    /// Connections refused or failed before they were established.
+    pub failed: u64,
+    /// Resets received and sent.
+    pub resets: u64,
+    /// Applications' words that contradicted the contract.
+    pub lies: u64,
+}
+
+impl Counters {
+    /// Counts a dropped frame.
+    #[inline]
+    pub fn drop(&mut self, reason: Drop) {
+        self.drops[reason as usize] += 1;
+    }
+    /// Counts work of a stage.
+    #[inline]
+    pub fn stage(&mut self, stage: Stage, items: usize) {
+        self.stages[stage as usize] += items as u64;
+    }
+}

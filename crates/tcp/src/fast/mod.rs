@@ -1,0 +1,1 @@
+//! The fast path: established connections, in batches, on one core.

@@ -1,0 +1,159 @@
+//! What both paths know of a flow.
+
+use crate::buffers::PortId;
+use crate::seq::Seq;
+use std::net::Ipv4Addr;
+
+/// An installed flow, by number; unique over all cores, reused after removal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId(pub u32);
+
+/// Who owns a socket outside this crate (client and slot); opaque here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner(pub u64);
+
+/// Both ends of a connection, seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FourTuple {
+    /// Our address.
+    pub local: Ipv4Addr,
+    /// Our port.
+    pub local_port: u16,
+    /// The peer's address.
+    pub remote: Ipv4Addr,
+    /// The peer's port.
+    pub remote_port: u16,
+}
+
+/// Where a flow's frames go: port and Ethernet addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Port to send on.
+    pub port: PortId,
+    /// Our MAC address.
+    pub source: [u8; 6],
+    /// Next hop's MAC address.
+    pub destination: [u8; 6],
+}
+
+/// Everything a fast path needs to take a flow over.
+#[derive(Clone, Debug)]
+pub struct FlowSetup {
+    /// Its number.
+    pub flow: FlowId,
+    /// Its owner.
+    pub owner: Owner,
+    /// Its addresses.
+    pub tuple: FourTuple,
+    /// Its way out.
+    pub link: Link,
+    /// First sequence number of our data (ISS + 1) = position 0 of the send ring.
+    pub snd_start: Seq,
+    /// First sequence number of the peer's data (IRS + 1) = position 0 of the receive ring.
+    pub rcv_start: Seq,
+    /// The peer's window now, bytes (already scaled).
+    pub snd_wnd: u32,
+    /// The peer's window shift (RFC 7323), 0 if not agreed.
+    pub snd_wscale: u8,
+    /// Our window shift, 0 if not agreed.
+    pub rcv_wscale: u8,
+    /// Largest payload to send in one packet, timestamps already subtracted.
+    pub mss: u16,
+    /// Timestamps agreed?
+    pub timestamps: bool,
+    /// The peer's last timestamp (TS.Recent).
+    pub ts_recent: u32,
+    /// Added to the millisecond clock to make our timestamps (per connection, RFC 7323 §5.4).
+    pub ts_offset: u32,
+    /// Window that we have advertised so far from `rcv_start`, bytes.
+    pub rcv_wnd: u32,
+    /// Send ring size in bytes.
+    pub tx_bytes: u32,
+    /// Receive ring size in bytes.
+    pub rx_bytes: u32,
+    /// First window and growth.
+    pub window: Window,
+    /// First round-trip sample from the handshake in µs, 0 = none.
+    pub srtt_us: u32,
+    /// Nagle off.
+    pub nodelay: bool,
+}
+
+/// What congestion control allows; computed by the slow path, enforced by the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold in bytes.
+    pub ssthresh: u32,
+    /// Growth between two decisions: below `ssthresh` by `growth`/256 bytes per acknowledged byte, above it by `growth`/256 MSS per
+    /// window. 256 = Reno.
+    pub growth: u16,
+    /// What is left of the window after a loss that the fast path repairs itself, in 1/256 (Reno: 128).
+    pub beta: u16,
+}
+
+/// A reading of a flow's state by another thread. Fields are each true, but not of one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowSnapshot {
+    /// Oldest unacknowledged.
+    pub snd_una: Seq,
+    /// Next to send (moves back on a time-out).
+    pub snd_nxt: Seq,
+    /// Highest ever sent.
+    pub snd_max: Seq,
+    /// End of what the application has queued (as sequence number, without FIN).
+    pub snd_queued: Seq,
+    /// Next expected.
+    pub rcv_nxt: Seq,
+    /// Peer's window in bytes.
+    pub snd_wnd: u32,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold in bytes.
+    pub ssthresh: u32,
+    /// Smoothed round-trip time in µs, 0 = no sample.
+    pub srtt_us: u32,
+    /// Its variation in µs.
+    pub rttvar_us: u32,
+    /// Unread bytes in the receive ring.
+    pub rx_queued: u32,
+    /// Effective MSS.
+    pub mss: u16,
+    /// FIN sent / acknowledged / received, recovery (see `fast`): `flow_flags` bits.
+    pub flags: u32,
+    /// Segments received and sent, payload bytes received and acknowledged, segments retransmitted.
+    pub segments_in: u64,
+    /// See `segments_in`.
+    pub segments_out: u64,
+    /// See `segments_in`.
+    pub bytes_in: u64,
+    /// See `segments_in`.
+    pub bytes_acked: u64,
+    /// See `segments_in`.
+    pub retransmits: u64,
+}
+
+/// Bits of [`FlowSnapshot::flags`].
+pub mod flow_flags {
+    /// Our FIN has been sent.
+    pub const FIN_SENT: u32 = 1;
+    /// Our FIN has been acknowledged.
+    pub const FIN_ACKED: u32 = 2;
+    /// The peer's FIN has been received in order.
+    pub const FIN_RECEIVED: u32 = 4;
+    /// The application wants a FIN after its last byte.
+    pub const FIN_WANTED: u32 = 8;
+    /// The application has closed the socket.
+    pub const APP_CLOSED: u32 = 16;
+    /// In loss recovery.
+    pub const RECOVERY: u32 = 32;
+    /// On the slow path's list of flows with something outstanding (see `ToSlow::Active`).
+    pub const ACTIVE: u32 = 64;
+    /// Timestamps agreed.
+    pub const TIMESTAMPS: u32 = 128;
+    /// Nagle off.
+    pub const NODELAY: u32 = 256;
+    /// Window scaling agreed.
+    pub const WSCALE: u32 = 512;
+}

@@ -1,0 +1,13 @@
+//! TCP, sans-I/O: no clock, no sockets, no threads. Time, frames and ring bytes are arguments.
+//!
+//! [`fast`] handles established connections in batches, one file per stage; [`slow`] opens and closes them, keeps the
+//! timers and computes congestion windows. They talk by [`messages`] only; a flow is owned by one fast path.
+
+pub mod buffers;
+pub mod counters;
+pub mod fast;
+pub mod flow;
+pub mod messages;
+pub mod seq;
+pub mod slow;
+pub mod time;

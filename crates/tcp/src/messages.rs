@@ -1,0 +1,130 @@
+//! All that the two paths say to each other.
+
+use crate::buffers::PortId;
+use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Window};
+
+/// Slow path to a fast path.
+#[derive(Clone, Debug)]
+pub enum ToFast {
+    /// Take this flow over.
+    Install(Box<FlowSetup>),
+    /// Forget the flow; answered by [`ToSlow::Removed`].
+    Remove(FlowId),
+    /// Congestion control's new decision.
+    SetWindow(FlowId, Window),
+    /// Retransmission time-out: go back to `snd_una` and send again under this window (RFC 6298 §5.4).
+    Timeout(FlowId, Window),
+    /// The peer's window is zero: send one byte beyond it if there is one (RFC 9293 §3.8.6.1).
+    ProbeWindow(FlowId),
+    /// Send an empty acknowledgement now.
+    SendAck(FlowId),
+    /// Nothing was outstanding when the slow path last looked: clear `ACTIVE` if that is still so, else leave the flow on the list
+    /// and answer [`ToSlow::Active`] again.
+    Deactivate(FlowId),
+    /// End the flow: send RST if `rst`, show the application this errno (positive), discard what is queued. `Remove` follows.
+    Abort {
+        /// Which.
+        flow: FlowId,
+        /// Send RST?
+        rst: bool,
+        /// errno for the application; 0 = none (it has closed already).
+        errno: i32,
+    },
+    /// The next hop has another MAC address.
+    Relink(FlowId, Link),
+    /// Send this complete frame (handshake, RST, TIME-WAIT ACK). The checksum is already right.
+    Transmit(PortId, Box<[u8]>),
+    /// Process this frame as if it had just been received (it came before `Install`).
+    Inject(PortId, Box<[u8]>),
+}
+
+/// A fast path to the slow path.
+#[derive(Clone, Debug)]
+pub enum ToSlow {
+    /// A valid TCP segment that belongs to no installed flow, or carries SYN.
+    Segment(PortId, Box<[u8]>),
+    /// The flow has something outstanding (data, FIN, or data waiting behind a zero window) and was not on the list of active flows.
+    Active(FlowId),
+    /// Three duplicate acknowledgements: the fast path has retransmitted and reduced the window by `beta`.
+    Loss(FlowId),
+    /// The peer's FIN was received in order, or our FIN was acknowledged: look at the snapshot's flags.
+    Closing(FlowId),
+    /// A valid RST came; the application has been told.
+    Reset(FlowId),
+    /// The application has closed its socket; the flow drains.
+    AppClosed(FlowId),
+    /// The application closed with unread data, or asked for an abort: RST has been sent.
+    Aborted(FlowId),
+    /// The flow is forgotten; its number may be used again.
+    Removed(FlowId),
+    /// A segment that needs a challenge ACK's rate limit or other rare care, with the flow it belongs to.
+    Exception(FlowId, FourTuple),
+}
+
+/// What the fast path tells the engine about a flow after a batch, so that the application can see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowEvent {
+    /// Which.
+    pub flow: FlowId,
+    /// `event` bits.
+    pub what: u32,
+}
+
+/// Bits of [`FlowEvent::what`].
+pub mod event {
+    /// More in-order data (`AppView::rx_tail` moved).
+    pub const READABLE: u32 = 1;
+    /// More room in the send ring (`AppView::tx_head` moved).
+    pub const ROOM: u32 = 2;
+    /// The peer's FIN.
+    pub const EOF: u32 = 4;
+    /// Reset, aborted or timed out (`AppView::errno`).
+    pub const ERROR: u32 = 8;
+    /// Our FIN has been sent: no more data is taken.
+    pub const TX_CLOSED: u32 = 16;
+}
+
+/// The words that the application sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppView {
+    /// Position up to which the send ring is acknowledged.
+    pub tx_head: u32,
+    /// Position up to which the receive ring holds in-order data.
+    pub rx_tail: u32,
+    /// errno, 0 = none.
+    pub errno: i32,
+    /// The peer's FIN came.
+    pub eof: bool,
+    /// Our FIN is out.
+    pub tx_closed: bool,
+}
+
+/// What the application has written, read once by the engine; checked by the fast path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppUpdate {
+    /// Position up to which the send ring is filled.
+    pub tx_tail: u32,
+    /// Position up to which the receive ring is read.
+    pub rx_head: u32,
+    /// FIN after `tx_tail`.
+    pub shut_wr: bool,
+    /// Received data is thrown away.
+    pub shut_rd: bool,
+    /// The socket is closed.
+    pub closed: bool,
+    /// With `closed`: abort.
+    pub abort: bool,
+    /// Nagle off.
+    pub nodelay: bool,
+    /// `TCP_CORK`: hold partial segments.
+    pub cork: bool,
+}
+
+/// The application's words contradict the contract (its connection is aborted).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppLie {
+    /// `tx_tail` went back or is further from `tx_head` than the ring is long.
+    TxTail,
+    /// `rx_head` went back or passed `rx_tail`.
+    RxHead,
+}

@@ -1,0 +1,39 @@
+//! Sequence numbers (RFC 9293 §3.4): compared modulo 2^32 only.
+
+/// A TCP sequence number. Not `Ord`: use the methods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seq(pub u32);
+
+impl Seq {
+    /// `self + n`.
+    #[must_use]
+    pub fn add(self, n: u32) -> Self {
+        Self(self.0.wrapping_add(n))
+    }
+    /// `self - n`.
+    #[must_use]
+    pub fn sub(self, n: u32) -> Self {
+        Self(self.0.wrapping_sub(n))
+    }
+    /// Signed distance from `from` to `self`.
+    pub fn distance(self, from: Self) -> i32 {
+        self.0.wrapping_sub(from.0) as i32
+    }
+    /// Bytes from `from` up to `self`, modulo 2^32.
+    pub fn bytes_since(self, from: Self) -> u32 {
+        self.0.wrapping_sub(from.0)
+    }
+    /// `self < other`.
+    pub fn before(self, other: Self) -> bool {
+        self.distance(other) < 0
+    }
+    /// `self > other`.
+    pub fn after(self, other: Self) -> bool {
+        self.distance(other) > 0
+    }
+    /// The later of the two.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        if self.before(other) { other } else { self }
+    }
+}
