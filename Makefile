@@ -1,0 +1,33 @@
+# Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
+.PHONY: help setup build demo test test-slow check bench fuzz clean
+
+help: ## This text
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+
+setup: ## Install the Debian packages that everything below needs
+	@scripts/setup all
+
+build: ## Release binaries in target/release
+	@scripts/setup build
+	cargo build --release --workspace
+
+demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
+	@scripts/demo
+
+test: setup ## All tests; last line is the summary
+	@scripts/test
+
+test-slow: setup ## The long tests: many simulator seeds, long kill and soak runs
+	@scripts/test --slow
+
+check: setup ## Format, lints, crate directions, licences, BPF object, docs
+	@scripts/check
+
+bench: setup ## Side-by-side benchmarks: a table, and JSON in target/bench
+	@scripts/bench
+
+fuzz: setup ## Fuzz every parser for 5 minutes each (FUZZ_SECONDS to change)
+	@scripts/fuzz
+
+clean: ## Remove build output
+	cargo clean
