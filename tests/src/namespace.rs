@@ -1,0 +1,72 @@
+//! Two network namespaces joined by a veth pair: `eth1` on each side, the server at 10.77.0.1, the client at 10.77.0.2.
+
+use crate::program::Program;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The laboratory; the namespaces are deleted with it.
+pub struct Lab {
+    /// Name of the namespace that Towpath serves.
+    pub server: String,
+    /// Name of the peer's namespace, plain Linux.
+    pub client: String,
+}
+
+/// Address of the server side.
+pub const SERVER: &str = "10.77.0.1";
+/// Address of the client side.
+pub const CLIENT: &str = "10.77.0.2";
+
+impl Lab {
+    /// Makes the namespaces, the veth pair and the addresses; cubic as congestion control.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        crate::require_root();
+        crate::require_program("ip", "iproute2");
+        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab = Self { server: format!("tps-{id}"), client: format!("tpc-{id}") };
+        let (server, client) = (&lab.server, &lab.client);
+        run(&format!("ip netns add {server}"));
+        run(&format!("ip netns add {client}"));
+        run(&format!("ip link add eth1 netns {server} type veth peer name eth1 netns {client}"));
+        for (namespace, address) in [(server, SERVER), (client, CLIENT)] {
+            run(&format!("ip -n {namespace} link set lo up"));
+            run(&format!("ip -n {namespace} addr add {address}/24 dev eth1"));
+            run(&format!("ip -n {namespace} link set eth1 up"));
+            run(&format!("ip netns exec {namespace} sysctl -qw net.ipv4.tcp_congestion_control=cubic"));
+        }
+        lab
+    }
+    /// The program, in the server's namespace.
+    pub fn on_server(&self, program: Program) -> Program {
+        program.under(&["ip", "netns", "exec", &self.server])
+    }
+    /// The program, in the client's namespace.
+    pub fn on_client(&self, program: Program) -> Program {
+        program.under(&["ip", "netns", "exec", &self.client])
+    }
+    /// Has the server's kernel drop all TCP on eth1, so that only another stack can carry it.
+    pub fn drop_kernel_tcp(&self) {
+        crate::require_program("nft", "nftables");
+        let rules = "table inet proof { chain in { type filter hook input priority -300; iifname eth1 meta l4proto tcp drop; } \
+                     chain out { type filter hook output priority -300; oifname eth1 meta l4proto tcp drop; } }";
+        self.on_server(Program::new(&["nft", rules])).run(10).ok();
+    }
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in [&self.server, &self.client] {
+            let _ = Program::line(&format!("ip netns del {namespace}")).run(10);
+        }
+    }
+}
+
+fn run(line: &str) {
+    Program::line(line).run(10).ok();
+}

@@ -1,0 +1,195 @@
+//! Started programs that are ended with their guard, and finished ones with their output.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit code; -1 if ended by a signal or by the time limit.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Finished {
+    /// Panics with the whole output unless the exit code is 0; returns standard output.
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "failed:\n--- out\n{}\n--- err\n{}", self.out, self.err);
+        self.out
+    }
+}
+
+/// A program to start: command line, environment, user, namespace.
+#[derive(Clone, Debug)]
+pub struct Program {
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    dir: Option<PathBuf>,
+}
+
+impl Program {
+    /// `args[0]` is looked up in PATH unless it is a path.
+    pub fn new<S: AsRef<OsStr>>(args: &[S]) -> Self {
+        Self { args: args.iter().map(|a| a.as_ref().to_owned()).collect(), env: Vec::new(), dir: None }
+    }
+    /// From a shell-like line (split at spaces, no quoting).
+    pub fn line(line: &str) -> Self {
+        Self::new(&line.split_whitespace().collect::<Vec<_>>())
+    }
+    /// With one more argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+    /// With an environment variable.
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((key.into(), value.as_ref().to_owned()));
+        self
+    }
+    /// In a directory.
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+    /// Prefixed by another command line, e.g. `ip netns exec NAME`.
+    pub fn under<S: AsRef<OsStr>>(mut self, prefix: &[S]) -> Self {
+        let mut args: Vec<OsString> = prefix.iter().map(|a| a.as_ref().to_owned()).collect();
+        args.append(&mut self.args);
+        self.args = args;
+        self
+    }
+    /// As user and group `id`, without supplementary groups.
+    pub fn user(self, id: u32) -> Self {
+        let id = id.to_string();
+        self.under(&["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"])
+    }
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.args[0]);
+        command.args(&self.args[1..]).envs(self.env.iter().map(|(k, v)| (k, v))).stdin(Stdio::null());
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        command
+    }
+    /// Runs to the end, at most `seconds`.
+    pub fn run(&self, seconds: u64) -> Finished {
+        let mut child = self
+            .command()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{:?}: {e}", self.args[0]));
+        let out = reader(child.stdout.take());
+        let err = reader(child.stderr.take());
+        let end = Instant::now() + Duration::from_secs(seconds);
+        let code = loop {
+            if let Some(status) = child.try_wait().expect("wait") {
+                break status.code().unwrap_or(-1);
+            }
+            if Instant::now() >= end {
+                let _ = child.kill();
+                let _ = child.wait();
+                let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+                panic!("{:?} did not end within {seconds} s:\n--- out\n{out}\n--- err\n{err}", self.args);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        Finished { code, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
+    }
+    /// Starts it in the background; ended (SIGTERM, then SIGKILL) when the guard goes. Output goes to `log`.
+    pub fn start(&self, log: impl Into<PathBuf>) -> Running {
+        let log = log.into();
+        let file = std::fs::File::create(&log).expect("log file");
+        let child = self
+            .command()
+            .stdout(file.try_clone().expect("log file"))
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{:?}: {e}", self.args[0]));
+        Running { child, log, name: self.args.join(OsStr::new(" ")) }
+    }
+}
+
+fn reader(stream: Option<impl std::io::Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A program in the background.
+pub struct Running {
+    child: Child,
+    log: PathBuf,
+    name: OsString,
+}
+
+impl Running {
+    /// Its process id (of the outermost command).
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+    /// Still running?
+    pub fn alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so the pid is ours.
+        unsafe { libc::kill(self.pid(), signal) };
+    }
+    /// Waits for its output to contain `text`.
+    pub fn wait_for(&mut self, text: &str, seconds: u64) {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            let output = self.output();
+            if output.contains(text) {
+                return;
+            }
+            assert!(self.alive(), "{:?} has ended:\n{output}", self.name);
+            assert!(Instant::now() < end, "{:?}: no {text:?} within {seconds} s:\n{output}", self.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    /// Ends it and waits.
+    pub fn stop(&mut self) {
+        if self.alive() {
+            self.signal(libc::SIGTERM);
+            let end = Instant::now() + Duration::from_secs(5);
+            while self.alive() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+    /// Waits for its own end; panics after `seconds`.
+    pub fn wait_end(&mut self, seconds: u64) {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while self.alive() {
+            assert!(Instant::now() < end, "{:?} still runs after {seconds} s:\n{}", self.name, self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        if std::thread::panicking() {
+            eprintln!("--- output of {:?}\n{}", self.name, self.output());
+        }
+    }
+}
