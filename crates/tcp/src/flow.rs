@@ -98,13 +98,13 @@ pub struct Window {
 pub struct FlowSnapshot {
     /// Oldest unacknowledged.
     pub snd_una: Seq,
-    /// Next to send (moves back on a time-out).
+    /// Next to send (moves back on a time-out). A sent FIN takes one number here, in `snd_max` and (acknowledged) in `snd_una`.
     pub snd_nxt: Seq,
     /// Highest ever sent.
     pub snd_max: Seq,
     /// End of what the application has queued (as sequence number, without FIN).
     pub snd_queued: Seq,
-    /// Next expected.
+    /// Next expected; beyond the peer's FIN once that has been received.
     pub rcv_nxt: Seq,
     /// Peer's window in bytes.
     pub snd_wnd: u32,
@@ -118,6 +118,8 @@ pub struct FlowSnapshot {
     pub rttvar_us: u32,
     /// Unread bytes in the receive ring.
     pub rx_queued: u32,
+    /// The peer's last timestamp (TS.Recent), 0 without timestamps; TIME-WAIT needs it.
+    pub ts_recent: u32,
     /// Effective MSS.
     pub mss: u16,
     /// FIN sent / acknowledged / received, recovery (see `fast`): `flow_flags` bits.
@@ -156,4 +158,6 @@ pub mod flow_flags {
     pub const NODELAY: u32 = 256;
     /// Window scaling agreed.
     pub const WSCALE: u32 = 512;
+    /// The peer's FIN was received before ours was sent for the first time (passive close: LAST-ACK, no TIME-WAIT).
+    pub const PASSIVE_CLOSE: u32 = 1024;
 }

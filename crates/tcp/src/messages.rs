@@ -14,7 +14,8 @@ pub enum ToFast {
     SetWindow(FlowId, Window),
     /// Retransmission time-out: go back to `snd_una` and send again under this window (RFC 6298 §5.4).
     Timeout(FlowId, Window),
-    /// The peer's window is zero: send one byte beyond it if there is one (RFC 9293 §3.8.6.1).
+    /// The peer's window is zero: send the byte at `snd_una` (or the FIN, if only that is left) although it is outside the window, and
+    /// whether or not it has been sent before (RFC 9293 §3.8.6.1).
     ProbeWindow(FlowId),
     /// Send an empty acknowledgement now.
     SendAck(FlowId),
