@@ -1,3 +1,22 @@
 //! Headers, options and checksums. `zerocopy` views over bytes; bad frames die here. Knows no connections.
 
+pub mod checksum;
+pub mod emit;
+mod headers;
 pub mod offload;
+pub mod options;
+pub mod segment;
+
+pub use emit::{Header, emit, fill_checksum, partial_checksum};
+pub use offload::{RxChecksum, TxOffload};
+pub use options::{Options, Timestamps};
+pub use segment::{ParseError, Segment, checksum_ok, flags, parse};
+
+/// Bytes of an Ethernet II header.
+pub const ETHERNET_BYTES: usize = 14;
+/// Bytes of an IPv4 header without options.
+pub const IPV4_BYTES: usize = 20;
+/// Bytes of a TCP header without options.
+pub const TCP_BYTES: usize = 20;
+/// Bytes that the timestamp option takes on the data path: NOP, NOP, TS (RFC 7323 appendix A).
+pub const TIMESTAMP_BYTES: usize = 12;

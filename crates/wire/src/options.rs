@@ -1,0 +1,174 @@
+//! TCP options: MSS, window scale, SACK-permitted, timestamps.
+
+use crate::segment::ParseError;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const TIMESTAMPS: u8 = 8;
+
+/// The largest shift that may be used (RFC 7323 §2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;
+
+/// The options that the stack uses. Others are skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Maximum segment size in bytes (RFC 9293 §3.7.1); 0 on the wire counts as absent.
+    pub mss: Option<u16>,
+    /// Window scale shift; received values above 14 are taken as 14 (RFC 7323 §2.3).
+    pub window_scale: Option<u8>,
+    /// SACK permitted (RFC 2018 §2).
+    pub sack_permitted: bool,
+    /// Timestamps (RFC 7323 §3).
+    pub timestamps: Option<Timestamps>,
+}
+
+/// The timestamp option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamps {
+    /// TSval: the sender's clock.
+    pub value: u32,
+    /// TSecr: the newest TSval that the sender has from us.
+    pub echo: u32,
+}
+
+impl Options {
+    /// Reads the option area of a header.
+    ///
+    /// A length of 0 or 1, or one beyond the header's end, is [`ParseError::BadHeader`] (RFC 9293 MUST-7 asks to be
+    /// ready for it); a known option of a length that is not its own is skipped, as Linux does.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        // The data path's layout (RFC 7323 appendix A): no loop.
+        if let [NOP, NOP, TIMESTAMPS, 10, body @ ..] = bytes
+            && let Ok(body) = <&[u8; 8]>::try_from(body)
+        {
+            return Ok(Self { timestamps: Some(Timestamps::read(body)), ..Self::default() });
+        }
+        Self::parse_any(bytes)
+    }
+
+    fn parse_any(mut bytes: &[u8]) -> Result<Self, ParseError> {
+        let mut found = Self::default();
+        loop {
+            match bytes {
+                [] | [END, ..] => return Ok(found),
+                [NOP, rest @ ..] => bytes = rest,
+                [kind, len, ..] => {
+                    let len = usize::from(*len);
+                    let body = bytes.get(2..len).ok_or(ParseError::BadHeader)?;
+                    found.take(*kind, body);
+                    bytes = &bytes[len..];
+                }
+                [_] => return Err(ParseError::BadHeader),
+            }
+        }
+    }
+
+    fn take(&mut self, kind: u8, body: &[u8]) {
+        match (kind, body) {
+            (MSS, &[a, b]) => self.mss = Some(u16::from_be_bytes([a, b])).filter(|&mss| mss > 0),
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (TIMESTAMPS, body) => {
+                if let Ok(body) = body.try_into() {
+                    self.timestamps = Some(Timestamps::read(body));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 20.
+    #[inline]
+    pub fn wire_bytes(&self) -> usize {
+        let mss = if self.mss.is_some() { 4 } else { 0 };
+        let scale = if self.window_scale.is_some() { 4 } else { 0 };
+        // With timestamps SACK-permitted takes the place of their two NOPs.
+        let rest = match (self.timestamps, self.sack_permitted) {
+            (Some(_), _) => 12,
+            (None, true) => 4,
+            (None, false) => 0,
+        };
+        mss + scale + rest
+    }
+
+    /// Writes the options in Linux's order: MSS, SACK-permitted and timestamps, window scale. `out` is exactly
+    /// [`Options::wire_bytes`] long.
+    #[inline]
+    pub(crate) fn write(&self, out: &mut [u8]) {
+        debug_assert_eq!(out.len(), self.wire_bytes());
+        let mut words = out.as_chunks_mut::<4>().0.iter_mut();
+        let mut put = |word: [u8; 4]| {
+            if let Some(place) = words.next() {
+                *place = word;
+            }
+        };
+        if let Some(mss) = self.mss {
+            let [a, b] = mss.to_be_bytes();
+            put([MSS, 4, a, b]);
+        }
+        if let Some(Timestamps { value, echo }) = self.timestamps {
+            let [a, b] = if self.sack_permitted { [SACK_PERMITTED, 2] } else { [NOP, NOP] };
+            put([a, b, TIMESTAMPS, 10]);
+            put(value.to_be_bytes());
+            put(echo.to_be_bytes());
+        } else if self.sack_permitted {
+            put([NOP, NOP, SACK_PERMITTED, 2]);
+        }
+        if let Some(shift) = self.window_scale {
+            put([NOP, WINDOW_SCALE, 3, shift]);
+        }
+    }
+}
+
+impl Timestamps {
+    #[inline]
+    fn read(body: &[u8; 8]) -> Self {
+        let [a, b, c, d, e, f, g, h] = *body;
+        Self { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_lengths_are_bad_headers() {
+        for bytes in [
+            &[MSS, 0, 5, 180][..],                   // length 0: a naive loop never ends
+            &[MSS, 1, 5, 180],                       // shorter than kind and length
+            &[MSS, 5, 5, 180],                       // beyond the header's end
+            &[NOP, NOP, NOP, MSS],                   // the length byte itself is missing
+            &[TIMESTAMPS, 10, 0, 0],                 // cut off
+            &[254, 255, 0, 0],                       // unknown, beyond the end
+            &[NOP, NOP, TIMESTAMPS, 10, 0, 0, 0, 0], // the fast layout, cut off
+        ] {
+            assert_eq!(Options::parse(bytes), Err(ParseError::BadHeader), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_and_misshapen_options_are_skipped() {
+        let bytes = [254, 4, 1, 2, MSS, 3, 9, SACK_PERMITTED, 3, 0, WINDOW_SCALE, 3, 7, END, MSS, 0];
+        let options = Options::parse(&bytes).expect("skippable");
+        assert_eq!(options, Options { window_scale: Some(7), ..Options::default() });
+    }
+
+    #[test]
+    fn limits_of_the_rfcs() {
+        assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, 200]).expect("ok").window_scale, Some(14));
+        assert_eq!(Options::parse(&[MSS, 4, 0, 0]).expect("ok").mss, None);
+    }
+
+    #[test]
+    fn fast_layout_reads_as_the_slow_one() {
+        let bytes = [NOP, NOP, TIMESTAMPS, 10, 1, 2, 3, 4, 5, 6, 7, 8];
+        let fast = Options::parse(&bytes).expect("ok");
+        assert_eq!(fast.timestamps, Some(Timestamps { value: 0x0102_0304, echo: 0x0506_0708 }));
+        assert_eq!(fast, Options::parse_any(&bytes).expect("ok"));
+    }
+}
