@@ -1,0 +1,190 @@
+//! Applications that die, stop, or ask for too much: the service goes on, others are not touched, nothing leaks.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use serde_json::Value;
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Program, Service, require_program, until};
+
+fn redis(service: &Service, port: u16) -> Running {
+    require_program("redis-server", "redis-server");
+    let mut server = service
+        .accelerated(&format!("redis-server --port {port} --save --appendonly no --maxclients 4000"))
+        .dir(&service.scratch.0)
+        .start(service.scratch.path(&format!("redis-{port}.log")));
+    server.wait_for("Ready to accept connections", 20);
+    server
+}
+
+/// What must be back where it was after clients have gone.
+#[derive(Debug, PartialEq, Eq)]
+struct Holdings {
+    descriptors: usize,
+    threads: usize,
+    flows: u64,
+    clients: u64,
+}
+
+fn holdings(service: &Service) -> Holdings {
+    let pid = service.running.pid();
+    // A keeper thread has a descriptor table of its own, so every thread's table is counted.
+    let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks").flatten().collect();
+    let descriptors = tasks.iter().map(|t| std::fs::read_dir(t.path().join("fd")).map_or(0, |fds| fds.count())).sum();
+    let status: Value = service.status();
+    let flows = status["cores"].as_array().expect("cores").iter().map(|c| c["flows"].as_u64().expect("flows")).sum();
+    let clients = status["clients"].as_array().expect("clients").len() as u64;
+    Holdings { descriptors, threads: tasks.len(), flows, clients }
+}
+
+fn resident_kib(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = text.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).expect("number").parse().expect("number")
+}
+
+const LOADER: &str = r#"
+import socket, sys, os
+port = int(sys.argv[1])
+socks = []
+for _ in range(int(sys.argv[2])):
+    s = socket.create_connection(("127.0.0.1", port), 10); socks.append(s)
+print("loaded", flush=True)
+while True:
+    for s in socks:
+        s.sendall(b"PING\r\n" * 100)
+    for s in socks:
+        got = 0
+        while got < 700:
+            got += len(s.recv(4096))
+"#;
+
+/// Kills `count` clients under load, several at a time, at moments that vary.
+fn kill_clients(service: &Service, port: u16, count: usize) {
+    let script = service.scratch.path("loader.py");
+    std::fs::write(&script, LOADER).expect("script");
+    let mut killed = 0;
+    while killed < count {
+        let mut batch: Vec<Running> = (0..10)
+            .map(|i| {
+                service
+                    .accelerated("python3")
+                    .arg(&script)
+                    .arg(port.to_string())
+                    .arg("4")
+                    .start(service.scratch.path(&format!("loader-{i}.log")))
+            })
+            .collect();
+        for (i, client) in batch.iter_mut().enumerate() {
+            if (killed + i) % 3 != 0 {
+                client.wait_for("loaded", 20);
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(((killed + i) * 7 % 40) as u64));
+            }
+            client.signal(libc::SIGKILL);
+        }
+        batch.iter_mut().for_each(|client| client.wait_end(5));
+        killed += batch.len();
+    }
+}
+
+fn kills_leave_nothing(port: u16, count: usize) {
+    let service = Service::embedded();
+    let mut server = redis(&service, port);
+    kill_clients(&service, port, 10);
+    until("the warm-up's clients are gone", 20, || holdings(&service).clients == 1);
+    until("the warm-up's flows are gone", 20, || holdings(&service).flows == 0);
+    let before = holdings(&service);
+    let memory = resident_kib(service.running.pid());
+    kill_clients(&service, port, count);
+    let mut after = holdings(&service);
+    until(&format!("everything back at {before:?}"), 30, || {
+        after = holdings(&service);
+        after == before
+    });
+    let grown = resident_kib(service.running.pid()).saturating_sub(memory);
+    assert!(grown < 32 * 1024, "{grown} KiB more resident memory after {count} killed clients");
+    assert!(server.alive());
+    assert_eq!(service.accelerated(&format!("redis-cli -p {port} ping")).run(10).ok().trim(), "PONG");
+}
+
+#[test]
+fn a_thousand_killed_clients_leave_nothing_behind() {
+    kills_leave_nothing(7201, 1000);
+}
+
+#[test]
+fn a_killed_server_resets_its_clients_and_its_port_is_free_again() {
+    let service = Service::embedded();
+    let server = redis(&service, 7202);
+    let code = "import socket\ns=socket.create_connection(('127.0.0.1',7202),5)\ns.sendall(b'PING\\r\\n');print(s.recv(99),flush=True)\n\
+                s.settimeout(10)\ntry:\n print('got',s.recv(99))\nexcept ConnectionResetError:\n print('got reset')";
+    let mut client = service.accelerated("python3 -u -c").arg(code).start(service.scratch.path("client.log"));
+    client.wait_for("PONG", 10);
+    server.signal(libc::SIGKILL);
+    client.wait_for("got", 10);
+    drop(server);
+    let _again = redis(&service, 7202);
+}
+
+#[test]
+fn a_stopped_application_with_full_rings_harms_nobody() {
+    let service = Service::embedded();
+    let _server = redis(&service, 7203);
+    let script = service.scratch.path("loader.py");
+    std::fs::write(&script, LOADER).expect("script");
+    let mut stopped =
+        service.accelerated("python3").arg(&script).arg("7203").arg("8").start(service.scratch.path("stopped.log"));
+    stopped.wait_for("loaded", 20);
+    stopped.signal(libc::SIGSTOP);
+    let out = service.accelerated("redis-benchmark -p 7203 -t set -n 5000 -c 10 -q").run(60).ok();
+    assert!(out.contains("SET:"), "{out}");
+    stopped.signal(libc::SIGCONT);
+    assert!(stopped.alive());
+    stopped.signal(libc::SIGKILL);
+}
+
+#[test]
+fn a_hundred_thousand_sockets_are_refused_with_a_reason() {
+    let service = Service::embedded();
+    let _server = redis(&service, 7204);
+    let code = "import socket,resource,errno\n\
+                h=resource.getrlimit(resource.RLIMIT_NOFILE)[1];resource.setrlimit(resource.RLIMIT_NOFILE,(h,h))\n\
+                kept=[];why=None\n\
+                for i in range(100000):\n\
+                \x20try:\n\
+                \x20\x20s=socket.socket();s.setblocking(False);kept.append(s)\n\
+                \x20\x20try: s.connect(('127.0.0.1',7204))\n\
+                \x20\x20except BlockingIOError: pass\n\
+                \x20except OSError as e:\n\
+                \x20\x20why=errno.errorcode[e.errno];break\n\
+                print(len(kept),why)";
+    let out = service.accelerated("python3 -c").arg(code).run(120).ok();
+    let mut words = out.split_whitespace();
+    let opened: u32 = words.next().expect("count").parse().expect("count");
+    let why = words.next().expect("reason");
+    assert!(opened >= 1000, "{out}");
+    assert!(["ENFILE", "EMFILE", "ENOBUFS", "EAGAIN", "EADDRNOTAVAIL", "None"].contains(&why), "{out}");
+    let out = service.accelerated("redis-benchmark -p 7204 -t set -n 2000 -c 5 -q").run(60).ok();
+    assert!(out.contains("SET:"), "{out}");
+}
+
+#[test]
+fn a_configuration_with_an_unknown_key_or_without_a_unit_is_refused() {
+    let service = Service::embedded();
+    let config = service.scratch.path("bad.toml");
+    let serve = |text: &str| {
+        std::fs::write(&config, text).expect("config");
+        Program::new(&[towpath_system_tests::bin("towpath")])
+            .arg("serve")
+            .arg("--socket")
+            .arg(service.scratch.path("other.sock"))
+            .arg("--config")
+            .arg(&config)
+            .run(10)
+    };
+    let out = serve("spinn = \"20us\"\n");
+    assert!(out.code != 0 && out.err.contains("spinn") && out.err.contains("spin"), "{out:?}");
+    let out = serve("spin = \"20\"\n");
+    assert!(out.code != 0 && out.err.contains("unit"), "{out:?}");
+    let out = serve("spin = 20\n");
+    assert!(out.code != 0 && out.err.contains("unit"), "{out:?}");
+}

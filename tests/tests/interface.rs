@@ -1,0 +1,219 @@
+//! Towpath on a real interface (a veth): a plain Linux peer in another namespace, both directions, and everything that is
+//! not accelerated staying with the kernel on the same address.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use towpath_system_tests::namespace::{CLIENT, SERVER};
+use towpath_system_tests::{Lab, Program, Service, require_program, until};
+
+const NOBODY: u32 = 65534;
+
+fn redis(lab: &Lab, service: &Service, port: u16) -> towpath_system_tests::program::Running {
+    let line = format!("redis-server --bind {SERVER} --port {port} --save --appendonly no --protected-mode no");
+    let mut server =
+        lab.on_server(service.accelerated(&line).dir(&service.scratch.0)).start(service.scratch.path("redis.log"));
+    server.wait_for("Ready to accept connections", 20);
+    server
+}
+
+#[test]
+fn linux_client_to_accelerated_redis_with_kernel_tcp_dropped() {
+    require_program("redis-server", "redis-server");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = redis(&lab, &service, 6401);
+    lab.drop_kernel_tcp();
+    let before = service.segments();
+    let line = format!("redis-benchmark -h {SERVER} -p 6401 -t get,set -n 20000 -c 20 -q");
+    let out = lab.on_client(Program::line(&line)).run(90).ok();
+    assert!(out.contains("GET:") && out.contains("SET:"), "{out}");
+    // One request segment each for 20,000 GETs and 20,000 SETs at least.
+    assert!(service.segments() - before >= 40_000);
+    let large = "x".repeat(400_000);
+    let line = format!("redis-cli -h {SERVER} -p 6401 -x set large");
+    let file = service.scratch.path("large");
+    std::fs::write(&file, &large).expect("file");
+    let shell = format!("{line} < {}", file.display());
+    assert_eq!(lab.on_client(Program::new(&["sh", "-c", &shell])).run(20).ok().trim(), "OK");
+    let line = format!("redis-cli -h {SERVER} -p 6401 get large");
+    assert!(lab.on_client(Program::line(&line)).run(20).ok().trim_end() == large);
+}
+
+#[test]
+fn linux_client_to_accelerated_memcached() {
+    require_program("memcached", "memcached");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let mut server = lab
+        .on_server(service.accelerated(&format!("memcached -l {SERVER} -p 11401 -U 0 -t 2 -u nobody")))
+        .start(service.scratch.path("memcached.log"));
+    let script = format!(
+        "import socket\ns=socket.create_connection(('{SERVER}',11401),5);f=s.makefile('rwb')\n\
+         for i in range(2000):\n f.write(b'set k 0 0 5\\r\\nhello\\r\\n');f.flush();assert f.readline()==b'STORED\\r\\n'\n\
+         print('done')"
+    );
+    lab.drop_kernel_tcp();
+    let client = lab.on_client(Program::new(&["python3", "-c", &script]));
+    until("memcached answers", 15, || {
+        assert!(server.alive(), "{}", server.output());
+        client.run(30).code == 0
+    });
+}
+
+#[test]
+fn accelerated_client_to_linux_servers() {
+    require_program("redis-server", "redis-server");
+    require_program("curl", "curl");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let mut server = lab
+        .on_client(Program::line(&format!("redis-server --bind {CLIENT} --port 6402 --save --protected-mode no")))
+        .start(service.scratch.path("linux-redis.log"));
+    server.wait_for("Ready to accept connections", 20);
+    let body: Vec<u8> = (0..2_000_000u32).map(|i| (i * 2_654_435_761 >> 11) as u8).collect();
+    std::fs::write(service.scratch.path("body.bin"), &body).expect("body");
+    let mut web = lab
+        .on_client(Program::line(&format!("python3 -u -m http.server 8001 --bind {CLIENT}")).dir(&service.scratch.0))
+        .start(service.scratch.path("linux-http.log"));
+    web.wait_for("Serving HTTP", 20);
+    lab.drop_kernel_tcp();
+    let before = service.segments();
+    let line = format!("redis-benchmark -h {CLIENT} -p 6402 -t get,set -n 10000 -c 10 -q");
+    let out = lab.on_server(service.accelerated(&line)).run(90).ok();
+    assert!(out.contains("GET:"), "{out}");
+    assert!(service.segments() - before >= 20_000);
+    let to = service.scratch.path("got.bin");
+    let line = format!("curl -sS --max-time 30 http://{CLIENT}:8001/body.bin -o");
+    lab.on_server(service.accelerated(&line).arg(&to)).run(40).ok();
+    assert!(std::fs::read(&to).expect("downloaded") == body, "the file differs");
+}
+
+#[test]
+fn refused_and_unreachable_give_the_errors_of_linux() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    lab.drop_kernel_tcp();
+    let script = |address: &str| {
+        let code = format!(
+            "import socket\ns=socket.socket();s.settimeout(8)\ntry:\n s.connect(('{address}',9))\nexcept OSError as e:\n print(e.errno)"
+        );
+        lab.on_server(service.accelerated("python3 -c").arg(code)).run(20).ok().trim().to_owned()
+    };
+    assert_eq!(script(CLIENT), "111");
+    assert_eq!(script("10.77.0.99"), "113");
+}
+
+#[test]
+fn the_kernel_keeps_everything_else() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = redis(&lab, &service, 6403);
+    lab.on_client(Program::line(&format!("ping -c 2 -i 0.2 -W 2 {SERVER}"))).run(10).ok();
+    std::fs::write(service.scratch.path("index.html"), "kernel").expect("body");
+    let mut web = lab
+        .on_server(Program::line(&format!("python3 -u -m http.server 8002 --bind {SERVER}")).dir(&service.scratch.0))
+        .start(service.scratch.path("http.log"));
+    web.wait_for("Serving HTTP", 20);
+    let line = format!("curl -sS --max-time 10 http://{SERVER}:8002/index.html");
+    assert_eq!(lab.on_client(Program::line(&line)).run(20).ok(), "kernel");
+    // A port that nobody listens on: the kernel's RST, at once.
+    let out = lab.on_client(Program::line(&format!("curl -sS --max-time 10 http://{SERVER}:8003/"))).run(20);
+    assert_eq!(out.code, 7, "{out:?}");
+    // UDP.
+    let echo = format!(
+        "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.bind(('{SERVER}',7007));print('up',flush=True)\n\
+         d,a=s.recvfrom(99);s.sendto(d,a)"
+    );
+    let mut udp = lab.on_server(service.accelerated("python3 -c").arg(echo)).start(service.scratch.path("udp.log"));
+    udp.wait_for("up", 10);
+    let ask = format!(
+        "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.settimeout(5)\n\
+         s.sendto(b'hi',('{SERVER}',7007));print(s.recv(9).decode())"
+    );
+    assert_eq!(lab.on_client(Program::new(&["python3", "-c", &ask])).run(10).ok().trim(), "hi");
+    // The accelerated port is reserved: no kernel program can take it.
+    let bind = format!("import socket\ns=socket.socket();s.bind(('{SERVER}',6403))");
+    let out = lab.on_server(Program::new(&["python3", "-c", &bind])).run(10);
+    assert!(out.err.contains("Address already in use"), "{out:?}");
+}
+
+#[test]
+fn an_ordinary_user_may_attach_if_admitted() {
+    require_program("redis-cli", "redis-tools");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = redis(&lab, &service, 6404);
+    let ping = service.accelerated(&format!("redis-cli -h {SERVER} -p 6404 ping")).user(NOBODY);
+    assert_eq!(lab.on_server(ping).run(20).ok().trim(), "PONG");
+    let strict = Service::start(|program| program);
+    let out = strict.accelerated("redis-cli -p 1 ping").user(NOBODY).run(20);
+    assert_ne!(out.code, 0);
+    assert!(out.err.contains("admit"), "the refusal must say why: {out:?}");
+}
+
+#[test]
+fn a_capture_on_the_peer_shows_a_clean_handshake_transfer_and_close() {
+    require_program("tcpdump", "tcpdump");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let _server = redis(&lab, &service, 6405);
+    lab.drop_kernel_tcp();
+    let mut capture = lab
+        .on_client(Program::line("tcpdump -l -n -S -v -i eth1 --immediate-mode tcp port 6405"))
+        .start(service.scratch.path("tcpdump.log"));
+    capture.wait_for("listening on", 10);
+    let line = format!("redis-cli -h {SERVER} -p 6405 ping");
+    assert_eq!(lab.on_client(Program::line(&line)).run(10).ok().trim(), "PONG");
+    until("both FINs are captured", 5, || capture.output().matches("Flags [F").count() >= 2);
+    capture.stop();
+    let text = capture.output();
+    let from_us: Vec<&str> = text.lines().filter(|l| l.contains(&format!("{SERVER}.6405 >"))).collect();
+    assert!(from_us[0].contains("Flags [S.]"), "{text}");
+    assert!(
+        from_us[0].contains("mss 1460") && from_us[0].contains("wscale") && from_us[0].contains("TS val"),
+        "{text}"
+    );
+    assert!(from_us.iter().any(|l| l.contains("Flags [P.]") && !l.contains("length 0")), "{text}");
+    assert!(from_us.iter().any(|l| l.contains("Flags [F.]")), "{text}");
+    assert!(from_us.iter().all(|l| l.contains("(correct)")), "a wrong checksum:\n{text}");
+    assert!(!text.contains("Flags [R"), "a reset:\n{text}");
+    // One SYN each and no segment twice: nothing was retransmitted.
+    assert_eq!(text.matches("Flags [S]").count() + text.matches("Flags [S.]").count(), 2, "{text}");
+}
+
+#[test]
+fn the_interface_is_given_back() {
+    let lab = Lab::new();
+    let show = || lab.on_server(Program::line("ip -d link show eth1")).run(10).ok();
+    let mut service = Service::on_interface(&lab);
+    assert!(show().contains("xdp"), "no XDP program on eth1 while served");
+    service.running.stop();
+    assert!(!show().contains("xdp"), "{}", show());
+    let mut killed = Service::on_interface(&lab);
+    killed.running.signal(libc::SIGKILL);
+    killed.running.wait_end(5);
+    until("the kernel has detached the program", 5, || !show().contains("xdp"));
+}
+
+#[test]
+fn without_privileges_the_error_says_what_to_do() {
+    let lab = Lab::new();
+    let program = Program::new(&[towpath_system_tests::bin("towpath")])
+        .arg("serve")
+        .arg("--interface")
+        .arg("eth1")
+        .arg("--socket")
+        .arg("/tmp/towpath-test-unprivileged.sock")
+        .user(NOBODY);
+    let out = lab.on_server(program).run(10);
+    assert_ne!(out.code, 0);
+    assert!(out.err.contains("CAP_NET_ADMIN") && out.err.contains("without"), "{out:?}");
+    let missing = Program::new(&[towpath_system_tests::bin("towpath")])
+        .arg("serve")
+        .arg("--interface")
+        .arg("nope0")
+        .arg("--socket")
+        .arg("/tmp/towpath-test-missing.sock");
+    let out = lab.on_server(missing).run(10);
+    assert_ne!(out.code, 0);
+    assert!(out.err.contains("nope0"), "{out:?}");
+}
