@@ -1,32 +1,80 @@
 //! Byte rings: plain memory addressed by free-running positions. Positions and their checks belong to the callers.
 
+use crate::Region;
+use core::marker::PhantomData;
+use core::ptr;
+
 /// The bytes of one ring. The memory is shared with another process that may write it at any moment, so it is only
 /// ever copied in or out, never borrowed as a slice.
 #[derive(Clone, Copy)]
 pub struct ByteRing<'a> {
     base: *mut u8,
     mask: u32,
-    region: core::marker::PhantomData<&'a crate::Region>,
+    region: PhantomData<&'a Region>,
 }
 
+// SAFETY: a ring is a view of a shared mapping that outlives it (`'a`), and it is only copied from and to; which thread
+// does that makes no difference. Who may touch which positions is the protocol's business, and a breach of it garbles
+// bytes but nothing else.
+unsafe impl Send for ByteRing<'_> {}
+// SAFETY: as above; all methods take `&self` and hold no state of their own.
+unsafe impl Sync for ByteRing<'_> {}
+
 impl ByteRing<'_> {
+    /// A ring over the `capacity` bytes at `base`.
+    ///
+    /// # Safety
+    /// `capacity` is a power of two, and `base..base + capacity` is valid for reads and writes as long as the result's
+    /// lifetime lasts.
+    pub unsafe fn over(base: *mut u8, capacity: u32) -> Self {
+        debug_assert!(capacity.is_power_of_two());
+        Self { base, mask: capacity - 1, region: PhantomData }
+    }
+
     /// Size in bytes.
     pub fn capacity(&self) -> u32 {
         self.mask + 1
     }
+
     /// Copies `from` into the ring at position `at` (wraps). Panics never; `from` longer than the ring is cut.
+    #[inline]
     pub fn write(&self, at: u32, from: &[u8]) {
-        let _ = (self.base, at, from);
-        todo!()
+        let len = from.len().min(self.capacity() as usize);
+        let [(first, first_len), (second, second_len)] = self.split(at, len);
+        // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= from.len()`. `from` is a Rust
+        // slice of this process's own memory, so it does not overlap the shared mapping.
+        unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), first, first_len);
+            ptr::copy_nonoverlapping(from.as_ptr().add(first_len), second, second_len);
+        }
     }
-    /// Copies from position `at` into `to` (wraps).
+
+    /// Copies from position `at` into `to` (wraps). Bytes of `to` beyond the ring's size are left alone.
+    #[inline]
     pub fn read(&self, at: u32, to: &mut [u8]) {
-        let _ = (at, to);
-        todo!()
+        let len = to.len().min(self.capacity() as usize);
+        let [(first, first_len), (second, second_len)] = self.split(at, len);
+        // SAFETY: as in `write`, the other way round; the other process may write while we copy, which yields bytes of
+        // no certain value but stays in bounds (`u8` has no invalid values).
+        unsafe {
+            ptr::copy_nonoverlapping(first, to.as_mut_ptr(), first_len);
+            ptr::copy_nonoverlapping(second, to.as_mut_ptr().add(first_len), second_len);
+        }
     }
-    /// The one or two contiguous spans of `len` bytes at `at`, for vectored copies from raw user memory.
+
+    /// The one or two contiguous spans of `len` bytes at `at`, for vectored copies from raw user memory. `len` beyond
+    /// the ring's size is cut; the second span is empty if nothing wraps.
+    #[inline]
     pub fn spans(&self, at: u32, len: u32) -> [(*mut u8, usize); 2] {
-        let _ = (at, len);
-        todo!()
+        self.split(at, len.min(self.capacity()) as usize)
+    }
+
+    /// `spans` for a length that is known to be no more than the capacity.
+    #[inline]
+    fn split(&self, at: u32, len: usize) -> [(*mut u8, usize); 2] {
+        let offset = (at & self.mask) as usize;
+        let first = len.min(self.capacity() as usize - offset);
+        // SAFETY: `offset <= mask`, so it is inside the ring.
+        [(unsafe { self.base.add(offset) }, first), (self.base, len - first)]
     }
 }

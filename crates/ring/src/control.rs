@@ -1,9 +1,26 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
 //! The application speaks first. Only `Hello` and `Context` have an answer.
+//!
+//! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
+//! each 4 or 8 bytes in the machine's byte order at multiples of 4, then zeros. What is not such a packet, or has not
+//! just the descriptors of its kind, is an error of kind [`io::ErrorKind::InvalidData`], and its descriptors are closed.
 
+use crate::Geometry;
+use crate::layout::VERSION;
+use core::mem::MaybeUninit;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::io;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+
+/// Bytes of every message.
+pub const MESSAGE_BYTES: usize = 64;
+/// Most descriptors that one message carries: those of `Welcome` with all cores.
+const MAX_FDS: usize = 2 + Geometry::MAX_CORES as usize;
 
 /// Application to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +63,7 @@ pub enum Reply {
     /// command queue's doorbell eventfd.
     Welcome {
         /// The region's sizes.
-        geometry: crate::Geometry,
+        geometry: Geometry,
         /// For `Hello { join }` of a forked child.
         token: u64,
     },
@@ -62,23 +79,235 @@ pub enum Reply {
     },
 }
 
+/// Kinds of message as they stand in packets. Requests and replies share no number.
+mod kind {
+    pub const HELLO: u32 = 1;
+    pub const ATTACH: u32 = 2;
+    pub const RESERVE: u32 = 3;
+    pub const CONTEXT: u32 = 4;
+    pub const DROP_CONTEXT: u32 = 5;
+    pub const WELCOME: u32 = 101;
+    pub const CONTEXT_REPLY: u32 = 102;
+    pub const REFUSED: u32 = 103;
+}
+
+impl Request {
+    /// How many descriptors go with it.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Request::Attach { .. } | Request::Reserve { .. } => 1,
+            Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
+        }
+    }
+
+    /// The packet.
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        match *self {
+            // The version stands in every packet; here it is the announced one.
+            Request::Hello { version, join } => Packet::of(version, kind::HELLO).long(join).bytes,
+            Request::Attach { slot, generation } => Packet::new(kind::ATTACH).word(slot).word(generation).bytes,
+            Request::Reserve { slot } => Packet::new(kind::RESERVE).word(slot).bytes,
+            Request::Context => Packet::new(kind::CONTEXT).bytes,
+            Request::DropContext { context } => Packet::new(kind::DROP_CONTEXT).word(context).bytes,
+        }
+    }
+
+    /// Reads a packet. `Hello` of another version is well formed; the service answers it with `Refused`.
+    pub fn decode(packet: &[u8; MESSAGE_BYTES]) -> io::Result<Self> {
+        let mut fields = Fields { packet, at: 0 };
+        let (version, kind) = (fields.word(), fields.word());
+        if kind != kind::HELLO && version != VERSION {
+            return Err(invalid("message of another version"));
+        }
+        Ok(match kind {
+            kind::HELLO => Request::Hello { version, join: fields.long() },
+            kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word() },
+            kind::RESERVE => Request::Reserve { slot: fields.word() },
+            kind::CONTEXT => Request::Context,
+            kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
+            _ => return Err(invalid("unknown request")),
+        })
+    }
+}
+
+impl Reply {
+    /// How many descriptors go with it.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
+            Reply::Context { .. } => 1,
+            Reply::Refused { .. } => 0,
+        }
+    }
+
+    /// The packet.
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        match *self {
+            Reply::Welcome { geometry: g, token } => {
+                let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
+                packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).bytes
+            }
+            Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
+            Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
+        }
+    }
+
+    /// Reads a packet. A refusal is understood whatever the service's version.
+    pub fn decode(packet: &[u8; MESSAGE_BYTES]) -> io::Result<Self> {
+        let mut fields = Fields { packet, at: 0 };
+        let (version, kind) = (fields.word(), fields.word());
+        if kind != kind::REFUSED && version != VERSION {
+            return Err(invalid("message of another version"));
+        }
+        Ok(match kind {
+            kind::WELCOME => {
+                let geometry = Geometry {
+                    slots: fields.word(),
+                    app_slots: fields.word(),
+                    tx_bytes: fields.word(),
+                    rx_bytes: fields.word(),
+                    contexts: fields.word(),
+                    cores: fields.word(),
+                };
+                Reply::Welcome { geometry, token: fields.long() }
+            }
+            kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
+            kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
+            _ => return Err(invalid("unknown reply")),
+        })
+    }
+}
+
+/// A packet being written. No message has more fields than fit.
+struct Packet {
+    bytes: [u8; MESSAGE_BYTES],
+    at: usize,
+}
+
+impl Packet {
+    fn new(kind: u32) -> Self {
+        Self::of(VERSION, kind)
+    }
+    fn of(version: u32, kind: u32) -> Self {
+        Self { bytes: [0; MESSAGE_BYTES], at: 0 }.word(version).word(kind)
+    }
+    fn word(mut self, value: u32) -> Self {
+        self.bytes[self.at..self.at + 4].copy_from_slice(&value.to_ne_bytes());
+        self.at += 4;
+        self
+    }
+    fn long(mut self, value: u64) -> Self {
+        self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_ne_bytes());
+        self.at += 8;
+        self
+    }
+}
+
+/// A packet being read. No message has more fields than fit.
+struct Fields<'a> {
+    packet: &'a [u8; MESSAGE_BYTES],
+    at: usize,
+}
+
+impl Fields<'_> {
+    fn word(&mut self) -> u32 {
+        u32::from_ne_bytes(self.take())
+    }
+    fn long(&mut self) -> u64 {
+        u64::from_ne_bytes(self.take())
+    }
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        out.copy_from_slice(&self.packet[self.at..self.at + N]);
+        self.at += N;
+        out
+    }
+}
+
 /// Sends one request with its descriptors.
 pub fn send_request(socket: BorrowedFd<'_>, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let _ = (socket, request, fds);
-    todo!()
+    send(socket, &request.encode(), request.descriptors(), fds)
 }
+
 /// Receives one request; `Ok(None)` at end of file.
 pub fn recv_request(socket: BorrowedFd<'_>) -> io::Result<Option<(Request, Vec<OwnedFd>)>> {
-    let _ = socket;
-    todo!()
+    let Some((packet, fds)) = recv(socket)? else { return Ok(None) };
+    let request = Request::decode(&packet)?;
+    if fds.len() != request.descriptors() {
+        return Err(invalid("request with a wrong number of descriptors"));
+    }
+    Ok(Some((request, fds)))
 }
+
 /// Sends one reply with its descriptors.
 pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let _ = (socket, reply, fds);
-    todo!()
+    send(socket, &reply.encode(), reply.descriptors(), fds)
 }
-/// Receives one reply (blocking).
+
+/// Receives one reply (blocking). End of file is an error of kind `UnexpectedEof`.
 pub fn recv_reply(socket: BorrowedFd<'_>) -> io::Result<(Reply, Vec<OwnedFd>)> {
-    let _ = socket;
-    todo!()
+    let Some((packet, fds)) = recv(socket)? else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+    let reply = Reply::decode(&packet)?;
+    if fds.len() != reply.descriptors() {
+        return Err(invalid("reply with a wrong number of descriptors"));
+    }
+    Ok((reply, fds))
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    packet: &[u8; MESSAGE_BYTES],
+    expected: usize,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    if fds.len() != expected || fds.len() > MAX_FDS {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "wrong number of descriptors for this message"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL) {
+            // Packets go whole or not at all.
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// One packet and its descriptors; `None` at end of file. On an error all descriptors received are closed.
+fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; MESSAGE_BYTES], Vec<OwnedFd>)>> {
+    let mut packet = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut into = [IoSliceMut::new(&mut packet)];
+        match rustix::net::recvmsg(socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => break received,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(invalid("message too long or with too many descriptors"));
+    }
+    match received.bytes {
+        // A packet of no bytes looks the same; nobody sends one in good faith.
+        0 => Ok(None),
+        MESSAGE_BYTES => Ok(Some((packet, fds))),
+        _ => Err(invalid("message cut short")),
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -1,62 +1,172 @@
 //! Coalescing dirty sets: queues of slot numbers as long as the slot table, in which a slot stands at most once, so
 //! they cannot overflow. One writer thread (or a writer lock) and one reader thread (or a reader lock) per set.
 //!
-//! Writer: store the slot's new state, then [`DirtySet::push`], then [`crate::wake::must_ring`].
-//! Reader: [`DirtySet::pop`] (which acknowledges, then fences), then load the slot's state.
+//! Writer: store the slot's new state, then [`DirtySet::push`], then [`DirtySet::must_ring`].
+//! Reader: [`DirtySet::pop`], then [`acknowledge`] (which fences), then load the slot's state.
+//!
+//! Two pairs of fences carry the whole protocol; both are of the store-then-load kind that no acquire or release can
+//! replace:
+//!
+//! | writer | reader | what they exclude |
+//! |---|---|---|
+//! | state stored, [`Fence::Push`], acknowledgement loaded | acknowledgement stored, [`Fence::Acknowledge`], state loaded | the writer leaves an entry out as still queued, and the reader misses the state |
+//! | entry stored, [`Fence::Ring`], armed flag loaded | armed flag stored, [`Fence::Arm`], entries looked for | the writer does not ring, and the reader goes to sleep |
+//!
+//! The algorithms are generic over the word type, so that the model checker can run them on words of its own.
 
 use crate::Slot;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{self, AtomicU32, Ordering};
+
+/// The fences of the protocol, by name, so that a model can leave one out to show that it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// Writer: between storing the slot's state and loading the acknowledgement.
+    Push,
+    /// Reader: between storing the acknowledgement and loading the slot's state.
+    Acknowledge,
+    /// Reader: between storing the armed flag and looking for entries once more.
+    Arm,
+    /// Writer: between storing the tail and loading the armed flag.
+    Ring,
+}
+
+/// A shared 32-bit word: loads and stores, nothing else, because nothing else crosses to a device cheaply.
+pub trait Word {
+    /// Loads it.
+    fn load(&self, order: Ordering) -> u32;
+    /// Stores it.
+    fn store(&self, value: u32, order: Ordering);
+    /// A sequentially consistent fence.
+    fn fence(which: Fence);
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        AtomicU32::load(self, order)
+    }
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        AtomicU32::store(self, value, order);
+    }
+    #[inline]
+    fn fence(_: Fence) {
+        atomic::fence(Ordering::SeqCst);
+    }
+}
 
 /// A view of one dirty set in shared memory. Positions are kept by the caller in memory of its own, because the other
 /// side may scribble over the shared words.
-#[derive(Clone, Copy)]
-pub struct DirtySet<'a> {
+pub struct DirtySet<'a, W = AtomicU32> {
     /// Slot numbers; as many as slots (a power of two). Written by the writer.
-    pub(crate) entries: &'a [AtomicU32],
+    pub(crate) entries: &'a [W],
     /// Count of pushes. Written by the writer.
-    pub(crate) tail: &'a AtomicU32,
+    pub(crate) tail: &'a W,
     /// Count of pops. Written by the reader.
-    pub(crate) head: &'a AtomicU32,
+    pub(crate) head: &'a W,
     /// 1 while the reader sleeps and wants the bell. Written by the reader.
-    pub(crate) armed: &'a AtomicU32,
+    pub(crate) armed: &'a W,
 }
 
-impl DirtySet<'_> {
+impl<W> Clone for DirtySet<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<W> Copy for DirtySet<'_, W> {}
+
+impl<'a, W: Word> DirtySet<'a, W> {
+    /// A set over words that are not in a region (for models and tests). `None` unless the number of entries is a power
+    /// of two.
+    pub fn over(entries: &'a [W], tail: &'a W, head: &'a W, armed: &'a W) -> Option<Self> {
+        entries.len().is_power_of_two().then_some(Self { entries, tail, head, armed })
+    }
+
     /// Queues `slot` unless its last entry is not acknowledged yet. `seq` (writer's word) and `ack` (reader's word) are
     /// the slot's sequence words for this set; `tail` is the writer's private position. True if it was queued.
-    pub fn push(&self, tail: &mut u32, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
-        let _ = (tail, slot, seq, ack, self.entries);
-        todo!()
+    #[inline]
+    pub fn push(&self, tail: &mut u32, slot: Slot, seq: &W, ack: &W) -> bool {
+        W::fence(Fence::Push);
+        let sequence = seq.load(Ordering::Relaxed);
+        if ack.load(Ordering::Acquire) != sequence {
+            return false;
+        }
+        // With an honest reader this cannot be: whoever has acknowledged all but `n` entries has popped all but `n`. A
+        // reader that acknowledges what it has not popped loses entries, and does not make us overwrite others.
+        if tail.wrapping_sub(self.head.load(Ordering::Relaxed)) >= self.capacity() {
+            return false;
+        }
+        seq.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        self.entry(*tail).store(slot.raw(), Ordering::Relaxed);
+        *tail = tail.wrapping_add(1);
+        self.tail.store(*tail, Ordering::Release);
+        true
     }
+
     /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private position.
     /// The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
+    ///
+    /// A tail further ahead than the set is long is a lie: everything up to it is skipped.
+    #[inline]
     pub fn pop(&self, head: &mut u32) -> Option<u32> {
-        let _ = (head, self.tail, self.head);
-        todo!()
+        let tail = self.tail.load(Ordering::Acquire);
+        let queued = tail.wrapping_sub(*head);
+        if queued == 0 {
+            return None;
+        }
+        if queued > self.capacity() {
+            *head = tail;
+            self.head.store(tail, Ordering::Release);
+            return None;
+        }
+        let raw = self.entry(*head).load(Ordering::Relaxed);
+        *head = head.wrapping_add(1);
+        self.head.store(*head, Ordering::Release);
+        Some(raw)
     }
+
     /// Reader: about to sleep. After it (it fences) the reader must look at the set once more before sleeping.
+    #[inline]
     pub fn arm(&self) {
-        let _ = self.armed;
-        todo!()
+        self.armed.store(1, Ordering::Relaxed);
+        W::fence(Fence::Arm);
     }
+
     /// Reader: awake again.
+    #[inline]
     pub fn disarm(&self) {
-        todo!()
+        self.armed.store(0, Ordering::Relaxed);
     }
+
     /// Writer, after one or more pushes (it fences): must the reader's bell be rung?
+    #[inline]
     pub fn must_ring(&self) -> bool {
-        todo!()
+        W::fence(Fence::Ring);
+        self.armed.load(Ordering::Relaxed) != 0
     }
-    /// Anything to pop?
+
+    /// Anything to pop? False also for a tail that is a lie, so that nobody stays awake for it.
+    #[inline]
     pub fn is_empty(&self, head: u32) -> bool {
-        let _ = head;
-        todo!()
+        let queued = self.tail.load(Ordering::Acquire).wrapping_sub(head);
+        queued == 0 || queued > self.capacity()
+    }
+
+    #[inline]
+    fn capacity(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    #[inline]
+    fn entry(&self, position: u32) -> &W {
+        &self.entries[position as usize & (self.entries.len() - 1)]
     }
 }
 
 /// Reader: allows the slot to be queued again; fences, so that what the caller loads next is at least as new as any push
 /// that was suppressed before.
-pub fn acknowledge(seq: &AtomicU32, ack: &AtomicU32) {
-    let _ = (seq, ack);
-    todo!()
+#[inline]
+pub fn acknowledge<W: Word>(seq: &W, ack: &W) {
+    ack.store(seq.load(Ordering::Relaxed), Ordering::Release);
+    W::fence(Fence::Acknowledge);
 }

@@ -1,11 +1,27 @@
 //! Where everything lies in a region. Both sides compute it from the same [`Geometry`].
 
+use crate::{AppLine, CommandLine, InfoLine, StackLine};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Version of the region format and of the control messages. Changes with every incompatible change of either.
+pub const VERSION: u32 = 1;
+/// First bytes of every region.
+pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
+/// Bytes of the header at offset 0.
+pub const HEADER_BYTES: usize = 4096;
+/// Bytes at the start of the private area that belong to no slot.
+pub const PRIVATE_HEADER_BYTES: usize = 4096;
+/// Bytes of the private area for each slot.
+pub const PRIVATE_SLOT_BYTES: usize = 128;
+/// Parts of a region start at multiples of this, so that one part's pages hold nothing else.
+const PAGE: usize = 4096;
+
 /// The sizes a region is built from. The service fixes them; the application reads them once at mapping time and
 /// checks them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Socket slots, a power of two up to 65,536.
+    /// Socket slots, a power of two from 16 to 65,536.
     pub slots: u32,
     /// Slots `0..app_slots` are allocated by the application (`connect`, `listen`), the rest by the stack (`accept`).
     pub app_slots: u32,
@@ -15,16 +31,54 @@ pub struct Geometry {
     pub rx_bytes: u32,
     /// Event contexts, 1 to 64.
     pub contexts: u32,
-    /// Fast-path cores, 1 to 16. There are `cores` data doorbell queues and one command queue; and as many event
+    /// Fast-path cores, 1 to 16. There are `cores` data doorbell queues and one command queue; and `cores` + 1 event
     /// queues per context (one per stack thread that raises events: cores, then the slow path).
     pub cores: u32,
+}
+
+impl Geometry {
+    /// What a service uses unless it is configured otherwise. The memory is sparse: only slots in use cost pages.
+    pub const DEFAULT: Self = Self {
+        // Enough for the connections of most programs; 256 bytes of lines each.
+        slots: 16_384,
+        app_slots: 8_192,
+        // One 64 KiB segment in flight and one being filled; two such per direction.
+        tx_bytes: 131_072,
+        rx_bytes: 131_072,
+        contexts: 64,
+        cores: 1,
+    };
+
+    /// Most cores a region can be made for.
+    pub const MAX_CORES: u32 = 16;
+
+    /// Checks every size against its documented range.
+    pub fn check(&self) -> Result<(), GeometryError> {
+        let size = |what, value: u32, good: bool, rule| {
+            if good { Ok(()) } else { Err(GeometryError::Size { what, value: value.into(), rule }) }
+        };
+        let ring = |bytes: u32| bytes.is_power_of_two() && (4096..=16 << 20).contains(&bytes);
+        let slots_good = self.slots.is_power_of_two() && (16..=65_536).contains(&self.slots);
+        size("slots", self.slots, slots_good, "a power of two from 16 to 65536")?;
+        size("app_slots", self.app_slots, (1..=self.slots).contains(&self.app_slots), "from 1 to slots")?;
+        size("tx_bytes", self.tx_bytes, ring(self.tx_bytes), "a power of two from 4096 to 16777216")?;
+        size("rx_bytes", self.rx_bytes, ring(self.rx_bytes), "a power of two from 4096 to 16777216")?;
+        size("contexts", self.contexts, (1..=64).contains(&self.contexts), "from 1 to 64")?;
+        size("cores", self.cores, (1..=Self::MAX_CORES).contains(&self.cores), "from 1 to 16")
+    }
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// A geometry that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// A size is outside its range or no power of two.
-    #[error("{what} is {value}: {rule}")]
+    #[error("{what} is {value}: it must be {rule}")]
     Size {
         /// Which field.
         what: &'static str,
@@ -50,8 +104,189 @@ impl Slot {
     }
 }
 
+/// The first bytes of a region. Everything but `heartbeat` is written once, before the region is given away.
+#[repr(C, align(64))]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    pub(crate) _reserved: u32,
+    /// Bytes of the whole region, which is also the memfd's size.
+    pub total_bytes: u64,
+    /// Random number that a forked child shows to get the same region again.
+    pub token: u64,
+    /// The sizes from which the layout follows.
+    pub geometry: Geometry,
+    pub(crate) _reserved2: [u32; 18],
+    /// Counts up while the service lives. Written by the service.
+    pub heartbeat: AtomicU64,
+}
+
+/// The four cache lines of one slot: two written by the application, then two written by the stack, so that a
+/// processor that fetches lines in pairs does not fetch the other side's.
+#[repr(C, align(256))]
+pub struct SlotLines {
+    /// Written by the application.
+    pub app: AppLine,
+    /// Written by the application.
+    pub command: CommandLine,
+    /// Written by the stack.
+    pub stack: StackLine,
+    /// Written by the stack.
+    pub info: InfoLine,
+}
+
+/// The words of one dirty set, before its entries. Writer's and reader's words lie in different pairs of cache lines.
+#[repr(C, align(128))]
+pub struct QueueWords {
+    /// Count of pushes. Written by the writer.
+    pub tail: AtomicU32,
+    pub(crate) _writer: [u32; 31],
+    /// Count of pops. Written by the reader.
+    pub head: AtomicU32,
+    /// 1 while the reader wants the bell. Written by the reader.
+    pub armed: AtomicU32,
+    pub(crate) _reader: [u32; 30],
+}
+
+const _: () = assert!(size_of::<usize>() == 8, "regions need 64-bit addresses");
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
+const _: () = assert!(size_of::<SlotLines>() == 256);
+const _: () = assert!(size_of::<QueueWords>() == 256);
+
 /// Byte offsets of the parts of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
+    doors: usize,
+    door_stride: usize,
+    events: usize,
+    event_stride: usize,
+    private: usize,
+    tx: usize,
+    rx: usize,
+    total: usize,
+}
+
+impl Layout {
+    /// Computes the layout of a checked geometry.
+    pub fn new(geometry: Geometry) -> Result<Self, GeometryError> {
+        geometry.check()?;
+        // No sum can overflow: the largest checked geometry makes a little over 2 TiB.
+        let slots = geometry.slots as usize;
+        let threads = geometry.cores as usize + 1;
+        let door_stride = pages(size_of::<QueueWords>() + 4 * slots);
+        let event_stride = pages(size_of::<QueueWords>() + 3 * 4 * slots);
+        let doors = pages(HEADER_BYTES + slots * size_of::<SlotLines>());
+        let events = doors + threads * door_stride;
+        let private = events + geometry.contexts as usize * threads * event_stride;
+        let tx = pages(private + PRIVATE_HEADER_BYTES + slots * PRIVATE_SLOT_BYTES);
+        let rx = tx + slots * geometry.tx_bytes as usize;
+        let total = rx + slots * geometry.rx_bytes as usize;
+        Ok(Self { geometry, doors, door_stride, events, event_stride, private, tx, rx, total })
+    }
+
+    /// The sizes it was computed from.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Bytes of the whole region, a multiple of 4096.
+    pub fn total_bytes(&self) -> usize {
+        self.total
+    }
+
+    /// Checks a slot number.
+    #[inline]
+    pub fn slot(&self, raw: u32) -> Option<Slot> {
+        (raw < self.geometry.slots).then_some(Slot(raw))
+    }
+
+    /// The slots that the application allocates.
+    pub fn app_slots(&self) -> impl ExactSizeIterator<Item = Slot> + use<> {
+        (0..self.geometry.app_slots).map(Slot)
+    }
+
+    /// The slots that the stack allocates, for accepted connections.
+    pub fn stack_slots(&self) -> impl ExactSizeIterator<Item = Slot> + use<> {
+        (self.geometry.app_slots..self.geometry.slots).map(Slot)
+    }
+
+    /// May the application allocate this slot?
+    pub fn is_app_slot(&self, slot: Slot) -> bool {
+        slot.0 < self.geometry.app_slots
+    }
+
+    /// Threads of the stack that raise events: the cores, then the slow path.
+    pub fn threads(&self) -> usize {
+        self.geometry.cores as usize + 1
+    }
+
+    /// Offset of a slot's [`SlotLines`]. A slot of a larger region is taken modulo this one's slots, so that every
+    /// offset is inside the region.
+    #[inline]
+    pub fn lines(&self, slot: Slot) -> usize {
+        HEADER_BYTES + self.index(slot) * size_of::<SlotLines>()
+    }
+
+    /// Offset of a door queue (`0..cores` data, `cores` commands). A higher number is taken as the last.
+    #[inline]
+    pub fn door(&self, queue: usize) -> usize {
+        self.doors + queue.min(self.geometry.cores as usize) * self.door_stride
+    }
+
+    /// Offset of the event queue of stack thread `thread` for `context`. Higher numbers are taken as the last.
+    #[inline]
+    pub fn event(&self, context: usize, thread: usize) -> usize {
+        let context = context.min(self.geometry.contexts as usize - 1);
+        let thread = thread.min(self.geometry.cores as usize);
+        self.events + (context * self.threads() + thread) * self.event_stride
+    }
+
+    /// Offset of the entries of a queue that starts at `queue`.
+    #[inline]
+    pub fn entries(&self, queue: usize) -> usize {
+        queue + size_of::<QueueWords>()
+    }
+
+    /// Offsets of the sequence and the acknowledge word of `slot` in that event queue.
+    #[inline]
+    pub fn event_words(&self, context: usize, thread: usize, slot: Slot) -> (usize, usize) {
+        let slots = self.geometry.slots as usize;
+        let seq = self.entries(self.event(context, thread)) + 4 * slots + 4 * self.index(slot);
+        (seq, seq + 4 * slots)
+    }
+
+    /// Offset of the application's private area.
+    pub fn private(&self) -> usize {
+        self.private
+    }
+
+    /// Bytes of the application's private area.
+    pub fn private_bytes(&self) -> usize {
+        PRIVATE_HEADER_BYTES + self.geometry.slots as usize * PRIVATE_SLOT_BYTES
+    }
+
+    /// Offset of a slot's send ring.
+    #[inline]
+    pub fn tx(&self, slot: Slot) -> usize {
+        self.tx + self.index(slot) * self.geometry.tx_bytes as usize
+    }
+
+    /// Offset of a slot's receive ring.
+    #[inline]
+    pub fn rx(&self, slot: Slot) -> usize {
+        self.rx + self.index(slot) * self.geometry.rx_bytes as usize
+    }
+
+    #[inline]
+    fn index(&self, slot: Slot) -> usize {
+        (slot.0 & (self.geometry.slots - 1)) as usize
+    }
+}
+
+/// Rounds up to whole pages.
+fn pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
 }

@@ -1,14 +1,22 @@
 //! One client's region: a sealed memfd, mapped by the service and by the client's processes.
 
+use crate::dirty::DirtySet;
+use crate::layout::{HEADER_BYTES, Header, MAGIC, QueueWords, SlotLines, VERSION};
 use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, Slot, StackLine};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::io;
 
 /// Why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// memfd or mmap failed.
     #[error("region: {0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
     /// The sizes are no good.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -19,91 +27,258 @@ pub enum MapError {
 
 /// A mapped region.
 pub struct Region {
+    mapping: Mapping,
     layout: Layout,
+    token: u64,
 }
 
 impl Region {
     /// Service side: makes and seals a memfd (no shrinking, no growing, no further seals) and maps it.
     pub fn create(geometry: Geometry) -> Result<(Self, OwnedFd), MapError> {
-        let _ = geometry;
-        todo!()
+        let layout = Layout::new(geometry)?;
+        let memfd = sealed_memfd("towpath-region", layout.total_bytes())?;
+        let mapping = Mapping::new(memfd.as_fd(), layout.total_bytes(), Access::ReadWrite)?;
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            _reserved: 0,
+            total_bytes: layout.total_bytes() as u64,
+            token: random_token()?,
+            geometry,
+            _reserved2: [0; 18],
+            heartbeat: AtomicU64::new(0),
+        };
+        let token = header.token;
+        // SAFETY: the mapping is page-aligned and at least `HEADER_BYTES` long, and nobody else has it yet.
+        unsafe { mapping.base.cast::<Header>().write(header) };
+        Ok((Self { mapping, layout, token }, memfd))
     }
+
     /// Application side: checks seals, size and header, maps.
     pub fn map(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, MapError> {
-        let _ = (fd, geometry);
-        todo!()
+        let layout = Layout::new(geometry)?;
+        check_sealed(fd, layout.total_bytes())?;
+        let mapping = Mapping::new(fd, layout.total_bytes(), Access::ReadWrite)?;
+        // SAFETY: `HEADER_BYTES` are mapped and aligned, every bit pattern is a `Header`, and volatile makes it one copy
+        // of the (possibly changing) memory, which is then checked.
+        let header = unsafe { mapping.base.cast::<Header>().read_volatile() };
+        if header.magic != MAGIC {
+            return Err(MapError::Format("no Towpath region"));
+        }
+        if header.version != VERSION {
+            return Err(MapError::Format("of another version"));
+        }
+        if header.geometry != geometry || header.total_bytes != layout.total_bytes() as u64 {
+            return Err(MapError::Format("its sizes are not the announced ones"));
+        }
+        Ok(Self { mapping, layout, token: header.token })
     }
+
     /// The layout.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
+
     /// The sizes.
     pub fn geometry(&self) -> Geometry {
-        todo!()
-    }
-    /// Checks a slot number.
-    pub fn slot(&self, raw: u32) -> Option<Slot> {
-        let _ = raw;
-        todo!()
-    }
-    /// The application's line of a slot.
-    pub fn app(&self, slot: Slot) -> &AppLine {
-        let _ = slot;
-        todo!()
-    }
-    /// The command line of a slot.
-    pub fn command(&self, slot: Slot) -> &CommandLine {
-        let _ = slot;
-        todo!()
-    }
-    /// The stack's line of a slot.
-    pub fn stack(&self, slot: Slot) -> &StackLine {
-        let _ = slot;
-        todo!()
-    }
-    /// The information line of a slot.
-    pub fn info(&self, slot: Slot) -> &InfoLine {
-        let _ = slot;
-        todo!()
-    }
-    /// The send ring of a slot.
-    pub fn tx(&self, slot: Slot) -> ByteRing<'_> {
-        let _ = slot;
-        todo!()
-    }
-    /// The receive ring of a slot.
-    pub fn rx(&self, slot: Slot) -> ByteRing<'_> {
-        let _ = slot;
-        todo!()
-    }
-    /// Memory of the application side that the stack never reads: `PRIVATE_HEADER_BYTES` + `PRIVATE_SLOT_BYTES` per slot.
-    pub fn private(&self) -> (*mut u8, usize) {
-        todo!()
+        self.layout.geometry()
     }
 
-    /// Data doorbells of core `queue` (`0..cores`), application to stack. Sequence words: `AppLine::door_seq`,
-    /// `StackLine::door_ack`.
-    pub fn doors(&self, queue: usize) -> crate::dirty::DirtySet<'_> {
-        let _ = queue;
-        todo!()
+    /// Never 0. A forked child shows it (`Request::Hello { join }`) to get the same region again.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Counts up while the service lives; a program whose calls hang can tell a slow service from a dead one. Written
+    /// by the service.
+    pub fn heartbeat(&self) -> &AtomicU64 {
+        const { assert!(core::mem::offset_of!(Header, heartbeat) + 8 <= HEADER_BYTES) };
+        // SAFETY: inside the header (asserted above), aligned, mapped as long as `self`, and only used atomically.
+        unsafe { &*self.mapping.base.add(core::mem::offset_of!(Header, heartbeat)).cast() }
+    }
+
+    /// Counts one beat. Only one thread of the service may call it (the word has one writer).
+    pub fn beat(&self) {
+        let word = self.heartbeat();
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Checks a slot number.
+    #[inline]
+    pub fn slot(&self, raw: u32) -> Option<Slot> {
+        self.layout.slot(raw)
+    }
+
+    /// The application's line of a slot.
+    #[inline]
+    pub fn app(&self, slot: Slot) -> &AppLine {
+        &self.lines(slot).app
+    }
+    /// The command line of a slot.
+    #[inline]
+    pub fn command(&self, slot: Slot) -> &CommandLine {
+        &self.lines(slot).command
+    }
+    /// The stack's line of a slot.
+    #[inline]
+    pub fn stack(&self, slot: Slot) -> &StackLine {
+        &self.lines(slot).stack
+    }
+    /// The information line of a slot.
+    #[inline]
+    pub fn info(&self, slot: Slot) -> &InfoLine {
+        &self.lines(slot).info
+    }
+
+    /// The send ring of a slot.
+    #[inline]
+    pub fn tx(&self, slot: Slot) -> ByteRing<'_> {
+        // SAFETY: the layout's offset is inside the mapping with a whole ring behind it; `check` made it a power of two.
+        unsafe { ByteRing::over(self.at(self.layout.tx(slot)), self.geometry().tx_bytes) }
+    }
+    /// The receive ring of a slot.
+    #[inline]
+    pub fn rx(&self, slot: Slot) -> ByteRing<'_> {
+        // SAFETY: as for `tx`.
+        unsafe { ByteRing::over(self.at(self.layout.rx(slot)), self.geometry().rx_bytes) }
+    }
+
+    /// Memory of the application side that the stack never reads: `PRIVATE_HEADER_BYTES` + `PRIVATE_SLOT_BYTES` per slot.
+    pub fn private(&self) -> (*mut u8, usize) {
+        (self.at(self.layout.private()), self.layout.private_bytes())
+    }
+
+    /// Data doorbells of core `queue` (`0..cores`; a higher number is taken as the last core), application to stack.
+    /// Sequence words: `AppLine::door_seq`, `StackLine::door_ack`.
+    #[inline]
+    pub fn doors(&self, queue: usize) -> DirtySet<'_> {
+        self.queue(self.layout.door(queue.min(self.geometry().cores as usize - 1)))
     }
     /// Command doorbells, application to stack. Sequence words: `AppLine::ctl_seq`, `StackLine::ctl_ack`.
-    pub fn commands(&self) -> crate::dirty::DirtySet<'_> {
-        todo!()
+    #[inline]
+    pub fn commands(&self) -> DirtySet<'_> {
+        self.queue(self.layout.door(self.geometry().cores as usize))
     }
-    /// Events raised by stack thread `thread` (`0..cores` the cores, `cores` the slow path) for `context`.
-    pub fn events(&self, context: usize, thread: usize) -> crate::dirty::DirtySet<'_> {
-        let _ = (context, thread);
-        todo!()
+    /// Events raised by stack thread `thread` (`0..cores` the cores, `cores` the slow path) for `context`. Higher numbers
+    /// are taken as the last ones.
+    #[inline]
+    pub fn events(&self, context: usize, thread: usize) -> DirtySet<'_> {
+        self.queue(self.layout.event(context, thread))
     }
     /// Sequence (stack-written) and acknowledge (application-written) words of `slot` in that event set.
-    pub fn event_words(
-        &self,
-        context: usize,
-        thread: usize,
-        slot: Slot,
-    ) -> (&core::sync::atomic::AtomicU32, &core::sync::atomic::AtomicU32) {
-        let _ = (context, thread, slot);
-        todo!()
+    #[inline]
+    pub fn event_words(&self, context: usize, thread: usize, slot: Slot) -> (&AtomicU32, &AtomicU32) {
+        let (seq, ack) = self.layout.event_words(context, thread, slot);
+        // SAFETY: the layout's offsets are inside the mapping and multiples of 4; the words are only used atomically.
+        unsafe { (&*self.at(seq).cast(), &*self.at(ack).cast()) }
+    }
+
+    #[inline]
+    fn lines(&self, slot: Slot) -> &SlotLines {
+        // SAFETY: the layout's offset is inside the mapping and a multiple of 256; all words are atomics.
+        unsafe { &*self.at(self.layout.lines(slot)).cast() }
+    }
+
+    #[inline]
+    fn queue(&self, offset: usize) -> DirtySet<'_> {
+        // SAFETY: a queue's offset is a multiple of 4096 and its words and `slots` entries are inside the mapping; all of
+        // them are atomics (`QueueWords` has others only as padding, never touched).
+        unsafe {
+            let words: &QueueWords = &*self.at(offset).cast();
+            let entries = self.at(self.layout.entries(offset)).cast::<AtomicU32>();
+            let entries = core::slice::from_raw_parts(entries, self.geometry().slots as usize);
+            DirtySet { entries, tail: &words.tail, head: &words.head, armed: &words.armed }
+        }
+    }
+
+    #[inline]
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset < self.layout.total_bytes());
+        // SAFETY: only called with offsets of the layout, which are inside the mapping.
+        unsafe { self.mapping.base.add(offset) }
+    }
+}
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A shared mapping of a whole memfd, unmapped on drop. A forked child inherits it.
+pub(crate) struct Mapping {
+    pub(crate) base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; who uses it for what is for the wrappers to say, which
+// hand out atomics and copying views only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+        let base =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)? };
+        Ok(Self { base: base.cast(), bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base..base + bytes` is our own mapping, and every view of it borrows its owner. An error would mean
+        // that it is not mapped any more, which is what is wanted.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// The seals that make a mapped memfd safe to touch: its size stays as it is, so no access can raise SIGBUS.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A zeroed memfd of fixed size.
+pub(crate) fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memfd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know the flag.
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        other => other?,
+    };
+    rustix::fs::ftruncate(&memfd, bytes as u64)?;
+    rustix::fs::fcntl_add_seals(&memfd, SEALS)?;
+    Ok(memfd)
+}
+
+/// Checks that a descriptor is a memfd of just that size, and sealed so that it stays so.
+pub(crate) fn check_sealed(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), MapError> {
+    match rustix::fs::fcntl_get_seals(fd) {
+        Ok(seals) if seals.contains(SEALS) => {}
+        Ok(_) => return Err(MapError::Format("not sealed")),
+        Err(rustix::io::Errno::INVAL) => return Err(MapError::Format("no memfd")),
+        Err(error) => return Err(MapError::Io(error.into())),
+    }
+    let stat = rustix::fs::fstat(fd).map_err(io::Error::from)?;
+    if stat.st_size != bytes as i64 {
+        return Err(MapError::Format("its size is not the announced one"));
+    }
+    Ok(())
+}
+
+/// A random number other than 0.
+fn random_token() -> io::Result<u64> {
+    loop {
+        let mut bytes = [0u8; 8];
+        // Requests up to 256 bytes are never cut short once the kernel's generator is ready, which it waits for.
+        match getrandom(&mut bytes, GetRandomFlags::empty()) {
+            Ok(8) if bytes != [0; 8] => return Ok(u64::from_ne_bytes(bytes)),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }

@@ -1,1 +1,106 @@
 //! Armed-flag wake-ups: spin, arm, fence, look again, sleep.
+//!
+//! A reader of dirty sets: [`spin_until`] there is work; if there is none, [`crate::dirty::DirtySet::arm`] all its sets,
+//! look at each once more, sleep on its eventfd (`poll`/`epoll`), then disarm and [`drain`] it.
+//!
+//! A thread that waits for one slot: load `event_seq`, count itself into `sleepers`, look at the slot once more, then
+//! [`futex_wait`] for `event_seq` to change. The other side changes the word first and looks at `sleepers` then, with
+//! [`must_wake`].
+//!
+//! All of it goes straight to the kernel, past any libc function that the library itself stands in for.
+
+use crate::dirty::{Fence, Word};
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use rustix::event::{EventfdFlags, Timespec};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use std::io;
+use std::time::Instant;
+
+/// How a [`futex_wait`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The word is, or may be, another one now. Look again.
+    Changed,
+    /// The time is over.
+    TimedOut,
+    /// A signal came.
+    Interrupted,
+}
+
+/// Sleeps while `word` is `expected`, for at most `timeout` (`None` = for ever). The word may be in shared memory.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
+    // A time too long for the kernel's type is as good as for ever.
+    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+    match futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref()) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(Woken::Changed),
+        Err(Errno::TIMEDOUT) => Ok(Woken::TimedOut),
+        Err(Errno::INTR) => Ok(Woken::Interrupted),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Wakes every thread, in any process, that sleeps on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    // It cannot fail for an aligned word of a live mapping.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// After a change of a futex word (it fences): does a thread sleep on it? Pairs with [`about_to_sleep`].
+#[inline]
+pub fn must_wake<W: Word>(sleepers: &W) -> bool {
+    W::fence(Fence::Ring);
+    sleepers.load(Ordering::Relaxed) != 0
+}
+
+/// After counting oneself into the sleepers: fences, so that the look at the slot which must follow sees every change
+/// whose maker did not see the count.
+#[inline]
+pub fn about_to_sleep<W: Word>() {
+    W::fence(Fence::Arm);
+}
+
+/// A doorbell: a non-blocking, close-on-exec eventfd.
+pub fn doorbell() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Rings a doorbell.
+pub fn ring(doorbell: BorrowedFd<'_>) {
+    // The only failure of a doorbell is EAGAIN: it has been rung 2^64 - 2 times and is readable anyway.
+    let _ = rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes()));
+}
+
+/// Silences a doorbell; true if it had been rung. The doorbell must be non-blocking.
+pub fn drain(doorbell: BorrowedFd<'_>) -> bool {
+    let mut count = [0; 8];
+    matches!(rustix::io::retry_on_intr(|| rustix::io::read(doorbell, &mut count)), Ok(8))
+}
+
+/// Looks at `condition` again and again for up to `micros` µs; true as soon as it holds. With 0 it looks once.
+#[inline]
+pub fn spin_until(micros: u64, mut condition: impl FnMut() -> bool) -> bool {
+    // Reading the clock costs as much as some tens of looks.
+    const LOOKS_PER_CLOCK: u32 = 32;
+    if condition() {
+        return true;
+    }
+    if micros == 0 {
+        return false;
+    }
+    let start = Instant::now();
+    let limit = Duration::from_micros(micros);
+    loop {
+        for _ in 0..LOOKS_PER_CLOCK {
+            core::hint::spin_loop();
+            if condition() {
+                return true;
+            }
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+    }
+}
