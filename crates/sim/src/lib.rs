@@ -1,1 +1,30 @@
-//! Deterministic network simulator: virtual clock, seeded faults
+//! Deterministic network simulator: a virtual clock, wires with bandwidth, delay and finite queues, devices that lose,
+//! delay, duplicate and corrupt, and nodes that run the real protocol code. A run is reproduced by its seed.
+
+pub mod faults;
+pub mod link;
+pub mod rng;
+pub mod trace;
+
+pub use faults::{Faults, Faulty};
+pub use link::{Link, LinkConfig, LinkPort};
+pub use rng::Rng;
+
+use towpath_ports::Port;
+use towpath_tcp::time::Micros;
+
+/// A port in virtual time.
+pub trait TimedPort: Port {
+    /// The clock shows `now`.
+    fn advance(&mut self, now: Micros);
+    /// When the next frame comes out of it, if one is inside.
+    fn next_deadline(&self) -> Option<Micros>;
+}
+
+/// The earlier of two optional moments.
+pub(crate) fn earlier(a: Option<Micros>, b: Option<Micros>) -> Option<Micros> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,294 @@
+//! A full-duplex wire between two ports: bandwidth, propagation delay, a finite queue at each sender (tail drop).
+
+use crate::TimedPort;
+use crate::trace::{self, Hash};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_tcp::time::Micros;
+use towpath_wire::emit;
+
+/// The properties of both directions of a wire.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkConfig {
+    /// Bits per second; 0 = no limit.
+    pub bits_per_s: u64,
+    /// Propagation delay in µs.
+    pub delay_us: u64,
+    /// Bytes that may wait for the wire at each sender; a frame that would go beyond is dropped.
+    pub queue_bytes: u64,
+    /// Largest IP packet in bytes.
+    pub mtu_bytes: u32,
+    /// The port computes checksums on sending, and vouches for them on receiving.
+    pub checksum_offload: bool,
+    /// Print every frame put on the wire to standard error.
+    pub print: bool,
+}
+
+impl Default for LinkConfig {
+    /// 1 Gbit/s, 50 µs, 256 KiB of queue, 1500-byte packets.
+    fn default() -> Self {
+        Self {
+            bits_per_s: 1_000_000_000,
+            delay_us: 50,
+            queue_bytes: 256 << 10,
+            mtu_bytes: 1500,
+            checksum_offload: false,
+            print: false,
+        }
+    }
+}
+
+struct InFlight {
+    at_ns: u64,
+    frame: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Direction {
+    frames: VecDeque<InFlight>,
+    /// When the last bit of what is queued leaves the sender.
+    free_ns: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    directions: [Direction; 2],
+    hash: Hash,
+    frames: u64,
+    drops: u64,
+}
+
+/// The observer's handle of a wire.
+#[derive(Clone)]
+pub struct Link {
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Link {
+    /// A wire and its two ends.
+    pub fn new(config: LinkConfig) -> (Self, LinkPort, LinkPort) {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let port = |end| LinkPort {
+            shared: shared.clone(),
+            config,
+            end,
+            now: Micros(0),
+            out: vec![0; config.mtu_bytes as usize + 14],
+            held: Vec::new(),
+            free: Vec::new(),
+            counters: PortCounters::default(),
+        };
+        let (a, b) = (port(0), port(1));
+        (Self { shared }, a, b)
+    }
+
+    /// Hash of every frame put on the wire, with its time and direction.
+    pub fn hash(&self) -> u64 {
+        lock(&self.shared).hash.0
+    }
+
+    /// Frames put on the wire.
+    pub fn frames(&self) -> u64 {
+        lock(&self.shared).frames
+    }
+
+    /// Frames dropped because a sender's queue was full.
+    pub fn drops(&self) -> u64 {
+        lock(&self.shared).drops
+    }
+
+    /// Frames that are on the wire now.
+    pub fn in_flight(&self) -> usize {
+        lock(&self.shared).directions.iter().map(|d| d.frames.len()).sum()
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One end of a wire.
+pub struct LinkPort {
+    shared: Arc<Mutex<Shared>>,
+    config: LinkConfig,
+    end: usize,
+    now: Micros,
+    out: Vec<u8>,
+    /// Received frames by handle; empty = free.
+    held: Vec<Vec<u8>>,
+    free: Vec<usize>,
+    counters: PortCounters,
+}
+
+impl LinkPort {
+    /// Puts a complete frame on the wire. False = the queue was full and it is lost.
+    pub fn send(&mut self, frame: Vec<u8>) -> bool {
+        let config = &self.config;
+        let mut shared = lock(&self.shared);
+        shared.hash.word(self.now.0 * 2 + self.end as u64);
+        shared.hash.bytes(&frame);
+        shared.frames += 1;
+        if config.print {
+            eprintln!("{}", trace::line(self.now, if self.end == 0 { "->" } else { "<-" }, &frame));
+        }
+        let now_ns = self.now.0 * 1000;
+        let bits = frame.len() as u64 * 8;
+        let direction = &mut shared.directions[self.end];
+        let mut done_ns = now_ns;
+        if config.bits_per_s > 0 {
+            let wait_ns = direction.free_ns.saturating_sub(now_ns);
+            let waiting = u128::from(wait_ns) * u128::from(config.bits_per_s) / 8_000_000_000;
+            if waiting + frame.len() as u128 > u128::from(config.queue_bytes) {
+                shared.drops += 1;
+                self.counters.tx_dropped += 1;
+                return false;
+            }
+            done_ns += wait_ns + bits * 1_000_000_000 / config.bits_per_s;
+            direction.free_ns = done_ns;
+        }
+        direction.frames.push_back(InFlight { at_ns: done_ns + config.delay_us * 1000, frame });
+        self.counters.tx_frames += 1;
+        true
+    }
+
+    /// The next frame that has arrived by now.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
+        let mut shared = lock(&self.shared);
+        let frames = &mut shared.directions[1 - self.end].frames;
+        if frames.front().is_none_or(|f| f.at_ns > self.now.0 * 1000) {
+            return None;
+        }
+        self.counters.rx_frames += 1;
+        frames.pop_front().map(|f| f.frame)
+    }
+}
+
+impl Port for LinkPort {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { mtu_bytes: self.config.mtu_bytes, tx_checksum: self.config.checksum_offload, gso_max_bytes: 0 }
+    }
+
+    fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
+        for _ in 0..max {
+            let Some(frame) = self.take() else { break };
+            let handle = self.free.pop().unwrap_or_else(|| {
+                self.held.push(Vec::new());
+                self.held.len() - 1
+            });
+            let checksum = if self.config.checksum_offload { RxChecksum::Valid } else { RxChecksum::Unknown };
+            frames.push(RxFrame { handle: handle as u64, len: frame.len() as u32, checksum });
+            self.held[handle] = frame;
+        }
+    }
+
+    fn bytes(&self, frame: &RxFrame) -> &[u8] {
+        &self.held[frame.handle as usize]
+    }
+
+    fn release(&mut self, frames: &[RxFrame]) {
+        for frame in frames {
+            self.held[frame.handle as usize] = Vec::new();
+            self.free.push(frame.handle as usize);
+        }
+    }
+
+    fn reserve(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.out)
+    }
+
+    fn commit(&mut self, len: usize, offload: TxOffload) {
+        assert!(len <= self.out.len(), "a frame of {len} bytes on a wire for {}", self.out.len());
+        assert_eq!(offload.gso_bytes, 0, "super-segment on a wire that cuts none");
+        assert!(self.config.checksum_offload || !offload.checksum_needed, "no checksum offload here");
+        let mut frame = self.out[..len].to_vec();
+        if offload.checksum_needed {
+            emit::fill_checksum(&mut frame);
+        }
+        self.send(frame);
+    }
+
+    fn flush(&mut self) {}
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn pending(&mut self) -> bool {
+        let shared = lock(&self.shared);
+        shared.directions[1 - self.end].frames.front().is_some_and(|f| f.at_ns <= self.now.0 * 1000)
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+impl TimedPort for LinkPort {
+    fn advance(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+    }
+
+    fn next_deadline(&self) -> Option<Micros> {
+        let shared = lock(&self.shared);
+        shared.directions[1 - self.end].frames.front().map(|f| Micros(f.at_ns.div_ceil(1000)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn wire(bits_per_s: u64, delay_us: u64, queue_bytes: u64) -> (Link, LinkPort, LinkPort) {
+        Link::new(LinkConfig { bits_per_s, delay_us, queue_bytes, ..LinkConfig::default() })
+    }
+
+    #[test]
+    fn a_frame_takes_its_transmission_and_propagation_time() {
+        // 1000 bytes at 8 Mbit/s are 1 ms, and 250 µs to the other end.
+        let (_, mut a, mut b) = wire(8_000_000, 250, 1 << 20);
+        a.send(vec![1; 1000]);
+        a.send(vec![2; 1000]);
+        assert_eq!(b.next_deadline(), Some(Micros(1250)));
+        b.advance(Micros(1249));
+        assert!(b.take().is_none());
+        b.advance(Micros(1250));
+        assert_eq!(b.take().unwrap()[0], 1);
+        assert!(b.take().is_none());
+        b.advance(Micros(2250));
+        assert_eq!(b.take().unwrap()[0], 2);
+    }
+
+    #[test]
+    fn the_queue_drops_its_tail_and_drains_with_time() {
+        let (link, mut a, mut b) = wire(8_000_000, 0, 3000);
+        let sent: Vec<bool> = (0..4).map(|_| a.send(vec![0; 1000])).collect();
+        assert_eq!(sent, [true, true, true, false]);
+        assert_eq!(link.drops(), 1);
+        a.advance(Micros(1000));
+        assert!(a.send(vec![0; 1000]), "one frame has left");
+        b.advance(Micros(10_000));
+        assert_eq!(std::iter::from_fn(|| b.take()).count(), 4);
+    }
+
+    #[test]
+    fn both_directions_are_separate_and_hashed() {
+        let (link, mut a, mut b) = wire(0, 10, 0);
+        let start = link.hash();
+        a.send(vec![1; 60]);
+        let one = link.hash();
+        b.send(vec![1; 60]);
+        assert_ne!(start, one);
+        assert_ne!(one, link.hash());
+        a.advance(Micros(10));
+        b.advance(Micros(10));
+        let mut frames = Vec::new();
+        a.receive(&mut frames, 8);
+        assert_eq!((frames.len(), a.bytes(&frames[0]).len()), (1, 60));
+        a.release(&frames);
+        assert!(a.take().is_none());
+        assert!(b.take().is_some());
+    }
+}
