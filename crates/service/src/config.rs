@@ -1,0 +1,302 @@
+//! The service's configuration: one flat TOML file, every value with its unit, every default with its reason.
+
+use crate::admission::Admit;
+use crate::units::{Bytes, Duration};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// What can be configured. `Config::default()` serves the user who starts it, in memory only, with one core.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The registration socket. Default: see [`crate::paths`]; it depends on who starts the service.
+    pub socket: Option<PathBuf>,
+    /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
+    /// of this machine need no interface.
+    pub interface: Option<String>,
+    /// Fast-path cores, 1 to 16; with an interface also the number of its queues that are served. Default 1: a
+    /// second core helps only once the first is busy.
+    pub cores: usize,
+    /// CPUs to pin the cores to, one per core. Default none: the scheduler knows better than we do which CPU is idle.
+    pub cpus: Vec<usize>,
+    /// Who else may use the service: `"user:alice"`, `"group:web"`, `"uid:1000"`, `"all"`. Default nobody but the
+    /// service's own user and root, because a stack sees its users' data.
+    pub admit: Vec<Admit>,
+    /// Client processes that one user may have. Default 256: each has a region and a thread in the service.
+    pub clients_per_user: u32,
+    /// Socket slots of one client process, a power of two from 16 to 65,536. Default 16,384: half of
+    /// them for accepted connections, more than most programs have; memory is taken only for slots in use.
+    pub sockets_per_client: u32,
+    /// Send ring of each connection, a power of two from 4KiB to 16MiB. Default 128KiB: the product of 10 Gbit/s and
+    /// 100 µs, and the rings of some ten busy connections still fit in a second-level cache.
+    pub send_buffer: Bytes,
+    /// Receive ring of each connection, likewise.
+    pub receive_buffer: Bytes,
+    /// Connections of all clients together. Default 65,536: their tables take some
+    /// 20 MiB.
+    pub max_connections: u32,
+    /// How long a core looks for work before it sleeps. Default 20us: waking a sleeper costs about 10 µs, and waiting for
+    /// twice the cost of a wake-up is never more than three times as expensive as the best choice in hindsight.
+    pub spin: Duration,
+    /// Longest time an acknowledgement may wait for company. Default 40ms, Linux's minimum; RFC 9293 allows 500 ms.
+    pub delayed_ack: Duration,
+    /// How long a closed connection's addresses are kept out of use. Default 60s, as Linux; RFC 9293 says 4 minutes.
+    pub time_wait: Duration,
+    /// The service ends when it has had no client for so long. Default never; `towpath run` starts it with 30s.
+    pub idle_exit: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: None,
+            interface: None,
+            cores: 1,
+            cpus: Vec::new(),
+            admit: Vec::new(),
+            clients_per_user: 256,
+            sockets_per_client: 16_384,
+            send_buffer: Bytes::from_kib(128),
+            receive_buffer: Bytes::from_kib(128),
+            max_connections: 65_536,
+            spin: Duration::from_micros(20),
+            delayed_ack: Duration::from_micros(40_000),
+            time_wait: Duration::from_secs(60),
+            idle_exit: None,
+        }
+    }
+}
+
+/// Every key, for messages.
+pub const KEYS: [&str; 14] = [
+    "socket",
+    "interface",
+    "cores",
+    "cpus",
+    "admit",
+    "clients_per_user",
+    "sockets_per_client",
+    "send_buffer",
+    "receive_buffer",
+    "max_connections",
+    "spin",
+    "delayed_ack",
+    "time_wait",
+    "idle_exit",
+];
+
+/// Why a configuration cannot be used. Its text names the place and says what to write.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", file.display())]
+    Read {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something in the file is wrong.
+    #[error("{}:{line}: {message}", file.display())]
+    Line {
+        /// Which file.
+        file: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+        /// Key and complaint.
+        message: String,
+    },
+    /// A value from a command-line flag, or the combination, is wrong.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.into(), source })?;
+        Self::parse(file, &text)
+    }
+
+    /// Reads and checks a text; `file` is for messages.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let at = |line, message| ConfigError::Line { file: file.into(), line, message };
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            at(line, explain(text, line, error.message()))
+        })?;
+        config.check().map_err(|(key, message)| at(line_of(text, key), format!("{key}: {message}")))?;
+        Ok(config)
+    }
+
+    /// Checks what no single type can: ranges and combinations. On error: the key and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        in_range("cores", self.cores as u64, 1, 16)?;
+        if !self.cpus.is_empty() && self.cpus.len() != self.cores {
+            let (cpus, cores) = (self.cpus.len(), self.cores);
+            return Err(("cpus", format!("{cpus} named for {cores} cores; name one CPU per core, or none")));
+        }
+        in_range("clients_per_user", self.clients_per_user.into(), 1, 65_536)?;
+        in_range("max_connections", self.max_connections.into(), 16, 1 << 20)?;
+        in_range("sockets_per_client", self.sockets_per_client.into(), 16, 65_536)?;
+        if !self.sockets_per_client.is_power_of_two() {
+            let n = self.sockets_per_client;
+            return Err(("sockets_per_client", format!("{n} is not a power of two; write {}", n.next_power_of_two())));
+        }
+        ring_size("send_buffer", self.send_buffer)?;
+        ring_size("receive_buffer", self.receive_buffer)?;
+        time_in_range("spin", self.spin, Duration::from_micros(0), Duration::from_secs(1))?;
+        time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
+        time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
+        Ok(())
+    }
+
+    /// [`Config::check`] for a configuration that flags have changed.
+    pub fn checked(self) -> Result<Self, ConfigError> {
+        self.check().map_err(|(key, message)| ConfigError::Value(format!("{key}: {message}")))?;
+        Ok(self)
+    }
+}
+
+fn in_range(key: &'static str, value: u64, low: u64, high: u64) -> Result<(), (&'static str, String)> {
+    if (low..=high).contains(&value) { Ok(()) } else { Err((key, format!("{value} is outside {low} to {high}"))) }
+}
+
+fn time_in_range(key: &'static str, value: Duration, low: Duration, high: Duration) -> Result<(), (&'static str, String)> {
+    if (low..=high).contains(&value) { Ok(()) } else { Err((key, format!("{value} is outside {low} to {high}"))) }
+}
+
+fn ring_size(key: &'static str, size: Bytes) -> Result<(), (&'static str, String)> {
+    let (low, high) = (Bytes::from_kib(4), Bytes::from_kib(16 << 10));
+    if size < low || size > high {
+        return Err((key, format!("{size} is outside {low} to {high}")));
+    }
+    if !size.get().is_power_of_two() {
+        let above = size.get().next_power_of_two();
+        let (below, above) = (Bytes::new(above / 2), Bytes::new(above));
+        return Err((key, format!("{size} is not a power of two; the nearest are {below} and {above}")));
+    }
+    Ok(())
+}
+
+/// The TOML reader's complaint in our words: the key, and for an unknown one the nearest known.
+fn explain(text: &str, line: usize, message: &str) -> String {
+    let written = text.lines().nth(line - 1).unwrap_or("");
+    let key = written.split('=').next().unwrap_or("").trim();
+    if message.starts_with("unknown field") {
+        let key = message.split('`').nth(1).unwrap_or(key);
+        return match nearest(key) {
+            Some(known) => format!("unknown key {key:?}; did you mean {known:?}?"),
+            None => format!("unknown key {key:?}; the keys are {}", KEYS.join(", ")),
+        };
+    }
+    if written.contains('=') && KEYS.contains(&key) { format!("{key}: {message}") } else { message.to_owned() }
+}
+
+/// The line that sets `key`, or 1.
+fn line_of(text: &str, key: &str) -> usize {
+    let sets = |line: &str| line.split_once('=').is_some_and(|(left, _)| left.trim() == key);
+    text.lines().position(sets).map_or(1, |at| at + 1)
+}
+
+/// The known key that `key` is most likely meant to be: at most a third of its letters wrong.
+fn nearest(key: &str) -> Option<&'static str> {
+    let (distance, known) = KEYS.iter().map(|known| (edits(key, known), *known)).min()?;
+    (distance <= known.len().max(3) / 3).then_some(known)
+}
+
+/// Levenshtein distance in bytes.
+fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("towpath.toml"), text).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(parse("").unwrap(), Config::default());
+        assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = r#"
+            socket = "/run/towpath/towpath.sock"
+            interface = "eth1"
+            cores = 2
+            cpus = [2, 3]
+            admit = ["uid:1000", "all"]
+            clients_per_user = 8
+            sockets_per_client = 1024
+            send_buffer = "256KiB"
+            receive_buffer = "1MiB"
+            max_connections = 1000000
+            spin = "50us"
+            delayed_ack = "10ms"
+            time_wait = "30s"
+            idle_exit = "5min"
+        "#;
+        let config = parse(text).unwrap();
+        assert_eq!(config.cpus, [2, 3]);
+        assert_eq!(config.admit, [Admit::Uid(1000), Admit::All]);
+        assert_eq!(config.receive_buffer.get(), 1 << 20);
+        assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
+        // The list of keys for messages is the list of fields.
+        for key in KEYS {
+            assert!(line_of(text, key) > 1, "{key}");
+        }
+    }
+
+    #[test]
+    fn golden_errors() {
+        let cases = [
+            ("spin = 20\n", "towpath.toml:1: spin: 20 has no unit; write \"20us\", \"20ms\" or \"20s\""),
+            ("cores = 1\nspin = \"20\"\n", "towpath.toml:2: spin: 20 has no unit; write \"20us\", \"20ms\" or \"20s\""),
+            ("\n\nspinn = \"20us\"\n", "towpath.toml:3: unknown key \"spinn\"; did you mean \"spin\"?"),
+            ("receive-buffer = \"1MiB\"\n", "towpath.toml:1: unknown key \"receive-buffer\"; did you mean \"receive_buffer\"?"),
+            ("cores = 17\n", "towpath.toml:1: cores: 17 is outside 1 to 16"),
+            ("cores = 2\ncpus = [1]\n", "towpath.toml:2: cpus: 1 named for 2 cores; name one CPU per core, or none"),
+            (
+                "# rings\nsend_buffer = \"100KiB\"\n",
+                "towpath.toml:2: send_buffer: 100KiB is not a power of two; the nearest are 64KiB and 128KiB",
+            ),
+            ("receive_buffer = \"1KiB\"\n", "towpath.toml:1: receive_buffer: 1KiB is outside 4KiB to 16MiB"),
+            ("sockets_per_client = 1000\n", "towpath.toml:1: sockets_per_client: 1000 is not a power of two; write 1024"),
+            (
+                "admit = [\"alice\"]\n",
+                "towpath.toml:1: admit: \"alice\" names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"",
+            ),
+            ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
+        ];
+        for (text, error) in cases {
+            assert_eq!(parse(text).unwrap_err(), error, "for {text:?}");
+        }
+        let far = parse("colour = 1\n").unwrap_err();
+        assert!(far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are socket, interface, cores"), "{far}");
+        let broken = parse("cores = \n").unwrap_err();
+        assert!(broken.starts_with("towpath.toml:1: "), "{broken}");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Config::load(Path::new("/nonexistent/towpath.toml")).unwrap_err().to_string();
+        assert_eq!(error, "/nonexistent/towpath.toml: No such file or directory (os error 2)");
+    }
+}

@@ -1,0 +1,225 @@
+//! Where the service's sockets are, and that their directory is safe.
+
+use rustix::fs::{CWD, Mode, StatVfsMountFlags};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Environment variable that names the registration socket.
+pub const SOCKET_VARIABLE: &str = "TOWPATH_SOCKET";
+/// The socket of a service that root runs for the whole machine.
+pub const SYSTEM_SOCKET: &str = "/run/towpath/towpath.sock";
+/// The socket's name in its directory.
+const SOCKET_NAME: &str = "towpath.sock";
+
+/// Why a directory is not fit for the sockets.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// It cannot be made or looked at.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody else could put a socket of theirs in it.
+    #[error("{}: {problem}; remove it, or name another socket with --socket or {SOCKET_VARIABLE}", path.display())]
+    Unsafe {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// The registration socket of the user who asks: `TOWPATH_SOCKET`, else the per-user default.
+pub fn user_socket() -> Result<PathBuf, PathError> {
+    match std::env::var_os(SOCKET_VARIABLE) {
+        Some(path) if !path.is_empty() => Ok(path.into()),
+        _ => per_user_socket(),
+    }
+}
+
+/// `$XDG_RUNTIME_DIR/towpath/towpath.sock`, or `/tmp/towpath-UID/towpath.sock` where there is no such directory. Makes the
+/// directory if need be, and refuses one that is not private.
+pub fn per_user_socket() -> Result<PathBuf, PathError> {
+    let uid = rustix::process::geteuid().as_raw();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let directory = match runtime {
+        // `su` and `sudo` hand on a runtime directory of another user; that one is not ours.
+        Some(dir) if is_private(&dir, uid).is_ok() && writable(&dir) => dir.join("towpath"),
+        _ => PathBuf::from(format!("/tmp/towpath-{uid}")),
+    };
+    make_private(&directory)?;
+    Ok(directory.join(SOCKET_NAME))
+}
+
+/// The socket of a service that is started without one being named: the machine's if root serves an interface, else
+/// the user's. Makes the directory.
+pub fn service_socket(interface: bool) -> Result<PathBuf, PathError> {
+    if std::env::var_os(SOCKET_VARIABLE).is_some_and(|path| !path.is_empty()) {
+        return user_socket();
+    }
+    if !(interface && rustix::process::geteuid().is_root()) {
+        return per_user_socket();
+    }
+    let socket = PathBuf::from(SYSTEM_SOCKET);
+    let directory = parent(&socket);
+    let io = |source| PathError::Io { path: directory.into(), source };
+    match std::fs::DirBuilder::new().mode(0o755).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+        _ => {}
+    }
+    check_directory(directory, 0, 0o022)?;
+    Ok(socket)
+}
+
+/// The socket of the control interface beside a registration socket.
+pub fn control_socket(registration: &Path) -> PathBuf {
+    beside(registration, "control")
+}
+
+/// The lock file beside a registration socket: one service per socket.
+pub fn lock_file(registration: &Path) -> PathBuf {
+    beside(registration, "lock")
+}
+
+/// The log of a service that was started in the background.
+pub fn log_file(registration: &Path) -> PathBuf {
+    beside(registration, "log")
+}
+
+/// `control.sock` for a socket of the usual name; `NAME.control.sock` for any other, so that two services can
+/// share a directory.
+fn beside(registration: &Path, what: &str) -> PathBuf {
+    let extension = if what == "control" { ".sock" } else { "" };
+    let name = registration.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(".sock").unwrap_or(&name);
+    let file = match (name == SOCKET_NAME, what) {
+        (true, "control") => "control.sock".to_owned(),
+        (true, _) => format!("towpath.{what}"),
+        (false, _) => format!("{stem}.{what}{extension}"),
+    };
+    parent(registration).join(file)
+}
+
+/// The directory of a socket.
+pub fn parent(socket: &Path) -> &Path {
+    match socket.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes a directory of mode 0700, or checks that it is one of ours.
+fn make_private(directory: &Path) -> Result<(), PathError> {
+    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(source) => return Err(PathError::Io { path: directory.into(), source }),
+    }
+    is_private(directory, rustix::process::geteuid().as_raw())
+}
+
+fn is_private(directory: &Path, uid: u32) -> Result<(), PathError> {
+    check_directory(directory, uid, 0o077)
+}
+
+/// A directory proper (no symbolic link) of `uid` without any of the `forbidden` permission bits.
+fn check_directory(directory: &Path, uid: u32, forbidden: u32) -> Result<(), PathError> {
+    let refuse = |problem: String| Err(PathError::Unsafe { path: directory.into(), problem });
+    let found = std::fs::symlink_metadata(directory)
+        .map_err(|source| PathError::Io { path: directory.into(), source })?;
+    if found.file_type().is_symlink() {
+        return refuse("is a symbolic link".into());
+    }
+    if !found.is_dir() {
+        return refuse("is no directory".into());
+    }
+    if found.uid() != uid {
+        return refuse(format!("belongs to uid {}, not to uid {uid}", found.uid()));
+    }
+    let mode = found.permissions().mode() & 0o777;
+    if mode & forbidden != 0 {
+        return refuse(format!("has mode {mode:04o}, which lets other users in"));
+    }
+    Ok(())
+}
+
+/// Can sockets be made there? (In some containers the runtime directory is mounted read-only.)
+fn writable(directory: &Path) -> bool {
+    let read_only = rustix::fs::statvfs(directory).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
+    !read_only && rustix::fs::accessat(CWD, directory, rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_ok()
+}
+
+/// Sets the permissions of a socket: open to every user (admission is checked for each), or private.
+pub fn set_socket_mode(socket: &Path, open: bool) -> io::Result<()> {
+    let mode = if open { 0o666 } else { 0o600 };
+    rustix::fs::chmod(socket, Mode::from_raw_mode(mode)).map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Scratch(PathBuf);
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("towpath-paths-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+    }
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn problem(directory: &Path) -> String {
+        let error = make_private(directory).unwrap_err().to_string();
+        error.strip_prefix(&format!("{}: ", directory.display())).unwrap().to_owned()
+    }
+
+    #[test]
+    fn makes_a_private_directory_and_takes_it_again() {
+        let scratch = Scratch::new("make");
+        let dir = scratch.0.join("towpath");
+        make_private(&dir).unwrap();
+        assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        make_private(&dir).unwrap();
+    }
+
+    #[test]
+    fn refuses_what_others_could_have_laid_out() {
+        let scratch = Scratch::new("refuse");
+        let real = scratch.0.join("real");
+        make_private(&real).unwrap();
+        let link = scratch.0.join("link");
+        symlink(&real, &link).unwrap();
+        let remedy = "; remove it, or name another socket with --socket or TOWPATH_SOCKET";
+        assert_eq!(problem(&link), format!("is a symbolic link{remedy}"));
+        let file = scratch.0.join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(problem(&file), format!("is no directory{remedy}"));
+        let open = scratch.0.join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o770)).unwrap();
+        assert_eq!(problem(&open), format!("has mode 0770, which lets other users in{remedy}"));
+        assert!(is_private(&real, rustix::process::geteuid().as_raw() + 1).is_err(), "another owner");
+    }
+
+    #[test]
+    fn names_beside_the_socket() {
+        let usual = Path::new("/run/towpath/towpath.sock");
+        assert_eq!(control_socket(usual), Path::new("/run/towpath/control.sock"));
+        assert_eq!(lock_file(usual), Path::new("/run/towpath/towpath.lock"));
+        assert_eq!(log_file(usual), Path::new("/run/towpath/towpath.log"));
+        let other = Path::new("mine.sock");
+        assert_eq!(control_socket(other), Path::new("./mine.control.sock"));
+        assert_eq!(lock_file(other), Path::new("./mine.lock"));
+    }
+}
