@@ -1,5 +1,7 @@
 //! Packet I/O behind one trait: an in-memory loopback and AF_XDP with steering. Knows frames, not TCP.
 
+pub mod memory;
+
 use std::os::fd::BorrowedFd;
 pub use towpath_wire::offload::{RxChecksum, TxOffload};
 
