@@ -9,6 +9,7 @@ pub mod control;
 pub mod dirty;
 pub mod layout;
 pub mod lines;
+pub mod metrics;
 pub mod region;
 pub mod wake;
 

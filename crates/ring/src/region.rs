@@ -36,7 +36,8 @@ impl Region {
     /// Service side: makes and seals a memfd (no shrinking, no growing, no further seals) and maps it.
     pub fn create(geometry: Geometry) -> Result<(Self, OwnedFd), MapError> {
         let layout = Layout::new(geometry)?;
-        let memfd = sealed_memfd("towpath-region", layout.total_bytes())?;
+        let memfd = unsealed_memfd("towpath-region", layout.total_bytes())?;
+        rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
         let mapping = Mapping::new(memfd.as_fd(), layout.total_bytes(), Access::ReadWrite)?;
         let header = Header {
             magic: MAGIC,
@@ -57,7 +58,9 @@ impl Region {
     /// Application side: checks seals, size and header, maps.
     pub fn map(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, MapError> {
         let layout = Layout::new(geometry)?;
-        check_sealed(fd, layout.total_bytes())?;
+        if check_sealed(fd)? != layout.total_bytes() {
+            return Err(MapError::Format("its size is not the announced one"));
+        }
         let mapping = Mapping::new(fd, layout.total_bytes(), Access::ReadWrite)?;
         // SAFETY: `HEADER_BYTES` are mapped and aligned, every bit pattern is a `Header`, and volatile makes it one copy
         // of the (possibly changing) memory, which is then checked.
@@ -240,10 +243,10 @@ impl Drop for Mapping {
 }
 
 /// The seals that make a mapped memfd safe to touch: its size stays as it is, so no access can raise SIGBUS.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+pub(crate) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A zeroed memfd of fixed size.
-pub(crate) fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+/// A zeroed memfd that can still be sealed.
+pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memfd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
@@ -251,12 +254,11 @@ pub(crate) fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
         other => other?,
     };
     rustix::fs::ftruncate(&memfd, bytes as u64)?;
-    rustix::fs::fcntl_add_seals(&memfd, SEALS)?;
     Ok(memfd)
 }
 
-/// Checks that a descriptor is a memfd of just that size, and sealed so that it stays so.
-pub(crate) fn check_sealed(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), MapError> {
+/// Checks that a descriptor is a memfd whose size cannot change any more, and returns that size.
+pub(crate) fn check_sealed(fd: BorrowedFd<'_>) -> Result<usize, MapError> {
     match rustix::fs::fcntl_get_seals(fd) {
         Ok(seals) if seals.contains(SEALS) => {}
         Ok(_) => return Err(MapError::Format("not sealed")),
@@ -264,10 +266,7 @@ pub(crate) fn check_sealed(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), MapEr
         Err(error) => return Err(MapError::Io(error.into())),
     }
     let stat = rustix::fs::fstat(fd).map_err(io::Error::from)?;
-    if stat.st_size != bytes as i64 {
-        return Err(MapError::Format("its size is not the announced one"));
-    }
-    Ok(())
+    usize::try_from(stat.st_size).map_err(|_| MapError::Format("its size is no size"))
 }
 
 /// A random number other than 0.

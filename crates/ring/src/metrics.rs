@@ -1,0 +1,202 @@
+//! Counters that the service shows to other programs: a region of their own, written by the service, mapped read-only by
+//! readers. The names travel with it, so a reader needs to know no counter.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | [`MetricsHeader`] |
+//! | 64 | names, UTF-8, one a line, `names_bytes` of at most 8192 bytes |
+//! | 8256 | zeros |
+//! | 12288 | core 0: `words_per_core` 64-bit words; then every other core, each at a multiple of 128 bytes |
+
+use crate::MapError;
+use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::SealFlags;
+
+/// First bytes of every metrics region.
+pub const METRICS_MAGIC: [u8; 8] = *b"TOWPMTR\0";
+/// Version of the format.
+pub const METRICS_VERSION: u32 = 1;
+/// Most bytes of names.
+pub const NAMES_BYTES: usize = 8192;
+/// Most arrays of words.
+pub const MAX_CORES: u32 = 256;
+/// Most words of one core.
+pub const MAX_WORDS: u32 = 4096;
+
+const NAMES: usize = size_of::<MetricsHeader>();
+const WORDS: usize = 12_288;
+const _: () = assert!(NAMES + NAMES_BYTES <= WORDS);
+
+/// The first 64 bytes.
+#[repr(C, align(64))]
+pub struct MetricsHeader {
+    /// [`METRICS_MAGIC`].
+    pub magic: [u8; 8],
+    /// [`METRICS_VERSION`].
+    pub version: u32,
+    /// How many arrays there are: one per thread of the stack that counts.
+    pub cores: u32,
+    /// Words of each array.
+    pub words_per_core: u32,
+    /// Bytes of names; stored when they are complete.
+    pub names_bytes: AtomicU32,
+}
+
+/// The sizes, and what follows from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    cores: u32,
+    words: u32,
+}
+
+impl Shape {
+    fn new(cores: u32, words: u32) -> Result<Self, MapError> {
+        if !(1..=MAX_CORES).contains(&cores) || !(1..=MAX_WORDS).contains(&words) {
+            return Err(MapError::Format("metrics need 1 to 256 cores and 1 to 4096 words"));
+        }
+        Ok(Self { cores, words })
+    }
+
+    /// Bytes from one core's words to the next one's: whole pairs of cache lines.
+    fn stride(self) -> usize {
+        (8 * self.words as usize).next_multiple_of(128)
+    }
+
+    fn total(self) -> usize {
+        (WORDS + self.cores as usize * self.stride()).next_multiple_of(4096)
+    }
+
+    /// The words of one core in a mapping of this shape.
+    fn core(self, mapping: &Mapping, core: u32) -> Option<&[AtomicU64]> {
+        if core >= self.cores {
+            return None;
+        }
+        // SAFETY: `core` is in range, so its words are inside the mapping of `total` bytes; they are aligned to 128 and
+        // only used atomically (and only loaded where the mapping is read-only: `MetricsReader` hands out values).
+        Some(unsafe {
+            let first = mapping.base.add(WORDS + core as usize * self.stride()).cast::<AtomicU64>();
+            core::slice::from_raw_parts(first, self.words as usize)
+        })
+    }
+}
+
+/// The service's side.
+pub struct MetricsRegion {
+    mapping: Mapping,
+    shape: Shape,
+}
+
+impl MetricsRegion {
+    /// Makes a region of zeros. The descriptor can be given to anybody: nobody can make a writable mapping of it any more.
+    pub fn create(cores: u32, words_per_core: u32) -> Result<(Self, OwnedFd), MapError> {
+        let shape = Shape::new(cores, words_per_core)?;
+        let memfd = unsealed_memfd("towpath-metrics", shape.total())?;
+        let mapping = Mapping::new(memfd.as_fd(), shape.total(), Access::ReadWrite)?;
+        let header = MetricsHeader {
+            magic: METRICS_MAGIC,
+            version: METRICS_VERSION,
+            cores,
+            words_per_core,
+            names_bytes: AtomicU32::new(0),
+        };
+        // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
+        unsafe { mapping.base.cast::<MetricsHeader>().write(header) };
+        rustix::fs::fcntl_add_seals(&memfd, SEALS | SealFlags::FUTURE_WRITE).map_err(std::io::Error::from)?;
+        Ok((Self { mapping, shape }, memfd))
+    }
+
+    /// Writes the names of the words of a core, in their order. To be called before readers come.
+    pub fn set_names(&mut self, names: &[&str]) -> Result<(), MapError> {
+        let text = names.join("\n");
+        if text.len() > NAMES_BYTES || names.len() > self.shape.words as usize {
+            return Err(MapError::Format("more names of metrics than fit"));
+        }
+        if names.iter().any(|name| name.is_empty() || name.contains('\n')) {
+            return Err(MapError::Format("a metric's name is empty or has a line break"));
+        }
+        let length = &self.header().names_bytes;
+        length.store(0, Ordering::Relaxed);
+        // SAFETY: `NAMES_BYTES` are mapped at `NAMES`, and `&mut self` makes us the only writer.
+        unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), self.mapping.base.add(NAMES), text.len()) };
+        length.store(text.len() as u32, Ordering::Release);
+        Ok(())
+    }
+
+    /// Word `i` of `core`. One thread may write it.
+    pub fn word(&self, core: u32, i: u32) -> Option<&AtomicU64> {
+        self.core(core)?.get(i as usize)
+    }
+
+    /// All words of `core`.
+    pub fn core(&self, core: u32) -> Option<&[AtomicU64]> {
+        self.shape.core(&self.mapping, core)
+    }
+
+    /// A reader's view, for which size, seals and header are checked.
+    pub fn map_readonly(fd: BorrowedFd<'_>) -> Result<MetricsReader, MapError> {
+        MetricsReader::map(fd)
+    }
+
+    fn header(&self) -> &MetricsHeader {
+        // SAFETY: the header is mapped as long as `self`; its only word that changes is an atomic.
+        unsafe { &*self.mapping.base.cast() }
+    }
+}
+
+/// A reader's side.
+pub struct MetricsReader {
+    mapping: Mapping,
+    shape: Shape,
+}
+
+impl MetricsReader {
+    /// Maps a metrics region.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, MapError> {
+        // Sealed first, so that the size cannot change between the look and the use.
+        let bytes = check_sealed(fd)?;
+        if bytes < WORDS {
+            return Err(MapError::Format("no metrics region"));
+        }
+        let mapping = Mapping::new(fd, bytes, Access::Read)?;
+        // SAFETY: the header is mapped and aligned, every bit pattern is one; a volatile copy is then checked.
+        let header = unsafe { mapping.base.cast::<MetricsHeader>().read_volatile() };
+        if header.magic != METRICS_MAGIC {
+            return Err(MapError::Format("no metrics region"));
+        }
+        if header.version != METRICS_VERSION {
+            return Err(MapError::Format("metrics of another version"));
+        }
+        let shape = Shape::new(header.cores, header.words_per_core)?;
+        if shape.total() != bytes {
+            return Err(MapError::Format("its size is not the announced one"));
+        }
+        Ok(Self { mapping, shape })
+    }
+
+    /// How many arrays of words there are.
+    pub fn cores(&self) -> u32 {
+        self.shape.cores
+    }
+
+    /// Words of each array.
+    pub fn words_per_core(&self) -> u32 {
+        self.shape.words
+    }
+
+    /// The names of the words that have one, in the words' order.
+    pub fn names(&self) -> Vec<String> {
+        // SAFETY: the header is mapped as long as `self`; `names_bytes` is an atomic.
+        let length = unsafe { &(*self.mapping.base.cast::<MetricsHeader>()).names_bytes };
+        let mut text = vec![0; (length.load(Ordering::Acquire) as usize).min(NAMES_BYTES)];
+        // SAFETY: `NAMES_BYTES` are mapped at `NAMES`; `text` is no longer than that.
+        unsafe { core::ptr::copy_nonoverlapping(self.mapping.base.add(NAMES), text.as_mut_ptr(), text.len()) };
+        String::from_utf8_lossy(&text).lines().take(self.shape.words as usize).map(String::from).collect()
+    }
+
+    /// The value of word `i` of `core`.
+    pub fn word(&self, core: u32, i: u32) -> Option<u64> {
+        Some(self.shape.core(&self.mapping, core)?.get(i as usize)?.load(Ordering::Relaxed))
+    }
+}
