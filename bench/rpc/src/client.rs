@@ -1,0 +1,154 @@
+//! The echo client: `connections` × `depth` requests outstanding, latency of each in a histogram.
+
+use crate::sys;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+/// What to do.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The server, such as 10.77.0.1:9000.
+    server: SocketAddrV4,
+    /// Connections.
+    #[arg(long, default_value_t = 1)]
+    connections: usize,
+    /// Requests outstanding on each connection.
+    #[arg(long, default_value_t = 1)]
+    depth: usize,
+    /// Bytes of a request and of its reply.
+    #[arg(long, default_value_t = 64)]
+    bytes: usize,
+    /// Seconds to measure.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Seconds before measuring.
+    #[arg(long, default_value_t = 0.3)]
+    warm_up_seconds: f64,
+}
+
+/// What came of it.
+#[derive(Serialize)]
+pub struct Report {
+    /// Replies within the measured time.
+    requests: u64,
+    /// Replies including the warm-up.
+    requests_total: u64,
+    /// Measured time.
+    seconds: f64,
+    requests_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+}
+
+struct Connection {
+    fd: i32,
+    sent_at: VecDeque<Instant>,
+    /// Bytes of a reply that is not complete yet.
+    partial: usize,
+    /// Bytes of requests that could not be written yet.
+    unsent: usize,
+    watching_writable: bool,
+}
+
+/// Runs the load.
+pub fn run(options: &Options) -> io::Result<Report> {
+    if options.connections == 0 || options.depth == 0 || options.bytes == 0 {
+        return Err(io::Error::other("connections, depth and bytes must be at least 1"));
+    }
+    sys::raise_limit();
+    let epoll = sys::epoll()?;
+    let request = vec![b'x'; options.bytes * options.depth];
+    let mut connections = Vec::with_capacity(options.connections);
+    for index in 0..options.connections {
+        let fd = sys::connect(options.server)?;
+        sys::watch(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, index as u64)?;
+        let sent_at = VecDeque::with_capacity(options.depth);
+        connections.push(Connection { fd, sent_at, partial: 0, unsent: 0, watching_writable: false });
+    }
+    for (index, connection) in connections.iter_mut().enumerate() {
+        issue(epoll, index, connection, options, &request, options.depth)?;
+    }
+    drive(epoll, &mut connections, options, &request)
+}
+
+fn drive(epoll: i32, connections: &mut [Connection], options: &Options, request: &[u8]) -> io::Result<Report> {
+    let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)?;
+    let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
+    let mut buffer = vec![0; 65536];
+    let (mut requests, mut requests_total) = (0, 0);
+    let measure_from = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
+    let end = measure_from + Duration::from_secs_f64(options.seconds);
+    let mut now = Instant::now();
+    while now < end {
+        let ready = sys::wait(epoll, &mut events, 100)?;
+        now = Instant::now();
+        for event in &events[..ready] {
+            let index = event.u64 as usize;
+            let connection = &mut connections[index];
+            if event.events as i32 & libc::EPOLLOUT != 0 {
+                issue(epoll, index, connection, options, request, 0)?;
+            }
+            let Some(n) = sys::read(connection.fd, &mut buffer)? else { continue };
+            if n == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed a connection"));
+            }
+            now = Instant::now();
+            let bytes = connection.partial + n;
+            let complete = bytes / options.bytes;
+            connection.partial = bytes % options.bytes;
+            for sent_at in connection.sent_at.drain(..complete.min(connection.sent_at.len())) {
+                requests_total += 1;
+                if now >= measure_from {
+                    requests += 1;
+                    histogram.saturating_record((now - sent_at).as_nanos() as u64);
+                }
+            }
+            issue(epoll, index, connection, options, request, complete)?;
+        }
+    }
+    let seconds = (now - measure_from).as_secs_f64();
+    let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+    Ok(Report {
+        requests,
+        requests_total,
+        seconds,
+        requests_per_s: requests as f64 / seconds,
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        max_us: histogram.max() as f64 / 1000.0,
+    })
+}
+
+/// Sends `count` more requests, as far as there is room.
+fn issue(
+    epoll: i32,
+    index: usize,
+    connection: &mut Connection,
+    options: &Options,
+    request: &[u8],
+    count: usize,
+) -> io::Result<()> {
+    let now = Instant::now();
+    connection.sent_at.extend(std::iter::repeat_n(now, count));
+    connection.unsent += count * options.bytes;
+    while connection.unsent > 0 {
+        match sys::write(connection.fd, &request[..connection.unsent.min(request.len())])? {
+            Some(n) => connection.unsent -= n,
+            None => break,
+        }
+    }
+    let blocked = connection.unsent > 0;
+    if blocked != connection.watching_writable {
+        connection.watching_writable = blocked;
+        let events = if blocked { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
+        sys::watch(epoll, libc::EPOLL_CTL_MOD, connection.fd, events, index as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's.
+
+mod client;
+mod server;
+mod sys;
+
+use clap::{Parser, Subcommand};
+use std::net::SocketAddrV4;
+
+/// Load generator for side-by-side benchmarks.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Echo server: sends back what it receives. Prints `ready` when it listens.
+    Server {
+        /// Address to listen on, such as 10.77.0.1:9000.
+        listen: SocketAddrV4,
+    },
+    /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
+    Client(client::Options),
+}
+
+fn main() {
+    let result = match Arguments::parse().role {
+        Role::Server { listen } => server::run(listen),
+        Role::Client(options) => client::run(&options).map(|report| match serde_json::to_string(&report) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("{error}"),
+        }),
+    };
+    if let Err(error) = result {
+        eprintln!("towpath-rpc: {error}");
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,144 @@
+//! The libc calls, made through libc's own names so that a preloaded library sees them.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// An epoll event whose data is a connection's index.
+pub type Event = libc::epoll_event;
+
+/// Turns -1 into the error.
+pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn address(of: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: of.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::from_bits(of.ip().to_bits())).to_be() },
+        sin_zero: [0; 8],
+    }
+}
+
+const ADDRESS_BYTES: u32 = size_of::<libc::sockaddr_in>() as u32;
+
+fn stream() -> io::Result<i32> {
+    // SAFETY: plain call.
+    check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) })
+}
+
+fn set(fd: i32, level: i32, option: i32) -> io::Result<()> {
+    let one: libc::c_int = 1;
+    // SAFETY: `one` outlives the call and has the length given.
+    check(unsafe { libc::setsockopt(fd, level, option, (&raw const one).cast(), size_of_val(&one) as u32) }).map(drop)
+}
+
+fn nonblocking(fd: i32) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+    // SAFETY: plain call.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+}
+
+/// A non-blocking listener.
+pub fn listen(at: SocketAddrV4) -> io::Result<i32> {
+    let fd = stream()?;
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    let at = address(at);
+    // SAFETY: `at` outlives the call and has the length given.
+    check(unsafe { libc::bind(fd, (&raw const at).cast(), ADDRESS_BYTES) })?;
+    // SAFETY: plain calls.
+    unsafe {
+        check(libc::listen(fd, 4096))?;
+        check(libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK))?;
+    }
+    Ok(fd)
+}
+
+/// A non-blocking connection; connects blocking, trying again for two seconds while refused.
+pub fn connect(to: SocketAddrV4) -> io::Result<i32> {
+    let target = address(to);
+    for attempt in 0.. {
+        let fd = stream()?;
+        // SAFETY: `target` outlives the call and has the length given.
+        match check(unsafe { libc::connect(fd, (&raw const target).cast(), ADDRESS_BYTES) }) {
+            Ok(_) => return nonblocking(fd).map(|()| fd),
+            Err(error) if attempt < 40 && error.kind() == io::ErrorKind::ConnectionRefused => {
+                close(fd);
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("the loop returns")
+}
+
+/// The next accepted connection, non-blocking, or none.
+pub fn accept(listener: i32) -> io::Result<Option<i32>> {
+    // SAFETY: no address is asked for.
+    match check(unsafe { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) }) {
+        Ok(fd) => nonblocking(fd).map(|()| Some(fd)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Bytes read; `None` if there is nothing now.
+pub fn read(fd: i32, into: &mut [u8]) -> io::Result<Option<usize>> {
+    // SAFETY: the buffer is valid for its length.
+    would_block(unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) })
+}
+
+/// Bytes written; `None` if there is no room now.
+pub fn write(fd: i32, from: &[u8]) -> io::Result<Option<usize>> {
+    // SAFETY: the buffer is valid for its length.
+    would_block(unsafe { libc::write(fd, from.as_ptr().cast(), from.len()) })
+}
+
+fn would_block(result: isize) -> io::Result<Option<usize>> {
+    if result >= 0 {
+        return Ok(Some(result as usize));
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) }
+}
+
+/// Closes.
+pub fn close(fd: i32) {
+    // SAFETY: plain call.
+    unsafe { libc::close(fd) };
+}
+
+/// A new epoll set.
+pub fn epoll() -> io::Result<i32> {
+    // SAFETY: plain call.
+    check(unsafe { libc::epoll_create1(0) })
+}
+
+/// Adds, changes (`libc::EPOLL_CTL_*`) what is watched of `fd`.
+pub fn watch(epoll: i32, operation: i32, fd: i32, events: i32, data: u64) -> io::Result<()> {
+    let mut event = Event { events: events as u32, u64: data };
+    // SAFETY: `event` outlives the call.
+    check(unsafe { libc::epoll_ctl(epoll, operation, fd, &raw mut event) }).map(drop)
+}
+
+/// Waits for events, at most `timeout_ms`.
+pub fn wait(epoll: i32, events: &mut [Event], timeout_ms: i32) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    match check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, timeout_ms) }) {
+        Ok(n) => Ok(n as usize),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Raises the limit of open descriptors to the hard limit.
+pub fn raise_limit() {
+    // SAFETY: plain data, valid for the calls.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
