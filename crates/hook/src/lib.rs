@@ -1,1 +1,38 @@
-//! How the calls of a program are caught (LD_PRELOAD); not what they mean
+//! How the calls of a program are caught: the symbols of libc that a preloaded library stands in for, and the real
+//! functions behind them. What a call means is the business of whoever implements [`Handler`].
+//!
+//! Every caught call asks the handler; `None` means that the call is none of its business and goes to the real
+//! function. The real functions are looked up once, in `.init_array`, because `dlsym` may allocate and the program's
+//! allocator may itself call what is caught here. Until then the calls are made as plain system calls.
+//!
+//! C-variadic functions (`fcntl`, `ioctl`) are defined with a fixed third argument. On x86-64 and AArch64 Linux an
+//! integer or pointer is passed in the same register either way.
+
+#![allow(clippy::missing_safety_doc)] // every function here has the contract of the C function of its name
+
+mod answer;
+mod calls;
+
+pub use answer::{Answer, Failure, finish, outcome, set_errno};
+pub use calls::{Handler, real, resolve};
+
+#[doc(hidden)]
+pub use libc;
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Have the real functions been looked up? Before that no handler is asked.
+#[inline]
+pub fn ready() -> bool {
+    READY.load(Ordering::Relaxed)
+}
+
+/// Called once from `.init_array` by what [`preload!`] expands to.
+#[doc(hidden)]
+pub fn start(init: fn()) {
+    resolve();
+    init();
+    READY.store(true, Ordering::Release);
+}

@@ -1,0 +1,75 @@
+//! What a handler answers, and how that becomes what C callers expect.
+
+use libc::{c_int, ssize_t};
+
+/// A handler's answer: `None` = let the real function do it, `Some(Err(errno))` = the call fails with that errno.
+pub type Answer<T> = Option<Result<T, i32>>;
+
+/// The value by which a C function of this return type says that it failed.
+pub trait Failure: Copy {
+    /// That value.
+    const FAILED: Self;
+    /// Is this that value?
+    fn failed(self) -> bool;
+}
+
+impl Failure for c_int {
+    const FAILED: Self = -1;
+    fn failed(self) -> bool {
+        self == -1
+    }
+}
+
+impl Failure for ssize_t {
+    const FAILED: Self = -1;
+    fn failed(self) -> bool {
+        self == -1
+    }
+}
+
+impl Failure for () {
+    const FAILED: Self = ();
+    fn failed(self) -> bool {
+        false
+    }
+}
+
+/// Sets the calling thread's `errno`.
+#[inline]
+pub fn set_errno(errno: i32) {
+    // SAFETY: the C library's errno location is valid for the calling thread.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// Turns a handler's answer into the C return value and errno.
+#[inline]
+pub fn finish<T: Failure>(result: Result<T, i32>) -> T {
+    result.unwrap_or_else(|errno| {
+        set_errno(errno);
+        T::FAILED
+    })
+}
+
+/// Turns the C return value of a real function (and errno) into a `Result`.
+#[inline]
+pub fn outcome<T: Failure>(value: T) -> Result<T, i32> {
+    if value.failed() {
+        // SAFETY: as in `set_errno`.
+        Err(unsafe { *libc::__errno_location() })
+    } else {
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_becomes_minus_one_and_errno() {
+        assert_eq!(finish::<c_int>(Err(libc::EPIPE)), -1);
+        assert_eq!(outcome::<c_int>(-1), Err(libc::EPIPE));
+        assert_eq!(finish::<ssize_t>(Ok(7)), 7);
+        assert_eq!(outcome::<ssize_t>(7), Ok(7));
+    }
+}
