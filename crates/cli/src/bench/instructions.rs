@@ -1,0 +1,156 @@
+//! Instructions per 64-byte echo request, counted by callgrind: stable where times are not.
+
+use clap::Args;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Arguments of `towpath bench instructions`.
+#[derive(Args)]
+pub struct Options {
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Requests to count.
+    #[arg(long, default_value_t = 2000)]
+    requests: u64,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    /// Instructions per request in the fast path: a request in, its reply out.
+    fast_path: f64,
+    /// Instructions per request in the socket library and libc: `epoll_wait`, `read`, `write`.
+    library: f64,
+}
+
+/// Counts both and prints them.
+pub fn run(options: &Options) -> io::Result<()> {
+    let exe = std::env::current_exe()?;
+    let program = exe.with_file_name("towpath-instructions");
+    if !program.exists() {
+        return Err(io::Error::other(format!("{} is missing: cargo build --release --workspace", program.display())));
+    }
+    let scratch = Scratch::new()?;
+    let counts = Counts {
+        fast_path: fast_path(&program, &scratch.0, options.requests)?,
+        library: library(&exe, &program, &scratch.0, options.requests)?,
+    };
+    if options.json {
+        println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
+    } else {
+        println!("instructions per 64-byte echo request ({} requests, callgrind, in-memory port)", options.requests);
+        println!("  fast path  {:>8.1}", counts.fast_path);
+        println!("  library    {:>8.1}", counts.library);
+    }
+    Ok(())
+}
+
+/// Valgrind's command line that counts only `function`.
+fn callgrind(function: &str, out: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
+    command.arg(format!("--toggle-collect={function}")).arg(format!("--callgrind-out-file={}", out.display()));
+    command
+}
+
+fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
+    let out = dir.join("fast_path.out");
+    let output =
+        callgrind("fast_path_turn", &out).arg(program).args(["fast-path", &requests.to_string()]).output().map_err(absent)?;
+    per_request(&out, &output)
+}
+
+fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
+    let socket = dir.join("towpath.sock");
+    let serve = Command::new(exe).arg("serve").arg("--socket").arg(&socket).stderr(Stdio::null()).spawn()?;
+    let _serve = Guard(serve);
+    until(|| socket.exists())?;
+    let out = dir.join("library.out");
+    let port = "7399";
+    let count = requests.to_string();
+    let log = dir.join("library.log");
+    let library = exe.with_file_name("libtowpath.so");
+    let server = callgrind("library_turn", &out)
+        .arg(program)
+        .args(["library", "127.0.0.1", port, &count])
+        .env("LD_PRELOAD", library)
+        .env("TOWPATH_SOCKET", &socket)
+        .stdout(std::fs::File::create(&log)?)
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(absent)?;
+    until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")))?;
+    let client = Command::new(exe)
+        .args(["run", "--require", "--socket"])
+        .arg(&socket)
+        .arg("--")
+        .arg(exe.with_file_name("towpath-rpc"))
+        .args(["client", &format!("127.0.0.1:{port}"), "--seconds", "300", "--warm-up-seconds", "0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let _client = Guard(client);
+    let mut output = server.wait_with_output()?;
+    output.stdout = std::fs::read(&log)?.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default().to_vec();
+    per_request(&out, &output)
+}
+
+/// The total of a callgrind output file divided by the requests that the program reports.
+fn per_request(out: &PathBuf, output: &std::process::Output) -> io::Result<f64> {
+    let failed = |what: &str| io::Error::other(format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stdout).map_err(|_| failed("the counted program failed"))?;
+    let requests = report["requests"].as_f64().filter(|&n| n > 0.0).ok_or_else(|| failed("no requests were counted"))?;
+    let text = std::fs::read_to_string(out).map_err(|_| failed("callgrind wrote nothing"))?;
+    let total = text
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")))
+        .and_then(|words| words.split_whitespace().next()?.parse::<f64>().ok())
+        .filter(|&total| total > 0.0)
+        .ok_or_else(|| failed("callgrind counted nothing"))?;
+    Ok(total / requests)
+}
+
+fn absent(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound {
+        return io::Error::other("valgrind is missing: apt-get install -y valgrind");
+    }
+    error
+}
+
+fn until(mut condition: impl FnMut() -> bool) -> io::Result<()> {
+    for _ in 0..2000 {
+        if condition() {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Err(io::Error::other("a program did not get ready within 20 s"))
+}
+
+struct Guard(std::process::Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        let dir = std::env::temp_dir().join(format!("towpath-instructions-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,154 @@
+//! Two namespaces joined by a veth, and the processes of a benchmark on their CPUs; everything goes with the guards.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Address of the server side.
+pub const SERVER: &str = "10.77.0.1";
+/// The server side's CPU.
+pub const SERVER_CPU: usize = 0;
+/// The client side's CPU.
+pub const CLIENT_CPU: usize = 1;
+
+/// Which side of the veth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Server, CPU 0.
+    Server,
+    /// Client, CPU 1, always plain Linux.
+    Client,
+}
+
+/// The namespaces and a directory for logs and sockets.
+pub struct Lab {
+    server: String,
+    client: String,
+    /// Private directory.
+    pub dir: PathBuf,
+}
+
+impl Lab {
+    /// Makes it; needs root, iproute2 and two CPUs.
+    pub fn new() -> io::Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(io::Error::other("the side-by-side benchmarks make network namespaces: run them as root"));
+        }
+        let id = std::process::id();
+        let dir = std::env::temp_dir().join(format!("towpath-bench-{id}"));
+        std::fs::create_dir_all(&dir)?;
+        let lab = Self { server: format!("tpbs-{id}"), client: format!("tpbc-{id}"), dir };
+        lab.build()?;
+        Ok(lab)
+    }
+    fn build(&self) -> io::Result<()> {
+        let (server, client) = (&self.server, &self.client);
+        ip(&format!("netns add {server}"))?;
+        ip(&format!("netns add {client}"))?;
+        ip(&format!("link add eth1 netns {server} type veth peer name eth1 netns {client}"))?;
+        for (name, address, cpu) in [(server, SERVER, SERVER_CPU), (client, "10.77.0.2", CLIENT_CPU)] {
+            ip(&format!("-n {name} link set lo up"))?;
+            ip(&format!("-n {name} addr add {address}/24 dev eth1"))?;
+            ip(&format!("-n {name} link set eth1 up"))?;
+            // Each side's receive work on its own CPU; the machine's default congestion control may be BBR.
+            let set = format!(
+                "sysctl -qw net.ipv4.tcp_congestion_control=cubic; echo {:x} > /sys/class/net/eth1/queues/rx-0/rps_cpus",
+                1 << cpu
+            );
+            let status = Command::new("ip").args(["netns", "exec", name, "sh", "-c", &set]).status()?;
+            if !status.success() {
+                return Err(io::Error::other("cannot set up the namespace's kernel"));
+            }
+        }
+        Ok(())
+    }
+    /// A command on one side, on that side's CPU.
+    pub fn command<S: AsRef<OsStr>>(&self, side: Side, words: &[S]) -> Command {
+        let (name, cpu) = match side {
+            Side::Server => (&self.server, SERVER_CPU),
+            Side::Client => (&self.client, CLIENT_CPU),
+        };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name, "taskset", "-c", &cpu.to_string()]).args(words).current_dir(&self.dir);
+        command.stdin(Stdio::null());
+        command
+    }
+    /// Starts a background process and waits until its output contains `ready`.
+    pub fn start(&self, mut command: Command, log: &str, ready: &str) -> io::Result<Process> {
+        let path = self.dir.join(log);
+        let file = std::fs::File::create(&path)?;
+        let child = command.stdout(file.try_clone()?).stderr(file).spawn()?;
+        let mut process = Process { child };
+        wait(&path, &mut process, || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(ready)))?;
+        Ok(process)
+    }
+    /// Starts `towpath serve` on the server side's interface.
+    pub fn serve(&self) -> io::Result<(Process, PathBuf)> {
+        let socket = self.dir.join("towpath.sock");
+        let exe = std::env::current_exe()?;
+        let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
+        let mut command = self.command(Side::Server, &words);
+        command.arg("1").arg("--socket").arg(&socket);
+        let path = self.dir.join("service.log");
+        let file = std::fs::File::create(&path)?;
+        let mut process = Process { child: command.stdout(file.try_clone()?).stderr(file).spawn()? };
+        wait(&path, &mut process, || socket.exists())?;
+        Ok((process, socket))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = ip(&format!("netns del {}", self.server));
+        let _ = ip(&format!("netns del {}", self.client));
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A background process, ended with its guard.
+pub struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let end = Instant::now() + Duration::from_secs(5);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait(log: &Path, process: &mut Process, mut ready: impl FnMut() -> bool) -> io::Result<()> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ready() {
+        if !matches!(process.child.try_wait(), Ok(None)) || Instant::now() > end {
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            return Err(io::Error::other(format!("a program did not start:\n{text}")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn ip(line: &str) -> io::Result<()> {
+    let output = Command::new("ip").args(line.split_whitespace()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("ip {line}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
