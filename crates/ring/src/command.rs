@@ -1,5 +1,9 @@
 //! Commands on a slot and the accept records of a listener.
 
+use crate::CommandLine;
+use crate::dirty::Word;
+use core::sync::atomic::Ordering;
+
 /// Values of [`crate::CommandLine::op`].
 pub mod op {
     /// Open a connection to `remote_addr:remote_port`.
@@ -11,6 +15,66 @@ pub mod op {
 
 /// [`crate::StackLine::command_result`]: this stack does not carry that destination; use a kernel socket.
 pub const NOT_OURS: i32 = i32::MIN;
+
+/// The fields of a [`CommandLine`], copied once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// `op::*` (unchecked).
+    pub op: u32,
+    /// IPv4 address of the peer (connect), host byte order.
+    pub remote_addr: u32,
+    /// Port of the peer (connect); a port only if it is below 65,536.
+    pub remote_port: u32,
+    /// Local IPv4 address, host byte order; 0 = any.
+    pub local_addr: u32,
+    /// Local port; 0 = let the stack choose (connect only).
+    pub local_port: u32,
+    /// Backlog (listen).
+    pub backlog: u32,
+    /// Initial `app_flags`.
+    pub flags: u32,
+}
+
+impl CommandLine {
+    /// Application: writes a command and returns its sequence number, which the answer's `command_done` will show. The
+    /// slot's last command must have been answered.
+    pub fn post(&self, command: &Command) -> u32 {
+        let Command { op, remote_addr, remote_port, local_addr, local_port, backlog, flags } = *command;
+        publish(&self.seq, self.fields(), [op, remote_addr, remote_port, local_addr, local_port, backlog, flags])
+    }
+
+    /// Stack: copies the command once, with its sequence number. Whole if the application keeps to the protocol, and
+    /// else some mixture of values, each of which is checked anyway.
+    pub fn read(&self) -> (u32, Command) {
+        let (seq, fields) = consume(&self.seq, self.fields());
+        let [op, remote_addr, remote_port, local_addr, local_port, backlog, flags] = fields;
+        (seq, Command { op, remote_addr, remote_port, local_addr, local_port, backlog, flags })
+    }
+
+    fn fields(&self) -> [&core::sync::atomic::AtomicU32; 7] {
+        let Self { op, remote_addr, remote_port, local_addr, local_port, backlog, flags, .. } = self;
+        [op, remote_addr, remote_port, local_addr, local_port, backlog, flags]
+    }
+}
+
+/// Stores the fields, then the next sequence number (never 0), which makes them valid; returns it.
+pub fn publish<W: Word, const N: usize>(seq: &W, fields: [&W; N], values: [u32; N]) -> u32 {
+    for (field, value) in fields.into_iter().zip(values) {
+        field.store(value, Ordering::Relaxed);
+    }
+    let next = match seq.load(Ordering::Relaxed).wrapping_add(1) {
+        0 => 1,
+        next => next,
+    };
+    seq.store(next, Ordering::Release);
+    next
+}
+
+/// Loads the sequence number, then the fields that belong to it.
+pub fn consume<W: Word, const N: usize>(seq: &W, fields: [&W; N]) -> (u32, [u32; N]) {
+    let seq = seq.load(Ordering::Acquire);
+    (seq, fields.map(|field| field.load(Ordering::Relaxed)))
+}
 
 /// One accepted connection, 16 bytes, in the listener's receive ring (which holds nothing else).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

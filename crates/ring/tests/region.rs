@@ -1,9 +1,12 @@
 //! Regions as their two sides see them.
 #![allow(clippy::unwrap_used)]
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use towpath_ring::{Geometry, Region, dirty};
+use towpath_ring::layout::{HEADER_BYTES, PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
+use towpath_ring::{Geometry, Layout, MapError, Region, dirty};
 
 /// Small enough that a test may touch all of it.
 fn small() -> Geometry {
@@ -46,4 +49,158 @@ fn a_door_is_queued_once_until_acknowledged() {
     assert!(!app.doors(1).must_ring());
     stack.doors(1).arm();
     assert!(app.doors(1).must_ring());
+}
+
+/// Marks every byte of a part and checks that no other part has marked it before.
+struct Map(Vec<u8>);
+
+impl Map {
+    fn claim(&mut self, start: usize, bytes: usize, align: usize) {
+        assert_eq!(start % align, 0, "{start} is not a multiple of {align}");
+        for byte in &mut self.0[start..start + bytes] {
+            assert_eq!(*byte, 0, "parts overlap");
+            *byte = 1;
+        }
+    }
+}
+
+#[test]
+fn parts_do_not_overlap_and_lie_inside() {
+    let layout = Layout::new(small()).unwrap();
+    let mut map = Map(vec![0; layout.total_bytes()]);
+    map.claim(0, HEADER_BYTES, 4096);
+    let all: Vec<_> = layout.app_slots().chain(layout.stack_slots()).collect();
+    assert_eq!(all.len(), 32);
+    assert!(all.iter().all(|&slot| layout.is_app_slot(slot) == (slot.raw() < 16)));
+    for &slot in &all {
+        map.claim(layout.lines(slot), 256, 256);
+        map.claim(layout.tx(slot), 4096, 4096);
+        map.claim(layout.rx(slot), 8192, 4096);
+    }
+    for queue in 0..layout.threads() {
+        map.claim(layout.door(queue), 256, 4096);
+        map.claim(layout.entries(layout.door(queue)), 4 * 32, 128);
+    }
+    for context in 0..3 {
+        for thread in 0..layout.threads() {
+            map.claim(layout.event(context, thread), 256, 4096);
+            map.claim(layout.entries(layout.event(context, thread)), 4 * 32, 128);
+            for &slot in &all {
+                let (seq, ack) = layout.event_words(context, thread, slot);
+                map.claim(seq, 4, 4);
+                map.claim(ack, 4, 4);
+            }
+        }
+    }
+    map.claim(layout.private(), PRIVATE_HEADER_BYTES + 32 * PRIVATE_SLOT_BYTES, 4096);
+    assert_eq!(layout.total_bytes() % 4096, 0);
+}
+
+#[test]
+fn numbers_out_of_range_stay_inside() {
+    let (region, _memfd) = Region::create(small()).unwrap();
+    let larger = Layout::new(Geometry { slots: 65_536, ..small() }).unwrap();
+    let foreign = larger.slot(65_535).unwrap();
+    region.app(foreign).flags.store(1, Relaxed);
+    assert_eq!(region.app(region.slot(31).unwrap()).flags.load(Relaxed), 1);
+    region.rx(foreign).write(u32::MAX, &[1; 10_000]);
+    region.doors(usize::MAX).arm();
+    assert!(region.doors(1).must_ring());
+    assert!(!region.commands().must_ring(), "the command queue is no data queue");
+    region.events(usize::MAX, usize::MAX).arm();
+    assert!(region.events(2, 2).must_ring());
+    let (seq, ack) = region.event_words(usize::MAX, usize::MAX, foreign);
+    seq.store(1, Relaxed);
+    ack.store(1, Relaxed);
+}
+
+#[test]
+fn sizes_out_of_range_are_refused() {
+    let good = Geometry::default();
+    Layout::new(good).unwrap();
+    let largest =
+        Geometry { slots: 65_536, app_slots: 65_536, tx_bytes: 16 << 20, rx_bytes: 16 << 20, contexts: 64, cores: 16 };
+    assert!(Layout::new(largest).unwrap().total_bytes() < 1 << 42);
+    for bad in [
+        Geometry { slots: 0, ..good },
+        Geometry { slots: 8, app_slots: 8, ..good },
+        Geometry { slots: 10_000, ..good },
+        Geometry { slots: 131_072, ..good },
+        Geometry { app_slots: 0, ..good },
+        Geometry { app_slots: good.slots + 1, ..good },
+        Geometry { tx_bytes: 2048, ..good },
+        Geometry { tx_bytes: 5000, ..good },
+        Geometry { rx_bytes: 32 << 20, ..good },
+        Geometry { contexts: 0, ..good },
+        Geometry { contexts: 65, ..good },
+        Geometry { cores: 0, ..good },
+        Geometry { cores: 17, ..good },
+    ] {
+        assert!(Layout::new(bad).is_err(), "{bad:?}");
+        assert!(matches!(Region::create(bad), Err(MapError::Geometry(_))), "{bad:?}");
+    }
+}
+
+#[test]
+fn the_default_region_is_sparse() {
+    let (region, memfd) = Region::create(Geometry::DEFAULT).unwrap();
+    assert!(region.layout().total_bytes() > 4 << 30);
+    let slot = region.slot(Geometry::DEFAULT.slots - 1).unwrap();
+    region.rx(slot).write(0, b"last");
+    let used = rustix::fs::fstat(&memfd).unwrap().st_blocks * 512;
+    assert!(used <= 64 << 10, "{used} bytes are in use");
+}
+
+#[test]
+fn a_region_cannot_change_its_size_nor_its_seals() {
+    let (_region, memfd) = Region::create(small()).unwrap();
+    let size = rustix::fs::fstat(&memfd).unwrap().st_size as u64;
+    for other in [0, size - 4096, size + 4096] {
+        assert_eq!(rustix::fs::ftruncate(&memfd, other).unwrap_err(), Errno::PERM);
+    }
+    assert_eq!(rustix::fs::fcntl_add_seals(&memfd, SealFlags::FUTURE_WRITE).unwrap_err(), Errno::PERM);
+    assert_eq!(rustix::fs::fcntl_add_seals(&memfd, SealFlags::WRITE).unwrap_err(), Errno::PERM);
+}
+
+/// A memfd with the given seals and contents.
+fn forged(seals: SealFlags, size: u64, contents: &[u8]) -> OwnedFd {
+    let memfd = rustix::fs::memfd_create("forged", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::io::write(&memfd, contents).unwrap();
+    rustix::fs::ftruncate(&memfd, size).unwrap();
+    rustix::fs::fcntl_add_seals(&memfd, seals).unwrap();
+    memfd
+}
+
+#[test]
+fn what_is_no_region_is_not_mapped() {
+    let (_region, memfd) = Region::create(small()).unwrap();
+    let size = rustix::fs::fstat(&memfd).unwrap().st_size as u64;
+    let mut header = [0; 128];
+    rustix::io::pread(&memfd, &mut header, 0).unwrap();
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let refusal = |fd: &OwnedFd, geometry| match Region::map(fd.as_fd(), geometry) {
+        Err(MapError::Format(why)) => why,
+        Err(other) => panic!("{other}"),
+        Ok(_) => "",
+    };
+    assert_eq!(refusal(&forged(all, size, &header), small()), "");
+    for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+        assert_eq!(refusal(&forged(all.difference(missing), size, &header), small()), "not sealed");
+    }
+    assert_eq!(refusal(&forged(all, size + 4096, &header), small()), "its size is not the announced one");
+    assert_eq!(refusal(&forged(all, size, &[0; 128]), small()), "no Towpath region");
+    let changed = |at: usize| {
+        let mut other = header;
+        other[at] ^= 1;
+        refusal(&forged(all, size, &other), small())
+    };
+    assert_eq!(changed(0), "no Towpath region");
+    assert_eq!(changed(8), "of another version");
+    assert_eq!(changed(17), "its sizes are not the announced ones");
+    assert_eq!(changed(36), "its sizes are not the announced ones");
+    // Other sizes that make the same total: only the header can tell.
+    let swapped = Geometry { tx_bytes: 8192, rx_bytes: 4096, ..small() };
+    assert_eq!(refusal(&memfd, swapped), "its sizes are not the announced ones");
+    let file = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+    assert_eq!(refusal(&file, small()), "no memfd");
 }

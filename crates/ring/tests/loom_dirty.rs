@@ -1,0 +1,215 @@
+//! Dirty sets and their wake-ups under every interleaving and every reordering that the memory model allows. Each
+//! model is also run without each thing that it depends on, and must then fail.
+
+mod model;
+
+use loom::sync::atomic::Ordering::{Acquire, Relaxed};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use model::*;
+use towpath_ring::dirty::{DirtySet, Word, acknowledge};
+use towpath_ring::{Geometry, Layout, Slot};
+
+/// One dirty set of two slots, with the slots' words and one word of state each.
+struct Shared<const WITHOUT: u8> {
+    entries: [ModelWord<WITHOUT>; 2],
+    tail: ModelWord<WITHOUT>,
+    head: ModelWord<WITHOUT>,
+    armed: ModelWord<WITHOUT>,
+    seq: [ModelWord<WITHOUT>; 2],
+    ack: [ModelWord<WITHOUT>; 2],
+    state: [ModelWord<WITHOUT>; 2],
+}
+
+impl<const WITHOUT: u8> Shared<WITHOUT> {
+    fn new() -> Arc<Self> {
+        let two = || [ModelWord::new(), ModelWord::new()];
+        let [tail, head, armed] = [ModelWord::new(), ModelWord::new(), ModelWord::new()];
+        Arc::new(Self { entries: two(), tail, head, armed, seq: two(), ack: two(), state: two() })
+    }
+
+    fn set(&self) -> DirtySet<'_, ModelWord<WITHOUT>> {
+        DirtySet::over(&self.entries, &self.tail, &self.head, &self.armed).expect("two entries")
+    }
+
+    /// Writer: changes a slot's state and tells of it. True if the bell is to be rung.
+    fn change(&self, tail: &mut u32, slot: Slot, value: u32) -> bool {
+        let i = slot.index();
+        self.state[i].store(value, Relaxed);
+        self.set().push(tail, slot, &self.seq[i], &self.ack[i]);
+        self.set().must_ring()
+    }
+
+    /// Reader: one turn. False if there was nothing.
+    fn take(&self, head: &mut u32, seen: &mut [u32; 2]) -> bool {
+        let Some(raw) = self.set().pop(head) else { return false };
+        let i = raw as usize;
+        acknowledge(&self.seq[i], &self.ack[i]);
+        seen[i] = self.state[i].load(Relaxed);
+        true
+    }
+}
+
+fn slots() -> [Slot; 2] {
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let layout = Layout::new(geometry).expect("a good geometry");
+    [0, 1].map(|raw| layout.slot(raw).expect("inside"))
+}
+
+/// Two changes of one slot and one of another: whatever is suppressed as already queued, a reader that has emptied the
+/// set has seen the last state of both. No slot ever stands in the set twice.
+fn nothing_is_lost<const WITHOUT: u8>() {
+    let [a, b] = slots();
+    loom::model(move || {
+        let shared = Shared::<WITHOUT>::new();
+        let writer = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let mut tail = 0;
+                shared.change(&mut tail, a, 1);
+                shared.change(&mut tail, b, 1);
+                shared.change(&mut tail, a, 2);
+            }
+        });
+        let (mut head, mut seen) = (0, [0; 2]);
+        shared.take(&mut head, &mut seen);
+        shared.take(&mut head, &mut seen);
+        writer.join().expect("writer");
+        let queued = shared.tail.load(Acquire).wrapping_sub(head);
+        assert!(queued <= 2, "more entries than slots");
+        if queued == 2 {
+            assert_ne!(shared.entries[0].load(Relaxed), shared.entries[1].load(Relaxed), "a slot stands twice");
+        }
+        while shared.take(&mut head, &mut seen) {}
+        assert_eq!(seen, [2, 1], "event lost");
+    });
+}
+
+#[test]
+fn no_event_is_lost() {
+    nothing_is_lost::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_in_push_events_are_lost() {
+    nothing_is_lost::<NO_PUSH_FENCE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_in_acknowledge_events_are_lost() {
+    nothing_is_lost::<NO_ACKNOWLEDGE_FENCE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_release_stores_entries_are_garbled() {
+    nothing_is_lost::<NO_RELEASE>();
+}
+
+/// A reader that goes to sleep with nobody to wake it has seen everything.
+fn sleepers_have_seen_everything<const WITHOUT: u8>() {
+    let [a, b] = slots();
+    loom::model(move || {
+        let shared = Shared::<WITHOUT>::new();
+        let writer = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let mut tail = 0;
+                let first = shared.change(&mut tail, a, 1);
+                shared.change(&mut tail, b, 1) || first
+            }
+        });
+        let (mut head, mut seen) = (0, [0; 2]);
+        let mut asleep = false;
+        for _ in 0..2 {
+            while shared.take(&mut head, &mut seen) {}
+            shared.set().arm();
+            if shared.set().is_empty(head) {
+                asleep = true;
+                break;
+            }
+            shared.set().disarm();
+        }
+        let rung = writer.join().expect("writer");
+        if asleep && !rung {
+            assert_eq!(seen, [1, 1], "wake-up lost");
+        }
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    sleepers_have_seen_everything::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "wake-up lost")]
+fn without_the_fence_in_arm_wake_ups_are_lost() {
+    sleepers_have_seen_everything::<NO_ARM_FENCE>();
+}
+#[test]
+#[should_panic(expected = "wake-up lost")]
+fn without_the_fence_before_ringing_wake_ups_are_lost() {
+    sleepers_have_seen_everything::<NO_RING_FENCE>();
+}
+
+/// The same for a reader that goes on until it has seen the last state, through several sleeps. The bell is what an
+/// eventfd is: sticky until it is drained. A sleep with the bell silent lasts until the writer has ended: if the bell is
+/// still silent then, it lasts for ever. (The model checker could report a deadlock itself, but only by aborting.)
+fn reader_comes_to_its_end<const WITHOUT: u8>() {
+    let [a, _] = slots();
+    let mut model = loom::model::Builder::new();
+    // Without this bound it takes two minutes (and holds, too).
+    model.preemption_bound = Some(4);
+    model.check(move || {
+        let shared = Shared::<WITHOUT>::new();
+        let bell = Arc::new(Mutex::new(false));
+        let writer = thread::spawn({
+            let (shared, bell) = (shared.clone(), bell.clone());
+            move || {
+                let mut tail = 0;
+                for value in 1..=2 {
+                    if shared.change(&mut tail, a, value) {
+                        *bell.lock().expect("bell") = true;
+                    }
+                }
+            }
+        });
+        let mut writer = Some(writer);
+        let (mut head, mut seen) = (0, [0; 2]);
+        while seen[0] != 2 {
+            if shared.take(&mut head, &mut seen) {
+                continue;
+            }
+            shared.set().arm();
+            if shared.set().is_empty(head) {
+                if !*bell.lock().expect("bell") {
+                    writer.take().expect("asleep for ever").join().expect("writer");
+                    assert!(*bell.lock().expect("bell"), "asleep for ever");
+                }
+                shared.set().disarm();
+                *bell.lock().expect("bell") = false;
+            } else {
+                shared.set().disarm();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_reader_never_sleeps_for_ever() {
+    reader_comes_to_its_end::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "asleep for ever")]
+fn without_the_fence_in_arm_a_reader_sleeps_for_ever() {
+    reader_comes_to_its_end::<NO_ARM_FENCE>();
+}
+#[test]
+#[should_panic(expected = "asleep for ever")]
+fn without_the_fence_before_ringing_a_reader_sleeps_for_ever() {
+    reader_comes_to_its_end::<NO_RING_FENCE>();
+}
+#[test]
+#[should_panic(expected = "asleep for ever")]
+fn without_the_fence_in_acknowledge_a_reader_sleeps_for_ever() {
+    reader_comes_to_its_end::<NO_ACKNOWLEDGE_FENCE>();
+}

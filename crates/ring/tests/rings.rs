@@ -1,0 +1,223 @@
+//! Byte rings and dirty sets against simple models of them, and against peers that lie.
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_ring::dirty::{DirtySet, acknowledge};
+use towpath_ring::{ByteRing, Geometry, Layout, Slot};
+
+/// A ring in ordinary memory, between two guards that must stay as they are.
+struct Guarded(Vec<u8>);
+
+const GUARD: usize = 64;
+
+impl Guarded {
+    fn new(capacity: usize) -> Self {
+        Self(vec![0xEE; capacity + 2 * GUARD])
+    }
+    fn ring(&mut self) -> ByteRing<'_> {
+        let capacity = self.0.len() - 2 * GUARD;
+        // SAFETY: `capacity` bytes follow the first guard, and the result borrows the memory.
+        unsafe { ByteRing::over(self.0.as_mut_ptr().add(GUARD), capacity as u32) }
+    }
+    fn guards_hold(&self) -> bool {
+        let end = self.0.len() - GUARD;
+        self.0[..GUARD].iter().chain(&self.0[end..]).all(|&b| b == 0xEE)
+    }
+}
+
+proptest! {
+    /// What is written at a position is read there, however the ring wraps, and nothing outside is touched.
+    #[test]
+    fn bytes_come_out_as_they_went_in(bits in 4u32..10, at: u32, bytes in prop::collection::vec(any::<u8>(), 0..1200)) {
+        let capacity = 1usize << bits;
+        let mut memory = Guarded::new(capacity);
+        let ring = memory.ring();
+        ring.write(at, &bytes);
+        let kept = bytes.len().min(capacity);
+        let mut got = vec![0x55; bytes.len()];
+        ring.read(at, &mut got);
+        prop_assert_eq!(&got[..kept], &bytes[..kept]);
+        prop_assert!(got[kept..].iter().all(|&b| b == 0x55), "more than the ring holds was read");
+        let [(first, first_len), (second, second_len)] = ring.spans(at, bytes.len() as u32);
+        prop_assert_eq!(first_len + second_len, kept);
+        prop_assert_eq!(second as usize, ring.spans(0, 1)[0].0 as usize);
+        prop_assert_eq!(first as usize - second as usize, at as usize % capacity);
+        prop_assert!(memory.guards_hold());
+    }
+
+    /// A stream through a ring with free-running positions that pass 2^32.
+    #[test]
+    fn a_stream_survives_the_end_of_the_numbers(start in (u32::MAX - 5000)..=u32::MAX, chunks in prop::collection::vec((1usize..300, 1usize..300), 1..60)) {
+        let mut memory = Guarded::new(256);
+        let ring = memory.ring();
+        let (mut head, mut tail) = (start, start);
+        let mut expected = VecDeque::new();
+        let mut next = 0u8;
+        for (want_in, want_out) in chunks {
+            let room = 256 - tail.wrapping_sub(head) as usize;
+            let bytes: Vec<u8> = (0..want_in.min(room)).map(|_| { next = next.wrapping_add(1); next }).collect();
+            ring.write(tail, &bytes);
+            tail = tail.wrapping_add(bytes.len() as u32);
+            expected.extend(bytes);
+            let mut out = vec![0; want_out.min(tail.wrapping_sub(head) as usize)];
+            ring.read(head, &mut out);
+            head = head.wrapping_add(out.len() as u32);
+            let want: Vec<u8> = expected.drain(..out.len()).collect();
+            prop_assert_eq!(out, want);
+        }
+        prop_assert!(memory.guards_hold());
+    }
+}
+
+const SLOTS: usize = 16;
+
+/// The words of one dirty set in ordinary memory, and the private positions of its two honest sides.
+struct Set {
+    entries: [AtomicU32; SLOTS],
+    words: [AtomicU32; 3],
+    seq: [AtomicU32; SLOTS],
+    ack: [AtomicU32; SLOTS],
+    tail: u32,
+    head: u32,
+}
+
+impl Set {
+    fn starting_at(position: u32) -> Self {
+        let words = [position, position, 0].map(AtomicU32::new);
+        let zeros = || [const { AtomicU32::new(0) }; SLOTS];
+        Self { entries: zeros(), words, seq: zeros(), ack: zeros(), tail: position, head: position }
+    }
+    fn set(&self) -> DirtySet<'_> {
+        let [tail, head, armed] = &self.words;
+        DirtySet::over(&self.entries, tail, head, armed).unwrap()
+    }
+    fn push(&mut self, slot: Slot) -> bool {
+        let mut tail = self.tail;
+        let queued = self.set().push(&mut tail, slot, &self.seq[slot.index()], &self.ack[slot.index()]);
+        self.tail = tail;
+        queued
+    }
+    fn pop(&mut self) -> Option<u32> {
+        let mut head = self.head;
+        let popped = self.set().pop(&mut head);
+        self.head = head;
+        popped
+    }
+    fn acknowledge(&self, slot: usize) {
+        acknowledge(&self.seq[slot], &self.ack[slot]);
+    }
+}
+
+fn slots() -> Vec<Slot> {
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let layout = Layout::new(geometry).unwrap();
+    layout.app_slots().chain(layout.stack_slots()).collect()
+}
+
+#[test]
+fn a_set_needs_a_power_of_two() {
+    let words = [const { AtomicU32::new(0) }; 7];
+    let [a, b, c, ..] = &words;
+    assert!(DirtySet::over(&words[3..6], a, b, c).is_none());
+    assert!(DirtySet::over(&words[..0], a, b, c).is_none());
+    assert!(DirtySet::over(&words[3..7], a, b, c).is_some());
+}
+
+proptest! {
+    /// Against a plain queue with a membership flag: same order, each slot once, never full.
+    #[test]
+    fn a_dirty_set_is_a_queue_without_repetition(start: u32, steps in prop::collection::vec((any::<bool>(), 0..SLOTS), 0..400)) {
+        let slots = slots();
+        let mut set = Set::starting_at(start);
+        let mut model = VecDeque::new();
+        for (push, slot) in steps {
+            if push {
+                prop_assert_eq!(set.push(slots[slot]), !model.contains(&(slot as u32)));
+                if !model.contains(&(slot as u32)) {
+                    model.push_back(slot as u32);
+                }
+            } else {
+                prop_assert_eq!(set.set().is_empty(set.head), model.is_empty());
+                let popped = set.pop();
+                prop_assert_eq!(popped, model.pop_front());
+                if let Some(raw) = popped {
+                    set.acknowledge(raw as usize);
+                }
+            }
+        }
+    }
+
+    /// A reader that acknowledges and counts as it likes can never make the writer overwrite an entry that, by the
+    /// reader's own word, has not been popped.
+    #[test]
+    fn a_lying_reader_makes_nothing_overflow(lies in prop::collection::vec((0..SLOTS, any::<u32>(), any::<bool>()), 0..300)) {
+        let slots = slots();
+        let mut set = Set::starting_at(0);
+        for (slot, lie, honest_ack) in lies {
+            if honest_ack {
+                set.acknowledge(slot);
+            } else {
+                set.ack[slot].store(lie, Relaxed);
+            }
+            let before = set.tail;
+            let room = before.wrapping_sub(set.words[1].load(Relaxed)) < SLOTS as u32;
+            let queued = set.push(slots[slot]);
+            prop_assert!(!queued || room);
+            prop_assert_eq!(set.tail.wrapping_sub(before), u32::from(queued));
+        }
+        prop_assert!(set.tail <= SLOTS as u32, "the reader has not moved its head");
+    }
+
+    /// A writer that lies about its tail costs the reader at most one set's worth of entries, and never its sleep.
+    #[test]
+    fn a_lying_writer_costs_little(tails in prop::collection::vec(any::<u32>(), 1..100), entries in prop::collection::vec(any::<u32>(), SLOTS)) {
+        let mut set = Set::starting_at(0);
+        for (word, &raw) in set.entries.iter().zip(&entries) {
+            word.store(raw, Relaxed);
+        }
+        for tail in tails {
+            set.words[0].store(tail, Relaxed);
+            let mut popped = 0;
+            while set.pop().is_some() {
+                popped += 1;
+            }
+            prop_assert!(popped <= SLOTS);
+            prop_assert!(set.set().is_empty(set.head));
+            prop_assert_eq!(set.head, tail);
+        }
+    }
+}
+
+/// Two threads and the real fences: every last state arrives.
+#[test]
+fn two_threads_lose_nothing() {
+    const ROUNDS: u32 = 200_000;
+    let slots = slots();
+    let set = Set::starting_at(u32::MAX - 1000);
+    let state = [const { AtomicU32::new(0) }; SLOTS];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut tail = set.tail;
+            for round in 1..=ROUNDS {
+                let slot = slots[round as usize % SLOTS];
+                state[slot.index()].store(round, Relaxed);
+                set.set().push(&mut tail, slot, &set.seq[slot.index()], &set.ack[slot.index()]);
+            }
+        });
+        let mut head = set.head;
+        let mut seen = [0; SLOTS];
+        while seen.iter().max() != Some(&ROUNDS) || seen.iter().any(|&value| value + SLOTS as u32 <= ROUNDS) {
+            let Some(raw) = set.set().pop(&mut head) else {
+                std::thread::yield_now();
+                continue;
+            };
+            set.acknowledge(raw as usize);
+            let value = state[raw as usize].load(Relaxed);
+            assert!(value >= seen[raw as usize], "went back in time");
+            seen[raw as usize] = value;
+        }
+    });
+}
