@@ -10,4 +10,5 @@ pub mod flow;
 pub mod messages;
 pub mod seq;
 pub mod slow;
+pub mod table;
 pub mod time;

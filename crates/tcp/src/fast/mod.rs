@@ -1,1 +1,301 @@
-//! The fast path: established connections, in batches, on one core.
+//! The fast path: established connections, in batches, on one core. No locks, no clock, no allocation per packet.
+//!
+//! A received batch runs through the stages [`pre`] (parse, check, look up), [`protocol`] (the state machine), [`deliver`]
+//! (payload into the ring, once) and [`post`] (what has to be said, to the peer and to the application). [`egress`] sends,
+//! by turns of a round-robin [`scheduler`]. Stages are functions over a batch and the core's state, so that they can be
+//! taken apart.
+//!
+//! Nothing is acknowledged before it has been copied: acknowledgements are built in `transmit`, after `receive` is done.
+
+mod acknowledge;
+mod app;
+mod batch;
+mod control;
+mod deliver;
+mod egress;
+mod lookup;
+mod out_of_order;
+mod plan;
+mod post;
+mod pre;
+mod protocol;
+mod scheduler;
+#[cfg(test)]
+mod tests;
+
+pub use crate::table::FlowTable;
+
+use crate::buffers::{PortId, Rings, RxBatch, TxPorts};
+use crate::counters::Counters;
+use crate::flow::{FlowId, flow_flags};
+use crate::messages::{AppLie, AppUpdate, AppView, FlowEvent, ToFast, ToSlow, event};
+use crate::seq::Seq;
+use crate::table::{Lines, Tcb, bits};
+use crate::time::Micros;
+use batch::Batch;
+use lookup::Lookup;
+use out_of_order::OutOfOrder;
+use scheduler::{Delayed, Scheduler};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+/// Settings of one core's fast path.
+#[derive(Clone, Debug)]
+pub struct FastConfig {
+    /// Key of the hash table; must not be guessable by peers.
+    pub seed: u64,
+    /// How long an acknowledgement may wait for data to carry it, µs. 1000: longer than an application on this host takes to
+    /// answer, far below the 500 ms of RFC 9293 §3.8.6.3 and below any peer's shortest time-out (Linux: 200 ms).
+    pub delayed_ack_us: u64,
+    /// Segments that one flow may send before it is another's turn. 16: a turn fills a batch's cache misses, and no flow waits
+    /// long behind a bulk sender.
+    pub segments_per_turn: usize,
+    /// Challenge ACKs per second and core (RFC 5961 §7). 1000 as Linux, and per core, so that the limit tells little about others.
+    pub challenge_acks_per_s: u32,
+    /// Segments waiting for the slow path; more are dropped. 4096: some 6 MB.
+    pub slow_segments: usize,
+}
+
+impl Default for FastConfig {
+    fn default() -> Self {
+        Self {
+            seed: RandomState::new().hash_one(0u64),
+            delayed_ack_us: 1000,
+            segments_per_turn: 16,
+            challenge_acks_per_s: 1000,
+            slow_segments: 4096,
+        }
+    }
+}
+
+/// What a core knows beyond its flows' lines; the stages share it.
+#[derive(Debug)]
+struct State {
+    core: usize,
+    config: FastConfig,
+    lookup: Lookup,
+    out_of_order: OutOfOrder,
+    scheduler: Scheduler,
+    delayed: Delayed,
+    /// Flows with events that the engine has not yet taken.
+    events: VecDeque<FlowId>,
+    outbox: VecDeque<ToSlow>,
+    /// `ToSlow::Segment`s in the outbox.
+    slow_segments: usize,
+    /// Complete frames of the slow path.
+    frames: VecDeque<(PortId, Box<[u8]>)>,
+    challenges: Challenges,
+    counters: Counters,
+    /// IPv4 identification of the next packet.
+    ident: u16,
+}
+
+/// How many challenge ACKs have gone out in this second.
+#[derive(Debug, Default)]
+struct Challenges {
+    second: u64,
+    sent: u32,
+}
+
+impl State {
+    /// Notes events for the engine; one report per flow and batch.
+    #[inline]
+    fn raise(&mut self, t: &mut Tcb, flow: FlowId, what: u32) {
+        if !t.any(bits::EVENTS) {
+            self.events.push_back(flow);
+        }
+        t.flags |= what << bits::EVENT_SHIFT;
+    }
+
+    /// Queues the flow for sending, if it is not yet queued.
+    #[inline]
+    fn schedule(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId) {
+        if !t.has(bits::SCHEDULED) {
+            t.flags |= bits::SCHEDULED;
+            self.scheduler.push(lines.identity.port(), flow);
+        }
+    }
+
+    /// Puts the flow on the slow path's list if something is outstanding or stuck.
+    #[inline]
+    fn activate(&mut self, t: &mut Tcb, flow: FlowId) {
+        if !t.has(flow_flags::ACTIVE) && (!t.idle() || plan::stuck(t)) {
+            t.flags |= flow_flags::ACTIVE;
+            self.outbox.push_back(ToSlow::Active(flow));
+        }
+    }
+
+    /// Asks for an ACK that somebody else may have provoked, within the limit (RFC 5961 §7).
+    fn challenge(&mut self, now: Micros, t: &mut Tcb) {
+        let second = now.0 / 1_000_000;
+        if self.challenges.second != second {
+            self.challenges = Challenges { second, sent: 0 };
+        }
+        if self.challenges.sent < self.config.challenge_acks_per_s {
+            self.challenges.sent += 1;
+            t.flags |= bits::ACK_NOW;
+        }
+    }
+
+    /// Ends the flow as far as peer and application are concerned; the slow path removes it.
+    fn kill(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId, rst: bool, errno: i32) {
+        let resend = bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::TIMING;
+        t.flags = t.flags & !resend | bits::DEAD;
+        self.out_of_order.release(t.out_of_order);
+        t.out_of_order = 0;
+        if rst {
+            t.flags |= bits::RESET;
+            self.schedule(t, lines, flow);
+        }
+        if errno != 0 {
+            lines.identity.errno.set(errno as u32);
+            self.raise(t, flow, event::ERROR);
+        }
+    }
+}
+
+/// Reports a removed flow as soon as none of the queues names it any more. Returns the flags to store.
+#[inline]
+fn settle(outbox: &mut VecDeque<ToSlow>, flow: FlowId, flags: u32) -> u32 {
+    let queued = bits::SCHEDULED | bits::DELAYED | bits::EVENTS;
+    if flags & bits::REMOVING != 0 && flags & queued == 0 {
+        outbox.push_back(ToSlow::Removed(flow));
+        return 0;
+    }
+    flags
+}
+
+/// One core's fast path.
+#[derive(Debug)]
+pub struct FastPath {
+    table: Arc<FlowTable>,
+    state: State,
+    batch: Batch,
+}
+
+impl FastPath {
+    /// The fast path of core number `core`. It writes those flows of `table` that are installed by a message to it, no others.
+    pub fn new(core: usize, config: FastConfig, table: Arc<FlowTable>) -> Self {
+        let state = State {
+            core,
+            lookup: Lookup::new(config.seed),
+            config,
+            out_of_order: OutOfOrder::default(),
+            scheduler: Scheduler::default(),
+            delayed: Delayed::default(),
+            events: VecDeque::with_capacity(256),
+            outbox: VecDeque::with_capacity(256),
+            slow_segments: 0,
+            frames: VecDeque::new(),
+            challenges: Challenges::default(),
+            counters: Counters::default(),
+            ident: 0,
+        };
+        Self { table, state, batch: Batch::with_capacity(256) }
+    }
+
+    /// Takes a batch of received frames through all stages. The frames may be released afterwards.
+    pub fn receive(&mut self, now: Micros, port: PortId, frames: &impl RxBatch, rings: &mut impl Rings) {
+        let Self { table, state, batch } = self;
+        batch.clear();
+        pre::run(state, port, frames, batch);
+        protocol::run(table, state, now, batch);
+        deliver::run(state, frames, rings, batch);
+        post::run(table, state, now, batch);
+    }
+
+    /// Takes over what the application has written. On a lie its connection is aborted.
+    pub fn app_update(&mut self, now: Micros, flow: FlowId, update: AppUpdate) -> Result<(), AppLie> {
+        app::update(&self.table, &mut self.state, now, flow, update)
+    }
+
+    /// Does what the slow path says.
+    pub fn message(&mut self, now: Micros, message: ToFast, rings: &mut impl Rings) {
+        match message {
+            ToFast::Inject(port, frame) => self.receive(now, port, &control::Injected(frame), rings),
+            other => control::message(&self.table, &mut self.state, now, other),
+        }
+    }
+
+    /// Sends up to `budget` frames; returns how many went out. What a port has no room for stays for the next call.
+    pub fn transmit(&mut self, now: Micros, budget: usize, rings: &impl Rings, ports: &mut impl TxPorts) -> usize {
+        post::expire(&self.table, &mut self.state, now);
+        egress::run(&self.table, &mut self.state, now, budget, rings, ports)
+    }
+
+    /// Takes the events since the last call, one per flow.
+    pub fn events(&mut self) -> impl Iterator<Item = FlowEvent> + '_ {
+        let Self { table, state, .. } = self;
+        let State { events, outbox, .. } = state;
+        std::iter::from_fn(move || {
+            let flow = events.pop_front()?;
+            let what = table.get(flow).map_or(0, |lines| {
+                let flags = lines.protocol.flags();
+                lines.protocol.set_flags(settle(outbox, flow, flags & !bits::EVENTS));
+                (flags & bits::EVENTS) >> bits::EVENT_SHIFT
+            });
+            Some(FlowEvent { flow, what })
+        })
+    }
+
+    /// The words that the application shall see.
+    pub fn view(&self, flow: FlowId) -> AppView {
+        let Some(lines) = self.table.get(flow) else { return AppView::default() };
+        let (t, id) = (lines.protocol.load(), &lines.identity);
+        AppView {
+            tx_head: tx_head(&t, lines),
+            rx_tail: rx_tail(&t, lines),
+            errno: id.errno.get() as i32,
+            eof: t.has(flow_flags::FIN_RECEIVED),
+            tx_closed: t.any(flow_flags::FIN_SENT | bits::DEAD),
+        }
+    }
+
+    /// The next message for the slow path.
+    pub fn pop_to_slow(&mut self) -> Option<ToSlow> {
+        let message = self.state.outbox.pop_front()?;
+        self.state.slow_segments -= usize::from(matches!(message, ToSlow::Segment(..)));
+        Some(message)
+    }
+
+    /// Is there anything to send or to report right now?
+    pub fn has_work(&self) -> bool {
+        let s = &self.state;
+        !s.scheduler.is_empty() || !s.frames.is_empty() || !s.events.is_empty() || !s.outbox.is_empty()
+    }
+
+    /// When `transmit` should be called next if nothing else happens.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        self.state.delayed.next_deadline()
+    }
+
+    /// How many flows are installed on this core.
+    pub fn flows(&self) -> usize {
+        self.state.lookup.len()
+    }
+
+    /// What has been counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.state.counters
+    }
+}
+
+/// The flow's lines, if it is installed on this core.
+fn owned<'a>(table: &'a FlowTable, state: &State, flow: FlowId) -> Option<(&'a Lines, Tcb)> {
+    let lines = table.get(flow)?;
+    let t = lines.protocol.load();
+    (t.has(bits::INSTALLED) && lines.identity.core() as usize == state.core).then_some((lines, t))
+}
+
+/// Position up to which the send ring is acknowledged.
+fn tx_head(t: &Tcb, lines: &Lines) -> u32 {
+    let una = if t.snd_una.after(t.snd_queued) { t.snd_queued } else { t.snd_una };
+    una.bytes_since(Seq(lines.identity.snd_start.get()))
+}
+
+/// Position up to which the receive ring holds data in order.
+fn rx_tail(t: &Tcb, lines: &Lines) -> u32 {
+    let fin = u32::from(t.has(flow_flags::FIN_RECEIVED));
+    t.rcv_nxt.sub(fin).bytes_since(Seq(lines.identity.rcv_start.get()))
+}

@@ -1,0 +1,167 @@
+//! What an acceptable acknowledgement does: frees the send ring, measures the round trip, moves the windows, repairs a loss
+//! (RFC 5681, RFC 6582, RFC 6298).
+
+use super::protocol::Turn;
+use crate::flow::flow_flags::{FIN_ACKED, RECOVERY};
+use crate::messages::{ToSlow, event};
+use crate::seq::Seq;
+use crate::table::{Measures, Tcb, bits};
+use towpath_wire::segment::{Segment, flags};
+
+/// An acknowledgement between SND.UNA and SND.MAX.
+#[inline]
+pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
+    let old_wnd = turn.t.snd_wnd;
+    window(turn, s);
+    let ack = Seq(s.ack);
+    if ack.after(turn.t.snd_una) {
+        advance(turn, ack);
+    } else if s.payload_len == 0
+        && s.flags & flags::FIN == 0
+        && !turn.t.idle()
+        && turn.t.snd_wnd == old_wnd
+        && old_wnd != 0
+    {
+        // RFC 5681 §2. At a closed window it is the answer to a probe.
+        duplicate(turn);
+    }
+}
+
+/// RFC 9293 §3.10.7.4: the window is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA do not come here.)
+#[inline]
+fn window(turn: &mut Turn<'_>, s: &Segment) {
+    let t = &mut turn.t;
+    if Seq(s.seq).before(t.snd_wl1) {
+        return;
+    }
+    t.snd_wl1 = Seq(s.seq);
+    let wnd = u32::from(s.window) << t.snd_wscale;
+    if wnd != t.snd_wnd {
+        t.snd_wnd = wnd;
+        let max = &turn.lines.measures.max_wnd;
+        if wnd > max.get() {
+            max.set(wnd);
+        }
+    }
+}
+
+/// New data (or the FIN) acknowledged.
+#[inline]
+fn advance(turn: &mut Turn<'_>, ack: Seq) {
+    let m = &turn.lines.measures;
+    let t = &mut turn.t;
+    let flight = t.snd_max.bytes_since(t.snd_una);
+    let acked = ack.bytes_since(t.snd_una);
+    let mut bytes = acked;
+    t.snd_una = ack;
+    t.snd_nxt = t.snd_nxt.max(ack);
+    // What was to be sent again has arrived.
+    t.flags &= !bits::RESEND;
+    if ack.after(t.snd_queued) {
+        // Only the FIN is beyond the data.
+        bytes -= 1;
+        t.flags |= FIN_ACKED;
+        turn.state.outbox.push_back(ToSlow::Closing(turn.flow));
+    }
+    m.bytes_acked.add(u64::from(bytes));
+    if t.has(bits::TIMING) && !ack.before(Seq(m.rtt_seq.get())) {
+        t.flags &= !bits::TIMING;
+        round_trip(m, (turn.now.0 as u32).wrapping_sub(m.rtt_at.get()));
+    }
+    if bytes != 0 {
+        turn.state.raise(t, turn.flow, event::ROOM);
+    }
+    if t.has(RECOVERY) {
+        recovering(turn, ack, acked);
+        return;
+    }
+    t.dup_acks = 0;
+    if t.has(bits::RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
+        t.flags &= !bits::RECOVER_SET;
+    }
+    grow(t, m, bytes, flight);
+}
+
+/// RFC 6298 §2, in µs.
+pub(super) fn round_trip(m: &Measures, sample_us: u32) {
+    let r = sample_us.clamp(1, 1 << 28);
+    let srtt = m.srtt_us.get();
+    if srtt == 0 {
+        m.srtt_us.set(r);
+        m.rttvar_us.set(r / 2);
+        return;
+    }
+    let var = m.rttvar_us.get();
+    m.rttvar_us.set(var - var / 4 + srtt.abs_diff(r) / 4);
+    m.srtt_us.set((srtt - srtt / 8 + r / 8).max(1));
+}
+
+/// Growth between two decisions of the slow path: slow start and congestion avoidance, counted in bytes (RFC 5681 §3.1, RFC 3465),
+/// and only if it was this window that held the sender back (RFC 7661 §1).
+#[inline]
+fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {
+    let mss = u32::from(t.mss);
+    if t.cwnd < t.ssthresh {
+        if flight.saturating_mul(2) > t.cwnd {
+            let more = (u64::from(bytes) * u64::from(m.growth())) >> 8;
+            t.cwnd = t.cwnd.saturating_add(more as u32).min(t.ssthresh.max(t.cwnd.saturating_add(mss)));
+        }
+    } else if flight.saturating_add(mss) > t.cwnd {
+        let grown = m.grown.get().saturating_add(bytes);
+        if grown < t.cwnd {
+            m.grown.set(grown);
+            return;
+        }
+        m.grown.set(grown - t.cwnd);
+        t.cwnd = t.cwnd.saturating_add((mss * m.growth()) >> 8);
+    }
+}
+
+/// A duplicate acknowledgement: the third means a loss (RFC 5681 §3.2), unless it echoes an older repair (RFC 6582 §4.1).
+#[cold]
+fn duplicate(turn: &mut Turn<'_>) {
+    let (m, id) = (&turn.lines.measures, &turn.lines.identity);
+    let t = &mut turn.t;
+    let mss = u32::from(t.mss);
+    t.dup_acks = t.dup_acks.saturating_add(1);
+    if t.has(RECOVERY) {
+        // A segment has left the network.
+        t.cwnd = t.cwnd.saturating_add(mss);
+        return;
+    }
+    if t.dup_acks != 3 {
+        return;
+    }
+    if t.has(bits::RECOVER_SET) && !t.snd_una.after(Seq(id.recover.get())) {
+        return;
+    }
+    let flight = t.snd_max.bytes_since(t.snd_una);
+    let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
+    t.ssthresh = (left as u32).max(2 * mss);
+    t.cwnd = t.ssthresh.saturating_add(3 * mss);
+    id.recover.set(t.snd_max.0);
+    m.grown.set(0);
+    t.flags = t.flags & !bits::TIMING | RECOVERY | bits::RECOVER_SET | bits::RESEND;
+    turn.state.outbox.push_back(ToSlow::Loss(turn.flow));
+}
+
+/// RFC 6582 §3.2, step 3.
+#[cold]
+fn recovering(turn: &mut Turn<'_>, ack: Seq, acked: u32) {
+    let t = &mut turn.t;
+    let mss = u32::from(t.mss);
+    if ack.before(Seq(turn.lines.identity.recover.get())) {
+        // Partial: the next hole. Deflate by what has left, but allow one new segment.
+        t.flags |= bits::RESEND;
+        t.cwnd = t.cwnd.saturating_sub(acked).max(mss);
+        if acked >= mss {
+            t.cwnd = t.cwnd.saturating_add(mss);
+        }
+        return;
+    }
+    let flight = t.snd_max.bytes_since(t.snd_una);
+    t.cwnd = t.ssthresh.min(flight.max(mss).saturating_add(mss));
+    t.dup_acks = 0;
+    t.flags &= !RECOVERY;
+}
+

@@ -1,0 +1,124 @@
+//! What the slow path asks for.
+
+use super::{State, owned, post, settle};
+use crate::buffers::{PortId, RxBatch};
+use crate::counters::Drop;
+use crate::flow::flow_flags::{ACTIVE, RECOVERY};
+use crate::flow::{FlowId, FlowSetup, Window};
+use crate::messages::{ToFast, ToSlow};
+use crate::table::{FlowTable, Lines, Tcb, bits};
+use crate::time::Micros;
+use towpath_wire::offload::RxChecksum;
+
+/// Frames of the slow path kept while their port has no room; more are lost, as on any full interface.
+const FRAMES: usize = 4096;
+
+/// A batch of one frame that the slow path gives back. Its checksum was verified when it came.
+pub(super) struct Injected(pub Box<[u8]>);
+
+impl RxBatch for Injected {
+    fn len(&self) -> usize {
+        1
+    }
+    fn bytes(&self, _: usize) -> &[u8] {
+        &self.0
+    }
+    fn checksum(&self, _: usize) -> RxChecksum {
+        RxChecksum::Valid
+    }
+}
+
+/// Everything but `Inject`.
+pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message: ToFast) {
+    let flow = match &message {
+        ToFast::Install(setup) => return install(table, state, now, setup),
+        ToFast::Remove(flow) => return remove(table, state, *flow),
+        ToFast::Transmit(port, frame) => return transmit(state, *port, frame),
+        ToFast::Inject(..) => return,
+        ToFast::Relink(flow, _)
+        | ToFast::SetWindow(flow, _)
+        | ToFast::Timeout(flow, _)
+        | ToFast::ProbeWindow(flow)
+        | ToFast::SendAck(flow)
+        | ToFast::Deactivate(flow)
+        | ToFast::Abort { flow, .. } => *flow,
+    };
+    let Some((lines, mut t)) = owned(table, state, flow) else { return };
+    if t.has(bits::DEAD) {
+        return;
+    }
+    match message {
+        ToFast::SetWindow(_, window) => set_window(&mut t, lines, &window),
+        ToFast::Timeout(_, window) => timeout(state, &mut t, lines, &window),
+        ToFast::ProbeWindow(_) => {
+            t.flags |= bits::PROBE;
+            state.schedule(&mut t, lines, flow);
+        }
+        ToFast::SendAck(_) => t.flags |= bits::ACK_NOW,
+        ToFast::Deactivate(_) => {
+            t.flags &= !ACTIVE;
+            state.activate(&mut t, flow);
+        }
+        ToFast::Abort { rst, errno, .. } => state.kill(&mut t, lines, flow, rst, errno),
+        ToFast::Relink(_, link) => lines.identity.set_link(&link),
+        ToFast::Install(_) | ToFast::Remove(_) | ToFast::Transmit(..) | ToFast::Inject(..) => {}
+    }
+    post::flow(state, now, flow, lines, &mut t);
+    lines.protocol.store(&t);
+}
+
+fn install(table: &FlowTable, state: &mut State, now: Micros, setup: &FlowSetup) {
+    if table.install(state.core, now.0, setup).is_none() {
+        state.counters.drop(Drop::NoMemory);
+        state.outbox.push_back(ToSlow::Removed(setup.flow));
+        return;
+    }
+    state.lookup.insert(&setup.tuple, setup.flow);
+}
+
+/// The flow is found no more from now on; it is reported when the last queue has let it go, so that nothing of it is left when its
+/// number is used again.
+fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
+    let Some((lines, mut t)) = owned(table, state, flow) else {
+        let removing = table.get(flow).is_some_and(|lines| lines.protocol.flags() & bits::REMOVING != 0);
+        if !removing {
+            state.outbox.push_back(ToSlow::Removed(flow));
+        }
+        return;
+    };
+    state.lookup.remove(&lines.identity.tuple(), flow);
+    state.out_of_order.release(t.out_of_order);
+    t.out_of_order = 0;
+    t.flags = t.flags & !bits::INSTALLED | bits::REMOVING | bits::DEAD;
+    t.flags = settle(&mut state.outbox, flow, t.flags);
+    lines.protocol.store(&t);
+}
+
+fn transmit(state: &mut State, port: PortId, frame: &[u8]) {
+    if state.frames.len() < FRAMES {
+        state.frames.push_back((port, frame.into()));
+    }
+}
+
+/// While the fast path repairs a loss, the window is inflated on purpose; what is left after it is the slow path's word.
+fn set_window(t: &mut Tcb, lines: &Lines, window: &Window) {
+    lines.measures.set_window(window);
+    t.ssthresh = window.ssthresh;
+    if !t.has(RECOVERY) {
+        t.cwnd = window.cwnd;
+    }
+}
+
+/// Go back to SND.UNA (RFC 6298 §5.4); duplicate ACKs of what is sent twice start no recovery (RFC 6582 §4).
+fn timeout(state: &mut State, t: &mut Tcb, lines: &Lines, window: &Window) {
+    if t.idle() {
+        return;
+    }
+    state.counters.timeouts += 1;
+    lines.measures.set_window(window);
+    lines.measures.grown.set(0);
+    lines.identity.recover.set(t.snd_max.0);
+    t.snd_nxt = t.snd_una;
+    (t.cwnd, t.ssthresh, t.dup_acks) = (window.cwnd, window.ssthresh, 0);
+    t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
+}

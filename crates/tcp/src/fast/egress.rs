@@ -1,0 +1,306 @@
+//! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
+
+use super::plan::{self, Plan};
+use super::{State, settle};
+use crate::buffers::{PortId, Rings, TxPorts};
+use crate::counters::Stage;
+use crate::flow::flow_flags::{FIN_SENT, TIMESTAMPS};
+use crate::flow::{FlowId, FourTuple, Link};
+use crate::messages::event;
+use crate::seq::Seq;
+use crate::table::{FlowTable, Lines, Tcb, bits};
+use crate::time::Micros;
+use towpath_wire::emit::{Header, emit, fill_checksum, partial_checksum};
+use towpath_wire::offload::TxOffload;
+use towpath_wire::segment::{Options, Timestamps, flags};
+
+/// Sends what is scheduled, up to `budget` frames.
+pub(super) fn run(
+    table: &FlowTable,
+    state: &mut State,
+    now: Micros,
+    budget: usize,
+    rings: &impl Rings,
+    ports: &mut impl TxPorts,
+) -> usize {
+    let mut sent = frames(state, budget, ports);
+    for _ in 0..state.scheduler.ports() {
+        let port = state.scheduler.next_port();
+        while sent < budget {
+            let Some(flow) = state.scheduler.pop(port) else { break };
+            let Some(lines) = table.get(flow) else { continue };
+            let quota = state.config.segments_per_turn.min(budget - sent);
+            let (t, id) = (lines.protocol.load(), &lines.identity);
+            let (link, tuple) = (id.link(), id.tuple());
+            let mut turn = Turn { state: &mut *state, lines, t, flow, now, link, tuple, rings, ports: &mut *ports };
+            let (frames, end) = turn.run(quota);
+            let mut t = turn.t;
+            sent += frames;
+            end_turn(state, now, &mut t, flow, link.port, end);
+            lines.protocol.store(&t);
+            if end == End::NoRoom && link.port == port {
+                break;
+            }
+        }
+    }
+    state.counters.stage(Stage::Egress, sent);
+    sent
+}
+
+/// The slow path's frames, in order per port.
+fn frames(state: &mut State, budget: usize, ports: &mut impl TxPorts) -> usize {
+    let (mut sent, mut full) = (0, None);
+    for _ in 0..state.frames.len() {
+        if sent == budget && full.is_none() {
+            break;
+        }
+        let Some((port, frame)) = state.frames.pop_front() else { break };
+        let buffer = if sent == budget || full == Some(port) { None } else { ports.reserve(port) };
+        match buffer {
+            Some(buffer) => {
+                if let Some(out) = buffer.get_mut(..frame.len()) {
+                    out.copy_from_slice(&frame);
+                    ports.commit(port, frame.len(), TxOffload::default());
+                    sent += 1;
+                }
+            }
+            None => {
+                // Everything goes around once, so the order stays.
+                full = Some(port);
+                state.frames.push_back((port, frame));
+            }
+        }
+    }
+    sent
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing more to send now.
+    Done,
+    /// The quota is used up.
+    Quota,
+    /// The port has no room.
+    NoRoom,
+}
+
+fn end_turn(state: &mut State, now: Micros, t: &mut Tcb, flow: FlowId, port: PortId, end: End) {
+    if !t.has(bits::DEAD) {
+        state.activate(t, flow);
+    }
+    match end {
+        End::Quota => state.scheduler.push(port, flow),
+        End::NoRoom => state.scheduler.push_front(port, flow),
+        End::Done => {
+            t.flags &= !bits::SCHEDULED;
+            if t.has(bits::ACK_OWED) && !t.any(bits::DELAYED | bits::DEAD) {
+                t.flags |= bits::DELAYED;
+                state.delayed.push(now.after(state.config.delayed_ack_us), flow);
+            }
+            t.flags = settle(&mut state.outbox, flow, t.flags);
+        }
+    }
+}
+
+/// What `Turn::send` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Yes,
+    NoRoom,
+    /// The port's buffers are too small for it: as good as lost.
+    TooLong,
+}
+
+/// One flow's turn to send.
+struct Turn<'a, R, P> {
+    state: &'a mut State,
+    lines: &'a Lines,
+    t: Tcb,
+    flow: FlowId,
+    now: Micros,
+    link: Link,
+    tuple: FourTuple,
+    rings: &'a R,
+    ports: &'a mut P,
+}
+
+impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
+    fn run(&mut self, quota: usize) -> (usize, End) {
+        let mut frames = 0;
+        while frames < quota {
+            match self.one() {
+                Some(Sent::Yes) => frames += 1,
+                Some(Sent::NoRoom) => return (frames, End::NoRoom),
+                None | Some(Sent::TooLong) => return (frames, End::Done),
+            }
+        }
+        let more = self.t.any(bits::RESET | bits::RESEND | bits::PROBE | bits::ACK_NOW)
+            || (!self.t.has(bits::DEAD) && plan::next(&self.t, self.lines).is_some());
+        (frames, if more { End::Quota } else { End::Done })
+    }
+
+    /// The flow's next frame, the most urgent first; `None` = it has none.
+    #[inline]
+    fn one(&mut self) -> Option<Sent> {
+        if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE)
+            && let Some(result) = self.rare()
+        {
+            return result;
+        }
+        if let Some(plan) = plan::next(&self.t, self.lines) {
+            let sent = self.data(&plan);
+            if sent == Sent::Yes {
+                self.t.snd_nxt = self.t.snd_nxt.max(end(&plan));
+            }
+            return Some(sent);
+        }
+        self.t.has(bits::ACK_NOW).then(|| self.send(self.empty_seq(), flags::ACK, 0))
+    }
+
+    /// RST, repeated segment, window probe. `None` = go on with the usual.
+    #[cold]
+    fn rare(&mut self) -> Option<Option<Sent>> {
+        if self.t.has(bits::RESET) {
+            let sent = self.send(self.empty_seq(), flags::RST | flags::ACK, 0);
+            if sent != Sent::NoRoom {
+                self.t.flags &= !bits::RESET;
+                self.state.counters.resets += 1;
+            }
+            return Some(Some(sent));
+        }
+        if self.t.has(bits::DEAD) {
+            self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE);
+            return Some(None);
+        }
+        let (bit, limit) = if self.t.has(bits::RESEND) {
+            (bits::RESEND, self.t.snd_max.bytes_since(self.t.snd_una).min(u32::from(self.t.mss)))
+        } else {
+            (bits::PROBE, self.t.snd_wnd.clamp(1, u32::from(self.t.mss)))
+        };
+        let sent = match plan::first(&self.t, limit) {
+            Some(plan) => self.data(&plan),
+            None => {
+                self.t.flags &= !bit;
+                return None;
+            }
+        };
+        if sent != Sent::NoRoom {
+            self.t.flags &= !bit;
+        }
+        Some(Some(sent))
+    }
+
+    /// Sends a segment with data or FIN and keeps the books about it; SND.NXT is the caller's.
+    #[inline]
+    fn data(&mut self, plan: &Plan) -> Sent {
+        let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
+        let fin = if plan.fin { flags::FIN } else { 0 };
+        let sent = self.send(plan.seq, flags::ACK | push | fin, plan.len);
+        if sent != Sent::Yes {
+            return sent;
+        }
+        let (t, m) = (&mut self.t, &self.lines.measures);
+        let end = end(plan);
+        if plan.seq.before(t.snd_max) {
+            m.retransmits.add(1);
+            self.state.counters.retransmits += 1;
+            // Karn: an answer now may be to either copy.
+            t.flags &= !bits::TIMING;
+        } else if !t.has(bits::TIMING) {
+            t.flags |= bits::TIMING;
+            m.rtt_seq.set(end.0);
+            m.rtt_at.set(self.now.0 as u32);
+        }
+        t.snd_max = t.snd_max.max(end);
+        if plan.fin && !t.has(FIN_SENT) {
+            t.flags |= FIN_SENT;
+            self.state.raise(t, self.flow, event::TX_CLOSED);
+        }
+        sent
+    }
+
+    /// Sequence number of a segment without data: as high as the peer's window lets it pass.
+    fn empty_seq(&self) -> Seq {
+        let edge = self.t.snd_una.add(self.t.snd_wnd);
+        if self.t.snd_max.after(edge) { edge } else { self.t.snd_max }
+    }
+
+    /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards.
+    #[inline]
+    fn send(&mut self, seq: Seq, flags: u8, len: u32) -> Sent {
+        let port = self.link.port;
+        let unsummed = self.ports.tx_checksum(port);
+        let (window, edge) = advertise(&self.t, self.lines);
+        let header = self.header(seq, flags, window);
+        let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
+        let Some(start) = emit(&header, len as usize, buffer) else { return Sent::TooLong };
+        let frame = &mut buffer[..start + len as usize];
+        if len != 0 {
+            let position = seq.bytes_since(Seq(self.lines.identity.snd_start.get()));
+            self.rings.fetch(self.flow, position, &mut frame[start..]);
+        }
+        let offload = if unsummed {
+            partial_checksum(frame)
+        } else {
+            fill_checksum(frame);
+            TxOffload::default()
+        };
+        let bytes = frame.len();
+        self.ports.commit(port, bytes, offload);
+        self.state.ident = self.state.ident.wrapping_add(1);
+        self.lines.measures.segments_out.add(1);
+        self.t.rcv_adv = edge;
+        self.t.last_ack = self.t.rcv_nxt;
+        self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED);
+        Sent::Yes
+    }
+
+    #[inline]
+    fn header(&self, seq: Seq, flags: u8, window: u16) -> Header {
+        let (t, id) = (&self.t, &self.lines.identity);
+        let mut options = Options::default();
+        if t.has(TIMESTAMPS) {
+            let value = ((self.now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
+            options.timestamps = Some(Timestamps { value, echo: t.ts_recent });
+        }
+        Header {
+            source_mac: self.link.source,
+            destination_mac: self.link.destination,
+            source: self.tuple.local,
+            destination: self.tuple.remote,
+            source_port: self.tuple.local_port,
+            destination_port: self.tuple.remote_port,
+            seq: seq.0,
+            ack: t.rcv_nxt.0,
+            flags,
+            window,
+            ident: self.state.ident,
+            tos: 0,
+            options,
+        }
+    }
+}
+
+#[inline]
+fn end(plan: &Plan) -> Seq {
+    plan.seq.add(plan.len + u32::from(plan.fin))
+}
+
+/// The window field, and the right edge that has been promised with it.
+///
+/// The edge advances in steps worth a segment (RFC 9293 §3.8.6.2.2) and never goes back, but for the rounding that the window shift
+/// brings (RFC 7323 §2.4): up while there is room for it, else down.
+#[inline]
+fn advertise(t: &Tcb, lines: &Lines) -> (u16, Seq) {
+    let shift = t.rcv_wscale;
+    let room = t.rcv_limit.distance(t.rcv_nxt).max(0) as u32;
+    let now = t.rcv_wnd();
+    let step = u32::from(t.mss).min(lines.identity.rx_bytes.get() / 2);
+    let mut field = room >> shift;
+    if room.saturating_sub(now) < step {
+        field = field.min(now.div_ceil(1 << shift));
+    }
+    let field = field.min(0xffff);
+    (field as u16, t.rcv_adv.max(t.rcv_nxt.add(field << shift)))
+}

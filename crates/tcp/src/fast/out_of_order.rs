@@ -1,0 +1,193 @@
+//! What has come ahead of a hole: ranges per flow, in a side table that only flows with a hole use.
+//!
+//! The bytes themselves are already in the receive ring; only their ranges are kept here.
+
+use crate::seq::Seq;
+
+/// Separate ranges kept per flow.
+pub(super) const RANGES: usize = 8;
+
+/// The ranges of one flow: sorted, disjoint, not touching.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ranges {
+    ranges: [(Seq, Seq); RANGES],
+    len: usize,
+    /// Sequence number of a FIN that came ahead of a hole.
+    fin: Option<Seq>,
+}
+
+/// What [`Ranges::insert`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inserted {
+    /// Some of it is new.
+    New,
+    /// All of it was there.
+    Nothing,
+    /// No place for one more range.
+    Full,
+}
+
+impl Ranges {
+    /// Remembers `start..end`.
+    pub fn insert(&mut self, start: Seq, end: Seq) -> Inserted {
+        let ranges = &mut self.ranges[..self.len];
+        // Those from `first` on end at or after our start; those before `last` start at or before our end: all of
+        // `first..last` overlap or touch the new range and are joined with it.
+        let first = ranges.iter().position(|r| !r.1.before(start)).unwrap_or(self.len);
+        let last = ranges.iter().position(|r| r.0.after(end)).unwrap_or(self.len);
+        if first == last {
+            if self.len == RANGES {
+                return Inserted::Full;
+            }
+            self.ranges.copy_within(first..self.len, first + 1);
+            self.ranges[first] = (start, end);
+            self.len += 1;
+            return Inserted::New;
+        }
+        let (low, high) = (ranges[first].0, ranges[last - 1].1);
+        if last == first + 1 && !start.before(low) && !end.after(high) {
+            return Inserted::Nothing;
+        }
+        ranges[first] = (if start.before(low) { start } else { low }, high.max(end));
+        self.ranges.copy_within(last..self.len, first + 1);
+        self.len -= last - first - 1;
+        Inserted::New
+    }
+
+    /// Remembers a FIN at `seq`. The first one counts.
+    pub fn insert_fin(&mut self, seq: Seq) {
+        self.fin.get_or_insert(seq);
+    }
+
+    /// How far data reach without a hole if everything before `next` is there; ranges up to there are forgotten.
+    pub fn advance(&mut self, next: Seq) -> Seq {
+        let mut next = next;
+        let mut used = 0;
+        for range in &self.ranges[..self.len] {
+            if range.0.after(next) {
+                break;
+            }
+            next = next.max(range.1);
+            used += 1;
+        }
+        self.ranges.copy_within(used..self.len, 0);
+        self.len -= used;
+        next
+    }
+
+    /// Is there a FIN at `seq`?
+    pub fn fin_at(&self, seq: Seq) -> bool {
+        self.fin == Some(seq)
+    }
+
+    /// Nothing kept?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0 && self.fin.is_none()
+    }
+
+    /// The ranges, lowest first (what a SACK option would report).
+    #[cfg(test)]
+    pub fn as_slice(&self) -> &[(Seq, Seq)] {
+        &self.ranges[..self.len]
+    }
+}
+
+/// All flows of a core that have a hole. Entry numbers are one-based, to fit `Tcb::out_of_order`.
+#[derive(Debug, Default)]
+pub(super) struct OutOfOrder {
+    entries: Vec<Ranges>,
+    free: Vec<u16>,
+}
+
+impl OutOfOrder {
+    /// An empty entry, or `None` if 65,535 flows have one.
+    pub fn take(&mut self) -> Option<u16> {
+        if let Some(entry) = self.free.pop() {
+            return Some(entry);
+        }
+        let entry = u16::try_from(self.entries.len() + 1).ok()?;
+        self.entries.push(Ranges::default());
+        Some(entry)
+    }
+
+    /// The entry's ranges.
+    pub fn get(&mut self, entry: u16) -> Option<&mut Ranges> {
+        self.entries.get_mut(usize::from(entry).checked_sub(1)?)
+    }
+
+    /// Gives an entry back; 0 is none.
+    pub fn release(&mut self, entry: u16) {
+        if let Some(ranges) = self.get(entry) {
+            *ranges = Ranges::default();
+            self.free.push(entry);
+        }
+    }
+
+    /// Entries in use.
+    #[cfg(test)]
+    pub fn in_use(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn joins_and_fills() {
+        let mut r = Ranges::default();
+        let base = Seq(u32::MAX - 25);
+        let at = |n: u32| base.add(n);
+        assert_eq!(r.insert(at(10), at(20)), Inserted::New);
+        assert_eq!(r.insert(at(30), at(40)), Inserted::New);
+        assert_eq!(r.insert(at(12), at(20)), Inserted::Nothing);
+        assert_eq!(r.insert(at(20), at(25)), Inserted::New);
+        assert_eq!(r.as_slice(), [(at(10), at(25)), (at(30), at(40))]);
+        assert_eq!(r.insert(at(24), at(31)), Inserted::New);
+        assert_eq!(r.as_slice(), [(at(10), at(40))]);
+        assert_eq!(r.advance(at(5)), at(5));
+        assert_eq!(r.advance(at(10)), at(40));
+        assert!(r.is_empty());
+    }
+
+    #[test]
+    fn ninth_range_does_not_fit_but_joining_does() {
+        let mut r = Ranges::default();
+        for n in 0..8 {
+            assert_eq!(r.insert(Seq(n * 10), Seq(n * 10 + 5)), Inserted::New);
+        }
+        assert_eq!(r.insert(Seq(100), Seq(105)), Inserted::Full);
+        assert_eq!(r.insert(Seq(75), Seq(80)), Inserted::New);
+        assert_eq!(r.insert(Seq(5), Seq(10)), Inserted::New);
+        assert_eq!(r.insert(Seq(100), Seq(105)), Inserted::New);
+    }
+
+    proptest! {
+        /// Against a set of bytes.
+        #[test]
+        fn is_a_set(base in any::<u32>(), pieces in prop::collection::vec((0u32..200, 1u32..40), 1..40), filled in 0u32..260) {
+            let (mut r, mut set) = (Ranges::default(), [false; 300]);
+            for (start, len) in pieces {
+                let new = set[start as usize..(start + len) as usize].iter().any(|b| !b);
+                match r.insert(Seq(base).add(start), Seq(base).add(start + len)) {
+                    Inserted::Full => prop_assert_eq!(r.as_slice().len(), RANGES),
+                    done => {
+                        prop_assert_eq!(done == Inserted::New, new);
+                        set[start as usize..(start + len) as usize].fill(true);
+                    }
+                }
+            }
+            let mut runs = 0;
+            for n in 0..300 {
+                runs += usize::from(set[n] && (n == 0 || !set[n - 1]));
+            }
+            prop_assert_eq!(runs, r.as_slice().len());
+            set[..filled as usize].fill(true);
+            let end = set.iter().position(|b| !b).unwrap_or(300) as u32;
+            prop_assert_eq!(r.advance(Seq(base).add(filled)), Seq(base).add(end));
+            prop_assert!(r.as_slice().iter().all(|x| x.0.after(Seq(base).add(end))));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a flow may send next: windows, Nagle, silly windows. A pure function of its line.
+
+use crate::flow::flow_flags::{FIN_WANTED, NODELAY, RECOVERY};
+use crate::seq::Seq;
+use crate::table::{Lines, Tcb, bits};
+
+/// One segment to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Its first byte.
+    pub seq: Seq,
+    /// Bytes of payload.
+    pub len: u32,
+    /// With FIN.
+    pub fin: bool,
+    /// Last of what is queued.
+    pub push: bool,
+}
+
+/// The next segment from SND.NXT on, if the rules let one go (RFC 9293 §3.8.6.2.1, RFC 5681 §3).
+#[inline]
+pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
+    if t.snd_nxt.after(t.snd_queued) {
+        return None;
+    }
+    let unsent = t.snd_queued.bytes_since(t.snd_nxt);
+    let fin_wanted = t.has(FIN_WANTED);
+    if unsent == 0 && !fin_wanted {
+        return None;
+    }
+    let mss = u32::from(t.mss);
+    let flight = t.snd_nxt.bytes_since(t.snd_una);
+    // Limited transmit (RFC 3042): the first two duplicate ACKs let a new segment each through.
+    let extra = if t.has(RECOVERY) { 0 } else { u32::from(t.dup_acks.min(2)) * mss };
+    let by_peer = t.snd_wnd.saturating_sub(flight);
+    let by_network = t.cwnd.saturating_add(extra).saturating_sub(flight);
+    let len = unsent.min(mss).min(by_peer).min(by_network);
+    let last = len == unsent;
+    let fin = last && fin_wanted && by_peer > len;
+    if len == 0 && !fin {
+        return None;
+    }
+    let again = t.snd_nxt.before(t.snd_max);
+    if len < mss && !fin && !again && !partial_may_go(t, lines, len, last, by_network) {
+        return None;
+    }
+    Some(Plan { seq: t.snd_nxt, len, fin, push: last })
+}
+
+/// May this new segment go although it is not a full one?
+fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
+    if last {
+        // Nagle (RFC 9293 §3.7.4).
+        return !t.has(bits::CORK) && (t.has(NODELAY) || t.idle());
+    }
+    // A window cuts it: wait for it to open, unless nothing is out that would open it and it is worth it, i.e. half of the
+    // peer's buffer, or it is our own window (less than a segment) that cuts.
+    t.idle() && (len == by_network || len >= lines.measures.max_wnd.get() / 2)
+}
+
+/// Does something wait to be sent that no acknowledgement on its way will release: behind a closed or silly window?
+pub(super) fn stuck(t: &Tcb) -> bool {
+    let unsent = t.snd_queued.distance(t.snd_nxt);
+    if unsent < 0 || !t.idle() {
+        return false;
+    }
+    let fin = t.has(FIN_WANTED);
+    let corked = t.has(bits::CORK) && !fin && (unsent as u32) < u32::from(t.mss);
+    (unsent > 0 && !corked) || (unsent == 0 && fin)
+}
+
+/// The segment to be sent again from SND.UNA, whatever the windows say: a lost one, or a window probe of `probe` bytes.
+pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
+    let data = t.snd_queued.distance(t.snd_una);
+    if data < 0 {
+        return None;
+    }
+    let len = (data as u32).min(limit);
+    let last = len == data as u32;
+    let fin = last && t.has(FIN_WANTED) && (len == 0 || t.snd_max.after(t.snd_queued));
+    (len != 0 || fin).then_some(Plan { seq: t.snd_una, len, fin, push: last })
+}

@@ -1,0 +1,70 @@
+//! First stage: parse, verify the checksum, find the flow. Touches no flow's state.
+
+use super::State;
+use super::batch::{Batch, Copy, Item};
+use crate::buffers::{PortId, RxBatch};
+use crate::counters::{Drop, Stage};
+use crate::flow::FourTuple;
+use crate::messages::ToSlow;
+use towpath_wire::offload::RxChecksum;
+use towpath_wire::segment::{ParseError, Segment, checksum_ok, flags, parse};
+
+/// Fills `batch` with the segments of installed flows; hands others to the slow path.
+pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
+    state.counters.stage(Stage::Pre, frames.len());
+    for i in 0..frames.len() {
+        let frame = frames.bytes(i);
+        let segment = match check(frame, frames.checksum(i)) {
+            Ok(segment) => segment,
+            Err(reason) => {
+                state.counters.drop(reason);
+                continue;
+            }
+        };
+        match state.lookup.find(&tuple(&segment)) {
+            Some(flow) => batch.push(Item { flow, frame: i as u32, segment, copy: Copy::default() }),
+            None => to_slow(state, port, frame),
+        }
+    }
+}
+
+/// Addresses of a received segment, seen from here.
+#[inline]
+fn tuple(segment: &Segment) -> FourTuple {
+    FourTuple {
+        local: segment.destination,
+        local_port: segment.destination_port,
+        remote: segment.source,
+        remote_port: segment.source_port,
+    }
+}
+
+#[inline]
+fn check(frame: &[u8], checksum: RxChecksum) -> Result<Segment, Drop> {
+    let segment = parse(frame).map_err(|error| match error {
+        ParseError::Truncated => Drop::Truncated,
+        ParseError::NotTcp => Drop::NotTcp,
+        ParseError::IpChecksum => Drop::IpChecksum,
+        ParseError::BadHeader => Drop::BadHeader,
+        ParseError::BadSource => Drop::BadSource,
+    })?;
+    if !checksum_ok(frame, &segment, checksum) {
+        return Err(Drop::TcpChecksum);
+    }
+    // At most one of SYN, FIN and RST makes sense.
+    let control = segment.flags & (flags::SYN | flags::FIN | flags::RST);
+    if control & control.wrapping_sub(1) != 0 {
+        return Err(Drop::BadFlags);
+    }
+    Ok(segment)
+}
+
+/// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are bounded.
+fn to_slow(state: &mut State, port: PortId, frame: &[u8]) {
+    if state.slow_segments >= state.config.slow_segments {
+        state.counters.drop(Drop::SlowPathFull);
+        return;
+    }
+    state.slow_segments += 1;
+    state.outbox.push_back(ToSlow::Segment(port, frame.into()));
+}
