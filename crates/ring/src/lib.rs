@@ -2,6 +2,13 @@
 //!
 //! One sealed memfd (a *region*) per client. Every shared word has exactly one writing side; both sides use
 //! only loads and stores on it. Each side treats the other's words as hostile: load once, check, clamp.
+//!
+//! - [`region`], [`layout`], [`lines`]: the memory, and the words of a socket in it;
+//! - [`bytes`], [`dirty`], [`command`]: what moves through it: data, readiness, commands;
+//! - [`wake`]: how the sides sleep and wake each other;
+//! - [`control`]: the messages that set all this up;
+//! - [`metrics`]: counters for other programs to read.
+#![doc = include_str!("../LAYOUT.md")]
 
 pub mod bytes;
 pub mod command;

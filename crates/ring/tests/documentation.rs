@@ -1,0 +1,140 @@
+//! The tables of LAYOUT.md, against the types, the layout and the declarations.
+#![allow(clippy::unwrap_used)]
+
+use std::mem::offset_of;
+use towpath_ring::command::Accepted;
+use towpath_ring::layout::{Header, QueueWords, SlotLines, VERSION};
+use towpath_ring::{AppLine, CommandLine, Geometry, InfoLine, Layout, StackLine};
+
+const TEXT: &str = include_str!("../LAYOUT.md");
+const SOURCES: [&str; 3] =
+    [include_str!("../src/lines.rs"), include_str!("../src/layout.rs"), include_str!("../src/command.rs")];
+
+/// The cells of the table rows under a heading, without the table's own heading.
+fn rows(heading: &str) -> Vec<Vec<&'static str>> {
+    let start = TEXT.find(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no section {heading}"));
+    let section = &TEXT[start + 4..];
+    let section = &section[..section.find("\n## ").unwrap_or(section.len())];
+    let table = section.lines().filter(|line| line.starts_with('|'));
+    table.skip(2).map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// The public fields in the declaration of a type.
+fn declared(name: &str) -> Vec<&'static str> {
+    let head = format!("pub struct {name} {{\n");
+    let body = SOURCES.iter().find_map(|source| Some(&source[source.find(&head)? + head.len()..])).unwrap();
+    let body = &body[..body.find("\n}").unwrap()];
+    body.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": ")).map(|(field, _)| field).collect()
+}
+
+fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// Offset, size and name of the given fields.
+macro_rules! fields {
+    ($type:ident: $($field:ident)*) => {
+        vec![$((offset_of!($type, $field), size_of_field(|it: &$type| &it.$field), stringify!($field))),*]
+    };
+}
+
+fn check(name: &str, actual: Vec<(usize, usize, &str)>) {
+    let names: Vec<_> = actual.iter().map(|field| field.2).collect();
+    assert_eq!(names, declared(name), "this test does not list the fields of {name}");
+    let written: Vec<_> = rows(name)
+        .iter()
+        .map(|row| (row[0].parse::<usize>().unwrap(), row[1].parse::<usize>().unwrap(), row[2]))
+        .collect();
+    assert_eq!(written, actual, "the table of {name}");
+}
+
+#[test]
+fn tables_tell_the_offsets_of_all_words() {
+    check("Header", fields!(Header: magic version total_bytes token geometry heartbeat));
+    check("Geometry", fields!(Geometry: slots app_slots tx_bytes rx_bytes contexts cores));
+    check("SlotLines", fields!(SlotLines: app command stack info));
+    check("AppLine", fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq));
+    check("CommandLine", fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags));
+    check(
+        "StackLine",
+        fields!(StackLine: tx_head rx_tail state status error event_seq generation queue door_ack ctl_ack
+            command_done command_result),
+    );
+    check("InfoLine", fields!(InfoLine: local_addr remote_addr ports mss srtt_us rttvar_us cwnd retransmits tcp_state));
+    check("QueueWords", fields!(QueueWords: tail head armed));
+    assert!(TEXT.contains(&format!("Version {VERSION}.")));
+}
+
+/// `Accepted` is encoded, not mapped: find each field's bytes by setting it alone.
+#[test]
+fn the_accept_record_is_as_written() {
+    let zero = Accepted { slot: 0, generation: 0, remote_addr: 0, remote_port: 0 };
+    let records = [
+        Accepted { slot: u32::MAX, ..zero },
+        Accepted { generation: u32::MAX, ..zero },
+        Accepted { remote_addr: u32::MAX, ..zero },
+        Accepted { remote_port: u16::MAX, ..zero },
+    ];
+    let table = rows("Accepted");
+    assert_eq!(table.iter().map(|row| row[2]).collect::<Vec<_>>(), declared("Accepted"));
+    for (record, row) in records.iter().zip(&table) {
+        let bytes = record.to_bytes();
+        let start = bytes.iter().position(|&b| b != 0).unwrap();
+        let length = bytes.iter().filter(|&&b| b != 0).count();
+        assert_eq!((row[0].parse(), row[1].parse()), (Ok(start), Ok(length)), "{}", row[2]);
+        assert_eq!(Accepted::from_bytes(&bytes), *record);
+    }
+}
+
+#[test]
+fn the_parts_lie_where_the_table_says() {
+    let geometry = Geometry::DEFAULT;
+    let layout = Layout::new(geometry).unwrap();
+    let first = layout.slot(0).unwrap();
+    let actual = [
+        0,
+        layout.lines(first),
+        layout.door(0),
+        layout.event(0, 0),
+        layout.private(),
+        layout.tx(first),
+        layout.rx(first),
+        layout.total_bytes(),
+    ];
+    let written: Vec<usize> = rows("Parts").iter().map(|row| row[3].parse().unwrap()).collect();
+    assert_eq!(written, actual);
+    let sentence = "S = 16384, `app_slots` = 8192, T = R = 131072, C = 64, K = 1";
+    assert!(TEXT.contains(sentence));
+    assert_eq!(
+        geometry,
+        Geometry { slots: 16_384, app_slots: 8192, tx_bytes: 131_072, rx_bytes: 131_072, contexts: 64, cores: 1 }
+    );
+
+    // The formulas, for sizes whose pages do not come out even.
+    let page = |bytes: usize| bytes.next_multiple_of(4096);
+    let odd = Geometry { slots: 64, app_slots: 60, tx_bytes: 4096, rx_bytes: 8192, contexts: 3, cores: 2 };
+    let layout = Layout::new(odd).unwrap();
+    let (s, k, c) = (64, 2, 3);
+    let doors = page(4096 + 256 * s);
+    let events = doors + (k + 1) * page(256 + 4 * s);
+    let private = events + c * (k + 1) * page(256 + 12 * s);
+    let tx = page(private + 4096 + 128 * s);
+    let rx = tx + s * 4096;
+    assert_eq!(
+        [
+            layout.door(0),
+            layout.event(0, 0),
+            layout.private(),
+            layout.tx(first),
+            layout.rx(first),
+            layout.total_bytes()
+        ],
+        [doors, events, private, tx, rx, rx + s * 8192]
+    );
+    assert_eq!(layout.event(1, 2), events + 5 * page(256 + 12 * s));
+    let slot = layout.slot(9).unwrap();
+    assert_eq!(layout.lines(slot), 4096 + 9 * 256);
+    let queue = layout.event(1, 2);
+    assert_eq!(layout.entries(queue), queue + 256);
+    assert_eq!(layout.event_words(1, 2, slot), (queue + 256 + 4 * s + 36, queue + 256 + 8 * s + 36));
+}
