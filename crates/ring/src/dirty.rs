@@ -106,7 +106,8 @@ impl<'a, W: Word> DirtySet<'a, W> {
     /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private position.
     /// The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
     ///
-    /// A tail further ahead than the set is long is a lie: everything up to it is skipped.
+    /// A tail further ahead than the set is long is a lie: everything up to it is skipped. A writer that goes on lying
+    /// can keep the set from ever being empty, so a reader that serves others as well must limit each turn.
     #[inline]
     pub fn pop(&self, head: &mut u32) -> Option<u32> {
         let tail = self.tail.load(Ordering::Acquire);

@@ -1,0 +1,163 @@
+//! The registration socket: what honest peers exchange, and what dishonest ones send.
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+};
+use std::io::{ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use towpath_ring::Geometry;
+use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, recv_request, send_reply, send_request};
+use towpath_ring::layout::VERSION;
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// Something to pass, whose other end tells when every copy is closed.
+fn passed() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
+}
+
+/// True once all copies of the pipe's write end are closed.
+fn all_closed(read_end: &OwnedFd) -> bool {
+    let mut poll = [rustix::event::PollFd::new(read_end, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut poll, Some(&rustix::event::Timespec::default())).unwrap();
+    poll[0].revents().contains(rustix::event::PollFlags::HUP)
+}
+
+/// Sends any bytes and descriptors.
+fn send_raw(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+#[test]
+fn requests_arrive_with_their_descriptors() {
+    let (app, service) = pair();
+    let (read_end, write_end) = passed();
+    let requests = [
+        Request::Hello { version: VERSION, join: 0x0123_4567_89ab_cdef },
+        Request::Attach { slot: 7, generation: 9 },
+        Request::Reserve { slot: 8 },
+        Request::Context,
+        Request::DropContext { context: 63 },
+    ];
+    for request in requests {
+        let fds = vec![write_end.as_fd(); request.descriptors()];
+        send_request(app.as_fd(), &request, &fds).unwrap();
+        let (got, got_fds) = recv_request(service.as_fd()).unwrap().unwrap();
+        assert_eq!(got, request);
+        assert_eq!(got_fds.len(), fds.len());
+        for fd in &got_fds {
+            let flags = rustix::io::fcntl_getfd(fd).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
+    }
+    drop(write_end);
+    assert!(all_closed(&read_end), "a received descriptor was not closed");
+    drop(app);
+    assert!(recv_request(service.as_fd()).unwrap().is_none());
+}
+
+#[test]
+fn replies_arrive_with_their_descriptors() {
+    let (app, service) = pair();
+    let (_read_end, write_end) = passed();
+    let geometry = Geometry { cores: Geometry::MAX_CORES, ..Geometry::DEFAULT };
+    let replies =
+        [Reply::Welcome { geometry, token: u64::MAX - 1 }, Reply::Context { context: 5 }, Reply::Refused { errno: 23 }];
+    for reply in replies {
+        let fds = vec![write_end.as_fd(); reply.descriptors()];
+        send_reply(service.as_fd(), &reply, &fds).unwrap();
+        let (got, got_fds) = recv_reply(app.as_fd()).unwrap();
+        assert_eq!((got, got_fds.len()), (reply, fds.len()));
+    }
+    drop(service);
+    assert_eq!(recv_reply(app.as_fd()).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_wrong_number_of_descriptors_is_not_sent() {
+    let (app, service) = pair();
+    let error = send_request(app.as_fd(), &Request::Attach { slot: 0, generation: 1 }, &[]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let error = send_reply(service.as_fd(), &Reply::Refused { errno: 1 }, &[app.as_fd()]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_dead_peer_is_an_error_and_no_signal() {
+    let (app, service) = pair();
+    drop(service);
+    assert_eq!(send_request(app.as_fd(), &Request::Context, &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn bad_packets_are_refused_and_their_descriptors_closed() {
+    let attach = Request::Attach { slot: 1, generation: 1 }.encode();
+    let hello = Request::Hello { version: VERSION, join: 0 }.encode();
+    let mut other_version = attach;
+    other_version[0] ^= 0xff;
+    let welcome = Reply::Welcome { geometry: Geometry::DEFAULT, token: 1 }.encode();
+    let long = [attach.as_slice(), &[0]].concat();
+    let cases: [(&str, &[u8], usize); 9] = [
+        ("cut short", &attach[..MESSAGE_BYTES - 1], 1),
+        ("one byte", &[1], 1),
+        ("too long", &long, 1),
+        ("no descriptor", &attach, 0),
+        ("two descriptors", &attach, 2),
+        ("more descriptors than any message has", &attach, 60),
+        ("descriptors where none belong", &hello, 1),
+        ("another version", &other_version, 1),
+        ("a reply instead", &welcome, 3),
+    ];
+    let (app, service) = pair();
+    for (what, bytes, descriptors) in cases {
+        let (read_end, write_end) = passed();
+        send_raw(&app, bytes, &vec![write_end.as_fd(); descriptors]);
+        assert_eq!(recv_request(service.as_fd()).unwrap_err().kind(), ErrorKind::InvalidData, "{what}");
+        drop(write_end);
+        assert!(all_closed(&read_end), "{what}: a descriptor was kept");
+    }
+    // The socket is still good.
+    send_request(app.as_fd(), &Request::Context, &[]).unwrap();
+    assert_eq!(recv_request(service.as_fd()).unwrap().unwrap().0, Request::Context);
+}
+
+#[test]
+fn other_versions_are_told_apart() {
+    let (app, service) = pair();
+    let stranger = Request::Hello { version: VERSION + 1, join: 0 };
+    send_request(app.as_fd(), &stranger, &[]).unwrap();
+    assert_eq!(recv_request(service.as_fd()).unwrap().unwrap().0, stranger);
+    let mut refusal = Reply::Refused { errno: 71 }.encode();
+    refusal[0] ^= 0xff;
+    assert_eq!(Reply::decode(&refusal).unwrap(), Reply::Refused { errno: 71 });
+}
+
+proptest! {
+    /// Any bytes are read or refused; what is read encodes to the same fields again.
+    #[test]
+    fn any_packet_is_read_or_refused(bytes in prop::array::uniform32(any::<u16>()), kind in 0u32..110, known: bool) {
+        let mut packet = [0; MESSAGE_BYTES];
+        for (two, value) in packet.chunks_mut(2).zip(bytes) {
+            two.copy_from_slice(&value.to_ne_bytes());
+        }
+        if known {
+            packet[..4].copy_from_slice(&VERSION.to_ne_bytes());
+            packet[4..8].copy_from_slice(&kind.to_ne_bytes());
+        }
+        if let Ok(request) = Request::decode(&packet) {
+            prop_assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        }
+        if let Ok(reply) = Reply::decode(&packet) {
+            prop_assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
+            reply.descriptors();
+        }
+    }
+}
