@@ -1,6 +1,10 @@
 //! Packet I/O behind one trait: an in-memory loopback and AF_XDP with steering. Knows frames, not TCP.
 
+mod interface;
+mod mapping;
 pub mod memory;
+pub mod steer;
+pub mod xsk;
 
 use std::os::fd::BorrowedFd;
 pub use towpath_wire::offload::{RxChecksum, TxOffload};

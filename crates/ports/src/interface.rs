@@ -1,0 +1,183 @@
+//! What the kernel says about a network interface. By ioctl and netlink, not from /sys, which shows the namespace that it
+//! was mounted in and not the thread's.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const ETHTOOL_GDRVINFO: u32 = 3;
+/// `IFLA_XDP`, and within it `IFLA_XDP_PROG_ID` (linux/if_link.h).
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_PROG_ID: u16 = 4;
+/// The kind of an attribute without its "nested" and "network byte order" bits.
+const NLA_TYPE_MASK: u16 = 0x3fff;
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    version: [u8; 32],
+    firmware: [u8; 32],
+    bus: [u8; 32],
+    rest: [u8; 64],
+}
+
+/// A network interface of the calling thread's namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub name: String,
+    pub index: u32,
+    pub mtu_bytes: u32,
+    /// Frames may come from this host's own kernel with unfinished checksums: veth, tun, bridge; and virtio, whose host may
+    /// do the same.
+    pub is_virtual: bool,
+}
+
+impl Interface {
+    /// `None`: there is no interface of this name.
+    pub fn find(name: &str) -> io::Result<Option<Self>> {
+        let Ok(c_name) = CString::new(name) else { return Ok(None) };
+        if c_name.as_bytes().len() >= libc::IFNAMSIZ {
+            return Ok(None);
+        }
+        // SAFETY: a valid C string, only read.
+        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        if index == 0 {
+            return Ok(None);
+        }
+        let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+        let mut request = request(&c_name);
+        ioctl(&socket, libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU has filled this member.
+        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+        let is_virtual =
+            driver(&socket, &c_name).is_none_or(|info| info.bus[0] == 0 || info.driver.starts_with(b"virtio"));
+        Ok(Some(Self { name: name.into(), index, mtu_bytes: mtu.max(0) as u32, is_virtual }))
+    }
+
+    /// The id of the XDP program that is attached to it.
+    pub fn xdp_program(&self) -> io::Result<Option<u32>> {
+        let answer = link_message(self.index)?;
+        let attributes = answer.get(size_of::<libc::nlmsghdr>() + size_of::<libc::ifinfomsg>()..).unwrap_or(&[]);
+        let id = attribute(attributes, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_PROG_ID));
+        Ok(id.and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes).filter(|&id| id != 0))
+    }
+}
+
+fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let fd = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that is ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A request about the interface `name`, which is shorter than IFNAMSIZ.
+fn request(name: &CString) -> libc::ifreq {
+    // SAFETY: plain data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
+        *to = *from as libc::c_char;
+    }
+    request
+}
+
+fn ioctl(socket: &OwnedFd, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: `request` is a whole ifreq; the requests used here write no further than it or than what it points to.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, std::ptr::from_mut(request)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn driver(socket: &OwnedFd, name: &CString) -> Option<DriverInfo> {
+    const { assert!(size_of::<DriverInfo>() == 196) };
+    let mut info = DriverInfo {
+        command: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        version: [0; 32],
+        firmware: [0; 32],
+        bus: [0; 32],
+        rest: [0; 64],
+    };
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut info).cast();
+    ioctl(socket, libc::SIOCETHTOOL, &mut request).ok()?;
+    Some(info)
+}
+
+/// RTM_GETLINK for one interface: the whole answer.
+fn link_message(index: u32) -> io::Result<Vec<u8>> {
+    let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+    let length = (size_of::<libc::nlmsghdr>() + size_of::<libc::ifinfomsg>()) as u32;
+    let mut ask = Vec::with_capacity(length as usize);
+    // struct nlmsghdr: length, type, flags, sequence, port.
+    ask.extend(length.to_ne_bytes());
+    ask.extend(libc::RTM_GETLINK.to_ne_bytes());
+    ask.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    ask.extend([0; 8]);
+    // struct ifinfomsg: family and padding, type, index, flags, change.
+    ask.extend([0; 4]);
+    ask.extend(index.to_ne_bytes());
+    ask.extend([0; 8]);
+    // SAFETY: `ask` is valid for its length; a netlink socket without an address sends to the kernel.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), ask.as_ptr().cast(), ask.len(), 0) };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut answer = vec![0; 64 * 1024];
+    // SAFETY: `answer` is valid for writes of its length.
+    let got = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    answer.truncate(got as usize);
+    Ok(answer)
+}
+
+/// The body of the first attribute of a kind.
+fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    while let [a, b, c, d, ..] = *attributes {
+        let len = usize::from(u16::from_ne_bytes([a, b]));
+        let body = attributes.get(4..len)?;
+        if u16::from_ne_bytes([c, d]) & NLA_TYPE_MASK == kind {
+            return Some(body);
+        }
+        attributes = attributes.get(len.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found() {
+        let lo = Interface::find("lo").unwrap().unwrap();
+        assert!(lo.index > 0 && lo.mtu_bytes >= 576 && lo.is_virtual, "{lo:?}");
+        assert_eq!(lo.xdp_program().unwrap(), None);
+    }
+
+    #[test]
+    fn absent_and_impossible_names() {
+        for name in ["wr-none", "", "a\0b", "a-name-longer-than-the-kernel-takes"] {
+            assert!(Interface::find(name).unwrap().is_none(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_read_within_bounds() {
+        let bytes = [5, 0, 1, 0, 0xaa, 0, 0, 0, 8, 0, 2, 0x80, 1, 2, 3, 4];
+        assert_eq!(attribute(&bytes, 1), Some(&[0xaa][..]));
+        assert_eq!(attribute(&bytes, 2), Some(&[1, 2, 3, 4][..]));
+        assert_eq!(attribute(&bytes, 3), None);
+        for end in 0..bytes.len() {
+            attribute(&bytes[..end], 2);
+        }
+        assert_eq!(attribute(&[0; 8], 1), None, "a length of 0 does not loop");
+    }
+}

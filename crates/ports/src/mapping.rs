@@ -1,0 +1,193 @@
+//! Shared memory with the kernel: a mapping that is unmapped on drop, and the four AF_XDP rings.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The smaller huge page of x86-64, and of arm64 with pages of 4 KiB.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A memory mapping of our own.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone, and memory mappings belong to the process, not to a thread.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory, in huge pages if it fills such and there are any.
+    pub fn anonymous(bytes: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // munmap wants whole huge pages.
+        if bytes.is_multiple_of(HUGE_PAGE_BYTES)
+            && let Ok(mapping) = Self::map(bytes, flags | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB, -1, 0)
+        {
+            return Ok(mapping);
+        }
+        Self::map(bytes, flags | libc::MAP_POPULATE, -1, 0)
+    }
+
+    /// A part of what `fd` offers, shared.
+    pub fn shared(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
+        Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
+    fn map(bytes: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match NonNull::new(start.cast()) {
+            Some(start) => Ok(Self { start, bytes }),
+            None => Err(io::Error::other("mmap returned address 0")),
+        }
+    }
+
+    /// The address of the first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and bytes are those of a mapping that we made; nobody has a pointer into it who outlives this value.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Where a ring's parts are in its mapping, in bytes (`xdp_ring_offset`).
+#[derive(Clone, Copy)]
+pub(crate) struct RingOffsets {
+    pub producer: u64,
+    pub consumer: u64,
+    pub flags: u64,
+    pub entries: u64,
+}
+
+impl From<libc::xdp_ring_offset> for RingOffsets {
+    fn from(o: libc::xdp_ring_offset) -> Self {
+        Self { producer: o.producer, consumer: o.consumer, flags: o.flags, entries: o.desc }
+    }
+}
+
+/// One single-producer single-consumer ring; the kernel is at the other side. Entries are plain data.
+pub(crate) struct Ring<T> {
+    memory: Mapping,
+    offsets: RingOffsets,
+    size: u32,
+    /// Our copy of the producer's position: newer than shared (we produce) or older (we consume).
+    produced: u32,
+    /// The same of the consumer's.
+    consumed: u32,
+    entries: PhantomData<T>,
+}
+
+impl<T: Copy + Send> Ring<T> {
+    /// Maps a ring of `size` entries (a power of two).
+    pub fn map(fd: BorrowedFd<'_>, size: u32, offsets: RingOffsets, page_offset: libc::off_t) -> io::Result<Self> {
+        let bytes = offsets.entries + u64::from(size) * size_of::<T>() as u64;
+        let word_end = offsets.producer.max(offsets.consumer).max(offsets.flags) + 4;
+        let aligned = [offsets.producer, offsets.consumer, offsets.flags].iter().all(|o| o % 4 == 0)
+            && offsets.entries.is_multiple_of(align_of::<T>() as u64);
+        if !aligned || !size.is_power_of_two() {
+            return Err(io::Error::other("the kernel's ring layout is not aligned"));
+        }
+        let memory = Mapping::shared(fd, bytes.max(word_end) as usize, page_offset)?;
+        Ok(Self { memory, offsets, size, produced: 0, consumed: 0, entries: PhantomData })
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: `map` has checked that the word lies in the mapping and is aligned; the kernel, too, accesses it only
+        // atomically; the reference lives no longer than the mapping.
+        unsafe { &*self.memory.start().as_ptr().add(offset as usize).cast::<AtomicU32>() }
+    }
+
+    fn entry(&self, position: u32) -> *mut T {
+        let index = (position & (self.size - 1)) as usize;
+        // SAFETY: index < size, and `map` mapped `size` entries from this offset.
+        unsafe { self.memory.start().as_ptr().add(self.offsets.entries as usize).cast::<T>().add(index) }
+    }
+
+    /// The kernel has to be called to go on (XDP_USE_NEED_WAKEUP).
+    #[inline]
+    pub fn needs_wakeup(&self) -> bool {
+        self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    /// As consumer: entries to be read.
+    #[inline]
+    pub fn readable(&mut self) -> u32 {
+        if self.produced == self.consumed {
+            self.produced = self.word(self.offsets.producer).load(Ordering::Acquire);
+        }
+        // The kernel never has more than `size` in there; if it claims so, do not follow it.
+        self.produced.wrapping_sub(self.consumed).min(self.size)
+    }
+
+    /// As consumer: the next entry, of [`Ring::readable`] ones. Give them back with [`Ring::give_back`].
+    #[inline]
+    pub fn next(&mut self) -> Option<T> {
+        if self.readable() == 0 {
+            return None;
+        }
+        // SAFETY: the acquire load of the producer's position orders the kernel's write of this entry before this read, and
+        // the kernel does not write it again before `give_back`. Every bit pattern is a T (u64 or xdp_desc).
+        let entry = unsafe { self.entry(self.consumed).read() };
+        self.consumed = self.consumed.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// As consumer: the kernel may overwrite all entries that [`Ring::next`] has returned.
+    #[inline]
+    pub fn give_back(&mut self) {
+        self.word(self.offsets.consumer).store(self.consumed, Ordering::Release);
+    }
+
+    /// As producer: whether [`Ring::push`] has room.
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        self.unconsumed() < self.size || self.waiting() < self.size
+    }
+
+    /// As producer: adds an entry; false = full. Visible to the kernel after [`Ring::publish`].
+    #[inline]
+    pub fn push(&mut self, entry: T) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        // SAFETY: the acquire load of the consumer's position says that the kernel has read the old entry.
+        unsafe { self.entry(self.produced).write(entry) };
+        self.produced = self.produced.wrapping_add(1);
+        true
+    }
+
+    /// As producer: entries that the kernel had not taken when last asked.
+    fn unconsumed(&self) -> u32 {
+        self.produced.wrapping_sub(self.consumed)
+    }
+
+    /// As producer: shows the kernel what was pushed.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.word(self.offsets.producer).store(self.produced, Ordering::Release);
+    }
+
+    /// As producer: entries that the kernel has not taken yet.
+    #[inline]
+    pub fn waiting(&mut self) -> u32 {
+        self.consumed = self.word(self.offsets.consumer).load(Ordering::Acquire);
+        self.unconsumed()
+    }
+}

@@ -1,0 +1,188 @@
+//! Two network namespaces joined by a veth pair, deleted on drop; and a raw sender.
+
+use std::fs::File;
+use std::io::{self, Error};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The kernel's side.
+pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// The side with the steering program: two addresses.
+pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub const OURS_TOO: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
+pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
+pub const PEER_IF: &str = "wrva";
+pub const OUR_IF: &str = "wrvb";
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+pub struct Network {
+    pub peer: String,
+    pub ours: String,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Network {
+    pub fn new() -> Self {
+        // SAFETY: no memory is involved.
+        let root = unsafe { libc::geteuid() } == 0;
+        assert!(
+            root,
+            "this test makes network namespaces and needs root: sudo -E env PATH=\"$PATH\" cargo test -p towpath-ports"
+        );
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = format!("wr-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let network = Self { peer: format!("{name}a"), ours: format!("{name}b"), _turn: turn };
+        let (a, b) = (&network.peer, &network.ours);
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!(
+            "-n {a} link add {PEER_IF} address 02:00:00:00:00:0a type veth peer name {OUR_IF} address 02:00:00:00:00:0b netns {b}"
+        ));
+        for (namespace, interface, addresses) in [(a, PEER_IF, &[PEER][..]), (b, OUR_IF, &[OURS, OURS_TOO])] {
+            for address in addresses {
+                ip(&format!("-n {namespace} address add {address}/24 dev {interface}"));
+            }
+            ip(&format!("-n {namespace} link set lo up"));
+            ip(&format!("-n {namespace} link set {interface} up"));
+        }
+        network
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in [&self.peer, &self.ours] {
+            let _ = Command::new("ip").args(["netns", "delete", namespace]).status();
+        }
+    }
+}
+
+pub fn ip(arguments: &str) -> String {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    let output = output.expect("the command `ip` runs (apt-get install iproute2)");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into()
+}
+
+/// Runs `f` in a thread of its own that has entered the namespace.
+pub fn within<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
+    let path = format!("/run/netns/{namespace}");
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter(&path);
+            f()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// As [`within`], but goes on meanwhile.
+pub fn start_within<T: Send + 'static>(
+    namespace: &str,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
+    let path = format!("/run/netns/{namespace}");
+    std::thread::spawn(move || {
+        enter(&path);
+        f()
+    })
+}
+
+pub fn enter(path: &str) {
+    let file = File::open(path).expect("the namespace exists");
+    // SAFETY: a valid descriptor; only this thread changes its namespace.
+    let result = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+    assert_eq!(result, 0, "setns: {}", Error::last_os_error());
+}
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A raw Ethernet socket on an interface of the thread's namespace, non-blocking; receives `ethertype` only (0 = nothing).
+pub struct Raw(OwnedFd);
+
+impl Raw {
+    pub fn open(interface: &str, ethertype: u16) -> Self {
+        let protocol = ethertype.to_be();
+        // SAFETY: no memory is involved; the descriptor is new.
+        let socket = unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
+            OwnedFd::from_raw_fd(check(fd.into()).expect("AF_PACKET socket") as i32)
+        };
+        let size: libc::c_int = 64 << 20;
+        let name = std::ffi::CString::new(interface).expect("a name");
+        // SAFETY: whole structures, only read by the kernel.
+        unsafe {
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = protocol;
+            address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+            let length = size_of::<libc::sockaddr_ll>() as u32;
+            let fd = socket.as_raw_fd();
+            check(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const size).cast(), 4).into())
+                .expect("receive buffer");
+            check(libc::bind(fd, (&raw const address).cast(), length).into()).expect("bind");
+        }
+        Self(socket)
+    }
+
+    pub fn send(&self, frame: &[u8]) {
+        // SAFETY: valid for reads of its length.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(check(sent as i64).expect("send"), frame.len() as i64);
+    }
+
+    pub fn receive(&self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; 70_000];
+        // SAFETY: valid for writes of its length.
+        let got = unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        bytes.truncate(check(got as i64).ok()? as usize);
+        Some(bytes)
+    }
+}
+
+/// ICMP echo from the thread's namespace: whether an answer came within a second.
+pub fn ping(to: Ipv4Addr) -> bool {
+    // SAFETY: no memory is involved; the descriptor is new.
+    let socket = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_ICMP);
+        std::net::UdpSocket::from_raw_fd(check(fd.into()).expect("ICMP socket") as i32)
+    };
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(1))).expect("timeout");
+    let mut request = [8, 0, 0, 0, 0x77, 0x72, 0, 1];
+    let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &request));
+    request[2..4].copy_from_slice(&sum);
+    socket.send_to(&request, SocketAddrV4::new(to, 0)).expect("send");
+    let mut answer = [0; 100];
+    while let Ok((len, from)) = socket.recv_from(&mut answer) {
+        // The IPv4 header comes along.
+        if from.ip() == to && answer[..len].get(20) == Some(&0) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the interface of the thread's namespace has TCP segmentation offload switched on.
+pub fn tso(interface: &str) -> bool {
+    const ETHTOOL_GTSO: u32 = 0x1e;
+    let mut value = [ETHTOOL_GTSO, 0];
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
+    // SAFETY: a zeroed ifreq is valid; the kernel writes 8 bytes to `value` (struct ethtool_value).
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(interface.as_bytes()) {
+            *to = *from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request).into()).expect("ETHTOOL_GTSO");
+    }
+    value[1] != 0
+}

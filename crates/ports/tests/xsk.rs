@@ -1,0 +1,445 @@
+//! AF_XDP and steering between two network namespaces: what is ours comes to us, all else stays with the kernel, and
+//! nothing remains when we go. Needs root.
+#![allow(clippy::unwrap_used)]
+
+mod network;
+
+use network::*;
+use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use towpath_ports::steer::{SteerError, SteerMode, Steering};
+use towpath_ports::xsk::{XskConfig, XskError, XskPort};
+use towpath_ports::{Port, RxFrame, TxOffload};
+use towpath_wire::{Header, Options, Segment, checksum_ok, emit, fill_checksum, flags, parse};
+
+const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+const TICK: Duration = Duration::from_millis(100);
+
+/// A namespace's interface with the steering program and a port on queue 0.
+fn open(network: &Network) -> (Steering, XskPort) {
+    within(&network.ours, || {
+        let mut steering = Steering::attach(OUR_IF).unwrap();
+        assert_eq!(steering.mode(), SteerMode::Driver);
+        let port = XskPort::open(OUR_IF, 0, XskConfig::default()).unwrap();
+        steering.bind(0, &port).unwrap();
+        (steering, port)
+    })
+}
+
+/// Connects from the peer's kernel.
+fn connect(network: &Network, to: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    within(&network.peer, || TcpStream::connect_timeout(&SocketAddr::from((to, port)), TICK))
+}
+
+fn refused(network: &Network, to: Ipv4Addr, port: u16) -> bool {
+    matches!(connect(network, to, port), Err(e) if e.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn silent(network: &Network, to: Ipv4Addr, port: u16) -> bool {
+    matches!(connect(network, to, port), Err(e) if e.kind() == ErrorKind::TimedOut)
+}
+
+/// Waits by the descriptor, as an engine does.
+fn wait(port: &mut XskPort, time: Duration) -> bool {
+    if port.pending() {
+        return true;
+    }
+    let fd = port.wait_fd().unwrap().as_raw_fd();
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one whole pollfd.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, time.as_millis() as i32) };
+    ready > 0 && port.pending()
+}
+
+/// The next segment, with its payload; its checksum has been seen to be acceptable.
+fn receive(port: &mut XskPort, time: Duration) -> Option<(Segment, Vec<u8>)> {
+    wait(port, time).then(|| {
+        let mut frames = Vec::new();
+        port.receive(&mut frames, 1);
+        let bytes = port.bytes(&frames[0]).to_vec();
+        port.release(&frames);
+        let segment = parse(&bytes).unwrap();
+        assert!(checksum_ok(&bytes, &segment, frames[0].checksum));
+        (segment, bytes[segment.payload_offset as usize..][..segment.payload_len as usize].to_vec())
+    })
+}
+
+fn drain(port: &mut XskPort) -> usize {
+    let mut count = 0;
+    while receive(port, Duration::from_millis(1)).is_some() {
+        count += 1;
+    }
+    count
+}
+
+fn header(seq: u32, ack: u32, flags: u8) -> Header {
+    Header {
+        source_mac: OUR_MAC,
+        destination_mac: PEER_MAC,
+        source: OURS,
+        destination: PEER,
+        source_port: 9000,
+        destination_port: 0,
+        seq,
+        ack,
+        flags,
+        window: 60_000,
+        ident: 0,
+        tos: 0,
+        options: Options::default(),
+    }
+}
+
+fn send(port: &mut XskPort, header: &Header, payload: &[u8]) {
+    let out = port.reserve().unwrap();
+    let at = emit(header, payload.len(), out).unwrap();
+    out[at..at + payload.len()].copy_from_slice(payload);
+    fill_checksum(&mut out[..at + payload.len()]);
+    port.commit(at + payload.len(), TxOffload::default());
+    port.flush();
+}
+
+/// A segment from the peer, made by hand.
+fn peer_frame(source_port: u16, destination: SocketAddrV4, seq: u32) -> Vec<u8> {
+    let header = Header {
+        source_mac: PEER_MAC,
+        destination_mac: OUR_MAC,
+        source: PEER,
+        destination: *destination.ip(),
+        source_port,
+        destination_port: destination.port(),
+        ..header(seq, 0, flags::SYN)
+    };
+    let mut frame = vec![0; 54];
+    emit(&header, 0, &mut frame).unwrap();
+    fill_checksum(&mut frame);
+    frame
+}
+
+#[test]
+fn listening_ports_are_ours_and_all_else_is_the_kernels() {
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    assert_eq!(port.capabilities().mtu_bytes, 1500);
+    assert!(refused(&network, OURS, 9000), "nothing is steered yet");
+
+    steering.steer_listener(OURS, 9000, true).unwrap();
+    steering.steer_listener(OURS, 9000, true).unwrap();
+    steering.steer_listener(ANY, 9001, true).unwrap();
+    assert!(silent(&network, OURS, 9000), "the kernel neither answers nor resets");
+    let (syn, _) = receive(&mut port, TICK).unwrap();
+    assert_eq!((syn.flags, syn.source, syn.destination), (flags::SYN, PEER, OURS));
+    assert_eq!((syn.destination_port, syn.source_mac, syn.options.mss), (9000, PEER_MAC, Some(1460)));
+    assert!(refused(&network, OURS_TOO, 9000), "another address");
+    drain(&mut port);
+    assert!(silent(&network, OURS, 9001) && silent(&network, OURS_TOO, 9001), "any address");
+    assert!(drain(&mut port) >= 2);
+
+    // The kernel's: ARP, ICMP, a closed port, a server.
+    ip(&format!("-n {} neighbour flush dev {PEER_IF}", network.peer));
+    assert!(within(&network.peer, || ping(OURS)));
+    let neighbours = ip(&format!("-n {} neighbour show dev {PEER_IF}", network.peer));
+    assert!(neighbours.contains("02:00:00:00:00:0b"), "{neighbours}");
+    assert!(refused(&network, OURS, 2222));
+    let server = within(&network.ours, || TcpListener::bind((OURS, 2223)).unwrap());
+    connect(&network, OURS, 2223).unwrap().write_all(b"hi").unwrap();
+    let mut got = [0; 2];
+    server.accept().unwrap().0.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"hi");
+    assert!(receive(&mut port, TICK).is_none(), "none of that came here");
+    let stats = steering.stats().unwrap();
+    assert!(stats.steered >= 3 && stats.passed >= 8, "{stats:?}");
+
+    steering.steer_listener(OURS, 9000, false).unwrap();
+    steering.steer_listener(OURS, 9000, false).unwrap();
+    assert!(refused(&network, OURS, 9000), "no longer steered");
+}
+
+#[test]
+fn flows_are_steered_exactly() {
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    let local = SocketAddrV4::new(OURS, 40_000);
+    steering.steer_flow(local, SocketAddrV4::new(PEER, 5555), true).unwrap();
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    raw.send(&peer_frame(5555, local, 1));
+    assert_eq!(receive(&mut port, TICK).unwrap().0.seq, 1);
+    raw.send(&peer_frame(5556, local, 2)); // another remote port
+    raw.send(&peer_frame(5555, SocketAddrV4::new(OURS, 40_001), 3)); // another local port
+    raw.send(&peer_frame(5555, SocketAddrV4::new(OURS_TOO, 40_000), 4)); // another local address
+    let mut fragment = peer_frame(5555, local, 5);
+    fragment[20] = 0x20;
+    raw.send(&fragment);
+    let mut udp = peer_frame(5555, local, 6);
+    udp[23] = 17;
+    raw.send(&udp);
+    raw.send(&peer_frame(5555, local, 7)[..36]); // ports cut off
+    raw.send(&peer_frame(5555, local, 8));
+    assert_eq!(receive(&mut port, TICK).unwrap().0.seq, 8, "nothing else in between");
+
+    // IPv4 options do not hide a segment.
+    let plain = peer_frame(5555, local, 9);
+    let mut options = [&plain[..34], &[1, 1, 1, 0], &plain[34..]].concat();
+    options[14] = 0x46;
+    options[17] += 4;
+    options[24..26].fill(0);
+    let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &options[14..38]));
+    options[24..26].copy_from_slice(&sum);
+    raw.send(&options);
+    assert_eq!(receive(&mut port, TICK).unwrap().0.seq, 9);
+
+    steering.steer_flow(local, SocketAddrV4::new(PEER, 5555), false).unwrap();
+    raw.send(&peer_frame(5555, local, 10));
+    assert!(receive(&mut port, TICK).is_none());
+}
+
+#[test]
+fn a_kernel_connection_is_served_from_here() {
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    steering.steer_listener(ANY, 9000, true).unwrap();
+    let text: Vec<u8> = (0..5000u32).map(|i| (i * 7) as u8).collect();
+    let sent = text.clone();
+    let peer = start_within(&network.peer, move || {
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((OURS, 9000)), Duration::from_secs(2)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(&sent).unwrap();
+        let mut back = vec![0; sent.len()];
+        stream.read_exact(&mut back).unwrap();
+        back
+    });
+    let (syn, _) = receive(&mut port, Duration::from_secs(1)).unwrap();
+    let to_peer = |seq, ack, flags| Header { destination_port: syn.source_port, ..header(seq, ack, flags) };
+    let (mut next, mut ours) = (syn.seq.wrapping_add(1), 1001u32);
+    let syn_ack = Header {
+        options: Options { mss: Some(1460), ..Options::default() },
+        ..to_peer(1000, next, flags::SYN | flags::ACK)
+    };
+    send(&mut port, &syn_ack, &[]);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while ours < 1001 + text.len() as u32 && Instant::now() < deadline {
+        let Some((segment, payload)) = receive(&mut port, TICK) else { continue };
+        if segment.source_port == syn.source_port && segment.seq == next && !payload.is_empty() {
+            next = next.wrapping_add(payload.len() as u32);
+            send(&mut port, &to_peer(ours, next, flags::ACK | flags::PSH), &payload);
+            ours += payload.len() as u32;
+        }
+    }
+    assert_eq!(peer.join().unwrap(), text);
+    let counters = port.counters();
+    assert!(counters.tx_frames >= 5 && counters.rx_frames >= 6, "{counters:?}");
+    assert_eq!((counters.rx_dropped, counters.tx_dropped), (0, 0));
+}
+
+#[test]
+fn many_frames_leave_in_order_and_buffers_come_back() {
+    const ETHERTYPE: u16 = 0x88b5; // for local experiments (IEEE 802)
+    const COUNT: u32 = 20_000;
+    let network = Network::new();
+    let (_steering, mut port) = open(&network);
+    let raw = within(&network.peer, || Raw::open(PEER_IF, ETHERTYPE));
+    let mut frame = [0u8; 200];
+    frame[..6].copy_from_slice(&PEER_MAC);
+    frame[6..12].copy_from_slice(&OUR_MAC);
+    frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
+    let (mut sent, mut got, mut refusals) = (0u32, 0u32, 0);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while got < COUNT && Instant::now() < deadline {
+        while sent < COUNT {
+            let Some(out) = port.reserve() else {
+                refusals += 1;
+                break;
+            };
+            frame[14..18].copy_from_slice(&sent.to_be_bytes());
+            out[..frame.len()].copy_from_slice(&frame);
+            port.commit(frame.len(), TxOffload::default());
+            sent += 1;
+        }
+        port.flush();
+        while let Some(bytes) = raw.receive() {
+            assert_eq!(bytes[14..18], got.to_be_bytes(), "in order");
+            got += 1;
+        }
+    }
+    assert_eq!(got, COUNT, "of {sent} sent; {:?}", port.counters());
+    assert!(refusals > 0, "the buffers ran out, or the test sends too little at a time");
+    assert_eq!((port.counters().tx_frames, port.counters().tx_dropped), (COUNT.into(), 0));
+}
+
+#[test]
+fn what_is_not_read_is_counted_and_what_is_held_stays() {
+    const COUNT: u32 = 6000;
+    let network = Network::new();
+    let (mut steering, mut port) = open(&network);
+    steering.steer_listener(ANY, 9000, true).unwrap();
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    let to = SocketAddrV4::new(OURS, 9000);
+    for seq in 0..COUNT {
+        raw.send(&peer_frame(1234, to, seq));
+    }
+    let mut held: Vec<RxFrame> = Vec::new();
+    port.receive(&mut held, 10_000);
+    assert_eq!(held.len(), 2048);
+    assert_eq!(port.counters().rx_dropped, u64::from(COUNT) - 2048);
+    raw.send(&peer_frame(1234, to, 7_000_000));
+    assert!(!wait(&mut port, TICK), "no free frame to receive into");
+    for (n, frame) in held.iter().enumerate() {
+        assert_eq!(parse(port.bytes(frame)).unwrap().seq, n as u32);
+    }
+    port.release(&held);
+    for round in 0..5 {
+        for seq in 0..1000 {
+            raw.send(&peer_frame(1234, to, round * 1000 + seq));
+        }
+        let mut frames = Vec::new();
+        port.receive(&mut frames, 10_000);
+        assert_eq!(frames.len(), 1000, "round {round}");
+        for (n, frame) in frames.iter().enumerate() {
+            assert_eq!(parse(port.bytes(frame)).unwrap().seq, round * 1000 + n as u32);
+        }
+        port.release(&frames);
+    }
+}
+
+#[test]
+fn dropping_leaves_the_interface_as_it_was() {
+    let network = Network::new();
+    let look = || {
+        let tso = [(&network.peer, PEER_IF), (&network.ours, OUR_IF)].map(|(ns, name)| within(ns, || tso(name)));
+        let links = [&network.peer, &network.ours].map(|ns| ip(&format!("-n {ns} -d link show")));
+        (links, tso)
+    };
+    let before = look();
+    let (mut steering, port) = open(&network);
+    steering.steer_listener(ANY, 9000, true).unwrap();
+    assert!(look().0[1].contains("xdp"), "attached");
+    drop(port);
+    assert!(silent(&network, OURS, 9000), "without a socket, ours is dropped and not reset");
+    assert!(refused(&network, OURS, 9002));
+    drop(steering);
+    // A veth's operational state takes up to a second to come back (the kernel's linkwatch).
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while look() != before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(look(), before);
+    assert!(refused(&network, OURS, 9000));
+    open(&network); // and again
+}
+
+#[test]
+fn killing_the_process_leaves_nothing() {
+    let network = Network::new();
+    let mut holder = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "holder", "--ignored", "--nocapture"])
+        .env("WR_NAMESPACE", &network.ours)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = io::BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("steering 9000")), "the holder attaches");
+    assert!(silent(&network, OURS, 9000));
+    holder.kill().unwrap(); // SIGKILL
+    holder.wait().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while !refused(&network, OURS, 9000) {
+        assert!(Instant::now() < deadline, "still steered");
+    }
+    assert!(!ip(&format!("-n {} -d link show", network.ours)).contains("xdp"));
+}
+
+#[test]
+#[ignore = "the process that killing_the_process_leaves_nothing starts and kills"]
+fn holder() {
+    let namespace = std::env::var("WR_NAMESPACE").expect("started by another test");
+    enter(&format!("/run/netns/{namespace}"));
+    let mut steering = Steering::attach(OUR_IF).unwrap();
+    steering.steer_listener(ANY, 9000, true).unwrap();
+    println!("\nsteering 9000");
+    std::thread::sleep(Duration::from_secs(20));
+}
+
+#[test]
+fn a_driver_that_cannot_gets_generic_mode() {
+    let network = Network::new();
+    within(&network.ours, || {
+        let mut steering = Steering::attach("lo").unwrap();
+        assert_eq!(steering.mode(), SteerMode::Generic);
+        let mut port = XskPort::open("lo", 0, XskConfig { copy: true, ..XskConfig::default() }).unwrap();
+        assert!(!port.zero_copy());
+        steering.bind(0, &port).unwrap();
+        steering.steer_listener(Ipv4Addr::LOCALHOST, 9000, true).unwrap();
+        let result = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, 9000)), TICK);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(receive(&mut port, TICK).unwrap().0.destination_port, 9000);
+    });
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let network = Network::new();
+    within(&network.ours, || {
+        let absent = Steering::attach("wr-absent").unwrap_err();
+        assert!(matches!(absent, SteerError::NoInterface(_)) && absent.to_string().contains("wr-absent"));
+        assert!(matches!(XskPort::open("wr-absent", 0, XskConfig::default()), Err(XskError::NoInterface(_))));
+
+        let _steering = Steering::attach(OUR_IF).unwrap();
+        let occupied = Steering::attach(OUR_IF).unwrap_err().to_string();
+        assert!(occupied.contains("another XDP program is attached: towpath_steer (id "), "{occupied}");
+
+        let _port = XskPort::open(OUR_IF, 0, XskConfig::default()).unwrap();
+        let busy = XskPort::open(OUR_IF, 0, XskConfig::default()).err().unwrap().to_string();
+        assert!(busy.contains("queue 0 is in use"), "{busy}");
+        let no_queue = XskPort::open(OUR_IF, 77, XskConfig::default()).err().unwrap().to_string();
+        assert!(no_queue.contains("has no queue 77"), "{no_queue}");
+        for config in [
+            XskConfig { frame_bytes: 3000, ..XskConfig::default() },
+            XskConfig { ring: 1000, ..XskConfig::default() },
+            XskConfig { frames: 1, ..XskConfig::default() },
+        ] {
+            assert!(matches!(XskPort::open(OUR_IF, 0, config), Err(XskError::Config(..))), "{config:?}");
+        }
+    });
+}
+
+#[test]
+fn without_rights_the_error_names_them() {
+    let network = Network::new();
+    within(&network.ours, || {
+        // Only this thread: its effective capabilities go.
+        let header: [u32; 2] = [0x2008_0522, 0]; // _LINUX_CAPABILITY_VERSION_3, this thread
+        let none = [0u32; 6];
+        // SAFETY: whole structures of capset(2), only read.
+        let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+        assert_eq!(result, 0, "capset: {}", io::Error::last_os_error());
+        let steer = Steering::attach(OUR_IF).unwrap_err();
+        assert!(matches!(steer, SteerError::Permission(_)), "{steer}");
+        assert!(steer.to_string().contains("CAP_NET_ADMIN and CAP_BPF"));
+        let socket = XskPort::open(OUR_IF, 0, XskConfig::default()).err().unwrap();
+        assert!(matches!(socket, XskError::Permission(_)), "{socket}");
+    });
+}
+
+#[test]
+fn a_large_mtu_is_limited_by_the_frames() {
+    let network = Network::new();
+    ip(&format!("-n {} link set {OUR_IF} mtu 9000", network.ours));
+    ip(&format!("-n {} link set {PEER_IF} mtu 9000", network.peer));
+    let (mut steering, mut port) = open(&network);
+    assert_eq!(port.capabilities().mtu_bytes, 4096 - 256 - 14);
+    let len = port.capabilities().mtu_bytes as usize + 14;
+    steering.steer_listener(ANY, 9000, true).unwrap();
+    let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
+    let mut frame = peer_frame(1234, SocketAddrV4::new(OURS, 9000), 1);
+    frame.resize(len, 0);
+    raw.send(&frame);
+    assert!(wait(&mut port, TICK));
+    let mut frames = Vec::new();
+    port.receive(&mut frames, 10);
+    assert_eq!(frames[0].len as usize, len);
+    assert_eq!(port.bytes(&frames[0]), frame);
+    assert!(port.reserve().unwrap().len() >= len);
+}
