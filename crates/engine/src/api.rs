@@ -1,17 +1,10 @@
 //! What the service asks of an engine.
 
-use crate::status::{Connection, Status};
-use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use towpath_ports::Port;
 use towpath_ring::Region;
 use towpath_tcp::flow::FourTuple;
-
-/// Stands in until the slow path is here.
-#[derive(Clone, Debug, Default)]
-pub struct SlowConfig {}
 
 /// How an engine is built.
 #[derive(Clone, Debug)]
@@ -25,7 +18,7 @@ pub struct EngineConfig {
     /// Core `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
     pub cpus: Vec<usize>,
     /// The slow path's settings.
-    pub slow: SlowConfig,
+    pub slow: towpath_tcp::slow::SlowConfig,
 }
 
 /// Routes and steering, as the service knows them. Called by the slow thread only.
@@ -59,61 +52,3 @@ pub struct ClientSetup {
 /// A client, by number; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
-
-/// Running threads.
-pub struct Engine {}
-
-impl Engine {
-    /// Starts the threads. `ports[core]` are that core's ports in the order of their `PortId`; port 0 of every core is its
-    /// loopback.
-    pub fn start(config: EngineConfig, ports: Vec<Vec<Box<dyn Port>>>, network: Box<dyn Network>) -> io::Result<Engine> {
-        let _ = (config, ports, network);
-        todo!()
-    }
-    /// Serves a client from now on.
-    pub fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
-        let _ = setup;
-        todo!()
-    }
-    /// Opens an event context; returns when every thread knows it.
-    pub fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd) {
-        let _ = (client, context, wake);
-        todo!()
-    }
-    /// Closes an event context; returns when no thread rings it any more.
-    pub fn drop_context(&self, client: ClientId, context: u32) {
-        let _ = (client, context);
-        todo!()
-    }
-    /// Keeps the kernel socket that reserves the port of a slot until the slot is freed.
-    pub fn reserve(&self, client: ClientId, slot: u32, socket: OwnedFd) {
-        let _ = (client, slot, socket);
-        todo!()
-    }
-    /// The last descriptor of this socket is gone: as if the application had closed it.
-    pub fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
-        let _ = (client, slot, generation);
-        todo!()
-    }
-    /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
-    pub fn remove_client(&self, client: ClientId) {
-        let _ = client;
-        todo!()
-    }
-    /// [`Network::changed`] will now answer true.
-    pub fn network_changed(&self) {
-        todo!()
-    }
-    /// All sockets.
-    pub fn connections(&self) -> Vec<Connection> {
-        todo!()
-    }
-    /// Counters.
-    pub fn status(&self) -> Status {
-        todo!()
-    }
-    /// Ends the threads. Connections are forgotten without a word to their peers.
-    pub fn stop(self) {
-        todo!()
-    }
-}

@@ -5,7 +5,25 @@
 //! and by the slow thread after that. The threads share nothing but messages and counters.
 
 mod api;
+mod clients;
+mod commands;
+mod core;
+mod engine;
+mod events;
+mod host;
+mod listing;
+mod mailbox;
+mod messages;
+mod metrics;
+mod portset;
+mod random;
+mod requests;
+mod rings;
+mod slots;
+mod slow;
 mod status;
+mod thread;
 
-pub use api::{ClientId, ClientSetup, Engine, EngineConfig, Network};
+pub use api::{ClientId, ClientSetup, EngineConfig, Network};
+pub use engine::Engine;
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

@@ -1,0 +1,107 @@
+//! What all threads share of a client. Everything the client cannot be trusted with stands here and not in its region.
+
+use crate::api::{ClientId, ClientSetup};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use towpath_ring::{Region, Slot};
+use towpath_tcp::flow::Owner;
+
+/// The private words of one slot. Written by whoever writes the slot's stack line at that time (see the crate's page).
+#[derive(Default)]
+pub struct SlotWords {
+    /// Generation of the slot's present (or last) use.
+    pub generation: AtomicU32,
+    /// Events raised so far; the shared word is a copy.
+    pub event_seq: AtomicU32,
+    /// A door of this slot is on its way to the slow thread. It bounds the messages that a client can cause.
+    pub relayed: AtomicBool,
+}
+
+/// One client, as all threads know it.
+pub struct ClientShared {
+    /// Its number for the service.
+    pub id: ClientId,
+    /// Its place in the threads' tables; used again when every thread has forgotten the client.
+    pub index: u32,
+    /// Its region.
+    pub region: Arc<Region>,
+    /// One eventfd per core, then the command queue's. Watched edge-triggered, never read.
+    pub doorbells: Vec<OwnedFd>,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its program.
+    pub name: String,
+    /// Words and entries of it that contradicted the contract.
+    pub lies: AtomicU64,
+    slots: Box<[SlotWords]>,
+}
+
+impl ClientShared {
+    /// A client that nobody knows yet.
+    pub fn new(id: ClientId, index: u32, setup: ClientSetup) -> Self {
+        let slots = setup.region.geometry().slots as usize;
+        Self {
+            id,
+            index,
+            region: setup.region,
+            doorbells: setup.doorbells,
+            uid: setup.uid,
+            pid: setup.pid,
+            name: setup.name,
+            lies: AtomicU64::new(0),
+            slots: (0..slots).map(|_| SlotWords::default()).collect(),
+        }
+    }
+    /// The private words of a slot.
+    pub fn words(&self, slot: Slot) -> &SlotWords {
+        &self.slots[slot.index()]
+    }
+    /// The generation of the slot's present use.
+    pub fn generation(&self, slot: Slot) -> u32 {
+        self.words(slot).generation.load(Ordering::Relaxed)
+    }
+    /// Counts a contradiction.
+    pub fn lied(&self) {
+        self.lies.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Reads the application's line of a slot once; `None` if it is meant for another generation.
+    ///
+    /// The generation is read first and the flags before the positions: the application stores them in the opposite
+    /// order, so positions are at least as new as the flags, and a line that is being reset is never believed.
+    pub fn app_words(&self, slot: Slot) -> Option<AppWords> {
+        let line = self.region.app(slot);
+        if line.generation.load(Ordering::Acquire) != self.generation(slot) {
+            return None;
+        }
+        let flags = line.flags.load(Ordering::Acquire);
+        Some(AppWords {
+            flags,
+            tx_tail: line.tx_tail.load(Ordering::Acquire),
+            rx_head: line.rx_head.load(Ordering::Acquire),
+        })
+    }
+}
+
+/// One reading of an application's line.
+#[derive(Clone, Copy, Debug)]
+pub struct AppWords {
+    /// `app_flags`.
+    pub flags: u32,
+    /// See `AppLine::tx_tail`.
+    pub tx_tail: u32,
+    /// See `AppLine::rx_head`.
+    pub rx_head: u32,
+}
+
+/// The protocol's name for a slot of a client.
+pub fn owner(index: u32, slot: Slot) -> Owner {
+    Owner(u64::from(index) << 32 | u64::from(slot.raw()))
+}
+
+/// Client index and slot number of an owner.
+pub fn split(owner: Owner) -> (u32, u32) {
+    ((owner.0 >> 32) as u32, owner.0 as u32)
+}

@@ -1,0 +1,154 @@
+//! Commands of applications: connect and listen.
+
+use crate::clients::owner;
+use crate::host::SlowHost;
+use crate::slots::{Listener, Phase};
+use crate::slow::SlowThread;
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::command::{NOT_OURS, op};
+use towpath_ring::dirty::acknowledge;
+use towpath_ring::lines::{app_flags, state};
+use towpath_tcp::flow::FourTuple;
+use towpath_tcp::slow::ConnectError;
+use towpath_tcp::time::Micros;
+
+/// Commands taken from one client before the next has its turn.
+const BATCH: usize = 64;
+
+/// One reading of a command line.
+struct Command {
+    op: u32,
+    remote: Ipv4Addr,
+    remote_port: u32,
+    local: Ipv4Addr,
+    local_port: u32,
+    backlog: u32,
+    flags: u32,
+}
+
+impl SlowThread {
+    /// Takes the commands that wait; how many.
+    pub fn commands(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        for index in 0..self.host.clients.len() {
+            for _ in 0..BATCH {
+                let Some(client) = self.host.client(index as u32) else { break };
+                let region = &client.shared.region;
+                let Some(raw) = region.commands().pop(&mut client.command_head) else { break };
+                work += 1;
+                let Some(slot) = region.slot(raw) else {
+                    client.shared.lied();
+                    continue;
+                };
+                acknowledge(&region.app(slot).ctl_seq, &region.stack(slot).ctl_ack);
+                self.command(now, index as u32, slot);
+            }
+        }
+        work
+    }
+
+    fn command(&mut self, now: Micros, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        let line = client.shared.region.command(slot);
+        let seq = line.seq.load(Ordering::Acquire);
+        let command = Command {
+            op: line.op.load(Ordering::Relaxed),
+            remote: Ipv4Addr::from_bits(line.remote_addr.load(Ordering::Relaxed)),
+            remote_port: line.remote_port.load(Ordering::Relaxed),
+            local: Ipv4Addr::from_bits(line.local_addr.load(Ordering::Relaxed)),
+            local_port: line.local_port.load(Ordering::Relaxed),
+            backlog: line.backlog.load(Ordering::Relaxed),
+            flags: line.flags.load(Ordering::Relaxed),
+        };
+        let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
+        let entry = client.slot(slot);
+        if seq == 0 || seq == entry.command_seq {
+            return;
+        }
+        if !may || entry.phase != Phase::Free {
+            client.shared.lied();
+            return;
+        }
+        entry.command_seq = seq;
+        let result = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
+            (Ok(remote_port), Ok(local_port), op::CONNECT) => {
+                self.connect(now, index, slot, &command, remote_port, local_port)
+            }
+            (Ok(_), Ok(local_port), op::LISTEN) if local_port != 0 => {
+                self.listen(now, index, slot, &command, local_port)
+            }
+            _ => -libc::EINVAL,
+        };
+        let Some(client) = self.host.client(index) else { return };
+        let line = client.line(slot);
+        line.command_result.store(result, Ordering::Relaxed);
+        line.command_done.store(seq, Ordering::Release);
+        client.raise(slot);
+    }
+
+    fn connect(
+        &mut self,
+        now: Micros,
+        index: u32,
+        slot: Slot,
+        command: &Command,
+        remote_port: u16,
+        local_port: u16,
+    ) -> i32 {
+        let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
+        client.take(slot, Phase::Opening);
+        // The state comes before the attempt, because that may fail at once and show it.
+        let tuple = FourTuple { local: command.local, local_port, remote: command.remote, remote_port };
+        SlowHost::show_addresses(client, slot, &tuple, 2);
+        client.show(slot, state::CONNECTING, 0);
+        let bound = (!command.local.is_unspecified() || local_port != 0).then_some((command.local, local_port));
+        let nodelay = command.flags & app_flags::NODELAY != 0;
+        let owner = owner(index, slot);
+        match self.slow.connect(now, owner, command.remote, remote_port, bound, nodelay, &mut self.host) {
+            Ok(()) => 0,
+            Err(error) => {
+                self.refuse(index, slot);
+                match error {
+                    ConnectError::NotOurs => NOT_OURS,
+                    ConnectError::Errno(errno) => -errno,
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self, now: Micros, index: u32, slot: Slot, command: &Command, port: u16) -> i32 {
+        if !command.local.is_unspecified() && !self.host.network.is_local(command.local) {
+            return self.not_ours(index, slot);
+        }
+        let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
+        client.take(slot, Phase::Listening);
+        let backlog = command.backlog.max(1);
+        client.slot(slot).listener = Some(Box::new(Listener::new(backlog)));
+        let tuple = FourTuple { local: command.local, local_port: port, remote: Ipv4Addr::UNSPECIFIED, remote_port: 0 };
+        SlowHost::show_addresses(client, slot, &tuple, 10);
+        client.show(slot, state::LISTENING, 0);
+        match self.slow.listen(now, owner(index, slot), command.local, port, backlog, &mut self.host) {
+            Ok(()) => 0,
+            Err(errno) => {
+                self.refuse(index, slot);
+                -errno
+            }
+        }
+    }
+
+    fn refuse(&mut self, index: u32, slot: Slot) {
+        if let Some(client) = self.host.client(index) {
+            client.refuse(slot);
+            client.line(slot).state.store(state::FREE, Ordering::Release);
+        }
+    }
+
+    fn not_ours(&mut self, index: u32, slot: Slot) -> i32 {
+        if let Some(client) = self.host.client(index) {
+            client.slot(slot).socket = None;
+        }
+        NOT_OURS
+    }
+}

@@ -1,0 +1,384 @@
+//! One fast-path thread: run to completion over whatever is there, spin for a while without work, then sleep.
+
+use crate::clients::{AppWords, split};
+use crate::mailbox::{Bell, Receiver, Sender};
+use crate::messages::{FromCore, ToCore};
+use crate::metrics::CoreMetrics;
+use crate::portset::{Frames, PortSet};
+use crate::rings::{CoreClient, Endpoints};
+use crate::thread::{now, pin, wait, watch};
+use rustix::event::epoll;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_ports::RxFrame;
+use towpath_ring::Slot;
+use towpath_ring::dirty::acknowledge;
+use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_tcp::buffers::PortId;
+use towpath_tcp::fast::FastPath;
+use towpath_tcp::flow::FlowId;
+use towpath_tcp::messages::{AppUpdate, FlowEvent, ToFast, ToSlow, event};
+use towpath_tcp::time::Micros;
+
+/// Frames taken from one port in one turn; so many headers fit the first-level cache.
+const RX_BATCH: usize = 64;
+/// Doors looked at in one turn over all clients, and for one client.
+const DOOR_BATCH: usize = 64;
+const DOORS_PER_CLIENT: usize = 16;
+/// Messages of the slow thread in one turn.
+const MESSAGE_BATCH: usize = 256;
+/// Frames sent in one turn.
+const TX_BUDGET: usize = 128;
+/// How often the counters are published, µs.
+const PUBLISH_US: u64 = 1000;
+
+/// The state of one fast-path thread.
+pub struct Core {
+    /// Its number, also as a thread that raises events.
+    pub number: usize,
+    /// The protocol.
+    pub fast: FastPath,
+    /// Its ports.
+    pub ports: PortSet,
+    /// Its flows and clients.
+    pub rings: Endpoints,
+    /// From the slow thread.
+    pub inbox: Receiver<ToCore>,
+    /// To the slow thread.
+    pub outbox: Sender<FromCore>,
+    /// Rung by the slow thread.
+    pub bell: Arc<Bell>,
+    /// Set to end the thread.
+    pub stop: Arc<AtomicBool>,
+    /// Watches the bell, the ports and the clients' doorbells.
+    pub epoll: OwnedFd,
+    /// Where its counters are published.
+    pub metrics: Arc<CoreMetrics>,
+    /// How long to spin without work, µs.
+    pub spin_us: u64,
+    /// CPU to run on.
+    pub cpu: Option<usize>,
+    /// Scratch and positions of the loop.
+    pub scratch: Scratch,
+}
+
+/// Memory that a turn uses and the next uses again.
+#[derive(Default)]
+pub struct Scratch {
+    frames: Vec<RxFrame>,
+    events: Vec<FlowEvent>,
+    ringing: Vec<u32>,
+    first_client: usize,
+    publish_at: Micros,
+    turns: u64,
+    busy_us: u64,
+    idle_us: u64,
+    sleeps: u64,
+}
+
+impl Core {
+    /// Runs until stopped.
+    pub fn run(mut self) {
+        if let Some(cpu) = self.cpu
+            && let Err(error) = pin(cpu)
+        {
+            tracing::warn!(core = self.number, cpu, %error, "cannot pin a core's thread");
+        }
+        for fd in self.ports.wait_fds() {
+            if let Err(error) = watch(&self.epoll, fd, false) {
+                tracing::error!(core = self.number, %error, "a port cannot wake its core");
+            }
+        }
+        let mut last = now();
+        let mut worked = last;
+        while !self.stop.load(Ordering::Relaxed) {
+            let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.turn(last)));
+            let work = turn.unwrap_or_else(|_| {
+                tracing::error!(core = self.number, "a core panicked; it goes on");
+                1
+            });
+            let at = now();
+            if work > 0 {
+                (self.scratch.turns, self.scratch.busy_us) =
+                    (self.scratch.turns + 1, self.scratch.busy_us + at.since(last));
+                worked = at;
+            } else {
+                self.scratch.idle_us += at.since(last);
+            }
+            last = at;
+            if work == 0 && at.since(worked) >= self.spin_us {
+                self.publish_metrics();
+                self.sleep(at);
+                last = now();
+                self.scratch.idle_us += last.since(at);
+            } else if at >= self.scratch.publish_at {
+                self.scratch.publish_at = at.after(PUBLISH_US);
+                self.publish_metrics();
+            }
+        }
+    }
+
+    /// One turn; how much work it was.
+    pub fn turn(&mut self, now: Micros) -> usize {
+        let mut work = self.messages(now) + self.receive(now) + self.doors(now);
+        work += self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
+        self.ports.flush();
+        work += self.publish();
+        work + self.tell_slow()
+    }
+
+    fn messages(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        while work < MESSAGE_BATCH {
+            let Ok(message) = self.inbox.pop() else { break };
+            work += 1;
+            match message {
+                ToCore::Tcp(message) => self.protocol_message(now, message),
+                ToCore::AddClient(shared) => {
+                    let client = CoreClient::new(shared, self.number);
+                    if let Err(error) = watch(&self.epoll, client.shared.doorbells[self.number].as_fd(), true) {
+                        tracing::error!(core = self.number, %error, "a client cannot wake this core");
+                    }
+                    self.rings.add_client(client);
+                }
+                ToCore::DropClient(index) => {
+                    if let Some(client) = self.rings.client(index) {
+                        let _ = epoll::delete(&self.epoll, client.shared.doorbells[self.number].as_fd());
+                    }
+                    self.rings.drop_client(index);
+                    self.outbox.send(FromCore::Forgotten(index));
+                }
+                ToCore::Context { client, context, wake, done: _done } => {
+                    if let Some(client) = self.rings.client(client) {
+                        client.out.set_context(context, wake);
+                    }
+                }
+                ToCore::Door { client, slot } => self.door(now, client, slot, false),
+                ToCore::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),
+            }
+        }
+        work
+    }
+
+    fn protocol_message(&mut self, now: Micros, message: ToFast) {
+        let mut installed = None;
+        match &message {
+            ToFast::Install(setup) => {
+                let (client, raw) = split(setup.owner);
+                installed = self.rings.install(setup.flow, client, raw, setup.tx_bytes).map(|slot| (client, slot));
+            }
+            // What is to be seen of a flow must be shown while it is there.
+            ToFast::Remove(_) => {
+                self.publish();
+            }
+            _ => {}
+        }
+        self.fast.message(now, message, &mut self.rings);
+        // The application may have rung before the flow was here.
+        if let Some((client, slot)) = installed {
+            self.door(now, client, slot, false);
+        }
+    }
+
+    fn receive(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        for (number, port) in self.ports.iter_mut().enumerate() {
+            let frames = &mut self.scratch.frames;
+            frames.clear();
+            port.receive(frames, RX_BATCH);
+            if frames.is_empty() {
+                continue;
+            }
+            work += frames.len();
+            self.fast.receive(now, PortId(number as u8), &Frames { port: &**port, frames }, &mut self.rings);
+            port.release(frames);
+        }
+        work
+    }
+
+    fn doors(&mut self, now: Micros) -> usize {
+        let (places, mut work) = (self.rings.places(), 0);
+        if places == 0 {
+            return 0;
+        }
+        self.scratch.first_client = (self.scratch.first_client + 1) % places;
+        for i in 0..places {
+            let index = ((self.scratch.first_client + i) % places) as u32;
+            for _ in 0..DOORS_PER_CLIENT {
+                if work == DOOR_BATCH {
+                    return work;
+                }
+                let Some(client) = self.rings.client(index) else { break };
+                let region = &client.shared.region;
+                let Some(raw) = region.doors(self.number).pop(&mut client.door_head) else { break };
+                work += 1;
+                let Some(slot) = region.slot(raw) else {
+                    client.shared.lied();
+                    continue;
+                };
+                acknowledge(&region.app(slot).door_seq, &region.stack(slot).door_ack);
+                self.door(now, index, slot, true);
+            }
+        }
+        work
+    }
+
+    /// Looks at what an application has written for a slot. `relay`: if it is not this core's, the slow thread knows whose it is.
+    fn door(&mut self, now: Micros, index: u32, slot: Slot, relay: bool) {
+        let Some(flow) = self.rings.flow_of(index, slot) else {
+            let Some(client) = self.rings.client(index) else { return };
+            if relay && !client.shared.words(slot).relayed.swap(true, Ordering::SeqCst) {
+                self.outbox.send(FromCore::Door { client: index, slot });
+            }
+            return;
+        };
+        if let Some(words) = self.rings.client(index).and_then(|c| c.shared.app_words(slot)) {
+            self.update(now, index, slot, flow, words);
+        }
+    }
+
+    /// The application is gone; what it has queued is still sent, if its words can be believed.
+    fn close(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, abort: bool) {
+        let Some(flow) = self.rings.flow_of(index, slot) else { return };
+        let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
+        let Some(client) = self.rings.client(index) else { return };
+        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head };
+        let mut words = client.shared.app_words(slot).unwrap_or(last);
+        words.flags |= app_flags::CLOSED | if abort { app_flags::ABORT } else { 0 };
+        self.update(now, index, slot, flow, words);
+    }
+
+    fn update(&mut self, now: Micros, index: u32, slot: Slot, flow: FlowId, words: AppWords) {
+        let Some(endpoint) = self.rings.endpoint(flow) else { return };
+        let flag = |bit| words.flags & bit != 0;
+        let (closed, generation) = (flag(app_flags::CLOSED), endpoint.generation);
+        // After CLOSED nothing but an abort is new.
+        if endpoint.closed && !flag(app_flags::ABORT) {
+            return;
+        }
+        let tell = closed && !std::mem::replace(&mut endpoint.closed, closed);
+        let update = AppUpdate {
+            tx_tail: words.tx_tail,
+            rx_head: words.rx_head,
+            shut_wr: flag(app_flags::SHUT_WR),
+            shut_rd: flag(app_flags::SHUT_RD),
+            closed,
+            abort: flag(app_flags::ABORT),
+            nodelay: flag(app_flags::NODELAY),
+            cork: flag(app_flags::CORK),
+        };
+        match self.fast.app_update(now, flow, update) {
+            Ok(()) => (endpoint.tx_tail, endpoint.rx_head) = (words.tx_tail, words.rx_head),
+            Err(_) => {
+                if let Some(client) = self.rings.client(index) {
+                    client.shared.lied();
+                }
+            }
+        }
+        if tell {
+            self.outbox.send(FromCore::Closed { client: index, slot, generation });
+        }
+    }
+
+    /// Shows applications what has changed for them.
+    fn publish(&mut self) -> usize {
+        let mut events = std::mem::take(&mut self.scratch.events);
+        events.extend(self.fast.events());
+        for event in &events {
+            self.show(*event);
+        }
+        let work = events.len();
+        events.clear();
+        self.scratch.events = events;
+        for index in self.scratch.ringing.drain(..) {
+            if let Some(client) = self.rings.client(index) {
+                client.ringing = false;
+                client.out.ring(&client.shared);
+            }
+        }
+        work
+    }
+
+    fn show(&mut self, FlowEvent { flow, what }: FlowEvent) {
+        let view = self.fast.view(flow);
+        let Some(endpoint) = self.rings.endpoint(flow) else { return };
+        let has = |bit| what & bit != 0;
+        endpoint.status |= if view.eof || has(event::EOF) { status::RX_EOF } else { 0 }
+            | if view.tx_closed || has(event::TX_CLOSED) { status::TX_CLOSED } else { 0 }
+            | if has(event::ERROR) { status::RESET | status::TX_CLOSED } else { 0 };
+        let (index, slot, bits, tx_bytes, tx_tail) =
+            (endpoint.client, endpoint.slot, endpoint.status, endpoint.tx_bytes, endpoint.tx_tail);
+        let Some(client) = self.rings.client(index) else { return };
+        let line = client.shared.region.stack(slot);
+        line.tx_head.store(view.tx_head, Ordering::Release);
+        line.rx_tail.store(view.rx_tail, Ordering::Release);
+        if has(event::ERROR) {
+            line.error.store(view.errno as u32, Ordering::Release);
+        }
+        line.status.store(bits, Ordering::Release);
+        if bits & status::RESET != 0 {
+            line.state.store(state::CLOSED, Ordering::Release);
+        }
+        let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED;
+        if what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes) {
+            if client.out.raise(&client.shared, slot) && !client.ringing {
+                client.ringing = true;
+                self.scratch.ringing.push(index);
+            }
+        }
+    }
+
+    /// Passes on what the slow path has to know.
+    fn tell_slow(&mut self) -> usize {
+        let mut work = 0;
+        while self.outbox.has_room() {
+            let Some(message) = self.fast.pop_to_slow() else { break };
+            if let ToSlow::Removed(flow) = message {
+                self.rings.remove(flow);
+            }
+            self.outbox.send(FromCore::Tcp(message));
+            work += 1;
+        }
+        self.outbox.flush();
+        work
+    }
+
+    fn sleep(&mut self, at: Micros) {
+        self.scratch.sleeps += 1;
+        self.bell.arm();
+        let mut pending = !self.inbox.is_empty() || self.stop.load(Ordering::Relaxed) || self.fast.has_work();
+        let number = self.number;
+        for client in self.rings.clients() {
+            let doors = client.shared.region.doors(number);
+            doors.arm();
+            pending |= !doors.is_empty(client.door_head);
+        }
+        if !pending && !self.ports.pending() {
+            let until = self.fast.next_deadline().map(|at_us| at_us.since(at));
+            // What the slow thread had no room for must be tried again.
+            let waits = !self.outbox.flush() || !self.outbox.has_room();
+            wait(&self.epoll, if waits { Some(until.unwrap_or(1000).min(1000)) } else { until });
+        }
+        self.bell.disarm();
+        for client in self.rings.clients() {
+            client.shared.region.doors(number).disarm();
+        }
+    }
+
+    fn publish_metrics(&mut self) {
+        let s = &self.scratch;
+        self.metrics.publish(self.fast.counters(), [s.turns, s.busy_us, s.idle_us, s.sleeps, self.rings.flows()]);
+        for (number, port) in self.ports.iter_mut().enumerate() {
+            self.metrics.publish_port(number, port.counters());
+        }
+    }
+}
+
+/// Does the application wait for room, and is a third of the ring free?
+fn wants_room(client: &CoreClient, slot: Slot, queued: u32, tx_bytes: u32) -> bool {
+    // Against the application's "ask, then look again": either it sees the new `tx_head` or we see that it asks.
+    std::sync::atomic::fence(Ordering::SeqCst);
+    let asks = client.shared.region.app(slot).want.load(Ordering::Relaxed) & want::WRITABLE != 0;
+    asks && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
+}

@@ -1,0 +1,266 @@
+//! What the slow path asks of the world.
+
+use crate::api::Network;
+use crate::clients::{owner, split};
+use crate::mailbox::Sender;
+use crate::messages::ToCore;
+use crate::random::Random;
+use crate::slots::{Phase, Queued, SlowClient};
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::lines::state;
+use towpath_tcp::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Owner};
+use towpath_tcp::messages::ToFast;
+use towpath_tcp::slow::{Host, Route, State};
+
+/// A core, as the slow thread knows it.
+pub struct CoreLink {
+    /// Messages to it.
+    pub to: Sender<ToCore>,
+    /// How many ports it has.
+    pub ports: usize,
+}
+
+/// Something to do when the slow path has returned.
+pub enum Later {
+    /// Close this connection: its application is gone, or never saw it.
+    Close {
+        /// Client index.
+        client: u32,
+        /// Slot.
+        slot: Slot,
+        /// Generation meant.
+        generation: u32,
+        /// With RST.
+        abort: bool,
+    },
+    /// The listener's application breaks the contract.
+    EndListener {
+        /// Client index.
+        client: u32,
+        /// Slot.
+        slot: Slot,
+    },
+}
+
+/// The slow thread's tables.
+pub struct SlowHost {
+    /// Clients by index.
+    pub clients: Vec<Option<SlowClient>>,
+    /// Cores.
+    pub cores: Vec<CoreLink>,
+    /// Routes and steering.
+    pub network: Box<dyn Network>,
+    /// Owner of each flow.
+    pub owners: Vec<Option<Owner>>,
+    /// See [`Later`].
+    pub later: Vec<Later>,
+    random: Random,
+}
+
+impl SlowHost {
+    /// Empty tables.
+    pub fn new(cores: Vec<CoreLink>, network: Box<dyn Network>) -> std::io::Result<Self> {
+        let (clients, owners, later) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { clients, cores, network, owners, later, random: Random::new()? })
+    }
+    /// Client and slot of an owner.
+    pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
+        let (index, raw) = split(owner);
+        let client = self.clients.get_mut(index as usize)?.as_mut()?;
+        let slot = client.shared.region.slot(raw)?;
+        Some((client, slot))
+    }
+    /// The client in place `index`.
+    pub fn client(&mut self, index: u32) -> Option<&mut SlowClient> {
+        self.clients.get_mut(index as usize)?.as_mut()
+    }
+    /// Fills what `getsockname` and the like show.
+    fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
+        let info = client.shared.region.info(slot);
+        info.local_addr.store(tuple.local.to_bits(), Ordering::Relaxed);
+        info.remote_addr.store(tuple.remote.to_bits(), Ordering::Relaxed);
+        info.ports.store(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port), Ordering::Relaxed);
+        info.mss.store(u32::from(mss), Ordering::Relaxed);
+        info.srtt_us.store(srtt_us, Ordering::Relaxed);
+        info.rttvar_us.store(srtt_us / 2, Ordering::Relaxed);
+        info.cwnd.store(0, Ordering::Relaxed);
+        info.retransmits.store(0, Ordering::Relaxed);
+        info.tcp_state.store(tcp_state, Ordering::Release);
+    }
+    /// Copies the figures of a running flow to where `TCP_INFO` finds them.
+    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot) {
+        let Some((client, slot)) = self.find(owner) else { return };
+        let info = client.shared.region.info(slot);
+        info.mss.store(u32::from(snapshot.mss), Ordering::Relaxed);
+        info.srtt_us.store(snapshot.srtt_us, Ordering::Relaxed);
+        info.rttvar_us.store(snapshot.rttvar_us, Ordering::Relaxed);
+        info.cwnd.store(snapshot.cwnd, Ordering::Relaxed);
+        info.retransmits.store(snapshot.retransmits as u32, Ordering::Relaxed);
+        info.tcp_state.store(linux_state(State::of_flags(snapshot.flags)), Ordering::Relaxed);
+    }
+    /// Shows the addresses of a slot that has no flow yet.
+    pub fn show_addresses(client: &SlowClient, slot: Slot, tuple: &FourTuple, tcp_state: u32) {
+        Self::show_info(client, slot, tuple, 0, 0, tcp_state);
+    }
+}
+
+/// Core of a tuple among `cores`: the same from both ends, so that both ends of a connection within this host are on one core.
+pub fn core_of(tuple: &FourTuple, cores: usize) -> usize {
+    let end = |addr: Ipv4Addr, port: u16| {
+        (u64::from(addr.to_bits()) << 16 | u64::from(port)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    };
+    let sum = end(tuple.local, tuple.local_port).wrapping_add(end(tuple.remote, tuple.remote_port));
+    let mixed = (sum ^ sum >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((mixed >> 32) as usize) % cores.max(1)
+}
+
+/// A state as a number of Linux's `tcp_states.h`.
+fn linux_state(of: State) -> u32 {
+    match of {
+        State::Established => 1,
+        State::SynSent => 2,
+        State::SynReceived => 3,
+        State::FinWait1 => 4,
+        State::FinWait2 => 5,
+        State::TimeWait => 6,
+        State::Closed => 7,
+        State::CloseWait => 8,
+        State::LastAck => 9,
+        State::Listen => 10,
+        State::Closing => 11,
+    }
+}
+
+impl Host for SlowHost {
+    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+        self.network.route(remote, local)
+    }
+    fn is_local(&self, addr: Ipv4Addr) -> bool {
+        self.network.is_local(addr)
+    }
+    fn core_for(&self, tuple: &FourTuple) -> usize {
+        // A connection that leaves this host belongs to a core that has the way out.
+        let most = self.cores.iter().map(|c| c.ports).max().unwrap_or(1);
+        if self.network.is_local(tuple.remote) {
+            return core_of(tuple, self.cores.len());
+        }
+        let able = self.cores.iter().filter(|c| c.ports == most).count();
+        let nth = core_of(tuple, able);
+        self.cores.iter().enumerate().filter(|(_, c)| c.ports == most).nth(nth).map_or(0, |(core, _)| core)
+    }
+    fn send(&mut self, core: usize, message: ToFast) {
+        let core = match &message {
+            ToFast::Transmit(port, _) if self.cores.get(core).is_none_or(|c| c.ports <= usize::from(port.0)) => 0,
+            _ => core,
+        };
+        if let Some(link) = self.cores.get_mut(core) {
+            link.to.send(ToCore::Tcp(message));
+        }
+    }
+    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+        self.network.steer(tuple, on);
+    }
+    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+        self.network.steer_listener(addr, port, on);
+    }
+    fn new_child(&mut self, listener: Owner) -> Option<Owner> {
+        let (index, _) = split(listener);
+        let (client, slot) = self.find(listener)?;
+        if client.slot(slot).phase != Phase::Listening {
+            return None;
+        }
+        client.take_child().map(|child| owner(index, child))
+    }
+    fn drop_child(&mut self, child: Owner) {
+        let Some((client, slot)) = self.find(child) else { return };
+        if client.slot(slot).phase != Phase::Child {
+            return;
+        }
+        let flow = client.slot(slot).flow;
+        client.free(slot);
+        if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
+            *place = None;
+        }
+    }
+    fn ring_bytes(&self, owner: Owner) -> (u32, u32) {
+        let (index, _) = split(owner);
+        match self.clients.get(index as usize) {
+            Some(Some(client)) => {
+                let geometry = client.shared.region.geometry();
+                (geometry.tx_bytes, geometry.rx_bytes)
+            }
+            _ => (4096, 4096),
+        }
+    }
+    fn established(&mut self, owner: Owner, setup: &FlowSetup) {
+        let core = self.core_for(&setup.tuple);
+        let flow = setup.flow.0 as usize;
+        if self.owners.len() <= flow {
+            self.owners.resize(flow + 1, None);
+        }
+        self.owners[flow] = Some(owner);
+        let (index, _) = split(owner);
+        let Some((client, slot)) = self.find(owner) else { return };
+        let was = client.slot(slot).phase;
+        if !matches!(was, Phase::Opening | Phase::Child) {
+            return;
+        }
+        Self::show_info(client, slot, &setup.tuple, setup.mss, setup.srtt_us, 1);
+        let generation = client.shared.generation(slot);
+        let entry = client.slot(slot);
+        (entry.core, entry.flow) = (core, Some(setup.flow));
+        client.show(slot, state::ESTABLISHED, core);
+        if was == Phase::Child {
+            return; // `accepted` follows
+        }
+        let entry = client.slot(slot);
+        entry.phase = Phase::Open;
+        let gone = entry.app_closed;
+        client.raise(slot);
+        if gone {
+            self.later.push(Later::Close { client: index, slot, generation, abort: false });
+        }
+    }
+    fn accepted(&mut self, listener: Owner, child: Owner, tuple: &FourTuple) -> bool {
+        let (index, child_raw) = split(child);
+        let Some((client, slot)) = self.find(listener) else { return false };
+        if client.slot(slot).phase != Phase::Listening {
+            return false;
+        }
+        let Some(child) = client.shared.region.slot(child_raw) else { return false };
+        match client.queue(slot, child, tuple.remote.to_bits(), tuple.remote_port) {
+            Queued::Yes => {
+                client.slot(child).phase = Phase::Open;
+                true
+            }
+            Queued::Full => false,
+            Queued::Lie => {
+                client.shared.lied();
+                self.later.push(Later::EndListener { client: index, slot });
+                false
+            }
+        }
+    }
+    fn connect_failed(&mut self, owner: Owner, errno: i32) {
+        let Some((client, slot)) = self.find(owner) else { return };
+        if client.slot(slot).phase == Phase::Opening {
+            client.over(slot, errno);
+        }
+    }
+    fn random(&mut self) -> u64 {
+        self.random.next()
+    }
+    fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
+        if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
+            *place = None;
+        }
+        let Some((client, slot)) = self.find(owner) else { return };
+        match client.slot(slot).phase {
+            Phase::Free | Phase::Over => {}
+            Phase::Child | Phase::Listening => client.free(slot),
+            Phase::Opening | Phase::Open => client.over(slot, 0),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The list of sockets.
+
+use crate::clients::split;
+use crate::slow::SlowThread;
+use crate::status::Connection;
+use towpath_tcp::flow::FlowSnapshot;
+use towpath_tcp::slow::{ConnectionInfo, State};
+
+impl SlowThread {
+    /// Every socket that the protocol knows.
+    pub fn connections(&self) -> Vec<Connection> {
+        self.slow.connections().iter().map(|info| self.connection(info)).collect()
+    }
+
+    fn connection(&self, info: &ConnectionInfo) -> Connection {
+        let snapshot = info.flow.map(|flow| self.table.snapshot(flow));
+        let (index, raw) = info.owner.map_or((u32::MAX, 0), split);
+        let client = self.host.clients.get(index as usize).and_then(Option::as_ref);
+        let slot = client.and_then(|c| c.slots.get(raw as usize));
+        let (tx_queue, rx_queue) = match (&snapshot, slot.and_then(|s| s.listener.as_ref())) {
+            (Some(snapshot), _) => (unacknowledged(snapshot), snapshot.rx_queued),
+            (None, Some(listener)) => (listener.backlog, listener.waiting()),
+            (None, None) => (0, 0),
+        };
+        Connection {
+            tuple: info.tuple,
+            state: snapshot.map_or(info.state, |s| State::of_flags(s.flags)).name(),
+            client: client.map(|c| c.shared.id),
+            slot: raw,
+            uid: client.map_or(0, |c| c.shared.uid),
+            pid: client.map_or(0, |c| c.shared.pid),
+            program: client.map_or_else(String::new, |c| c.shared.name.clone()),
+            snapshot,
+            tx_queue,
+            rx_queue,
+            core: snapshot.and(slot).map(|s| s.core),
+        }
+    }
+}
+
+/// Queued bytes that the peer has not acknowledged. A FIN is no byte.
+fn unacknowledged(snapshot: &FlowSnapshot) -> u32 {
+    let queued = snapshot.snd_queued.distance(snapshot.snd_una);
+    queued.max(0) as u32
+}

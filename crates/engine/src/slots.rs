@@ -1,0 +1,259 @@
+//! The slow thread's view of a client: what each slot is used for, and who may allocate it.
+
+use crate::clients::ClientShared;
+use crate::events::EventOut;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use towpath_ring::command::Accepted;
+use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::{Slot, StackLine};
+use towpath_tcp::flow::FlowId;
+use towpath_tcp::time::Micros;
+
+/// What a slot is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing.
+    #[default]
+    Free,
+    /// A connect that is not established.
+    Opening,
+    /// A listener.
+    Listening,
+    /// A connection to a listener that is not established.
+    Child,
+    /// Its flow is installed on a core.
+    Open,
+    /// The protocol knows it no more; the application has not closed it.
+    Over,
+}
+
+/// The accept queue of a listener.
+#[derive(Debug, Default)]
+pub struct Listener {
+    /// Most connections that wait.
+    pub backlog: u32,
+    /// Waiting connections with their generations, oldest first.
+    queue: VecDeque<(Slot, u32)>,
+    /// Position after the last record (bytes).
+    tail: u32,
+    /// Position up to which the application has been seen to read (bytes).
+    head: u32,
+}
+
+impl Listener {
+    /// An empty queue.
+    pub fn new(backlog: u32) -> Self {
+        Self { backlog, ..Self::default() }
+    }
+    /// Forgets what the application has accepted. False = its position is impossible.
+    fn advance(&mut self, rx_head: u32) -> bool {
+        let read = rx_head.wrapping_sub(self.head);
+        if read > self.tail.wrapping_sub(self.head) || !(read as usize).is_multiple_of(Accepted::BYTES) {
+            return false;
+        }
+        self.queue.drain(..read as usize / Accepted::BYTES);
+        self.head = rx_head;
+        true
+    }
+    /// Connections that wait.
+    pub fn waiting(&self) -> u32 {
+        self.queue.len() as u32
+    }
+}
+
+/// One slot.
+#[derive(Default)]
+pub struct SlotState {
+    /// Its use.
+    pub phase: Phase,
+    /// The application has closed it (or is gone).
+    pub app_closed: bool,
+    /// The last command taken.
+    pub command_seq: u32,
+    /// Core that owns the flow.
+    pub core: usize,
+    /// The flow.
+    pub flow: Option<FlowId>,
+    /// The kernel socket that reserves the port, and since when it has been here.
+    pub socket: Option<(OwnedFd, Micros)>,
+    /// The accept queue.
+    pub listener: Option<Box<Listener>>,
+}
+
+/// What became of an accepted connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// The application has been told.
+    Yes,
+    /// The queue is full, or there is no listener.
+    Full,
+    /// The listener's words contradict the contract.
+    Lie,
+}
+
+/// One client, as the slow thread knows it.
+pub struct SlowClient {
+    /// What all threads know.
+    pub shared: Arc<ClientShared>,
+    /// Events to it.
+    pub out: EventOut,
+    /// Position in the command queue.
+    pub command_head: u32,
+    /// Its slots.
+    pub slots: Box<[SlotState]>,
+    /// Slots in use.
+    pub in_use: u32,
+    /// No process of it is left.
+    pub leaving: bool,
+    /// Cores that have still to forget it; only while it is being forgotten.
+    pub forgetting: Option<usize>,
+    /// Reserved sockets of slots that are not in use.
+    pub loose_sockets: Vec<Slot>,
+    free: Vec<Slot>,
+}
+
+impl SlowClient {
+    /// A client with nothing but free slots, for slow thread `thread`.
+    pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
+        let layout = shared.region.layout();
+        let mut free: Vec<Slot> = layout.stack_slots().collect();
+        free.reverse();
+        Self {
+            slots: (0..layout.geometry().slots).map(|_| SlotState::default()).collect(),
+            out: EventOut::new(thread),
+            command_head: 0,
+            in_use: 0,
+            leaving: false,
+            forgetting: None,
+            loose_sockets: Vec::new(),
+            free,
+            shared,
+        }
+    }
+    /// State of a slot.
+    pub fn slot(&mut self, slot: Slot) -> &mut SlotState {
+        &mut self.slots[slot.index()]
+    }
+    /// The shared line of a slot.
+    pub fn line(&self, slot: Slot) -> &StackLine {
+        self.shared.region.stack(slot)
+    }
+    /// Takes a free slot into use under a new generation (not shown to the application yet).
+    pub fn take(&mut self, slot: Slot, phase: Phase) {
+        let words = self.shared.words(slot);
+        words.generation.store(words.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let entry = &mut self.slots[slot.index()];
+        entry.phase = phase;
+        entry.app_closed = false;
+        entry.flow = None;
+        self.in_use += 1;
+    }
+    /// Takes a slot of the stack's own range, the one freed last.
+    pub fn take_child(&mut self) -> Option<Slot> {
+        let slot = self.free.pop()?;
+        self.take(slot, Phase::Child);
+        Some(slot)
+    }
+    /// Undoes `take` for an application's slot whose command was refused; the kernel socket is let go.
+    pub fn refuse(&mut self, slot: Slot) {
+        let entry = self.slot(slot);
+        entry.phase = Phase::Free;
+        entry.socket = None;
+        entry.listener = None;
+        self.in_use -= 1;
+    }
+    /// Frees a slot for its allocator.
+    pub fn free(&mut self, slot: Slot) {
+        let entry = &mut self.slots[slot.index()];
+        if entry.phase == Phase::Free {
+            return;
+        }
+        let command_seq = entry.command_seq;
+        *entry = SlotState { command_seq, ..SlotState::default() };
+        self.in_use -= 1;
+        self.line(slot).state.store(state::FREE, Ordering::Release);
+        if !self.shared.region.layout().is_app_slot(slot) {
+            self.free.push(slot);
+        }
+    }
+    /// Shows a new use of a slot to the application. The state is stored last.
+    pub fn show(&self, slot: Slot, new_state: u32, queue: usize) {
+        let line = self.line(slot);
+        line.tx_head.store(0, Ordering::Relaxed);
+        line.rx_tail.store(0, Ordering::Relaxed);
+        line.status.store(0, Ordering::Relaxed);
+        line.error.store(0, Ordering::Relaxed);
+        line.queue.store(queue as u32, Ordering::Relaxed);
+        line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
+        line.state.store(new_state, Ordering::Release);
+    }
+    /// The protocol is done with a slot: frees it if the application is too, else shows that (with an error, if any).
+    pub fn over(&mut self, slot: Slot, errno: i32) {
+        let closed = self.shared.app_words(slot).is_some_and(|w| w.flags & app_flags::CLOSED != 0);
+        let entry = self.slot(slot);
+        entry.flow = None;
+        entry.phase = Phase::Over;
+        if entry.app_closed || closed {
+            return self.free(slot);
+        }
+        let line = self.line(slot);
+        if errno != 0 {
+            line.error.store(errno as u32, Ordering::Relaxed);
+            line.status.store(status::RESET | status::TX_CLOSED, Ordering::Relaxed);
+        }
+        self.shared.region.info(slot).tcp_state.store(7, Ordering::Relaxed);
+        line.state.store(state::CLOSED, Ordering::Release);
+        self.raise(slot);
+    }
+    /// Raises an event.
+    pub fn raise(&mut self, slot: Slot) {
+        self.out.raise(&self.shared, slot);
+    }
+    /// Looks at what a listener's application has accepted. False = its position is impossible.
+    pub fn sync_listener(&mut self, slot: Slot) -> bool {
+        let Some(words) = self.shared.app_words(slot) else { return true };
+        let Some(listener) = self.slot(slot).listener.as_mut() else { return true };
+        listener.advance(words.rx_head)
+    }
+    /// Appends a connection to a listener's accept queue.
+    pub fn queue(&mut self, listener_slot: Slot, child: Slot, remote_addr: u32, remote_port: u16) -> Queued {
+        let generation = self.shared.generation(child);
+        if !self.sync_listener(listener_slot) {
+            return Queued::Lie;
+        }
+        let ring = self.shared.region.rx(listener_slot);
+        let Some(listener) = self.slots[listener_slot.index()].listener.as_mut() else { return Queued::Full };
+        if listener.waiting() >= listener.backlog.min(ring.capacity() / Accepted::BYTES as u32) {
+            return Queued::Full;
+        }
+        let record = Accepted { slot: child.raw(), generation, remote_addr, remote_port };
+        ring.write(listener.tail, &record.to_bytes());
+        listener.tail = listener.tail.wrapping_add(Accepted::BYTES as u32);
+        listener.queue.push_back((child, generation));
+        let tail = listener.tail;
+        self.line(listener_slot).rx_tail.store(tail, Ordering::Release);
+        self.raise(listener_slot);
+        Queued::Yes
+    }
+    /// Takes the queue of a listener that is closed: connections that nobody will accept, with their generations.
+    pub fn take_queue(&mut self, slot: Slot) -> Vec<(Slot, u32)> {
+        let _ = self.sync_listener(slot);
+        self.slot(slot).listener.take().map(|l| l.queue.into()).unwrap_or_default()
+    }
+    /// Lets go the kernel sockets that have been here for `limit_us` without a command for their slot.
+    pub fn expire_sockets(&mut self, now: Micros, limit_us: u64) {
+        let slots = &mut self.slots;
+        self.loose_sockets.retain(|slot| {
+            let entry = &mut slots[slot.index()];
+            let loose = entry.phase == Phase::Free && entry.socket.is_some();
+            let old = entry.socket.as_ref().is_some_and(|(_, since)| now.since(*since) >= limit_us);
+            if loose && old {
+                entry.socket = None;
+            }
+            loose && !old
+        });
+    }
+}

@@ -1,0 +1,384 @@
+//! The slow thread: opening, closing, timers, congestion control, and everything that is not a packet.
+
+use crate::api::{ClientId, ClientSetup};
+use crate::clients::{ClientShared, owner};
+use crate::host::{Later, SlowHost};
+use crate::mailbox::{Bell, Receiver};
+use crate::messages::{FromCore, ToCore};
+use crate::requests::Request;
+use crate::slots::{Phase, SlowClient};
+use crate::thread::{now, wait};
+use rustix::event::epoll;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use towpath_ring::Slot;
+use towpath_ring::lines::app_flags;
+use towpath_tcp::fast::FlowTable;
+use towpath_tcp::flow::{FlowId, FlowSnapshot, flow_flags};
+use towpath_tcp::messages::ToSlow;
+use towpath_tcp::slow::{SlowPath, Snapshots};
+use towpath_tcp::time::Micros;
+
+/// Messages taken from one core, and commands from one client, before the next has its turn.
+const BATCH: usize = 256;
+/// How often the figures of active connections are copied to where their applications see them, µs.
+const REFRESH_US: u64 = 100_000;
+/// How long the kernel socket of a slot is kept without a command for that slot, µs. They come on different ways.
+const LOOSE_US: u64 = 2_000_000;
+
+/// The flow table, as the slow path reads it.
+struct Readings<'a>(&'a FlowTable);
+
+impl Snapshots for Readings<'_> {
+    fn snapshot(&self, flow: FlowId) -> FlowSnapshot {
+        self.0.snapshot(flow)
+    }
+}
+
+/// The slow thread's state.
+pub struct SlowThread {
+    /// The protocol.
+    pub slow: SlowPath,
+    /// What the protocol sees.
+    pub host: SlowHost,
+    /// Readings of the flows.
+    pub table: Arc<FlowTable>,
+    /// From the cores.
+    pub inbox: Vec<Receiver<FromCore>>,
+    /// From the service.
+    pub requests: mpsc::Receiver<Request>,
+    /// Rung by cores and requests.
+    pub bell: Arc<Bell>,
+    /// Set to end the thread.
+    pub stop: Arc<AtomicBool>,
+    /// Watches the bell and the command doorbells.
+    pub epoll: OwnedFd,
+    /// Flows whose figures are copied now and then.
+    pub active: Vec<FlowId>,
+    /// When that is due next.
+    pub refresh_at: Micros,
+    /// Last client number given out.
+    pub last_id: u32,
+    /// Ports were counted by the cores; the service's view of them is made elsewhere.
+    pub cores: usize,
+}
+
+impl SlowThread {
+    /// Runs until stopped.
+    pub fn run(mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.turn(now())));
+            match turn {
+                Ok(0) => self.sleep(),
+                Ok(_) => {}
+                Err(_) => tracing::error!("the slow thread panicked; it goes on"),
+            }
+        }
+    }
+
+    /// Everything that is there now; how much it was.
+    pub fn turn(&mut self, now: Micros) -> usize {
+        let mut work = self.requests(now) + self.messages(now) + self.commands(now);
+        if self.host.network.changed() {
+            self.slow.retry_routes(now, &mut self.host);
+            work += 1;
+        }
+        if self.slow.next_deadline().is_some_and(|at| at <= now) {
+            self.slow.poll(now, &Readings(&self.table), &mut self.host);
+            work += 1;
+        }
+        self.later(now);
+        self.refresh(now);
+        self.expire(now);
+        self.flush();
+        work
+    }
+
+    fn requests(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        while let Ok(request) = self.requests.try_recv() {
+            self.request(now, request);
+            self.later(now);
+            work += 1;
+        }
+        work
+    }
+
+    fn messages(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        for core in 0..self.inbox.len() {
+            for _ in 0..BATCH {
+                let Ok(message) = self.inbox[core].pop() else { break };
+                work += 1;
+                self.message(now, core, message);
+                self.later(now);
+            }
+        }
+        work
+    }
+
+    fn message(&mut self, now: Micros, core: usize, message: FromCore) {
+        match message {
+            FromCore::Tcp(message) => {
+                if let ToSlow::Active(flow) | ToSlow::Closing(flow) = message
+                    && !self.active.contains(&flow)
+                {
+                    self.active.push(flow);
+                }
+                self.slow.on_message(now, core, message, &mut self.host);
+            }
+            FromCore::Door { client, slot } => self.door(now, core, client, slot),
+            FromCore::Closed { client, slot, generation } => {
+                if let Some(client) = self.host.client(client)
+                    && client.shared.generation(slot) == generation
+                    && client.slot(slot).phase != Phase::Free
+                {
+                    client.slot(slot).app_closed = true;
+                    if client.slot(slot).phase == Phase::Over {
+                        client.free(slot);
+                    }
+                }
+            }
+            FromCore::Forgotten(index) => self.forgotten(index),
+        }
+    }
+
+    /// A door rang on a core that does not own the slot.
+    fn door(&mut self, now: Micros, core: usize, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        // Cleared before the words are read, so that a later door comes through.
+        client.shared.words(slot).relayed.store(false, Ordering::SeqCst);
+        let (phase, owner_core) = (client.slot(slot).phase, client.slot(slot).core);
+        if phase == Phase::Open {
+            // The owner looks at the slot itself when it installs the flow.
+            if owner_core != core {
+                self.host.cores[owner_core].to.send(ToCore::Door { client: index, slot });
+            }
+            return;
+        }
+        let Some(words) = client.shared.app_words(slot) else { return };
+        if words.flags & app_flags::CLOSED != 0 {
+            let generation = client.shared.generation(slot);
+            self.close(now, index, slot, generation, words.flags & app_flags::ABORT != 0);
+        } else if phase == Phase::Listening && !client.sync_listener(slot) {
+            client.shared.lied();
+            self.host.later.push(Later::EndListener { client: index, slot });
+        }
+    }
+
+    /// The application is done with a slot.
+    pub fn close(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, abort: bool) {
+        let Some(client) = self.host.client(index) else { return };
+        if client.shared.generation(slot) != generation {
+            return;
+        }
+        let entry = client.slot(slot);
+        let (phase, core, was_closed) = (entry.phase, entry.core, entry.app_closed);
+        if phase == Phase::Free {
+            return;
+        }
+        entry.app_closed = true;
+        match phase {
+            Phase::Free | Phase::Child => {}
+            Phase::Over => client.free(slot),
+            Phase::Open if was_closed && !abort => {}
+            Phase::Open => self.host.cores[core].to.send(ToCore::Close { client: index, slot, generation, abort }),
+            Phase::Opening => {
+                self.slow.close(now, owner(index, slot), &mut self.host);
+                self.free_if(index, slot, Phase::Opening);
+            }
+            Phase::Listening => {
+                let waiting = client.take_queue(slot);
+                self.slow.close(now, owner(index, slot), &mut self.host);
+                self.free_if(index, slot, Phase::Listening);
+                for (child, generation) in waiting {
+                    self.close(now, index, child, generation, true);
+                }
+            }
+        }
+    }
+
+    fn free_if(&mut self, index: u32, slot: Slot, phase: Phase) {
+        if let Some(client) = self.host.client(index)
+            && client.slot(slot).phase == phase
+        {
+            client.free(slot);
+        }
+    }
+
+    /// Does what the slow path's callbacks have left to do.
+    fn later(&mut self, now: Micros) {
+        while let Some(later) = self.host.later.pop() {
+            match later {
+                Later::Close { client, slot, generation, abort } => {
+                    if let Some(entry) = self.host.client(client) {
+                        entry.slot(slot).app_closed = false;
+                    }
+                    self.close(now, client, slot, generation, abort);
+                }
+                Later::EndListener { client, slot } => self.end_listener(now, client, slot),
+            }
+        }
+    }
+
+    /// A listener whose words cannot be believed is closed; its application sees an error.
+    fn end_listener(&mut self, now: Micros, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        if client.slot(slot).phase != Phase::Listening {
+            return;
+        }
+        let waiting = client.take_queue(slot);
+        client.over(slot, libc::ECONNRESET);
+        self.slow.close(now, owner(index, slot), &mut self.host);
+        for (child, generation) in waiting {
+            self.close(now, index, child, generation, true);
+        }
+    }
+
+    /// Copies the figures of active flows to where `TCP_INFO` finds them.
+    fn refresh(&mut self, now: Micros) {
+        if self.active.is_empty() || now < self.refresh_at {
+            return;
+        }
+        self.refresh_at = now.after(REFRESH_US);
+        let (host, table) = (&mut self.host, &self.table);
+        self.active.retain(|flow| {
+            let Some(owner) = host.owners.get(flow.0 as usize).copied().flatten() else { return false };
+            let snapshot = table.snapshot(*flow);
+            host.show_figures(owner, &snapshot);
+            snapshot.flags & flow_flags::ACTIVE != 0
+        });
+    }
+
+    /// Lets kernel sockets go that no command came for, and clients whose sockets are all drained.
+    fn expire(&mut self, now: Micros) {
+        let cores = &mut self.host.cores;
+        for client in self.host.clients.iter_mut().flatten() {
+            client.expire_sockets(now, LOOSE_US);
+            if client.leaving && client.in_use == 0 && client.forgetting.is_none() {
+                client.forgetting = Some(cores.len());
+                for core in cores.iter_mut() {
+                    core.to.send(ToCore::DropClient(client.shared.index));
+                }
+            }
+        }
+    }
+
+    fn forgotten(&mut self, index: u32) {
+        let Some(client) = self.host.client(index) else { return };
+        let left = client.forgetting.unwrap_or(1) - 1;
+        client.forgetting = Some(left);
+        if left == 0 {
+            if let Some(doorbell) = client.shared.doorbells.get(self.cores) {
+                let _ = epoll::delete(&self.epoll, doorbell.as_fd());
+            }
+            self.host.clients[index as usize] = None;
+        }
+    }
+
+    /// Wakes those who have got something.
+    fn flush(&mut self) {
+        for core in &mut self.host.cores {
+            core.to.flush();
+        }
+        for client in self.host.clients.iter_mut().flatten() {
+            client.out.ring(&client.shared);
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.bell.arm();
+        let mut pending = self.inbox.iter().any(|i| !i.is_empty()) || self.stop.load(Ordering::Relaxed);
+        for client in self.host.clients.iter().flatten() {
+            let commands = client.shared.region.commands();
+            commands.arm();
+            pending |= !commands.is_empty(client.command_head);
+        }
+        // Requests ring the bell even while it is not armed, so that none is missed here.
+        if !pending {
+            let timeout = self.timeout();
+            wait(&self.epoll, timeout);
+        }
+        self.bell.disarm();
+        for client in self.host.clients.iter().flatten() {
+            client.shared.region.commands().disarm();
+        }
+    }
+
+    /// Until when to sleep at most.
+    fn timeout(&mut self) -> Option<u64> {
+        let now = now();
+        let protocol = self.slow.next_deadline();
+        let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
+        let loose = self.host.clients.iter().flatten().any(|c| !c.loose_sockets.is_empty());
+        let expire = loose.then_some(now.after(LOOSE_US));
+        // What a core had no room for must be tried again.
+        let crowded = self.host.cores.iter_mut().any(|c| !c.to.flush());
+        let retry = crowded.then_some(now.after(1000));
+        [protocol, refresh, expire, retry].into_iter().flatten().min().map(|at| at.since(now))
+    }
+
+    /// Takes a client in.
+    pub fn add_client(&mut self, setup: ClientSetup) -> io::Result<ClientId> {
+        if setup.region.geometry().cores as usize != self.cores || setup.doorbells.len() <= self.cores {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let places = &mut self.host.clients;
+        let index = places.iter().position(Option::is_none).unwrap_or(places.len());
+        self.last_id += 1;
+        let id = ClientId(self.last_id);
+        let shared = Arc::new(ClientShared::new(id, index as u32, setup));
+        crate::thread::watch(&self.epoll, shared.doorbells[self.cores].as_fd(), true)?;
+        if places.len() == index {
+            places.push(None);
+        }
+        places[index] = Some(SlowClient::new(Arc::clone(&shared), self.cores));
+        for core in &mut self.host.cores {
+            core.to.send(ToCore::AddClient(Arc::clone(&shared)));
+        }
+        Ok(id)
+    }
+
+    /// Index of a client.
+    pub fn index_of(&self, id: ClientId) -> Option<u32> {
+        self.host.clients.iter().position(|c| c.as_ref().is_some_and(|c| c.shared.id == id)).map(|i| i as u32)
+    }
+
+    /// Events of this client go to `context` from now on / no more.
+    pub fn set_context(&mut self, id: ClientId, context: u32, wake: Option<OwnedFd>, done: &mpsc::Sender<()>) {
+        let Some(index) = self.index_of(id) else { return };
+        let wake = wake.map(Arc::new);
+        let context = context as usize;
+        if let Some(client) = self.host.client(index) {
+            client.out.set_context(context, wake.clone());
+        }
+        for core in &mut self.host.cores {
+            core.to.send(ToCore::Context { client: index, context, wake: wake.clone(), done: done.clone() });
+        }
+    }
+
+    /// No process of the client is left.
+    pub fn remove_client(&mut self, now: Micros, id: ClientId) {
+        let Some(index) = self.index_of(id) else { return };
+        let Some(client) = self.host.client(index) else { return };
+        client.leaving = true;
+        let geometry = client.shared.region.geometry();
+        let (done, _) = mpsc::channel();
+        for context in 0..geometry.contexts {
+            self.set_context(id, context, None, &done);
+        }
+        // Listeners first: what they have not handed out is aborted, not drained.
+        for listeners in [true, false] {
+            for raw in 0..geometry.slots {
+                let Some(client) = self.host.client(index) else { return };
+                let Some(slot) = client.shared.region.slot(raw) else { continue };
+                if (client.slot(slot).phase == Phase::Listening) == listeners {
+                    let generation = client.shared.generation(slot);
+                    self.close(now, index, slot, generation, false);
+                }
+            }
+        }
+    }
+}

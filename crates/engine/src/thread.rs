@@ -1,0 +1,48 @@
+//! Clock, sleep and CPU of a thread.
+
+use crate::mailbox::Bell;
+use rustix::event::{Timespec, epoll};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use towpath_tcp::time::Micros;
+
+/// The monotonic clock.
+#[inline]
+pub fn now() -> Micros {
+    let t = clock_gettime(ClockId::Monotonic);
+    Micros(t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000)
+}
+
+/// Adds a descriptor to an epoll set. `edge`: every write to it counts, and it is never read.
+pub fn watch(set: &OwnedFd, fd: BorrowedFd<'_>, edge: bool) -> io::Result<()> {
+    let flags = if edge { epoll::EventFlags::IN | epoll::EventFlags::ET } else { epoll::EventFlags::IN };
+    Ok(epoll::add(set, fd, epoll::EventData::new_u64(0), flags)?)
+}
+
+/// An epoll set with a thread's bell in it.
+pub fn epoll_with(bell: &Bell) -> io::Result<OwnedFd> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    watch(&set, bell.fd(), true)?;
+    Ok(set)
+}
+
+/// Sleeps until something in the set happens, or for `timeout_us`.
+pub fn wait(set: &OwnedFd, timeout_us: Option<u64>) {
+    let timeout = timeout_us
+        .map(|us| Timespec { tv_sec: (us / 1_000_000).min(3600) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
+    let mut events = [std::mem::MaybeUninit::uninit(); 32];
+    // Whatever comes out, the caller looks at everything.
+    let _ = epoll::wait(set.as_fd(), &mut events, timeout.as_ref());
+}
+
+/// Binds the calling thread to one CPU.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}

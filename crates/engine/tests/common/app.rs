@@ -1,0 +1,332 @@
+//! One client process in the small.
+
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use towpath_engine::{ClientId, ClientSetup, Engine};
+use towpath_ring::command::{Accepted, op};
+use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, ring};
+use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
+
+/// Longer than anything here may take; an event that comes this late was lost.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sizes for small tests.
+pub fn small(cores: usize) -> Geometry {
+    Geometry { slots: 64, app_slots: 32, tx_bytes: 16384, rx_bytes: 16384, contexts: 4, cores: cores as u32 }
+}
+
+/// A client.
+pub struct App {
+    pub region: Arc<Region>,
+    pub id: ClientId,
+    doorbells: Vec<OwnedFd>,
+    writer: Mutex<Writer>,
+}
+
+/// Positions in the queues to the stack, and the slots in use. One writer at a time.
+#[derive(Default)]
+struct Writer {
+    tails: [u32; 17],
+    used: HashSet<u32>,
+}
+
+/// An errno.
+pub type Errno = i32;
+
+impl App {
+    pub fn new(engine: &Engine, geometry: Geometry) -> Arc<Self> {
+        Self::named(engine, geometry, "test")
+    }
+    pub fn named(engine: &Engine, geometry: Geometry, name: &str) -> Arc<Self> {
+        let (region, _memfd) = Region::create(geometry).unwrap();
+        let region = Arc::new(region);
+        let doorbells: Vec<OwnedFd> = (0..=geometry.cores).map(|_| doorbell().unwrap()).collect();
+        let copies = doorbells.iter().map(|d| d.try_clone().unwrap()).collect();
+        let setup =
+            ClientSetup { region: Arc::clone(&region), doorbells: copies, uid: 1000, pid: 4711, name: name.into() };
+        let id = engine.add_client(setup).unwrap();
+        Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
+    }
+    fn push(&self, slot: Slot, queue: usize) {
+        let cores = self.region.geometry().cores as usize;
+        let queue = queue.min(cores);
+        let (app, stack) = (self.region.app(slot), self.region.stack(slot));
+        let set = if queue == cores { self.region.commands() } else { self.region.doors(queue) };
+        let (seq, ack) = if queue == cores { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.door_seq, &stack.door_ack) };
+        let mut writer = self.writer.lock().unwrap();
+        set.push(&mut writer.tails[queue], slot, seq, ack);
+        if set.must_ring() {
+            ring(self.doorbells[queue].as_fd());
+        }
+    }
+    fn take_slot(&self) -> Slot {
+        let mut writer = self.writer.lock().unwrap();
+        let free =
+            |s: &Slot| self.region.stack(*s).state.load(Acquire) == state::FREE && !writer.used.contains(&s.raw());
+        let slot = self.region.layout().app_slots().find(free).expect("a free slot");
+        writer.used.insert(slot.raw());
+        slot
+    }
+    fn command(self: &Arc<Self>, op: u32, addr: Ipv4Addr, port: u16, backlog: u32) -> Result<Sock, Errno> {
+        let slot = self.take_slot();
+        let sock = Sock::new(self, slot, 0);
+        let line = self.region.command(slot);
+        line.op.store(op, Relaxed);
+        let (remote, local) = if op == op::CONNECT {
+            ((addr, port), (0, 0))
+        } else {
+            ((Ipv4Addr::UNSPECIFIED, 0), (addr.to_bits(), port))
+        };
+        line.remote_addr.store(remote.0.to_bits(), Relaxed);
+        line.remote_port.store(u32::from(remote.1), Relaxed);
+        line.local_addr.store(local.0, Relaxed);
+        line.local_port.store(u32::from(local.1), Relaxed);
+        line.backlog.store(backlog, Relaxed);
+        line.flags.store(app_flags::NODELAY, Relaxed);
+        let seq = line.seq.load(Relaxed).wrapping_add(1).max(1);
+        line.seq.store(seq, Release);
+        self.push(slot, self.region.geometry().cores as usize);
+        sock.wait("a command's answer", || sock.stack().command_done.load(Acquire) == seq);
+        match sock.stack().command_result.load(Relaxed) {
+            0 => Ok(sock.adopt(self.region.stack(slot).generation.load(Relaxed))),
+            error => {
+                self.writer.lock().unwrap().used.remove(&slot.raw());
+                Err(error)
+            }
+        }
+    }
+    pub fn listen(self: &Arc<Self>, addr: Ipv4Addr, port: u16, backlog: u32) -> Result<Sock, Errno> {
+        self.command(op::LISTEN, addr, port, backlog)
+    }
+    /// Begins to connect.
+    pub fn begin(self: &Arc<Self>, addr: Ipv4Addr, port: u16) -> Result<Sock, Errno> {
+        self.command(op::CONNECT, addr, port, 0)
+    }
+    /// Connects; fails with the errno of `connect`.
+    pub fn connect(self: &Arc<Self>, addr: Ipv4Addr, port: u16) -> Result<Sock, Errno> {
+        let sock = self.begin(addr, port)?;
+        sock.wait("a connection", || sock.stack().state.load(Acquire) != state::CONNECTING);
+        match sock.error() {
+            0 => Ok(sock),
+            error => {
+                sock.close();
+                Err(error)
+            }
+        }
+    }
+    /// Slots that the stack has in use.
+    pub fn busy_slots(&self) -> usize {
+        let all = (0..self.region.geometry().slots).filter_map(|s| self.region.slot(s));
+        all.filter(|s| self.region.stack(*s).state.load(Acquire) != state::FREE).count()
+    }
+}
+
+/// One socket.
+pub struct Sock {
+    pub app: Arc<App>,
+    pub slot: Slot,
+    pub generation: u32,
+    tx_tail: u32,
+    rx_head: u32,
+    told: u32,
+    flags: u32,
+}
+
+impl Sock {
+    fn new(app: &Arc<App>, slot: Slot, generation: u32) -> Self {
+        let sock = Self { app: Arc::clone(app), slot, generation, tx_tail: 0, rx_head: 0, told: 0, flags: 0 };
+        let line = sock.line();
+        line.tx_tail.store(0, Relaxed);
+        line.rx_head.store(0, Relaxed);
+        line.flags.store(0, Relaxed);
+        line.ctx_mask.store(0, Relaxed);
+        line.want.store(0, Relaxed);
+        sock
+    }
+    fn adopt(mut self, generation: u32) -> Self {
+        self.generation = generation;
+        self.line().generation.store(generation, Release);
+        self
+    }
+    pub fn line(&self) -> &AppLine {
+        self.app.region.app(self.slot)
+    }
+    pub fn stack(&self) -> &StackLine {
+        self.app.region.stack(self.slot)
+    }
+    pub fn error(&self) -> Errno {
+        self.stack().error.load(Acquire) as i32
+    }
+    /// Sends a door to the core that serves this socket.
+    pub fn door(&self) {
+        self.app.push(self.slot, self.stack().queue.load(Relaxed) as usize);
+    }
+    /// Sleeps on the slot's futex until `done`; an event that does not come is a failure.
+    pub fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let seq = self.stack().event_seq.load(Acquire);
+            if done() {
+                return;
+            }
+            self.line().sleepers.fetch_add(1, SeqCst);
+            about_to_sleep::<std::sync::atomic::AtomicU32>();
+            if !done() {
+                let _ = futex_wait(&self.stack().event_seq, seq, Some(PATIENCE));
+            }
+            self.line().sleepers.fetch_sub(1, SeqCst);
+            if Instant::now() >= deadline {
+                let line = self.stack();
+                panic!(
+                    "waited too long for {what} on slot {} (there now: {}): state {} status {} error {} tx {}..{} rx {}..{}",
+                    self.slot.raw(),
+                    done(),
+                    line.state.load(Relaxed),
+                    line.status.load(Relaxed),
+                    self.error(),
+                    line.tx_head.load(Relaxed),
+                    self.tx_tail,
+                    self.rx_head,
+                    line.rx_tail.load(Relaxed)
+                );
+            }
+        }
+    }
+    /// Takes what is there; `None` = nothing yet, 0 = end of file.
+    pub fn try_read(&mut self, out: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let bits = self.stack().status.load(Acquire);
+        let unread = self.stack().rx_tail.load(Acquire).wrapping_sub(self.rx_head);
+        let ring = self.app.region.rx(self.slot);
+        if unread == 0 {
+            return match bits {
+                b if b & status::RESET != 0 => Some(Err(self.error())),
+                b if b & status::RX_EOF != 0 => Some(Ok(0)),
+                _ => None,
+            };
+        }
+        assert!(unread <= ring.capacity(), "the stack has put {unread} bytes into a ring of {}", ring.capacity());
+        let n = (unread as usize).min(out.len());
+        ring.read(self.rx_head, &mut out[..n]);
+        self.rx_head = self.rx_head.wrapping_add(n as u32);
+        self.line().rx_head.store(self.rx_head, Release);
+        let was_near_full = unread as usize * 4 >= ring.capacity() as usize * 3;
+        if was_near_full || self.rx_head.wrapping_sub(self.told) >= ring.capacity() / 4 {
+            self.told = self.rx_head;
+            self.door();
+        }
+        Some(Ok(n))
+    }
+    /// Reads something; 0 = end of file.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Errno> {
+        loop {
+            if let Some(result) = self.try_read(out) {
+                return result;
+            }
+            let head = self.rx_head;
+            self.wait("data", || {
+                self.stack().rx_tail.load(Acquire) != head
+                    || self.stack().status.load(Acquire) & (status::RX_EOF | status::RESET) != 0
+            });
+        }
+    }
+    /// Reads until `out` is full.
+    pub fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Errno> {
+        let mut at = 0;
+        while at < out.len() {
+            match self.read(&mut out[at..])? {
+                0 => return Err(0),
+                n => at += n,
+            }
+        }
+        Ok(())
+    }
+    fn room(&self) -> usize {
+        let ring = self.app.region.tx(self.slot).capacity();
+        let queued = self.tx_tail.wrapping_sub(self.stack().tx_head.load(Acquire));
+        assert!(queued <= ring, "the stack has acknowledged what was never sent");
+        (ring - queued) as usize
+    }
+    /// Queues what fits.
+    pub fn try_write(&mut self, bytes: &[u8]) -> usize {
+        let n = self.room().min(bytes.len());
+        if n > 0 {
+            self.app.region.tx(self.slot).write(self.tx_tail, &bytes[..n]);
+            self.tx_tail = self.tx_tail.wrapping_add(n as u32);
+            self.line().tx_tail.store(self.tx_tail, Release);
+            self.door();
+        }
+        n
+    }
+    /// Queues everything, waiting for room.
+    pub fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            if self.stack().status.load(Acquire) & (status::RESET | status::TX_CLOSED) != 0 {
+                return Err(self.error());
+            }
+            bytes = &bytes[self.try_write(bytes)..];
+            if !bytes.is_empty() {
+                self.line().want.store(want::WRITABLE, SeqCst);
+                let third = self.app.region.tx(self.slot).capacity() as usize / 3;
+                self.wait("room", || self.room() >= third || self.stack().status.load(Acquire) & status::RESET != 0);
+                self.line().want.store(0, Relaxed);
+            }
+        }
+        Ok(())
+    }
+    fn set(&mut self, bits: u32) {
+        self.flags |= bits;
+        self.line().flags.store(self.flags, Release);
+        self.door();
+    }
+    /// No more data from here.
+    pub fn shutdown(&mut self) {
+        self.set(app_flags::SHUT_WR);
+    }
+    /// Takes the next connection.
+    pub fn accept(&mut self) -> Sock {
+        loop {
+            if let Some(sock) = self.try_accept() {
+                return sock;
+            }
+            let head = self.rx_head;
+            self.wait("a connection to accept", || self.stack().rx_tail.load(Acquire) != head);
+        }
+    }
+    /// Takes the next connection if there is one.
+    pub fn try_accept(&mut self) -> Option<Sock> {
+        if self.stack().rx_tail.load(Acquire) == self.rx_head {
+            return None;
+        }
+        let mut record = [0; Accepted::BYTES];
+        self.app.region.rx(self.slot).read(self.rx_head, &mut record);
+        self.rx_head = self.rx_head.wrapping_add(Accepted::BYTES as u32);
+        self.line().rx_head.store(self.rx_head, Release);
+        let record = Accepted::from_bytes(&record);
+        let slot = self.app.region.slot(record.slot).expect("a slot");
+        Some(Sock::new(&self.app, slot, 0).adopt(record.generation))
+    }
+    /// Closes; the stack drains and frees.
+    pub fn close(mut self) {
+        self.set(app_flags::CLOSED);
+        self.app.writer.lock().unwrap().used.remove(&self.slot.raw());
+    }
+    /// Closes with RST.
+    pub fn abort(mut self) {
+        self.set(app_flags::CLOSED | app_flags::ABORT);
+        self.app.writer.lock().unwrap().used.remove(&self.slot.raw());
+    }
+}
+
+/// Waits until `done`, looking now and then.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,74 @@
+//! A minimal application side: it speaks the ring contract and nothing else.
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub mod app;
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use towpath_engine::{Engine, EngineConfig, Network};
+use towpath_ports::Port;
+use towpath_ports::memory::Loopback;
+use towpath_tcp::buffers::PortId;
+use towpath_tcp::flow::{FourTuple, Link};
+use towpath_tcp::slow::{Route, SlowConfig};
+
+/// This host's address.
+pub const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// Everything in 127.0.0.0/8 is on port 0, if we have a listener there.
+#[derive(Default)]
+pub struct TestNetwork {
+    listeners: HashSet<(Ipv4Addr, u16)>,
+}
+
+impl Network for TestNetwork {
+    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+        if !remote.is_loopback() || self.listeners.is_empty() {
+            return Route::NotOurs;
+        }
+        let link = Link { port: PortId(0), source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 1] };
+        Route::Via { link, source: local.unwrap_or(LOCAL), mtu: 65_535 }
+    }
+    fn is_local(&self, addr: Ipv4Addr) -> bool {
+        addr.is_loopback()
+    }
+    fn steer(&mut self, _: &FourTuple, _: bool) {}
+    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+        if on {
+            self.listeners.insert((addr, port));
+        } else {
+            self.listeners.remove(&(addr, port));
+        }
+    }
+    fn changed(&mut self) -> bool {
+        false
+    }
+}
+
+/// An engine with nothing but loopback ports.
+pub fn engine(cores: usize) -> Engine {
+    let slow = SlowConfig { time_wait_s: 1, ..SlowConfig::default() };
+    let config = EngineConfig { cores, max_flows: 8192, spin_us: 0, cpus: Vec::new(), slow };
+    let ports = (0..cores).map(|_| vec![Box::new(Loopback::new()) as Box<dyn Port>]).collect();
+    Engine::start(config, ports, Box::new(TestNetwork::default())).unwrap()
+}
+
+/// A reproducible stream of bytes (xorshift).
+pub struct Noise(pub u64);
+
+impl Noise {
+    /// The next word.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    /// Fills a buffer.
+    pub fn fill(&mut self, out: &mut [u8]) {
+        for chunk in out.chunks_mut(8) {
+            let word = self.next().to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+}
