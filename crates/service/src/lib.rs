@@ -1,6 +1,18 @@
 //! The service: configuration, registration of clients, control interface, routes and neighbours.
+//!
+//! Threads beside the engine's: the main loop ([`server`]), one keeper per connection of a client ([`keeper`]), the desk,
+//! which does in the shared descriptor table what keepers cannot do in theirs ([`shared`]), and, where an interface is
+//! served, one that listens for changes of routes and neighbours ([`network`]).
 
 pub mod admission;
+pub mod api;
 pub mod config;
+pub mod control;
+pub mod keeper;
+pub mod network;
 pub mod paths;
+pub mod server;
+pub mod shared;
+pub mod stack;
+pub mod table;
 pub mod units;

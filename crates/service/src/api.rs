@@ -1,0 +1,365 @@
+//! The control interface: JSON lines on a stream socket beside the registration socket. One command, one answer.
+
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddrV4;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use towpath_tcp::counters::{Counters, Drop, Stage};
+
+/// Longest command line that the service reads, bytes.
+pub const MAX_COMMAND_BYTES: u64 = 4096;
+/// How long either side waits for the other.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A command: `{"command":"status"}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase")]
+pub enum Command {
+    /// Who is there, and am I admitted? Also counts as use: it puts the idle exit off.
+    Hello,
+    /// All sockets that the asker may see.
+    Sockets,
+    /// Counters and clients.
+    Status,
+    /// Ends the service (its own user and root only).
+    Stop,
+}
+
+/// Answer to [`Command::Hello`] and [`Command::Stop`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The service's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Answer to [`Command::Sockets`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// The sockets.
+    pub sockets: Vec<Socket>,
+}
+
+/// One socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Socket {
+    /// State in the words of `ss`: `ESTAB`, `LISTEN`, `TIME-WAIT` ...
+    pub state: String,
+    /// Unread bytes; of a listener: connections waiting to be accepted.
+    pub recv_q: u32,
+    /// Bytes not yet acknowledged; of a listener: its backlog.
+    pub send_q: u32,
+    /// Local address and port.
+    pub local: SocketAddrV4,
+    /// Peer's address and port.
+    pub peer: SocketAddrV4,
+    /// Its program; empty = none any more.
+    pub program: String,
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its slot in the program's region.
+    pub slot: u32,
+    /// The core that owns it.
+    pub core: Option<usize>,
+    /// Details of an established connection.
+    pub tcp: Option<Tcp>,
+}
+
+/// What `ss -ti` shows of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tcp {
+    /// Smoothed round-trip time, µs; 0 = not measured.
+    pub srtt_us: u32,
+    /// Its variation, µs.
+    pub rttvar_us: u32,
+    /// Effective send MSS, bytes.
+    pub mss: u16,
+    /// Congestion window, bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold, bytes.
+    pub ssthresh: u32,
+    /// The peer's window, bytes.
+    pub snd_wnd: u32,
+    /// Sent and not acknowledged, bytes.
+    pub unacked: u32,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+    /// Payload bytes that the peer has acknowledged.
+    pub bytes_acked: u64,
+    /// Segments received.
+    pub segs_in: u64,
+    /// Segments sent.
+    pub segs_out: u64,
+    /// Segments retransmitted.
+    pub retrans: u64,
+    /// Timestamps agreed?
+    pub timestamps: bool,
+    /// Window scaling agreed?
+    pub wscale: bool,
+    /// In loss recovery?
+    pub recovery: bool,
+}
+
+/// Answer to [`Command::Status`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The service's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Since its start, µs.
+    pub uptime_us: u64,
+    /// Its registration socket.
+    pub socket: PathBuf,
+    /// The interface it serves.
+    pub interface: Option<String>,
+    /// Its cores.
+    pub cores: Vec<Core>,
+    /// The slow path's counters.
+    pub slow: Tally,
+    /// Its clients.
+    pub clients: Vec<Client>,
+}
+
+/// One fast-path core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Core {
+    /// Its number.
+    pub core: usize,
+    /// Connections it owns.
+    pub flows: u64,
+    /// Time with work, µs.
+    pub busy_us: u64,
+    /// Time without work, µs.
+    pub idle_us: u64,
+    /// Turns with work.
+    pub turns: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Its counters.
+    #[serde(flatten)]
+    pub tally: Tally,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// Counters of a core or of the slow path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Items handled by stage.
+    pub stages: Named,
+    /// Dropped frames by reason.
+    pub drops: Named,
+    /// Retransmitted segments.
+    pub retransmits: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+    /// Connections opened.
+    pub opened: u64,
+    /// Connections that failed before they were established.
+    pub failed: u64,
+    /// Resets.
+    pub resets: u64,
+    /// Words of applications that contradicted the contract.
+    pub lies: u64,
+}
+
+/// A port of a core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// `memory`, or the interface's name.
+    pub name: String,
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Frames dropped on receive.
+    pub rx_dropped: u64,
+    /// Frames that could not be sent.
+    pub tx_dropped: u64,
+}
+
+/// A client process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// Its number.
+    pub id: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its program.
+    pub program: String,
+    /// Slots in use.
+    pub slots: u32,
+    /// Words of it that contradicted the contract.
+    pub lies: u64,
+    /// Gone, but with sockets that still drain?
+    pub leaving: bool,
+}
+
+/// Named numbers in a fixed order; a JSON object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named(pub Vec<(String, u64)>);
+
+impl Named {
+    fn of(names: &[&str], values: &[u64]) -> Self {
+        Self(names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), *value)).collect())
+    }
+}
+
+impl From<&Counters> for Tally {
+    fn from(counters: &Counters) -> Self {
+        Self {
+            stages: Named::of(&Stage::NAMES, &counters.stages),
+            drops: Named::of(&Drop::NAMES, &counters.drops),
+            retransmits: counters.retransmits,
+            timeouts: counters.timeouts,
+            opened: counters.opened,
+            failed: counters.failed,
+            resets: counters.resets,
+            lies: counters.lies,
+        }
+    }
+}
+
+impl Serialize for Named {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Named;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of numbers")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
+                let mut named = Named::default();
+                while let Some(entry) = map.next_entry()? {
+                    named.0.push(entry);
+                }
+                Ok(named)
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
+}
+
+/// An answer, or why there is none: `{"error":"..."}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Answer<T> {
+    /// The answer.
+    Good(T),
+    /// Why there is none.
+    Error {
+        /// In words.
+        error: String,
+    },
+}
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens there.
+    #[error("no Towpath service at {} ({source}); `towpath serve` starts one", socket.display())]
+    Absent {
+        /// Registration socket.
+        socket: PathBuf,
+        /// What connecting gave.
+        source: io::Error,
+    },
+    /// The socket is closed to this user.
+    #[error("the service at {} does not admit uid {uid}; have its owner add \"uid:{uid}\" to `admit`", socket.display())]
+    NotAdmitted {
+        /// Registration socket.
+        socket: PathBuf,
+        /// Who asked.
+        uid: u32,
+    },
+    /// The conversation broke off.
+    #[error("the service at {} does not answer: {source}", socket.display())]
+    Broken {
+        /// Registration socket.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The service said no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks the service whose registration socket is `socket`.
+pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, AskError> {
+    let broken = |source| AskError::Broken { socket: socket.into(), source };
+    let mut stream = UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            AskError::NotAdmitted { socket: socket.into(), uid: rustix::process::geteuid().as_raw() }
+        }
+        _ => AskError::Absent { socket: socket.into(), source },
+    })?;
+    let line = ask_line(&mut stream, command).map_err(broken)?;
+    let mut value: serde_json::Value = serde_json::from_str(&line).map_err(|e| broken(e.into()))?;
+    if let Some(error) = value.get_mut("error").and_then(|error| error.as_str()) {
+        return Err(AskError::Refused(error.to_owned()));
+    }
+    // From the text, not from `value`, which has lost the order of the counters.
+    serde_json::from_str(&line).map_err(|e| broken(e.into()))
+}
+
+fn ask_line(stream: &mut UnixStream, command: Command) -> io::Result<String> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut text = serde_json::to_string(&command)?;
+    text.push('\n');
+    stream.write_all(text.as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).take(64 << 20).read_line(&mut line)?;
+    if line.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(line) }
+}
+
+/// Reads one command.
+pub fn parse_command(line: &str) -> Result<Command, String> {
+    serde_json::from_str(line)
+        .map_err(|error| format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, stop"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn commands_are_tagged_objects() {
+        assert_eq!(serde_json::to_string(&Command::Sockets).unwrap(), r#"{"command":"sockets"}"#);
+        assert_eq!(parse_command(r#"{"command":"status"}"#).unwrap(), Command::Status);
+        let error = parse_command(r#"{"command":"reboot"}"#).unwrap_err();
+        assert!(error.starts_with("not a command: unknown variant `reboot`"), "{error}");
+        assert!(parse_command("status").is_err());
+    }
+
+    #[test]
+    fn counters_keep_their_order() {
+        let mut counters = Counters::default();
+        counters.drop(Drop::Paws);
+        counters.stage(Stage::Pre, 7);
+        let tally = Tally::from(&counters);
+        let text = serde_json::to_string(&tally).unwrap();
+        assert!(text.starts_with(r#"{"stages":{"pre":7,"protocol":0,"post":0,"deliver":0,"egress":0},"drops":{"truncated":0,"#));
+        assert!(text.contains(r#""paws":1,"#));
+        assert_eq!(serde_json::from_str::<Tally>(&text).unwrap(), tally);
+    }
+}

@@ -1,0 +1,182 @@
+//! The service's side of the control interface (see [`crate::api`]).
+
+use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
+use crate::shared::Shared;
+use rustix::fd::OwnedFd;
+use rustix::net::SocketFlags;
+use serde::Serialize;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddrV4;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
+use towpath_engine::Connection;
+use towpath_tcp::flow::{FlowSnapshot, flow_flags};
+
+/// Conversations at one time; more are turned away.
+const MAX_CONVERSATIONS: usize = 32;
+
+/// Accepts what waits on the control socket; each conversation has a thread.
+pub fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
+    while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+        let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
+        let asker = Asker { uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw() };
+        let conversation = shared.conversations.clone();
+        if Arc::strong_count(&conversation) > MAX_CONVERSATIONS {
+            continue;
+        }
+        let weak = Arc::downgrade(shared);
+        let talk = move || {
+            let _ = converse(&weak, UnixStream::from(socket), asker);
+            drop(conversation);
+        };
+        let _ = std::thread::Builder::new().name("control".into()).spawn(talk);
+    }
+}
+
+/// Who is on the other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+}
+
+fn converse(shared: &Weak<Shared>, stream: UnixStream, asker: Asker) -> io::Result<()> {
+    stream.set_read_timeout(Some(api::TIMEOUT))?;
+    stream.set_write_timeout(Some(api::TIMEOUT))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    loop {
+        let mut line = String::new();
+        if reader.by_ref().take(MAX_COMMAND_BYTES).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        // The service may end while a conversation is open.
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let mut text = answer(&shared, &line, asker);
+        drop(shared);
+        text.push('\n');
+        writer.write_all(text.as_bytes())?;
+        if !line.ends_with('\n') {
+            return Ok(());
+        }
+    }
+}
+
+/// The answer to one command line, as JSON without a line feed.
+pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
+    let admission = &shared.settings.admission;
+    let operator = admission.is_operator(asker.uid);
+    if let Err(why) = admission.check(asker.uid, asker.gid) {
+        return error(why);
+    }
+    match api::parse_command(line) {
+        Err(why) => error(why),
+        Ok(Command::Hello) => {
+            shared.used();
+            good(&hello())
+        }
+        Ok(Command::Stop) if operator => {
+            shared.request_stop();
+            good(&hello())
+        }
+        Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
+        Ok(Command::Sockets) => {
+            let seen = |c: &Connection| operator || c.uid == asker.uid;
+            let sockets = shared.stack.connections().iter().filter(|c| seen(c)).map(socket).collect();
+            good(&api::Sockets { sockets })
+        }
+        Ok(Command::Status) => good(&status(shared, operator, asker.uid)),
+    }
+}
+
+fn good<T: Serialize>(answer: &T) -> String {
+    serde_json::to_string(answer).unwrap_or_else(|why| error(why.to_string()))
+}
+
+fn error(error: String) -> String {
+    serde_json::to_string(&Answer::<()>::Error { error }).unwrap_or_default()
+}
+
+fn hello() -> Hello {
+    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() }
+}
+
+fn socket(c: &Connection) -> api::Socket {
+    let t = &c.tuple;
+    api::Socket {
+        state: c.state.into(),
+        recv_q: c.rx_queue,
+        send_q: c.tx_queue,
+        local: SocketAddrV4::new(t.local, t.local_port),
+        peer: SocketAddrV4::new(t.remote, t.remote_port),
+        program: c.program.clone(),
+        pid: c.pid,
+        uid: c.uid,
+        slot: c.slot,
+        core: c.core,
+        tcp: c.snapshot.as_ref().map(tcp),
+    }
+}
+
+fn tcp(s: &FlowSnapshot) -> api::Tcp {
+    let flag = |bit| s.flags & bit != 0;
+    api::Tcp {
+        srtt_us: s.srtt_us,
+        rttvar_us: s.rttvar_us,
+        mss: s.mss,
+        cwnd: s.cwnd,
+        ssthresh: s.ssthresh,
+        snd_wnd: s.snd_wnd,
+        unacked: s.snd_max.0.wrapping_sub(s.snd_una.0),
+        bytes_received: s.bytes_in,
+        bytes_acked: s.bytes_acked,
+        segs_in: s.segments_in,
+        segs_out: s.segments_out,
+        retrans: s.retransmits,
+        timestamps: flag(flow_flags::TIMESTAMPS),
+        wscale: flag(flow_flags::WSCALE),
+        recovery: flag(flow_flags::RECOVERY),
+    }
+}
+
+fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
+    let status = shared.stack.status();
+    let name = |number: usize| shared.settings.ports.get(number).cloned().unwrap_or_default();
+    let cores = status.cores.iter().enumerate().map(|(number, core)| api::Core {
+        core: number,
+        flows: core.flows,
+        busy_us: core.busy_us,
+        idle_us: core.idle_us,
+        turns: core.turns,
+        sleeps: core.sleeps,
+        tally: (&core.counters).into(),
+        ports: core.ports.iter().enumerate().map(|(port, counters)| api::Port {
+            name: name(port),
+            rx_frames: counters.rx_frames,
+            tx_frames: counters.tx_frames,
+            rx_dropped: counters.rx_dropped,
+            tx_dropped: counters.tx_dropped,
+        }).collect(),
+    });
+    let clients = status.clients.iter().filter(|c| operator || c.uid == uid).map(|c| api::Client {
+        id: c.id.0,
+        uid: c.uid,
+        pid: c.pid,
+        program: c.name.clone(),
+        slots: c.slots,
+        lies: c.lies,
+        leaving: c.leaving,
+    });
+    api::Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_us: shared.started.elapsed().as_micros() as u64,
+        socket: shared.settings.socket.clone(),
+        interface: shared.settings.interface.clone(),
+        cores: cores.collect(),
+        slow: (&status.slow).into(),
+        clients: clients.collect(),
+    }
+}

@@ -1,0 +1,261 @@
+//! Where destinations are reached: the kernel's routes and neighbours, asked per connection and remembered until something
+//! changes.
+//!
+//! The kernel decides, so policy routing, source selection and path MTU are those of the host. Nothing is computed here
+//! from a copy of its tables.
+
+pub mod netlink;
+pub mod reserved;
+
+use netlink::{Changes, LinkInfo, Neighbour, Netlink};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use towpath_engine::Network;
+use towpath_tcp::buffers::PortId;
+use towpath_tcp::flow::{FourTuple, Link};
+use towpath_tcp::slow::Route;
+
+/// The loopback's port number.
+const LOOPBACK: PortId = PortId(0);
+/// The served interface's port number.
+const WIRE: PortId = PortId(1);
+/// Ways that are remembered; beyond it all are forgotten.
+const MAX_REMEMBERED: usize = 4096;
+/// A neighbour that fails within this time of our question has not answered us.
+const ASKED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Directs packets of the served interface to us.
+pub trait Steer: Send {
+    /// Packets of this connection.
+    fn flow(&mut self, tuple: &FourTuple, on: bool);
+    /// Segments to this listener.
+    fn listener(&mut self, addr: Ipv4Addr, port: u16, on: bool);
+}
+
+/// What the watching thread and the slow path share.
+#[derive(Default)]
+pub struct Known {
+    /// Counts changes.
+    changes: AtomicU64,
+    addresses: RwLock<HashSet<Ipv4Addr>>,
+}
+
+impl Known {
+    fn holds(&self, address: Ipv4Addr) -> bool {
+        self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
+    }
+
+    fn refresh(&self, netlink: &mut Netlink) -> io::Result<()> {
+        let addresses = netlink.addresses()?.into_iter().collect();
+        *self.addresses.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Waits for changes until `stop` is readable; after each, `tell` is called.
+pub fn watch(known: &Known, stop: BorrowedFd<'_>, mut tell: impl FnMut()) -> io::Result<()> {
+    let changes = Changes::subscribe()?;
+    let mut netlink = Netlink::connect()?;
+    // Changes between the first reading and the subscription.
+    known.refresh(&mut netlink)?;
+    loop {
+        let fd = changes.as_fd();
+        let mut waiting = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !waiting[1].revents().is_empty() {
+            return Ok(());
+        }
+        changes.drain();
+        known.refresh(&mut netlink)?;
+        tell();
+    }
+}
+
+/// The interface that is served.
+struct Served {
+    index: u32,
+    link: LinkInfo,
+    steer: Box<dyn Steer>,
+    /// Neighbours that the kernel keeps resolved for us.
+    managed: HashSet<Ipv4Addr>,
+    /// When we asked for neighbours that are not resolved yet.
+    asked: HashMap<Ipv4Addr, Instant>,
+}
+
+/// Routes, neighbours and steering of this host.
+pub struct HostNetwork {
+    known: Arc<Known>,
+    netlink: Netlink,
+    served: Option<Served>,
+    seen: u64,
+    remembered: HashMap<(Ipv4Addr, Option<Ipv4Addr>), Route>,
+    loopback_mtu: u16,
+}
+
+impl HostNetwork {
+    /// Without an interface: only this host's own addresses are ours.
+    pub fn new(loopback_mtu: u16) -> io::Result<Self> {
+        let mut netlink = Netlink::connect()?;
+        let known = Arc::new(Known::default());
+        known.refresh(&mut netlink)?;
+        Ok(Self { known, netlink, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
+    }
+
+    /// With an interface.
+    pub fn serving(loopback_mtu: u16, index: u32, steer: Box<dyn Steer>) -> io::Result<Self> {
+        let mut network = Self::new(loopback_mtu)?;
+        let link = network.netlink.link(index)?;
+        network.served = Some(Served { index, link, steer, managed: HashSet::new(), asked: HashMap::new() });
+        Ok(network)
+    }
+
+    /// For [`watch`].
+    pub fn known(&self) -> Arc<Known> {
+        self.known.clone()
+    }
+
+    fn loopback(&self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+        let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6] };
+        Route::Via { link, source: local.unwrap_or(remote), mtu: self.loopback_mtu }
+    }
+
+    /// Forgets what may have changed.
+    fn catch_up(&mut self) -> bool {
+        let changes = self.known.changes.load(Ordering::Acquire);
+        if changes == self.seen {
+            return false;
+        }
+        self.seen = changes;
+        self.remembered.clear();
+        if let Some(served) = &mut self.served
+            && let Ok(link) = self.netlink.link(served.index)
+        {
+            served.link = link;
+        }
+        true
+    }
+}
+
+impl Served {
+    fn route(&mut self, netlink: &mut Netlink, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+        let way = match netlink.way(remote, local) {
+            Ok(way) if way.interface == self.index && !way.local => way,
+            // Other interfaces, and errors: the kernel does what it does.
+            _ => return Route::NotOurs,
+        };
+        let Some(source) = local.or(way.source) else { return Route::NotOurs };
+        let hop = way.gateway.unwrap_or(remote);
+        match self.neighbour(netlink, hop) {
+            Ok(mac) => {
+                let link = Link { port: WIRE, source: self.link.mac, destination: mac };
+                let mtu = way.mtu.unwrap_or(u32::MAX).min(self.link.mtu);
+                Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
+            }
+            Err(route) => route,
+        }
+    }
+
+    /// The MAC address of a next hop, or what to answer without one.
+    fn neighbour(&mut self, netlink: &mut Netlink, hop: Ipv4Addr) -> Result<[u8; 6], Route> {
+        let asked = self.asked.get(&hop).is_some_and(|at| at.elapsed() < ASKED_WITHIN);
+        match netlink.neighbour(self.index, hop) {
+            Ok(Neighbour::Known(mac)) => {
+                self.asked.remove(&hop);
+                // Kernels before 5.16 do not know this; there the entry is asked for again when it has gone.
+                if self.managed.insert(hop) && netlink.manage(self.index, hop, true).is_err() {
+                    self.managed.remove(&hop);
+                }
+                Ok(mac)
+            }
+            Ok(Neighbour::Failed) if asked => {
+                self.asked.remove(&hop);
+                Err(Route::Unreachable(libc::EHOSTUNREACH))
+            }
+            Ok(Neighbour::Asking) if asked => Err(Route::Resolving),
+            Ok(_) => {
+                self.asked.retain(|_, at| at.elapsed() < ASKED_WITHIN);
+                self.asked.insert(hop, Instant::now());
+                match netlink.resolve(self.index, hop) {
+                    Ok(()) => Err(Route::Resolving),
+                    Err(error) => {
+                        tracing::warn!(%hop, %error, "cannot have the kernel resolve a neighbour");
+                        Err(Route::Unreachable(libc::EHOSTUNREACH))
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%hop, %error, "cannot ask the kernel for a neighbour");
+                Err(Route::Unreachable(libc::EHOSTUNREACH))
+            }
+        }
+    }
+}
+
+impl Network for HostNetwork {
+    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+        if remote.is_unspecified() || remote.is_multicast() || remote.is_broadcast() {
+            return Route::NotOurs;
+        }
+        if self.is_local(remote) {
+            return self.loopback(remote, local);
+        }
+        self.catch_up();
+        let Some(served) = &mut self.served else { return Route::NotOurs };
+        if let Some(route) = self.remembered.get(&(remote, local)) {
+            return *route;
+        }
+        let route = served.route(&mut self.netlink, remote, local);
+        if matches!(route, Route::Via { .. }) {
+            if self.remembered.len() >= MAX_REMEMBERED {
+                self.remembered.clear();
+            }
+            self.remembered.insert((remote, local), route);
+        }
+        route
+    }
+
+    fn is_local(&self, addr: Ipv4Addr) -> bool {
+        addr.is_loopback() || self.known.holds(addr)
+    }
+
+    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+        if let Some(served) = &mut self.served {
+            served.steer.flow(tuple, on);
+        }
+    }
+
+    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+        if let Some(served) = &mut self.served
+            && !addr.is_loopback()
+        {
+            served.steer.listener(addr, port, on);
+        }
+    }
+
+    fn changed(&mut self) -> bool {
+        self.catch_up()
+    }
+}
+
+impl Drop for HostNetwork {
+    fn drop(&mut self) {
+        let Some(served) = &self.served else { return };
+        for hop in &served.managed {
+            // The entry stays, as any that the host has used; only our wish to keep it goes.
+            let _ = self.netlink.manage(served.index, *hop, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Questions to the kernel about routes, neighbours and addresses, one at a time over a blocking netlink socket.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// The kernel's answer to "how do I reach this address?"
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Is the address one of this host's own?
+    pub local: bool,
+    /// Outgoing interface.
+    pub interface: u32,
+    /// Next hop; `None` = the destination itself.
+    pub gateway: Option<Ipv4Addr>,
+    /// The source address that Linux would choose.
+    pub source: Option<Ipv4Addr>,
+    /// Path MTU in bytes, if the route says one.
+    pub mtu: Option<u32>,
+}
+
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// Its MAC address (good or to be confirmed).
+    Known([u8; 6]),
+    /// Being asked for.
+    Asking,
+    /// Did not answer.
+    Failed,
+    /// Nothing yet.
+    Unknown,
+}
+
+/// An interface's own values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+}
+
+/// A conversation with the kernel.
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// For questions.
+    pub fn connect() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        // An answer is there when `send` returns; were one lost, the slow path must not hang.
+        let timeout = std::time::Duration::from_secs(2);
+        let fd = as_fd(&socket);
+        rustix::net::sockopt::set_socket_timeout(fd, rustix::net::sockopt::Timeout::Recv, Some(timeout))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// The way to `remote`, from `source` if that is fixed.
+    pub fn way(&mut self, remote: Ipv4Addr, source: Option<Ipv4Addr>) -> io::Result<Way> {
+        let mut ask = RouteMessage::default();
+        ask.header.address_family = AddressFamily::Inet;
+        ask.header.destination_prefix_length = 32;
+        ask.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(remote)));
+        if let Some(source) = source {
+            ask.header.source_prefix_length = 32;
+            ask.attributes.push(RouteAttribute::Source(RouteAddress::Inet(source)));
+        }
+        for answer in self.ask(RouteNetlinkMessage::GetRoute(ask), 0)? {
+            if let RouteNetlinkMessage::NewRoute(route) = answer {
+                return way_of(&route);
+            }
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    /// What is known of the neighbour `address` on an interface.
+    pub fn neighbour(&mut self, interface: u32, address: Ipv4Addr) -> io::Result<Neighbour> {
+        let ask = neighbour_message(interface, address);
+        let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(ask), 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Neighbour::Unknown),
+            answers => answers?,
+        };
+        let found = answers.into_iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewNeighbour(entry) => Some(state_of(&entry)),
+            _ => None,
+        });
+        Ok(found.unwrap_or(Neighbour::Unknown))
+    }
+
+    /// Has the kernel resolve a neighbour now.
+    pub fn resolve(&mut self, interface: u32, address: Ipv4Addr) -> io::Result<()> {
+        let mut ask = neighbour_message(interface, address);
+        ask.header.flags = NeighbourFlags::Use;
+        self.ask(RouteNetlinkMessage::NewNeighbour(ask), NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK).map(drop)
+    }
+
+    /// Has the kernel keep a neighbour resolved although it sees no traffic to it (Linux 5.16), or no more.
+    pub fn manage(&mut self, interface: u32, address: Ipv4Addr, on: bool) -> io::Result<()> {
+        let mut ask = neighbour_message(interface, address);
+        if on {
+            ask.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
+        } else {
+            ask.header.flags = NeighbourFlags::Use;
+        }
+        self.ask(RouteNetlinkMessage::NewNeighbour(ask), NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK).map(drop)
+    }
+
+    /// All IPv4 addresses of this host.
+    pub fn addresses(&mut self) -> io::Result<Vec<Ipv4Addr>> {
+        let mut ask = AddressMessage::default();
+        ask.header.family = AddressFamily::Inet;
+        let answers = self.ask(RouteNetlinkMessage::GetAddress(ask), NLM_F_DUMP)?;
+        let local = |attribute: &AddressAttribute| match attribute {
+            AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+            _ => None,
+        };
+        Ok(answers
+            .iter()
+            .filter_map(|answer| match answer {
+                RouteNetlinkMessage::NewAddress(entry) => entry.attributes.iter().find_map(local),
+                _ => None,
+            })
+            .collect())
+    }
+
+    /// An interface's own values.
+    pub fn link(&mut self, interface: u32) -> io::Result<LinkInfo> {
+        let mut ask = LinkMessage::default();
+        ask.header.index = interface;
+        let mut info = LinkInfo::default();
+        for answer in self.ask(RouteNetlinkMessage::GetLink(ask), 0)? {
+            let RouteNetlinkMessage::NewLink(link) = answer else { continue };
+            for attribute in link.attributes {
+                match attribute {
+                    LinkAttribute::Address(bytes) => info.mac = mac(&bytes).unwrap_or_default(),
+                    LinkAttribute::Mtu(mtu) => info.mtu = mtu,
+                    _ => {}
+                }
+            }
+        }
+        Ok(info)
+    }
+
+    /// Sends one question and collects what comes back for it.
+    fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = NetlinkMessage::from(message);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        let mut answers = Vec::new();
+        loop {
+            let (packet, _) = self.socket.recv_from_full()?;
+            let mut rest = &packet[..];
+            while !rest.is_empty() {
+                let answer =
+                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|e| io::Error::other(e.to_string()))?;
+                let length = (answer.header.length as usize).next_multiple_of(4);
+                rest = rest.get(length.max(1)..).unwrap_or_default();
+                if answer.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match answer.payload {
+                    NetlinkPayload::InnerMessage(inner) => {
+                        answers.push(inner);
+                        // Without ACK or DUMP the answer is one message.
+                        if flags & (NLM_F_ACK | NLM_F_DUMP) == 0 {
+                            return Ok(answers);
+                        }
+                    }
+                    NetlinkPayload::Done(_) => return Ok(answers),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// A socket that tells of every change of links, addresses, routes, rules and neighbours.
+pub struct Changes {
+    socket: Socket,
+}
+
+impl Changes {
+    /// Listens from now on.
+    pub fn subscribe() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        let groups = [
+            libc::RTNLGRP_LINK,
+            libc::RTNLGRP_NEIGH,
+            libc::RTNLGRP_IPV4_IFADDR,
+            libc::RTNLGRP_IPV4_ROUTE,
+            libc::RTNLGRP_IPV4_RULE,
+        ];
+        for group in groups {
+            socket.add_membership(group)?;
+        }
+        socket.set_non_blocking(true)?;
+        Ok(Self { socket })
+    }
+
+    /// Reads what is there and forgets it: which change it was does not matter, nor whether some were lost.
+    pub fn drain(&self) {
+        let mut buffer = Vec::with_capacity(64 << 10);
+        loop {
+            buffer.clear();
+            match self.socket.recv(&mut buffer, 0) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        as_fd(&self.socket)
+    }
+}
+
+fn as_fd(socket: &Socket) -> BorrowedFd<'_> {
+    // SAFETY: the socket owns the descriptor as long as it is borrowed here; its crate offers no `AsFd`.
+    unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
+}
+
+fn neighbour_message(interface: u32, address: Ipv4Addr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = interface;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+    message
+}
+
+fn way_of(route: &RouteMessage) -> io::Result<Way> {
+    let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+    let local = match route.header.kind {
+        RouteType::Local => true,
+        RouteType::Unicast => false,
+        RouteType::BlackHole => return refused(libc::EINVAL),
+        RouteType::Prohibit => return refused(libc::EACCES),
+        _ => return refused(libc::ENETUNREACH),
+    };
+    let mut way = Way { local, interface: 0, gateway: None, source: None, mtu: None };
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => way.interface = *index,
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => way.gateway = Some(*address),
+            RouteAttribute::PrefSource(RouteAddress::Inet(address)) => way.source = Some(*address),
+            RouteAttribute::Metrics(metrics) => {
+                way.mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
+            }
+            _ => {}
+        }
+    }
+    Ok(way)
+}
+
+fn state_of(entry: &NeighbourMessage) -> Neighbour {
+    let address = entry.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => mac(bytes),
+        _ => None,
+    });
+    match (entry.header.state, address) {
+        (NeighbourState::Failed, _) => Neighbour::Failed,
+        (NeighbourState::None, _) => Neighbour::Unknown,
+        (NeighbourState::Incomplete, _) | (_, None) => Neighbour::Asking,
+        (_, Some(address)) => Neighbour::Known(address),
+    }
+}
+
+fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
+    bytes.try_into().ok()
+}

@@ -1,0 +1,330 @@
+//! What the service's threads share: the clients, their connections, and the stack.
+
+use crate::admission::Admission;
+use crate::stack::Stack;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use towpath_engine::{ClientId, ClientSetup};
+use towpath_ring::control::{Request, recv_request, send_request};
+use towpath_ring::{Geometry, Region, wake};
+
+/// What the service tells of itself and is built from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The registration socket.
+    pub socket: PathBuf,
+    /// Sizes of a client's region.
+    pub geometry: Geometry,
+    /// Who may come.
+    pub admission: Admission,
+    /// Client processes of one user.
+    pub clients_per_user: u32,
+    /// End after so long without a client.
+    pub idle_exit: Option<std::time::Duration>,
+    /// The interface served.
+    pub interface: Option<String>,
+    /// Names of the ports of each core, in the order of their numbers.
+    pub ports: Vec<String>,
+}
+
+/// A client: one program, or several processes of it after fork.
+pub struct Client {
+    /// The stack's name for it.
+    pub id: ClientId,
+    /// Its user.
+    pub uid: u32,
+    region: Arc<Region>,
+    /// The region's memfd, then the doorbells: what `Welcome` carries.
+    descriptors: Arc<Vec<OwnedFd>>,
+    /// Event contexts in use, by bit.
+    contexts: u64,
+    /// Keepers that still serve it.
+    keepers: u32,
+}
+
+/// A client as its keeper sees it. Holds no descriptors.
+#[derive(Clone)]
+pub struct Membership {
+    /// The stack's name for it.
+    pub id: ClientId,
+    /// Key of [`Client`].
+    pub token: u64,
+    /// Its region.
+    pub region: Arc<Region>,
+}
+
+/// One connection to the registration socket. Held in the shared table until its keeper has ended.
+pub struct Connection {
+    /// The connection.
+    pub socket: Arc<OwnedFd>,
+    /// The peer's user.
+    pub uid: u32,
+    /// Its keeper.
+    pub thread: Option<JoinHandle<()>>,
+}
+
+/// Everything that changes.
+#[derive(Default)]
+pub struct Registry {
+    /// Clients by token.
+    pub clients: HashMap<u64, Client>,
+    /// Connections by number.
+    pub connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    /// When there was last a client or a question.
+    pub last_use: Option<Instant>,
+}
+
+/// What keepers, which live in descriptor tables of their own, have done for them in the shared table.
+pub enum Call {
+    /// Open an event context; its eventfd comes through the transfer socket.
+    Context { token: u64, done: SyncSender<Option<u32>> },
+    /// Close these event contexts (bits).
+    DropContexts { token: u64, contexts: u64 },
+    /// Keep the descriptor that comes through the transfer socket until the slot is freed.
+    Reserve { id: ClientId, slot: u32, done: SyncSender<Option<u32>> },
+    /// All descriptors of a socket are closed.
+    Hangup { id: ClientId, slot: u32, generation: u32 },
+    /// A keeper serves this client no more.
+    Left { token: u64 },
+    /// The keeper of this connection ends.
+    Ended { connection: u64 },
+    /// No more calls.
+    Quit,
+}
+
+/// See the module.
+pub struct Shared {
+    /// How it was set up.
+    pub settings: Settings,
+    /// Since when it runs.
+    pub started: Instant,
+    /// The stack.
+    pub stack: Box<dyn Stack>,
+    registry: Mutex<Registry>,
+    calls: Mutex<Sender<Call>>,
+    /// Sending end of the transfer socket; the lock is held until the desk has taken the descriptor.
+    transfer: Mutex<()>,
+    /// Its descriptor, in every keeper's table under the same number.
+    pub transfer_fd: OwnedFd,
+    /// Readable once all threads shall end.
+    pub stop_fd: OwnedFd,
+    /// Wakes the main loop.
+    wake_fd: OwnedFd,
+    stopping: AtomicBool,
+    /// One more reference per conversation on the control socket.
+    pub conversations: Arc<()>,
+}
+
+impl Shared {
+    /// With a sending end of the transfer socket and a channel to the desk.
+    pub fn new(
+        settings: Settings,
+        stack: Box<dyn Stack>,
+        calls: Sender<Call>,
+        transfer_fd: OwnedFd,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            settings,
+            started: Instant::now(),
+            stack,
+            registry: Mutex::default(),
+            calls: Mutex::new(calls),
+            transfer: Mutex::new(()),
+            transfer_fd,
+            stop_fd: wake::doorbell()?,
+            wake_fd: wake::doorbell()?,
+            stopping: AtomicBool::new(false),
+            conversations: Arc::default(),
+        })
+    }
+
+    /// The registry. A thread that panicked while it held the lock has left it whole: every change is one step.
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the main loop, e.g. because the last client is gone.
+    pub fn wake(&self) {
+        wake::ring(self.wake_fd.as_fd());
+    }
+
+    /// What the main loop waits on beside its sockets.
+    pub fn wake_fd(&self) -> &OwnedFd {
+        &self.wake_fd
+    }
+
+    /// Ends the main loop.
+    pub fn request_stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has the end been asked for?
+    pub fn stop_requested(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Puts the idle exit off.
+    pub fn used(&self) {
+        self.registry().last_use = Some(Instant::now());
+    }
+
+    /// Has the desk do something; nobody waits for it.
+    pub fn call(&self, call: Call) {
+        // No receiver: the service is ending.
+        let _ = self.calls.lock().unwrap_or_else(PoisonError::into_inner).send(call);
+    }
+
+    /// Hands a descriptor over to the shared table and has the desk use it. `None` = it did not.
+    pub fn call_with(&self, fd: &OwnedFd, make: impl FnOnce(SyncSender<Option<u32>>) -> Call) -> Option<u32> {
+        let _one_at_a_time = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Any request with one descriptor carries it.
+        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0 }, &[fd.as_fd()]).ok()?;
+        let (done, answer) = sync_channel(1);
+        self.call(make(done));
+        answer.recv().ok().flatten()
+    }
+
+    /// Notes a new connection; gives its number, or `None` if this user has too many.
+    pub fn admit(&self, socket: &Arc<OwnedFd>, uid: u32) -> Option<u64> {
+        let mut registry = self.registry();
+        registry.last_use = Some(Instant::now());
+        let same = registry.connections.values().filter(|c| c.uid == uid).count();
+        if same >= self.settings.clients_per_user as usize {
+            return None;
+        }
+        let number = registry.next_connection;
+        registry.next_connection += 1;
+        registry.connections.insert(number, Connection { socket: socket.clone(), uid, thread: None });
+        Some(number)
+    }
+
+    /// A new client with a region of its own. The descriptors are those of `Welcome`.
+    pub fn new_client(&self, uid: u32, pid: i32) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+        let (region, memfd) = Region::create(self.settings.geometry).map_err(io::Error::other)?;
+        let region = Arc::new(region);
+        let mut descriptors = vec![memfd];
+        let mut doorbells = Vec::new();
+        for _ in 0..=self.settings.geometry.cores {
+            let doorbell = wake::doorbell()?;
+            doorbells.push(doorbell.try_clone()?);
+            descriptors.push(doorbell);
+        }
+        let setup = ClientSetup { region: region.clone(), doorbells, uid, pid, name: program_name(pid) };
+        let id = self.stack.add_client(setup)?;
+        let (token, descriptors) = (region.token(), Arc::new(descriptors));
+        let membership = Membership { id, token, region: region.clone() };
+        let client = Client { id, uid, region, descriptors: descriptors.clone(), contexts: 0, keepers: 1 };
+        self.registry().clients.insert(token, client);
+        Ok((membership, descriptors))
+    }
+
+    /// One more process of an existing client; `None` = this user has no such client.
+    pub fn join_client(&self, uid: u32, token: u64) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
+        let mut registry = self.registry();
+        let client = registry.clients.get_mut(&token).filter(|client| client.uid == uid)?;
+        client.keepers += 1;
+        let membership = Membership { id: client.id, token, region: client.region.clone() };
+        Some((membership, client.descriptors.clone()))
+    }
+
+    /// The lowest free event context of a client.
+    fn take_context(&self, token: u64) -> Option<(ClientId, u32)> {
+        let mut registry = self.registry();
+        let client = registry.clients.get_mut(&token)?;
+        let number = client.contexts.trailing_ones();
+        if number >= self.settings.geometry.contexts.min(u64::BITS) {
+            return None;
+        }
+        client.contexts |= 1 << number;
+        Some((client.id, number))
+    }
+}
+
+/// The desk: does what keepers ask for, in the shared descriptor table. Runs until [`Call::Quit`].
+pub fn desk(shared: &Shared, calls: &std::sync::mpsc::Receiver<Call>, transfer: &OwnedFd) {
+    let taken = || match recv_request(transfer.as_fd()) {
+        Ok(Some((_, mut descriptors))) => descriptors.pop(),
+        _ => None,
+    };
+    while let Ok(call) = calls.recv() {
+        match call {
+            Call::Context { token, done } => {
+                // The descriptor must be taken from the socket whether it is used or not.
+                let opened = taken().zip(shared.take_context(token)).map(|(wake, (id, number))| {
+                    shared.stack.add_context(id, number, wake);
+                    number
+                });
+                let _ = done.send(opened);
+            }
+            Call::DropContexts { token, contexts } => drop_contexts(shared, token, contexts),
+            Call::Reserve { id, slot, done } => {
+                let socket = taken().map(|socket| shared.stack.reserve(id, slot, socket));
+                let _ = done.send(socket.map(|()| slot));
+            }
+            Call::Hangup { id, slot, generation } => shared.stack.hangup(id, slot, generation),
+            Call::Left { token } => left(shared, token),
+            Call::Ended { connection } => ended(shared, connection),
+            Call::Quit => break,
+        }
+    }
+}
+
+fn drop_contexts(shared: &Shared, token: u64, contexts: u64) {
+    let Some(id) = shared.registry().clients.get(&token).map(|client| client.id) else { return };
+    for number in (0..u64::BITS).filter(|n| contexts & (1 << n) != 0) {
+        shared.stack.drop_context(id, number);
+    }
+    // Only now may another connection get these numbers.
+    if let Some(client) = shared.registry().clients.get_mut(&token) {
+        client.contexts &= !contexts;
+    }
+}
+
+fn left(shared: &Shared, token: u64) {
+    let mut registry = shared.registry();
+    let Some(client) = registry.clients.get_mut(&token) else { return };
+    client.keepers -= 1;
+    if client.keepers == 0 {
+        let gone = registry.clients.remove(&token);
+        drop(registry);
+        if let Some(client) = gone {
+            tracing::debug!(client = client.id.0, "client has gone");
+            shared.stack.remove_client(client.id);
+        }
+    }
+}
+
+fn ended(shared: &Shared, number: u64) {
+    let thread = shared.registry().connections.get_mut(&number).and_then(|c| c.thread.take());
+    // The keeper must have dropped its handle of the socket before ours goes, so that it is closed in this table.
+    if let Some(thread) = thread {
+        let _ = thread.join();
+    }
+    let mut registry = shared.registry();
+    registry.connections.remove(&number);
+    registry.last_use = Some(Instant::now());
+    drop(registry);
+    shared.wake();
+}
+
+/// The program's name, for people.
+fn program_name(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // A program may call itself anything; control characters would spoil a terminal.
+    name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The errno for a refusal that fits an error.
+pub fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}

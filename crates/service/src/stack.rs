@@ -1,0 +1,57 @@
+//! What the service needs of the engine, so that tests can stand in for it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use towpath_engine::{ClientId, ClientSetup, Connection, Engine, Status};
+
+/// A stack that serves clients. See [`Engine`] for the meaning of each call.
+pub trait Stack: Send + Sync {
+    /// Serves a client from now on.
+    fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId>;
+    /// Opens an event context.
+    fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd);
+    /// Closes an event context.
+    fn drop_context(&self, client: ClientId, context: u32);
+    /// Keeps `socket` open until the slot is freed.
+    fn reserve(&self, client: ClientId, slot: u32, socket: OwnedFd);
+    /// The last descriptor of a socket is gone.
+    fn hangup(&self, client: ClientId, slot: u32, generation: u32);
+    /// No process of the client is left.
+    fn remove_client(&self, client: ClientId);
+    /// All sockets.
+    fn connections(&self) -> Vec<Connection>;
+    /// Counters.
+    fn status(&self) -> Status;
+    /// Ends its threads.
+    fn stop(self: Box<Self>);
+}
+
+impl Stack for Engine {
+    fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
+        Engine::add_client(self, setup)
+    }
+    fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd) {
+        Engine::add_context(self, client, context, wake);
+    }
+    fn drop_context(&self, client: ClientId, context: u32) {
+        Engine::drop_context(self, client, context);
+    }
+    fn reserve(&self, client: ClientId, slot: u32, socket: OwnedFd) {
+        Engine::reserve(self, client, slot, socket);
+    }
+    fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
+        Engine::hangup(self, client, slot, generation);
+    }
+    fn remove_client(&self, client: ClientId) {
+        Engine::remove_client(self, client);
+    }
+    fn connections(&self) -> Vec<Connection> {
+        Engine::connections(self)
+    }
+    fn status(&self) -> Status {
+        Engine::status(self)
+    }
+    fn stop(self: Box<Self>) {
+        Engine::stop(*self);
+    }
+}
