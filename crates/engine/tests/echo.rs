@@ -93,7 +93,8 @@ fn thousand_connections() {
     for (i, sock) in socks.iter_mut().enumerate() {
         sock.write_all(&(i as u64).to_le_bytes()).unwrap();
     }
-    assert_eq!(engine.connections().iter().filter(|c| c.state == "ESTAB").count(), 2000);
+    let established = || engine.connections().iter().filter(|c| c.state == "ESTAB").count();
+    eventually("both ends of all are established", || established() == 2000);
     for (i, sock) in socks.iter_mut().enumerate() {
         let mut word = [0; 8];
         sock.read_exact(&mut word).unwrap();

@@ -119,6 +119,17 @@ impl App {
             }
         }
     }
+    /// A descriptor of the service's way to this client (for events).
+    pub fn ring_all(&self) {
+        for bell in &self.doorbells {
+            ring(bell.as_fd());
+        }
+    }
+    /// A connected pair: this client's end and the end that `listener` accepts.
+    pub fn pair(self: &Arc<Self>, listener: &mut Sock, port: u16) -> (Sock, Sock) {
+        let sock = self.connect(Ipv4Addr::LOCALHOST, port).unwrap();
+        (sock, listener.accept())
+    }
     /// Slots that the stack has in use.
     pub fn busy_slots(&self) -> usize {
         let all = (0..self.region.geometry().slots).filter_map(|s| self.region.slot(s));
