@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The kernel's side.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -50,6 +51,14 @@ impl Network {
             }
             ip(&format!("-n {namespace} link set lo up"));
             ip(&format!("-n {namespace} link set {interface} up"));
+        }
+        // The operational state follows a moment later (the kernel's linkwatch).
+        for (namespace, interface) in [(a, PEER_IF), (b, OUR_IF)] {
+            let deadline = Instant::now() + Duration::from_secs(3);
+            while !ip(&format!("-n {namespace} link show {interface}")).contains("state UP") {
+                assert!(Instant::now() < deadline, "{interface} does not come up");
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         network
     }
@@ -155,7 +164,7 @@ pub fn ping(to: Ipv4Addr) -> bool {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_ICMP);
         std::net::UdpSocket::from_raw_fd(check(fd.into()).expect("ICMP socket") as i32)
     };
-    socket.set_read_timeout(Some(std::time::Duration::from_secs(1))).expect("timeout");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
     let mut request = [8, 0, 0, 0, 0x77, 0x72, 0, 1];
     let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &request));
     request[2..4].copy_from_slice(&sum);
