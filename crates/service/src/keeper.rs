@@ -108,7 +108,7 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
 /// that program likes (`SO_LINGER`). Here it delays nobody else.
 struct Reservation {
     _socket: OwnedFd,
-    freed: OwnedFd,
+    _freed: OwnedFd,
 }
 
 struct Keeper<'a> {
@@ -258,7 +258,7 @@ impl<'a> Keeper<'a> {
         epoll::add(&self.epoll, &freed, data(about::RESERVATION, number), epoll::EventFlags::empty())?;
         let id = self.client.id;
         if self.shared.call_with(&held, |done| Call::Reserve { id, slot, done }).is_some() {
-            self.reservations.insert(number, Reservation { _socket: socket, freed });
+            self.reservations.insert(number, Reservation { _socket: socket, _freed: freed });
         }
         Ok(())
     }

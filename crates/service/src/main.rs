@@ -1,2 +1,100 @@
 //! `towpathd`: the Towpath service.
-fn main() {}
+
+use clap::Parser;
+use std::io::{Read, Write};
+use std::process::{Command, ExitCode, Stdio};
+use towpath_service::config::Config;
+use towpath_service::options::Options;
+use towpath_service::{daemon, paths};
+
+/// The Towpath service: a TCP stack that programs started with `towpath run` use through shared memory.
+#[derive(Parser)]
+#[command(
+    name = "towpathd",
+    version,
+    after_help = "Examples:
+  towpathd                          serve this user's programs inside this machine
+  towpathd --interface eth1         serve eth1 too (root)
+  towpathd --config FILE            with a configuration file
+
+Exit codes: 0 ended as told; 1 could not start, or failed; 2 wrong command line or configuration;
+3 another service has the socket already.
+TOWPATH_LOG=debug shows more."
+)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// Write a byte to this descriptor when clients are served
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<u32>,
+    /// Return when clients are served, and go on in the background; the log goes to a file beside the socket
+    #[arg(long)]
+    background: bool,
+    /// Leave the caller's session (used by --background)
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.background {
+        return match background(&arguments.options) {
+            Ok(code) => code,
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "towpathd: {error}");
+                ExitCode::from(daemon::exit::FAILED)
+            }
+        };
+    }
+    if arguments.detached {
+        // Fails only for the leader of a process group, which a child of --background is not.
+        let _ = rustix::process::setsid();
+    }
+    daemon::main(arguments.options.configuration(), || {
+        if let Some(number) = arguments.ready_fd {
+            tell_ready(number);
+        }
+    })
+}
+
+fn tell_ready(number: u32) {
+    let told = std::fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/self/fd/{number}"))
+        .and_then(|mut pipe| pipe.write_all(b"\n"));
+    if let Err(error) = told {
+        let _ = writeln!(std::io::stderr(), "towpathd: --ready-fd {number}: {error}");
+    }
+}
+
+/// Starts this program once more, detached, and waits until it serves or has ended.
+fn background(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let config: Config = options.configuration()?;
+    let socket = match &config.socket {
+        Some(path) => std::path::absolute(path)?,
+        None => paths::service_socket(config.interface.is_some())?,
+    };
+    let log = paths::log_file(&socket);
+    let log_file = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
+    let before = log_file.metadata()?.len();
+    let given = std::env::args_os().skip(1).filter(|argument| argument != "--background");
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(given)
+        .args(["--detached", "--ready-fd", "1"])
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log_file)
+        .spawn()?;
+    let mut byte = [0];
+    let ready = child.stdout.take().is_some_and(|mut pipe| pipe.read_exact(&mut byte).is_ok());
+    if ready {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.wait()?;
+    let text = std::fs::read(&log).unwrap_or_default();
+    let new = text.get(before as usize..).unwrap_or_default();
+    std::io::stderr().write_all(new)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(daemon::exit::FAILED)))
+}

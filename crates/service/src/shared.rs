@@ -86,17 +86,47 @@ pub struct Registry {
 /// What keepers, which live in descriptor tables of their own, have done for them in the shared table.
 pub enum Call {
     /// Open an event context; its eventfd comes through the transfer socket.
-    Context { token: u64, done: SyncSender<Option<u32>> },
+    Context {
+        /// Of which client.
+        token: u64,
+        /// Gets its number.
+        done: SyncSender<Option<u32>>,
+    },
     /// Close these event contexts (bits).
-    DropContexts { token: u64, contexts: u64 },
+    DropContexts {
+        /// Of which client.
+        token: u64,
+        /// Which.
+        contexts: u64,
+    },
     /// Keep the descriptor that comes through the transfer socket until the slot is freed.
-    Reserve { id: ClientId, slot: u32, done: SyncSender<Option<u32>> },
+    Reserve {
+        /// Whose.
+        id: ClientId,
+        /// Its slot.
+        slot: u32,
+        /// Told when it is done.
+        done: SyncSender<Option<u32>>,
+    },
     /// All descriptors of a socket are closed.
-    Hangup { id: ClientId, slot: u32, generation: u32 },
+    Hangup {
+        /// Whose.
+        id: ClientId,
+        /// Its slot.
+        slot: u32,
+        /// The generation that its descriptors belonged to.
+        generation: u32,
+    },
     /// A keeper serves this client no more.
-    Left { token: u64 },
+    Left {
+        /// Which client.
+        token: u64,
+    },
     /// The keeper of this connection ends.
-    Ended { connection: u64 },
+    Ended {
+        /// Its number.
+        connection: u64,
+    },
     /// No more calls.
     Quit,
 }

@@ -22,6 +22,8 @@ pub trait Stack: Send + Sync {
     fn connections(&self) -> Vec<Connection>;
     /// Counters.
     fn status(&self) -> Status;
+    /// Routes, addresses or neighbours have changed.
+    fn network_changed(&self);
     /// Ends its threads.
     fn stop(self: Box<Self>);
 }
@@ -50,6 +52,9 @@ impl Stack for Engine {
     }
     fn status(&self) -> Status {
         Engine::status(self)
+    }
+    fn network_changed(&self) {
+        Engine::network_changed(self);
     }
     fn stop(self: Box<Self>) {
         Engine::stop(*self);

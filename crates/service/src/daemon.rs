@@ -1,0 +1,235 @@
+//! The life of a service: start what the configuration says, serve, end cleanly.
+
+use crate::admission::{Admission, UnknownName};
+use crate::config::{Config, ConfigError};
+use crate::interface::{self, Interface, InterfaceError};
+use crate::network::{HostNetwork, Known, watch};
+use crate::paths::{self, PathError};
+use crate::server::{Ended, ListenError, Server, Sockets};
+use crate::shared::{Settings, Shared};
+use crate::table;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::fd::AsFd;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Weak};
+use towpath_engine::{Engine, EngineConfig};
+use towpath_ports::Port;
+use towpath_ports::memory::Loopback;
+use towpath_ring::Geometry;
+use towpath_tcp::slow::SlowConfig;
+
+/// Descriptors of a keeper beside those of its client's sockets.
+const OTHER_DESCRIPTORS: u64 = 64;
+/// Event contexts (epoll descriptors and threads that poll) of one client: what a region allows.
+const CONTEXTS: u32 = 64;
+
+/// Exit codes of the service.
+pub mod exit {
+    /// It could not start, or failed.
+    pub const FAILED: u8 = 1;
+    /// The command line or the configuration is wrong.
+    pub const USAGE: u8 = 2;
+    /// Another service has the socket already.
+    pub const RUNNING: u8 = 3;
+}
+
+/// Why the service could not start or had to end. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// `admit`.
+    #[error(transparent)]
+    Admit(#[from] UnknownName),
+    /// The socket's directory.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The interface.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// A step failed for want of something.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl ServiceError {
+    /// The exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Admit(_) => exit::USAGE,
+            Self::Listen(ListenError::Running(_)) => exit::RUNNING,
+            _ => exit::FAILED,
+        }
+    }
+}
+
+fn doing(doing: &'static str) -> impl FnOnce(io::Error) -> ServiceError {
+    move |source| ServiceError::Io { doing, source }
+}
+
+/// Runs a service to its end, reports errors on standard error, and gives the exit code. `ready` is called once
+/// when clients are served.
+pub fn main(config: Result<Config, ConfigError>, ready: impl FnOnce()) -> ExitCode {
+    start_log();
+    match config.map_err(ServiceError::from).and_then(|config| run(config, ready)) {
+        Ok(ended) => {
+            tracing::info!("ended: {}", match ended {
+                Ended::Signal => "signal",
+                Ended::Stopped => "told to stop",
+                Ended::Idle => "no client for as long as idle_exit says",
+            });
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "towpathd: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Log lines go to standard error; `TOWPATH_LOG` chooses them (`debug`, `towpath_service=debug`; default `info`).
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TOWPATH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let ansi = io::stderr().is_terminal();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).try_init();
+}
+
+/// Starts everything, serves until it is told to end, ends everything.
+pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> {
+    // Before any thread: they all inherit the mask.
+    let signals = end_signals().map_err(doing("signals"))?;
+    let limit = table::raise_limit();
+    let admission = Admission::new(rustix::process::geteuid().as_raw(), &config.admit)?;
+    let socket = match &config.socket {
+        Some(path) => path.clone(),
+        None => paths::service_socket(config.interface.is_some())?,
+    };
+    let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
+    let geometry = geometry(&config, limit);
+    let (engine, known, interface) = start_engine(&config)?;
+    let settings = settings(&config, socket, geometry, admission);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        socket = %settings.socket.display(),
+        interface = config.interface.as_deref().unwrap_or("none"),
+        cores = config.cores,
+        "serving"
+    );
+    let mut server = Server::new(settings, Box::new(engine), sockets).map_err(doing("starting the service"))?;
+    let watcher = start_watching(server.shared(), known).map_err(doing("starting the service"))?;
+    ready();
+    let ended = server.run(Some(signals.as_fd())).map_err(doing("waiting"));
+    if let Some(stack) = server.stop() {
+        stack.stop();
+    }
+    let _ = watcher.join();
+    // Only now, as connections had their ports from it.
+    drop(interface);
+    ended
+}
+
+fn end_signals() -> io::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+fn settings(config: &Config, socket: PathBuf, geometry: Geometry, admission: Admission) -> Settings {
+    Settings {
+        socket,
+        geometry,
+        admission,
+        clients_per_user: config.clients_per_user,
+        idle_exit: config.idle_exit.map(|time| time.to_std()),
+        interface: config.interface.clone(),
+        ports: ["memory".to_owned()].into_iter().chain(config.interface.clone()).collect(),
+    }
+}
+
+/// The sizes of every client's region. A client cannot have more sockets than its keeper can have descriptors.
+fn geometry(config: &Config, descriptors: u64) -> Geometry {
+    let fit = descriptors.saturating_sub(OTHER_DESCRIPTORS).clamp(16, 65_536) as u32;
+    let most = 1 << fit.ilog2();
+    let slots = config.sockets_per_client.min(most);
+    if slots < config.sockets_per_client {
+        tracing::warn!(
+            "the limit of {descriptors} open files allows {slots} sockets per client, not {}; raise it with `ulimit -Hn` or \
+             LimitNOFILE=",
+            config.sockets_per_client
+        );
+    }
+    Geometry {
+        slots,
+        app_slots: slots / 2,
+        tx_bytes: config.send_buffer.get() as u32,
+        rx_bytes: config.receive_buffer.get() as u32,
+        contexts: CONTEXTS,
+        cores: config.cores as u32,
+    }
+}
+
+fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {
+    let mut ports: Vec<Vec<Box<dyn Port>>> = Vec::new();
+    let mut loopback_mtu = u16::MAX;
+    for _ in 0..config.cores {
+        let loopback = Loopback::new();
+        loopback_mtu = u16::try_from(loopback.capabilities().mtu_bytes).unwrap_or(u16::MAX);
+        ports.push(vec![Box::new(loopback)]);
+    }
+    let mut slow = SlowConfig {
+        max_flows: config.max_connections,
+        time_wait_s: config.time_wait.as_micros().div_ceil(1_000_000) as u32,
+        ..SlowConfig::default()
+    };
+    let netlink = doing("asking the kernel for its addresses");
+    let (network, interface) = match &config.interface {
+        None => (HostNetwork::new(loopback_mtu).map_err(netlink)?, None),
+        Some(name) => {
+            let (held, steer) = interface::open(name, &mut ports)?;
+            (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
+            (HostNetwork::serving(loopback_mtu, held.index, steer).map_err(netlink)?, Some(held))
+        }
+    };
+    let known = network.known();
+    let engine = EngineConfig {
+        cores: config.cores,
+        max_flows: config.max_connections,
+        spin_us: config.spin.as_micros(),
+        cpus: config.cpus.clone(),
+        slow,
+    };
+    let engine = Engine::start(engine, ports, Box::new(network)).map_err(doing("starting the cores"))?;
+    Ok((engine, known, interface))
+}
+
+/// The thread that waits for changes of routes, addresses and neighbours.
+fn start_watching(shared: &Arc<Shared>, known: Arc<Known>) -> io::Result<std::thread::JoinHandle<()>> {
+    let stop = shared.stop_fd.try_clone()?;
+    let shared = Arc::downgrade(shared);
+    let tell = move || {
+        if let Some(shared) = Weak::upgrade(&shared) {
+            shared.stack.network_changed();
+        }
+    };
+    std::thread::Builder::new().name("network".into()).spawn(move || {
+        if let Err(error) = watch(&known, stop.as_fd(), tell) {
+            tracing::error!(%error, "changes of addresses and routes are not noticed any more");
+        }
+    })
+}

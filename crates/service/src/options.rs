@@ -1,0 +1,63 @@
+//! The service's command-line flags, for `towpathd` and `towpath serve`. A flag overrides the configuration file.
+
+use crate::admission::Admit;
+use crate::config::{Config, ConfigError};
+use crate::units::{Bytes, Duration};
+use std::path::PathBuf;
+
+/// Flags of the service.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Options {
+    /// Configuration file (TOML); flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Registration socket [default: /run/towpath/towpath.sock for root with --interface, else
+    /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Serve this network interface (root); without it only connections inside this machine
+    #[arg(long, value_name = "IF")]
+    pub interface: Option<String>,
+    /// Fast-path cores, and with --interface the number of its queues that are served
+    #[arg(long, value_name = "N")]
+    pub cores: Option<usize>,
+    /// CPUs to pin the cores to, e.g. 2,3
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pub cpus: Option<Vec<usize>>,
+    /// Admit others: user:NAME, group:NAME, uid:N or all (may be repeated)
+    #[arg(long, value_name = "WHO")]
+    pub admit: Vec<Admit>,
+    /// Send ring of each connection, e.g. 256KiB
+    #[arg(long, value_name = "SIZE")]
+    pub send_buffer: Option<Bytes>,
+    /// Receive ring of each connection, e.g. 256KiB
+    #[arg(long, value_name = "SIZE")]
+    pub receive_buffer: Option<Bytes>,
+    /// How long a core looks for work before it sleeps, e.g. 20us
+    #[arg(long, value_name = "TIME")]
+    pub spin: Option<Duration>,
+    /// End after so long without a client, e.g. 30s
+    #[arg(long, value_name = "TIME")]
+    pub idle_exit: Option<Duration>,
+}
+
+impl Options {
+    /// The file, or the defaults, overridden by the flags.
+    pub fn configuration(&self) -> Result<Config, ConfigError> {
+        let mut config = match &self.config {
+            Some(file) => Config::load(file)?,
+            None => Config::default(),
+        };
+        let this = self.clone();
+        config.socket = this.socket.or(config.socket);
+        config.interface = this.interface.or(config.interface);
+        config.cores = this.cores.unwrap_or(config.cores);
+        config.cpus = this.cpus.unwrap_or(config.cpus);
+        config.admit.extend(this.admit);
+        config.send_buffer = this.send_buffer.unwrap_or(config.send_buffer);
+        config.receive_buffer = this.receive_buffer.unwrap_or(config.receive_buffer);
+        config.spin = this.spin.unwrap_or(config.spin);
+        config.idle_exit = this.idle_exit.or(config.idle_exit);
+        config.checked()
+    }
+}
