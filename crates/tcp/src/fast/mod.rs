@@ -155,13 +155,14 @@ impl State {
     }
 }
 
-/// Reports a removed flow as soon as none of the queues names it any more. Returns the flags to store.
+/// Reports a removed flow as soon as none of the queues names it any more. Returns the flags to store: the application's view is
+/// read after this, so what it shows (the peer's FIN, our FIN) stays until the number is used again.
 #[inline]
 fn settle(outbox: &mut VecDeque<ToSlow>, flow: FlowId, flags: u32) -> u32 {
     let queued = bits::SCHEDULED | bits::DELAYED | bits::EVENTS;
     if flags & bits::REMOVING != 0 && flags & queued == 0 {
         outbox.push_back(ToSlow::Removed(flow));
-        return 0;
+        return flags & !bits::REMOVING;
     }
     flags
 }
