@@ -153,6 +153,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
         queued == 0 || queued > self.capacity()
     }
 
+    /// The reader's position as it stands in shared memory: where a reader that takes the set over goes on.
+    #[inline]
+    pub fn position(&self) -> u32 {
+        self.head.load(Ordering::Relaxed)
+    }
+
     #[inline]
     fn capacity(&self) -> u32 {
         self.entries.len() as u32
