@@ -1,58 +1,342 @@
-//! The slow path: opening, closing, timers, congestion control.
+//! The slow path: opening, closing, timers, congestion control. One struct, driven by calls; time and the world ([`Host`]) are
+//! arguments.
+//!
+//! A connection begins here ([`SlowPath::listen`], [`SlowPath::connect`]), is handed to a fast path with `Install`, is watched while
+//! it has something outstanding, and comes back with its last FIN. Its number is used again only after `Removed`.
 
-use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Owner};
-use crate::messages::ToFast;
+mod active;
+mod closing;
+mod config;
+pub mod congestion;
+mod connections;
+pub mod errno;
+mod handshake;
+mod host;
+mod isn;
+mod listen;
+mod negotiate;
+mod open;
+mod persist;
+mod rto;
+mod segments;
+#[cfg(test)]
+mod tests;
+mod time_wait;
+mod timers;
+
+pub use config::SlowConfig;
+pub use connections::State;
+pub use host::{Host, Route, Snapshots};
+
+use crate::buffers::PortId;
+use crate::counters::{Counters, Drop};
+use crate::flow::{FlowId, FourTuple, Link, Owner};
+use crate::messages::{ToFast, ToSlow};
+use crate::time::Micros;
+use active::ActiveFlows;
+use connections::{Connections, Phase};
+use isn::Secrets;
+use listen::Listeners;
+use negotiate::Stage;
+use segments::{Arrival, RateLimit, Reply};
 use std::net::Ipv4Addr;
+use time_wait::TimeWaits;
+use timers::Timers;
+use towpath_wire::{ParseError, flags, parse};
 
-/// Where a destination is reached.
+/// How many connections are asked for a new route in one `poll` after routes have changed.
+const REROUTES_PER_POLL: u32 = 1024;
+/// So many timer entries may be stale before they are swept.
+const STALE_TIMERS: usize = 4096;
+
+/// Why `connect` did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// Through this link, from this source address, with packets of up to `mtu` bytes.
-    Via {
-        /// Port and MAC addresses.
-        link: Link,
-        /// Source address if the socket has none.
-        source: Ipv4Addr,
-        /// Path MTU in bytes.
-        mtu: u16,
-    },
-    /// The next hop's MAC address is being resolved; `SlowPath::retry_routes` follows.
-    Resolving,
-    /// Not carried by this service: the program shall use the kernel.
+pub enum ConnectError {
+    /// The destination is not carried by this service: the program shall use the kernel.
     NotOurs,
-    /// errno (positive) that Linux would give.
-    Unreachable(i32),
+    /// errno (positive).
+    Errno(i32),
 }
 
-/// What the slow path needs from the world. Implemented by the engine's slow thread and by the simulator.
-pub trait Host {
-    /// The way to `remote` (from `local` if the socket is bound).
-    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route;
-    /// Is this one of our own addresses on a port that we serve?
-    fn is_local(&self, addr: Ipv4Addr) -> bool;
-    /// Which core shall own a connection with this tuple?
-    fn core_for(&self, tuple: &FourTuple) -> usize;
-    /// Sends a message to a core. Never lost, never reordered.
-    fn send(&mut self, core: usize, message: ToFast);
-    /// Packets of this tuple shall come to us from now on / no more.
-    fn steer(&mut self, tuple: &FourTuple, on: bool);
-    /// Segments to this listening address and port shall come to us from now on / no more.
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool);
-    /// Reserves a socket for a connection that a listener got, before it is shown to the application;
-    /// `None` = no room, the peer gets no answer.
-    fn new_child(&mut self, listener: Owner) -> Option<Owner>;
-    /// Undoes `new_child` for a connection that was not established after all.
-    fn drop_child(&mut self, child: Owner);
-    /// Ring sizes (send, receive) in bytes for a connection of this owner.
-    fn ring_bytes(&self, owner: Owner) -> (u32, u32);
-    /// The connection is established: called right before `Install` is sent. Sets up what the application sees.
-    fn established(&mut self, owner: Owner, setup: &FlowSetup);
-    /// Puts an established child into its listener's accept queue; false = queue full.
-    fn accepted(&mut self, listener: Owner, child: Owner, tuple: &FourTuple) -> bool;
-    /// An active open has failed with this errno (positive).
-    fn connect_failed(&mut self, owner: Owner, errno: i32);
-    /// The flow of this owner is gone from every table; its slot may be used again once the application has closed it too.
-    fn released(&mut self, owner: Owner, flow: Option<FlowId>);
-    /// 64 random bits for sequence numbers, ports and hash keys.
-    fn random(&mut self) -> u64;
+/// One line of [`SlowPath::connections`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// Its state; for an installed flow as of the slow path's last look ([`State::of_flags`] of a snapshot is fresher).
+    pub state: State,
+    /// Whose it is; nobody's in TIME-WAIT.
+    pub owner: Option<Owner>,
+    /// Its addresses; a listener's remote end, and what a connect does not know yet, is 0.
+    pub tuple: FourTuple,
+    /// Its number if it is installed.
+    pub flow: Option<FlowId>,
+}
+
+/// The slow path of one service.
+pub struct SlowPath {
+    config: SlowConfig,
+    secrets: Option<Secrets>,
+    table: Connections,
+    listeners: Listeners,
+    time_wait: TimeWaits,
+    timers: Timers,
+    active: ActiveFlows,
+    /// Flows to look at in the next `poll`.
+    looks: Vec<FlowId>,
+    /// Next connection to ask for a new route.
+    reroute: Option<u32>,
+    resets: RateLimit,
+    challenges: RateLimit,
+    ident: u16,
+    counters: Counters,
+}
+
+impl SlowPath {
+    /// A slow path without connections.
+    pub fn new(config: SlowConfig) -> Self {
+        Self {
+            table: Connections::new(config.max_flows),
+            config,
+            secrets: None,
+            listeners: Listeners::default(),
+            time_wait: TimeWaits::default(),
+            timers: Timers::default(),
+            active: ActiveFlows::default(),
+            looks: Vec::new(),
+            reroute: None,
+            resets: RateLimit::default(),
+            challenges: RateLimit::default(),
+            ident: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Ends a listener, or a connection that is not installed (yet or any more). False = `owner` has an installed flow (or none):
+    /// its core learns of the close from the application's words, and this module from `AppClosed`.
+    pub fn close(&mut self, now: Micros, owner: Owner, host: &mut dyn Host) -> bool {
+        if self.close_listener(now, owner, host) {
+            return true;
+        }
+        match self.table.by_owner(owner) {
+            Some(id) if self.table.opening(id).is_some() => {
+                self.close_opening(now, id, host);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What core `core` says.
+    pub fn on_message(&mut self, now: Micros, core: usize, message: ToSlow, host: &mut dyn Host) {
+        match message {
+            ToSlow::Segment(port, frame) => self.on_frame(now, core, port, frame, host),
+            ToSlow::Active(flow) => self.activate(now, flow),
+            ToSlow::Loss(flow) => {
+                if let Some(live) = self.table.running(flow) {
+                    live.lost = true;
+                }
+                self.look_soon(flow);
+            }
+            ToSlow::Closing(flow) => self.look_soon(flow),
+            ToSlow::AppClosed(flow) => {
+                if let Some(live) = self.table.running(flow) {
+                    live.orphan = true;
+                }
+                self.look_soon(flow);
+            }
+            ToSlow::Reset(flow) | ToSlow::Aborted(flow) => {
+                self.counters.resets += 1;
+                self.remove_flow(flow, host);
+            }
+            ToSlow::Removed(flow) => self.removed(flow, host),
+            ToSlow::Exception(flow, _) => self.challenge(now, flow, host),
+        }
+    }
+
+    /// Routes or neighbours have changed: connects that wait for one go on, installed flows follow (in the next polls).
+    pub fn retry_routes(&mut self, now: Micros, host: &mut dyn Host) {
+        let resolving = |phase: &Phase| matches!(phase, Phase::Opening(opening) if opening.stage == Stage::Resolving);
+        let waiting: Vec<FlowId> = self.table.iter().filter(|(_, c)| resolving(&c.phase)).map(|(id, _)| id).collect();
+        for id in waiting {
+            self.retry_route(now, id, host);
+        }
+        self.reroute = Some(0);
+    }
+
+    /// Timers, flows that something was reported of, and once per control interval all active flows. To be called when
+    /// [`SlowPath::next_deadline`] has come and after messages.
+    pub fn poll(&mut self, now: Micros, flows: &(impl Snapshots + ?Sized), host: &mut dyn Host) {
+        let flows: &dyn Snapshots = &flows;
+        while let Some((id, stamp)) = self.timers.pop(now) {
+            let Some(connection) = self.table.get(id).filter(|connection| connection.timer == stamp) else { continue };
+            match connection.phase {
+                Phase::Opening(_) => self.handshake_timeout(now, id, host),
+                Phase::Live(_) => self.fin_wait_timeout(now, id, flows, host),
+            }
+        }
+        self.look_at_reported(now, flows, host);
+        self.look_at_active(now, flows, host);
+        self.expire_time_wait(now, host);
+        self.reroute_some(host);
+        if self.timers.len() > STALE_TIMERS + 2 * self.table.len() {
+            self.timers.retain(|id, stamp| self.table.get(id).is_some_and(|connection| connection.timer == stamp));
+        }
+    }
+
+    /// When `poll` has something to do; `None` = not before the next message or call.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        let at_once = (!self.looks.is_empty() || self.reroute.is_some()).then_some(Micros(0));
+        [at_once, self.timers.next(), self.active.next(), self.time_wait.next()].into_iter().flatten().min()
+    }
+
+    /// What has been counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many flows are watched, and how many tuples are in TIME-WAIT.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.active.len(), self.time_wait.len())
+    }
+
+    /// Everything there is: listeners, connections in all states, TIME-WAIT.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        let nowhere =
+            |local, local_port| FourTuple { local, local_port, remote: Ipv4Addr::UNSPECIFIED, remote_port: 0 };
+        let listeners = self.listeners.iter().map(|(addr, port, listener)| ConnectionInfo {
+            state: State::Listen,
+            owner: Some(listener.owner),
+            tuple: nowhere(addr, port),
+            flow: None,
+        });
+        let connections = self.table.iter().map(|(id, connection)| ConnectionInfo {
+            state: match &connection.phase {
+                Phase::Opening(opening) if opening.stage == Stage::SynReceived => State::SynReceived,
+                Phase::Opening(_) => State::SynSent,
+                Phase::Live(live) if live.removing => State::Closed,
+                Phase::Live(live) => State::of_flags(live.flags),
+            },
+            owner: Some(connection.owner),
+            tuple: connection.tuple,
+            flow: matches!(connection.phase, Phase::Live(_)).then_some(id),
+        });
+        let waiting = |tuple| ConnectionInfo { state: State::TimeWait, owner: None, tuple, flow: None };
+        listeners.chain(connections).chain(self.time_wait.iter().map(waiting)).collect()
+    }
+
+    /// A segment that no fast path could place.
+    fn on_frame(&mut self, now: Micros, core: usize, port: PortId, frame: Box<[u8]>, host: &mut dyn Host) {
+        let segment = match parse(&frame) {
+            Ok(segment) => segment,
+            Err(error) => return self.counters.drop(reason(error)),
+        };
+        let arrival = Arrival::new(core, port, segment, frame);
+        if arrival.has(flags::SYN) && segment.flags & (flags::FIN | flags::RST) != 0 {
+            return self.counters.drop(Drop::BadFlags);
+        }
+        let Some(id) = self.table.by_tuple(&arrival.tuple) else { return self.on_stray(now, &arrival, host) };
+        let Some(connection) = self.table.get(id) else { return };
+        match &connection.phase {
+            Phase::Opening(opening) if opening.stage == Stage::SynReceived => {
+                self.in_syn_received(now, id, arrival, host)
+            }
+            Phase::Opening(_) => self.in_syn_sent(now, id, &arrival, host),
+            Phase::Live(live) if live.removing => match self.time_wait.get(&arrival.tuple) {
+                Some(entry) => self.in_time_wait(now, entry, &arrival, false, host),
+                None => self.counters.drop(Drop::NoSocket),
+            },
+            // RFC 5961 §4: whatever its numbers, a SYN gets a challenge ACK. It is also what a lost last ACK needs.
+            Phase::Live(_) if arrival.has(flags::SYN) => {
+                self.counters.drop(Drop::Duplicate);
+                self.challenge(now, id, host);
+            }
+            // It came before `Install`, or to another core.
+            Phase::Live(_) => host.send(connection.core, ToFast::Inject(arrival.port, arrival.frame)),
+        }
+    }
+
+    /// A segment without a connection: TIME-WAIT, a listener, or nobody's (RFC 9293 §3.10.7.1 and §3.10.7.2).
+    fn on_stray(&mut self, now: Micros, arrival: &Arrival, host: &mut dyn Host) {
+        let tuple = &arrival.tuple;
+        if let Some(entry) = self.time_wait.get(tuple) {
+            return self.in_time_wait(now, entry, arrival, true, host);
+        }
+        if !host.is_local(tuple.local) {
+            return self.counters.drop(Drop::NotLocal);
+        }
+        let opens = arrival.segment.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
+        if opens && self.listeners.find(tuple.local, tuple.local_port).is_some() {
+            self.passive_open(now, arrival, None, host);
+            return;
+        }
+        self.counters.drop(Drop::NoSocket);
+        self.refuse(now, arrival, host);
+    }
+
+    /// Answers a segment with RST, if it may get one and not too many have been sent.
+    fn refuse(&mut self, now: Micros, arrival: &Arrival, host: &mut dyn Host) {
+        if let Some(reset) = Reply::reset_for(arrival)
+            && self.resets.allow(now, self.config.replies_per_s)
+        {
+            self.counters.resets += 1;
+            self.transmit(arrival.core, &arrival.tuple, &arrival.way_back(), &reset, host);
+        }
+    }
+
+    /// Lets an installed flow send a challenge ACK (RFC 5961 §7 limits them).
+    fn challenge(&mut self, now: Micros, flow: FlowId, host: &mut dyn Host) {
+        if self.table.running(flow).is_none() || !self.challenges.allow(now, self.config.replies_per_s) {
+            return;
+        }
+        if let Some(connection) = self.table.get(flow) {
+            host.send(connection.core, ToFast::SendAck(flow));
+        }
+    }
+
+    /// Sends a frame of our own.
+    fn transmit(&mut self, core: usize, tuple: &FourTuple, link: &Link, reply: &Reply, host: &mut dyn Host) {
+        self.ident = self.ident.wrapping_add(1);
+        host.send(core, ToFast::Transmit(link.port, reply.frame(tuple, link, self.ident)));
+    }
+
+    /// Arms a connection's timer.
+    fn arm(&mut self, id: FlowId, at: Micros) {
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.timer = self.timers.arm(at, id);
+        }
+    }
+
+    /// The keys of this run.
+    fn secrets(&mut self, host: &mut dyn Host) -> Secrets {
+        *self.secrets.get_or_insert_with(|| Secrets::new(|| host.random()))
+    }
+
+    /// Asks for the routes of some installed flows again.
+    fn reroute_some(&mut self, host: &mut dyn Host) {
+        let Some(first) = self.reroute else { return };
+        let end = first.saturating_add(REROUTES_PER_POLL).min(self.table.high_water());
+        for id in (first..end).map(FlowId) {
+            let Some(connection) = self.table.get_mut(id) else { continue };
+            let Phase::Live(live) = &mut connection.phase else { continue };
+            let tuple = connection.tuple;
+            if let Route::Via { link, .. } = host.route(tuple.remote, Some(tuple.local))
+                && !live.removing
+                && link != live.link
+            {
+                live.link = link;
+                host.send(connection.core, ToFast::Relink(id, link));
+            }
+        }
+        self.reroute = (end < self.table.high_water()).then_some(end);
+    }
+}
+
+/// The drop reason of a frame that is no segment.
+fn reason(error: ParseError) -> Drop {
+    match error {
+        ParseError::Truncated => Drop::Truncated,
+        ParseError::NotTcp => Drop::NotTcp,
+        ParseError::IpChecksum => Drop::IpChecksum,
+        ParseError::BadHeader => Drop::BadHeader,
+        ParseError::BadSource => Drop::BadSource,
+    }
 }

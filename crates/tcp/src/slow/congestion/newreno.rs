@@ -1,0 +1,65 @@
+//! NewReno (RFC 5681, RFC 6582): the fast path's default growth and reduction, so that only time-outs need a decision here.
+
+use super::{CongestionControl, Sample, initial_window};
+use crate::flow::Window;
+
+/// Growth of Reno.
+const GROWTH: u16 = 256;
+/// Half the window is left after a loss.
+const BETA: u16 = 128;
+
+/// NewReno's state for one flow: none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewReno;
+
+impl CongestionControl for NewReno {
+    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
+        let cwnd = if syn_lost { mss } else { initial_window(mss) };
+        Window { cwnd, ssthresh: u32::MAX, growth: GROWTH, beta: BETA }
+    }
+    fn on_interval(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+    fn on_loss(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+    /// RFC 5681 §3.1: half the flight (kept while the same segment times out again), and one segment to go on with.
+    fn on_timeout(&mut self, sample: &Sample) -> Window {
+        let ssthresh = if sample.timeouts > 1 { sample.ssthresh } else { (sample.flight / 2).max(2 * sample.mss) };
+        Window { cwnd: sample.mss, ssthresh, growth: GROWTH, beta: BETA }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_window_follows_rfc_6928() {
+        assert_eq!(initial_window(536), 5360);
+        assert_eq!(initial_window(1448), 14_480);
+        assert_eq!(initial_window(1460), 14_600);
+        assert_eq!(initial_window(2000), 14_600);
+        assert_eq!(initial_window(65_483), 130_966);
+        assert_eq!(NewReno.initial(1448, true).cwnd, 1448);
+    }
+
+    #[test]
+    fn timeout_halves_the_flight_once() {
+        let first = Sample {
+            mss: 1000,
+            flight: 20_000,
+            cwnd: 30_000,
+            ssthresh: u32::MAX,
+            bytes_acked: 0,
+            retransmits: 0,
+            srtt_us: 0,
+            timeouts: 1,
+        };
+        assert_eq!(NewReno.on_timeout(&first), Window { cwnd: 1000, ssthresh: 10_000, growth: 256, beta: 128 });
+        let second = Sample { ssthresh: 10_000, timeouts: 2, ..first };
+        assert_eq!(NewReno.on_timeout(&second).ssthresh, 10_000);
+        let small = Sample { flight: 1000, ..first };
+        assert_eq!(NewReno.on_timeout(&small).ssthresh, 2000);
+    }
+}

@@ -1,0 +1,16 @@
+//! The Linux error numbers that this layer gives (positive, as everywhere in this crate).
+
+/// Address already in use.
+pub const EADDRINUSE: i32 = 98;
+/// Cannot assign requested address: no free port, or the connection exists.
+pub const EADDRNOTAVAIL: i32 = 99;
+/// No buffer space: flow table full.
+pub const ENOBUFS: i32 = 105;
+/// The socket is already connected.
+pub const EISCONN: i32 = 106;
+/// No answer.
+pub const ETIMEDOUT: i32 = 110;
+/// The peer answered with RST.
+pub const ECONNREFUSED: i32 = 111;
+/// The next hop does not answer.
+pub const EHOSTUNREACH: i32 = 113;

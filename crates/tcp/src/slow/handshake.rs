@@ -1,0 +1,279 @@
+//! The handshake (RFC 9293 §3.10.7.3 and §3.10.7.4, RFC 5961): SYN-SENT and SYN-RECEIVED up to the flow's installation.
+
+use super::SlowPath;
+use super::active::Activity;
+use super::congestion::{CongestionControl, NewReno};
+use super::connections::{Live, Phase};
+use super::errno::{ECONNREFUSED, ETIMEDOUT};
+use super::host::{Host, Route};
+use super::negotiate::{Opening, Path, Stage};
+use super::segments::{Arrival, Reply};
+use super::timers::Stamp;
+use crate::counters::Drop;
+use crate::flow::FlowId;
+use crate::messages::ToFast;
+use crate::seq::Seq;
+use crate::time::Micros;
+use towpath_wire::{Options, flags};
+
+/// What SYN-RECEIVED does with a segment.
+enum Verdict {
+    /// The handshake is complete. `resynchronise`: the peer still awaits our acknowledgement of its SYN-ACK.
+    Establish { resynchronise: bool },
+    /// The peer has not seen our SYN-ACK.
+    SendSynAck,
+    /// Acknowledge what we have, drop the segment.
+    Challenge(Drop),
+    /// Drop the segment.
+    Ignore(Drop),
+    /// Answer with RST, drop the segment.
+    Refuse(Drop),
+    /// A valid RST.
+    Reset,
+}
+
+impl SlowPath {
+    /// A segment for a connection whose SYN is out.
+    pub(super) fn in_syn_sent(&mut self, now: Micros, id: FlowId, arrival: &Arrival, host: &mut dyn Host) {
+        let Some(opening) = self.table.opening(id) else { return };
+        let acks_syn = arrival.has(flags::ACK) && arrival.ack() == opening.iss.add(1);
+        if arrival.has(flags::ACK) && !acks_syn {
+            self.counters.drop(Drop::BadAck);
+            self.refuse(now, arrival, host);
+        } else if arrival.has(flags::RST) {
+            // Without a good ACK anybody could have sent it (RFC 5961 §3).
+            if acks_syn {
+                self.counters.resets += 1;
+                self.fail_opening(id, ECONNREFUSED, host);
+            } else {
+                self.counters.drop(Drop::BadReset);
+            }
+        } else if !arrival.has(flags::SYN) {
+            self.counters.drop(Drop::BadFlags);
+        } else {
+            opening.hear_syn(&arrival.segment);
+            if acks_syn {
+                self.establish(now, id, true, host);
+            } else {
+                // Simultaneous open.
+                opening.stage = Stage::SynReceived;
+                opening.sent = 0;
+                self.send_syn(now, id, host);
+            }
+        }
+    }
+
+    /// A segment for a half-open connection.
+    pub(super) fn in_syn_received(&mut self, now: Micros, id: FlowId, arrival: Arrival, host: &mut dyn Host) {
+        let Some(opening) = self.table.opening(id) else { return };
+        match judge(opening, &arrival) {
+            Verdict::Establish { resynchronise } => {
+                opening.hear_last(&arrival.segment);
+                if !self.establish(now, id, resynchronise, host) {
+                    // As Linux: the ACK is as good as lost, so the peer's data or our next SYN-ACK try again.
+                    return self.counters.drop(Drop::BacklogFull);
+                }
+                // Not a SYN's data: the core would give that back. The peer sends it again.
+                if (arrival.segment.payload_len > 0 || arrival.has(flags::FIN))
+                    && !arrival.has(flags::SYN)
+                    && let Some(connection) = self.table.get(id)
+                {
+                    host.send(connection.core, ToFast::Inject(arrival.port, arrival.frame));
+                }
+            }
+            Verdict::SendSynAck => {
+                self.counters.drop(Drop::Duplicate);
+                if self.challenges.allow(now, self.config.replies_per_s) {
+                    self.transmit_syn(now, id, host);
+                }
+            }
+            Verdict::Challenge(why) => {
+                self.counters.drop(why);
+                self.acknowledge_opening(now, id, host);
+            }
+            Verdict::Ignore(why) => self.counters.drop(why),
+            Verdict::Refuse(why) => {
+                self.counters.drop(why);
+                self.refuse(now, &arrival, host);
+            }
+            Verdict::Reset => {
+                self.counters.resets += 1;
+                self.fail_opening(id, ECONNREFUSED, host);
+            }
+        }
+    }
+
+    /// Hands the connection to its core. False = its listener's accept queue is full, nothing has changed.
+    fn establish(&mut self, now: Micros, id: FlowId, acknowledge: bool, host: &mut dyn Host) -> bool {
+        let Some(connection) = self.table.get_mut(id) else { return false };
+        let Phase::Opening(opening) = &connection.phase else { return false };
+        let Some(Path { link, .. }) = opening.path else { return false };
+        let (owner, tuple, core, parent) = (connection.owner, connection.tuple, connection.core, opening.listener);
+
+        let mut control = NewReno;
+        let window = control.initial(u32::from(opening.payload()), opening.sent > 1);
+        let setup = opening.setup(now, id, owner, tuple, link, window);
+        let live = Live {
+            removing: false,
+            orphan: false,
+            passive: false,
+            fin_wait: false,
+            look: false,
+            lost: false,
+            flags: 0,
+            link,
+            timestamps: opening.timestamps,
+            ts_offset: opening.ts_offset,
+            activity: Activity::new(now, setup.snd_start, Box::new(control)),
+        };
+        if !connection.steered {
+            connection.steered = true;
+            host.steer(&tuple, true);
+        }
+        host.established(owner, &setup);
+        if parent.is_some_and(|parent| !host.accepted(parent, owner, &tuple)) {
+            return false;
+        }
+        connection.phase = Phase::Live(Box::new(live));
+        connection.timer = Stamp::NONE;
+        if let Some(listener) = parent.and_then(|parent| self.listeners.of(parent)) {
+            listener.half_open.remove(&id);
+        }
+        self.counters.opened += 1;
+        host.send(core, ToFast::Install(Box::new(setup)));
+        if acknowledge {
+            host.send(core, ToFast::SendAck(id));
+        }
+        true
+    }
+
+    /// Sends SYN or SYN-ACK (again) and arms the timer, backed off (RFC 6298 §5.5).
+    pub(super) fn send_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
+        let Some(opening) = self.table.opening(id) else { return };
+        let timeout_us = u64::from(self.config.syn_timeout_ms) * 1000;
+        let wait = super::rto::backed_off(timeout_us, opening.sent, u64::from(self.config.rto_max_ms) * 1000);
+        opening.sent += 1;
+        opening.sent_at = now;
+        self.arm(id, now.after(wait));
+        self.transmit_syn(now, id, host);
+    }
+
+    /// The timer of a handshake.
+    pub(super) fn handshake_timeout(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let Phase::Opening(opening) = &mut connection.phase else { return };
+        let retries = match opening.stage {
+            Stage::Resolving => return self.retry_route(now, id, host),
+            Stage::SynSent => self.config.syn_retries,
+            Stage::SynReceived => self.config.synack_retries,
+        };
+        if opening.sent > u32::from(retries) {
+            return self.fail_opening(id, ETIMEDOUT, host);
+        }
+        // The next hop may have moved since.
+        if let Route::Via { link, mtu, .. } = host.route(connection.tuple.remote, Some(connection.tuple.local)) {
+            opening.path = Some(Path { link, mtu });
+        }
+        self.counters.retransmits += 1;
+        self.send_syn(now, id, host);
+    }
+
+    /// The SYN or SYN-ACK, without touching timers.
+    fn transmit_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
+        let Some(opening) = self.table.opening(id) else { return };
+        let mut syn = Reply::bare(opening.iss, Seq(0), flags::SYN);
+        (syn.window, syn.options) = (opening.window(), opening.options(now));
+        if opening.stage == Stage::SynReceived {
+            (syn.flags, syn.ack) = (flags::SYN | flags::ACK, opening.irs.add(1));
+        }
+        self.send_opening(id, syn, host);
+    }
+
+    /// A challenge ACK for a half-open connection.
+    fn acknowledge_opening(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
+        let Some(opening) = self.table.opening(id) else { return };
+        let mut ack = Reply::bare(opening.iss.add(1), opening.irs.add(1), flags::ACK);
+        ack.window = opening.window() >> opening.our_shift.unwrap_or(0);
+        ack.options = Options { timestamps: opening.stamp(now), ..Options::default() };
+        if self.challenges.allow(now, self.config.replies_per_s) {
+            self.send_opening(id, ack, host);
+        }
+    }
+
+    /// Resets the peer of a half-open connection.
+    pub(super) fn reset_opening(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
+        let Some(opening) = self.table.opening(id) else { return };
+        let mut reset = Reply::bare(opening.iss.add(1), opening.irs.add(1), flags::RST | flags::ACK);
+        reset.options = Options { timestamps: opening.stamp(now), ..Options::default() };
+        self.counters.resets += 1;
+        self.send_opening(id, reset, host);
+    }
+
+    /// Sends a segment of a connection in its handshake.
+    fn send_opening(&mut self, id: FlowId, reply: Reply, host: &mut dyn Host) {
+        let Some(connection) = self.table.get(id) else { return };
+        let Phase::Opening(opening) = &connection.phase else { return };
+        if let Some(path) = opening.path {
+            let (core, tuple) = (connection.core, connection.tuple);
+            self.transmit(core, &tuple, &path.link, &reply, host);
+        }
+    }
+
+    /// Ends a handshake that failed: tells the application, if it was its own connect.
+    pub(super) fn fail_opening(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) {
+        let Some(connection) = self.table.get(id) else { return };
+        let Phase::Opening(opening) = &connection.phase else { return };
+        if opening.listener.is_none() {
+            host.connect_failed(connection.owner, errno);
+        }
+        self.counters.failed += 1;
+        self.discard_opening(id, host);
+    }
+
+    /// Forgets a connection that was never installed.
+    pub(super) fn discard_opening(&mut self, id: FlowId, host: &mut dyn Host) {
+        let parent = self.table.opening(id).and_then(|opening| opening.listener);
+        let Some(connection) = self.table.remove(id) else { return };
+        self.unsteer(&connection, host);
+        match parent {
+            None => host.released(connection.owner, None),
+            Some(parent) => {
+                if let Some(listener) = self.listeners.of(parent) {
+                    listener.half_open.remove(&id);
+                }
+                host.drop_child(connection.owner);
+            }
+        }
+    }
+}
+
+/// RFC 9293 §3.10.7.4 for SYN-RECEIVED, in its order; PAWS first (RFC 7323 §5.3).
+fn judge(opening: &Opening, arrival: &Arrival) -> Verdict {
+    let (seq, len, next) = (arrival.seq(), arrival.seq_len(), opening.irs.add(1));
+    let acks_syn = arrival.has(flags::ACK) && arrival.ack() == opening.iss.add(1);
+    let reset = arrival.has(flags::RST);
+    if arrival.has(flags::SYN) && seq == opening.irs {
+        // Simultaneous open: the peer's SYN again, now with an ACK.
+        let both = acks_syn && opening.listener.is_none();
+        return if both { Verdict::Establish { resynchronise: true } } else { Verdict::SendSynAck };
+    }
+    if let Some(theirs) = arrival.segment.options.timestamps
+        && opening.timestamps
+        && !reset
+        && Seq(theirs.value).before(Seq(opening.ts_recent))
+    {
+        return Verdict::Challenge(Drop::Paws);
+    }
+    let end = next.add(u32::from(opening.window()).max(1));
+    let acceptable = seq.before(end) && if len == 0 { !seq.before(next) } else { seq.add(len).after(next) };
+    match () {
+        () if !acceptable && reset => Verdict::Ignore(Drop::BadReset),
+        () if !acceptable => Verdict::Challenge(Drop::OutOfWindow),
+        () if reset && seq == next => Verdict::Reset,
+        () if reset => Verdict::Challenge(Drop::BadReset),
+        () if arrival.has(flags::SYN) => Verdict::Challenge(Drop::BadFlags),
+        () if !arrival.has(flags::ACK) => Verdict::Ignore(Drop::NoAck),
+        () if !acks_syn => Verdict::Refuse(Drop::BadAck),
+        () => Verdict::Establish { resynchronise: false },
+    }
+}

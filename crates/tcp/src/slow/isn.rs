@@ -1,0 +1,118 @@
+//! Numbers that an attacker must not guess: initial sequence numbers (RFC 6528), timestamp offsets (RFC 7323 §5.4),
+//! ephemeral ports (RFC 6056).
+
+use crate::flow::FourTuple;
+use crate::seq::Seq;
+use crate::time::Micros;
+
+/// Keys of this run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Secrets {
+    isn: [u64; 2],
+    timestamp: [u64; 2],
+}
+
+impl Secrets {
+    /// Draws new keys.
+    pub(super) fn new(mut random: impl FnMut() -> u64) -> Self {
+        Self { isn: [random(), random()], timestamp: [random(), random()] }
+    }
+    /// RFC 6528 §3: ISN = M + F(tuple, secret), M ticking every 4 µs.
+    pub(super) fn isn(&self, now: Micros, tuple: &FourTuple) -> Seq {
+        Seq(((now.0 / 4) as u32).wrapping_add(hash(self.isn, tuple) as u32))
+    }
+    /// The same for every incarnation of a tuple, so that its timestamps go on rising from one to the next.
+    pub(super) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
+        hash(self.timestamp, tuple) as u32
+    }
+}
+
+/// Keyed hash of a tuple.
+fn hash(key: [u64; 2], tuple: &FourTuple) -> u64 {
+    let mut bytes = [0u8; 12];
+    bytes[..4].copy_from_slice(&tuple.local.octets());
+    bytes[4..8].copy_from_slice(&tuple.remote.octets());
+    bytes[8..10].copy_from_slice(&tuple.local_port.to_be_bytes());
+    bytes[10..].copy_from_slice(&tuple.remote_port.to_be_bytes());
+    siphash(key, &bytes)
+}
+
+/// SipHash-2-4 (Aumasson, Bernstein 2012).
+fn siphash(key: [u64; 2], bytes: &[u8]) -> u64 {
+    let mut v = [
+        key[0] ^ 0x736f_6d65_7073_6575,
+        key[1] ^ 0x646f_7261_6e64_6f6d,
+        key[0] ^ 0x6c79_6765_6e65_7261,
+        key[1] ^ 0x7465_6462_7974_6573,
+    ];
+    let mut absorb = |word: u64| {
+        v[3] ^= word;
+        round(&mut v);
+        round(&mut v);
+        v[0] ^= word;
+    };
+    let mut words = bytes.chunks_exact(8);
+    for word in words.by_ref() {
+        absorb(little_endian(word));
+    }
+    absorb(little_endian(words.remainder()) | (bytes.len() as u64) << 56);
+    v[2] ^= 0xff;
+    (0..4).for_each(|_| round(&mut v));
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+/// Up to eight bytes, first one lowest.
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// One SipRound.
+fn round(v: &mut [u64; 4]) {
+    v[0] = v[0].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(13) ^ v[0];
+    v[0] = v[0].rotate_left(32);
+    v[2] = v[2].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(16) ^ v[2];
+    v[0] = v[0].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(21) ^ v[0];
+    v[2] = v[2].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(17) ^ v[2];
+    v[2] = v[2].rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const TUPLE: FourTuple = FourTuple {
+        local: Ipv4Addr::new(10, 0, 0, 1),
+        local_port: 80,
+        remote: Ipv4Addr::new(10, 0, 0, 2),
+        remote_port: 4000,
+    };
+
+    #[test]
+    fn siphash_reference_vectors() {
+        let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+        let input: Vec<u8> = (0..15).collect();
+        assert_eq!(siphash(key, &[]), 0x726f_db47_dd0e_0e31);
+        assert_eq!(siphash(key, &input), 0xa129_ca61_49be_45e5);
+    }
+
+    #[test]
+    fn isn_moves_with_the_clock_and_differs_by_tuple_and_key() {
+        let mut n = 0;
+        let mut random = || {
+            n += 1;
+            n
+        };
+        let (a, b) = (Secrets::new(&mut random), Secrets::new(&mut random));
+        let other = FourTuple { remote_port: 4001, ..TUPLE };
+        let at = |s: &Secrets, us, t: &FourTuple| s.isn(Micros(us), t);
+        assert_eq!(at(&a, 4_000_000, &TUPLE).bytes_since(at(&a, 0, &TUPLE)), 1_000_000);
+        assert_ne!(at(&a, 0, &TUPLE), at(&a, 0, &other));
+        assert_ne!(at(&a, 0, &TUPLE), at(&b, 0, &TUPLE));
+        assert_ne!(a.timestamp_offset(&TUPLE), at(&a, 0, &TUPLE).0);
+    }
+}

@@ -1,0 +1,216 @@
+//! What the two sides of a handshake agree on: sequence numbers, segment size, window scale, timestamps.
+
+use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, Window};
+use crate::seq::Seq;
+use crate::time::Micros;
+use std::net::Ipv4Addr;
+use towpath_wire::options::MAX_WINDOW_SCALE;
+use towpath_wire::{IPV4_BYTES, Options, Segment, TCP_BYTES, TIMESTAMP_BYTES, Timestamps, flags};
+
+/// MSS of a peer that names none (RFC 9293 §3.7.1).
+const DEFAULT_MSS: u16 = 536;
+/// Smallest MSS that is believed (Linux: `TCP_MIN_MSS`): a peer must not make us send a packet per byte.
+const MIN_MSS: u16 = 88;
+/// Packet headers without options.
+const HEADERS: u16 = (IPV4_BYTES + TCP_BYTES) as u16;
+
+/// How far a handshake is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No SYN sent: the next hop is being resolved.
+    Resolving,
+    /// SYN sent.
+    SynSent,
+    /// SYN received, SYN-ACK sent.
+    SynReceived,
+}
+
+/// Where packets to the peer go, and how large they may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    /// Port and MAC addresses.
+    pub link: Link,
+    /// MTU in bytes.
+    pub mtu: u16,
+}
+
+/// A connection in its handshake.
+#[derive(Clone, Debug)]
+pub(super) struct Opening {
+    /// How far.
+    pub stage: Stage,
+    /// Whose child it is, if opened by the peer.
+    pub listener: Option<Owner>,
+    /// Nagle off.
+    pub nodelay: bool,
+    /// What the application bound the socket to (0 = free).
+    pub bound_to: (Ipv4Addr, u16),
+    /// The way; `None` while resolving.
+    pub path: Option<Path>,
+    /// Ring sizes, send and receive, in bytes.
+    pub ring_bytes: (u32, u32),
+    /// Our initial sequence number.
+    pub iss: Seq,
+    /// The peer's.
+    pub irs: Seq,
+    /// Offset of our timestamps from the millisecond clock.
+    pub ts_offset: u32,
+    /// Timestamps: offered, and after the peer's SYN: agreed.
+    pub timestamps: bool,
+    /// TS.Recent.
+    pub ts_recent: u32,
+    /// Our window shift: offered, and after the peer's SYN: agreed, else `None`.
+    pub our_shift: Option<u8>,
+    /// The peer's window shift, if agreed.
+    pub peer_shift: Option<u8>,
+    /// The peer's MSS.
+    pub peer_mss: u16,
+    /// The peer's window in bytes.
+    pub snd_wnd: u32,
+    /// When the handshake (or resolving) began.
+    pub started: Micros,
+    /// When our SYN or SYN-ACK was sent last.
+    pub sent_at: Micros,
+    /// How often it has been sent.
+    pub sent: u32,
+}
+
+impl Opening {
+    /// A handshake that has not begun.
+    pub(super) fn new(now: Micros, listener: Option<Owner>, ring_bytes: (u32, u32), timestamps: bool) -> Self {
+        Self {
+            stage: Stage::Resolving,
+            listener,
+            nodelay: false,
+            bound_to: (Ipv4Addr::UNSPECIFIED, 0),
+            path: None,
+            ring_bytes,
+            iss: Seq(0),
+            irs: Seq(0),
+            ts_offset: 0,
+            timestamps,
+            ts_recent: 0,
+            our_shift: Some(window_shift(ring_bytes.1)),
+            peer_shift: None,
+            peer_mss: DEFAULT_MSS,
+            snd_wnd: 0,
+            started: now,
+            sent_at: now,
+            sent: 0,
+        }
+    }
+
+    /// Takes over what the peer's SYN says. An option is agreed if both SYNs have it (RFC 7323 §2.2, §3.2).
+    pub(super) fn hear_syn(&mut self, syn: &Segment) {
+        self.irs = Seq(syn.seq);
+        self.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
+        self.snd_wnd = u32::from(syn.window);
+        match syn.options.timestamps {
+            Some(theirs) if self.timestamps => self.ts_recent = theirs.value,
+            _ => self.timestamps = false,
+        }
+        match syn.options.window_scale {
+            Some(shift) => self.peer_shift = Some(shift.min(MAX_WINDOW_SCALE)),
+            None => self.our_shift = None,
+        }
+    }
+
+    /// Window of SYN and SYN-ACK: never scaled.
+    pub(super) fn window(&self) -> u16 {
+        u16::try_from(self.ring_bytes.1).unwrap_or(u16::MAX)
+    }
+
+    /// Options of our SYN or SYN-ACK. SACK is not offered: the fast path does not use it yet.
+    pub(super) fn options(&self, now: Micros) -> Options {
+        Options {
+            mss: Some(self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS).max(MIN_MSS))),
+            window_scale: self.our_shift,
+            sack_permitted: false,
+            timestamps: self.stamp(now),
+        }
+    }
+
+    /// The timestamp option for a segment sent now.
+    pub(super) fn stamp(&self, now: Micros) -> Option<Timestamps> {
+        self.timestamps.then(|| Timestamps { value: timestamp(now, self.ts_offset), echo: self.ts_recent })
+    }
+
+    /// Payload per packet.
+    pub(super) fn payload(&self) -> u16 {
+        let ours = self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS).max(MIN_MSS));
+        let timestamps = if self.timestamps { TIMESTAMP_BYTES as u16 } else { 0 };
+        ours.min(self.peer_mss) - timestamps
+    }
+
+    /// The last segment of the handshake: window and newest timestamp (RFC 7323 §4.3). A window in a SYN is not scaled.
+    pub(super) fn hear_last(&mut self, segment: &Segment) {
+        let syn = segment.flags & flags::SYN != 0;
+        let shift = if syn { 0 } else { self.peer_shift.unwrap_or(0) };
+        self.snd_wnd = u32::from(segment.window) << shift;
+        if let Some(theirs) = segment.options.timestamps
+            && self.timestamps
+            && !Seq(segment.seq).after(self.irs.add(1))
+        {
+            self.ts_recent = theirs.value;
+        }
+    }
+
+    /// Everything for the fast path.
+    pub(super) fn setup(
+        &self,
+        now: Micros,
+        flow: FlowId,
+        owner: Owner,
+        tuple: FourTuple,
+        link: Link,
+        window: Window,
+    ) -> FlowSetup {
+        // Karn: a SYN that was sent twice says nothing about the round trip.
+        let srtt_us = if self.sent == 1 { now.since(self.sent_at).clamp(1, u64::from(u32::MAX)) as u32 } else { 0 };
+        FlowSetup {
+            flow,
+            owner,
+            tuple,
+            link,
+            snd_start: self.iss.add(1),
+            rcv_start: self.irs.add(1),
+            snd_wnd: self.snd_wnd,
+            snd_wscale: self.peer_shift.unwrap_or(0),
+            rcv_wscale: self.our_shift.unwrap_or(0),
+            mss: self.payload(),
+            timestamps: self.timestamps,
+            ts_recent: self.ts_recent,
+            ts_offset: self.ts_offset,
+            rcv_wnd: u32::from(self.window()),
+            tx_bytes: self.ring_bytes.0,
+            rx_bytes: self.ring_bytes.1,
+            window,
+            srtt_us,
+            nodelay: self.nodelay,
+        }
+    }
+}
+
+/// Our timestamp clock: milliseconds plus the connection's offset.
+pub(super) fn timestamp(now: Micros, offset: u32) -> u32 {
+    ((now.0 / 1000) as u32).wrapping_add(offset)
+}
+
+/// The smallest shift with which the whole ring fits into a window.
+fn window_shift(rx_bytes: u32) -> u8 {
+    (0..MAX_WINDOW_SCALE).find(|shift| rx_bytes <= 65_535 << shift).unwrap_or(MAX_WINDOW_SCALE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_shift_is_the_smallest_that_fits() {
+        let cases =
+            [(1, 0), (65_535, 0), (65_536, 1), (131_070, 1), (131_071, 2), (1 << 20, 5), (u32::MAX, MAX_WINDOW_SCALE)];
+        for (bytes, shift) in cases {
+            assert_eq!(window_shift(bytes), shift, "{bytes}");
+        }
+    }
+}

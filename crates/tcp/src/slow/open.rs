@@ -1,0 +1,204 @@
+//! Opening: `connect` up to the first SYN, and the answer to a peer's SYN.
+
+use super::connections::{Connection, Phase};
+use super::errno::{EADDRNOTAVAIL, EHOSTUNREACH, EISCONN, ENOBUFS};
+use super::host::{Host, Route};
+use super::negotiate::{Opening, Path, Stage};
+use super::segments::Arrival;
+use super::timers::Stamp;
+use super::{ConnectError, SlowPath};
+use crate::counters::Drop;
+use crate::flow::{FlowId, FourTuple, Owner};
+use crate::seq::Seq;
+use crate::time::Micros;
+use std::net::Ipv4Addr;
+
+impl SlowPath {
+    /// Begins an active open; the outcome is reported by [`Host::established`] or [`Host::connect_failed`] (never before this
+    /// returns `Ok`, and not at all if it returns `Err`). `local`: what the socket is bound to; address 0.0.0.0 and port 0 are free.
+    #[allow(clippy::too_many_arguments)]
+    pub fn connect(
+        &mut self,
+        now: Micros,
+        owner: Owner,
+        remote: Ipv4Addr,
+        remote_port: u16,
+        local: Option<(Ipv4Addr, u16)>,
+        nodelay: bool,
+        host: &mut dyn Host,
+    ) -> Result<(), ConnectError> {
+        if remote.is_unspecified() || remote.is_multicast() || remote.is_broadcast() || remote_port == 0 {
+            return Err(ConnectError::NotOurs);
+        }
+        // A server of the kernel on one of our own addresses stays reachable.
+        if host.is_local(remote) && self.listeners.find(remote, remote_port).is_none() {
+            return Err(ConnectError::NotOurs);
+        }
+        if self.table.by_owner(owner).is_some() || self.listeners.of(owner).is_some() {
+            return Err(ConnectError::Errno(EISCONN));
+        }
+        let bound_to = local.unwrap_or((Ipv4Addr::UNSPECIFIED, 0));
+        let path = match host.route(remote, specified(bound_to.0)) {
+            Route::NotOurs => return Err(ConnectError::NotOurs),
+            Route::Unreachable(errno) => return Err(ConnectError::Errno(errno)),
+            Route::Resolving => None,
+            Route::Via { link, source, mtu } => Some((Path { link, mtu }, source)),
+        };
+        let mut opening = Opening::new(now, None, host.ring_bytes(owner), self.config.timestamps);
+        (opening.nodelay, opening.bound_to) = (nodelay, bound_to);
+        let tuple = FourTuple { local: bound_to.0, local_port: bound_to.1, remote, remote_port };
+        let id = self.table.insert(new_connection(owner, tuple, opening, 0)).ok_or(ConnectError::Errno(ENOBUFS))?;
+        match path {
+            None => self.arm(id, now.after(u64::from(self.config.route_retry_ms) * 1000)),
+            Some((path, source)) => {
+                if let Err(errno) = self.send_first_syn(now, id, path, source, host) {
+                    self.table.remove(id);
+                    return Err(ConnectError::Errno(errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the route of a connect again.
+    pub(super) fn retry_route(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
+        let Some(connection) = self.table.get(id) else { return };
+        let Phase::Opening(opening) = &connection.phase else { return };
+        let waited_us = now.since(opening.started);
+        let result = match host.route(connection.tuple.remote, specified(opening.bound_to.0)) {
+            Route::Via { link, source, mtu } => self.send_first_syn(now, id, Path { link, mtu }, source, host),
+            Route::Unreachable(errno) => Err(errno),
+            Route::Resolving if waited_us < u64::from(self.config.route_timeout_ms) * 1000 => {
+                self.arm(id, now.after(u64::from(self.config.route_retry_ms) * 1000));
+                Ok(())
+            }
+            // The kernel cannot take the socket over any more.
+            Route::Resolving | Route::NotOurs => Err(EHOSTUNREACH),
+        };
+        if let Err(errno) = result {
+            self.fail_opening(id, errno, host);
+        }
+    }
+
+    /// Chooses addresses and numbers, and sends the SYN. Err = errno.
+    fn send_first_syn(
+        &mut self,
+        now: Micros,
+        id: FlowId,
+        path: Path,
+        source: Ipv4Addr,
+        host: &mut dyn Host,
+    ) -> Result<(), i32> {
+        let Some(connection) = self.table.get(id) else { return Ok(()) };
+        let Phase::Opening(opening) = &connection.phase else { return Ok(()) };
+        let local = specified(opening.bound_to.0).unwrap_or(source);
+        let wanted = FourTuple { local, ..connection.tuple };
+        let tuple = self.choose_tuple(now, wanted, host).ok_or(EADDRNOTAVAIL)?;
+        let after = self.time_wait.take(&tuple).map(|old| old.snd_nxt);
+        let secrets = self.secrets(host);
+        let (iss, ts_offset) = (later_isn(secrets.isn(now, &tuple), after), secrets.timestamp_offset(&tuple));
+
+        self.table.bind(id, tuple);
+        let Some(connection) = self.table.get_mut(id) else { return Ok(()) };
+        (connection.core, connection.steered) = (host.core_for(&tuple), true);
+        if let Phase::Opening(opening) = &mut connection.phase {
+            (opening.stage, opening.path) = (Stage::SynSent, Some(path));
+            (opening.iss, opening.ts_offset) = (iss, ts_offset);
+        }
+        if after.is_none() {
+            host.steer(&tuple, true);
+        }
+        self.send_syn(now, id, host);
+        Ok(())
+    }
+
+    /// A tuple for an active open: as wanted, or with a random free port (RFC 6056 §3.3.1). TIME-WAIT is reused only where
+    /// timestamps protect the new connection (RFC 6191), and by a free choice of port only if nothing else is left.
+    fn choose_tuple(&mut self, now: Micros, wanted: FourTuple, host: &mut dyn Host) -> Option<FourTuple> {
+        if wanted.local_port != 0 {
+            let free = self.table.by_tuple(&wanted).is_none() && self.time_wait.may_take(now, &wanted);
+            return free.then_some(wanted);
+        }
+        let (first, last) = (self.config.first_port, self.config.last_port.max(self.config.first_port));
+        let count = u32::from(last - first) + 1;
+        let start = (host.random() % u64::from(count)) as u32;
+        let candidate = |i: u32| FourTuple { local_port: first + ((start + i) % count) as u16, ..wanted };
+        let free = |tuple: &FourTuple| {
+            let to_itself = tuple.local == tuple.remote && tuple.local_port == tuple.remote_port;
+            let listening = self.listeners.find(tuple.local, tuple.local_port).is_some();
+            !to_itself && !listening && self.table.by_tuple(tuple).is_none()
+        };
+        let unused = (0..count).map(candidate).find(|t| free(t) && !self.time_wait.has(t));
+        unused.or_else(|| (0..count).map(candidate).find(|t| free(t) && self.time_wait.may_take(now, t)))
+    }
+
+    /// A SYN for a listener: answers it and remembers the half-open connection. `old`: next sequence number of the
+    /// incarnation in TIME-WAIT that it replaces. False = dropped.
+    pub(super) fn passive_open(
+        &mut self,
+        now: Micros,
+        arrival: &Arrival,
+        old: Option<Seq>,
+        host: &mut dyn Host,
+    ) -> bool {
+        let tuple = arrival.tuple;
+        let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
+        let parent = listener.owner;
+        if listener.half_open.len() >= listener.limit {
+            self.counters.drop(Drop::BacklogFull);
+            return false;
+        }
+        let path = match host.route(tuple.remote, Some(tuple.local)) {
+            Route::Via { link, mtu, .. } => Path { link, mtu },
+            Route::Unreachable(_) => {
+                self.counters.drop(Drop::NotLocal);
+                return false;
+            }
+            // The answer needs no ARP: it goes back where the SYN came from. `retry_routes` corrects it later.
+            Route::Resolving | Route::NotOurs => Path { link: arrival.way_back(), mtu: self.config.default_mtu_bytes },
+        };
+        let Some(owner) = self.table.has_room().then(|| host.new_child(parent)).flatten() else {
+            self.counters.drop(Drop::NoMemory);
+            return false;
+        };
+        let secrets = self.secrets(host);
+        let mut opening = Opening::new(now, Some(parent), host.ring_bytes(owner), self.config.timestamps);
+        opening.iss = later_isn(secrets.isn(now, &tuple), old);
+        opening.ts_offset = secrets.timestamp_offset(&tuple);
+        (opening.stage, opening.path) = (Stage::SynReceived, Some(path));
+        opening.hear_syn(&arrival.segment);
+        let connection = Connection {
+            bound: true,
+            steered: old.is_some(),
+            ..new_connection(owner, tuple, opening, host.core_for(&tuple))
+        };
+        let Some(id) = self.table.insert(connection) else {
+            host.drop_child(owner);
+            return false;
+        };
+        if let Some(listener) = self.listeners.of(parent) {
+            listener.half_open.insert(id);
+        }
+        self.send_syn(now, id, host);
+        true
+    }
+}
+
+/// An address that is not 0.0.0.0.
+fn specified(addr: Ipv4Addr) -> Option<Ipv4Addr> {
+    (!addr.is_unspecified()).then_some(addr)
+}
+
+/// Keeps an initial sequence number clear of what an earlier incarnation of the connection used (as Linux: 65,535 + 2 beyond).
+fn later_isn(isn: Seq, old: Option<Seq>) -> Seq {
+    match old {
+        Some(old) if !isn.after(old) => old.add(65_537),
+        _ => isn,
+    }
+}
+
+/// A connection that nobody knows of yet.
+fn new_connection(owner: Owner, tuple: FourTuple, opening: Opening, core: usize) -> Connection {
+    let phase = Phase::Opening(Box::new(opening));
+    Connection { owner, tuple, bound: false, steered: false, core, timer: Stamp::NONE, phase }
+}

@@ -1,0 +1,96 @@
+//! Zero-window probing (RFC 9293 §3.8.6.1).
+
+use super::SlowConfig;
+use super::rto::{Due, backed_off};
+use crate::time::Micros;
+
+/// State of one flow's persist timer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Persist {
+    running: bool,
+    since: Micros,
+    probes: u32,
+    unanswered: u32,
+    segments_in: u64,
+}
+
+impl Persist {
+    /// The window is open.
+    pub(super) fn stop(&mut self) {
+        self.running = false;
+    }
+    /// The window is zero and something waits. The first probe comes one time-out after the window was seen closed; then the interval doubles.
+    ///
+    /// A peer that answers is probed for ever, unless the application has closed the socket: then `config.retries` probes are all it
+    /// gets, so that a silent reader cannot keep memory of programs that are gone.
+    pub(super) fn check(
+        &mut self,
+        now: Micros,
+        segments_in: u64,
+        timeout_us: u64,
+        orphan: bool,
+        config: &SlowConfig,
+    ) -> Due {
+        if !self.running {
+            *self = Self { running: true, since: now, segments_in, ..Self::default() };
+            return Due::No;
+        }
+        if segments_in != self.segments_in {
+            (self.segments_in, self.unanswered) = (segments_in, 0);
+        }
+        let max_us = u64::from(config.rto_max_ms) * 1000;
+        if now.since(self.since) < backed_off(timeout_us, self.probes, max_us) {
+            return Due::No;
+        }
+        let limit = if orphan { config.orphan_retries } else { config.retries };
+        if self.unanswered >= u32::from(limit) || (orphan && self.probes >= u32::from(config.retries)) {
+            return Due::Expired;
+        }
+        self.probes = self.probes.saturating_add(1);
+        self.unanswered += 1;
+        self.since = now;
+        Due::Fire(self.probes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time in ms at which each probe goes out (all looks 10 ms apart), until given up or `ms`.
+    fn probes(answer: bool, orphan: bool, ms: u64) -> (Vec<u64>, bool) {
+        let (config, mut persist, mut sent, mut heard) = (SlowConfig::default(), Persist::default(), Vec::new(), 1);
+        for t in (0..ms).step_by(10) {
+            match persist.check(Micros(t * 1000), heard, 200_000, orphan, &config) {
+                Due::No => {}
+                Due::Fire(_) => {
+                    sent.push(t);
+                    heard += u64::from(answer);
+                }
+                Due::Expired => return (sent, true),
+            }
+        }
+        (sent, false)
+    }
+
+    #[test]
+    fn interval_doubles() {
+        assert_eq!(probes(true, false, 3200).0, [200, 600, 1400, 3000]);
+    }
+
+    #[test]
+    fn answered_probes_go_on_for_ever_but_not_for_an_orphan() {
+        let (sent, given_up) = probes(true, false, 5_000_000);
+        assert!(!given_up && sent.len() > 40, "{}", sent.len());
+        let (sent, given_up) = probes(true, true, 5_000_000);
+        assert!(given_up);
+        assert_eq!(sent.len(), 15);
+    }
+
+    #[test]
+    fn unanswered_probes_end() {
+        assert_eq!(probes(false, false, 5_000_000).0.len(), 15);
+        assert!(probes(false, false, 5_000_000).1);
+        assert_eq!(probes(false, true, 5_000_000).0.len(), 8);
+    }
+}

@@ -1,0 +1,113 @@
+//! The retransmission timer (RFC 6298), on readings of the flow instead of single segments.
+
+use super::SlowConfig;
+use crate::flow::FlowSnapshot;
+use crate::seq::Seq;
+use crate::time::Micros;
+
+/// Clock granularity G in µs: timestamps tick in milliseconds.
+const GRANULARITY_US: u64 = 1000;
+
+/// RFC 6298 §2: the time-out in µs before any backoff.
+pub(super) fn timeout_us(config: &SlowConfig, snapshot: &FlowSnapshot) -> u64 {
+    let (min, max) = (u64::from(config.rto_min_ms) * 1000, u64::from(config.rto_max_ms) * 1000);
+    let rto = match u64::from(snapshot.srtt_us) {
+        0 => u64::from(config.rto_initial_ms) * 1000,
+        srtt => srtt + GRANULARITY_US.max(4 * u64::from(snapshot.rttvar_us)),
+    };
+    rto.clamp(min.min(max), max)
+}
+
+/// What a timer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing yet.
+    No,
+    /// Retransmit or probe. The number counts from 1 since the last progress.
+    Fire(u32),
+    /// Given up.
+    Expired,
+}
+
+/// State of one flow's retransmission timer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retransmit {
+    una: Seq,
+    since: Micros,
+    running: bool,
+    backoffs: u32,
+}
+
+impl Retransmit {
+    /// Runs from `now`: something has just been sent.
+    pub(super) fn start(now: Micros, una: Seq) -> Self {
+        Self { una, since: now, running: true, backoffs: 0 }
+    }
+    /// Starts over (something was sent after a pause, or the window has opened).
+    pub(super) fn restart(&mut self, now: Micros) {
+        *self = Self::start(now, self.una);
+    }
+    /// Looks at the flow. `flight`: bytes sent and not acknowledged.
+    pub(super) fn check(&mut self, now: Micros, una: Seq, flight: u32, timeout_us: u64, max_us: u64, limit: u8) -> Due {
+        if una != self.una || flight == 0 || !self.running {
+            *self = Self { una, since: now, running: flight > 0, backoffs: 0 };
+            return Due::No;
+        }
+        if now.since(self.since) < backed_off(timeout_us, self.backoffs, max_us) {
+            return Due::No;
+        }
+        if self.backoffs >= u32::from(limit) {
+            return Due::Expired;
+        }
+        self.backoffs += 1;
+        self.since = now;
+        Due::Fire(self.backoffs)
+    }
+}
+
+/// RFC 6298 §5.5: doubled `backoffs` times, at most `max_us`.
+pub(super) fn backed_off(timeout_us: u64, backoffs: u32, max_us: u64) -> u64 {
+    timeout_us.saturating_mul(1 << backoffs.min(32)).min(max_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeout_follows_rfc_6298_with_linux_bounds() {
+        let config = SlowConfig::default();
+        let rto = |srtt_us, rttvar_us| timeout_us(&config, &FlowSnapshot { srtt_us, rttvar_us, ..Default::default() });
+        assert_eq!(rto(0, 0), 1_000_000, "no sample");
+        assert_eq!(rto(50, 10), 200_000, "minimum");
+        assert_eq!(rto(300_000, 0), 301_000, "granularity");
+        assert_eq!(rto(300_000, 50_000), 500_000);
+        assert_eq!(rto(100_000_000, 100_000_000), 120_000_000, "maximum");
+    }
+
+    #[test]
+    fn backs_off_resets_on_progress_and_gives_up() {
+        let (mut timer, max) = (Retransmit::start(Micros(0), Seq(1)), 1_000_000);
+        let mut check = |ms: u64, una, flight| timer.check(Micros(ms * 1000), Seq(una), flight, 200_000, max, 3);
+        assert_eq!(check(199, 1, 10), Due::No);
+        assert_eq!(check(200, 1, 10), Due::Fire(1));
+        assert_eq!(check(599, 1, 10), Due::No);
+        assert_eq!(check(600, 1, 10), Due::Fire(2));
+        assert_eq!(check(700, 5, 6), Due::No, "progress");
+        assert_eq!(check(899, 5, 6), Due::No);
+        assert_eq!(check(900, 5, 6), Due::Fire(1));
+        assert_eq!(check(1300, 5, 6), Due::Fire(2));
+        assert_eq!(check(2100, 5, 6), Due::Fire(3));
+        assert_eq!(check(3099, 5, 6), Due::No, "limited to the maximum");
+        assert_eq!(check(3100, 5, 6), Due::Expired);
+    }
+
+    #[test]
+    fn does_not_run_while_nothing_is_outstanding() {
+        let mut timer = Retransmit::start(Micros(0), Seq(1));
+        assert_eq!(timer.check(Micros(500_000), Seq(1), 0, 200_000, 1_000_000, 3), Due::No);
+        assert_eq!(timer.check(Micros(900_000), Seq(1), 10, 200_000, 1_000_000, 3), Due::No, "starts now");
+        assert_eq!(timer.check(Micros(1_000_000), Seq(1), 10, 200_000, 1_000_000, 3), Due::No);
+        assert_eq!(timer.check(Micros(1_100_000), Seq(1), 10, 200_000, 1_000_000, 3), Due::Fire(1));
+    }
+}

@@ -1,0 +1,134 @@
+//! Frames that the slow path makes itself: SYN, SYN-ACK, RST and bare acknowledgements.
+
+use crate::buffers::PortId;
+use crate::flow::{FourTuple, Link};
+use crate::seq::Seq;
+use crate::time::Micros;
+use towpath_wire::{ETHERNET_BYTES, Header, IPV4_BYTES, Options, Segment, TCP_BYTES, emit, fill_checksum, flags};
+
+/// Longest TCP option list.
+const OPTIONS_BYTES: usize = 40;
+/// Length of a segment's address block: all that a frame without payload can need.
+const FRAME_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES + OPTIONS_BYTES;
+
+/// A received frame with all that is known of it.
+pub(super) struct Arrival {
+    /// Core that received it.
+    pub core: usize,
+    /// Port that it came in on.
+    pub port: PortId,
+    /// Its addresses, seen from here.
+    pub tuple: FourTuple,
+    /// Its headers.
+    pub segment: Segment,
+    /// Its bytes.
+    pub frame: Box<[u8]>,
+}
+
+impl Arrival {
+    /// A parsed frame.
+    pub(super) fn new(core: usize, port: PortId, segment: Segment, frame: Box<[u8]>) -> Self {
+        let tuple = FourTuple {
+            local: segment.destination,
+            local_port: segment.destination_port,
+            remote: segment.source,
+            remote_port: segment.source_port,
+        };
+        Self { core, port, tuple, segment, frame }
+    }
+    /// Are all these flags set?
+    pub(super) fn has(&self, flags: u8) -> bool {
+        self.segment.flags & flags == flags
+    }
+    /// SEG.SEQ.
+    pub(super) fn seq(&self) -> Seq {
+        Seq(self.segment.seq)
+    }
+    /// SEG.ACK.
+    pub(super) fn ack(&self) -> Seq {
+        Seq(self.segment.ack)
+    }
+    /// SEG.LEN: payload plus one for each of SYN and FIN.
+    pub(super) fn seq_len(&self) -> u32 {
+        self.segment.payload_len + u32::from(self.has(flags::SYN)) + u32::from(self.has(flags::FIN))
+    }
+    /// The way back: where it came from.
+    pub(super) fn way_back(&self) -> Link {
+        Link { port: self.port, source: self.segment.destination_mac, destination: self.segment.source_mac }
+    }
+}
+
+/// A segment to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    /// SEG.SEQ.
+    pub seq: Seq,
+    /// SEG.ACK.
+    pub ack: Seq,
+    /// Flags.
+    pub flags: u8,
+    /// Window as it goes into the header.
+    pub window: u16,
+    /// Options.
+    pub options: Options,
+}
+
+impl Reply {
+    /// An answer without options.
+    pub(super) fn bare(seq: Seq, ack: Seq, flags: u8) -> Self {
+        Self { seq, ack, flags, window: 0, options: Options::default() }
+    }
+    /// RFC 9293 §3.10.7.1: the RST that a segment without a connection gets; `None` for a RST.
+    pub(super) fn reset_for(arrival: &Arrival) -> Option<Self> {
+        if arrival.has(flags::RST) {
+            None
+        } else if arrival.has(flags::ACK) {
+            Some(Self::bare(arrival.ack(), Seq(0), flags::RST))
+        } else {
+            let ack = arrival.seq().add(arrival.seq_len());
+            Some(Self::bare(Seq(0), ack, flags::RST | flags::ACK))
+        }
+    }
+    /// The complete frame.
+    pub(super) fn frame(&self, tuple: &FourTuple, link: &Link, ident: u16) -> Box<[u8]> {
+        let header = Header {
+            source_mac: link.source,
+            destination_mac: link.destination,
+            source: tuple.local,
+            destination: tuple.remote,
+            source_port: tuple.local_port,
+            destination_port: tuple.remote_port,
+            seq: self.seq.0,
+            ack: self.ack.0,
+            flags: self.flags,
+            window: self.window,
+            ident,
+            tos: 0,
+            options: self.options,
+        };
+        let mut frame = [0u8; FRAME_BYTES];
+        let len = emit(&header, 0, &mut frame).unwrap_or(0);
+        let mut frame: Box<[u8]> = frame[..len].into();
+        fill_checksum(&mut frame);
+        frame
+    }
+}
+
+/// At most so many per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RateLimit {
+    second: u64,
+    used: u32,
+}
+
+impl RateLimit {
+    /// One more?
+    pub(super) fn allow(&mut self, now: Micros, per_second: u32) -> bool {
+        let second = now.0 / 1_000_000;
+        if second != self.second {
+            *self = Self { second, used: 0 };
+        }
+        self.used += 1;
+        self.used <= per_second
+    }
+}

@@ -1,0 +1,162 @@
+//! Flows with something outstanding.
+
+use super::world::*;
+use crate::flow::{FlowId, flow_flags as bit};
+use crate::messages::ToSlow;
+use crate::slow::State;
+
+/// Passes `ms` in steps of 10 ms; returns each message with the time in ms at which it came.
+fn watch(bench: &mut Bench, ms: u64) -> Vec<(u64, String)> {
+    let mut seen = Vec::new();
+    for t in (10..=ms).step_by(10) {
+        bench.pass_ms(10);
+        seen.extend(bench.messages().into_iter().map(|message| (t, message)));
+    }
+    seen
+}
+
+fn client() -> (Bench, FlowId) {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    bench.reading(flow).srtt_us = 10_000;
+    (bench, flow)
+}
+
+#[test]
+fn an_idle_flow_leaves_the_list() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 0);
+    assert_eq!(watch(&mut bench, 1000), [(10, "0:deactivate 0".into())]);
+    assert_eq!(bench.slow.next_deadline(), None, "no timer runs for it");
+}
+
+#[test]
+fn time_outs_back_off_and_end_in_etimedout() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 20_000);
+    let seen = watch(&mut bench, 1_000_000);
+    let times: Vec<u64> = seen.iter().map(|(t, _)| *t).collect();
+    let mut expected: Vec<u64> = (0..15)
+        .scan(0, |sum, i| {
+            *sum += (200u64 << i).min(120_000);
+            Some(*sum)
+        })
+        .collect();
+    let end = expected[14] + 120_000;
+    expected.extend([end, end]);
+    assert_eq!(times, expected);
+    assert_eq!(seen[0].1, "0:timeout 0 cwnd 1448 ssthresh 10000");
+    assert_eq!(seen[15].1, "0:abort 0 rst false errno 110");
+    assert_eq!(seen[16].1, "0:remove 0");
+    assert_eq!(bench.slow.counters().timeouts, 15);
+    assert!(bench.said().is_empty());
+    bench.say(ToSlow::Removed(flow));
+    assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))]);
+}
+
+#[test]
+fn progress_starts_the_timer_over() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 20_000);
+    for _ in 0..20 {
+        assert!(watch(&mut bench, 190).is_empty());
+        let reading = bench.reading(flow);
+        reading.snd_una = reading.snd_una.add(1000);
+        if reading.snd_una == reading.snd_max {
+            break;
+        }
+    }
+    assert_eq!(watch(&mut bench, 1000), [(10, "0:deactivate 0".into())]);
+}
+
+#[test]
+fn the_timer_starts_over_for_a_flow_that_comes_back() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 0);
+    watch(&mut bench, 5000);
+    bench.outstanding(flow, 100);
+    assert_eq!(watch(&mut bench, 200)[0].0, 200);
+}
+
+#[test]
+fn an_orphan_gets_fewer_attempts_and_no_errno() {
+    let (mut bench, flow) = client();
+    bench.say(ToSlow::AppClosed(flow));
+    bench.outstanding(flow, 100);
+    let seen = watch(&mut bench, 200_000);
+    assert_eq!(seen.len(), 8 + 2);
+    assert_eq!(seen[8].1, "0:abort 0 rst false errno 0");
+    assert_eq!(seen[8].0, 200 * 511);
+}
+
+#[test]
+fn a_fin_that_waits_keeps_the_flow_on_the_list() {
+    let (mut bench, flow) = client();
+    bench.reading(flow).flags = bit::FIN_WANTED;
+    bench.outstanding(flow, 0);
+    assert_eq!(watch(&mut bench, 500), [(210, "0:probe 0".into())], "behind a window too small for it");
+    bench.reading(flow).flags = bit::FIN_WANTED | bit::FIN_SENT;
+    bench.outstanding(flow, 1);
+    let seen = watch(&mut bench, 500);
+    assert!(seen[0].1.starts_with("0:timeout"), "{seen:?}");
+}
+
+#[test]
+fn a_closed_window_is_probed() {
+    let (mut bench, flow) = client();
+    let reading = bench.reading(flow);
+    reading.snd_wnd = 0;
+    reading.snd_queued = reading.snd_max.add(500);
+    bench.say(ToSlow::Active(flow));
+    bench.pass_ms(10);
+    assert_eq!(watch(&mut bench, 250), [(200, "0:probe 0".into())]);
+    // The probe's byte is out, the peer answers and takes nothing.
+    let reading = bench.reading(flow);
+    (reading.snd_max, reading.segments_in) = (reading.snd_max.add(1), 1);
+    assert_eq!(watch(&mut bench, 1200), [(350, "0:probe 0".into()), (1150, "0:probe 0".into())]);
+    // The window opens: the byte is ordinary data now, with a timer that begins here.
+    bench.reading(flow).snd_wnd = 5000;
+    let seen = watch(&mut bench, 250);
+    assert_eq!(seen, [(200, "0:timeout 0 cwnd 1448 ssthresh 2896".into())]);
+}
+
+#[test]
+fn a_peer_that_answers_no_probe_is_given_up() {
+    let (mut bench, flow) = client();
+    let reading = bench.reading(flow);
+    reading.snd_wnd = 0;
+    reading.snd_queued = reading.snd_max.add(500);
+    bench.say(ToSlow::Active(flow));
+    let seen = watch(&mut bench, 1_200_000);
+    assert_eq!(seen.iter().filter(|(_, m)| m == "0:probe 0").count(), 15);
+    assert_eq!(seen[15].1, "0:abort 0 rst false errno 110");
+    assert_eq!(bench.states(), [State::Closed]);
+}
+
+#[test]
+fn a_window_that_shrank_over_data_in_flight_is_not_probed() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 5000);
+    bench.reading(flow).snd_wnd = 0;
+    assert_eq!(watch(&mut bench, 200), [(200, "0:timeout 0 cwnd 1448 ssthresh 2896".into())]);
+}
+
+#[test]
+fn many_flows_are_looked_at_in_one_interval() {
+    let mut bench = Bench::new();
+    let flows: Vec<FlowId> = (0..100)
+        .map(|i| {
+            bench.slow.connect(bench.now, crate::flow::Owner(50 + i), PEER, 80, None, false, &mut bench.world).unwrap();
+            let sent = bench.frame();
+            let answer = Peer { ack: sent.seq.wrapping_add(1), flags: 18, ..syn(7000) };
+            bench.to_client(sent.source_port, answer);
+            FlowId(i as u32)
+        })
+        .collect();
+    bench.messages();
+    flows.iter().for_each(|flow| bench.say(ToSlow::Active(*flow)));
+    assert_eq!(bench.slow.sizes().0, 100);
+    bench.pass_ms(10);
+    assert_eq!(bench.messages().len(), 100);
+    assert_eq!(bench.slow.sizes().0, 0);
+}

@@ -1,0 +1,279 @@
+//! From FIN to removal, TIME-WAIT, resets.
+
+use super::world::*;
+use crate::counters::Drop;
+use crate::flow::{FlowId, Owner, flow_flags as bit};
+use crate::messages::ToSlow;
+use crate::seq::Seq;
+use crate::slow::{ConnectError, SlowConfig, State};
+use towpath_wire::flags;
+
+/// Sets a flow's flags and reports it.
+fn closing(bench: &mut Bench, flow: FlowId, flow_flags: u32) {
+    bench.reading(flow).flags = flow_flags;
+    bench.say(ToSlow::Closing(flow));
+    bench.poll();
+}
+
+/// Both FINs, ours first.
+const WE_FIRST: u32 = bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED | bit::FIN_RECEIVED | bit::APP_CLOSED;
+
+/// A child that we closed and that is gone from its core: only TIME-WAIT is left. Peer: next 5002; ours: `snd_max`.
+fn time_wait() -> (Bench, Seq) {
+    let mut bench = Bench::listening(10);
+    let flow = bench.child(4000);
+    let reading = bench.reading(flow);
+    (reading.snd_max, reading.rcv_nxt, reading.ts_recent) = (reading.snd_max.add(1), Seq(5002), 50);
+    let end = reading.snd_max;
+    closing(&mut bench, flow, WE_FIRST);
+    assert_eq!(bench.messages(), ["0:remove 0"]);
+    assert!(bench.said().is_empty(), "released only when the core has forgotten it");
+    bench.say(ToSlow::Removed(flow));
+    assert_eq!(bench.said(), [Said::Released(Owner(1001), Some(flow))]);
+    assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
+    assert_eq!(bench.world.steered.len(), 1, "still steered");
+    (bench, end)
+}
+
+#[test]
+fn states_by_name() {
+    let cases = [
+        (0, "ESTAB"),
+        (bit::FIN_WANTED, "ESTAB"),
+        (bit::FIN_SENT, "FIN-WAIT-1"),
+        (bit::FIN_SENT | bit::FIN_ACKED, "FIN-WAIT-2"),
+        (bit::FIN_RECEIVED | bit::PASSIVE_CLOSE, "CLOSE-WAIT"),
+        (bit::FIN_SENT | bit::FIN_RECEIVED, "CLOSING"),
+        (bit::FIN_SENT | bit::FIN_RECEIVED | bit::PASSIVE_CLOSE, "LAST-ACK"),
+    ];
+    for (flags, name) in cases {
+        assert_eq!(State::of_flags(flags).name(), name);
+    }
+}
+
+#[test]
+fn the_active_closer_waits() {
+    let (mut bench, _) = time_wait();
+    bench.pass_ms(59_900);
+    assert_eq!(bench.states().len(), 2);
+    bench.pass_ms(200);
+    assert_eq!(bench.states(), [State::Listen]);
+    assert!(bench.world.steered.is_empty());
+    assert_eq!(bench.slow.next_deadline(), None);
+}
+
+#[test]
+fn the_passive_closer_does_not_wait() {
+    for hint in [0, bit::PASSIVE_CLOSE] {
+        let mut bench = Bench::new();
+        let flow = bench.client();
+        if hint == 0 {
+            closing(&mut bench, flow, bit::FIN_RECEIVED);
+            assert_eq!(bench.states(), [State::CloseWait]);
+        }
+        closing(&mut bench, flow, WE_FIRST | hint);
+        assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)]);
+        bench.say(ToSlow::Removed(flow));
+        assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))]);
+        assert!(bench.states().is_empty() && bench.world.steered.is_empty());
+    }
+}
+
+#[test]
+fn half_closed_is_left_alone() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    closing(&mut bench, flow, bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED);
+    bench.pass_ms(1_000_000);
+    assert!(bench.messages().is_empty(), "shutdown(SHUT_WR) may wait for ever");
+    assert_eq!(bench.states(), [State::FinWait2]);
+}
+
+#[test]
+fn a_closed_socket_waits_sixty_seconds_in_fin_wait_2() {
+    for app_first in [true, false] {
+        let mut bench = Bench::new();
+        let flow = bench.client();
+        if app_first {
+            bench.say(ToSlow::AppClosed(flow));
+            bench.poll();
+        }
+        closing(&mut bench, flow, bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED);
+        if !app_first {
+            bench.say(ToSlow::AppClosed(flow));
+        }
+        bench.pass_ms(59_900);
+        assert!(bench.messages().is_empty());
+        bench.pass_ms(200);
+        assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)]);
+        bench.say(ToSlow::Removed(flow));
+        assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))]);
+        assert!(bench.states().is_empty() && bench.world.steered.is_empty());
+    }
+}
+
+#[test]
+fn resets_remove_without_time_wait() {
+    for message in [ToSlow::Reset, ToSlow::Aborted] {
+        let mut bench = Bench::new();
+        let flow = bench.client();
+        bench.say(message(flow));
+        bench.say(message(flow));
+        assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)], "once");
+        bench.say(ToSlow::Active(flow));
+        bench.say(ToSlow::Closing(flow));
+        bench.pass_ms(1000);
+        bench.say(ToSlow::Removed(flow));
+        bench.say(ToSlow::Removed(flow));
+        assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))], "once");
+        assert!(bench.states().is_empty() && bench.world.steered.is_empty());
+    }
+}
+
+#[test]
+fn a_segment_for_a_flow_on_its_way_out_is_not_injected() {
+    let mut bench = Bench::listening(10);
+    let flow = bench.child(4000);
+    bench.say(ToSlow::Reset(flow));
+    bench.messages();
+    bench.to_server(4000, Peer { seq: 5001, flags: flags::ACK, payload: 5, ..Default::default() });
+    bench.to_server(4000, syn(9_000_000));
+    assert!(bench.messages().is_empty(), "the core would only give it back");
+}
+
+#[test]
+fn time_wait_acknowledges_the_fin_again_and_starts_over() {
+    let (mut bench, end) = time_wait();
+    bench.pass_ms(30_000);
+    bench.to_server(4000, Peer { seq: 5001, ack: end.0, flags: flags::FIN | flags::ACK, ..stamped(60) });
+    let ack = bench.frame();
+    assert_eq!((ack.flags, ack.seq, ack.ack), (flags::ACK, end.0, 5002));
+    assert_eq!(ack.options.timestamps.unwrap().echo, 50);
+    assert_eq!((ack.source_mac, ack.destination_mac), (OUR_MAC, PEER_MAC));
+    bench.pass_ms(59_900);
+    assert_eq!(bench.states(), [State::Listen, State::TimeWait], "2 MSL from the FIN");
+    bench.pass_ms(200);
+    assert_eq!(bench.states(), [State::Listen]);
+}
+
+#[test]
+fn time_wait_ignores_rst_and_bare_acks() {
+    let (mut bench, end) = time_wait();
+    bench.to_server(4000, Peer { seq: 5002, flags: flags::RST, ..Default::default() });
+    bench.to_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::RST | flags::ACK, ..Default::default() });
+    bench.to_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::ACK, ..stamped(60) });
+    assert!(bench.frames().is_empty());
+    assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
+    assert_eq!(bench.slow.counters().drops[Drop::BadReset as usize], 2);
+    bench.to_server(4000, Peer { seq: 4000, ack: end.0, flags: flags::ACK, payload: 10, ..stamped(60) });
+    assert_eq!(bench.frame().flags, flags::ACK, "old data is acknowledged");
+}
+
+#[test]
+fn a_later_syn_reopens() {
+    let by_timestamp = Peer { options: crate::slow::tests::world::stamped(51).options, ..syn(1) };
+    let by_sequence = Peer { options: Default::default(), ..syn(5003) };
+    for later in [by_timestamp, by_sequence] {
+        let (mut bench, end) = time_wait();
+        bench.to_server(4000, later);
+        let answer = bench.frame();
+        assert_eq!((answer.flags, answer.ack), (flags::SYN | flags::ACK, later.seq + 1));
+        assert!(Seq(answer.seq).after(end), "beyond all of the old connection's");
+        assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
+        let ack = Peer { seq: later.seq + 1, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..later };
+        bench.to_server(4000, ack);
+        assert_eq!(bench.states(), [State::Listen, State::Established]);
+        bench.pass_ms(100_000);
+        assert_eq!(bench.states(), [State::Listen, State::Established], "the old entry's end means nothing");
+        assert_eq!(bench.world.steered.len(), 1);
+    }
+}
+
+#[test]
+fn an_older_syn_does_not_reopen() {
+    let (mut bench, _) = time_wait();
+    bench.to_server(4000, Peer { options: stamped(49).options, ..syn(6000) });
+    assert_eq!(bench.frame().flags, flags::ACK, "an older timestamp, whatever the sequence number");
+    bench.to_server(4000, Peer { options: Default::default(), ..syn(5000) });
+    assert_eq!(bench.frame().flags, flags::ACK, "an older sequence number");
+    assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
+}
+
+#[test]
+fn a_reopening_that_fails_is_cleaned_up() {
+    let (mut bench, _) = time_wait();
+    bench.to_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
+    assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+    bench.pass_ms(100_000);
+    bench.frames();
+    assert_eq!(bench.states(), [State::Listen]);
+    assert!(bench.world.steered.is_empty() && bench.world.children.is_empty());
+}
+
+#[test]
+fn time_wait_without_a_listener_resets_a_later_syn() {
+    let (mut bench, _) = time_wait();
+    bench.slow.close(bench.now, SERVER, &mut bench.world);
+    bench.to_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
+    assert_eq!(bench.frame().flags, flags::RST | flags::ACK);
+}
+
+#[test]
+fn only_so_many_wait() {
+    let mut bench = Bench::with(SlowConfig { time_wait_max: 3, ..SlowConfig::default() });
+    bench.slow.listen(bench.now, SERVER, US, 80, 10, &mut bench.world).unwrap();
+    for port in 0..5 {
+        let flow = bench.child(4000 + port);
+        closing(&mut bench, flow, WE_FIRST);
+        bench.say(ToSlow::Removed(flow));
+        bench.pass_ms(10);
+    }
+    let waiting: Vec<u16> =
+        bench.slow.connections().iter().filter(|c| c.state == State::TimeWait).map(|c| c.tuple.remote_port).collect();
+    assert_eq!(waiting, [4002, 4003, 4004], "the oldest are forgotten");
+    assert_eq!(bench.world.steered.len(), 3);
+}
+
+/// A client's connection to port 80 from port 40000, in TIME-WAIT.
+fn client_in_time_wait() -> (Bench, Seq) {
+    let mut bench = Bench::with(SlowConfig { first_port: 40_000, last_port: 40_000, ..SlowConfig::default() });
+    let flow = bench.client();
+    let reading = bench.reading(flow);
+    reading.snd_max = reading.snd_max.add(50_000_000);
+    let end = reading.snd_max;
+    closing(&mut bench, flow, WE_FIRST);
+    bench.messages();
+    bench.say(ToSlow::Removed(flow));
+    bench.said();
+    (bench, end)
+}
+
+#[test]
+fn an_active_open_reuses_time_wait_after_a_second_if_timestamps_protect_it() {
+    let (mut bench, end) = client_in_time_wait();
+    let connect = |bench: &mut Bench| bench.slow.connect(bench.now, Owner(9), PEER, 80, None, false, &mut bench.world);
+    assert_eq!(connect(&mut bench), Err(ConnectError::Errno(99)));
+    bench.pass_ms(1000);
+    assert_eq!(connect(&mut bench), Ok(()));
+    let sent = bench.frame();
+    assert_eq!((sent.source_port, Seq(sent.seq).after(end)), (40_000, true));
+    assert_eq!((bench.states(), bench.world.steered.len()), (vec![State::SynSent], 1));
+    bench.slow.close(bench.now, Owner(9), &mut bench.world);
+    assert!(bench.world.steered.is_empty());
+}
+
+#[test]
+fn numbers_come_back_late() {
+    let mut bench = Bench::new();
+    let mut numbers = Vec::new();
+    for _ in 0..200 {
+        let flow = bench.client();
+        bench.say(ToSlow::Reset(flow));
+        bench.say(ToSlow::Removed(flow));
+        numbers.push(flow.0);
+    }
+    let mut sorted = numbers[..64].to_vec();
+    sorted.dedup();
+    assert_eq!(sorted.len(), 64, "64 others first");
+    assert!(numbers.iter().max() < Some(&70), "but they do come back");
+}

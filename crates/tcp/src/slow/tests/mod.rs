@@ -1,0 +1,9 @@
+//! The slow path against a fake world, in virtual time.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod active;
+mod closing;
+mod connect;
+mod listen;
+mod property;
+mod world;

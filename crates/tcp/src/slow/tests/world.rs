@@ -1,0 +1,329 @@
+//! A host that writes down what it is told, and checks the rules of the trait while it does.
+
+use crate::buffers::PortId;
+use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner};
+use crate::messages::{ToFast, ToSlow};
+use crate::seq::Seq;
+use crate::slow::{Host, Route, SlowConfig, SlowPath, Snapshots, State};
+use crate::time::Micros;
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+use towpath_wire::{Header, Options, Segment, Timestamps, emit, fill_checksum, flags, parse};
+
+pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub const LINK: Link = Link { port: PortId(1), source: OUR_MAC, destination: PEER_MAC };
+pub const SERVER: Owner = Owner(1);
+pub const CLIENT: Owner = Owner(2);
+
+/// Something other than a message to a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    Established(Owner),
+    Accepted(Owner),
+    ConnectFailed(Owner, i32),
+    Released(Owner, Option<FlowId>),
+    DropChild(Owner),
+}
+
+/// The fake host.
+#[derive(Default)]
+pub struct World {
+    pub route: Option<Route>,
+    pub no_children: bool,
+    pub accept_full: bool,
+    pub ring_bytes: Option<(u32, u32)>,
+    pub sent: Vec<(usize, ToFast)>,
+    pub said: Vec<Said>,
+    pub steered: BTreeSet<[u64; 2]>,
+    pub listening: BTreeSet<(Ipv4Addr, u16)>,
+    pub children: BTreeSet<u64>,
+    pub setups: HashMap<FlowId, FlowSetup>,
+    next_child: u64,
+    random: u64,
+}
+
+fn key(tuple: &FourTuple) -> [u64; 2] {
+    let end = |addr: Ipv4Addr, port: u16| u64::from(u32::from(addr)) << 16 | u64::from(port);
+    [end(tuple.local, tuple.local_port), end(tuple.remote, tuple.remote_port)]
+}
+
+impl Host for World {
+    fn route(&mut self, _: Ipv4Addr, _: Option<Ipv4Addr>) -> Route {
+        self.route.unwrap_or(Route::Via { link: LINK, source: US, mtu: 1500 })
+    }
+    fn is_local(&self, addr: Ipv4Addr) -> bool {
+        addr == US
+    }
+    fn core_for(&self, tuple: &FourTuple) -> usize {
+        usize::from(tuple.remote_port % 2)
+    }
+    fn send(&mut self, core: usize, message: ToFast) {
+        self.sent.push((core, message));
+    }
+    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+        let changed = if on { self.steered.insert(key(tuple)) } else { self.steered.remove(&key(tuple)) };
+        assert!(changed, "steer({tuple:?}, {on}) twice");
+    }
+    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+        let changed = if on { self.listening.insert((addr, port)) } else { self.listening.remove(&(addr, port)) };
+        assert!(changed, "steer_listener({addr}, {port}, {on}) twice");
+    }
+    fn new_child(&mut self, _: Owner) -> Option<Owner> {
+        if self.no_children {
+            return None;
+        }
+        self.next_child += 1;
+        self.children.insert(1000 + self.next_child);
+        Some(Owner(1000 + self.next_child))
+    }
+    fn drop_child(&mut self, child: Owner) {
+        assert!(self.children.remove(&child.0), "{child:?} dropped twice");
+        self.said.push(Said::DropChild(child));
+    }
+    fn ring_bytes(&self, _: Owner) -> (u32, u32) {
+        self.ring_bytes.unwrap_or((65_536, 262_144))
+    }
+    fn established(&mut self, owner: Owner, setup: &FlowSetup) {
+        self.setups.insert(setup.flow, setup.clone());
+        self.said.push(Said::Established(owner));
+    }
+    fn accepted(&mut self, _: Owner, child: Owner, _: &FourTuple) -> bool {
+        if !self.accept_full {
+            assert!(self.children.remove(&child.0), "{child:?} accepted but not reserved");
+            self.said.push(Said::Accepted(child));
+        }
+        !self.accept_full
+    }
+    fn connect_failed(&mut self, owner: Owner, errno: i32) {
+        self.said.push(Said::ConnectFailed(owner, errno));
+    }
+    fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
+        self.said.push(Said::Released(owner, flow));
+    }
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random.rotate_right(29)
+    }
+}
+
+/// Readings that a test sets.
+#[derive(Default)]
+pub struct Readings(pub HashMap<FlowId, FlowSnapshot>);
+
+impl Snapshots for Readings {
+    fn snapshot(&self, flow: FlowId) -> FlowSnapshot {
+        self.0.get(&flow).copied().unwrap_or_default()
+    }
+}
+
+/// What a peer puts into a segment.
+#[derive(Clone, Copy, Default)]
+pub struct Peer {
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: u8,
+    pub options: Options,
+    pub payload: usize,
+}
+
+/// A slow path, its world, and a clock.
+pub struct Bench {
+    pub slow: SlowPath,
+    pub world: World,
+    pub readings: Readings,
+    pub now: Micros,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::with(SlowConfig::default())
+    }
+    pub fn with(config: SlowConfig) -> Self {
+        let now = Micros(1_000_000_000);
+        Self { slow: SlowPath::new(config), world: World::default(), readings: Readings::default(), now }
+    }
+    /// A listener on port 80 of every address.
+    pub fn listening(backlog: u32) -> Self {
+        let mut bench = Self::new();
+        bench.slow.listen(bench.now, SERVER, Ipv4Addr::UNSPECIFIED, 80, backlog, &mut bench.world).unwrap();
+        bench
+    }
+    pub fn connect(&mut self) {
+        self.slow.connect(self.now, CLIENT, PEER, 80, None, false, &mut self.world).unwrap();
+    }
+    /// Lets time pass, polling at every deadline.
+    pub fn pass_ms(&mut self, ms: u64) {
+        let end = self.now.after(ms * 1000);
+        while let Some(due) = self.slow.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.slow.poll(self.now, &self.readings, &mut self.world);
+        }
+        self.now = end;
+    }
+    pub fn poll(&mut self) {
+        self.slow.poll(self.now, &self.readings, &mut self.world);
+    }
+    pub fn say(&mut self, message: ToSlow) {
+        self.slow.on_message(self.now, 0, message, &mut self.world);
+    }
+    /// A segment from `from` to `to`.
+    pub fn segment_at(&mut self, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), peer: Peer) {
+        let frame = frame(from, to, peer);
+        self.slow.on_message(self.now, 3, ToSlow::Segment(PortId(1), frame), &mut self.world);
+    }
+    /// A segment from the peer's `port` to our port 80.
+    pub fn to_server(&mut self, port: u16, peer: Peer) {
+        self.segment_at((PEER, port), (US, 80), peer);
+    }
+    /// A segment from the peer's port 80 to the client's port.
+    pub fn to_client(&mut self, port: u16, peer: Peer) {
+        self.segment_at((PEER, 80), (US, port), peer);
+    }
+    /// Frames sent since the last call, with the core each was sent by.
+    pub fn frames(&mut self) -> Vec<Segment> {
+        let mut frames = Vec::new();
+        self.world.sent.retain(|(_, message)| match message {
+            ToFast::Transmit(port, frame) => {
+                assert_eq!(*port, PortId(1));
+                let segment = parse(frame).expect("our own frame");
+                assert!(towpath_wire::checksum_ok(frame, &segment, Default::default()), "TCP checksum");
+                frames.push(segment);
+                false
+            }
+            _ => true,
+        });
+        frames
+    }
+    /// The one frame sent since the last call.
+    pub fn frame(&mut self) -> Segment {
+        let frames = self.frames();
+        assert_eq!(frames.len(), 1, "{frames:?}");
+        frames[0]
+    }
+    /// Messages other than frames since the last call, as short words.
+    pub fn messages(&mut self) -> Vec<String> {
+        assert!(self.frames().is_empty(), "look at the frames first");
+        self.world.sent.drain(..).map(|(core, message)| format!("{core}:{}", word(&message))).collect()
+    }
+    pub fn said(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.world.said)
+    }
+    pub fn states(&self) -> Vec<State> {
+        self.slow.connections().iter().map(|c| c.state).collect()
+    }
+    /// A child of the listener, established by a peer with ISN 5000; nothing is left in the logs.
+    pub fn child(&mut self, port: u16) -> FlowId {
+        self.to_server(port, syn(5000));
+        let answer = self.frame();
+        let ack = Peer { seq: 5001, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..stamped(1) };
+        self.to_server(port, ack);
+        self.settle()
+    }
+    /// A connection to the peer, established; nothing is left in the logs.
+    pub fn client(&mut self) -> FlowId {
+        self.connect();
+        let sent = self.frame();
+        let answer = Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) };
+        self.to_client(sent.source_port, answer);
+        self.settle()
+    }
+    fn settle(&mut self) -> FlowId {
+        let info = self.slow.connections();
+        let flow = info
+            .iter()
+            .filter(|c| c.state == State::Established)
+            .filter_map(|c| c.flow)
+            .next_back()
+            .expect("established");
+        let setup = &self.world.setups[&flow];
+        let (snd, rcv) = (setup.snd_start, setup.rcv_start);
+        let snapshot = FlowSnapshot {
+            snd_una: snd,
+            snd_nxt: snd,
+            snd_max: snd,
+            snd_queued: snd,
+            rcv_nxt: rcv,
+            snd_wnd: 65_535,
+            cwnd: setup.window.cwnd,
+            ssthresh: setup.window.ssthresh,
+            mss: setup.mss,
+            ts_recent: setup.ts_recent,
+            ..Default::default()
+        };
+        self.readings.0.insert(flow, snapshot);
+        self.world.sent.clear();
+        self.world.said.clear();
+        flow
+    }
+    /// The reading of a flow, to be changed.
+    pub fn reading(&mut self, flow: FlowId) -> &mut FlowSnapshot {
+        self.readings.0.get_mut(&flow).unwrap()
+    }
+    /// `bytes` are sent and not acknowledged.
+    pub fn outstanding(&mut self, flow: FlowId, bytes: u32) {
+        let reading = self.reading(flow);
+        reading.snd_max = reading.snd_una.add(bytes);
+        reading.snd_nxt = reading.snd_max;
+        reading.snd_queued = Seq::max(reading.snd_queued, reading.snd_max);
+        self.say(ToSlow::Active(flow));
+    }
+}
+
+/// A frame of the peer's.
+pub fn frame(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), peer: Peer) -> Box<[u8]> {
+    let header = Header {
+        source_mac: PEER_MAC,
+        destination_mac: OUR_MAC,
+        source: from.0,
+        destination: to.0,
+        source_port: from.1,
+        destination_port: to.1,
+        seq: peer.seq,
+        ack: peer.ack,
+        flags: peer.flags,
+        window: 8192,
+        ident: 1,
+        tos: 0,
+        options: peer.options,
+    };
+    let mut frame = vec![0u8; 128 + peer.payload];
+    let len = emit(&header, peer.payload, &mut frame).unwrap() + peer.payload;
+    frame.truncate(len);
+    fill_checksum(&mut frame);
+    frame.into()
+}
+
+/// A SYN as Linux sends it.
+pub fn syn(seq: u32) -> Peer {
+    let timestamps = Some(Timestamps { value: 1, echo: 0 });
+    let options = Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, timestamps };
+    Peer { seq, flags: flags::SYN, options, ..Default::default() }
+}
+
+/// Nothing but a timestamp.
+pub fn stamped(value: u32) -> Peer {
+    let options = Options { timestamps: Some(Timestamps { value, echo: 0 }), ..Default::default() };
+    Peer { options, ..Default::default() }
+}
+
+/// A message in short.
+pub fn word(message: &ToFast) -> String {
+    match message {
+        ToFast::Install(setup) => format!("install {}", setup.flow.0),
+        ToFast::Remove(flow) => format!("remove {}", flow.0),
+        ToFast::SetWindow(flow, _) => format!("window {}", flow.0),
+        ToFast::Timeout(flow, window) => {
+            format!("timeout {} cwnd {} ssthresh {}", flow.0, window.cwnd, window.ssthresh)
+        }
+        ToFast::ProbeWindow(flow) => format!("probe {}", flow.0),
+        ToFast::SendAck(flow) => format!("ack {}", flow.0),
+        ToFast::Deactivate(flow) => format!("deactivate {}", flow.0),
+        ToFast::Abort { flow, rst, errno } => format!("abort {} rst {rst} errno {errno}", flow.0),
+        ToFast::Relink(flow, _) => format!("relink {}", flow.0),
+        ToFast::Transmit(..) => "transmit".into(),
+        ToFast::Inject(_, frame) => format!("inject {}", parse(frame).unwrap().payload_len),
+    }
+}

@@ -1,0 +1,129 @@
+//! TIME-WAIT as a few words per tuple: the flow, its slot and its owner are gone.
+
+use super::negotiate::timestamp;
+use super::segments::{Arrival, Reply};
+use crate::flow::FourTuple;
+use crate::seq::Seq;
+use crate::time::Micros;
+use std::collections::{HashMap, VecDeque};
+use towpath_wire::{Options, Timestamps, flags};
+
+/// How old an entry must be before an active open may take its tuple, in µs: a tick of the slowest timestamp clock (as Linux).
+const REUSE_AFTER_US: u64 = 1_000_000;
+
+/// What is kept of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimeWait {
+    /// Our next sequence number.
+    pub snd_nxt: Seq,
+    /// The peer's next sequence number.
+    pub rcv_nxt: Seq,
+    /// TS.Recent, and the offset of our timestamps, if agreed.
+    pub timestamps: Option<(u32, u32)>,
+    /// When it began.
+    pub since: Micros,
+    /// When it ends.
+    pub until: Micros,
+}
+
+/// What becomes of a segment in TIME-WAIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Nothing.
+    Drop(crate::counters::Drop),
+    /// An acknowledgement. `restart`: the peer has sent its FIN again, 2 MSL begin anew.
+    Ack { restart: bool },
+    /// A new connection, later than the old one without doubt (RFC 6191, RFC 9293 §3.10.7.4 MAY-2).
+    Reopen,
+}
+
+impl TimeWait {
+    /// RFC 9293 §3.10.7.4 with RFC 1337 (RST is ignored) and RFC 6191 (a later SYN).
+    pub(super) fn judge(&self, arrival: &Arrival) -> Answer {
+        use crate::counters::Drop;
+        let theirs = arrival.segment.options.timestamps.map(|t| t.value);
+        if arrival.has(flags::RST) {
+            return Answer::Drop(Drop::BadReset);
+        }
+        if arrival.has(flags::SYN) && !arrival.has(flags::ACK) {
+            let later = match (self.timestamps, theirs) {
+                (Some((recent, _)), Some(value)) if value != recent => Seq(value).after(Seq(recent)),
+                _ => arrival.seq().after(self.rcv_nxt),
+            };
+            return if later { Answer::Reopen } else { Answer::Ack { restart: false } };
+        }
+        if arrival.seq_len() == 0 {
+            return Answer::Drop(Drop::Duplicate);
+        }
+        let fin_again = arrival.has(flags::FIN) && arrival.seq().add(arrival.seq_len()) == self.rcv_nxt;
+        Answer::Ack { restart: fin_again }
+    }
+    /// The acknowledgement.
+    pub(super) fn acknowledgement(&self, now: Micros) -> Reply {
+        let mut ack = Reply::bare(self.snd_nxt, self.rcv_nxt, flags::ACK);
+        let stamp = self.timestamps.map(|(recent, offset)| Timestamps { value: timestamp(now, offset), echo: recent });
+        ack.options = Options { timestamps: stamp, ..Options::default() };
+        ack
+    }
+}
+
+/// All tuples in TIME-WAIT.
+#[derive(Debug, Default)]
+pub(super) struct TimeWaits {
+    by_tuple: HashMap<FourTuple, TimeWait>,
+    /// In the order of their ends; an entry whose end differs from the table's is stale.
+    queue: VecDeque<(Micros, FourTuple)>,
+}
+
+impl TimeWaits {
+    /// Enters a tuple until `until`, which must not be before any earlier one's.
+    pub(super) fn insert(&mut self, tuple: FourTuple, entry: TimeWait) {
+        self.queue.push_back((entry.until, tuple));
+        self.by_tuple.insert(tuple, entry);
+    }
+    /// The entry of a tuple.
+    pub(super) fn get(&self, tuple: &FourTuple) -> Option<TimeWait> {
+        self.by_tuple.get(tuple).copied()
+    }
+    /// Is it in TIME-WAIT?
+    pub(super) fn has(&self, tuple: &FourTuple) -> bool {
+        self.by_tuple.contains_key(tuple)
+    }
+    /// Ends it early: a new incarnation takes its place.
+    pub(super) fn take(&mut self, tuple: &FourTuple) -> Option<TimeWait> {
+        self.by_tuple.remove(tuple)
+    }
+    /// May an active open use the tuple (RFC 6191)?
+    pub(super) fn may_take(&self, now: Micros, tuple: &FourTuple) -> bool {
+        self.by_tuple.get(tuple).is_none_or(|old| old.timestamps.is_some() && now.since(old.since) >= REUSE_AFTER_US)
+    }
+    /// Takes one that is over, or is the oldest of more than `max`.
+    pub(super) fn pop(&mut self, now: Micros, max: usize) -> Option<FourTuple> {
+        loop {
+            let &(until, tuple) = self.queue.front()?;
+            let current = self.by_tuple.get(&tuple).is_some_and(|entry| entry.until == until);
+            if current && until > now && self.by_tuple.len() <= max {
+                return None;
+            }
+            self.queue.pop_front();
+            if current {
+                self.by_tuple.remove(&tuple);
+                return Some(tuple);
+            }
+        }
+    }
+    /// When the next one ends (or a stale entry comes up).
+    pub(super) fn next(&self) -> Option<Micros> {
+        self.queue.front().map(|(until, _)| *until)
+    }
+    /// All tuples, in the order of their ends.
+    pub(super) fn iter(&self) -> impl Iterator<Item = FourTuple> {
+        let current =
+            |(until, tuple): &&(Micros, FourTuple)| self.by_tuple.get(tuple).is_some_and(|e| e.until == *until);
+        self.queue.iter().filter(current).map(|(_, tuple)| *tuple)
+    }
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_tuple.len()
+    }
+}
