@@ -27,11 +27,13 @@ pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
     }
 }
 
-/// RFC 9293 §3.10.7.4: the window is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA do not come here.)
+/// RFC 9293 §3.10.7.4: the window is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA do not come here.) One
+/// that acknowledges something new is the newest even if its own data is sent again, below WL1: the window that goes with the old
+/// SND.UNA must not be added to the new one.
 #[inline]
 fn window(turn: &mut Turn<'_>, s: &Segment) {
     let t = &mut turn.t;
-    if Seq(s.seq).before(t.snd_wl1) {
+    if Seq(s.seq).before(t.snd_wl1) && !Seq(s.ack).after(t.snd_una) {
         return;
     }
     t.snd_wl1 = Seq(s.seq);
@@ -164,4 +166,3 @@ fn recovering(turn: &mut Turn<'_>, ack: Seq, acked: u32) {
     t.dup_acks = 0;
     t.flags &= !RECOVERY;
 }
-

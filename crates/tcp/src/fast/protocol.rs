@@ -239,7 +239,9 @@ impl Turn<'_> {
             self.fin();
         }
         let t = &mut self.t;
-        if t.rcv_nxt.bytes_since(t.last_ack) >= 2 * u32::from(t.rcv_mss) {
+        // Every second full segment (RFC 5681 §4.2); with segments as large as the ring, every half ring.
+        let enough = (2 * u32::from(t.rcv_mss)).min(self.lines.identity.rx_bytes.get() / 2);
+        if t.rcv_nxt.bytes_since(t.last_ack) >= enough {
             t.flags |= bits::ACK_NOW;
         } else if !t.any(bits::ACK_NOW | bits::ACK_OWED) {
             t.flags |= bits::ACK_OWED;

@@ -1,0 +1,146 @@
+//! What is the core's and not one flow's: fairness, hand-over, removal, frames of the slow path.
+
+use super::*;
+
+fn second() -> FlowSetup {
+    let mut s = setup();
+    s.flow = FlowId(7);
+    s.tuple.remote_port = 4001;
+    s
+}
+
+/// A harness with two flows.
+fn two(config: FastConfig) -> Harness {
+    let mut h = Harness::configured(setup(), config);
+    h.rings.tx.insert(FlowId(7), vec![0; RING as usize]);
+    h.rings.rx.insert(FlowId(7), vec![0; RING as usize]);
+    h.message(ToFast::Install(Box::new(second())));
+    h
+}
+
+#[test]
+fn turns_are_fair() {
+    let mut h = two(FastConfig { segments_per_turn: 2, ..FastConfig::default() });
+    for flow in [FLOW, FlowId(7)] {
+        h.fast.app_update(h.now, flow, AppUpdate { tx_tail: 8000, nodelay: true, ..AppUpdate::default() }).unwrap();
+    }
+    assert_eq!(h.fast.transmit(h.now, 5, &h.rings, &mut h.tx), 5);
+    h.fast.transmit(h.now, 100, &h.rings, &mut h.tx);
+    let ports: Vec<u16> = h.tx.sent.iter().map(|(_, f)| parse(f).unwrap().destination_port).collect();
+    let (a, b) = (4000, 4001);
+    // The fifth frame ends the budget in the middle of a turn: that flow goes to the end of the queue.
+    assert_eq!(ports, [a, a, b, b, a, b, b, a, a, b, b, a, a, b, b, a]);
+}
+
+#[test]
+
+fn a_full_port_does_not_stop_another() {
+    let mut h = two(FastConfig::default());
+    let link = Link { port: PortId(0), ..setup().link };
+    h.message(ToFast::Relink(FlowId(7), link));
+    for flow in [FLOW, FlowId(7)] {
+        h.fast.app_update(h.now, flow, AppUpdate { tx_tail: 3000, nodelay: true, ..AppUpdate::default() }).unwrap();
+    }
+    h.tx.full = Some(PortId(1));
+    assert_eq!(h.fast.transmit(h.now, 100, &h.rings, &mut h.tx), 3);
+    assert!(h.fast.has_work());
+    h.tx.full = None;
+    assert_eq!(h.fast.transmit(h.now, 100, &h.rings, &mut h.tx), 3);
+    let ports: Vec<_> = h.tx.sent.iter().map(|(p, _)| p.0).collect();
+    assert_eq!(ports, [0, 0, 0, 1, 1, 1]);
+}
+
+#[test]
+fn relinked_while_it_waits() {
+    let mut h = Harness::new();
+    h.tx.full = Some(PortId(1));
+    h.write(100);
+    h.message(ToFast::Relink(FLOW, Link { port: PortId(2), source: [2; 6], destination: [9; 6] }));
+    h.setup.link.destination = [9; 6];
+    assert_eq!(h.flush().len(), 1);
+}
+
+#[test]
+fn segments_without_a_flow_go_to_the_slow_path_within_limits() {
+    let config = FastConfig { slow_segments: 3, ..FastConfig::default() };
+    let mut h = Harness::configured(setup(), config);
+    h.setup.tuple.remote_port = 5;
+    let frames = Frames((0..5).map(|n| h.frame(&seg(n, 0, &[]).with(SYN))).collect());
+    h.fast.receive(h.now, PortId(1), &frames, &mut h.rings);
+    assert_eq!(h.dropped(Drop::SlowPathFull), 2);
+    let Some(ToSlow::Segment(port, frame)) = h.fast.pop_to_slow() else { panic!() };
+    assert_eq!((port, &frame[..]), (PortId(1), &frames.0[0][..]));
+    h.fast.receive(h.now, PortId(1), &frames, &mut h.rings);
+    assert_eq!(h.dropped(Drop::SlowPathFull), 2 + 4, "one was taken, one fits");
+}
+
+#[test]
+fn injected_and_transmitted_frames() {
+    let mut h = Harness::new();
+    let frame = h.frame(&seg(0, 0, &bytes(0, 100)));
+    h.message(ToFast::Inject(PortId(1), frame.into()));
+    assert_eq!((h.view().rx_tail, h.take_events()), (100, event::READABLE));
+    for n in 0..3u8 {
+        h.message(ToFast::Transmit(PortId(n % 2), vec![n; 60].into()));
+    }
+    h.tx.full = Some(PortId(0));
+    assert!(h.fast.has_work());
+    h.fast.transmit(h.now, 10, &h.rings, &mut h.tx);
+    h.tx.full = None;
+    h.fast.transmit(h.now, 1, &h.rings, &mut h.tx);
+    h.fast.transmit(h.now, 1, &h.rings, &mut h.tx);
+    let sent: Vec<_> = h.tx.sent.iter().map(|(p, f)| (p.0, f[0])).collect();
+    assert_eq!(sent, [(1, 1), (0, 0), (0, 2)]);
+}
+
+#[test]
+fn removal_waits_for_the_queues_and_then_the_number_is_clean() {
+    let mut h = Harness::new();
+    h.rx(seg(0, 0, &bytes(0, 10)));
+    h.slow.clear();
+    h.message(ToFast::Remove(FLOW));
+    assert_eq!(h.fast.flows(), 0);
+    h.message(ToFast::Remove(FLOW));
+    assert_eq!(h.slow_names(), [""; 0], "its delayed acknowledgement is still queued");
+    assert_eq!(h.wait(1000), []);
+    assert_eq!(h.slow_names(), ["Removed"], "once");
+    // Nobody's segment now.
+    h.rx(seg(10, 0, &bytes(10, 10)));
+    assert_eq!(h.slow_names(), ["Segment"]);
+    h.message(ToFast::Install(Box::new(setup())));
+    h.app = AppUpdate::default();
+    assert_eq!(h.view(), AppView::default());
+    h.rx(seg(0, 0, &bytes(0, 10)));
+    assert_eq!(h.read(), 10);
+    // Other messages for a flow that is not there do nothing.
+    h.message(ToFast::SendAck(FlowId(9)));
+    h.message(ToFast::SendAck(FlowId(100_000)));
+    h.message(ToFast::Remove(FlowId(100_000)));
+    assert_eq!(h.slow_names(), ["Removed"]);
+}
+
+#[test]
+fn a_flow_of_another_core_is_left_alone() {
+    let mut h = Harness::new();
+    let mut other = FastPath::new(1, FastConfig::default(), h.fast.table.clone());
+    other.message(h.now, ToFast::Abort { flow: FLOW, rst: true, errno: 1 }, &mut h.rings);
+    assert_eq!(other.app_update(h.now, FLOW, AppUpdate { tx_tail: u32::MAX, ..AppUpdate::default() }), Ok(()));
+    assert_eq!(h.view().errno, 0);
+}
+
+#[test]
+fn events_not_taken_are_kept() {
+    let mut h = Harness::new();
+    let frames = Frames(vec![h.frame(&seg(0, 0, &bytes(0, 10)))]);
+    h.fast.receive(h.now, PortId(1), &frames, &mut h.rings);
+    drop(h.fast.events());
+    assert!(h.fast.has_work());
+    assert_eq!(h.fast.events().collect::<Vec<_>>(), [FlowEvent { flow: FLOW, what: event::READABLE }]);
+}
+
+#[test]
+fn too_many_flows() {
+    let mut h = Harness::new();
+    h.message(ToFast::Install(Box::new(FlowSetup { flow: FlowId(16), ..second() })));
+    assert_eq!((h.dropped(Drop::NoMemory), h.slow_names()), (1, vec!["Removed".into()]));
+}

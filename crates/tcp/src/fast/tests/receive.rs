@@ -1,0 +1,197 @@
+//! Data in: order, holes, overlap, windows.
+
+use super::*;
+
+fn h() -> Harness {
+    Harness::new()
+}
+
+#[test]
+fn data_in_order_across_the_wrap_of_sequence_numbers() {
+    let mut h = h();
+    for n in 0..4 {
+        h.rx(seg(n * 1000, 0, &bytes(n * 1000, 1000)));
+        assert_eq!(h.take_events(), event::READABLE);
+    }
+    assert_eq!(h.view().rx_tail, 4000);
+    assert_eq!(h.read(), 4000);
+    assert_eq!((h.snapshot().bytes_in, h.snapshot().rx_queued, h.drops()), (4000, 0, 0));
+}
+
+#[test]
+fn a_hole_is_filled_and_joined() {
+    let mut h = h();
+    for start in [2000, 4000, 6000] {
+        let sent = h.rx(seg(start, 0, &bytes(start, 1000)));
+        assert_eq!(sent.len(), 1, "duplicate ACK at once");
+        assert_eq!((sent[0].ack, sent[0].flags), (0, ACK));
+        assert_eq!(h.take_events(), 0);
+    }
+    assert_eq!(h.fast.state.out_of_order.in_use(), 1);
+    let sent = h.rx(seg(0, 0, &bytes(0, 2500)));
+    assert_eq!(sent.last().unwrap().ack, 3000);
+    assert_eq!(h.read(), 3000);
+    let sent = h.rx(seg(3000, 0, &bytes(3000, 3000)));
+    assert_eq!(sent.last().unwrap().ack, 7000);
+    assert_eq!(h.read(), 4000);
+    assert_eq!((h.fast.state.out_of_order.in_use(), h.drops()), (0, 0));
+}
+
+#[test]
+fn partial_fill_is_acknowledged_at_once() {
+    let mut h = h();
+    h.rx(seg(2000, 0, &bytes(2000, 100)));
+    let sent = h.rx(seg(0, 0, &bytes(0, 100)));
+    assert_eq!(sent[0].ack, 100);
+}
+
+#[test]
+fn ninth_range_is_dropped() {
+    let mut h = h();
+    for n in 1..=8 {
+        h.rx(seg(n * 200, 0, &bytes(n * 200, 100)));
+    }
+    assert_eq!(h.drops(), 0);
+    h.rx(seg(9 * 200, 0, &bytes(9 * 200, 100)));
+    assert_eq!(h.dropped(Drop::OutOfOrderFull), 1);
+    h.rx(seg(0, 0, &bytes(0, 200)));
+    assert_eq!(h.read(), 300);
+}
+
+#[test]
+fn old_data_are_trimmed_or_acknowledged_again() {
+    let mut h = h();
+    h.rx(seg(0, 0, &bytes(0, 1000)));
+    h.rx(seg(500, 0, &bytes(500, 1000)));
+    assert_eq!(h.read(), 1500);
+    assert_eq!(h.drops(), 0);
+    h.wait(10_000);
+    let sent = h.rx(seg(0, 0, &bytes(0, 1500)));
+    assert_eq!((sent.len(), sent[0].ack), (1, 1500));
+    assert_eq!(h.dropped(Drop::Duplicate), 1);
+    let sent = h.rx(seg(200, 0, &bytes(200, 100)));
+    assert_eq!((sent.len(), sent[0].ack), (1, 1500));
+    assert_eq!(h.dropped(Drop::Duplicate), 2);
+    // The same data behind a hole twice.
+    h.rx(seg(3000, 0, &bytes(3000, 100)));
+    h.rx(seg(3020, 0, &bytes(3020, 50)));
+    assert_eq!((h.dropped(Drop::Duplicate), h.drops()), (3, 3));
+}
+
+#[test]
+fn overlap_cannot_change_what_the_application_has_seen() {
+    let mut h = h();
+    h.rx(seg(0, 0, &bytes(0, 1000)));
+    h.rx(seg(0, 0, &[&[0xee; 1000], &bytes(1000, 500)[..]].concat()));
+    assert_eq!(h.read(), 1500);
+}
+
+#[test]
+fn beyond_the_window_is_trimmed_and_dropped() {
+    let mut h = Harness::of(FlowSetup { rx_bytes: 4096, rcv_wnd: 4096, ..setup() });
+    let sent = h.rx(seg(3000, 0, &bytes(3000, 2000)));
+    assert_eq!((sent[0].ack, sent[0].wnd), (0, 4096));
+    h.rx(seg(4096, 0, &bytes(4096, 10)));
+    assert_eq!((h.dropped(Drop::OutOfWindow), h.drops()), (1, 1));
+    let sent = h.rx(seg(0, 0, &bytes(0, 3000)));
+    assert_eq!((sent[0].ack, sent[0].wnd), (4096, 0), "the first 1096 bytes of the long one were kept");
+    assert_eq!(h.read(), 4096);
+    assert_eq!(h.flush()[0].wnd, 4096, "the window opens");
+}
+
+#[test]
+fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
+    let mut h = Harness::of(FlowSetup { rx_bytes: 4096, rcv_wnd: 4096, ..setup() });
+    h.write(100);
+    h.rx(seg(0, 0, &bytes(0, 4096)));
+    let sent = h.rx(seg(4096, 100, b"x"));
+    assert_eq!((sent[0].ack, sent[0].wnd), (4096, 0));
+    assert_eq!(h.dropped(Drop::OutOfWindow), 1);
+    assert_eq!(h.view().tx_head, 100, "the ACK in it counted");
+    // Silly windows are not offered: 300 bytes read are not worth it.
+    h.app.rx_head = 300;
+    h.update().unwrap();
+    assert_eq!(h.flush(), []);
+    assert_eq!(h.rx(seg(4096, 100, b"x"))[0].wnd, 0);
+    h.app.rx_head = 1100;
+    h.update().unwrap();
+    assert_eq!(h.flush()[0].wnd, 1100);
+    // From here, 1000 more would not be told by themselves.
+    h.app.rx_head = 2100;
+    h.update().unwrap();
+    assert_eq!(h.flush(), []);
+    h.app.rx_head = 3200;
+    h.update().unwrap();
+    assert_eq!(h.flush()[0].wnd, 3200);
+}
+
+#[test]
+fn the_right_edge_never_goes_back() {
+    for shift in [0u8, 3, 7] {
+        let mut h = Harness::of(FlowSetup { rcv_wscale: shift, rx_bytes: 32768, rcv_wnd: 32768, ..setup() });
+        let (mut at, mut edge) = (0, 0u32);
+        for n in 0..200u32 {
+            let len = 1 + n * 37 % 700;
+            let len = len.min(h.snapshot_edge() - at);
+            if len == 0 {
+                h.read();
+                h.flush();
+                continue;
+            }
+            for s in h.rx(seg(at, 0, &bytes(at, len))) {
+                let new = s.ack + (u32::from(s.wnd) << shift);
+                assert!(new + (1 << shift) > edge, "shift {shift}: {new} after {edge}");
+                assert!(new <= h.app.rx_head + 32768, "promised only what there is");
+                edge = edge.max(new);
+            }
+            at += len;
+            if n % 7 == 0 {
+                h.read();
+            }
+        }
+        assert!(at > 40_000);
+        assert_eq!(h.drops(), 0);
+    }
+}
+
+impl Harness {
+    /// Right edge that has been promised.
+    fn snapshot_edge(&self) -> u32 {
+        let t = self.fast.table.get(FLOW).unwrap().protocol.load();
+        t.rcv_adv.bytes_since(self.setup.rcv_start)
+    }
+}
+
+#[test]
+fn positions_wrap_with_the_ring_and_with_32_bits() {
+    let mut h = Harness::of(FlowSetup { rx_bytes: 4096, rcv_wnd: 4096, ..setup() });
+    let mut at = 0;
+    for _ in 0..100 {
+        h.rx(seg(at + 700, 0, &bytes(at + 700, 500)));
+        h.rx(seg(at, 0, &bytes(at, 700)));
+        at += 1200;
+        assert_eq!(h.read(), 1200);
+        h.flush();
+    }
+    assert_eq!(h.drops(), 0);
+}
+
+#[test]
+fn after_shut_rd_data_are_taken_and_thrown_away() {
+    let mut h = Harness::of(FlowSetup { rx_bytes: 4096, rcv_wnd: 4096, ..setup() });
+    h.rx(seg(0, 0, &bytes(0, 500)));
+    h.app.shut_rd = true;
+    h.update().unwrap();
+    h.take_events();
+    for n in 0..10 {
+        let sent = h.rx(seg(500 + n * 2000, 0, &[0xee; 2000]));
+        assert_eq!((sent[0].ack, sent[0].wnd), (2500 + n * 2000, 4096 - 500));
+    }
+    h.rx(seg(21500, 0, &[0xee; 100]));
+    h.rx(seg(20500, 0, &[0xee; 1000]));
+    assert_eq!((h.take_events(), h.view().rx_tail, h.snapshot().rx_queued), (0, 500, 500));
+    assert_eq!(h.read(), 500, "what had come before can still be read");
+    h.rx(seg(21600, 0, &[]).with(ACK | FIN));
+    assert!(h.view().eof);
+    assert_eq!(h.view().rx_tail, 500);
+}

@@ -1,0 +1,148 @@
+//! What is dropped, and why: PAWS, windows, RST, SYN, ACK (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323).
+
+use super::*;
+
+#[test]
+fn reset_counts_only_at_rcv_nxt() {
+    let mut h = Harness::new();
+    h.rx(seg(0, 0, &bytes(0, 100)));
+    h.wait(1000);
+    h.take_events();
+    let challenge = h.rx(seg(101, 0, &[]).with(RST));
+    assert_eq!((challenge.len(), challenge[0].ack, challenge[0].flags), (1, 100, ACK));
+    assert_eq!(h.rx(seg(99, 0, &[]).with(RST)), []);
+    assert_eq!(h.rx(seg(200_000, 0, &[]).with(RST)), []);
+    assert_eq!((h.dropped(Drop::BadReset), h.drops(), h.take_events()), (3, 3, 0));
+    assert_eq!(h.rx(seg(100, 0, &[]).with(RST)), []);
+    assert_eq!((h.take_events(), h.view().errno), (event::ERROR, 104));
+    assert_eq!(h.slow_names(), ["Reset"]);
+    // Dead: nothing has an effect any more.
+    let drops = h.drops();
+    assert_eq!(h.rx(seg(100, 0, &bytes(100, 100))), []);
+    assert_eq!(h.view().rx_tail, 100);
+    assert_eq!((h.write(100).len(), h.drops(), h.dropped(Drop::NoSocket)), (0, drops + 1, 2));
+}
+
+#[test]
+fn reset_after_the_peers_fin_is_a_broken_pipe() {
+    let mut h = Harness::new();
+    h.rx(seg(0, 0, &[]).with(ACK | FIN));
+    h.rx(seg(1, 0, &[]).with(RST | ACK));
+    assert_eq!(h.view().errno, 32);
+}
+
+#[test]
+fn syn_gets_a_challenge_wherever_it_is() {
+    let mut h = Harness::new();
+    for (n, seq) in [0u32, 5, 0x7000_0000, u32::MAX].into_iter().enumerate() {
+        let sent = h.rx(seg(seq, 0, &[]).with(SYN));
+        assert_eq!((sent.len(), sent[0].flags, sent[0].seq, sent[0].ack), (1, ACK, 0, 0));
+        assert_eq!(h.dropped(Drop::BadFlags), n as u64 + 1);
+    }
+    assert_eq!(h.view().errno, 0);
+}
+
+#[test]
+fn challenges_are_limited_per_second() {
+    let mut h = Harness::configured(setup(), FastConfig { challenge_acks_per_s: 3, ..FastConfig::default() });
+    let mut sent = 0;
+    for _ in 0..10 {
+        sent += h.rx(seg(5, 0, &[]).with(SYN)).len();
+    }
+    assert_eq!(sent, 3);
+    assert_eq!(h.wait(1_000_000).len(), 0);
+    assert_eq!(h.rx(seg(5, 0, &[]).with(SYN)).len(), 1);
+}
+
+#[test]
+fn impossible_flags() {
+    let mut h = Harness::new();
+    for flags in [SYN | FIN, SYN | RST, FIN | RST, SYN | FIN | RST] {
+        assert_eq!(h.rx(seg(0, 0, &[]).with(flags)), []);
+    }
+    assert_eq!((h.dropped(Drop::BadFlags), h.drops()), (4, 4));
+    h.rx(seg(0, 0, &bytes(0, 10)).with(0));
+    assert_eq!((h.dropped(Drop::NoAck), h.view().rx_tail), (1, 0));
+}
+
+#[test]
+fn acknowledgements_out_of_range() {
+    let mut h = Harness::new();
+    h.write(1000);
+    h.rx(seg(0, 1000, &[]));
+    let sent = h.rx(seg(0, 1001, &bytes(0, 10)));
+    assert_eq!((sent.len(), h.dropped(Drop::BadAck), h.view().rx_tail), (1, 1, 0));
+    // Older than any window ever offered (60,000).
+    h.rx(seg(0, 1000u32.wrapping_sub(60_001), &bytes(0, 10)));
+    assert_eq!((h.dropped(Drop::BadAck), h.view().rx_tail), (2, 0));
+    h.rx(seg(0, 1000u32.wrapping_sub(60_000), &bytes(0, 10)));
+    assert_eq!((h.drops(), h.view().rx_tail), (2, 10), "an old ACK does not hold up its data");
+    h.rx(seg(10, 500, &bytes(10, 10)).wnd(1));
+    assert_eq!((h.view().rx_tail, h.view().tx_head), (20, 1000));
+}
+
+#[test]
+fn outside_the_window() {
+    let mut h = Harness::new();
+    for seq in [RING, 0x4000_0000, u32::MAX - 0x4000_0000] {
+        let sent = h.rx(seg(seq, 0, &bytes(0, 10)));
+        assert_eq!((sent.len(), sent[0].ack), (1, 0));
+    }
+    assert_eq!((h.dropped(Drop::OutOfWindow), h.dropped(Drop::Duplicate)), (2, 1));
+    // Keep-alive probes: answered.
+    let sent = h.rx(seg(u32::MAX, 0, &[]));
+    assert_eq!((sent.len(), h.dropped(Drop::OutOfWindow)), (1, 3));
+    // An empty segment right at the window's end comes from a peer that has filled the window.
+    assert_eq!(h.rx(seg(RING - 1, 0, &[])), []);
+    assert_eq!(h.drops(), 4);
+}
+
+#[test]
+fn paws() {
+    let mut h = Harness::of(FlowSetup { timestamps: true, ts_recent: 5, ..setup() });
+    h.rx(seg(0, 0, &bytes(0, 10)).ts(5, 0));
+    let sent = h.rx(seg(10, 0, &bytes(10, 10)).ts(4, 0));
+    assert_eq!((sent.len(), sent[0].ack, h.dropped(Drop::Paws)), (1, 10, 1));
+    assert_eq!(h.rx(seg(10, 0, &bytes(10, 10))), [], "without the agreed option: silently dropped");
+    assert_eq!((h.dropped(Drop::Paws), h.view().rx_tail), (2, 10));
+    // Timestamps wrap, too.
+    h.rx(seg(10, 0, &bytes(10, 10)).ts(5u32.wrapping_add(0x7fff_ffff), 0));
+    assert_eq!(h.view().rx_tail, 20);
+    h.wait(1000);
+    h.rx(seg(20, 0, &bytes(20, 10)).ts(0xf000_0000, 0));
+    assert_eq!(h.view().rx_tail, 30);
+    // After 24 idle days TS.Recent says nothing.
+    h.wait(25 * 86_400_000_000);
+    h.rx(seg(30, 0, &bytes(30, 10)).ts(0x9000_0000, 0));
+    assert_eq!((h.view().rx_tail, h.dropped(Drop::Paws)), (40, 2));
+    // A RST needs no timestamp.
+    h.rx(seg(40, 0, &[]).with(RST));
+    assert_eq!(h.view().errno, 104);
+}
+
+#[test]
+fn the_window_is_taken_from_the_newest_segment() {
+    let mut h = Harness::of(FlowSetup { snd_wscale: 2, ..setup() });
+    h.rx(seg(0, 0, &bytes(0, 10)).wnd(100));
+    assert_eq!(h.snapshot().snd_wnd, 400);
+    h.rx(seg(10, 0, &bytes(10, 10)).wnd(200));
+    h.rx(seg(5, 0, &[]).wnd(50));
+    assert_eq!(h.snapshot().snd_wnd, 800, "older sequence number: older window");
+    h.rx(seg(20, 0, &[]).wnd(7));
+    assert_eq!(h.snapshot().snd_wnd, 28);
+}
+
+#[test]
+fn bad_frames_are_counted() {
+    let mut h = Harness::new();
+    let good = h.frame(&seg(0, 0, &bytes(0, 100)));
+    let mut frames = vec![good[..30].to_vec(), good.clone(), good.clone(), good.clone()];
+    frames[1][12] = 0x86;
+    frames[2][100] ^= 1;
+    frames[3][20] ^= 1;
+    h.fast.receive(h.now, PortId(1), &Frames(frames), &mut h.rings);
+    for reason in [Drop::Truncated, Drop::NotTcp, Drop::TcpChecksum, Drop::IpChecksum] {
+        assert_eq!(h.dropped(reason), 1, "{reason:?}");
+    }
+    assert_eq!(h.view().rx_tail, 0);
+}
