@@ -1,2 +1,120 @@
 //! The `towpath` command.
-fn main() {}
+
+mod locate;
+mod run;
+mod serve;
+mod sockets;
+mod status;
+mod stop;
+
+use clap::{Parser, Subcommand};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Runs unmodified programs on a user-space TCP stack, through shared memory.
+#[derive(Parser)]
+#[command(
+    name = "towpath",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  towpath run -- redis-server            starts the service if need be, then redis-server on it
+  towpath run -- redis-cli ping          a second program, same service
+  towpath sockets -a                     what is open
+  sudo towpath serve --interface eth1    a service for a network interface
+
+Exit codes: 0 done; 1 failed; 2 wrong command line; 3 no service, or it refused. `towpath run` ends as the
+program does, or with 125 (towpath itself failed), 126 (cannot execute) or 127 (no such program).
+Every listing has --json."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program with its TCP sockets on Towpath
+    Run(run::Arguments),
+    /// Run the service in the foreground
+    Serve(serve::Arguments),
+    /// List sockets, as `ss -ti` does
+    Sockets(sockets::Arguments),
+    /// Show the service's cores, counters and clients
+    Status(status::Arguments),
+    /// End the service
+    Stop(stop::Arguments),
+}
+
+/// Exit codes of the listings.
+mod exit {
+    /// There is no service, or it said no.
+    pub const NO_SERVICE: u8 = 3;
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Sockets(arguments) => report(sockets::run(&arguments)),
+        Command::Status(arguments) => report(status::run(&arguments)),
+        Command::Stop(arguments) => report(stop::run(&arguments)),
+    }
+}
+
+/// Prints what a command has to say.
+fn report(result: Result<String, locate::NoService>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            // A closed pipe (`towpath sockets | head -1`) is no failure.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            complain(&error.to_string());
+            ExitCode::from(exit::NO_SERVICE)
+        }
+    }
+}
+
+/// One line on standard error.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "towpath: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Arguments::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{} --help has no example", command.get_name());
+        }
+    }
+
+    #[test]
+    fn run_takes_the_programs_own_flags() {
+        let line = ["towpath", "run", "-v", "--require", "--", "redis-cli", "-p", "7", "--verbose"];
+        let Command::Run(run) = Arguments::try_parse_from(line).unwrap().command else { panic!("not run") };
+        assert_eq!(run.program(), ["redis-cli", "-p", "7", "--verbose"]);
+        // Also without the dashes.
+        let line = ["towpath", "run", "curl", "-v", "http://127.0.0.1/"];
+        let Command::Run(run) = Arguments::try_parse_from(line).unwrap().command else { panic!("not run") };
+        assert_eq!(run.program(), ["curl", "-v", "http://127.0.0.1/"]);
+    }
+
+    #[test]
+    fn units_are_asked_for() {
+        let error = Arguments::try_parse_from(["towpath", "serve", "--idle-exit", "30"]).err().unwrap().to_string();
+        assert!(error.contains(r#"30 has no unit; write "30us", "30ms" or "30s""#), "{error}");
+    }
+}

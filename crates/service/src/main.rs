@@ -2,10 +2,11 @@
 
 use clap::Parser;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitCode, Stdio};
 use towpath_service::config::Config;
 use towpath_service::options::Options;
-use towpath_service::{daemon, paths};
+use towpath_service::{daemon, paths, table};
 
 /// The Towpath service: a TCP stack that programs started with `towpath run` use through shared memory.
 #[derive(Parser)]
@@ -49,6 +50,8 @@ fn main() -> ExitCode {
     if arguments.detached {
         // Fails only for the leader of a process group, which a child of --background is not.
         let _ = rustix::process::setsid();
+        // Whatever the caller left open (pipes that somebody reads to their end) is not ours to keep.
+        let _ = table::separate(&[]);
     }
     daemon::main(arguments.options.configuration(), || {
         if let Some(number) = arguments.ready_fd {
@@ -75,7 +78,7 @@ fn background(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>>
         None => paths::service_socket(config.interface.is_some())?,
     };
     let log = paths::log_file(&socket);
-    let log_file = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
+    let log_file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log)?;
     let before = log_file.metadata()?.len();
     let given = std::env::args_os().skip(1).filter(|argument| argument != "--background");
     let mut child = Command::new(std::env::current_exe()?)

@@ -1,0 +1,170 @@
+//! `towpath run`: a program with its TCP sockets on Towpath.
+
+mod program;
+mod service;
+
+use crate::complain;
+use crate::locate::Which;
+use program::Fitness;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Environment variable that names the library, for set-ups in which it is not beside the command.
+const LIBRARY_VARIABLE: &str = "TOWPATH_LIBRARY";
+/// The library's name.
+const LIBRARY: &str = "libtowpath.so";
+
+/// Exit codes of `towpath run` itself, as `env` and `timeout` have them.
+mod exit {
+    /// Towpath failed.
+    pub const TOWPATH: u8 = 125;
+    /// The program cannot be executed.
+    pub const CANNOT_EXECUTE: u8 = 126;
+    /// There is no such program.
+    pub const NO_PROGRAM: u8 = 127;
+}
+
+/// Runs a program with its TCP sockets on Towpath. Nothing about the program is changed.
+///
+/// Without --socket (or TOWPATH_SOCKET) the machine's service is used if there is one that admits you, else your own, which
+/// is started if need be and ends by itself.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath run -- redis-server --port 7000
+  towpath run -- redis-benchmark -p 7000
+  towpath run -v -- ./my-server          say what is done
+  towpath run --require -- ./my-server   fail rather than use the kernel's TCP
+
+A static, setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and
+unchanged; -v says so, --require makes it an error (exit code 125).
+TOWPATH_IDLE_EXIT=5min is how long a service started this way stays without programs [default: 30s].")]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// Fail if the program cannot be served
+    #[arg(long)]
+    require: bool,
+    /// Say what is done
+    #[arg(short, long)]
+    verbose: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+impl Arguments {
+    /// The program and its arguments.
+    #[cfg(test)]
+    pub fn program(&self) -> Vec<&str> {
+        self.program.iter().filter_map(|word| word.to_str()).collect()
+    }
+}
+
+/// Becomes the program; returns only if that fails.
+pub fn run(arguments: Arguments) -> ExitCode {
+    let Some((name, rest)) = arguments.program.split_first() else { return ExitCode::from(exit::TOWPATH) };
+    let Some(path) = program::find(name) else {
+        complain(&format!("{}: no such program", name.display()));
+        return ExitCode::from(exit::NO_PROGRAM);
+    };
+    let mut command = Command::new(&path);
+    command.arg0(name).args(rest);
+    match prepare(&arguments, &path) {
+        Ok(prepared) => {
+            if arguments.verbose {
+                complain(&format!("{} on the service at {}", name.display(), prepared.socket.display()));
+            }
+            command.env("LD_PRELOAD", preload(&prepared.library, std::env::var_os("LD_PRELOAD").as_deref()));
+            command.env(towpath_service::paths::SOCKET_VARIABLE, &prepared.socket);
+            if arguments.require {
+                command.env("TOWPATH_REQUIRE", "1");
+            }
+        }
+        Err(why) if arguments.require => {
+            complain(&why.text);
+            return ExitCode::from(exit::TOWPATH);
+        }
+        Err(why) => {
+            if arguments.verbose || why.unexpected {
+                complain(&format!("{}; it runs on the kernel's TCP", why.text));
+            }
+        }
+    }
+    let error = command.exec();
+    complain(&format!("{}: {error}", path.display()));
+    ExitCode::from(exit::CANNOT_EXECUTE)
+}
+
+/// What a served program needs.
+struct Prepared {
+    socket: PathBuf,
+    library: PathBuf,
+}
+
+/// Why it is not served.
+struct NotServed {
+    text: String,
+    /// Worth a line even without -v: the user could have expected it to work.
+    unexpected: bool,
+}
+
+fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed> {
+    if let Fitness::No(why) = program::fitness(program) {
+        return Err(NotServed { text: format!("{}: {why}", program.display()), unexpected: false });
+    }
+    let unexpected = |text| NotServed { text, unexpected: true };
+    let library = library().map_err(unexpected)?;
+    let socket = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
+    Ok(Prepared { socket, library })
+}
+
+/// Where the library is: named, beside this command, or in `../lib/towpath`.
+fn library() -> Result<PathBuf, String> {
+    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let candidates = match named {
+        Some(path) => vec![path],
+        None => {
+            let exe = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
+            let dir = exe.parent().unwrap_or(Path::new("/"));
+            vec![dir.join(LIBRARY), dir.join("../lib/towpath").join(LIBRARY)]
+        }
+    };
+    let found = candidates.iter().find_map(|path| path.canonicalize().ok());
+    let found = found.ok_or_else(|| {
+        let places: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        format!("{LIBRARY} is not there ({}); build it, or name it with {LIBRARY_VARIABLE}", places.join(", "))
+    })?;
+    // The dynamic linker splits LD_PRELOAD at these and has no quoting.
+    if found.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        return Err(format!("{}: the path of the library must not contain spaces or colons", found.display()));
+    }
+    Ok(found)
+}
+
+/// Our library first, then what was there.
+fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(before) = before.filter(|before| !before.is_empty() && *before != library) {
+        value.push(":");
+        value.push(before);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_preload_is_kept() {
+        let library = Path::new("/usr/lib/towpath/libtowpath.so");
+        assert_eq!(preload(library, None), "/usr/lib/towpath/libtowpath.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))), "/usr/lib/towpath/libtowpath.so");
+        let both = preload(library, Some(OsStr::new("/lib/libjemalloc.so")));
+        assert_eq!(both, "/usr/lib/towpath/libtowpath.so:/lib/libjemalloc.so");
+        // `towpath run towpath run program`.
+        assert_eq!(preload(library, Some(library.as_os_str())), "/usr/lib/towpath/libtowpath.so");
+    }
+}

@@ -1,0 +1,204 @@
+//! Can a program's calls be caught by a preloaded library?
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Interpreters of interpreters that are followed; the kernel stops at four.
+const MAX_SCRIPTS: usize = 4;
+/// As much of a file as is looked at: program headers come first.
+const HEAD_BYTES: u64 = 4096;
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fitness {
+    /// Yes.
+    Yes,
+    /// No, and why.
+    No(String),
+}
+
+/// The file that `execvp` would run: a path as it is, a name by PATH.
+pub fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name)).filter(|path| path.exists());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let runnable = |file: &PathBuf| {
+        file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(runnable)
+}
+
+/// Looks at the file, and at its interpreter if it is a script.
+pub fn fitness(program: &Path) -> Fitness {
+    let mut file = program.to_owned();
+    for _ in 0..=MAX_SCRIPTS {
+        let Ok(head) = head(&file) else {
+            // Not readable, but perhaps executable: its headers cannot be seen, so nothing is known against it.
+            return Fitness::Yes;
+        };
+        match interpreter(&head) {
+            Some(next) => file = next.into(),
+            None => return judge(&file, &head),
+        }
+    }
+    Fitness::No("too many interpreters".into())
+}
+
+fn head(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    std::fs::File::open(file)?.take(HEAD_BYTES).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// What a script's first line names.
+fn interpreter(head: &[u8]) -> Option<OsString> {
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    Some(OsStr::from_bytes(words.next()?).to_owned())
+}
+
+fn judge(file: &Path, head: &[u8]) -> Fitness {
+    let no = |why: &str| Fitness::No(why.into());
+    if let Ok(meta) = file.metadata() {
+        // The kernel runs these with rights of their own, and the dynamic linker then ignores LD_PRELOAD.
+        let (mode, own) = (meta.permissions().mode(), rustix::process::geteuid().as_raw());
+        if mode & 0o6000 != 0 && !(mode & 0o6000 == 0o4000 && meta.uid() == own) {
+            return no("is setuid or setgid, so no library can be preloaded");
+        }
+        let mut capabilities = [0u8; 64];
+        if rustix::fs::getxattr(file, "security.capability", &mut capabilities).is_ok_and(|length| length > 0) && own != 0 {
+            return no("has file capabilities, so no library can be preloaded");
+        }
+    }
+    match elf(head) {
+        Elf::Dynamic(linker) if linker.contains("ld-musl") => {
+            no("is linked with musl; the library is for glibc")
+        }
+        Elf::Dynamic(_) | Elf::NotElf => Fitness::Yes,
+        Elf::Static => no("is statically linked, so no library can be preloaded"),
+        Elf::Foreign => no("is for another kind of processor"),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Elf {
+    /// With this dynamic linker.
+    Dynamic(String),
+    Static,
+    /// Another class, byte order or machine.
+    Foreign,
+    /// A script without `#!`, which a shell will run, or something that `exec` will refuse.
+    NotElf,
+}
+
+/// `e_machine` of this machine.
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// `p_type` of the dynamic linker's name.
+const PT_INTERP: u32 = 3;
+
+fn elf(head: &[u8]) -> Elf {
+    let Some(rest) = head.strip_prefix(b"\x7fELF") else { return Elf::NotElf };
+    // 64-bit, little-endian.
+    if !rest.starts_with(&[2, 1]) || half(head, 18) != Some(MACHINE) {
+        return Elf::Foreign;
+    }
+    let (Some(table), Some(size), Some(count)) = (long(head, 32), half(head, 54), half(head, 56)) else {
+        return Elf::Foreign;
+    };
+    for entry in 0..usize::from(count) {
+        let at = table.saturating_add(entry * usize::from(size));
+        if word(head, at) != Some(PT_INTERP) {
+            continue;
+        }
+        let (start, length) = (long(head, at + 8).unwrap_or(0), long(head, at + 32).unwrap_or(0));
+        let name = head.get(start..start.saturating_add(length)).unwrap_or_default();
+        let name = name.strip_suffix(b"\0").unwrap_or(name);
+        return Elf::Dynamic(String::from_utf8_lossy(name).into_owned());
+    }
+    Elf::Static
+}
+
+fn bytes<const N: usize>(head: &[u8], at: usize) -> Option<[u8; N]> {
+    head.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+fn half(head: &[u8], at: usize) -> Option<u16> {
+    bytes(head, at).map(u16::from_le_bytes)
+}
+fn word(head: &[u8], at: usize) -> Option<u32> {
+    bytes(head, at).map(u32::from_le_bytes)
+}
+fn long(head: &[u8], at: usize) -> Option<usize> {
+    bytes(head, at).map(|b| u64::from_le_bytes(b) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// An ELF header with one program header of type `p_type` and, behind it, the linker's name.
+    fn file(machine: u16, p_type: u32, linker: &str) -> Vec<u8> {
+        let mut head = vec![0; 120];
+        head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        head[18..20].copy_from_slice(&machine.to_le_bytes());
+        head[32..40].copy_from_slice(&64u64.to_le_bytes());
+        head[54..56].copy_from_slice(&56u16.to_le_bytes());
+        head[56..58].copy_from_slice(&1u16.to_le_bytes());
+        head[64..68].copy_from_slice(&p_type.to_le_bytes());
+        head[72..80].copy_from_slice(&120u64.to_le_bytes());
+        head[96..104].copy_from_slice(&(linker.len() as u64 + 1).to_le_bytes());
+        head.extend_from_slice(linker.as_bytes());
+        head.push(0);
+        head
+    }
+
+    #[test]
+    fn kinds_of_elf() {
+        let glibc = "/lib64/ld-linux-x86-64.so.2";
+        assert_eq!(elf(&file(MACHINE, PT_INTERP, glibc)), Elf::Dynamic(glibc.into()));
+        assert_eq!(elf(&file(MACHINE, 1, glibc)), Elf::Static);
+        assert_eq!(elf(&file(40, PT_INTERP, glibc)), Elf::Foreign);
+        assert_eq!(elf(b"\x7fELF\x01\x01"), Elf::Foreign);
+        assert_eq!(elf(b"echo hello"), Elf::NotElf);
+        // Cut anywhere, it is judged without a panic.
+        let whole = file(MACHINE, PT_INTERP, glibc);
+        for length in 0..whole.len() {
+            let _ = elf(&whole[..length]);
+        }
+    }
+
+    #[test]
+    fn programs_of_this_machine() {
+        assert_eq!(fitness(&std::env::current_exe().unwrap()), Fitness::Yes);
+        let shell = find(OsStr::new("sh")).unwrap();
+        assert_eq!(fitness(&shell), Fitness::Yes);
+        assert_eq!(find(OsStr::new("no-program-of-this-name")), None);
+        assert_eq!(find(OsStr::new("/no/such/program")), None);
+    }
+
+    #[test]
+    fn scripts_are_as_fit_as_their_interpreters() {
+        assert_eq!(interpreter(b"#! /usr/bin/env python3\nx"), Some("/usr/bin/env".into()));
+        assert_eq!(interpreter(b"#!/bin/sh"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#!\n"), None);
+        let dir = std::env::temp_dir().join(format!("towpath-program-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (stat, script, ring) = (dir.join("static"), dir.join("script"), dir.join("ring"));
+        std::fs::write(&stat, file(MACHINE, 1, "")).unwrap();
+        std::fs::write(&script, format!("#!{}\n", stat.display())).unwrap();
+        std::fs::write(&ring, format!("#!{}\n", ring.display())).unwrap();
+        let why = Fitness::No("is statically linked, so no library can be preloaded".into());
+        assert_eq!(fitness(&script), why);
+        assert_eq!(fitness(&ring), Fitness::No("too many interpreters".into()));
+        let musl = dir.join("musl");
+        std::fs::write(&musl, file(MACHINE, PT_INTERP, "/lib/ld-musl-x86_64.so.1")).unwrap();
+        assert_eq!(fitness(&musl), Fitness::No("is linked with musl; the library is for glibc".into()));
+        std::fs::set_permissions(&stat, std::fs::Permissions::from_mode(0o2755)).unwrap();
+        assert_eq!(fitness(&stat), Fitness::No("is setuid or setgid, so no library can be preloaded".into()));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,86 @@
+//! Finds the service for a program, or starts the user's own.
+
+use crate::complain;
+use crate::locate::{Which, admitted};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use towpath_service::api::AskError;
+use towpath_service::{daemon, paths};
+
+/// How long a service may take until it answers.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a service started here stays without clients. 30 s: a compile-and-run cycle keeps it, a forgotten one goes.
+const IDLE_EXIT: &str = "30s";
+/// Environment variable with another value for that.
+const IDLE_EXIT_VARIABLE: &str = "TOWPATH_IDLE_EXIT";
+
+/// The registration socket of a service that answers and admits us, or why there is none.
+pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
+    // A socket that somebody has named is theirs to serve.
+    if let Some(socket) = which.named() {
+        return admitted(&socket).map(|_| socket).map_err(|error| error.to_string());
+    }
+    let system = Path::new(paths::SYSTEM_SOCKET);
+    match admitted(system) {
+        Ok(_) => return Ok(system.into()),
+        Err(AskError::Absent { .. }) => {}
+        Err(error) if verbose => complain(&error.to_string()),
+        Err(_) => {}
+    }
+    let socket = paths::per_user_socket().map_err(|error| error.to_string())?;
+    if admitted(&socket).is_err() {
+        start(&socket, verbose)?;
+    }
+    Ok(socket)
+}
+
+/// Starts `towpathd` in the background, or waits for the one that somebody else is just starting.
+fn start(socket: &Path, verbose: bool) -> Result<(), String> {
+    let daemon = daemon_path()?;
+    let idle_exit = std::env::var_os(IDLE_EXIT_VARIABLE).unwrap_or_else(|| IDLE_EXIT.into());
+    let output = Command::new(&daemon)
+        .arg("--background")
+        .arg("--socket")
+        .arg(socket)
+        .arg("--idle-exit")
+        .arg(idle_exit)
+        .env_remove("LD_PRELOAD")
+        // The service outlives this directory's mount, and its output is not the program's.
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| format!("{}: {error}", daemon.display()))?;
+    match output.status.code() {
+        Some(0) if verbose => complain(&format!("started {}", daemon.display())),
+        Some(0) => {}
+        Some(code) if code == i32::from(daemon::exit::RUNNING) => {}
+        _ => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let why = text.lines().last().unwrap_or("no reason given");
+            return Err(format!("the service did not start: {why}"));
+        }
+    }
+    await_answer(socket)
+}
+
+/// Waits for a service that has the lock but may not answer yet.
+fn await_answer(socket: &Path) -> Result<(), String> {
+    let end = Instant::now() + START_TIMEOUT;
+    loop {
+        match admitted(socket) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= end => return Err(error.to_string()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// `towpathd` is installed beside this command.
+fn daemon_path() -> Result<PathBuf, String> {
+    let exe = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    let path = exe.with_file_name("towpathd");
+    if path.exists() { Ok(path) } else { Err(format!("{} is not there; install it beside towpath", path.display())) }
+}

@@ -1,0 +1,175 @@
+//! `towpath sockets`: like `ss -ti`.
+
+use crate::locate::{NoService, Which};
+use std::fmt::Write;
+use towpath_service::api::{self, Command, Socket, Sockets, Tcp};
+
+/// Lists sockets with their queues, addresses, programs and TCP details.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath sockets                connections
+  towpath sockets -l             listeners
+  towpath sockets -a --json      everything, for a program
+
+Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
+its backlog. You see your own programs' sockets; the service's user and root see all.")]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// Only listeners
+    #[arg(short, long)]
+    listening: bool,
+    /// Connections, listeners and TIME-WAIT
+    #[arg(short, long)]
+    all: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists.
+pub fn run(arguments: &Arguments) -> Result<String, NoService> {
+    let socket = arguments.which.find()?;
+    let mut answer: Sockets = api::ask(&socket, Command::Sockets)?;
+    answer.sockets.retain(|socket| arguments.wants(&socket.state));
+    answer.sockets.sort_by(|a, b| (a.state != "LISTEN", a.local, a.peer).cmp(&(b.state != "LISTEN", b.local, b.peer)));
+    if arguments.json {
+        return Ok(serde_json::to_string(&answer).unwrap_or_default() + "\n");
+    }
+    Ok(table(&answer.sockets))
+}
+
+impl Arguments {
+    fn wants(&self, state: &str) -> bool {
+        self.all || if self.listening { state == "LISTEN" } else { !matches!(state, "LISTEN" | "TIME-WAIT") }
+    }
+}
+
+/// The human form.
+fn table(sockets: &[Socket]) -> String {
+    let mut out = String::new();
+    let address = |s: &Socket, local: bool| {
+        let of = if local { s.local } else { s.peer };
+        let ip = if of.ip().is_unspecified() { if local { "0.0.0.0".into() } else { "*".into() } } else { of.ip().to_string() };
+        if of.port() == 0 { format!("{ip}:*") } else { format!("{ip}:{}", of.port()) }
+    };
+    let _ = writeln!(
+        out,
+        "{:<11}{:>8} {:>8} {:>22} {:>22}  {}",
+        "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Program"
+    );
+    for s in sockets {
+        let program = if s.program.is_empty() { String::new() } else { format!("{} (pid {}, uid {})", s.program, s.pid, s.uid) };
+        let line = format!(
+            "{:<11}{:>8} {:>8} {:>22} {:>22}  {program}",
+            s.state,
+            s.recv_q,
+            s.send_q,
+            address(s, true),
+            address(s, false)
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+        if let Some(tcp) = &s.tcp {
+            let _ = writeln!(out, "\t{}", details(tcp, s.core));
+        }
+    }
+    out
+}
+
+/// The detail line, in the words of `ss -ti`.
+fn details(t: &Tcp, core: Option<usize>) -> String {
+    let mut words = Vec::new();
+    for (on, word) in [(t.timestamps, "ts"), (t.wscale, "wscale"), (t.recovery, "recovery")] {
+        if on {
+            words.push(word.to_owned());
+        }
+    }
+    if t.srtt_us > 0 {
+        let ms = |us: u32| f64::from(us) / 1000.0;
+        words.push(format!("rtt:{}/{}", ms(t.srtt_us), ms(t.rttvar_us)));
+    }
+    words.push(format!("mss:{} cwnd:{}", t.mss, t.cwnd / u32::from(t.mss.max(1))));
+    // The first threshold is "no limit known".
+    if t.ssthresh < 1 << 30 {
+        words.push(format!("ssthresh:{}", t.ssthresh / u32::from(t.mss.max(1))));
+    }
+    words.push(format!("bytes_acked:{} bytes_received:{}", t.bytes_acked, t.bytes_received));
+    words.push(format!("segs_out:{} segs_in:{} snd_wnd:{}", t.segs_out, t.segs_in, t.snd_wnd));
+    if t.unacked > 0 {
+        words.push(format!("unacked:{}", t.unacked));
+    }
+    if t.retrans > 0 {
+        words.push(format!("retrans:{}", t.retrans));
+    }
+    if let Some(core) = core {
+        words.push(format!("core:{core}"));
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn listener() -> Socket {
+        Socket {
+            state: "LISTEN".into(),
+            recv_q: 0,
+            send_q: 511,
+            local: "0.0.0.0:6379".parse().unwrap(),
+            peer: "0.0.0.0:0".parse().unwrap(),
+            program: "redis-server".into(),
+            pid: 42,
+            uid: 1000,
+            slot: 0,
+            core: None,
+            tcp: None,
+        }
+    }
+
+    #[test]
+    fn the_table() {
+        let connection = Socket {
+            state: "ESTAB".into(),
+            send_q: 3,
+            local: "127.0.0.1:6379".parse().unwrap(),
+            peer: "127.0.0.1:40000".parse().unwrap(),
+            core: Some(0),
+            tcp: Some(Tcp {
+                srtt_us: 1500,
+                rttvar_us: 250,
+                mss: 1448,
+                cwnd: 14_480,
+                ssthresh: u32::MAX,
+                snd_wnd: 65_536,
+                unacked: 3,
+                bytes_received: 10,
+                bytes_acked: 20,
+                segs_in: 4,
+                segs_out: 5,
+                retrans: 0,
+                timestamps: true,
+                wscale: true,
+                recovery: false,
+            }),
+            ..listener()
+        };
+        let expected = "\
+State        Recv-Q   Send-Q     Local Address:Port      Peer Address:Port  Program
+LISTEN            0      511           0.0.0.0:6379                    *:*  redis-server (pid 42, uid 1000)
+ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redis-server (pid 42, uid 1000)
+\tts wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 core:0
+";
+        assert_eq!(table(&[listener(), connection]), expected);
+    }
+
+    #[test]
+    fn what_is_listed() {
+        let arguments = |listening, all| Arguments { which: Which::default(), listening, all, json: false };
+        let listed = |a: Arguments| ["LISTEN", "ESTAB", "TIME-WAIT"].map(|state| a.wants(state));
+        assert_eq!(listed(arguments(false, false)), [false, true, false]);
+        assert_eq!(listed(arguments(true, false)), [true, false, false]);
+        assert_eq!(listed(arguments(false, true)), [true, true, true]);
+    }
+}

@@ -1,0 +1,168 @@
+//! `towpath status`: the service at a glance.
+
+use crate::locate::{NoService, Which};
+use std::fmt::Write;
+use std::time::Duration;
+use towpath_service::api::{self, Command, Named, Status, Tally};
+
+/// How long the cores are watched for the busy share.
+const WATCH: Duration = Duration::from_millis(250);
+
+/// Shows version, cores, connections, clients, ports and counters.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath status
+  towpath status --json | jq '.cores[0].drops'
+
+The human form shows only counters that are not zero and watches the cores for 250 ms for their busy share; the JSON
+form has every counter since the start.")]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows.
+pub fn run(arguments: &Arguments) -> Result<String, NoService> {
+    let socket = arguments.which.find()?;
+    let first: Status = api::ask(&socket, Command::Status)?;
+    if arguments.json {
+        return Ok(serde_json::to_string(&first).unwrap_or_default() + "\n");
+    }
+    std::thread::sleep(WATCH);
+    let second: Status = api::ask(&socket, Command::Status)?;
+    Ok(page(&first, &second))
+}
+
+/// The human form of the second reading; the first is for the busy share.
+fn page(first: &Status, s: &Status) -> String {
+    let mut out = String::new();
+    let interface = s.interface.as_deref().unwrap_or("none (inside this machine)");
+    let _ = writeln!(out, "towpath {}, pid {}, up {}", s.version, s.pid, age(s.uptime_us));
+    let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
+    for core in &s.cores {
+        let before = first.cores.get(core.core);
+        let busy = core.busy_us - before.map_or(0, |b| b.busy_us).min(core.busy_us);
+        let idle = core.idle_us - before.map_or(0, |b| b.idle_us).min(core.idle_us);
+        let share = if busy + idle == 0 { 0 } else { 100 * busy / (busy + idle) };
+        let _ = writeln!(out, "core {}: {share} % busy, {}, {} sleeps", core.core, counted(core.flows, "connection"), core.sleeps);
+        tally(&mut out, &core.tally);
+        for port in &core.ports {
+            let _ = write!(out, "  port {}: {} in, {} out", port.name, port.rx_frames, port.tx_frames);
+            if port.rx_dropped + port.tx_dropped > 0 {
+                let _ = write!(out, ", dropped {} in, {} out", port.rx_dropped, port.tx_dropped);
+            }
+            out.push('\n');
+        }
+    }
+    out.push_str("slow path:\n");
+    tally(&mut out, &s.slow);
+    let _ = writeln!(out, "{}:", counted(s.clients.len() as u64, "client"));
+    for c in &s.clients {
+        let leaving = if c.leaving { ", leaving" } else { "" };
+        let lies = if c.lies > 0 { format!(", {} contract violations", c.lies) } else { String::new() };
+        let _ = writeln!(out, "  {} (pid {}, uid {}): {}{lies}{leaving}", c.program, c.pid, c.uid, counted(c.slots.into(), "socket"));
+    }
+    out
+}
+
+fn tally(out: &mut String, t: &Tally) {
+    let named = |out: &mut String, title: &str, named: &Named| {
+        let words: Vec<_> = named.0.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+        if !words.is_empty() {
+            let _ = writeln!(out, "  {title}: {}", words.join(", "));
+        }
+    };
+    named(out, "stages", &t.stages);
+    let events = [
+        ("opened", t.opened),
+        ("failed", t.failed),
+        ("resets", t.resets),
+        ("retransmits", t.retransmits),
+        ("timeouts", t.timeouts),
+        ("contract violations", t.lies),
+    ];
+    named(out, "events", &Named(events.map(|(name, n)| (name.to_owned(), n)).into()));
+    named(out, "drops", &t.drops);
+}
+
+fn counted(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// 3 s, 5 min 3 s, 2 h 5 min, 3 d 2 h.
+fn age(us: u64) -> String {
+    let s = us / 1_000_000;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_service::api::{Client, Core, Port};
+
+    fn named(entries: &[(&str, u64)]) -> Named {
+        Named(entries.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect())
+    }
+
+    #[test]
+    fn the_page_leaves_zeros_out() {
+        let core = Core {
+            core: 0,
+            flows: 1,
+            busy_us: 1000,
+            idle_us: 1000,
+            turns: 9,
+            sleeps: 3,
+            tally: Tally {
+                stages: named(&[("pre", 12), ("protocol", 0)]),
+                drops: named(&[("paws", 0), ("no_socket", 2)]),
+                opened: 4,
+                ..Tally::default()
+            },
+            ports: vec![Port { name: "memory".into(), rx_frames: 6, tx_frames: 7, rx_dropped: 0, tx_dropped: 1 }],
+        };
+        let client =
+            Client { id: 1, uid: 1000, pid: 42, program: "redis".into(), slots: 2, lies: 0, leaving: true };
+        let first = Status {
+            version: "0.1.0".into(),
+            pid: 7,
+            uptime_us: 3_600_000_000,
+            socket: "/run/towpath/towpath.sock".into(),
+            interface: None,
+            cores: vec![core],
+            slow: Tally::default(),
+            clients: vec![client],
+        };
+        let mut second = first.clone();
+        second.cores[0].busy_us += 25;
+        second.cores[0].idle_us += 75;
+        let expected = "\
+towpath 0.1.0, pid 7, up 1 h 0 min
+socket /run/towpath/towpath.sock, interface none (inside this machine)
+core 0: 25 % busy, 1 connection, 3 sleeps
+  stages: pre 12
+  events: opened 4
+  drops: no_socket 2
+  port memory: 6 in, 7 out, dropped 0 in, 1 out
+slow path:
+1 client:
+  redis (pid 42, uid 1000): 2 sockets, leaving
+";
+        assert_eq!(page(&first, &second), expected);
+    }
+
+    #[test]
+    fn ages() {
+        for (s, text) in [(3, "3 s"), (303, "5 min 3 s"), (7500, "2 h 5 min"), (266_400, "3 d 2 h")] {
+            assert_eq!(age(s * 1_000_000), text);
+        }
+    }
+}
