@@ -1,1 +1,46 @@
-//! POSIX sockets on the ring contract; builds libtowpath.so
+//! POSIX sockets on the ring contract. As a `cdylib` this is `libtowpath.so`, to be preloaded into programs.
+//!
+//! A TCP/IPv4 stream socket begins as a kernel socket (*undecided*). `listen` and `connect` ask the stack; if it takes
+//! the socket, one end of an AF_UNIX socketpair is put over the same descriptor number and from then on the calls on
+//! that number work on the slot's rings. Everything else stays the kernel's.
+//!
+//! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) and stdio streams on sockets
+//! (`fdopen`) are not accelerated there and do not carry data; buffers that fault raise SIGSEGV instead of EFAULT;
+//! a signal handler that interrupts a call on a socket and uses the same socket gets EAGAIN.
+
+// The functions below take the place of libc's and have libc's contracts; repeating them would say nothing.
+#![allow(clippy::missing_safety_doc)]
+
+mod accept;
+mod address;
+mod block;
+mod close;
+mod connect;
+mod context;
+mod doors;
+mod epoll;
+mod epoll_wait;
+mod fork;
+mod handler;
+mod interest;
+mod listen;
+mod lock;
+mod message;
+mod options;
+mod poll;
+mod private;
+mod readiness;
+mod receive;
+mod select;
+mod send;
+mod session;
+mod socket;
+mod sys;
+mod table;
+mod tcp_info;
+
+pub use handler::Posix;
+
+// A test program that exported these would put them under its own feet.
+#[cfg(not(test))]
+towpath_hook::preload!(Posix);

@@ -1,0 +1,110 @@
+//! `accept`.
+
+use crate::listen::{INHERITED_FLAGS, attach};
+use crate::private::{Private, flag};
+use crate::socket::Socket;
+use crate::sys::{self, Sys};
+use crate::{address, block, receive, table};
+use core::sync::atomic::Ordering::Relaxed;
+use libc::{c_int, sockaddr, socklen_t};
+use towpath_hook::Answer;
+use towpath_ring::command::Accepted;
+use towpath_ring::lines::state;
+
+/// `accept4`.
+pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
+    let listener = Socket::of(fd)?;
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Some(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller keeps the contract of `accept`.
+    Some(unsafe { accept_on(&listener, addr, len, flags) })
+}
+
+unsafe fn accept_on(listener: &Socket, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
+    let waiting = || listener.readable() as usize >= Accepted::BYTES;
+    let deadline = block::deadline(listener.private().receive_timeout_us.load(Relaxed));
+    loop {
+        if listener.state() != state::LISTENING {
+            return Err(libc::EINVAL);
+        }
+        if waiting() {
+            // Before the record is taken, so that nothing is lost if there are no descriptors left.
+            let [ours, theirs] = sys::socketpair()?;
+            match next(listener) {
+                Some((socket, remote)) => {
+                    // SAFETY: the caller keeps the contract of `accept`.
+                    return unsafe { install(listener, &socket, remote, [ours, theirs], flags, addr, len) };
+                }
+                None => [ours, theirs].into_iter().for_each(sys::close),
+            }
+        } else if listener.has(flag::NONBLOCK) {
+            return Err(libc::EAGAIN);
+        } else {
+            block::until(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
+        }
+    }
+}
+
+/// Takes the next record that makes sense.
+fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
+    let session = listener.session;
+    let _taking = listener.private().receiving.lock()?;
+    while listener.readable() as usize >= Accepted::BYTES {
+        let mut bytes = [0; Accepted::BYTES];
+        let head = listener.app().rx_head.load(Relaxed);
+        session.region.rx(listener.slot).read(head, &mut bytes);
+        receive::consumed(listener, Accepted::BYTES as u32);
+        let record = Accepted::from_bytes(&bytes);
+        let Some(slot) = session.region.slot(record.slot) else { continue };
+        let socket = Socket { session, slot, generation: record.generation };
+        if !session.region.layout().is_app_slot(slot) && !socket.is_gone() {
+            return Some((socket, (record.remote_addr, record.remote_port)));
+        }
+    }
+    None
+}
+
+unsafe fn install(
+    listener: &Socket,
+    socket: &Socket,
+    remote: address::Address,
+    [ours, theirs]: [c_int; 2],
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Sys<c_int> {
+    Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
+    inherit(listener.private(), socket.private());
+    socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
+    socket.adopt();
+    table::set(ours, socket.kind());
+    attach(socket, theirs);
+    if flags & libc::SOCK_CLOEXEC == 0 {
+        sys::fcntl(ours, libc::F_SETFD, 0)?;
+    }
+    // SAFETY: the caller keeps the contract of `accept`.
+    unsafe { address::write(remote, addr, len)? };
+    Ok(ours)
+}
+
+/// Options that a connection takes over from its listener, as on Linux.
+fn inherit(from: &Private, to: &Private) {
+    to.flags.store(from.flags.load(Relaxed) & (flag::REUSEADDR | flag::REUSEPORT), Relaxed);
+    to.linger_s.store(from.linger_s.load(Relaxed), Relaxed);
+    to.receive_timeout_us.store(from.receive_timeout_us.load(Relaxed), Relaxed);
+    to.send_timeout_us.store(from.send_timeout_us.load(Relaxed), Relaxed);
+    for (from, to) in [
+        (&from.low_water, &to.low_water),
+        (&from.receive_buffer, &to.receive_buffer),
+        (&from.send_buffer, &to.send_buffer),
+        (&from.keep_idle_s, &to.keep_idle_s),
+        (&from.keep_interval_s, &to.keep_interval_s),
+        (&from.keep_count, &to.keep_count),
+        (&from.user_timeout_ms, &to.user_timeout_ms),
+        (&from.tos, &to.tos),
+        (&from.priority, &to.priority),
+    ] {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+}

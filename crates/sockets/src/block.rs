@@ -1,0 +1,66 @@
+//! Blocking on one socket: spin, then sleep on its event word.
+
+use crate::session::LIFE_CHECK;
+use crate::socket::Socket;
+use crate::sys::{self, Sys};
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+use towpath_ring::wake::{self, Woken};
+
+/// When a call is to give up. `None` = never.
+pub type Deadline = Option<Instant>;
+
+/// The deadline of a socket option in µs (0 = none).
+pub fn deadline(timeout_us: u64) -> Deadline {
+    (timeout_us != 0).then(|| Instant::now() + Duration::from_micros(timeout_us))
+}
+
+/// What is left until the deadline, at most until the next life check.
+pub fn left(deadline: Deadline) -> Option<Duration> {
+    let Some(deadline) = deadline else { return Some(LIFE_CHECK) };
+    let left = deadline.checked_duration_since(Instant::now())?;
+    (!left.is_zero()).then(|| left.min(LIFE_CHECK))
+}
+
+/// Waits until `ready` holds. EAGAIN = the deadline passed first, EINTR = a signal handler ran that does not restart
+/// calls (a handler that does, and a call that has no deadline: it goes on).
+pub fn until(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
+    wait(socket, deadline, || deadline.is_some() || !sys::signals_restart(), ready)
+}
+
+/// As `until`, but every signal handler that ran ends it, as it ends `poll`.
+pub fn until_signal(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
+    wait(socket, deadline, || true, ready)
+}
+
+fn wait(
+    socket: &Socket,
+    deadline: Deadline,
+    interrupts: impl Fn() -> bool,
+    mut ready: impl FnMut() -> bool,
+) -> Sys<()> {
+    if wake::spin_until(socket.session.spin_us, &mut ready) {
+        return Ok(());
+    }
+    let (app, stack) = (socket.app(), socket.stack());
+    app.sleepers.fetch_add(1, Ordering::SeqCst);
+    wake::about_to_sleep::<AtomicU32>();
+    let result = loop {
+        let seen = stack.event_seq.load(Ordering::Acquire);
+        if ready() {
+            break Ok(());
+        }
+        let Some(time) = left(deadline) else { break Err(libc::EAGAIN) };
+        match wake::futex_wait(&stack.event_seq, seen, Some(time)) {
+            Ok(Woken::Interrupted) if interrupts() => break Err(libc::EINTR),
+            Ok(Woken::TimedOut) => {
+                socket.session.check_alive();
+            }
+            _ => {}
+        }
+    };
+    app.sleepers.fetch_sub(1, Ordering::SeqCst);
+    socket.event_seen();
+    result
+}

@@ -1,0 +1,169 @@
+//! The ends and copies of descriptors: `close`, `dup`, `close_range` and their relatives.
+
+use crate::private::{flag, used};
+use crate::socket::Socket;
+use crate::sys::{self, Sys};
+use crate::table::{self, Kind};
+use crate::{block, epoll, fork, interest};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use libc::{FILE, c_int, c_uint};
+use std::time::Instant;
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::lines::app_flags;
+
+/// What has to happen before the kernel closes `fd`. False: the program must not close it.
+fn closing(fd: c_int, kind: Kind) -> bool {
+    match kind {
+        Kind::Kernel => {}
+        Kind::Internal => return fork::in_vfork_child(),
+        // In a vfork child this memory is the parent's, but the descriptors are not.
+        _ if fork::in_vfork_child() => {}
+        Kind::Undecided(_) => {
+            table::set(fd, Kind::Kernel);
+            interest::forget_undecided(fd);
+        }
+        Kind::Slot { slot, generation } => {
+            if let Some(socket) = Socket::at(slot, generation) {
+                let_go(fd, &socket);
+            }
+            table::set(fd, Kind::Kernel);
+        }
+        Kind::Epoll(id) => {
+            table::set(fd, Kind::Kernel);
+            epoll::closed(id);
+        }
+    }
+    true
+}
+
+/// `close`.
+#[inline]
+pub fn close(fd: c_int) -> Answer<c_int> {
+    let kind = table::get(fd);
+    if kind == Kind::Kernel || closing(fd, kind) { None } else { Some(Err(libc::EBADF)) }
+}
+
+/// `fclose` (of a stream made by `fdopen`).
+pub unsafe fn fclose(stream: *mut FILE) {
+    if !stream.is_null() {
+        // SAFETY: the caller keeps the contract of `fclose`.
+        let fd = unsafe { libc::fileno(stream) };
+        closing(fd, table::get(fd));
+    }
+}
+
+/// The descriptor `fd` of a socket goes away.
+pub fn let_go(fd: c_int, socket: &Socket) {
+    table::set(fd, Kind::Kernel);
+    interest::forget(fd, socket);
+    // Other descriptors may exist. The stack sees the hang-up of the pair when the last one is closed.
+    if !socket.has(flag::SHARED) {
+        abandon(socket);
+    }
+}
+
+/// The last descriptor of a socket goes away.
+pub fn abandon(socket: &Socket) {
+    if socket.is_gone() {
+        return;
+    }
+    let linger = socket.private().linger_s.load(Ordering::Relaxed);
+    let abort = if linger == 0 { app_flags::ABORT } else { 0 };
+    // The slot may be claimed from now on, but only once the stack has freed it.
+    let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
+    socket.mark_app(app_flags::CLOSED | abort, true);
+    if linger > 0 {
+        // Until all is sent and acknowledged, or the time is over.
+        let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
+        socket.want_room();
+        let sent = || socket.room() == socket.session.geometry.tx_bytes || socket.is_gone();
+        while !sent() && block::left(deadline).is_some() {
+            let _ = block::until(socket, Some(Instant::now() + Duration::from_millis(10)), sent);
+        }
+    }
+}
+
+/// A copy `new` of the descriptor of kind `kind` has come into being.
+fn copied(kind: Kind, old: c_int, new: c_int) {
+    match kind {
+        Kind::Slot { slot, generation } => {
+            if let Some(socket) = Socket::at(slot, generation) {
+                socket.mark(flag::SHARED, true);
+            }
+            table::set(new, kind);
+        }
+        // Putting the pair over one number would leave the other with the old socket: both stay with the kernel.
+        Kind::Undecided(undecided) => {
+            let _: Answer<c_int> = crate::listen::settle_kernel(old, undecided);
+            table::set(new, Kind::Kernel);
+        }
+        Kind::Epoll(id) => {
+            epoll::copied(id);
+            table::set(new, kind);
+        }
+        Kind::Kernel | Kind::Internal => table::set(new, Kind::Kernel),
+    }
+}
+
+/// A duplicating call that picks the number itself.
+pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
+    let kind = table::get(fd);
+    match kind {
+        Kind::Kernel => None,
+        Kind::Internal => Some(Err(libc::EBADF)),
+        _ if fork::in_vfork_child() => None,
+        _ => Some(outcome(make()).inspect(|new| copied(kind, fd, *new))),
+    }
+}
+
+/// `dup2` and `dup3`: `new` is closed on the way.
+pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
+    let (from, over) = (table::get(fd), table::get(new));
+    if (from, over) == (Kind::Kernel, Kind::Kernel) || fd == new || fork::in_vfork_child() {
+        return None;
+    }
+    if from == Kind::Internal {
+        return Some(Err(libc::EBADF));
+    }
+    // Our own descriptors lie where no program picks numbers; one that does must pick another.
+    if over == Kind::Internal {
+        return Some(Err(libc::EBUSY));
+    }
+    if let Err(errno) = sys::fcntl(fd, libc::F_GETFD, 0) {
+        return Some(Err(errno));
+    }
+    closing(new, over);
+    Some(outcome(make()).inspect(|new| copied(from, fd, *new)))
+}
+
+/// `close_range`: around our own descriptors.
+pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> {
+    // Marking them close-on-exec is what they are anyway.
+    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last || fork::in_vfork_child() {
+        return None;
+    }
+    let mut ours = false;
+    let mut next = first;
+    for (fd, kind) in table::within(first, last) {
+        ours = true;
+        if closing(fd, kind) {
+            continue;
+        }
+        if fd as c_uint > next
+            && let Err(errno) = close_between(next, fd as c_uint - 1, flags)
+        {
+            return Some(Err(errno));
+        }
+        next = fd as c_uint + 1;
+    }
+    if !ours {
+        return None;
+    }
+    Some(if next > last { Ok(0) } else { close_between(next, last, flags) })
+}
+
+fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> Sys<c_int> {
+    // SAFETY: integers only.
+    outcome(unsafe { real::close_range(first, last, flags as c_int) })
+}

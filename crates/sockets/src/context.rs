@@ -1,0 +1,130 @@
+//! Event contexts: what the stack tells about events on many slots. An epoll instance has one for life, a `poll` for as
+//! long as it sleeps. There are few, so those not in use are kept for the next who needs one.
+
+use crate::lock::Lock;
+use crate::session::{self, Session};
+use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering;
+use towpath_ring::control::Request;
+use towpath_ring::dirty::acknowledge;
+use towpath_ring::{Geometry, Slot};
+
+/// Kept for reuse at most; more are given back to the service.
+const KEPT: usize = 8;
+const THREADS: usize = Geometry::MAX_CORES as usize + 1;
+
+/// An event context of this process.
+pub struct Context {
+    /// Its number.
+    pub id: u32,
+    /// The eventfd that the stack writes while the context is armed.
+    pub wake: i32,
+    /// Read positions, one per stack thread. Private, because the shared words might be scribbled on.
+    heads: [u32; THREADS],
+}
+
+struct Pool {
+    lock: Lock,
+    kept: UnsafeCell<Vec<Context>>,
+}
+
+// SAFETY: the vector is only used under the lock.
+unsafe impl Sync for Pool {}
+
+static POOL: Pool = Pool { lock: Lock::new(), kept: UnsafeCell::new(Vec::new()) };
+
+/// In a forked child: the kept ones are the parent's.
+pub fn forked() {
+    POOL.lock.reset();
+    if let Some(_locked) = POOL.lock.lock() {
+        // SAFETY: locked, and there is no other thread.
+        for context in unsafe { &mut *POOL.kept.get() }.drain(..) {
+            session::unprotect(context.wake);
+        }
+    }
+}
+
+impl Context {
+    /// One that is kept, or a new one. `None`: the stack has none left.
+    pub fn open(session: &Session) -> Option<Self> {
+        if let Some(_locked) = POOL.lock.lock() {
+            // SAFETY: locked.
+            if let Some(context) = unsafe { &mut *POOL.kept.get() }.pop() {
+                return Some(context);
+            }
+        }
+        let (id, wake) = session.request_context()?;
+        let wake = session::protect(wake).ok()?;
+        let mut heads = [0; THREADS];
+        for (thread, head) in heads.iter_mut().enumerate().take(session.region.layout().threads()) {
+            // The number may have been another process's before.
+            *head = session.region.events(id as usize, thread).position();
+        }
+        Some(Self { id, wake, heads })
+    }
+
+    /// Gives it back. No slot may have its bit set any more.
+    pub fn close(self, session: &Session) {
+        self.disarm(session);
+        if let Some(_locked) = POOL.lock.lock() {
+            // SAFETY: locked.
+            let kept = unsafe { &mut *POOL.kept.get() };
+            if kept.len() < KEPT {
+                kept.push(self);
+                return;
+            }
+        }
+        session::unprotect(self.wake);
+        let _ = session.send(&Request::DropContext { context: self.id }, &[]);
+        session.out_of_contexts.store(false, Ordering::Relaxed);
+    }
+
+    /// The bit in `AppLine::ctx_mask`.
+    pub fn bit(&self) -> u64 {
+        1 << (self.id & 63)
+    }
+
+    /// Takes everything that has been raised and hands each slot to `each`.
+    pub fn drain(&mut self, session: &Session, mut each: impl FnMut(Slot)) {
+        for thread in 0..session.region.layout().threads() {
+            let set = session.region.events(self.id as usize, thread);
+            // Bounded: a slot that is raised again while this runs comes next time.
+            for _ in 0..session.geometry.slots {
+                let Some(raw) = set.pop(&mut self.heads[thread]) else { break };
+                let Some(slot) = session.region.slot(raw) else { continue };
+                let (seq, ack) = session.region.event_words(self.id as usize, thread, slot);
+                acknowledge(seq, ack);
+                each(slot);
+            }
+        }
+    }
+
+    /// Asks for the eventfd. Afterwards look once more before sleeping.
+    pub fn arm(&self, session: &Session) {
+        arm(session, self.id);
+    }
+
+    /// Awake again.
+    pub fn disarm(&self, session: &Session) {
+        disarm(session, self.id);
+    }
+}
+
+/// `Context::is_empty` by number, for threads that do not hold the context's lock.
+#[inline]
+pub fn is_empty(session: &Session, id: u32) -> bool {
+    (0..session.region.layout().threads()).all(|thread| {
+        let set = session.region.events(id as usize, thread);
+        set.is_empty(set.position())
+    })
+}
+
+/// `Context::arm` by number.
+pub fn arm(session: &Session, id: u32) {
+    (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).arm());
+}
+
+/// `Context::disarm` by number.
+pub fn disarm(session: &Session, id: u32) {
+    (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).disarm());
+}

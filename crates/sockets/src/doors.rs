@@ -1,0 +1,118 @@
+//! Telling the stack: data doorbells and commands.
+
+use crate::session::Session;
+use crate::socket::Socket;
+use crate::sys::Sys;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::time::Instant;
+use towpath_ring::{Slot, lines, wake};
+
+/// How long a command may take to be decided. It is answered by the slow path, which does nothing that takes time
+/// before; longer than this and the service is stuck.
+const COMMAND_TIME: Duration = Duration::from_secs(10);
+
+/// What a command asks for.
+#[derive(Default)]
+pub struct Command {
+    /// `command::op`.
+    pub op: u32,
+    /// Peer.
+    pub remote: (u32, u16),
+    /// Own address and port.
+    pub local: (u32, u16),
+    /// Backlog of a listener.
+    pub backlog: u32,
+    /// Initial `app_flags`.
+    pub flags: u32,
+}
+
+/// Tells the stack that the application's line of the socket has changed.
+pub fn ring(socket: &Socket) {
+    let session = socket.session;
+    let cores = session.geometry.cores as usize;
+    let queue = (socket.stack().queue.load(Ordering::Relaxed) as usize).min(cores - 1);
+    let doors = session.region.doors(queue);
+    let writer = &session.header().queues[queue];
+    // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
+    if let Some(_pushing) = writer.lock.lock() {
+        let mut tail = writer.tail.load(Ordering::Relaxed);
+        doors.push(&mut tail, socket.slot, &socket.app().door_seq, &socket.stack().door_ack);
+        writer.tail.store(tail, Ordering::Relaxed);
+    }
+    if doors.must_ring() {
+        session.ring_bell(queue);
+    }
+}
+
+/// Gives a command for a claimed slot and waits until it is decided: `Ok` = accepted, `Err` = a positive errno or
+/// `None` = the stack does not carry that.
+pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), Option<i32>> {
+    let line = session.region.command(slot);
+    line.op.store(command.op, Ordering::Relaxed);
+    line.remote_addr.store(command.remote.0, Ordering::Relaxed);
+    line.remote_port.store(command.remote.1.into(), Ordering::Relaxed);
+    line.local_addr.store(command.local.0, Ordering::Relaxed);
+    line.local_port.store(command.local.1.into(), Ordering::Relaxed);
+    line.backlog.store(command.backlog, Ordering::Relaxed);
+    line.flags.store(command.flags, Ordering::Relaxed);
+    let seq = line.seq.load(Ordering::Relaxed).wrapping_add(1).max(1);
+    line.seq.store(seq, Ordering::Release);
+    push_command(session, slot);
+    decided(session, slot, seq).map_err(Some)?;
+    match session.region.stack(slot).command_result.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        towpath_ring::command::NOT_OURS => Err(None),
+        errno => Err(Some(errno.saturating_neg().clamp(1, 4095))),
+    }
+}
+
+fn push_command(session: &Session, slot: Slot) {
+    let queue = session.geometry.cores as usize;
+    let commands = session.region.commands();
+    let writer = &session.header().queues[queue];
+    if let Some(_pushing) = writer.lock.lock() {
+        let mut tail = writer.tail.load(Ordering::Relaxed);
+        let (app, stack) = (session.region.app(slot), session.region.stack(slot));
+        commands.push(&mut tail, slot, &app.ctl_seq, &stack.ctl_ack);
+        writer.tail.store(tail, Ordering::Relaxed);
+    }
+    if commands.must_ring() {
+        session.ring_bell(queue);
+    }
+}
+
+/// Waits for the answer. Signals do not interrupt: the answer comes at once, only the handshake may take long.
+fn decided(session: &Session, slot: Slot, seq: u32) -> Sys<()> {
+    let (app, stack): (&lines::AppLine, &lines::StackLine) = (session.region.app(slot), session.region.stack(slot));
+    let done = || stack.command_done.load(Ordering::Acquire) == seq;
+    if wake::spin_until(session.spin_us, done) {
+        return Ok(());
+    }
+    let give_up = Instant::now() + COMMAND_TIME;
+    app.sleepers.fetch_add(1, Ordering::SeqCst);
+    wake::about_to_sleep::<core::sync::atomic::AtomicU32>();
+    let result = loop {
+        let seen = stack.event_seq.load(Ordering::Acquire);
+        if done() {
+            break Ok(());
+        }
+        let woken = wake::futex_wait(&stack.event_seq, seen, Some(crate::session::LIFE_CHECK));
+        if matches!(woken, Ok(wake::Woken::TimedOut)) && !session.check_alive() {
+            break Err(libc::ENETDOWN);
+        }
+        if Instant::now() > give_up {
+            break Err(libc::ETIMEDOUT);
+        }
+    };
+    app.sleepers.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+/// After a change by this side that others of the program may be waiting for (`shutdown`): wakes those who sleep on the
+/// socket. Only the stack changes the event word, so they wake, look, and sleep on if it is not for them.
+pub fn wake_own(socket: &Socket) {
+    if wake::must_wake(&socket.app().sleepers) {
+        wake::futex_wake(&socket.stack().event_seq);
+    }
+}

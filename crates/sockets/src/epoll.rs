@@ -1,0 +1,273 @@
+//! Epoll instances: `epoll_create`, `epoll_ctl`. The program holds a real epoll descriptor, which watches the kernel's
+//! descriptors and one eventfd of ours; slots are in the instance's interest list.
+
+use crate::context::{self, Context};
+use crate::interest::Interest;
+use crate::lock::Lock;
+use crate::session::{self, Session};
+use crate::socket::Socket;
+use crate::sys::Sys;
+use crate::table::{self, Kind};
+use crate::{fork, readiness};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use libc::{c_int, epoll_event};
+use towpath_hook::{Answer, outcome, real};
+
+/// Instances of one process at most; further ones are the kernel's and cannot watch slots.
+const INSTANCES: usize = 1024;
+const NO_CONTEXT: u32 = u32::MAX;
+const LAST_CONTEXT: u32 = NO_CONTEXT - 1;
+
+/// One epoll instance. Never freed, only used again: another thread may be waiting on it while it is closed.
+pub struct Instance {
+    lock: Lock,
+    interest: UnsafeCell<Interest>,
+    /// Descriptors of it; 0 = not in use.
+    copies: AtomicU32,
+    fd: AtomicI32,
+    /// Number of the context, for threads that do not hold the lock.
+    context: AtomicU32,
+    /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
+    sleepers: AtomicU32,
+}
+
+// SAFETY: the interest list is only used under the lock.
+unsafe impl Sync for Instance {}
+
+static ALL: [Instance; INSTANCES] = [const {
+    Instance {
+        lock: Lock::new(),
+        interest: UnsafeCell::new(Interest::new()),
+        copies: AtomicU32::new(0),
+        fd: AtomicI32::new(-1),
+        context: AtomicU32::new(NO_CONTEXT),
+        sleepers: AtomicU32::new(0),
+    }
+}; INSTANCES];
+/// No instance from this number on has ever been in use.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// The instance of a number from the descriptor table.
+#[inline]
+pub fn instance(id: u32) -> &'static Instance {
+    &ALL[id as usize % INSTANCES]
+}
+
+/// Its descriptor.
+pub fn descriptor(id: u32) -> c_int {
+    instance(id).fd.load(Ordering::Relaxed)
+}
+
+impl Instance {
+    /// Works on the interest list; `None` in a signal handler that has interrupted such work.
+    #[inline]
+    pub fn with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
+        let _locked = self.lock.lock()?;
+        // SAFETY: locked.
+        Some(work(unsafe { &mut *self.interest.get() }))
+    }
+
+    /// The mark by which events of our own eventfd are known among the native ones.
+    pub fn mark(&self) -> u64 {
+        core::ptr::from_ref(self) as u64
+    }
+
+    /// Has the stack raised anything?
+    #[inline]
+    pub fn raised(&self, session: &Session) -> bool {
+        match self.context.load(Ordering::Relaxed) {
+            NO_CONTEXT => false,
+            id => !context::is_empty(session, id),
+        }
+    }
+
+    /// About to sleep on the native descriptor. Afterwards look once more.
+    pub fn falling_asleep(&self, session: &Session) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) {
+            context::arm(session, id);
+        }
+    }
+
+    /// Awake again.
+    pub fn awake(&self, session: &Session) {
+        if self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1
+            && let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst)
+        {
+            context::disarm(session, id);
+            // Another thread may have fallen asleep in between.
+            if self.sleepers.load(Ordering::SeqCst) != 0 {
+                context::arm(session, id);
+            }
+        }
+    }
+
+    /// Makes sure that there is a context of this process. In a forked child the inherited one is the parent's.
+    fn subscribe(&self, session: &'static Session, interest: &mut Interest) {
+        let pid = fork::pid();
+        if interest.pid != pid {
+            if let Some(parents) = interest.context.take() {
+                session::unprotect(parents.wake);
+            }
+            interest.pid = pid;
+            self.context.store(NO_CONTEXT, Ordering::SeqCst);
+        }
+        if interest.context.is_some() {
+            return;
+        }
+        let Some(context) = Context::open(session) else { return };
+        // Edge-triggered: it never has to be read.
+        let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: self.mark() };
+        let fd = self.fd.load(Ordering::Relaxed);
+        // SAFETY: a valid event.
+        if unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, context.wake, &raw mut event) } != 0 {
+            context.close(session);
+            return;
+        }
+        self.context.store(context.id, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            context.arm(session);
+        }
+        interest.context = Some(context);
+        interest.subscribe_all(session);
+        interest.look_at_all();
+    }
+
+    /// Wakes a thread that sleeps on it.
+    fn nudge(&self, interest: &Interest) {
+        if self.sleepers.load(Ordering::SeqCst) != 0
+            && let Some(context) = &interest.context
+        {
+            towpath_ring::wake::ring(session::borrow(&context.wake));
+        }
+    }
+}
+
+/// Works on the interest lists of all instances in use.
+pub fn each(mut work: impl FnMut(u32, &mut Interest)) {
+    for id in 0..HIGHEST.load(Ordering::Relaxed) {
+        if instance(id).copies.load(Ordering::Relaxed) != 0 {
+            instance(id).with(|interest| work(id, interest));
+        }
+    }
+}
+
+/// As `each`, but only those that may watch a slot whose events go to these contexts.
+pub fn each_told(contexts: u64, mut work: impl FnMut(&mut Interest)) {
+    for id in 0..HIGHEST.load(Ordering::Relaxed) {
+        let instance = instance(id);
+        let told = match instance.context.load(Ordering::Relaxed) {
+            NO_CONTEXT => true,
+            context => contexts & 1 << (context & 63) != 0,
+        };
+        if told && instance.copies.load(Ordering::Relaxed) != 0 {
+            instance.with(&mut work);
+        }
+    }
+}
+
+/// A new epoll descriptor of the kernel's becomes an instance.
+pub fn created(fd: c_int) {
+    for (id, instance) in ALL.iter().enumerate() {
+        if instance.copies.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            HIGHEST.fetch_max(id as u32 + 1, Ordering::Relaxed);
+            instance.fd.store(fd, Ordering::Relaxed);
+            table::set(fd, Kind::Epoll(id as u32));
+            return;
+        }
+    }
+}
+
+/// One more descriptor of an instance.
+pub fn copied(id: u32) {
+    instance(id).copies.fetch_add(1, Ordering::AcqRel);
+}
+
+/// One descriptor less.
+pub fn closed(id: u32) {
+    let instance = instance(id);
+    if instance.copies.load(Ordering::Acquire) == 1 {
+        let cleared = session::get().and_then(|session| {
+            let ours = |interest: &Interest| interest.pid == fork::pid();
+            instance.with(|interest| (ours(interest), interest.clear(session, ours(interest)))).map(|c| (session, c))
+        });
+        instance.context.store(NO_CONTEXT, Ordering::SeqCst);
+        if let Some((session, (ours, Some(context)))) = cleared {
+            let fd = instance.fd.load(Ordering::Relaxed);
+            // A copy of the descriptor in another process keeps the native set alive.
+            // SAFETY: a deletion reads no event.
+            unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+            if ours { context.close(session) } else { session::unprotect(context.wake) }
+        }
+    }
+    instance.copies.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// In a forked child: locks of threads that do not exist here.
+pub fn forked() {
+    for instance in ALL.iter().take(HIGHEST.load(Ordering::Relaxed) as usize) {
+        instance.lock.reset();
+        instance.sleepers.store(0, Ordering::Relaxed);
+    }
+}
+
+/// `epoll_ctl`.
+pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Answer<c_int> {
+    let (Kind::Epoll(id), kind) = (table::get(epfd), table::get(fd)) else { return None };
+    if kind == Kind::Internal {
+        return Some(Err(libc::EBADF));
+    }
+    if let Kind::Slot { slot, generation } = kind {
+        // SAFETY: the caller keeps the contract of `epoll_ctl`. The struct may be packed, so it is copied.
+        let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+        let socket = Socket::at(slot, generation)?;
+        return Some(control_slot(id, op, fd, &socket, event.as_ref()));
+    }
+    // SAFETY: as above.
+    let done = outcome(unsafe { real::epoll_ctl(epfd, op, fd, event) });
+    if done.is_ok() {
+        instance(id).with(|interest| {
+            interest.undecided.retain(|(watched, _)| *watched != fd);
+            match op {
+                libc::EPOLL_CTL_ADD => interest.native += 1,
+                libc::EPOLL_CTL_DEL => interest.native = interest.native.saturating_sub(1),
+                _ => {}
+            }
+            if let (Kind::Undecided(_), false) = (kind, op == libc::EPOLL_CTL_DEL) {
+                // SAFETY: as above, and the kernel has read it.
+                interest.undecided.push((fd, unsafe { event.read_unaligned() }));
+            }
+        });
+    }
+    Some(done)
+}
+
+/// `epoll_ctl` on a socket in a slot.
+pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Option<&epoll_event>) -> Sys<c_int> {
+    let instance = instance(id);
+    let changed = instance.with(|interest| {
+        if op == libc::EPOLL_CTL_DEL {
+            return interest.remove(None, socket, interest.pid == fork::pid());
+        }
+        let event = event.ok_or(libc::EFAULT)?;
+        instance.subscribe(socket.session, interest);
+        match op {
+            libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
+            libc::EPOLL_CTL_MOD => interest.modify(socket, event)?,
+            _ => return Err(libc::EINVAL),
+        }
+        if readiness::events_for(socket, event.events) != 0 {
+            instance.nudge(interest);
+        }
+        Ok(())
+    });
+    changed.unwrap_or(Err(libc::EAGAIN)).map(|()| 0)
+}
+
+/// For a wait: makes an inherited instance this process's own.
+pub fn own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
+    if interest.watched > 0 && (interest.pid != fork::pid() || interest.context.is_none()) {
+        instance.subscribe(session, interest);
+    }
+}

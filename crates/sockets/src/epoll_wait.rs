@@ -1,0 +1,167 @@
+//! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready no system call is made, but for every
+//! sixteenth call, so that kernel descriptors are not starved.
+
+use crate::block;
+use crate::epoll::{self, Instance};
+use crate::session::{self, LIFE_CHECK, Session};
+use crate::sys::Sys;
+use crate::table::{self, Kind};
+use core::time::Duration;
+use libc::{c_int, epoll_event, sigset_t};
+use std::time::Instant;
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::wake::spin_until;
+
+/// Calls that found ready slots between two looks at the native set.
+const NATIVE_EVERY: u32 = 16;
+/// The longest sleep of an instance that watches slots but could get no context.
+const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
+
+/// `epoll_wait` and its relatives. `timeout` `None` = for ever.
+pub unsafe fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
+    let Kind::Epoll(id) = table::get(epfd) else { return None };
+    let session = session::get()?;
+    if count <= 0 || events.is_null() {
+        return None;
+    }
+    let wait = Wait { epfd, instance: epoll::instance(id), session, events, room: count as usize, mask };
+    Some(wait.run(timeout).map(|n| n as c_int))
+}
+
+struct Wait {
+    epfd: c_int,
+    instance: &'static Instance,
+    session: &'static Session,
+    events: *mut epoll_event,
+    room: usize,
+    mask: *const sigset_t,
+}
+
+/// What a look at the slots found.
+struct Look {
+    found: usize,
+    watched: bool,
+    told: bool,
+    native: bool,
+    native_is_due: bool,
+}
+
+impl Wait {
+    fn run(&self, timeout: Option<Duration>) -> Sys<usize> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let at_once = timeout == Some(Duration::ZERO);
+        let mut first = true;
+        loop {
+            let look = self.look();
+            if look.found > 0 {
+                let more = look.native_is_due && look.found < self.room;
+                return Ok(look.found + if more { self.native(look.found, Some(Duration::ZERO))?.0 } else { 0 });
+            }
+            if at_once || (first && look.native && look.watched) {
+                let (found, _) = self.native(0, Some(Duration::ZERO))?;
+                if found > 0 || at_once {
+                    return Ok(found);
+                }
+            }
+            first = false;
+            let spins = if look.watched { self.session.spin_us } else { 0 };
+            if look.watched && spin_until(spins, || self.instance.raised(self.session)) {
+                continue;
+            }
+            let Some(found) = self.sleep(deadline, &look)? else { continue };
+            return Ok(found);
+        }
+    }
+
+    fn look(&self) -> Look {
+        let work = |interest: &mut crate::interest::Interest| {
+            epoll::own(self.instance, self.session, interest);
+            let mut found = 0;
+            if interest.watched > 0 {
+                interest.drain(self.session);
+                let put = |event| {
+                    // SAFETY: the caller of `epoll_wait` gave room for `room` events; `collect` puts no more.
+                    unsafe { self.events.add(found).write_unaligned(event) };
+                    found += 1;
+                };
+                interest.collect(self.session, put, self.room);
+            }
+            interest.since_native = if found > 0 { interest.since_native + 1 } else { 0 };
+            let native = interest.native > 0;
+            let native_is_due = native && interest.since_native >= NATIVE_EVERY;
+            if native_is_due {
+                interest.since_native = 0;
+            }
+            Look { found, watched: interest.watched > 0, told: interest.context.is_some(), native, native_is_due }
+        };
+        let nothing = Look { found: 0, watched: false, told: false, native: true, native_is_due: false };
+        self.instance.with(work).unwrap_or(nothing)
+    }
+
+    /// Sleeps on the native descriptor. `None`: something may have happened, look again.
+    fn sleep(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
+        self.instance.falling_asleep(self.session);
+        let ready = || self.instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
+        let woken =
+            if self.instance.raised(self.session) || ready() { Ok(None) } else { self.sleep_armed(deadline, look) };
+        self.instance.awake(self.session);
+        woken
+    }
+
+    fn sleep_armed(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let longest = match look {
+            Look { watched: false, .. } => None,
+            Look { told: true, .. } => Some(LIFE_CHECK),
+            _ => Some(WITHOUT_CONTEXT),
+        };
+        let time = match (left, longest) {
+            (Some(left), Some(longest)) => Some(left.min(longest)),
+            (left, longest) => left.or(longest),
+        };
+        let (found, ours) = self.native(0, time)?;
+        if found > 0 {
+            return Ok(Some(found));
+        }
+        if ours {
+            return Ok(None);
+        }
+        if left.is_some_and(|left| time == Some(left)) {
+            // The time is over, but look once more: what has been raised in the meantime counts.
+            let look = self.look();
+            return Ok(Some(look.found));
+        }
+        if look.told && !self.session.check_alive() {
+            self.instance.with(|interest| interest.look_at_all());
+        }
+        Ok(None)
+    }
+
+    /// Asks the kernel; events go after the first `skip`. Returns their number and whether our own eventfd was among
+    /// them.
+    fn native(&self, skip: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
+        let timeout_ms = timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int);
+        // SAFETY: `skip < room`, and the caller of `epoll_wait` gave room for `room` events.
+        let found = outcome(unsafe {
+            let rest = self.events.add(skip);
+            real::epoll_pwait(self.epfd, rest, (self.room - skip) as c_int, timeout_ms, self.mask)
+        })? as usize;
+        for i in 0..found {
+            // SAFETY: the kernel has written `found` events there.
+            unsafe {
+                let at = self.events.add(skip + i);
+                if at.read_unaligned().u64 == self.instance.mark() {
+                    at.write_unaligned(self.events.add(skip + found - 1).read_unaligned());
+                    return Ok((found - 1, true));
+                }
+            }
+        }
+        Ok((found, false))
+    }
+}

@@ -1,0 +1,56 @@
+//! What happens around `fork`. The rings and the slots' private parts are shared with the child; contexts, epoll
+//! instances' positions and locks of this process are not.
+
+use crate::private::flag;
+use crate::socket::Socket;
+use crate::table::{self, Kind};
+use crate::{epoll, lock, session, sys};
+use core::sync::atomic::{AtomicI32, Ordering};
+
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// This process's id; in a `vfork` child still the parent's.
+#[inline]
+pub fn pid() -> i32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => {
+            let pid = sys::getpid();
+            PID.store(pid, Ordering::Relaxed);
+            pid
+        }
+        pid => pid,
+    }
+}
+
+/// Are we a child that runs on its parent's memory (`vfork`, `posix_spawn`) until it executes something?
+pub fn in_vfork_child() -> bool {
+    sys::getpid() != pid()
+}
+
+/// Called once when the library is loaded.
+pub fn init() {
+    pid();
+    // SAFETY: handlers of the right type; the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
+}
+
+/// From now on two processes have each descriptor: `close` in one of them says nothing.
+unsafe extern "C" fn before() {
+    for (_, kind) in table::within(0, u32::MAX) {
+        if let Kind::Slot { slot, generation } = kind
+            && let Some(socket) = Socket::at(slot, generation)
+            && !socket.is_gone()
+        {
+            socket.mark(flag::SHARED, true);
+        }
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    PID.store(sys::getpid(), Ordering::Relaxed);
+    lock::forget_tid();
+    if let Some(session) = session::get() {
+        session.forked();
+    }
+    epoll::forked();
+}

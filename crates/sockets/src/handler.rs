@@ -1,0 +1,362 @@
+//! What the caught calls mean: each goes to the part that knows, if it is on a descriptor of ours.
+
+use crate::private::flag;
+use crate::socket::Socket;
+use crate::table::{self, Kind};
+use crate::{
+    accept, address, close, connect, doors, epoll, epoll_wait, fork, listen, message, options, poll, receive, select,
+    send,
+};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use libc::{
+    FILE, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t,
+    pollfd, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec, timeval,
+};
+use towpath_hook::{Answer, Handler, outcome, real};
+use towpath_ring::lines::{app_flags, state};
+
+/// The library's answers to the caught calls.
+pub struct Posix;
+
+fn count(result: Result<usize, i32>) -> Answer<ssize_t> {
+    Some(result.map(|n| n as ssize_t))
+}
+
+fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// Everything below: the caller keeps the contract of the function of that name, pointers included.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Handler for Posix {
+    fn init() {
+        fork::init();
+    }
+
+    unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
+        listen::socket(domain, kind, protocol)
+    }
+    unsafe fn bind(fd: c_int, addr: *const sockaddr_t, len: socklen_t) -> Answer<c_int> {
+        unsafe { listen::bind(fd, addr, len) }
+    }
+    unsafe fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
+        listen::listen(fd, backlog)
+    }
+    unsafe fn accept(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
+        unsafe { accept::accept(fd, addr, len, 0) }
+    }
+    unsafe fn accept4(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
+        unsafe { accept::accept(fd, addr, len, flags) }
+    }
+    unsafe fn connect(fd: c_int, addr: *const sockaddr_t, len: socklen_t) -> Answer<c_int> {
+        unsafe { connect::connect(fd, addr, len) }
+    }
+
+    unsafe fn shutdown(fd: c_int, how: c_int) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        let flags = match how {
+            libc::SHUT_RD => app_flags::SHUT_RD,
+            libc::SHUT_WR => app_flags::SHUT_WR,
+            libc::SHUT_RDWR => app_flags::SHUT_RD | app_flags::SHUT_WR,
+            _ => return Some(Err(libc::EINVAL)),
+        };
+        if socket.state() == state::CLOSED {
+            return Some(Err(libc::ENOTCONN));
+        }
+        // Those of this program who sleep on the socket or watch it have to see it too.
+        socket.mark_app(flags, true);
+        doors::wake_own(&socket);
+        Some(Ok(0))
+    }
+
+    unsafe fn getsockname(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        let info = socket.info();
+        let port = (info.ports.load(Ordering::Relaxed) >> 16) as u16;
+        let local = (info.local_addr.load(Ordering::Relaxed), port);
+        Some(unsafe { address::write(local, addr, len) }.map(|()| 0))
+    }
+    unsafe fn getpeername(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        if socket.state() != state::ESTABLISHED {
+            return Some(Err(libc::ENOTCONN));
+        }
+        let info = socket.info();
+        let remote = (info.remote_addr.load(Ordering::Relaxed), info.ports.load(Ordering::Relaxed) as u16);
+        Some(unsafe { address::write(remote, addr, len) }.map(|()| 0))
+    }
+    unsafe fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        len: *mut socklen_t,
+    ) -> Answer<c_int> {
+        match table::get(fd) {
+            Kind::Slot { slot, generation } => {
+                let socket = Socket::at(slot, generation)?;
+                Some(unsafe { options::get(&socket, level, name, value, len) })
+            }
+            _ => None,
+        }
+    }
+    unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Answer<c_int> {
+        match table::get(fd) {
+            Kind::Slot { slot, generation } => {
+                let socket = Socket::at(slot, generation)?;
+                Some(unsafe { options::set(&socket, level, name, value, len) })
+            }
+            Kind::Undecided(_) => {
+                table::update_undecided(fd, |undecided| undecided.options = true);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
+        let kind = table::get(fd);
+        if kind == Kind::Kernel {
+            return None;
+        }
+        match (cmd, kind) {
+            (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => close::duplicate(fd, || unsafe { real::fcntl(fd, cmd, arg) }),
+            (libc::F_GETFL, Kind::Slot { slot, generation }) => {
+                let socket = Socket::at(slot, generation)?;
+                Some(Ok(libc::O_RDWR | if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 }))
+            }
+            (libc::F_SETFL, Kind::Slot { slot, generation }) => {
+                let socket = Socket::at(slot, generation)?;
+                socket.mark(flag::NONBLOCK, arg as c_int & libc::O_NONBLOCK != 0);
+                Some(Ok(0))
+            }
+            _ => None,
+        }
+    }
+    unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        let argument = arg as *mut c_int;
+        let unsent = || (socket.session.geometry.tx_bytes - socket.room()) as c_int;
+        let answer = match request as _ {
+            libc::FIONREAD if socket.state() == state::LISTENING => return Some(Err(libc::EINVAL)),
+            libc::FIONREAD => socket.readable() as c_int,
+            libc::TIOCOUTQ => unsent(),
+            libc::FIONBIO if argument.is_null() => return Some(Err(libc::EFAULT)),
+            libc::FIONBIO => {
+                socket.mark(flag::NONBLOCK, unsafe { *argument } != 0);
+                return Some(Ok(0));
+            }
+            _ => return None,
+        };
+        if argument.is_null() {
+            return Some(Err(libc::EFAULT));
+        }
+        unsafe { *argument = answer };
+        Some(Ok(0))
+    }
+
+    unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], 0) })
+    }
+    unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        let iov = match unsafe { message::vectors(iov, vectors as usize) } {
+            Ok(iov) => iov,
+            Err(errno) => return Some(Err(errno)),
+        };
+        count(unsafe { receive::receive(&socket, iov, 0) })
+    }
+    unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) })
+    }
+    unsafe fn recvfrom(
+        fd: c_int,
+        buf: *mut c_void,
+        len: size_t,
+        flags: c_int,
+        addr: *mut sockaddr_t,
+        alen: *mut socklen_t,
+    ) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        let received = unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) };
+        if received.is_ok() && !addr.is_null() && !alen.is_null() {
+            // A connected stream names no sender.
+            unsafe { *alen = 0 };
+        }
+        count(received)
+    }
+    unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        Some(unsafe { message::receive_message(&socket, msg, flags) })
+    }
+    unsafe fn recvmmsg(
+        fd: c_int,
+        msgs: *mut mmsghdr,
+        messages: c_uint,
+        flags: c_int,
+        timeout: *mut timespec,
+    ) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        Some(unsafe { message::receive_messages(&socket, msgs, messages, flags, timeout) })
+    }
+
+    unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], 0) })
+    }
+    unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        let iov = match unsafe { message::vectors(iov, vectors as usize) } {
+            Ok(iov) => iov,
+            Err(errno) => return Some(Err(errno)),
+        };
+        count(unsafe { send::send(&socket, iov, 0) })
+    }
+    unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
+    }
+    unsafe fn sendto(
+        fd: c_int,
+        buf: *const c_void,
+        len: size_t,
+        flags: c_int,
+        _addr: *const sockaddr_t,
+        _alen: socklen_t,
+    ) -> Answer<ssize_t> {
+        unsafe { Self::send(fd, buf, len, flags) }
+    }
+    unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        Some(unsafe { message::send_message(&socket, msg, flags) })
+    }
+    unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, messages: c_uint, flags: c_int) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        Some(unsafe { message::send_messages(&socket, msgs, messages, flags) })
+    }
+    unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, len: size_t) -> Answer<ssize_t> {
+        let socket = Socket::of(out)?;
+        Some(unsafe { message::send_file(&socket, input, offset, len) })
+    }
+    unsafe fn splice(
+        input: c_int,
+        _in_offset: *mut loff_t,
+        out: c_int,
+        _out_offset: *mut loff_t,
+        _len: size_t,
+        _flags: c_uint,
+    ) -> Answer<ssize_t> {
+        // Programs that splice know this answer from file systems without it, and copy.
+        (Socket::of(input).is_some() || Socket::of(out).is_some()).then_some(Err(libc::EINVAL))
+    }
+
+    unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> Answer<c_int> {
+        unsafe { poll::poll(fds, n, milliseconds(timeout_ms), core::ptr::null()) }
+    }
+    unsafe fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> Answer<c_int> {
+        match unsafe { timeout.as_ref() } {
+            None => unsafe { poll::poll(fds, n, None, mask) },
+            // A time that is none: the kernel says so.
+            Some(time) => unsafe { poll::poll(fds, n, Some(poll::duration(time)?), mask) },
+        }
+    }
+    unsafe fn select(
+        n: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> Answer<c_int> {
+        let time = unsafe { timeout.as_mut() };
+        let limit = match &time {
+            None => None,
+            Some(time) => {
+                let nanoseconds = time.tv_usec.checked_mul(1000)?;
+                Some(poll::duration(&timespec { tv_sec: time.tv_sec, tv_nsec: nanoseconds })?)
+            }
+        };
+        let start = std::time::Instant::now();
+        let found = unsafe { select::select(n, [read, write, except], limit, core::ptr::null()) }?;
+        if let (Some(time), Some(limit)) = (time, limit) {
+            // Linux leaves what is left.
+            let left = limit.saturating_sub(start.elapsed());
+            *time = timeval { tv_sec: left.as_secs() as _, tv_usec: left.subsec_micros() as _ };
+        }
+        Some(found)
+    }
+    unsafe fn pselect(
+        n: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> Answer<c_int> {
+        let limit = match unsafe { timeout.as_ref() } {
+            None => None,
+            Some(time) => Some(poll::duration(time)?),
+        };
+        unsafe { select::select(n, [read, write, except], limit, mask) }
+    }
+
+    unsafe fn epoll_create(size: c_int) -> Answer<c_int> {
+        Some(outcome(unsafe { real::epoll_create(size) }).inspect(|fd| epoll::created(*fd)))
+    }
+    unsafe fn epoll_create1(flags: c_int) -> Answer<c_int> {
+        Some(outcome(unsafe { real::epoll_create1(flags) }).inspect(|fd| epoll::created(*fd)))
+    }
+    unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Answer<c_int> {
+        unsafe { epoll::control(epfd, op, fd, event) }
+    }
+    unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int) -> Answer<c_int> {
+        unsafe { epoll_wait::wait(epfd, events, n, milliseconds(timeout_ms), core::ptr::null()) }
+    }
+    unsafe fn epoll_pwait(
+        epfd: c_int,
+        events: *mut epoll_event,
+        n: c_int,
+        timeout_ms: c_int,
+        mask: *const sigset_t,
+    ) -> Answer<c_int> {
+        unsafe { epoll_wait::wait(epfd, events, n, milliseconds(timeout_ms), mask) }
+    }
+    unsafe fn epoll_pwait2(
+        epfd: c_int,
+        events: *mut epoll_event,
+        n: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> Answer<c_int> {
+        let limit = match unsafe { timeout.as_ref() } {
+            None => None,
+            Some(time) => Some(poll::duration(time)?),
+        };
+        unsafe { epoll_wait::wait(epfd, events, n, limit, mask) }
+    }
+
+    unsafe fn close(fd: c_int) -> Answer<c_int> {
+        close::close(fd)
+    }
+    unsafe fn dup(fd: c_int) -> Answer<c_int> {
+        close::duplicate(fd, || unsafe { real::dup(fd) })
+    }
+    unsafe fn dup2(fd: c_int, new: c_int) -> Answer<c_int> {
+        close::duplicate_over(fd, new, || unsafe { real::dup2(fd, new) })
+    }
+    unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> Answer<c_int> {
+        close::duplicate_over(fd, new, || unsafe { real::dup3(fd, new, flags) })
+    }
+    unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Answer<c_int> {
+        close::close_range(first, last, flags as c_uint)
+    }
+    unsafe fn closefrom(first: c_int) -> Answer<()> {
+        close::close_range(first.max(0) as c_uint, c_uint::MAX, 0).map(|_| Ok(()))
+    }
+    unsafe fn fclose(stream: *mut FILE) -> Answer<c_int> {
+        unsafe { close::fclose(stream) };
+        None
+    }
+}

@@ -1,0 +1,192 @@
+//! `socket`, `bind`, `listen`: sockets that are not decided yet, and what becomes of them.
+
+use crate::doors::{self, Command};
+use crate::private::used;
+use crate::session::{self, Session};
+use crate::socket::Socket;
+use crate::sys::{self, Sys};
+use crate::table::{self, Kind, Undecided};
+use crate::{address, close, interest, options};
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::Slot;
+use towpath_ring::command::op;
+use towpath_ring::control::Request;
+use towpath_ring::lines::app_flags;
+
+/// Linux's default `net.core.somaxconn`.
+const BACKLOG_LIMIT: c_int = 4096;
+
+/// `socket`: TCP over IPv4 may become ours.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
+    let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
+    if domain != libc::AF_INET || !stream || (protocol != 0 && protocol != libc::IPPROTO_TCP) {
+        return None;
+    }
+    if session::start().is_none() {
+        return if session::required() { Some(Err(libc::ENETDOWN)) } else { None };
+    }
+    // SAFETY: integers only.
+    let fd = outcome(unsafe { real::socket(domain, kind, protocol) });
+    if let Ok(fd) = fd {
+        table::set(fd, Kind::Undecided(Undecided::default()));
+    }
+    Some(fd)
+}
+
+/// `bind` on an undecided socket: the kernel reserves the port.
+///
+/// The reservation must not have SO_REUSEADDR, or another program could bind the port beside it. So that option is
+/// taken off for the bind, and only put on if the port cannot be had without.
+pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    let kind = table::get(fd);
+    if let Kind::Slot { .. } = kind {
+        return Some(Err(libc::EINVAL));
+    }
+    let Kind::Undecided(undecided) = kind else { return None };
+    let reuse = undecided.options
+        && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok_and(|reuse| reuse != 0);
+    let hide = reuse && sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok();
+    // SAFETY: the caller keeps the contract of `bind`.
+    let mut bound = outcome(unsafe { real::bind(fd, addr, len) });
+    if bound.is_err() && hide {
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        if bound == Err(libc::EADDRINUSE) {
+            // SAFETY: as above.
+            bound = outcome(unsafe { real::bind(fd, addr, len) });
+        }
+    } else if hide {
+        table::update_undecided(fd, |u| u.reuse_hidden = true);
+    }
+    if bound.is_ok() {
+        table::update_undecided(fd, |u| u.bound = true);
+    }
+    Some(bound)
+}
+
+/// `listen`.
+pub fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
+    match table::get(fd) {
+        Kind::Undecided(undecided) => listen_undecided(fd, undecided, backlog),
+        Kind::Slot { slot, generation } => {
+            let listening = Socket::at(slot, generation)
+                .is_some_and(|socket| socket.state() == towpath_ring::lines::state::LISTENING);
+            Some(if listening { Ok(0) } else { Err(libc::EINVAL) })
+        }
+        _ => None,
+    }
+}
+
+fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c_int> {
+    let Some(session) = session::start() else { return settle_kernel(fd, undecided) };
+    if !undecided.bound
+        && let Err(errno) = address::bind_any(fd)
+    {
+        return Some(Err(errno));
+    }
+    table::update_undecided(fd, |u| u.bound = true);
+    let local = match address::of_kernel(fd) {
+        Ok(local) => local,
+        Err(errno) => return Some(Err(errno)),
+    };
+    // A negative backlog is a huge unsigned one to Linux.
+    let backlog = if backlog < 0 { BACKLOG_LIMIT } else { backlog.min(BACKLOG_LIMIT) } as u32;
+    let command = Command { op: op::LISTEN, local, backlog, ..Command::default() };
+    match take(fd, undecided, session, command) {
+        Ok(_) => Some(Ok(0)),
+        Err(None) => settle_kernel(fd, undecided),
+        Err(Some(errno)) => Some(Err(errno)),
+    }
+}
+
+/// An undecided socket stays with the kernel for good; the call goes on there.
+pub fn settle_kernel<T>(fd: c_int, undecided: Undecided) -> Answer<T> {
+    if session::required() {
+        // Local kernel services stay reachable; only a missing service is an error.
+        if session::get().is_none_or(Session::is_dead) {
+            return Some(Err(libc::ENETDOWN));
+        }
+    }
+    if undecided.reuse_hidden {
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    }
+    table::set(fd, Kind::Kernel);
+    interest::forget_undecided(fd);
+    None
+}
+
+/// Gives an undecided socket to the stack with a command. `Err(None)`: the stack does not want it.
+pub fn take(
+    fd: c_int,
+    undecided: Undecided,
+    session: &'static Session,
+    mut command: Command,
+) -> Result<Socket, Option<i32>> {
+    let slot = session.claim_slot().ok_or(None)?;
+    command.flags = if undecided.options { options::initial_flags(fd) } else { 0 };
+    Socket::reset(session, slot, command.flags);
+    let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
+    if command.local.1 != 0
+        && let Err(_dead) = session.send(&Request::Reserve { slot: slot.raw() }, &[fd])
+    {
+        release(slot);
+        return Err(None);
+    }
+    match doors::command(session, slot, &command) {
+        Ok(()) => {}
+        // Undecided for too long: what the stack makes of it is unknown, so the slot is not used again.
+        Err(Some(libc::ETIMEDOUT))
+            if session.region.stack(slot).command_done.load(Ordering::Acquire)
+                != session.region.command(slot).seq.load(Ordering::Relaxed) =>
+        {
+            return Err(Some(libc::ETIMEDOUT));
+        }
+        Err(_) if session.is_dead() => return Err(None),
+        Err(why) => {
+            release(slot);
+            return Err(why);
+        }
+    }
+    let generation = session.region.stack(slot).generation.load(Ordering::Acquire);
+    let socket = Socket { session, slot, generation };
+    socket.adopt();
+    promote(fd, undecided, &socket).map_err(|errno| {
+        close::abandon(&socket);
+        Some(errno)
+    })?;
+    Ok(socket)
+}
+
+/// Puts one end of a socketpair over the descriptor number of the kernel socket.
+fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
+    let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
+    let close_on_exec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    socket.mark(crate::private::flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
+    if undecided.options {
+        options::carry(fd, undecided, socket);
+    }
+    let [ours, theirs] = sys::socketpair()?;
+    let watchers = interest::take_undecided(fd);
+    let moved = sys::dup3(ours, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
+    sys::close(ours);
+    if let Err(errno) = moved {
+        sys::close(theirs);
+        return Err(errno);
+    }
+    table::set(fd, socket.kind());
+    attach(socket, theirs);
+    interest::watch_promoted(fd, socket, watchers);
+    Ok(())
+}
+
+/// Gives the stack its end of a socket's pair, by which it sees that the last descriptor is gone.
+pub fn attach(socket: &Socket, theirs: c_int) {
+    let request = Request::Attach { slot: socket.slot.raw(), generation: socket.generation };
+    // If it fails the service is dead, which every later call on the socket finds out.
+    let _ = socket.session.send(&request, &[theirs]);
+    sys::close(theirs);
+}
+
+/// The flags that a connection starts with if its listener has them.
+pub const INHERITED_FLAGS: u32 = app_flags::NODELAY | app_flags::KEEPALIVE;

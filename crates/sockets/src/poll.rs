@@ -1,0 +1,238 @@
+//! `poll` over slots, kernel descriptors and epoll instances.
+
+use crate::context::Context;
+use crate::session::{self, LIFE_CHECK, Session};
+use crate::socket::Socket;
+use crate::sys::{self, Sys};
+use crate::table::{self, Kind};
+use crate::{block, epoll, readiness};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
+use std::time::Instant;
+use towpath_hook::Answer;
+use towpath_ring::wake::spin_until;
+
+/// Up to this many descriptors no memory is allocated.
+const ON_STACK: usize = 64;
+/// The longest sleep if no context could be had.
+const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
+
+/// A C time as a duration; `None` if it is none.
+pub fn duration(time: &timespec) -> Option<Duration> {
+    (time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec))
+        .then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// Is there anything for us among these descriptors?
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| matches!(table::get(p.fd), Kind::Slot { .. } | Kind::Epoll(_)))
+}
+
+/// `poll` and `ppoll`. `timeout` `None` = for ever.
+pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask: *const sigset_t) -> Answer<c_int> {
+    if n == 0 || fds.is_null() || n > 1 << 20 {
+        return None;
+    }
+    // SAFETY: the caller keeps the contract of `poll`.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
+    if !concerns(fds) {
+        return None;
+    }
+    Some(run(fds, timeout, mask).map(|n| n as c_int))
+}
+
+/// The work of `poll` and `select`.
+pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Sys<usize> {
+    let session = session::get().ok_or(libc::EINVAL)?;
+    let blank = pollfd { fd: -1, events: 0, revents: 0 };
+    // What the kernel is asked: everything but slots, and last the wake-up eventfd.
+    if fds.len() < ON_STACK {
+        let mut native = [blank; ON_STACK];
+        let len = fds.len() + 1;
+        Poll::new(session, fds, &mut native[..len], mask).run(timeout)
+    } else {
+        let mut native = vec![blank; fds.len() + 1];
+        Poll::new(session, fds, &mut native, mask).run(timeout)
+    }
+}
+
+struct Poll<'a> {
+    session: &'static Session,
+    fds: &'a mut [pollfd],
+    native: &'a mut [pollfd],
+    mask: *const sigset_t,
+    /// Does the kernel have to be asked?
+    kernels: bool,
+}
+
+impl<'a> Poll<'a> {
+    fn new(session: &'static Session, fds: &'a mut [pollfd], native: &'a mut [pollfd], mask: *const sigset_t) -> Self {
+        let mut kernels = false;
+        for (entry, native) in fds.iter().zip(native.iter_mut()) {
+            if Socket::of(entry.fd).is_none() && entry.fd >= 0 {
+                *native = pollfd { revents: 0, ..*entry };
+                kernels = true;
+            }
+        }
+        Self { session, fds, native, mask, kernels }
+    }
+
+    fn run(&mut self, timeout: Option<Duration>) -> Sys<usize> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut ready = self.slots();
+        if ready > 0 || timeout == Some(Duration::ZERO) || self.kernels {
+            ready = self.ask(Duration::ZERO)?;
+            if ready > 0 || timeout == Some(Duration::ZERO) {
+                return Ok(ready);
+            }
+        }
+        if let [one] = &*self.fds
+            && let (Some(socket), true) = (Socket::of(one.fd), self.mask.is_null())
+        {
+            let interest = interest_of(one);
+            let waited = block::until_signal(&socket, deadline, || readiness::events_for(&socket, interest) != 0);
+            return match waited {
+                Ok(()) | Err(libc::EAGAIN) => Ok(self.slots()),
+                Err(errno) => Err(errno),
+            };
+        }
+        if self.spin() {
+            return self.ask(Duration::ZERO);
+        }
+        self.block(deadline)
+    }
+
+    /// Sets `revents` of slots and instances; returns how many have any.
+    fn slots(&mut self) -> usize {
+        let mut ready = 0;
+        for entry in self.fds.iter_mut() {
+            entry.revents = 0;
+            match table::get(entry.fd) {
+                Kind::Slot { slot, generation } => {
+                    if let Some(socket) = Socket::at(slot, generation) {
+                        entry.revents = readiness::events_for(&socket, interest_of(entry)) as i16;
+                    }
+                }
+                Kind::Epoll(id) if entry.events & libc::POLLIN != 0 => {
+                    let found = epoll::instance(id).with(|interest| {
+                        interest.watched > 0 && {
+                            interest.drain(self.session);
+                            interest.any_ready(self.session)
+                        }
+                    });
+                    entry.revents = if found == Some(true) { libc::POLLIN } else { 0 };
+                }
+                _ => {}
+            }
+            ready += usize::from(entry.revents != 0);
+        }
+        ready
+    }
+
+    /// Looks at everything, the kernel's included; for those it may sleep.
+    fn ask(&mut self, time: Duration) -> Sys<usize> {
+        if self.kernels || !time.is_zero() {
+            sys::ppoll(self.native, Some(time), self.mask)?;
+        }
+        self.slots();
+        let mut ready = 0;
+        for (entry, native) in self.fds.iter_mut().zip(self.native.iter()) {
+            if native.fd >= 0 {
+                entry.revents |= native.revents;
+            }
+            ready += usize::from(entry.revents != 0);
+        }
+        Ok(ready)
+    }
+
+    fn spin(&mut self) -> bool {
+        let spin_us = self.session.spin_us;
+        spin_until(spin_us, || self.slots() > 0)
+    }
+
+    fn block(&mut self, deadline: block::Deadline) -> Sys<usize> {
+        let watch = Watch::new(self.session, self.fds);
+        if let (Some(context), Some(last)) = (&watch.context, self.native.last_mut()) {
+            *last = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
+        }
+        let longest = if watch.context.is_some() { LIFE_CHECK } else { WITHOUT_CONTEXT };
+        loop {
+            watch.arm();
+            let mut time = longest;
+            if let Some(deadline) = deadline {
+                time = time.min(deadline.saturating_duration_since(Instant::now()));
+            }
+            let ready = if self.slots() > 0 { self.ask(Duration::ZERO)? } else { self.ask(time)? };
+            if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(ready);
+            }
+            if let Some(context) = &watch.context {
+                towpath_ring::wake::drain(session::borrow(&context.wake));
+            }
+            self.session.check_alive();
+        }
+    }
+}
+
+#[inline]
+fn interest_of(entry: &pollfd) -> u32 {
+    u32::from(entry.events as u16)
+}
+
+/// Being told of events on the slots and instances of one `poll`, until dropped.
+struct Watch {
+    session: &'static Session,
+    context: Option<Context>,
+    sockets: Vec<Socket>,
+    instances: Vec<u32>,
+}
+
+impl Watch {
+    fn new(session: &'static Session, fds: &[pollfd]) -> Self {
+        let context = Context::open(session);
+        let mut watch = Self { session, context, sockets: Vec::new(), instances: Vec::new() };
+        for entry in fds {
+            match table::get(entry.fd) {
+                Kind::Slot { slot, generation } => watch.sockets.extend(Socket::at(slot, generation)),
+                Kind::Epoll(id) => {
+                    epoll::instance(id).falling_asleep(session);
+                    watch.instances.push(id);
+                }
+                _ => {}
+            }
+        }
+        if let Some(context) = &watch.context {
+            for socket in &watch.sockets {
+                socket.app().ctx_mask.fetch_or(context.bit(), Ordering::SeqCst);
+            }
+        }
+        watch
+    }
+
+    fn arm(&self) {
+        if let Some(context) = &self.context {
+            context.arm(self.session);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for id in &self.instances {
+            epoll::instance(*id).awake(self.session);
+        }
+        let Some(mut context) = self.context.take() else { return };
+        context.disarm(self.session);
+        for socket in &self.sockets {
+            socket.app().ctx_mask.fetch_and(!context.bit(), Ordering::SeqCst);
+        }
+        context.drain(self.session, |slot| {
+            if let Some(socket) = self.sockets.iter().find(|socket| socket.slot == slot) {
+                socket.event_seen();
+            }
+        });
+        towpath_ring::wake::drain(session::borrow(&context.wake));
+        context.close(self.session);
+    }
+}

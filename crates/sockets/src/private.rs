@@ -1,0 +1,98 @@
+//! What the application side keeps about each slot in the region's private area, where all processes of the client see
+//! it and no stack looks.
+
+use crate::lock::Lock;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use towpath_ring::Geometry;
+use towpath_ring::layout::{PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
+
+/// Data queues, then the command queue.
+pub const QUEUES: usize = Geometry::MAX_CORES as usize + 1;
+
+/// The writer's side of one doorbell queue.
+#[repr(C, align(64))]
+pub struct Queue {
+    /// One thread at a time pushes.
+    pub lock: Lock,
+    /// The position of the next push.
+    pub tail: AtomicU32,
+}
+
+/// The part that belongs to no slot.
+#[repr(C)]
+pub struct Header {
+    /// Where the search for a free slot begins.
+    pub next_slot: AtomicU32,
+    /// The doorbell queues.
+    pub queues: [Queue; QUEUES],
+}
+
+/// Values of [`Private::used`].
+pub mod used {
+    /// Nobody in the application uses the slot.
+    pub const NO: u32 = 0;
+    /// A command for it is being made.
+    pub const CLAIMED: u32 = 1;
+    /// A socket lives in it. If the stack says FREE nevertheless, the socket's last descriptor went away unseen.
+    pub const LIVE: u32 = 2;
+}
+
+/// Bits of [`Private::flags`].
+pub mod flag {
+    /// `O_NONBLOCK`.
+    pub const NONBLOCK: u32 = 1;
+    /// More than one descriptor may exist (dup, fork), so `close` of one says nothing.
+    pub const SHARED: u32 = 2;
+    /// The pending error has been reported.
+    pub const ERROR_TAKEN: u32 = 4;
+    /// `connect` has said EINPROGRESS and its outcome has not been asked for.
+    pub const CONNECT_PENDING: u32 = 8;
+    /// `SO_REUSEADDR` reads as set.
+    pub const REUSEADDR: u32 = 16;
+    /// `SO_REUSEPORT` reads as set.
+    pub const REUSEPORT: u32 = 32;
+}
+
+/// One slot's part.
+#[repr(C, align(64))]
+pub struct Private {
+    /// `used::*`.
+    pub used: AtomicU32,
+    /// `flag::*`.
+    pub flags: AtomicU32,
+    /// One thread at a time moves `rx_head`.
+    pub receiving: Lock,
+    /// One thread at a time moves `tx_tail`.
+    pub sending: Lock,
+    /// `rx_head` as of the last doorbell.
+    pub told_head: AtomicU32,
+    /// `SO_RCVLOWAT`, bytes; 0 = 1.
+    pub low_water: AtomicU32,
+    /// `SO_RCVTIMEO`, µs; 0 = none.
+    pub receive_timeout_us: AtomicU64,
+    /// `SO_SNDTIMEO`, µs; 0 = none.
+    pub send_timeout_us: AtomicU64,
+    /// `SO_LINGER`, seconds; negative = off.
+    pub linger_s: AtomicI32,
+    /// `SO_RCVBUF` as asked for; 0 = not asked.
+    pub receive_buffer: AtomicU32,
+    /// `SO_SNDBUF` as asked for; 0 = not asked.
+    pub send_buffer: AtomicU32,
+    /// `TCP_KEEPIDLE`, s; 0 = not set.
+    pub keep_idle_s: AtomicU32,
+    /// `TCP_KEEPINTVL`, s; 0 = not set.
+    pub keep_interval_s: AtomicU32,
+    /// `TCP_KEEPCNT`; 0 = not set.
+    pub keep_count: AtomicU32,
+    /// `TCP_USER_TIMEOUT`, ms.
+    pub user_timeout_ms: AtomicU32,
+    /// `IP_TOS`.
+    pub tos: AtomicU32,
+    /// `TCP_DEFER_ACCEPT`, s.
+    pub defer_accept_s: AtomicU32,
+    /// `SO_PRIORITY`.
+    pub priority: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);
+const _: () = assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES);

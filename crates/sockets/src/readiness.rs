@@ -1,0 +1,66 @@
+//! Which events a socket shows to poll, select and epoll: the rules of Linux's `tcp_poll`.
+
+use crate::private::flag;
+use crate::socket::Socket;
+use core::sync::atomic::Ordering;
+use towpath_ring::command::Accepted;
+use towpath_ring::lines::{app_flags, state};
+
+/// Readable.
+pub const IN: u32 = libc::EPOLLIN as u32;
+/// Writable.
+pub const OUT: u32 = libc::EPOLLOUT as u32;
+/// The peer sends no more.
+pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// Over in both directions.
+pub const HUP: u32 = libc::EPOLLHUP as u32;
+/// An error is pending.
+pub const ERR: u32 = libc::EPOLLERR as u32;
+const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+const WRNORM: u32 = libc::EPOLLWRNORM as u32;
+/// Reported whether asked for or not.
+pub const ALWAYS: u32 = HUP | ERR;
+
+/// The events of a socket, as epoll bits (poll's are the same numbers).
+#[inline]
+pub fn events(socket: &Socket) -> u32 {
+    let state = socket.state();
+    if state == state::LISTENING {
+        return if socket.readable() as usize >= Accepted::BYTES { IN | RDNORM } else { 0 };
+    }
+    if state == state::CONNECTING {
+        return 0;
+    }
+    // The end is looked at before the data: what came before it is then seen too.
+    let receive_closed = socket.receive_closed();
+    let send_closed = state == state::CLOSED || socket.has_app(app_flags::SHUT_WR);
+    let unread = socket.readable();
+    let mut events = 0;
+    if receive_closed {
+        events |= IN | RDNORM | RDHUP;
+    } else if unread > 0 && unread >= socket.private().low_water.load(Ordering::Relaxed) {
+        events |= IN | RDNORM;
+    }
+    if send_closed || socket.writable() {
+        events |= OUT | WRNORM;
+    }
+    if state == state::CLOSED || (send_closed && receive_closed) {
+        events |= HUP;
+    }
+    if !socket.has(flag::ERROR_TAKEN) && socket.error() != 0 {
+        events |= ERR;
+    }
+    events
+}
+
+/// The events out of `interest`; if room is asked for and there is none, also asks the stack to tell of it.
+#[inline]
+pub fn events_for(socket: &Socket, interest: u32) -> u32 {
+    let wanted = interest | ALWAYS;
+    let shown = events(socket) & wanted;
+    if interest & (OUT | WRNORM) != 0 && shown & (OUT | WRNORM) == 0 && socket.state() != state::LISTENING {
+        socket.want_room();
+        return events(socket) & wanted;
+    }
+    shown
+}

@@ -1,0 +1,147 @@
+//! Receiving: from the ring straight into the caller's buffers.
+
+use crate::private::flag;
+use crate::socket::Socket;
+use crate::sys::Sys;
+use crate::{block, doors};
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec};
+use towpath_ring::ByteRing;
+use towpath_ring::lines::state;
+
+/// Two full segments: less free room than this and the peer may have stopped sending.
+const TWO_SEGMENTS: u32 = 2 * 1460;
+
+/// Bytes that the vectors have room for, EINVAL if that is more than a call can return.
+pub fn total(iov: &[iovec]) -> Sys<usize> {
+    iov.iter()
+        .try_fold(0usize, |sum, v| sum.checked_add(v.iov_len).filter(|sum| *sum <= isize::MAX as usize))
+        .ok_or(libc::EINVAL)
+}
+
+/// `recv` and its relatives. `flags` are MSG_*.
+///
+/// # Safety
+/// The vectors must be writable memory.
+pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
+    let total = total(iov)?;
+    if flags & libc::MSG_OOB != 0 {
+        return Err(libc::EINVAL);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN);
+    }
+    if socket.state() == state::LISTENING {
+        return Err(libc::ENOTCONN);
+    }
+    let keep = flags & libc::MSG_PEEK != 0;
+    let all = flags & libc::MSG_WAITALL != 0 && !keep;
+    let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
+    let mut deadline = None;
+    let mut done = 0;
+    loop {
+        // SAFETY: the caller vouches for the vectors.
+        done += unsafe { take(socket, iov, done, total - done, flags)? };
+        if done == total || (done > 0 && !all) {
+            return Ok(done);
+        }
+        // The end is looked at before the data: what came before it is then seen too.
+        let closed = socket.receive_closed();
+        if !socket.is_gone() && socket.readable() > 0 {
+            continue;
+        }
+        if done > 0 && (closed || nonblock || socket.error() != 0) {
+            return Ok(done);
+        }
+        match socket.take_error() {
+            0 if closed => return Ok(0),
+            0 => {}
+            errno => return Err(errno),
+        }
+        if nonblock {
+            return Err(libc::EAGAIN);
+        }
+        let deadline = *deadline
+            .get_or_insert_with(|| block::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed)));
+        let waited = block::until(socket, deadline, || socket.receive_closed() || socket.readable() > 0);
+        if let Err(errno) = waited {
+            return if done > 0 { Ok(done) } else { Err(errno) };
+        }
+    }
+}
+
+/// Takes (or with MSG_PEEK copies) what is there, at most `want` bytes, to after the first `skip` bytes of the vectors.
+unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Sys<usize> {
+    let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
+    if socket.is_gone() {
+        return Ok(0);
+    }
+    let count = want.min(socket.readable() as usize);
+    if count == 0 {
+        return Ok(0);
+    }
+    let head = socket.app().rx_head.load(Ordering::Relaxed);
+    if flags & libc::MSG_TRUNC == 0 {
+        // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
+        unsafe { copy(Direction::Out, socket.session.region.rx(socket.slot), head, iov, skip, count) };
+    }
+    if flags & libc::MSG_PEEK == 0 {
+        consumed(socket, count as u32);
+    }
+    Ok(count)
+}
+
+/// Moves the receive head and tells the stack if that matters for the window it offers. Under `receiving`.
+pub fn consumed(socket: &Socket, count: u32) {
+    let capacity = socket.session.geometry.rx_bytes;
+    let free_before = capacity - socket.readable().min(capacity);
+    let head = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(count);
+    socket.app().rx_head.store(head, Ordering::Release);
+    let grown = head.wrapping_sub(socket.private().told_head.load(Ordering::Relaxed));
+    if grown >= (capacity / 4).max(TWO_SEGMENTS) || free_before < TWO_SEGMENTS {
+        socket.private().told_head.store(head, Ordering::Relaxed);
+        doors::ring(socket);
+    }
+}
+
+/// Which way `copy` goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the ring to the caller.
+    Out,
+    /// From the caller to the ring.
+    In,
+}
+
+/// Copies `count` bytes between the ring at `at` and the vectors after their first `skip` bytes.
+///
+/// # Safety
+/// The vectors must be memory that can be read (In) or written (Out), `skip + count` bytes at least.
+pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) {
+    let (mut skip, mut left, mut at) = (skip, count, at);
+    for vector in iov {
+        if skip >= vector.iov_len {
+            skip -= vector.iov_len;
+            continue;
+        }
+        let piece = left.min(vector.iov_len - skip);
+        if piece == 0 {
+            return;
+        }
+        // SAFETY: `skip` is inside the vector.
+        let mut user = unsafe { vector.iov_base.cast::<u8>().add(skip) };
+        for (span, len) in ring.spans(at, piece as u32) {
+            // SAFETY: the span lies in the ring, the vector has `piece` bytes from `skip`, and they do not overlap.
+            unsafe {
+                match way {
+                    Direction::Out => core::ptr::copy_nonoverlapping(span, user, len),
+                    Direction::In => core::ptr::copy_nonoverlapping(user, span, len),
+                }
+                user = user.add(len);
+            }
+        }
+        at = at.wrapping_add(piece as u32);
+        left -= piece;
+        skip = 0;
+    }
+}

@@ -1,0 +1,86 @@
+//! `select`, by way of `poll`.
+
+use crate::poll;
+use crate::sys::Sys;
+use crate::table::{self, Kind};
+use core::time::Duration;
+use libc::{c_int, fd_set, pollfd, sigset_t};
+use towpath_hook::Answer;
+
+/// Bits of `poll` that make a descriptor readable, writable, exceptional: Linux's `POLLIN_SET` and so on.
+const READ: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR;
+const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
+const EXCEPT: i16 = libc::POLLPRI;
+
+/// The bits of one set. Programs may pass sets longer than FD_SETSIZE, so only `count` bits count.
+#[derive(Clone, Copy)]
+struct Bits(*mut u64);
+
+impl Bits {
+    fn get(self, fd: c_int) -> bool {
+        // SAFETY: `select`'s caller gives sets of at least `count` bits, in whole words.
+        !self.0.is_null() && unsafe { self.0.add(fd as usize / 64).read_unaligned() } & 1 << (fd % 64) != 0
+    }
+
+    fn set(self, fd: c_int, on: bool) {
+        if !self.0.is_null() {
+            // SAFETY: as above.
+            unsafe {
+                let word = self.0.add(fd as usize / 64);
+                let bit = 1 << (fd % 64);
+                let old = word.read_unaligned();
+                word.write_unaligned(if on { old | bit } else { old & !bit });
+            }
+        }
+    }
+}
+
+/// `select` and `pselect`. `timeout` `None` = for ever.
+pub unsafe fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
+    let sets = sets.map(|set| Bits(set.cast()));
+    let named = |fd: &c_int| sets.iter().any(|set| set.get(*fd));
+    let count = count.min(1 << 20);
+    let ours = |fd: &c_int| named(fd) && matches!(table::get(*fd), Kind::Slot { .. } | Kind::Epoll(_));
+    if !(0..count).any(|fd| ours(&fd)) {
+        return None;
+    }
+    Some(run(count, sets, named, timeout, mask))
+}
+
+fn run(
+    count: c_int,
+    sets: [Bits; 3],
+    named: impl Fn(&c_int) -> bool,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Sys<c_int> {
+    let masks = [READ, WRITE, EXCEPT];
+    let asks = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
+    let mut fds: Vec<pollfd> = (0..count)
+        .filter(&named)
+        .map(|fd| {
+            let events = (0..3).filter(|i| sets[*i].get(fd)).fold(0, |events, i| events | asks[i]);
+            pollfd { fd, events, revents: 0 }
+        })
+        .collect();
+    poll::run(&mut fds, timeout, mask)?;
+    if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
+        return Err(libc::EBADF);
+    }
+    let mut found = 0;
+    for entry in &fds {
+        for (set, mask) in sets.iter().zip(masks) {
+            if set.get(entry.fd) {
+                let on = entry.revents & mask != 0;
+                set.set(entry.fd, on);
+                found += c_int::from(on);
+            }
+        }
+    }
+    Ok(found)
+}

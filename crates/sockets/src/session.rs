@@ -1,0 +1,273 @@
+//! The connection to the service: registration, the mapped region, and descriptors that the program cannot close.
+
+use crate::lock::Lock;
+use crate::private::{Header, Private};
+use crate::sys::{self, Sys};
+use crate::table::{self, Kind};
+use crate::{context, fork};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::time::Duration;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::unix::ffi::OsStrExt;
+use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::layout::{PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
+use towpath_ring::{Geometry, Region, Slot};
+
+/// How long to look for work before sleeping, unless `TOWPATH_SPIN_US` says otherwise: two wake-ups' worth (about 10 µs
+/// each), so that waiting never costs more than twice what the better choice would have.
+const SPIN_US: u64 = 20;
+/// Our own descriptors lie from here on, out of the way of programs that expect small numbers.
+const HIGH_NUMBERS: u64 = 900;
+/// A blocked call looks this often whether the service still lives.
+pub const LIFE_CHECK: Duration = Duration::from_secs(1);
+
+/// A registered process family.
+pub struct Session {
+    /// The region.
+    pub region: Region,
+    /// Its sizes, checked when it was mapped.
+    pub geometry: Geometry,
+    /// How long to spin, µs.
+    pub spin_us: u64,
+    control: AtomicI32,
+    token: u64,
+    /// The process that `control` belongs to.
+    joined_pid: AtomicI32,
+    /// Eventfds: one per data queue, then the command queue's.
+    doorbells: Vec<AtomicI32>,
+    /// One request that has an answer at a time; also held while re-joining.
+    talking: Lock,
+    dead: AtomicBool,
+    /// The stack has no event contexts left for us.
+    pub out_of_contexts: AtomicBool,
+}
+
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+static STARTING: Lock = Lock::new();
+static TRIED: AtomicBool = AtomicBool::new(false);
+
+/// The session, if there is one.
+#[inline]
+pub fn get() -> Option<&'static Session> {
+    // SAFETY: null or a leaked box that is never changed back.
+    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+}
+
+/// The session; the first call registers with the service. `None` for good if that fails.
+pub fn start() -> Option<&'static Session> {
+    if !TRIED.load(Ordering::Acquire) {
+        let _starting = STARTING.lock()?;
+        if !TRIED.load(Ordering::Acquire) {
+            if let Some(path) = std::env::var_os("TOWPATH_SOCKET") {
+                match Session::register(path.as_bytes()) {
+                    Ok(session) => SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release),
+                    Err(error) => complain(&format!("{}: {error}", path.to_string_lossy())),
+                }
+            } else {
+                complain("TOWPATH_SOCKET is not set");
+            }
+            TRIED.store(true, Ordering::Release);
+        }
+    }
+    get().filter(|session| !session.is_dead())
+}
+
+/// Is a program without its stack to fail instead of using kernel sockets?
+pub fn required() -> bool {
+    std::env::var_os("TOWPATH_REQUIRE").is_some_and(|value| value == "1")
+}
+
+fn complain(why: &str) {
+    if required() {
+        let line = format!("towpath: no service ({why}); TCP sockets fail because TOWPATH_REQUIRE=1\n");
+        let _ = rustix::io::write(borrow(&libc::STDERR_FILENO), line.as_bytes());
+    }
+}
+
+/// Moves a descriptor out of the program's way and reach.
+pub fn protect(fd: OwnedFd) -> Sys<i32> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let lowest = HIGH_NUMBERS.min(limit / 2) as i32;
+    let high = sys::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest)?;
+    table::set(high, Kind::Internal);
+    Ok(high)
+}
+
+/// Closes a descriptor that `protect` made.
+pub fn unprotect(fd: i32) {
+    table::set(fd, Kind::Kernel);
+    sys::close(fd);
+}
+
+/// Borrows a descriptor number of our own.
+pub fn borrow(fd: &i32) -> BorrowedFd<'_> {
+    // SAFETY: numbers in the session's and contexts' words stay open as long as those; the program cannot close them.
+    unsafe { BorrowedFd::borrow_raw(*fd) }
+}
+
+fn hello(path: &[u8], join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<OwnedFd>), std::io::Error> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    control::send_request(socket.as_fd(), &Request::Hello { version: towpath_ring::layout::VERSION, join }, &[])?;
+    match control::recv_reply(socket.as_fd())? {
+        (Reply::Welcome { geometry, token }, fds) => Ok((socket, geometry, token, fds)),
+        (Reply::Refused { errno }, _) => Err(std::io::Error::from_raw_os_error(errno)),
+        _ => Err(std::io::ErrorKind::InvalidData.into()),
+    }
+}
+
+impl Session {
+    fn register(path: &[u8]) -> Result<Self, std::io::Error> {
+        let (socket, geometry, token, fds) = hello(path, 0)?;
+        let mut fds = fds.into_iter();
+        let memfd = fds.next().ok_or(std::io::ErrorKind::InvalidData)?;
+        let region = Region::map(memfd.as_fd(), geometry).map_err(std::io::Error::other)?;
+        let doorbells: Vec<AtomicI32> = fds
+            .map(|fd| protect(fd).map(AtomicI32::new))
+            .collect::<Sys<_>>()
+            .map_err(std::io::Error::from_raw_os_error)?;
+        if doorbells.len() != geometry.cores as usize + 1 {
+            return Err(std::io::ErrorKind::InvalidData.into());
+        }
+        let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        let spin_us = std::env::var("TOWPATH_SPIN_US").ok().and_then(|s| s.parse().ok()).unwrap_or(SPIN_US);
+        Ok(Self {
+            region,
+            geometry,
+            spin_us: if alone { 0 } else { spin_us },
+            control: AtomicI32::new(protect(socket).map_err(std::io::Error::from_raw_os_error)?),
+            token,
+            joined_pid: AtomicI32::new(fork::pid()),
+            doorbells,
+            talking: Lock::new(),
+            dead: AtomicBool::new(false),
+            out_of_contexts: AtomicBool::new(false),
+        })
+    }
+
+    /// In a forked child, registers it as one more process of its parent's region. Until then the child holds the
+    /// parent's registration open, so that the region outlives a parent that exits at once.
+    fn join(&self) {
+        if self.joined_pid.load(Ordering::Relaxed) == fork::pid() {
+            return;
+        }
+        let Some(_talking) = self.talking.lock() else { return };
+        if self.joined_pid.load(Ordering::Relaxed) == fork::pid() {
+            return;
+        }
+        let path = std::env::var_os("TOWPATH_SOCKET").unwrap_or_default();
+        let joined = hello(path.as_bytes(), self.token).ok().filter(|(_, geometry, ..)| *geometry == self.geometry);
+        match joined.and_then(|(socket, ..)| protect(socket).ok()) {
+            Some(control) => unprotect(self.control.swap(control, Ordering::AcqRel)),
+            None => self.dead.store(true, Ordering::Release),
+        }
+        self.joined_pid.store(fork::pid(), Ordering::Release);
+    }
+
+    /// Called in a forked child, where no other thread exists.
+    pub fn forked(&self) {
+        self.talking.reset();
+        self.out_of_contexts.store(false, Ordering::Relaxed);
+        context::forked();
+    }
+
+    /// Sends a request that has no answer.
+    pub fn send(&self, request: &Request, fds: &[i32]) -> Sys<()> {
+        self.join();
+        let control = self.control.load(Ordering::Acquire);
+        let sent = match fds {
+            [fd] => control::send_request(borrow(&control), request, &[borrow(fd)]),
+            _ => control::send_request(borrow(&control), request, &[]),
+        };
+        sent.map_err(|_| {
+            self.check_alive();
+            libc::ENETDOWN
+        })
+    }
+
+    /// Asks for an event context.
+    pub fn request_context(&self) -> Option<(u32, OwnedFd)> {
+        if self.out_of_contexts.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.join();
+        let _talking = self.talking.lock()?;
+        let control = self.control.load(Ordering::Acquire);
+        control::send_request(borrow(&control), &Request::Context, &[]).ok()?;
+        match control::recv_reply(borrow(&control)).ok()? {
+            (Reply::Context { context }, mut fds) if context < self.geometry.contexts => {
+                fds.pop().map(|fd| (context, fd))
+            }
+            _ => {
+                self.out_of_contexts.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Has the service gone?
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the service is still there.
+    pub fn check_alive(&self) -> bool {
+        let fd = self.control.load(Ordering::Acquire);
+        let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        let gone = sys::ppoll(&mut poll, Some(Duration::ZERO), core::ptr::null()) == Ok(1);
+        if gone {
+            self.dead.store(true, Ordering::Release);
+        }
+        !self.is_dead()
+    }
+
+    /// Rings the bell of a data queue (`0..cores`) or the command queue (`cores`).
+    pub fn ring_bell(&self, queue: usize) {
+        if let Some(bell) = self.doorbells.get(queue) {
+            towpath_ring::wake::ring(borrow(&bell.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// The part of the private area that belongs to no slot.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        let (base, _) = self.region.private();
+        // SAFETY: the private area begins page-aligned with this many bytes (asserted), starts as zeros, which is a valid
+        // value, and only holds atomics.
+        unsafe {
+            const { assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES) };
+            &*base.cast::<Header>()
+        }
+    }
+
+    /// A slot's private part.
+    #[inline]
+    pub fn private(&self, slot: Slot) -> &Private {
+        let (base, _) = self.region.private();
+        // SAFETY: the area has `PRIVATE_SLOT_BYTES` for each slot of the region after the header; else as above.
+        unsafe { &*base.add(PRIVATE_HEADER_BYTES + slot.index() * PRIVATE_SLOT_BYTES).cast::<Private>() }
+    }
+
+    /// Claims a slot of the application's range that nobody uses.
+    pub fn claim_slot(&self) -> Option<Slot> {
+        use crate::private::used::{CLAIMED, LIVE, NO};
+        let slots = self.geometry.app_slots;
+        let begin = self.header().next_slot.fetch_add(1, Ordering::Relaxed);
+        for i in 0..slots {
+            let slot = self.region.slot(begin.wrapping_add(i) % slots)?;
+            let word: &AtomicU32 = &self.private(slot).used;
+            let seen = word.load(Ordering::Relaxed);
+            let free = self.region.stack(slot).state.load(Ordering::Acquire) == towpath_ring::lines::state::FREE;
+            if !free || (seen != NO && seen != LIVE) {
+                continue;
+            }
+            if word.compare_exchange(seen, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.header().next_slot.store(slot.raw() + 1, Ordering::Relaxed);
+                return Some(slot);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,234 @@
+//! A socket that lives in a slot: its lines, and what they say.
+
+use crate::doors;
+use crate::private::{Private, flag, used};
+use crate::session::{self, Session};
+use crate::table::{self, Kind};
+use core::sync::atomic::Ordering;
+use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_ring::{AppLine, InfoLine, Slot, StackLine};
+
+/// A handle to it. Copies words, owns nothing.
+#[derive(Clone, Copy)]
+pub struct Socket {
+    /// The session that it belongs to.
+    pub session: &'static Session,
+    /// Its slot.
+    pub slot: Slot,
+    /// Its generation.
+    pub generation: u32,
+}
+
+impl Socket {
+    /// The socket behind a descriptor, if it lives in a slot.
+    #[inline]
+    pub fn of(fd: i32) -> Option<Self> {
+        match table::get(fd) {
+            Kind::Slot { slot, generation } => Self::at(slot, generation),
+            _ => None,
+        }
+    }
+
+    /// The socket in a slot.
+    #[inline]
+    pub fn at(slot: u32, generation: u32) -> Option<Self> {
+        let session = session::get()?;
+        Some(Self { session, slot: session.region.slot(slot)?, generation })
+    }
+
+    /// The application's line.
+    #[inline]
+    pub fn app(&self) -> &'static AppLine {
+        self.session.region.app(self.slot)
+    }
+
+    /// The stack's line.
+    #[inline]
+    pub fn stack(&self) -> &'static StackLine {
+        self.session.region.stack(self.slot)
+    }
+
+    /// The information line.
+    pub fn info(&self) -> &'static InfoLine {
+        self.session.region.info(self.slot)
+    }
+
+    /// The library's own words.
+    #[inline]
+    pub fn private(&self) -> &'static Private {
+        self.session.private(self.slot)
+    }
+
+    /// What `table` has for a descriptor of this socket.
+    pub fn kind(&self) -> Kind {
+        Kind::Slot { slot: self.slot.raw(), generation: self.generation }
+    }
+
+    /// Makes the words of a fresh slot ready for a connection or listener: all but the generation, and the dirty-set
+    /// words and the sleepers, which go on.
+    pub fn reset(session: &Session, slot: Slot, app_flags: u32) {
+        let app = session.region.app(slot);
+        app.tx_tail.store(0, Ordering::Relaxed);
+        app.rx_head.store(0, Ordering::Relaxed);
+        app.flags.store(app_flags, Ordering::Relaxed);
+        app.ctx_mask.store(0, Ordering::Relaxed);
+        app.want.store(0, Ordering::Relaxed);
+        let private = session.private(slot);
+        private.flags.store(0, Ordering::Relaxed);
+        private.told_head.store(0, Ordering::Relaxed);
+        private.low_water.store(0, Ordering::Relaxed);
+        private.receive_timeout_us.store(0, Ordering::Relaxed);
+        private.send_timeout_us.store(0, Ordering::Relaxed);
+        private.linger_s.store(-1, Ordering::Relaxed);
+        for word in [
+            &private.receive_buffer,
+            &private.send_buffer,
+            &private.keep_idle_s,
+            &private.keep_interval_s,
+            &private.keep_count,
+            &private.user_timeout_ms,
+            &private.tos,
+            &private.defer_accept_s,
+            &private.priority,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes possession: the stack looks at the application's line from now on.
+    pub fn adopt(&self) {
+        self.app().generation.store(self.generation, Ordering::Release);
+        self.private().used.store(used::LIVE, Ordering::Release);
+    }
+
+    /// Has the slot been taken away (by the stack, or because the service died)?
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.session.is_dead() || self.stack().generation.load(Ordering::Acquire) != self.generation
+    }
+
+    /// `state::*`; CLOSED if the slot is gone.
+    #[inline]
+    pub fn state(&self) -> u32 {
+        let state = self.stack().state.load(Ordering::Acquire);
+        if self.is_gone() || state == state::FREE { state::CLOSED } else { state }
+    }
+
+    /// `status` bits. To be loaded before the positions they speak about.
+    #[inline]
+    pub fn status(&self) -> u32 {
+        self.stack().status.load(Ordering::Acquire)
+    }
+
+    /// `flag::*` of the private part.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.private().flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Sets or clears `flag::*` bits.
+    pub fn mark(&self, flag: u32, on: bool) {
+        let flags = &self.private().flags;
+        if on {
+            flags.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            flags.fetch_and(!flag, Ordering::AcqRel)
+        };
+    }
+
+    /// Sets or clears `app_flags` bits and tells the stack.
+    pub fn mark_app(&self, flag: u32, on: bool) {
+        let flags = &self.app().flags;
+        if on {
+            flags.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            flags.fetch_and(!flag, Ordering::AcqRel)
+        };
+        doors::ring(self);
+    }
+
+    /// Does the application's line have this flag?
+    #[inline]
+    pub fn has_app(&self, flag: u32) -> bool {
+        self.app().flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Unread bytes. A receive tail that cannot be is taken as nothing.
+    #[inline]
+    pub fn readable(&self) -> u32 {
+        let tail = self.stack().rx_tail.load(Ordering::Acquire);
+        let unread = tail.wrapping_sub(self.app().rx_head.load(Ordering::Relaxed));
+        if unread > self.session.geometry.rx_bytes { 0 } else { unread }
+    }
+
+    /// Free bytes of the send ring. A send head that cannot be is taken as no room.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        let head = self.stack().tx_head.load(Ordering::Acquire);
+        let queued = self.app().tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
+        self.session.geometry.tx_bytes.saturating_sub(queued)
+    }
+
+    /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
+    #[inline]
+    pub fn writable(&self) -> bool {
+        self.room() >= self.session.geometry.tx_bytes / 3
+    }
+
+    /// Asks for an event when there is room again. The caller looks at the room once more afterwards.
+    pub fn want_room(&self) {
+        self.app().want.fetch_or(want::WRITABLE, Ordering::SeqCst);
+        // The stack frees room, fences, looks at `want`; we store `want`, fence, look at the room.
+        core::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// After an event: room is not asked for any more, unless there still is none.
+    #[inline]
+    pub fn event_seen(&self) {
+        if self.app().want.load(Ordering::Relaxed) & want::WRITABLE != 0 && self.writable() {
+            self.app().want.fetch_and(!want::WRITABLE, Ordering::SeqCst);
+            core::sync::atomic::fence(Ordering::SeqCst);
+            if !self.writable() {
+                self.want_room();
+            }
+        }
+    }
+
+    /// The pending error, left in place. 0 = none.
+    pub fn error(&self) -> i32 {
+        if self.has(flag::ERROR_TAKEN) {
+            return 0;
+        }
+        if self.is_gone() {
+            return libc::ECONNRESET;
+        }
+        match self.stack().error.load(Ordering::Acquire) {
+            0 if self.status() & status::RESET != 0 => libc::ECONNRESET,
+            errno => errno.min(4095) as i32,
+        }
+    }
+
+    /// The pending error, reported only once.
+    pub fn take_error(&self) -> i32 {
+        let error = self.error();
+        if error != 0 && self.private().flags.fetch_or(flag::ERROR_TAKEN, Ordering::AcqRel) & flag::ERROR_TAKEN != 0 {
+            return 0;
+        }
+        error
+    }
+
+    /// Can nothing be sent any more?
+    pub fn send_closed(&self) -> bool {
+        self.has_app(app_flags::SHUT_WR)
+            || self.status() & (status::TX_CLOSED | status::RESET) != 0
+            || self.state() == state::CLOSED
+    }
+
+    /// Will nothing come any more after what is in the ring?
+    #[inline]
+    pub fn receive_closed(&self) -> bool {
+        self.status() & (status::RX_EOF | status::RESET) != 0
+            || self.has_app(app_flags::SHUT_RD)
+            || self.state() == state::CLOSED
+    }
+}

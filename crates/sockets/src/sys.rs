@@ -1,0 +1,107 @@
+//! The few calls that the library makes for itself, as `Result`s. They go to the real functions, never to the caught
+//! ones.
+
+use libc::{c_int, c_long, c_void, iovec, pollfd, sigset_t, socklen_t, timespec};
+use towpath_hook::{outcome, real};
+
+/// A result whose error is an errno.
+pub type Sys<T> = Result<T, i32>;
+
+pub fn close(fd: c_int) {
+    // SAFETY: closing a descriptor number touches no memory.
+    let _ = unsafe { real::close(fd) };
+}
+
+pub fn fcntl(fd: c_int, cmd: c_int, arg: c_int) -> Sys<c_int> {
+    // SAFETY: only used with commands whose argument is an integer.
+    outcome(unsafe { real::fcntl(fd, cmd, arg.into()) })
+}
+
+pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Sys<c_int> {
+    // SAFETY: integers only.
+    outcome(unsafe { real::dup3(from, to, flags) })
+}
+
+/// A close-on-exec AF_UNIX stream pair.
+pub fn socketpair() -> Sys<[c_int; 2]> {
+    let mut pair = [-1; 2];
+    // SAFETY: `pair` has room for two descriptors. (`socketpair` is not a caught call.)
+    outcome(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) })?;
+    Ok(pair)
+}
+
+/// Reads an option of a kernel socket.
+pub fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, zero: T) -> Sys<T> {
+    let mut value = zero;
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` has `len` bytes; it is only used with plain C structs and integers.
+    outcome(unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) })?;
+    Ok(value)
+}
+
+/// Sets an integer option of a kernel socket.
+pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: c_int) -> Sys<()> {
+    let len = size_of::<c_int>() as socklen_t;
+    // SAFETY: `value` has `len` bytes.
+    outcome(unsafe { real::setsockopt(fd, level, name, (&raw const value).cast::<c_void>(), len) }).map(|_| ())
+}
+
+/// `ppoll` without or with a signal mask (null = none) and a timeout (`None` = for ever).
+pub fn ppoll(fds: &mut [pollfd], timeout: Option<core::time::Duration>, mask: *const sigset_t) -> Sys<usize> {
+    let time = timeout.map(timespec_of);
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the slice and the optional time are valid; `mask` is the caller's or null.
+    outcome(unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as _, time, mask) }).map(|n| n as usize)
+}
+
+pub fn timespec_of(time: core::time::Duration) -> timespec {
+    timespec { tv_sec: time.as_secs().min(i32::MAX as u64) as libc::time_t, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// `preadv` (`offset` < 0: at the file's own position, `readv`).
+///
+/// # Safety
+/// The vectors must be writable memory.
+pub unsafe fn preadv(fd: c_int, iov: &[iovec], offset: i64) -> Sys<usize> {
+    let count = iov.len() as c_int;
+    // SAFETY: the caller vouches for the vectors.
+    outcome(unsafe {
+        if offset < 0 { real::readv(fd, iov.as_ptr(), count) } else { libc::preadv(fd, iov.as_ptr(), count, offset) }
+    })
+    .map(|n| n as usize)
+}
+
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments. The system call, because a cached answer would be wrong in a `vfork` child.
+    unsafe { libc::syscall(libc::SYS_getpid) as i32 }
+}
+
+pub fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Does a thread of this number exist?
+pub fn alive(tid: i32) -> bool {
+    // SAFETY: signal 0 only looks.
+    unsafe { libc::syscall(libc::SYS_kill, tid as c_long, 0) == 0 || *libc::__errno_location() != libc::ESRCH }
+}
+
+/// Sends SIGPIPE to the calling thread, as the kernel does for a write to a closed connection.
+pub fn raise_sigpipe() {
+    // SAFETY: integers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, getpid(), gettid(), libc::SIGPIPE) };
+}
+
+/// Do all installed signal handlers ask for interrupted calls to be restarted? Which signal came cannot be known, but
+/// programs hardly ever mix.
+pub fn signals_restart() -> bool {
+    (1..=64).all(|signal| {
+        // SAFETY: an all-zero sigaction is a valid value.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: asks only; `action` has room for the answer.
+        let asked = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut action) };
+        let handled = asked == 0 && action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        !handled || action.sa_flags & libc::SA_RESTART != 0
+    })
+}

@@ -1,0 +1,129 @@
+//! What each descriptor number is. One word per number, no heap, no lock: most calls of most programs are on
+//! descriptors that are none of our business, and find that out with one load.
+
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Descriptor numbers from here on are always the kernel's (Linux's default ceiling, `fs.nr_open`).
+const NUMBERS: usize = 1 << 20;
+
+static TABLE: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
+/// No number above this has ever been anything else than the kernel's.
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// None of our business.
+    Kernel,
+    /// A TCP/IPv4 kernel socket that has neither listened nor connected yet.
+    Undecided(Undecided),
+    /// A socket in a slot.
+    Slot {
+        /// Its number.
+        slot: u32,
+        /// The connection's or listener's generation.
+        generation: u32,
+    },
+    /// An epoll descriptor; the number of its instance.
+    Epoll(u32),
+    /// A descriptor of the library's own that the program must not touch.
+    Internal,
+}
+
+/// What is known about an undecided socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Undecided {
+    /// `bind` has succeeded.
+    pub bound: bool,
+    /// `setsockopt` has been used, so there is something to carry over.
+    pub options: bool,
+    /// `SO_REUSEADDR` was asked for, but is off on the kernel socket because that reserves the port.
+    pub reuse_hidden: bool,
+}
+
+const KIND: u64 = 7;
+
+fn encode(kind: Kind) -> u64 {
+    match kind {
+        Kind::Kernel => 0,
+        Kind::Undecided(u) => 1 | u64::from(u.bound) << 3 | u64::from(u.options) << 4 | u64::from(u.reuse_hidden) << 5,
+        Kind::Slot { slot, generation } => 2 | u64::from(slot & 0x1f_ffff) << 3 | u64::from(generation) << 32,
+        Kind::Epoll(id) => 3 | u64::from(id) << 3,
+        Kind::Internal => 4,
+    }
+}
+
+fn decode(word: u64) -> Kind {
+    match word & KIND {
+        1 => Kind::Undecided(Undecided { bound: word & 8 != 0, options: word & 16 != 0, reuse_hidden: word & 32 != 0 }),
+        2 => Kind::Slot { slot: (word as u32 >> 3) & 0x1f_ffff, generation: (word >> 32) as u32 },
+        3 => Kind::Epoll((word >> 3) as u32),
+        4 => Kind::Internal,
+        _ => Kind::Kernel,
+    }
+}
+
+/// What `fd` is.
+#[inline]
+pub fn get(fd: i32) -> Kind {
+    match TABLE.get(fd as u32 as usize) {
+        Some(word) => {
+            let word = word.load(Ordering::Acquire);
+            if word == 0 { Kind::Kernel } else { decode(word) }
+        }
+        None => Kind::Kernel,
+    }
+}
+
+/// Says what `fd` is from now on.
+pub fn set(fd: i32, kind: Kind) {
+    let Some(word) = TABLE.get(fd as u32 as usize) else { return };
+    word.store(encode(kind), Ordering::Release);
+    if kind != Kind::Kernel {
+        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
+/// Changes what is known about an undecided socket.
+pub fn update_undecided(fd: i32, change: impl FnOnce(&mut Undecided)) {
+    if let Kind::Undecided(mut undecided) = get(fd) {
+        change(&mut undecided);
+        set(fd, Kind::Undecided(undecided));
+    }
+}
+
+/// All descriptors in `first..=last` that are not simply the kernel's.
+pub fn within(first: u32, last: u32) -> impl Iterator<Item = (i32, Kind)> {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    let first = first.min(i32::MAX as u32) as i32;
+    let last = last.min(i32::MAX as u32) as i32;
+    (first..=last.min(highest)).map(|fd| (fd, get(fd))).filter(|(_, kind)| *kind != Kind::Kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_encoding() {
+        for kind in [
+            Kind::Kernel,
+            Kind::Undecided(Undecided { bound: true, options: false, reuse_hidden: true }),
+            Kind::Slot { slot: 65_535, generation: u32::MAX },
+            Kind::Slot { slot: 0, generation: 0 },
+            Kind::Epoll(77),
+            Kind::Internal,
+        ] {
+            assert_eq!(decode(encode(kind)), kind);
+        }
+    }
+
+    #[test]
+    fn impossible_descriptors_are_the_kernels() {
+        assert_eq!(get(-1), Kind::Kernel);
+        assert_eq!(get(i32::MIN), Kind::Kernel);
+        assert_eq!(get(i32::MAX), Kind::Kernel);
+        set(-1, Kind::Internal);
+        assert_eq!(get(-1), Kind::Kernel);
+    }
+}
