@@ -10,7 +10,7 @@ use crate::thread::{now, pin, wait, watch};
 use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use towpath_ports::RxFrame;
 use towpath_ring::Slot;
 use towpath_ring::dirty::acknowledge;
@@ -51,6 +51,8 @@ pub struct Core {
     pub bell: Arc<Bell>,
     /// Set to end the thread.
     pub stop: Arc<AtomicBool>,
+    /// Turns that ended by a panic.
+    pub panics: Arc<AtomicU64>,
     /// Watches the bell, the ports and the clients' doorbells.
     pub epoll: OwnedFd,
     /// Where its counters are published.
@@ -95,6 +97,7 @@ impl Core {
         while !self.stop.load(Ordering::Relaxed) {
             let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.turn(last)));
             let work = turn.unwrap_or_else(|_| {
+                self.panics.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(core = self.number, "a core panicked; it goes on");
                 1
             });

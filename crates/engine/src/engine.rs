@@ -13,7 +13,7 @@ use crate::status::{Connection, Status};
 use crate::thread::epoll_with;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use towpath_ports::Port;
@@ -30,6 +30,7 @@ pub struct Engine {
     bells: Vec<Arc<Bell>>,
     slow_bell: Arc<Bell>,
     stop: Arc<AtomicBool>,
+    panics: Arc<AtomicU64>,
     metrics: Vec<Arc<CoreMetrics>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -50,6 +51,7 @@ impl Engine {
         }
         config.slow.max_flows = config.max_flows;
         let stop = Arc::new(AtomicBool::new(false));
+        let panics = Arc::new(AtomicU64::new(0));
         let slow_bell = Bell::new()?;
         let table = Arc::new(FlowTable::new(config.max_flows));
         let (requests, from_service) = mpsc::channel();
@@ -71,6 +73,7 @@ impl Engine {
                 outbox,
                 epoll: epoll_with(&bell)?,
                 stop: Arc::clone(&stop),
+                panics: Arc::clone(&panics),
                 metrics: Arc::clone(&published),
                 spin_us: config.spin_us,
                 cpu: config.cpus.get(number).copied(),
@@ -89,12 +92,13 @@ impl Engine {
             epoll: epoll_with(&slow_bell)?,
             bell: Arc::clone(&slow_bell),
             stop: Arc::clone(&stop),
+            panics: Arc::clone(&panics),
             active: Vec::new(),
             refresh_at: Micros(0),
             last_id: 0,
             cores: config.cores,
         };
-        let mut engine = Engine { requests, bells, slow_bell, stop, metrics, threads: Vec::new() };
+        let mut engine = Engine { requests, bells, slow_bell, stop, panics, metrics, threads: Vec::new() };
         engine.spawn("slow".into(), move || slow.run())?;
         for core in cores {
             engine.spawn(format!("core-{}", core.number), move || core.run())?;
@@ -155,7 +159,12 @@ impl Engine {
     /// Counters.
     pub fn status(&self) -> Status {
         let (slow, clients) = self.answer(Request::Status).unwrap_or_default();
-        Status { cores: self.metrics.iter().map(|m| m.read()).collect(), slow, clients }
+        Status {
+            cores: self.metrics.iter().map(|m| m.read()).collect(),
+            slow,
+            panics: self.panics.load(Ordering::Relaxed),
+            clients,
+        }
     }
     /// Ends the threads. Connections are forgotten without a word to their peers.
     pub fn stop(mut self) {

@@ -11,7 +11,7 @@ use crate::thread::{now, wait};
 use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use towpath_ring::Slot;
 use towpath_ring::lines::app_flags;
@@ -53,6 +53,8 @@ pub struct SlowThread {
     pub bell: Arc<Bell>,
     /// Set to end the thread.
     pub stop: Arc<AtomicBool>,
+    /// Turns that ended by a panic.
+    pub panics: Arc<AtomicU64>,
     /// Watches the bell and the command doorbells.
     pub epoll: OwnedFd,
     /// Flows whose figures are copied now and then.
@@ -61,7 +63,7 @@ pub struct SlowThread {
     pub refresh_at: Micros,
     /// Last client number given out.
     pub last_id: u32,
-    /// Ports were counted by the cores; the service's view of them is made elsewhere.
+    /// How many cores there are; also this thread's number as one that raises events.
     pub cores: usize,
 }
 
@@ -73,7 +75,10 @@ impl SlowThread {
             match turn {
                 Ok(0) => self.sleep(),
                 Ok(_) => {}
-                Err(_) => tracing::error!("the slow thread panicked; it goes on"),
+                Err(_) => {
+                    self.panics.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!("the slow thread panicked; it goes on");
+                }
             }
         }
     }

@@ -77,6 +77,8 @@ pub struct Status {
     pub cores: Vec<CoreStatus>,
     /// The slow path's counters.
     pub slow: Counters,
+    /// Turns of a thread that ended by a panic: errors of this program, never of a client or a peer.
+    pub panics: u64,
     /// The clients.
     pub clients: Vec<ClientStatus>,
 }

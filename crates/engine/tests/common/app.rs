@@ -3,6 +3,7 @@
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -63,6 +64,13 @@ impl App {
         if set.must_ring() {
             ring(self.doorbells[queue].as_fd());
         }
+    }
+    /// Queues a slot again and again, acknowledged or not.
+    pub fn push_anything(&self, slot: Slot, queue: usize) {
+        let cores = self.region.geometry().cores as usize;
+        let set = if queue >= cores { self.region.commands() } else { self.region.doors(queue) };
+        let mut writer = self.writer.lock().unwrap();
+        set.push(&mut writer.tails[queue.min(cores)], slot, &AtomicU32::new(0), &AtomicU32::new(0));
     }
     fn take_slot(&self) -> Slot {
         let mut writer = self.writer.lock().unwrap();
@@ -186,7 +194,7 @@ impl Sock {
                 return;
             }
             self.line().sleepers.fetch_add(1, SeqCst);
-            about_to_sleep::<std::sync::atomic::AtomicU32>();
+            about_to_sleep::<AtomicU32>();
             if !done() {
                 let _ = futex_wait(&self.stack().event_seq, seq, Some(PATIENCE));
             }
