@@ -158,7 +158,7 @@ fn reader_comes_to_its_end<const WITHOUT: u8>() {
     let [a, _] = slots();
     let mut model = loom::model::Builder::new();
     // Without this bound it takes two minutes (and holds, too).
-    model.preemption_bound = Some(4);
+    model.preemption_bound = Some(3);
     model.check(move || {
         let shared = Shared::<WITHOUT>::new();
         let bell = Arc::new(Mutex::new(false));
