@@ -178,15 +178,19 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         } else {
             (bits::PROBE, self.t.snd_wnd.clamp(1, u32::from(self.t.mss)))
         };
-        let sent = match plan::first(&self.t, limit) {
-            Some(plan) => self.data(&plan),
-            None => {
-                self.t.flags &= !bit;
-                return None;
-            }
+        // A probe that comes when the window is open again and in use has nothing to do.
+        let late = bit == bits::PROBE && self.t.snd_wnd != 0 && !self.t.idle();
+        let Some(plan) = plan::first(&self.t, limit).filter(|_| !late) else {
+            self.t.flags &= !bit;
+            return None;
         };
+        let sent = self.data(&plan);
         if sent != Sent::NoRoom {
             self.t.flags &= !bit;
+        }
+        if sent == Sent::Yes && bit == bits::PROBE && plan.len <= self.t.snd_wnd {
+            // Inside the window: sent like any other. Beyond it, SND.NXT stays, as the peer may not have taken the byte.
+            self.t.snd_nxt = self.t.snd_nxt.max(end(&plan));
         }
         Some(Some(sent))
     }

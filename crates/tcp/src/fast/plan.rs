@@ -58,15 +58,11 @@ fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32)
     t.idle() && (len == by_network || len >= lines.measures.max_wnd.get() / 2)
 }
 
-/// Does something wait to be sent that no acknowledgement on its way will release: behind a closed or silly window?
+/// Does something wait to be sent that no acknowledgement on its way will release: behind a closed or silly window, or `TCP_CORK`?
+/// The slow path then sees to it that it does not wait for ever.
 pub(super) fn stuck(t: &Tcb) -> bool {
     let unsent = t.snd_queued.distance(t.snd_nxt);
-    if unsent < 0 || !t.idle() {
-        return false;
-    }
-    let fin = t.has(FIN_WANTED);
-    let corked = t.has(bits::CORK) && !fin && (unsent as u32) < u32::from(t.mss);
-    (unsent > 0 && !corked) || (unsent == 0 && fin)
+    t.idle() && (unsent > 0 || (unsent == 0 && t.has(FIN_WANTED)))
 }
 
 /// The segment to be sent again from SND.UNA, whatever the windows say: a lost one, or a window probe of `probe` bytes.

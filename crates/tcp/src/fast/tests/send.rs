@@ -161,11 +161,16 @@ fn cork() {
     let mut h = Harness::new();
     h.app.cork = true;
     assert_eq!(h.write(100), []);
-    assert_eq!(h.slow_names(), [""; 0], "held back on purpose: nothing to time");
+    assert_eq!(h.slow_names(), ["Active"], "the slow path's patience limits how long");
     assert_eq!(h.write(950)[0].data.len(), 1000);
     h.app.cork = false;
     h.update().unwrap();
     assert_eq!(h.flush()[0].data.len(), 50);
+    h.app.cork = true;
+    h.rx(seg(0, 1050, &[]));
+    assert_eq!(h.write(30), []);
+    h.message(ToFast::ProbeWindow(FLOW));
+    assert_eq!(h.flush()[0].data.len(), 30);
 }
 
 #[test]
@@ -177,7 +182,10 @@ fn silly_window_is_used_when_it_is_half_of_the_peers_buffer() {
     // Smaller than that waits; the slow path's probe uses it.
     h.rx(seg(0, 1200, &[]).wnd(300));
     h.message(ToFast::ProbeWindow(FLOW));
-    assert_eq!(h.flush()[0].data.len(), 300);
+    let sent = h.flush();
+    assert_eq!((sent.len(), sent[0].data.len()), (1, 300), "once");
+    h.message(ToFast::ProbeWindow(FLOW));
+    assert_eq!(h.flush(), [], "a probe that comes too late");
 }
 
 #[test]
