@@ -1,0 +1,256 @@
+//! Clients register, attach sockets, ask for contexts, leave; and hostile ones lose their connection only.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::{Client, GEOMETRY, Service, Told, a_moment, is_lost, until};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::net::{Ipv4Addr, TcpListener};
+use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, send_request};
+use towpath_ring::layout::VERSION;
+use towpath_ring::{Region, wake};
+
+#[test]
+fn welcome_carries_the_region_and_the_doorbells() {
+    let service = Service::start("welcome");
+    let client = service.client();
+    assert_eq!(client.geometry, GEOMETRY);
+    // The memfd, two cores, the command queue.
+    assert_eq!(client.descriptors.len(), 4);
+    let region = Region::map(client.descriptors[0].as_fd(), client.geometry).unwrap();
+    assert_eq!(region.token(), client.token);
+    let told = service.stack.told.lock().unwrap();
+    let (uid, own) = (rustix::process::geteuid().as_raw(), std::process::id() as i32);
+    assert!(matches!(told[..], [Told::Client { uid: u, pid, doorbells: 3, .. }] if u == uid && pid == own), "{told:?}");
+}
+
+#[test]
+fn other_versions_and_unknown_regions_are_refused() {
+    let service = Service::start("refused");
+    let socket = service.connect();
+    send_request(socket.as_fd(), &Request::Hello { version: VERSION + 1, join: 0 }, &[]).unwrap();
+    assert_eq!(Client::welcomed(socket).unwrap_err(), Errno::PROTO.raw_os_error());
+    assert_eq!(Client::hello(service.connect(), 12345).unwrap_err(), Errno::NOENT.raw_os_error());
+    let socket = service.connect();
+    send_request(socket.as_fd(), &Request::Context, &[]).unwrap();
+    assert_eq!(Client::welcomed(socket).unwrap_err(), Errno::PROTO.raw_os_error());
+    assert_eq!(service.stack.count(|_| true), 0);
+}
+
+#[test]
+fn a_forked_child_joins_its_parents_region() {
+    let service = Service::start("join");
+    let parent = service.client();
+    let child = Client::hello(service.connect(), parent.token).unwrap();
+    assert_eq!(child.token, parent.token);
+    let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+    assert_eq!(inode(&child.descriptors[0]), inode(&parent.descriptors[0]));
+    drop(parent);
+    a_moment();
+    assert_eq!(service.stack.removed(), 0, "the child is still there");
+    drop(child);
+    until("the client is removed", || service.stack.removed() == 1);
+}
+
+#[test]
+fn contexts_are_numbered_and_numbers_are_used_again() {
+    let service = Service::start("contexts");
+    let client = service.client();
+    let mut wakes = Vec::new();
+    for number in 0..GEOMETRY.contexts {
+        let (context, wake) = client.context().unwrap();
+        assert_eq!(context, number);
+        wakes.push(wake);
+    }
+    assert_eq!(client.context().unwrap_err(), Errno::NFILE.raw_os_error());
+    assert!(!client.lost(), "one context too many is no offence");
+    // The stack rings the eventfd that the client got.
+    {
+        let told = service.stack.told.lock().unwrap();
+        let rung = told.iter().find_map(|t| match t {
+            Told::Context { context: 2, wake, .. } => Some(wake),
+            _ => None,
+        });
+        wake::ring(rung.unwrap().as_fd());
+    }
+    assert!(wake::drain(wakes[2].as_fd()));
+    assert!(!wake::drain(wakes[1].as_fd()));
+    client.send(&Request::DropContext { context: 1 }, &[]).unwrap();
+    until("context 1 is dropped", || service.stack.count(|t| matches!(t, Told::DropContext { context: 1, .. })) == 1);
+    until("its number is free", || client.context().is_ok_and(|(number, _)| number == 1));
+    // A second process gets the contexts of one that has ended.
+    let child = Client::hello(service.connect(), client.token).unwrap();
+    drop(client);
+    until("all are dropped", || service.stack.count(|t| matches!(t, Told::DropContext { .. })) == 5);
+    until("its numbers are free", || child.context().is_ok_and(|(number, _)| number == 0));
+}
+
+#[test]
+fn a_socket_hangs_up_when_its_last_descriptor_is_closed() {
+    let service = Service::start("hangup");
+    let client = service.client();
+    let end = client.attach(40, 7);
+    let copy = end.try_clone().unwrap();
+    drop(end);
+    a_moment();
+    assert_eq!(service.stack.hangups(), []);
+    drop(copy);
+    until("it hangs up", || service.stack.hangups() == [(40, 7)]);
+    // Half-closing is no hang-up.
+    let end = client.attach(3, 1);
+    rustix::net::shutdown(&end, rustix::net::Shutdown::Write).unwrap();
+    a_moment();
+    assert_eq!(service.stack.hangups().len(), 1);
+    // A newer generation replaces the old end without a word.
+    let _newer = client.attach(3, 2);
+    until("the old end is closed", || is_lost(&end));
+    assert_eq!(service.stack.hangups().len(), 1);
+}
+
+#[test]
+fn a_client_lives_as_long_as_its_sockets() {
+    let service = Service::start("lives");
+    let client = service.client();
+    let end = client.attach(1, 1);
+    // As after exec: the connection is gone, the socket was inherited.
+    drop(client);
+    a_moment();
+    assert_eq!(service.stack.removed(), 0);
+    drop(end);
+    until("the client is removed", || service.stack.removed() == 1);
+    assert_eq!(service.stack.hangups(), [(1, 1)]);
+}
+
+#[test]
+fn a_port_is_reserved_until_the_stack_lets_go() {
+    let service = Service::start("reserve");
+    let client = service.client();
+    // Bound and not listening: `socket2` is not needed for what a listener's descriptor does as well.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    client.send(&Request::Reserve { slot: 5 }, &[&OwnedFd::from(listener)]).unwrap();
+    until("the stack is told", || service.stack.count(|t| matches!(t, Told::Reserve { slot: 5, .. })) == 1);
+    drop(client);
+    until("the client is removed", || service.stack.removed() == 1);
+    assert_eq!(TcpListener::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    for told in service.stack.told.lock().unwrap().iter_mut() {
+        if let Told::Reserve { held, .. } = told {
+            *held = None;
+        }
+    }
+    until("the port is free", || TcpListener::bind(address).is_ok());
+    until("the keeper has ended", || service.shared.registry().connections.is_empty());
+}
+
+#[test]
+fn a_hostile_client_loses_its_connection_only() {
+    let service = Service::start("hostile");
+    let good = service.client();
+    let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let udp = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    let bad: Vec<(Request, Vec<OwnedFd>)> = vec![
+        (Request::Hello { version: VERSION, join: 0 }, vec![]),
+        (Request::Attach { slot: 64, generation: 1 }, vec![file()]),
+        (Request::Attach { slot: u32::MAX, generation: 1 }, vec![file()]),
+        (Request::Attach { slot: 1, generation: 1 }, vec![file()]),
+        (Request::Attach { slot: 1, generation: 1 }, vec![udp()]),
+        (Request::Reserve { slot: 1 }, vec![file()]),
+        (Request::Reserve { slot: 1 }, vec![udp()]),
+        // A slot that only the stack may allocate.
+        (Request::Reserve { slot: 40 }, vec![OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap())]),
+        (Request::DropContext { context: 0 }, vec![]),
+        (Request::DropContext { context: u32::MAX }, vec![]),
+    ];
+    for (request, descriptors) in bad {
+        let client = service.client();
+        client.send(&request, &descriptors.iter().collect::<Vec<_>>()).unwrap();
+        until(&format!("the connection is lost after {request:?}"), || client.lost());
+    }
+    // Packets that are none, of every length, and more descriptors than any message has.
+    for length in [1, 8, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 1, 4000] {
+        let client = service.client();
+        rustix::net::send(&client.socket, &vec![0xa5; length], rustix::net::SendFlags::NOSIGNAL).unwrap();
+        until(&format!("the connection is lost after {length} bytes"), || client.lost());
+    }
+    let removed = 16;
+    until("they are all removed", || service.stack.removed() == removed);
+    assert!(!good.lost());
+    assert!(good.context().is_ok(), "an honest client is still served");
+}
+
+#[test]
+fn a_flood_of_requests_without_reading_ends_the_connection() {
+    let service = Service::start("flood");
+    let good = service.client();
+    let client = service.client();
+    let mut sent = 0;
+    // Every request beyond the contexts is answered with a refusal that nobody reads.
+    until("the connection is lost", || {
+        while client.send(&Request::Context, &[]).is_ok() && sent < 1_000_000 {
+            sent += 1;
+        }
+        client.lost()
+    });
+    assert!(good.context().is_ok());
+}
+
+#[test]
+fn the_number_of_clients_per_user_is_limited() {
+    let service = Service::with("limit", |settings| settings.clients_per_user = 3);
+    let mut clients: Vec<_> = (0..3).map(|_| service.client()).collect();
+    let refused = service.connect();
+    assert_eq!(Client::welcomed(refused).unwrap_err(), Errno::USERS.raw_os_error());
+    clients.pop();
+    until("there is room again", || Client::hello_or_refused(&service).is_ok());
+}
+
+#[test]
+fn who_is_not_admitted_is_told_so() {
+    // The service believes to be somebody else's, and root is not asked for here.
+    if rustix::process::geteuid().is_root() {
+        // Root is always admitted: the rule itself is tested in `admission`.
+        return;
+    }
+    let other = rustix::process::geteuid().as_raw() + 1;
+    let service = Service::with("admission", |settings| {
+        settings.admission = towpath_service::admission::Admission::new(other, &[]).unwrap();
+    });
+    assert_eq!(Client::welcomed(service.connect()).unwrap_err(), Errno::PERM.raw_os_error());
+}
+
+#[test]
+fn two_services_do_not_share_a_socket_and_a_dead_ones_is_replaced() {
+    use towpath_service::server::Sockets;
+    let service = Service::start("two");
+    let path = service.scratch.socket();
+    let error = Sockets::listen(&path, false).err().unwrap().to_string();
+    assert_eq!(error, format!("another service already listens on {}", path.display()));
+    let scratch = common::Scratch::new("stale");
+    // What a killed service leaves: sockets that nobody listens on, and an unlocked lock file.
+    for name in ["towpath.sock", "control.sock"] {
+        drop(std::os::unix::net::UnixListener::bind(scratch.0.join(name)).unwrap());
+    }
+    std::fs::write(scratch.0.join("towpath.lock"), "").unwrap();
+    let sockets = Sockets::listen(&scratch.socket(), false).unwrap();
+    common::connect(&scratch.socket()).unwrap();
+    drop(sockets);
+    assert!(!scratch.socket().exists());
+    // But a file that is no socket is not removed.
+    std::fs::write(scratch.socket(), "precious").unwrap();
+    assert!(Sockets::listen(&scratch.socket(), false).is_err());
+    assert_eq!(std::fs::read_to_string(scratch.socket()).unwrap(), "precious");
+}
+
+impl Client {
+    fn hello_or_refused(service: &Service) -> Result<Client, i32> {
+        let socket = service.connect();
+        // A refused connection may be closed before Hello is sent.
+        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
+        match recv_reply(socket.as_fd()) {
+            Ok((Reply::Refused { errno }, _)) => Err(errno),
+            Ok((Reply::Welcome { geometry, token }, descriptors)) => Ok(Client { socket, token, geometry, descriptors }),
+            other => panic!("{other:?}"),
+        }
+    }
+}
