@@ -3,12 +3,22 @@
 
 pub mod faults;
 pub mod link;
+pub mod node;
+pub mod peer;
 pub mod rng;
+pub mod sockets;
+pub mod talker;
 pub mod trace;
+pub mod world;
 
 pub use faults::{Faults, Faulty};
 pub use link::{Link, LinkConfig, LinkPort};
+pub use node::{Node, NodeConfig};
+pub use peer::Peer;
 pub use rng::Rng;
+pub use sockets::{Phase, SocketId};
+pub use talker::{Endpoint, Plan, Talker, Talkers};
+pub use world::{Outcome, Program, World};
 
 use towpath_ports::Port;
 use towpath_tcp::time::Micros;

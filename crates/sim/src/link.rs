@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::time::Micros;
-use towpath_wire::emit;
+use towpath_wire::{emit, segment};
 
 /// The properties of both directions of a wire.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct LinkConfig {
     pub queue_bytes: u64,
     /// Largest IP packet in bytes.
     pub mtu_bytes: u32,
-    /// The port computes checksums on sending, and vouches for them on receiving.
+    /// The port computes checksums on sending, and vouches for right ones on receiving.
     pub checksum_offload: bool,
     /// Print every frame put on the wire to standard error.
     pub print: bool,
@@ -58,6 +58,8 @@ struct Shared {
     hash: Hash,
     frames: u64,
     drops: u64,
+    /// The newest frame from each end.
+    newest: [Vec<u8>; 2],
 }
 
 /// The observer's handle of a wire.
@@ -99,6 +101,18 @@ impl Link {
         lock(&self.shared).drops
     }
 
+    /// The newest frame that end 0 or 1 has put on the wire; empty if none.
+    pub fn newest(&self, end: usize) -> Vec<u8> {
+        lock(&self.shared).newest[end].clone()
+    }
+
+    /// Puts a forged frame on the wire, as if it came from `end`; it arrives with what is there already.
+    pub fn inject(&self, end: usize, now: Micros, frame: Vec<u8>) {
+        let direction = &mut lock(&self.shared).directions[end];
+        let at_ns = direction.frames.back().map_or(0, |last| last.at_ns).max(now.0 * 1000);
+        direction.frames.push_back(InFlight { at_ns, frame });
+    }
+
     /// Frames that are on the wire now.
     pub fn in_flight(&self) -> usize {
         lock(&self.shared).directions.iter().map(|d| d.frames.len()).sum()
@@ -130,6 +144,7 @@ impl LinkPort {
         shared.hash.word(self.now.0 * 2 + self.end as u64);
         shared.hash.bytes(&frame);
         shared.frames += 1;
+        shared.newest[self.end].clone_from(&frame);
         if config.print {
             eprintln!("{}", trace::line(self.now, if self.end == 0 { "->" } else { "<-" }, &frame));
         }
@@ -165,6 +180,14 @@ impl LinkPort {
     }
 }
 
+/// What a device with checksum offload says of a frame: it has computed the sum, and vouches for it if it was right.
+fn verified(frame: &[u8]) -> RxChecksum {
+    match segment::parse(frame) {
+        Ok(s) if segment::checksum_ok(frame, &s, RxChecksum::Unknown) => RxChecksum::Valid,
+        _ => RxChecksum::Unknown,
+    }
+}
+
 impl Port for LinkPort {
     fn capabilities(&self) -> Capabilities {
         Capabilities { mtu_bytes: self.config.mtu_bytes, tx_checksum: self.config.checksum_offload, gso_max_bytes: 0 }
@@ -177,7 +200,7 @@ impl Port for LinkPort {
                 self.held.push(Vec::new());
                 self.held.len() - 1
             });
-            let checksum = if self.config.checksum_offload { RxChecksum::Valid } else { RxChecksum::Unknown };
+            let checksum = if self.config.checksum_offload { verified(&frame) } else { RxChecksum::Unknown };
             frames.push(RxFrame { handle: handle as u64, len: frame.len() as u32, checksum });
             self.held[handle] = frame;
         }

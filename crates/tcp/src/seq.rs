@@ -4,6 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 
+// Not `Add` and `Sub`: `+` would hide that this wraps, and would let two sequence numbers be added.
+#[allow(clippy::should_implement_trait)]
 impl Seq {
     /// `self + n`.
     #[must_use]

@@ -1,0 +1,192 @@
+//! A foreign stack on the same wire: smoltcp.
+
+use crate::node::EAGAIN;
+use crate::{TimedPort, earlier};
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, IpCidr};
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use towpath_ports::TxOffload;
+use towpath_tcp::time::Micros;
+
+/// A host that runs smoltcp.
+pub struct Peer {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    wire: Wire,
+    now: Micros,
+}
+
+/// smoltcp's view of a port. ARP is answered here: our nodes leave it to a kernel that a simulation does not have.
+struct Wire {
+    port: Box<dyn TimedPort>,
+    waiting: VecDeque<Vec<u8>>,
+    neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+}
+
+impl Peer {
+    /// A host with this address on `port`; `neighbours` is what ARP would find.
+    pub fn new(
+        address: Ipv4Addr,
+        mac: [u8; 6],
+        seed: u64,
+        neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+        port: Box<dyn TimedPort>,
+    ) -> Self {
+        let mut wire = Wire { port, waiting: VecDeque::new(), neighbours };
+        let mut config = Config::new(EthernetAddress(mac).into());
+        config.random_seed = seed;
+        let mut interface = Interface::new(config, &mut wire, Instant::from_micros(0));
+        interface.update_ip_addrs(|addresses| {
+            let pushed = addresses.push(IpCidr::new(address.into(), 24));
+            assert!(pushed.is_ok(), "room for one address");
+        });
+        Self { interface, sockets: SocketSet::new(Vec::new()), wire, now: Micros(0) }
+    }
+
+    fn add(&mut self, rings: usize) -> SocketHandle {
+        let buffer = || tcp::SocketBuffer::new(vec![0; rings]);
+        self.sockets.add(tcp::Socket::new(buffer(), buffer()))
+    }
+
+    /// A socket with buffers of `rings` bytes that takes one connection on `port`.
+    pub fn listen(&mut self, port: u16, rings: usize) -> SocketHandle {
+        let handle = self.add(rings);
+        let listened = self.sockets.get_mut::<tcp::Socket>(handle).listen(port);
+        assert!(listened.is_ok(), "{listened:?}");
+        handle
+    }
+
+    /// A socket that connects to `remote`.
+    pub fn connect(&mut self, remote: (Ipv4Addr, u16), local_port: u16, rings: usize) -> SocketHandle {
+        let handle = self.add(rings);
+        let socket = self.sockets.get_mut::<tcp::Socket>(handle);
+        let connected = socket.connect(self.interface.context(), remote, local_port);
+        assert!(connected.is_ok(), "{connected:?}");
+        handle
+    }
+
+    /// smoltcp's socket.
+    pub fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// Queues bytes; how many fitted. `EAGAIN` = none now, `EPIPE`-like errors are panics: tests never cause them.
+    pub fn send(&mut self, handle: SocketHandle, bytes: &[u8]) -> Result<usize, i32> {
+        let socket = self.socket(handle);
+        if !socket.can_send() {
+            return Err(EAGAIN);
+        }
+        socket.send_slice(bytes).map_err(|_| EAGAIN)
+    }
+
+    /// Reads bytes; 0 = end of stream.
+    pub fn recv(&mut self, handle: SocketHandle, out: &mut [u8]) -> Result<usize, i32> {
+        let socket = self.socket(handle);
+        match socket.recv_slice(out) {
+            Ok(0) => Err(EAGAIN),
+            Ok(n) => Ok(n),
+            Err(tcp::RecvError::Finished) => Ok(0),
+            Err(tcp::RecvError::InvalidState) => match socket.state() {
+                tcp::State::Listen | tcp::State::SynSent | tcp::State::SynReceived => Err(EAGAIN),
+                _ => Err(104),
+            },
+        }
+    }
+
+    /// Does all that can be done at `now`.
+    pub fn step(&mut self, now: Micros) -> bool {
+        self.now = now;
+        self.wire.port.advance(now);
+        self.wire.port.flush();
+        let result = self.interface.poll(Instant::from_micros(now.0 as i64), &mut self.wire, &mut self.sockets);
+        self.wire.port.flush();
+        result == PollResult::SocketStateChanged
+    }
+
+    /// When [`Peer::step`] has something to do again.
+    pub fn next_deadline(&mut self) -> Option<Micros> {
+        let timer = self.interface.poll_at(Instant::from_micros(self.now.0 as i64), &self.sockets);
+        let timer = timer.map(|at| Micros(at.total_micros().max(0) as u64));
+        earlier(timer, self.wire.port.next_deadline())
+    }
+}
+
+impl Wire {
+    fn transmit(&mut self, frame: &[u8]) {
+        if frame.len() >= 42 && frame[12..14] == [8, 6] {
+            self.answer_arp(frame);
+            return;
+        }
+        if let Some(buffer) = self.port.reserve() {
+            buffer[..frame.len()].copy_from_slice(frame);
+            self.port.commit(frame.len(), TxOffload::default());
+        }
+    }
+
+    fn answer_arp(&mut self, request: &[u8]) {
+        let target = Ipv4Addr::new(request[38], request[39], request[40], request[41]);
+        let Some((_, mac)) = self.neighbours.iter().find(|(address, _)| *address == target) else { return };
+        let mut reply = request[..42].to_vec();
+        reply[..6].copy_from_slice(&request[6..12]);
+        reply[6..12].copy_from_slice(mac);
+        reply[21] = 2;
+        reply[22..28].copy_from_slice(mac);
+        reply[28..32].copy_from_slice(&target.octets());
+        reply[32..42].copy_from_slice(&request[22..32]);
+        self.waiting.push_back(reply);
+    }
+
+    fn next_frame(&mut self) -> Option<Vec<u8>> {
+        if let Some(frame) = self.waiting.pop_front() {
+            return Some(frame);
+        }
+        let mut frames = Vec::with_capacity(1);
+        self.port.receive(&mut frames, 1);
+        let bytes = self.port.bytes(frames.first()?).to_vec();
+        self.port.release(&frames);
+        Some(bytes)
+    }
+}
+
+struct Rx(Vec<u8>);
+struct Tx<'a>(&'a mut Wire);
+
+impl RxToken for Rx {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+impl TxToken for Tx<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut frame = vec![0; len];
+        let result = f(&mut frame);
+        self.0.transmit(&frame);
+        result
+    }
+}
+
+impl Device for Wire {
+    type RxToken<'a> = Rx;
+    type TxToken<'a> = Tx<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(Rx, Tx<'_>)> {
+        let frame = self.next_frame()?;
+        Some((Rx(frame), Tx(self)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Tx<'_>> {
+        Some(Tx(self))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = self.port.capabilities().mtu_bytes as usize + 14;
+        capabilities
+    }
+}

@@ -1,0 +1,49 @@
+//! Our node against a foreign stack, both ways round, over a bad wire.
+
+mod common;
+use common::*;
+use std::net::Ipv4Addr;
+use towpath_sim::{Endpoint, Plan, Rng, Talker, Talkers};
+
+const NAME: &str = "smoltcp";
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+fn against_smoltcp(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut path = random_path(&mut rng, 30_000);
+    path.link.checksum_offload = false;
+    let config = random_config(1, &mut rng);
+    let address = config.address;
+    let (mut world, _) = node_and_peer(config, path, rng.next_u64());
+    let ours_opens = rng.below(2) == 0;
+    let rings = 1 << rng.between(12, 18);
+    let (ours, theirs) = if ours_opens {
+        let theirs = world.peers[0].listen(80, rings);
+        let ours = world.nodes[0].connect(PEER, 80).map_err(|errno| format!("connect: errno {errno}"))?;
+        (Endpoint::Node(0, ours), theirs)
+    } else {
+        let listener = world.nodes[0].listen(80, 8).map_err(|errno| format!("listen: errno {errno}"))?;
+        let theirs = world.peers[0].connect((address, 80), rng.between(1024, 60_000) as u16, rings);
+        (Endpoint::Accept(0, listener), theirs)
+    };
+    let ours = Talker::new(ours, random_plan(&mut rng));
+    // smoltcp's own connect gives up only if told to; its reader never sleeps so that its timers rule its pace.
+    let plan = Plan { pause_ppm: 0, ..random_plan(&mut rng) };
+    let theirs = Talker::new(Endpoint::Peer(0, theirs), plan);
+    run_to_the_end(&mut world, &mut Talkers(vec![ours, theirs]))
+        .map_err(|what| format!("ours opens: {ours_opens}\n{path:#?}\n{what}"))
+}
+
+#[test]
+fn a_thousand_seeds_against_smoltcp_at_up_to_three_percent_loss() {
+    for_seeds(NAME, 1000, against_smoltcp);
+}
+
+/// Repeats one seed (`TOWPATH_SEED`, 0 if unset), with every frame printed if `TOWPATH_TRACE` is set.
+#[test]
+fn one_seed() {
+    let seed = seed_from_environment().unwrap_or(0);
+    if let Err(what) = caught(|| against_smoltcp(seed)) {
+        panic!("seed {seed}: {what}\n{}", replay(NAME, seed));
+    }
+}
