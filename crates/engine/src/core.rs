@@ -3,7 +3,7 @@
 use crate::clients::{AppWords, split};
 use crate::mailbox::{Bell, Receiver, Sender};
 use crate::messages::{FromCore, ToCore};
-use crate::metrics::CoreMetrics;
+use crate::metrics::Metrics;
 use crate::portset::{Frames, PortSet};
 use crate::rings::{CoreClient, Endpoints};
 use crate::thread::{now, pin, wait, watch};
@@ -56,7 +56,7 @@ pub struct Core {
     /// Watches the bell, the ports and the clients' doorbells.
     pub epoll: OwnedFd,
     /// Where its counters are published.
-    pub metrics: Arc<CoreMetrics>,
+    pub metrics: Arc<Metrics>,
     /// How long to spin without work, µs.
     pub spin_us: u64,
     /// CPU to run on.
@@ -324,11 +324,10 @@ impl Core {
             line.state.store(state::CLOSED, Ordering::Release);
         }
         let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED;
-        if what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes) {
-            if client.out.raise(&client.shared, slot) && !client.ringing {
-                client.ringing = true;
-                self.scratch.ringing.push(index);
-            }
+        let raise = what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes);
+        if raise && client.out.raise(&client.shared, slot) && !client.ringing {
+            client.ringing = true;
+            self.scratch.ringing.push(index);
         }
     }
 
@@ -371,9 +370,13 @@ impl Core {
 
     fn publish_metrics(&mut self) {
         let s = &self.scratch;
-        self.metrics.publish(self.fast.counters(), [s.turns, s.busy_us, s.idle_us, s.sleeps, self.rings.flows()]);
+        self.metrics.publish(
+            self.number,
+            self.fast.counters(),
+            [s.turns, s.busy_us, s.idle_us, s.sleeps, self.rings.flows()],
+        );
         for (number, port) in self.ports.iter_mut().enumerate() {
-            self.metrics.publish_port(number, port.counters());
+            self.metrics.publish_port(self.number, number, port.counters());
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::api::{ClientId, ClientSetup, EngineConfig, Network};
 use crate::core::{Core, Scratch};
 use crate::host::{CoreLink, SlowHost};
 use crate::mailbox::{Bell, mailbox};
-use crate::metrics::CoreMetrics;
+use crate::metrics::Metrics;
 use crate::portset::PortSet;
 use crate::requests::Request;
 use crate::rings::Endpoints;
@@ -31,7 +31,7 @@ pub struct Engine {
     slow_bell: Arc<Bell>,
     stop: Arc<AtomicBool>,
     panics: Arc<AtomicU64>,
-    metrics: Vec<Arc<CoreMetrics>>,
+    metrics: Arc<Metrics>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -56,12 +56,12 @@ impl Engine {
         let table = Arc::new(FlowTable::new(config.max_flows));
         let (requests, from_service) = mpsc::channel();
         let (mut cores, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut bells, mut metrics) = (Vec::new(), Vec::new());
+        let mut bells = Vec::new();
+        let metrics = Metrics::new(ports.iter().map(Vec::len).collect())?;
         for (number, ports) in ports.into_iter().enumerate() {
             let bell = Bell::new()?;
             let (to_core, core_inbox) = mailbox(MAILBOX, Arc::clone(&bell));
             let (outbox, from_core) = mailbox(MAILBOX, Arc::clone(&slow_bell));
-            let published = Arc::new(CoreMetrics::new(ports.len()));
             links.push(CoreLink { to: to_core, ports: ports.len() });
             inbox.push(from_core);
             cores.push(Core {
@@ -74,14 +74,13 @@ impl Engine {
                 epoll: epoll_with(&bell)?,
                 stop: Arc::clone(&stop),
                 panics: Arc::clone(&panics),
-                metrics: Arc::clone(&published),
+                metrics: Arc::clone(&metrics),
                 spin_us: config.spin_us,
                 cpu: config.cpus.get(number).copied(),
                 scratch: Scratch::default(),
                 bell: Arc::clone(&bell),
             });
             bells.push(bell);
-            metrics.push(published);
         }
         let slow = SlowThread {
             slow: SlowPath::new(config.slow),
@@ -93,7 +92,10 @@ impl Engine {
             bell: Arc::clone(&slow_bell),
             stop: Arc::clone(&stop),
             panics: Arc::clone(&panics),
+            metrics: Arc::clone(&metrics),
+            publish_at: Micros(0),
             active: Vec::new(),
+            is_active: Vec::new(),
             refresh_at: Micros(0),
             last_id: 0,
             cores: config.cores,
@@ -159,12 +161,12 @@ impl Engine {
     /// Counters.
     pub fn status(&self) -> Status {
         let (slow, clients) = self.answer(Request::Status).unwrap_or_default();
-        Status {
-            cores: self.metrics.iter().map(|m| m.read()).collect(),
-            slow,
-            panics: self.panics.load(Ordering::Relaxed),
-            clients,
-        }
+        Status { cores: self.metrics.cores(), slow, panics: self.panics.load(Ordering::Relaxed), clients }
+    }
+    /// The counters of all threads as a [`towpath_ring::metrics`] region that can be mapped but not written: a row per core, then
+    /// one for the slow thread.
+    pub fn metrics(&self) -> io::Result<OwnedFd> {
+        self.metrics.memfd()
     }
     /// Ends the threads. Connections are forgotten without a word to their peers.
     pub fn stop(mut self) {

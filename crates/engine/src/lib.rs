@@ -8,6 +8,8 @@ mod api;
 mod clients;
 mod commands;
 mod core;
+#[cfg(test)]
+mod core_tests;
 mod engine;
 mod events;
 mod host;

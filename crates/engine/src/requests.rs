@@ -44,7 +44,7 @@ impl SlowThread {
                 let _ = reply.send(self.connections());
             }
             Request::Status(reply) => {
-                let _ = reply.send((self.slow.counters().clone(), self.client_status()));
+                let _ = reply.send((*self.slow.counters(), self.client_status()));
             }
         }
     }

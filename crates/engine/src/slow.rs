@@ -5,6 +5,7 @@ use crate::clients::{ClientShared, owner};
 use crate::host::{Later, SlowHost};
 use crate::mailbox::{Bell, Receiver};
 use crate::messages::{FromCore, ToCore};
+use crate::metrics::Metrics;
 use crate::requests::Request;
 use crate::slots::{Phase, SlowClient};
 use crate::thread::{now, wait};
@@ -25,6 +26,8 @@ use towpath_tcp::time::Micros;
 const BATCH: usize = 256;
 /// How often the figures of active connections are copied to where their applications see them, µs.
 const REFRESH_US: u64 = 100_000;
+/// How often the counters are published while there is work, µs.
+const PUBLISH_US: u64 = 1000;
 /// How long the kernel socket of a slot is kept without a command for that slot, µs. They come on different ways.
 const LOOSE_US: u64 = 2_000_000;
 
@@ -57,8 +60,14 @@ pub struct SlowThread {
     pub panics: Arc<AtomicU64>,
     /// Watches the bell and the command doorbells.
     pub epoll: OwnedFd,
+    /// Where the counters are published, and when that is due next.
+    pub metrics: Arc<Metrics>,
+    /// See `metrics`.
+    pub publish_at: Micros,
     /// Flows whose figures are copied now and then.
     pub active: Vec<FlowId>,
+    /// Is a flow, by number, on that list?
+    pub is_active: Vec<bool>,
     /// When that is due next.
     pub refresh_at: Micros,
     /// Last client number given out.
@@ -97,6 +106,10 @@ impl SlowThread {
         self.later(now);
         self.refresh(now);
         self.expire(now);
+        if work == 0 || now >= self.publish_at {
+            self.publish_at = now.after(PUBLISH_US);
+            self.metrics.publish(self.cores, self.slow.counters(), [0; 5]);
+        }
         self.flush();
         work
     }
@@ -127,10 +140,8 @@ impl SlowThread {
     fn message(&mut self, now: Micros, core: usize, message: FromCore) {
         match message {
             FromCore::Tcp(message) => {
-                if let ToSlow::Active(flow) | ToSlow::Closing(flow) = message
-                    && !self.active.contains(&flow)
-                {
-                    self.active.push(flow);
+                if let ToSlow::Active(flow) | ToSlow::Closing(flow) = message {
+                    self.note_active(flow);
                 }
                 self.slow.on_message(now, core, message, &mut self.host);
             }
@@ -242,18 +253,33 @@ impl SlowThread {
         }
     }
 
+    fn note_active(&mut self, flow: FlowId) {
+        let index = flow.0 as usize;
+        if self.is_active.len() <= index {
+            self.is_active.resize(index + 1, false);
+        }
+        if !std::mem::replace(&mut self.is_active[index], true) {
+            self.active.push(flow);
+        }
+    }
+
     /// Copies the figures of active flows to where `TCP_INFO` finds them.
     fn refresh(&mut self, now: Micros) {
         if self.active.is_empty() || now < self.refresh_at {
             return;
         }
         self.refresh_at = now.after(REFRESH_US);
-        let (host, table) = (&mut self.host, &self.table);
+        let (host, table, is_active) = (&mut self.host, &self.table, &mut self.is_active);
         self.active.retain(|flow| {
-            let Some(owner) = host.owners.get(flow.0 as usize).copied().flatten() else { return false };
-            let snapshot = table.snapshot(*flow);
-            host.show_figures(owner, &snapshot);
-            snapshot.flags & flow_flags::ACTIVE != 0
+            let index = flow.0 as usize;
+            let mut stays = false;
+            if let Some(owner) = host.owners.get(index).copied().flatten() {
+                let snapshot = table.snapshot(*flow);
+                host.show_figures(owner, &snapshot);
+                stays = snapshot.flags & flow_flags::ACTIVE != 0;
+            }
+            is_active[index] = stays;
+            stays
         });
     }
 
