@@ -221,7 +221,7 @@ impl Node {
         busy |= self.fast.transmit(now, BATCH, &self.sockets, &mut Out(&mut *self.port)) > 0;
         self.port.flush();
         while let Some(message) = self.fast.pop_to_slow() {
-            self.to_slow(message);
+            self.tell_slow_path(message);
             busy = true;
         }
         if self.slow.next_deadline().is_some_and(|due| due <= now) {
@@ -272,7 +272,7 @@ impl Node {
         busy
     }
 
-    fn to_slow(&mut self, message: ToSlow) {
+    fn tell_slow_path(&mut self, message: ToSlow) {
         self.slow.on_message(self.now, 0, message, &mut self.sockets);
     }
 
@@ -309,6 +309,11 @@ impl Node {
     /// Sockets that listen.
     pub fn listeners(&self) -> usize {
         self.sockets.listeners()
+    }
+
+    /// Sockets that the slow path has taken on and neither failed nor released.
+    pub fn unreleased(&self) -> usize {
+        self.sockets.unreleased()
     }
 
     /// Tuples steered to this node now.

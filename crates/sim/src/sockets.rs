@@ -188,6 +188,10 @@ impl Sockets {
         self.sockets.iter().filter(|s| s.phase == Phase::Listening).count()
     }
 
+    pub fn unreleased(&self) -> usize {
+        self.sockets.iter().filter(|s| !matches!(s.phase, Phase::Gone | Phase::Failed(_))).count()
+    }
+
     pub fn show(&mut self, flow: FlowId, view: AppView) {
         if let Some(&id) = self.by_flow.get(&flow) {
             self.get_mut(id).view = view;
