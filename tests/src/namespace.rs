@@ -32,7 +32,8 @@ impl Lab {
             run(&format!("ip -n {namespace} link set lo up"));
             run(&format!("ip -n {namespace} addr add {address}/24 dev eth1"));
             run(&format!("ip -n {namespace} link set eth1 up"));
-            run(&format!("ip netns exec {namespace} sysctl -qw net.ipv4.tcp_congestion_control=cubic"));
+            // The machine's default may be BBR, whose pacing would dominate. A route can ask for cubic without touching the host.
+            run(&format!("ip -n {namespace} route replace 10.77.0.0/24 dev eth1 src {address} congctl cubic"));
         }
         lab
     }
@@ -47,8 +48,11 @@ impl Lab {
     /// Has the server's kernel drop all TCP on eth1, so that only another stack can carry it.
     pub fn drop_kernel_tcp(&self) {
         crate::require_program("nft", "nftables");
-        let rules = "table inet proof { chain in { type filter hook input priority -300; iifname eth1 meta l4proto tcp drop; } \
-                     chain out { type filter hook output priority -300; oifname eth1 meta l4proto tcp drop; } }";
+        let rules = "add table inet proof;
+            add chain inet proof in { type filter hook input priority -300; };
+            add rule inet proof in iifname eth1 meta l4proto tcp drop;
+            add chain inet proof out { type filter hook output priority -300; };
+            add rule inet proof out oifname eth1 meta l4proto tcp drop;";
         self.on_server(Program::new(&["nft", rules])).run(10).ok();
     }
 }

@@ -55,7 +55,7 @@ fn redis_benchmark_pipelined() {
 fn memcached_with_threads() {
     require_program("memcached", "memcached");
     let service = Service::embedded();
-    let user = if rustix::process::geteuid().is_root() { " -u nobody" } else { "" };
+    let user = if rustix::process::geteuid().is_root() { " -u root" } else { "" };
     let mut server = service
         .accelerated(&format!("memcached -l 127.0.0.1 -p 7103 -U 0 -t 4{user}"))
         .start(service.scratch.path("memcached.log"));
@@ -92,7 +92,7 @@ print("done", count)
 fn python_http_server_and_curl() {
     require_program("curl", "curl");
     let service = Service::embedded();
-    let body: Vec<u8> = (0..3_000_000u32).map(|i| (i * 2_654_435_761 >> 13) as u8).collect();
+    let body: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     std::fs::write(service.scratch.path("body.bin"), &body).expect("body");
     let mut server = service
         .accelerated("python3 -u -m http.server 7104 --bind 127.0.0.1")

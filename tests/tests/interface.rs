@@ -69,7 +69,7 @@ fn accelerated_client_to_linux_servers() {
         .on_client(Program::line(&format!("redis-server --bind {CLIENT} --port 6402 --save --protected-mode no")))
         .start(service.scratch.path("linux-redis.log"));
     server.wait_for("Ready to accept connections", 20);
-    let body: Vec<u8> = (0..2_000_000u32).map(|i| (i * 2_654_435_761 >> 11) as u8).collect();
+    let body: Vec<u8> = (0..2_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
     std::fs::write(service.scratch.path("body.bin"), &body).expect("body");
     let mut web = lab
         .on_client(Program::line(&format!("python3 -u -m http.server 8001 --bind {CLIENT}")).dir(&service.scratch.0))
@@ -185,10 +185,11 @@ fn the_interface_is_given_back() {
     let lab = Lab::new();
     let show = || lab.on_server(Program::line("ip -d link show eth1")).run(10).ok();
     let mut service = Service::on_interface(&lab);
-    assert!(show().contains("xdp"), "no XDP program on eth1 while served");
+    until("an XDP program is on eth1", 5, || show().contains("xdp"));
     service.running.stop();
     assert!(!show().contains("xdp"), "{}", show());
     let mut killed = Service::on_interface(&lab);
+    until("an XDP program is on eth1", 5, || show().contains("xdp"));
     killed.running.signal(libc::SIGKILL);
     killed.running.wait_end(5);
     until("the kernel has detached the program", 5, || !show().contains("xdp"));
