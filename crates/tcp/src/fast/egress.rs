@@ -170,6 +170,10 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             return Some(Some(sent));
         }
         if self.t.has(bits::DEAD) {
+            if self.t.has(bits::ACK_NOW) {
+                // Removed (an abort would have cleared it) before the peer's FIN was answered.
+                return Some(Some(self.send(self.empty_seq(), flags::ACK, 0)));
+            }
             self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE);
             return Some(None);
         }
@@ -257,6 +261,11 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         self.t.rcv_adv = edge;
         self.t.last_ack = self.t.rcv_nxt;
         self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED);
+        if self.t.acks_due != 0 {
+            // Only an empty segment counts as a duplicate.
+            self.t.acks_due -= u8::from(len == 0);
+            self.t.flags |= if self.t.acks_due == 0 { 0 } else { bits::ACK_NOW };
+        }
         Sent::Yes
     }
 

@@ -123,8 +123,7 @@ impl SlowPath {
                 host.send(core, ToFast::Timeout(id, window));
             }
             Due::Expired => {
-                // As Linux: silently, for nobody seems to be there.
-                self.abort_flow(id, false, ETIMEDOUT, host);
+                self.abort_flow(id, ETIMEDOUT, host);
                 return false;
             }
         }

@@ -81,12 +81,12 @@ impl SlowPath {
         }
     }
 
-    /// Ends a flow that has failed.
-    pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: i32, host: &mut dyn Host) {
+    /// Ends a flow whose peer does not answer: silently, as Linux does.
+    pub(super) fn abort_flow(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) {
         let Some(live) = self.table.running(id) else { return };
         let errno = if live.orphan { 0 } else { errno };
         if let Some(connection) = self.table.get(id) {
-            host.send(connection.core, ToFast::Abort { flow: id, rst, errno });
+            host.send(connection.core, ToFast::Abort { flow: id, rst: false, errno });
         }
         self.remove_flow(id, host);
     }

@@ -134,11 +134,11 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 }
 
 #[test]
-fn a_window_that_shrank_over_data_in_flight_is_not_probed() {
+fn a_window_that_shrank_over_data_in_flight_is_probed() {
     let (mut bench, flow) = client();
     bench.outstanding(flow, 5000);
     bench.reading(flow).snd_wnd = 0;
-    assert_eq!(watch(&mut bench, 200), [(200, "0:timeout 0 cwnd 1448 ssthresh 2896".into())]);
+    assert_eq!(watch(&mut bench, 250), [(210, "0:probe 0".into())]);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn many_flows_are_looked_at_in_one_interval() {
             bench.slow.connect(bench.now, crate::flow::Owner(50 + i), PEER, 80, None, false, &mut bench.world).unwrap();
             let sent = bench.frame();
             let answer = Peer { ack: sent.seq.wrapping_add(1), flags: 18, ..syn(7000) };
-            bench.to_client(sent.source_port, answer);
+            bench.for_client(sent.source_port, answer);
             FlowId(i as u32)
         })
         .collect();

@@ -136,8 +136,8 @@ fn a_segment_for_a_flow_on_its_way_out_is_not_injected() {
     let flow = bench.child(4000);
     bench.say(ToSlow::Reset(flow));
     bench.messages();
-    bench.to_server(4000, Peer { seq: 5001, flags: flags::ACK, payload: 5, ..Default::default() });
-    bench.to_server(4000, syn(9_000_000));
+    bench.for_server(4000, Peer { seq: 5001, flags: flags::ACK, payload: 5, ..Default::default() });
+    bench.for_server(4000, syn(9_000_000));
     assert!(bench.messages().is_empty(), "the core would only give it back");
 }
 
@@ -145,7 +145,7 @@ fn a_segment_for_a_flow_on_its_way_out_is_not_injected() {
 fn time_wait_acknowledges_the_fin_again_and_starts_over() {
     let (mut bench, end) = time_wait();
     bench.pass_ms(30_000);
-    bench.to_server(4000, Peer { seq: 5001, ack: end.0, flags: flags::FIN | flags::ACK, ..stamped(60) });
+    bench.for_server(4000, Peer { seq: 5001, ack: end.0, flags: flags::FIN | flags::ACK, ..stamped(60) });
     let ack = bench.frame();
     assert_eq!((ack.flags, ack.seq, ack.ack), (flags::ACK, end.0, 5002));
     assert_eq!(ack.options.timestamps.unwrap().echo, 50);
@@ -159,13 +159,13 @@ fn time_wait_acknowledges_the_fin_again_and_starts_over() {
 #[test]
 fn time_wait_ignores_rst_and_bare_acks() {
     let (mut bench, end) = time_wait();
-    bench.to_server(4000, Peer { seq: 5002, flags: flags::RST, ..Default::default() });
-    bench.to_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::RST | flags::ACK, ..Default::default() });
-    bench.to_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::ACK, ..stamped(60) });
+    bench.for_server(4000, Peer { seq: 5002, flags: flags::RST, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::RST | flags::ACK, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::ACK, ..stamped(60) });
     assert!(bench.frames().is_empty());
     assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
     assert_eq!(bench.slow.counters().drops[Drop::BadReset as usize], 2);
-    bench.to_server(4000, Peer { seq: 4000, ack: end.0, flags: flags::ACK, payload: 10, ..stamped(60) });
+    bench.for_server(4000, Peer { seq: 4000, ack: end.0, flags: flags::ACK, payload: 10, ..stamped(60) });
     assert_eq!(bench.frame().flags, flags::ACK, "old data is acknowledged");
 }
 
@@ -175,13 +175,13 @@ fn a_later_syn_reopens() {
     let by_sequence = Peer { options: Default::default(), ..syn(5003) };
     for later in [by_timestamp, by_sequence] {
         let (mut bench, end) = time_wait();
-        bench.to_server(4000, later);
+        bench.for_server(4000, later);
         let answer = bench.frame();
         assert_eq!((answer.flags, answer.ack), (flags::SYN | flags::ACK, later.seq + 1));
         assert!(Seq(answer.seq).after(end), "beyond all of the old connection's");
         assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
         let ack = Peer { seq: later.seq + 1, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..later };
-        bench.to_server(4000, ack);
+        bench.for_server(4000, ack);
         assert_eq!(bench.states(), [State::Listen, State::Established]);
         bench.pass_ms(100_000);
         assert_eq!(bench.states(), [State::Listen, State::Established], "the old entry's end means nothing");
@@ -192,9 +192,9 @@ fn a_later_syn_reopens() {
 #[test]
 fn an_older_syn_does_not_reopen() {
     let (mut bench, _) = time_wait();
-    bench.to_server(4000, Peer { options: stamped(49).options, ..syn(6000) });
+    bench.for_server(4000, Peer { options: stamped(49).options, ..syn(6000) });
     assert_eq!(bench.frame().flags, flags::ACK, "an older timestamp, whatever the sequence number");
-    bench.to_server(4000, Peer { options: Default::default(), ..syn(5000) });
+    bench.for_server(4000, Peer { options: Default::default(), ..syn(5000) });
     assert_eq!(bench.frame().flags, flags::ACK, "an older sequence number");
     assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
 }
@@ -202,7 +202,7 @@ fn an_older_syn_does_not_reopen() {
 #[test]
 fn a_reopening_that_fails_is_cleaned_up() {
     let (mut bench, _) = time_wait();
-    bench.to_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
+    bench.for_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
     assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
     bench.pass_ms(100_000);
     bench.frames();
@@ -214,7 +214,7 @@ fn a_reopening_that_fails_is_cleaned_up() {
 fn time_wait_without_a_listener_resets_a_later_syn() {
     let (mut bench, _) = time_wait();
     bench.slow.close(bench.now, SERVER, &mut bench.world);
-    bench.to_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
+    bench.for_server(4000, Peer { options: stamped(51).options, ..syn(9000) });
     assert_eq!(bench.frame().flags, flags::RST | flags::ACK);
 }
 

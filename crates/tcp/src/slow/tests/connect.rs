@@ -32,7 +32,7 @@ fn syn_ack_installs_the_flow_and_is_acknowledged() {
     let sent = bench.frame();
     bench.now.0 += 30_000;
     let answer = Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) };
-    bench.to_client(sent.source_port, answer);
+    bench.for_client(sent.source_port, answer);
     assert_eq!(bench.said(), [Said::Established(CLIENT)]);
     let ToFast::Install(setup) = bench.world.sent[0].1.clone() else { panic!("no Install") };
     assert_eq!((setup.snd_start, setup.rcv_start), (Seq(sent.seq).add(1), Seq(7001)));
@@ -53,7 +53,7 @@ fn options_that_the_peer_lacks_are_not_used() {
     bench.connect();
     let sent = bench.frame();
     let plain = Peer { seq: 7000, ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..Default::default() };
-    bench.to_client(sent.source_port, plain);
+    bench.for_client(sent.source_port, plain);
     let setup = bench.world.setups.values().next().unwrap();
     assert_eq!((setup.mss, setup.timestamps, setup.snd_wscale, setup.rcv_wscale), (536, false, 0, 0));
 }
@@ -64,7 +64,7 @@ fn a_ridiculous_mss_is_not_believed() {
     bench.connect();
     let sent = bench.frame();
     let options = Options { mss: Some(1), ..syn(0).options };
-    bench.to_client(
+    bench.for_client(
         sent.source_port,
         Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, options, ..syn(7000) },
     );
@@ -100,7 +100,7 @@ fn a_retransmitted_syn_costs_the_initial_window_and_gives_no_sample() {
     bench.connect();
     bench.pass_ms(1000);
     let sent = bench.frames()[1];
-    bench.to_client(
+    bench.for_client(
         sent.source_port,
         Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) },
     );
@@ -114,13 +114,14 @@ fn rst_with_a_good_ack_refuses_and_nothing_else_does() {
     bench.connect();
     let sent = bench.frame();
     let port = sent.source_port;
-    bench.to_client(port, Peer { flags: flags::RST, ..Default::default() });
-    bench.to_client(port, Peer { ack: sent.seq, flags: flags::RST | flags::ACK, ..Default::default() });
+    bench.for_client(port, Peer { flags: flags::RST, ..Default::default() });
+    bench.for_client(port, Peer { ack: sent.seq, flags: flags::RST | flags::ACK, ..Default::default() });
     assert!(bench.frames().is_empty(), "never a RST for a RST");
     assert_eq!(bench.states(), [State::SynSent]);
     assert_eq!(bench.slow.counters().drops[Drop::BadReset as usize], 1);
     assert_eq!(bench.slow.counters().drops[Drop::BadAck as usize], 1);
-    bench.to_client(port, Peer { ack: sent.seq.wrapping_add(1), flags: flags::RST | flags::ACK, ..Default::default() });
+    bench
+        .for_client(port, Peer { ack: sent.seq.wrapping_add(1), flags: flags::RST | flags::ACK, ..Default::default() });
     assert_eq!(bench.said(), [Said::ConnectFailed(CLIENT, 111), Said::Released(CLIENT, None)]);
     assert!(bench.states().is_empty() && bench.world.steered.is_empty());
 }
@@ -130,13 +131,13 @@ fn a_wrong_ack_in_syn_sent_is_reset_and_the_connect_goes_on() {
     let mut bench = Bench::new();
     bench.connect();
     let sent = bench.frame();
-    bench.to_client(
+    bench.for_client(
         sent.source_port,
         Peer { seq: 9, ack: sent.seq.wrapping_add(77), flags: flags::ACK, ..Default::default() },
     );
     let reset = bench.frame();
     assert_eq!((reset.flags, reset.seq), (flags::RST, sent.seq.wrapping_add(77)));
-    bench.to_client(sent.source_port, Peer { ack: sent.seq.wrapping_add(1), flags: flags::ACK, ..Default::default() });
+    bench.for_client(sent.source_port, Peer { ack: sent.seq.wrapping_add(1), flags: flags::ACK, ..Default::default() });
     assert_eq!(bench.states(), [State::SynSent], "an ACK without SYN is nothing");
 }
 
@@ -146,14 +147,16 @@ fn simultaneous_open_by_ack_and_by_syn_ack() {
         let mut bench = Bench::new();
         bench.connect();
         let sent = bench.frame();
-        bench.to_client(sent.source_port, syn(7000));
+        bench.for_client(sent.source_port, syn(7000));
         let answer = bench.frame();
         assert_eq!((answer.flags, answer.seq, answer.ack), (flags::SYN | flags::ACK, sent.seq, 7001));
         assert_eq!(bench.states(), [State::SynReceived]);
         let seq = if last == flags::ACK { 7001 } else { 7000 };
         let options = syn(0).options;
-        bench
-            .to_client(sent.source_port, Peer { seq, ack: sent.seq.wrapping_add(1), flags: last, options, payload: 0 });
+        bench.for_client(
+            sent.source_port,
+            Peer { seq, ack: sent.seq.wrapping_add(1), flags: last, options, payload: 0 },
+        );
         assert_eq!(bench.states(), [State::Established]);
         assert_eq!(bench.said(), [Said::Established(CLIENT)]);
         let expected: &[&str] = if last == flags::ACK { &["0:install 0"] } else { &["0:install 0", "0:ack 0"] };

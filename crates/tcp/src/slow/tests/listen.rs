@@ -18,7 +18,7 @@ fn last_ack(syn_ack_seq: u32) -> Peer {
 fn syn_is_answered_and_the_ack_installs_the_child() {
     let mut bench = Bench::listening(10);
     assert_eq!(bench.states(), [State::Listen]);
-    bench.to_server(4001, syn(5000));
+    bench.for_server(4001, syn(5000));
     assert_eq!(bench.world.sent[0].0, 1, "the core of the tuple, not the one that received it");
     let answer = bench.frame();
     assert_eq!((answer.flags, answer.ack, answer.source_port), (flags::SYN | flags::ACK, 5001, 80));
@@ -28,7 +28,7 @@ fn syn_is_answered_and_the_ack_installs_the_child() {
     assert!(bench.world.steered.is_empty(), "the listener's steering is enough");
 
     bench.now.0 += 5000;
-    bench.to_server(4001, last_ack(answer.seq));
+    bench.for_server(4001, last_ack(answer.seq));
     assert_eq!(bench.said(), [Said::Established(Owner(1001)), Said::Accepted(Owner(1001))]);
     let ToFast::Install(setup) = bench.world.sent[0].1.clone() else { panic!("no Install") };
     assert_eq!((setup.owner, setup.snd_start, setup.rcv_start), (Owner(1001), Seq(answer.seq).add(1), Seq(5001)));
@@ -45,10 +45,11 @@ fn syn_is_answered_and_the_ack_installs_the_child() {
 #[test]
 fn options_are_answered_only_if_offered() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, Peer { seq: 5000, flags: flags::SYN, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 5000, flags: flags::SYN, ..Default::default() });
     let answer = bench.frame();
     assert_eq!((answer.options.window_scale, answer.options.timestamps), (None, None));
-    bench.to_server(4000, Peer { seq: 5001, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..Default::default() });
+    bench
+        .for_server(4000, Peer { seq: 5001, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..Default::default() });
     let setup = bench.world.setups.values().next().unwrap();
     assert_eq!((setup.mss, setup.timestamps, setup.snd_wnd, setup.rcv_wscale), (536, false, 8192, 0));
 }
@@ -56,20 +57,20 @@ fn options_are_answered_only_if_offered() {
 #[test]
 fn data_and_fin_on_the_last_ack_and_before_install_follow_the_install() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
-    bench.to_server(4000, Peer { payload: 100, flags: flags::ACK | flags::FIN, ..last_ack(answer.seq) });
-    bench.to_server(4000, Peer { payload: 7, seq: 5101, ..last_ack(answer.seq) });
-    bench.to_server(4000, Peer { flags: flags::RST, seq: 5108, ..Default::default() });
+    bench.for_server(4000, Peer { payload: 100, flags: flags::ACK | flags::FIN, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { payload: 7, seq: 5101, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { flags: flags::RST, seq: 5108, ..Default::default() });
     assert_eq!(bench.messages(), ["0:install 0", "0:inject 100", "0:inject 7", "0:inject 0"]);
 }
 
 #[test]
 fn data_whose_ack_was_lost_completes_the_handshake() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
-    bench.to_server(4000, Peer { payload: 50, seq: 6449, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { payload: 50, seq: 6449, ..last_ack(answer.seq) });
     assert_eq!(bench.messages(), ["0:install 0", "0:inject 50"]);
     let setup = bench.world.setups.values().next().unwrap();
     assert_eq!((setup.rcv_start, setup.ts_recent), (Seq(5001), 1), "out of order: TS.Recent stays");
@@ -78,7 +79,7 @@ fn data_whose_ack_was_lost_completes_the_handshake() {
 #[test]
 fn syn_ack_is_retransmitted_and_given_up() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     bench.pass_ms(62_900);
     assert_eq!(bench.frames().len(), 6, "at 0, 1, 3, 7, 15, 31 s");
     bench.pass_ms(200);
@@ -90,9 +91,9 @@ fn syn_ack_is_retransmitted_and_given_up() {
 #[test]
 fn a_syn_again_gets_the_syn_ack_again() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let first = bench.frame();
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let second = bench.frame();
     assert_eq!((first.seq, first.ack, first.flags), (second.seq, second.ack, second.flags));
     assert_eq!(bench.states().len(), 2);
@@ -103,7 +104,7 @@ fn half_open_children_are_limited_by_the_backlog_but_at_least_eight() {
     for (backlog, limit) in [(0, 8), (20, 20), (1_000_000, 4096)] {
         let mut bench = Bench::listening(backlog);
         for port in 0..5000 {
-            bench.to_server(10_000 + port, syn(5000));
+            bench.for_server(10_000 + port, syn(5000));
         }
         assert_eq!(bench.frames().len(), limit);
         assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 5000 - limit as u64);
@@ -125,9 +126,9 @@ fn an_established_child_makes_room_in_the_backlog() {
 fn a_full_accept_queue_ignores_the_ack_and_the_next_attempt_succeeds() {
     let mut bench = Bench::listening(10);
     bench.world.accept_full = true;
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
-    bench.to_server(4000, last_ack(answer.seq));
+    bench.for_server(4000, last_ack(answer.seq));
     assert_eq!(bench.said(), [Said::Established(Owner(1001))]);
     assert!(bench.messages().is_empty(), "not installed");
     assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
@@ -135,7 +136,7 @@ fn a_full_accept_queue_ignores_the_ack_and_the_next_attempt_succeeds() {
     bench.pass_ms(1000);
     assert_eq!(bench.frame().flags, flags::SYN | flags::ACK, "asks for the ACK again");
     bench.world.accept_full = false;
-    bench.to_server(4000, Peer { payload: 10, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { payload: 10, ..last_ack(answer.seq) });
     assert_eq!(bench.messages(), ["0:install 0", "0:inject 10"]);
     assert_eq!(bench.said(), [Said::Established(Owner(1001)), Said::Accepted(Owner(1001))]);
 }
@@ -144,27 +145,27 @@ fn a_full_accept_queue_ignores_the_ack_and_the_next_attempt_succeeds() {
 fn no_slot_no_answer() {
     let mut bench = Bench::listening(10);
     bench.world.no_children = true;
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     assert!(bench.frames().is_empty());
     assert_eq!(bench.slow.counters().drops[Drop::NoMemory as usize], 1);
     let mut bench = Bench::with(SlowConfig { max_flows: 1, ..SlowConfig::default() });
     bench.slow.listen(bench.now, SERVER, US, 80, 10, &mut bench.world).unwrap();
-    bench.to_server(4000, syn(5000));
-    bench.to_server(4002, syn(5000));
+    bench.for_server(4000, syn(5000));
+    bench.for_server(4002, syn(5000));
     assert_eq!((bench.frames().len(), bench.world.children.len()), (1, 1));
 }
 
 #[test]
 fn rst_in_syn_received() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     bench.frame();
-    bench.to_server(4000, Peer { seq: 4000, flags: flags::RST, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 4000, flags: flags::RST, ..Default::default() });
     assert!(bench.frames().is_empty(), "outside the window: nothing");
-    bench.to_server(4000, Peer { seq: 5002, flags: flags::RST, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 5002, flags: flags::RST, ..Default::default() });
     let challenge = bench.frame();
     assert_eq!((challenge.flags, challenge.ack), (flags::ACK, 5001), "in the window, not exact: challenge");
-    bench.to_server(4000, Peer { seq: 5001, flags: flags::RST, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 5001, flags: flags::RST, ..Default::default() });
     assert_eq!(bench.said(), [Said::DropChild(Owner(1001))]);
     assert!(bench.frames().is_empty());
     assert_eq!(bench.states(), [State::Listen]);
@@ -173,24 +174,24 @@ fn rst_in_syn_received() {
 #[test]
 fn bad_segments_in_syn_received() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
-    bench.to_server(4000, Peer { ack: 1, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { ack: 1, ..last_ack(answer.seq) });
     let reset = bench.frame();
     assert_eq!((reset.flags, reset.seq), (flags::RST, 1), "wrong ACK");
-    bench.to_server(4000, Peer { seq: 5001, flags: 0, ..stamped(1) });
+    bench.for_server(4000, Peer { seq: 5001, flags: 0, ..stamped(1) });
     assert!(bench.frames().is_empty(), "no ACK flag");
-    bench.to_server(4000, Peer { options: stamped(0).options, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { options: stamped(0).options, ..last_ack(answer.seq) });
     assert_eq!(bench.frame().flags, flags::ACK, "PAWS");
-    bench.to_server(4000, Peer { seq: 5001 + 65_535, ..last_ack(answer.seq) });
+    bench.for_server(4000, Peer { seq: 5001 + 65_535, ..last_ack(answer.seq) });
     assert_eq!(bench.frame().flags, flags::ACK, "outside the window");
-    bench.to_server(4000, Peer { seq: 5003, ..syn(0) });
+    bench.for_server(4000, Peer { seq: 5003, ..syn(0) });
     assert_eq!(bench.frame().flags, flags::ACK, "SYN in the window");
     for reason in [Drop::BadAck, Drop::NoAck, Drop::Paws, Drop::OutOfWindow, Drop::BadFlags] {
         assert_eq!(bench.slow.counters().drops[reason as usize], 1, "{reason:?}");
     }
     assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
-    bench.to_server(4000, last_ack(answer.seq));
+    bench.for_server(4000, last_ack(answer.seq));
     assert_eq!(bench.states(), [State::Listen, State::Established]);
 }
 
@@ -198,7 +199,7 @@ fn bad_segments_in_syn_received() {
 fn closing_a_listener_resets_its_half_open_children_and_keeps_the_others() {
     let mut bench = Bench::listening(10);
     bench.child(4000);
-    bench.to_server(4002, syn(5000));
+    bench.for_server(4002, syn(5000));
     let answer = bench.frame();
     assert!(bench.slow.close(bench.now, SERVER, &mut bench.world));
     let reset = bench.frame();
@@ -210,7 +211,7 @@ fn closing_a_listener_resets_its_half_open_children_and_keeps_the_others() {
     assert_eq!(bench.states(), [State::Established]);
     assert!(bench.world.listening.is_empty());
     assert_eq!(bench.world.steered.len(), 1, "the child is steered by its own tuple");
-    bench.to_server(4004, syn(5000));
+    bench.for_server(4004, syn(5000));
     assert_eq!(bench.frame().flags, flags::RST | flags::ACK);
 }
 
@@ -225,7 +226,7 @@ fn listen_twice() {
     assert_eq!(listen(&mut bench, 1, PEER, 8), Err(98));
     assert_eq!(listen(&mut bench, 2, Ipv4Addr::UNSPECIFIED, 8), Ok(()));
     for port in 0..50 {
-        bench.to_server(10_000 + port, syn(5000));
+        bench.for_server(10_000 + port, syn(5000));
     }
     assert_eq!(bench.frames().len(), 50, "the exact address wins, with its new backlog");
 }
@@ -233,7 +234,7 @@ fn listen_twice() {
 #[test]
 fn segments_of_nobody() {
     let mut bench = Bench::listening(10);
-    bench.to_server(4000, Peer { seq: 10, ack: 99, flags: flags::ACK, payload: 5, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 10, ack: 99, flags: flags::ACK, payload: 5, ..Default::default() });
     let reset = bench.frame();
     assert_eq!((reset.flags, reset.seq, reset.ack), (flags::RST, 99, 0), "ACK to a listener");
     bench.segment_at((PEER, 5), (US, 81), Peer { seq: 10, flags: flags::FIN, payload: 5, ..Default::default() });
@@ -243,8 +244,8 @@ fn segments_of_nobody() {
     bench.segment_at((PEER, 5), (Ipv4Addr::BROADCAST, 80), syn(1));
     bench.segment_at((PEER, 5), (Ipv4Addr::new(224, 0, 0, 1), 80), syn(1));
     bench.segment_at((PEER, 5), (Ipv4Addr::new(10, 0, 0, 77), 80), syn(1));
-    bench.to_server(4000, Peer { flags: flags::SYN | flags::FIN, ..Default::default() });
-    bench.to_server(4000, Peer { flags: flags::SYN | flags::RST, ..Default::default() });
+    bench.for_server(4000, Peer { flags: flags::SYN | flags::FIN, ..Default::default() });
+    bench.for_server(4000, Peer { flags: flags::SYN | flags::RST, ..Default::default() });
     assert!(bench.frames().is_empty(), "none of these is answered");
     let drops = bench.slow.counters().drops;
     assert_eq!(
@@ -281,7 +282,7 @@ fn resets_and_challenges_are_limited() {
     let mut bench = Bench::listening(10);
     bench.child(4000);
     for seq in 0..3000 {
-        bench.to_server(4000, syn(seq));
+        bench.for_server(4000, syn(seq));
     }
     assert_eq!(bench.messages().len(), 1000);
 }
@@ -290,9 +291,9 @@ fn resets_and_challenges_are_limited() {
 fn a_syn_for_an_installed_flow_is_challenged() {
     let mut bench = Bench::listening(10);
     bench.child(4000);
-    bench.to_server(4000, syn(5001));
+    bench.for_server(4000, syn(5001));
     assert_eq!(bench.messages(), ["0:ack 0"]);
-    bench.to_server(4000, Peer { flags: flags::SYN | flags::ACK, ..syn(5000) });
+    bench.for_server(4000, Peer { flags: flags::SYN | flags::ACK, ..syn(5000) });
     assert_eq!(bench.messages(), ["0:ack 0"], "also one whose last ACK was lost");
 }
 
@@ -300,11 +301,11 @@ fn a_syn_for_an_installed_flow_is_challenged() {
 fn the_answer_needs_no_arp() {
     let mut bench = Bench::listening(10);
     bench.world.route = Some(Route::Resolving);
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
     assert_eq!((answer.source_mac, answer.destination_mac), (OUR_MAC, PEER_MAC));
     bench.world.route = Some(Route::Unreachable(113));
-    bench.to_server(4002, syn(5000));
+    bench.for_server(4002, syn(5000));
     assert!(bench.frames().is_empty());
 }
 
@@ -312,11 +313,11 @@ fn the_answer_needs_no_arp() {
 fn a_small_ring_needs_no_scaling() {
     let mut bench = Bench::listening(10);
     bench.world.ring_bytes = Some((4096, 16_384));
-    bench.to_server(4000, syn(5000));
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
     assert_eq!((answer.window, answer.options.window_scale), (16_384, Some(0)));
     let options = Options { timestamps: Some(Timestamps { value: 1, echo: 0 }), ..Options::default() };
-    bench.to_server(
+    bench.for_server(
         4000,
         Peer { seq: 5001 + 16_384, ack: answer.seq.wrapping_add(1), flags: flags::ACK, options, payload: 1 },
     );

@@ -4,6 +4,7 @@
 mod active;
 mod closing;
 mod connect;
+mod joint;
 mod listen;
 mod property;
 mod world;

@@ -139,8 +139,8 @@ impl Model {
                 let ack = self.last_iss.wrapping_add(u32::from(ack));
                 let peer = Peer { seq: 4999 + u32::from(seq), ack, flags, options, payload: usize::from(payload) };
                 match to_client {
-                    true => bench.to_client(40_000 + u16::from(port), peer),
-                    false => bench.to_server(4000 + u16::from(port), peer),
+                    true => bench.for_client(40_000 + u16::from(port), peer),
+                    false => bench.for_server(4000 + u16::from(port), peer),
                 }
             }
             Event::Fast(flow, what) => self.fast_says(flow, what),
@@ -276,7 +276,7 @@ fn pick<'a>(mut ids: impl ExactSizeIterator<Item = &'a FlowId>, n: u8) -> Option
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn books_balance(events in prop::collection::vec(event(), 1..120)) {
         let mut model = Model::new();

@@ -175,11 +175,11 @@ impl Bench {
         self.slow.on_message(self.now, 3, ToSlow::Segment(PortId(1), frame), &mut self.world);
     }
     /// A segment from the peer's `port` to our port 80.
-    pub fn to_server(&mut self, port: u16, peer: Peer) {
+    pub fn for_server(&mut self, port: u16, peer: Peer) {
         self.segment_at((PEER, port), (US, 80), peer);
     }
     /// A segment from the peer's port 80 to the client's port.
-    pub fn to_client(&mut self, port: u16, peer: Peer) {
+    pub fn for_client(&mut self, port: u16, peer: Peer) {
         self.segment_at((PEER, 80), (US, port), peer);
     }
     /// Frames sent since the last call, with the core each was sent by.
@@ -216,10 +216,10 @@ impl Bench {
     }
     /// A child of the listener, established by a peer with ISN 5000; nothing is left in the logs.
     pub fn child(&mut self, port: u16) -> FlowId {
-        self.to_server(port, syn(5000));
+        self.for_server(port, syn(5000));
         let answer = self.frame();
         let ack = Peer { seq: 5001, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..stamped(1) };
-        self.to_server(port, ack);
+        self.for_server(port, ack);
         self.settle()
     }
     /// A connection to the peer, established; nothing is left in the logs.
@@ -227,7 +227,7 @@ impl Bench {
         self.connect();
         let sent = self.frame();
         let answer = Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) };
-        self.to_client(sent.source_port, answer);
+        self.for_client(sent.source_port, answer);
         self.settle()
     }
     fn settle(&mut self) -> FlowId {
