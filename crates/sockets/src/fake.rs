@@ -55,21 +55,12 @@ pub struct Fake {
 /// Serves clients that connect to `path` until the process ends, or `stop` says so.
 pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Result<()> {
     use rustix::net::*;
-    let listener = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     bind(&listener, &SocketAddrUnix::new(path)?)?;
     listen(&listener, 64)?;
-    let mut fake = Fake {
-        geometry,
-        clients: Vec::new(),
-        listeners: Vec::new(),
-        connections: Vec::new(),
-        next_port: 40_000,
-    };
+    let mut fake =
+        Fake { geometry, clients: Vec::new(), listeners: Vec::new(), connections: Vec::new(), next_port: 40_000 };
     let mut turns = 0u32;
     while !stop() {
         let mut busy = fake.step();
@@ -143,7 +134,8 @@ impl Fake {
                 }
             }
             client.controls = open;
-            let hung_up: Vec<_> = client.pairs.iter().filter(|(_, (_, pair))| hung_up(pair)).map(|(s, p)| (*s, p.0)).collect();
+            let hung_up: Vec<_> =
+                client.pairs.iter().filter(|(_, (_, pair))| hung_up(pair)).map(|(s, p)| (*s, p.0)).collect();
             for (raw, generation) in hung_up {
                 busy = true;
                 self.clients[at].pairs.remove(&raw);
@@ -210,15 +202,15 @@ impl Fake {
             stack.state.store(state::CLOSED, Release);
             return 0;
         }
-        let found = self.listeners.iter().find(|(_, addr, port)| *port == remote.1 && (*addr == 0 || *addr == remote.0));
+        let found =
+            self.listeners.iter().find(|(_, addr, port)| *port == remote.1 && (*addr == 0 || *addr == remote.0));
         let Some(((at, listener), ..)) = found.copied() else { return NOT_OURS };
         let Some(accepted) = self.clients[at].take_slot() else { return -libc::ENFILE };
         self.next_port = self.next_port.wrapping_add(1).max(40_000);
         let local = (0x7f00_0001, self.next_port);
         let ours = self.clients[end.0].open(end.1, state::ESTABLISHED, local, remote);
         let theirs = self.clients[at].open(accepted, state::ESTABLISHED, remote, local);
-        let record =
-            Accepted { slot: accepted.raw(), generation: theirs, remote_addr: local.0, remote_port: local.1 };
+        let record = Accepted { slot: accepted.raw(), generation: theirs, remote_addr: local.0, remote_port: local.1 };
         let region = &self.clients[at].region;
         let tail = region.stack(listener).rx_tail.load(Relaxed);
         region.rx(listener).write(tail, &record.to_bytes());
@@ -311,7 +303,9 @@ impl Fake {
                 self.raise(to);
                 let (source, free) = (&self.clients[from.0].region, self.geometry.tx_bytes - (queued - count));
                 std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-                if source.app(from.1).want.load(Relaxed) & want::WRITABLE != 0 && free >= self.geometry.tx_bytes.div_ceil(3) {
+                if source.app(from.1).want.load(Relaxed) & want::WRITABLE != 0
+                    && free >= self.geometry.tx_bytes.div_ceil(3)
+                {
                     self.raise(from);
                 }
                 busy = true;

@@ -32,6 +32,8 @@ pub struct Session {
     pub spin_us: u64,
     control: AtomicI32,
     token: u64,
+    /// Where the service is. Kept, because programs clear their environment before they fork (nginx does).
+    path: Vec<u8>,
     /// The process that `control` belongs to.
     joined_pid: AtomicI32,
     /// Eventfds: one per data queue, then the command queue's.
@@ -138,6 +140,7 @@ impl Session {
             spin_us: if alone { 0 } else { spin_us },
             control: AtomicI32::new(protect(socket).map_err(std::io::Error::from_raw_os_error)?),
             token,
+            path: path.to_vec(),
             joined_pid: AtomicI32::new(fork::pid()),
             doorbells,
             talking: Lock::new(),
@@ -148,7 +151,7 @@ impl Session {
 
     /// In a forked child, registers it as one more process of its parent's region. Until then the child holds the
     /// parent's registration open, so that the region outlives a parent that exits at once.
-    fn join(&self) {
+    pub fn join(&self) {
         if self.joined_pid.load(Ordering::Relaxed) == fork::pid() {
             return;
         }
@@ -156,11 +159,12 @@ impl Session {
         if self.joined_pid.load(Ordering::Relaxed) == fork::pid() {
             return;
         }
-        let path = std::env::var_os("TOWPATH_SOCKET").unwrap_or_default();
-        let joined = hello(path.as_bytes(), self.token).ok().filter(|(_, geometry, ..)| *geometry == self.geometry);
+        let joined = hello(&self.path, self.token).ok().filter(|(_, geometry, ..)| *geometry == self.geometry);
         match joined.and_then(|(socket, ..)| protect(socket).ok()) {
             Some(control) => unprotect(self.control.swap(control, Ordering::AcqRel)),
-            None => self.dead.store(true, Ordering::Release),
+            // Not allowed any more (the child has given up its rights): the parent's registration still serves for
+            // everything that has no answer, so only contexts cannot be had.
+            None => self.out_of_contexts.store(true, Ordering::Relaxed),
         }
         self.joined_pid.store(fork::pid(), Ordering::Release);
     }
@@ -170,6 +174,10 @@ impl Session {
         self.talking.reset();
         self.out_of_contexts.store(false, Ordering::Relaxed);
         context::forked();
+        // As long as it still may: servers that start as root give that up in their children.
+        if rustix::process::geteuid().is_root() {
+            self.join();
+        }
     }
 
     /// Sends a request that has no answer.
@@ -188,10 +196,10 @@ impl Session {
 
     /// Asks for an event context.
     pub fn request_context(&self) -> Option<(u32, OwnedFd)> {
+        self.join();
         if self.out_of_contexts.load(Ordering::Relaxed) {
             return None;
         }
-        self.join();
         let _talking = self.talking.lock()?;
         let control = self.control.load(Ordering::Acquire);
         control::send_request(borrow(&control), &Request::Context, &[]).ok()?;
