@@ -128,8 +128,11 @@ pub(crate) struct Tcb {
     pub mss: u16,
     /// Largest payload seen, as estimate of the peer's segments.
     pub rcv_mss: u16,
-    /// Duplicate acknowledgements in a row.
+    /// Duplicate acknowledgements in a row, up to 15.
     pub dup_acks: u8,
+    /// Duplicate acknowledgements to be sent, up to 15: one for each segment that came ahead of a hole, however many there were in
+    /// a batch, as the peer counts them (RFC 5681 §3.2, §4.2).
+    pub acks_due: u8,
     /// The peer's window shift.
     pub snd_wscale: u8,
     /// Our window shift.
@@ -183,7 +186,8 @@ impl ProtocolLine {
             flags: w(13),
             mss: sizes as u16,
             rcv_mss: (sizes >> 16) as u16,
-            dup_acks: small as u8,
+            dup_acks: small as u8 & 15,
+            acks_due: (small >> 4) as u8 & 15,
             snd_wscale: (small >> 8) as u8 & 15,
             rcv_wscale: (small >> 12) as u8 & 15,
             out_of_order: (small >> 16) as u16,
@@ -192,7 +196,8 @@ impl ProtocolLine {
     #[inline]
     pub(crate) fn store(&self, t: &Tcb) {
         let sizes = u32::from(t.mss) | u32::from(t.rcv_mss) << 16;
-        let small = u32::from(t.dup_acks)
+        let small = u32::from(t.dup_acks.min(15))
+            | u32::from(t.acks_due.min(15)) << 4
             | u32::from(t.snd_wscale & 15) << 8
             | u32::from(t.rcv_wscale & 15) << 12
             | u32::from(t.out_of_order) << 16;
@@ -488,6 +493,7 @@ impl Lines {
             mss,
             rcv_mss: mss.min(536),
             dup_acks: 0,
+            acks_due: 0,
             snd_wscale: setup.snd_wscale.min(14),
             rcv_wscale: setup.rcv_wscale.min(14),
             out_of_order: 0,

@@ -88,7 +88,7 @@ fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
     };
     state.lookup.remove(&lines.identity.tuple(), flow);
     state.out_of_order.release(t.out_of_order);
-    t.out_of_order = 0;
+    (t.out_of_order, t.acks_due) = (0, 0);
     t.flags = t.flags & !bits::INSTALLED | bits::REMOVING | bits::DEAD;
     t.flags = settle(&mut state.outbox, flow, t.flags);
     lines.protocol.store(&t);
@@ -105,7 +105,7 @@ fn set_window(t: &mut Tcb, lines: &Lines, window: &Window) {
     lines.measures.set_window(window);
     t.ssthresh = window.ssthresh;
     if !t.has(RECOVERY) {
-        t.cwnd = window.cwnd;
+        t.cwnd = window.cwnd.max(u32::from(t.mss));
     }
 }
 
@@ -119,6 +119,6 @@ fn timeout(state: &mut State, t: &mut Tcb, lines: &Lines, window: &Window) {
     lines.measures.grown.set(0);
     lines.identity.recover.set(t.snd_max.0);
     t.snd_nxt = t.snd_una;
-    (t.cwnd, t.ssthresh, t.dup_acks) = (window.cwnd, window.ssthresh, 0);
+    (t.cwnd, t.ssthresh, t.dup_acks) = (window.cwnd.max(u32::from(t.mss)), window.ssthresh, 0);
     t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
 }

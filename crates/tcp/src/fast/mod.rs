@@ -142,6 +142,7 @@ impl State {
     fn kill(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId, rst: bool, errno: i32) {
         let resend = bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::TIMING;
         t.flags = t.flags & !resend | bits::DEAD;
+        t.acks_due = 0;
         self.out_of_order.release(t.out_of_order);
         t.out_of_order = 0;
         if rst {

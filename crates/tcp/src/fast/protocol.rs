@@ -197,6 +197,7 @@ impl Turn<'_> {
     fn ahead(&mut self, start: Seq, len: u32, fin: bool, from: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
         t.flags |= bits::ACK_NOW;
+        t.acks_due = (t.acks_due + 1).min(15);
         if t.out_of_order == 0 {
             t.out_of_order = self.state.out_of_order.take().ok_or(Drop::OutOfOrderFull)?;
         }
@@ -253,6 +254,7 @@ impl Turn<'_> {
     #[cold]
     fn fill_hole(&mut self, end: Seq, fin: bool) -> (Seq, bool) {
         self.t.flags |= bits::ACK_NOW;
+        self.t.acks_due = 0;
         let Some(ranges) = self.state.out_of_order.get(self.t.out_of_order) else { return (end, fin) };
         let end = ranges.advance(end);
         let fin = fin || ranges.fin_at(end);

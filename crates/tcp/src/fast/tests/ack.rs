@@ -98,3 +98,32 @@ fn checksum_may_be_left_to_the_port() {
     h.tx.unsummed = true;
     assert_eq!(h.write(700)[0].data, bytes(0, 700));
 }
+
+#[test]
+fn each_segment_ahead_of_a_hole_gets_its_duplicate_even_in_one_batch() {
+    let mut h = Harness::new();
+    let ahead: Vec<_> = (1..7).map(|n| seg(n * 1000, 0, &bytes(n * 1000, 1000))).collect();
+    h.batch(&ahead);
+    let sent = h.flush();
+    assert_eq!(sent.len(), 6);
+    assert!(sent.iter().all(|s| *s == sent[0] && s.ack == 0 && s.data.is_empty()));
+    // Data that go out at the same time are no duplicates for the peer.
+    h.batch(&[seg(8000, 0, &bytes(8000, 1000)), seg(9000, 0, &bytes(9000, 1000))]);
+    let sent = h.write(100);
+    assert_eq!(sent.iter().map(|s| s.data.len()).collect::<Vec<_>>(), [100, 0, 0]);
+    assert_eq!(h.flush(), []);
+    // The hole filled in the same batch: one for all.
+    h.batch(&[seg(20_000, 0, &bytes(20_000, 10)), seg(0, 0, &bytes(0, 1000))]);
+    let sent = h.flush();
+    assert_eq!((sent.len(), sent[0].ack), (1, 7000));
+}
+
+#[test]
+fn removal_does_not_swallow_the_answer_to_the_peers_fin() {
+    let mut h = Harness::new();
+    h.batch(&[seg(0, 0, &[]).with(ACK | FIN)]);
+    h.message(ToFast::Remove(FLOW));
+    let sent = h.flush();
+    assert_eq!((sent.len(), sent[0].ack, sent[0].flags), (1, 1, ACK));
+    assert_eq!(h.slow_names(), ["Closing", "Removed"]);
+}
