@@ -127,3 +127,21 @@ fn removal_does_not_swallow_the_answer_to_the_peers_fin() {
     assert_eq!((sent.len(), sent[0].ack, sent[0].flags), (1, 1, ACK));
     assert_eq!(h.slow_names(), ["Closing", "Removed"]);
 }
+
+#[test]
+fn an_acknowledgement_that_counted_on_data_which_cannot_go_is_delayed_like_any_other() {
+    let mut h = Harness::new();
+    h.tx.room = 0;
+    h.write(100);
+    h.batch(&[seg(0, 0, &bytes(0, 10)).wnd(0)]);
+    h.tx.room = usize::MAX;
+    assert_eq!(h.flush(), []);
+    assert_eq!(h.wait(1000)[0].ack, 10);
+}
+
+#[test]
+fn half_a_ring_is_acknowledged_at_once() {
+    let mut h = Harness::of(FlowSetup { mss: 60_000, rx_bytes: 4096, rcv_wnd: 4096, ..setup() });
+    assert_eq!(h.rx(seg(0, 0, &bytes(0, 2047))), []);
+    assert_eq!(h.rx(seg(2047, 0, &bytes(2047, 2)))[0].ack, 2049);
+}

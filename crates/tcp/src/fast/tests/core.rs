@@ -144,3 +144,14 @@ fn too_many_flows() {
     h.message(ToFast::Install(Box::new(FlowSetup { flow: FlowId(16), ..second() })));
     assert_eq!((h.dropped(Drop::NoMemory), h.slow_names()), (1, vec!["Removed".into()]));
 }
+
+#[test]
+fn a_removed_or_killed_flow_keeps_no_ranges() {
+    for message in [ToFast::Remove(FLOW), ToFast::Abort { flow: FLOW, rst: false, errno: 110 }] {
+        let mut h = Harness::new();
+        h.rx(seg(500, 0, &bytes(500, 10)));
+        assert_eq!(h.fast.state.out_of_order.in_use(), 1);
+        h.message(message);
+        assert_eq!(h.fast.state.out_of_order.in_use(), 0);
+    }
+}

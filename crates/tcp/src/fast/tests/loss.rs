@@ -46,6 +46,7 @@ fn partial_acknowledgements_repair_hole_after_hole() {
         h.rx(seg(0, 0, &[]));
     }
     assert_eq!(sent(&h.rx(seg(0, 2000, &[]))), [(2000, 1000)]);
+    assert_eq!(h.snapshot().cwnd, 8000 - 2000 + 1000, "deflated by what has left, plus one segment");
     assert_eq!(sent(&h.rx(seg(0, 5000, &[]))), [(5000, 1000)]);
     assert_eq!(sent(&h.rx(seg(0, 10_000, &[]))), []);
     assert_eq!(h.snapshot().flags & flow_flags::RECOVERY, 0);
@@ -93,7 +94,9 @@ fn timeout_goes_back_and_starts_slowly() {
 
 #[test]
 fn duplicates_of_go_back_n_start_no_recovery() {
-    let mut h = ten_out();
+    let mut h = Harness::of(FlowSetup { snd_start: Seq(5000), ..setup() });
+    h.write(10_000);
+    h.slow.clear();
     h.message(ToFast::Timeout(FLOW, Window { cwnd: 10_000, ssthresh: 5000, growth: 256, beta: 128 }));
     h.flush();
     for _ in 0..6 {
@@ -108,6 +111,11 @@ fn duplicates_of_go_back_n_start_no_recovery() {
         h.rx(seg(0, 11_000, &[]));
     }
     assert_eq!(h.slow_names(), ["Loss"]);
+    // The mark of the old loss does not stay until sequence numbers come round to it.
+    h.rx(seg(0, 20_000, &[]));
+    h.write(1000);
+    h.rx(seg(0, 21_000, &[]));
+    assert_eq!(h.fast.table.get(FLOW).unwrap().protocol.flags() & bits::RECOVER_SET, 0);
 }
 
 #[test]
@@ -144,4 +152,15 @@ fn pure_acks_after_going_back_have_an_acceptable_number() {
     h.flush();
     let out = h.rx(seg(5, 0, &bytes(5, 10)));
     assert_eq!((out.len(), out[0].seq, out[0].flags), (1, 10_000, ACK));
+}
+
+#[test]
+fn a_repair_that_has_become_needless_in_the_same_batch_is_not_sent() {
+    let mut h = ten_out();
+    let duplicate = seg(0, 0, &[]);
+    h.batch(&[duplicate.clone(), duplicate.clone(), duplicate, seg(0, 10_000, &[])]);
+    assert_eq!(h.flush(), []);
+    h.write(1000);
+    h.batch(&[seg(0, 10_000, &[])]);
+    assert_eq!((h.flush(), h.snapshot().retransmits), (vec![], 0));
 }

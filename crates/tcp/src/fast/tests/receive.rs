@@ -142,6 +142,8 @@ fn the_right_edge_never_goes_back() {
                 let new = s.ack + (u32::from(s.wnd) << shift);
                 assert!(new + (1 << shift) > edge, "shift {shift}: {new} after {edge}");
                 assert!(new <= h.app.rx_head + 32768, "promised only what there is");
+                let rounded = s.ack + edge.saturating_sub(s.ack).next_multiple_of(1 << shift);
+                assert!(new >= edge || rounded > h.app.rx_head + 32768, "rounded up while there is room");
                 edge = edge.max(new);
             }
             at += len;

@@ -216,3 +216,16 @@ fn karn() {
     h.rx(seg(0, 200, &[]));
     assert_eq!(h.snapshot().srtt_us, 1125);
 }
+
+#[test]
+fn a_repeated_probe_is_no_sample() {
+    let mut h = Harness::of(FlowSetup { snd_wnd: 0, ..setup() });
+    h.write(100);
+    for _ in 0..2 {
+        h.message(ToFast::ProbeWindow(FLOW));
+        h.flush();
+        h.now = h.now.after(300_000);
+    }
+    h.rx(seg(0, 1, &[]).wnd(0));
+    assert_eq!(h.snapshot().srtt_us, 0);
+}
