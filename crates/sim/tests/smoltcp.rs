@@ -12,6 +12,9 @@ fn against_smoltcp(seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let mut path = random_path(&mut rng, 30_000);
     path.link.checksum_offload = false;
+    // smoltcp 0.14 stalls for ever if an old zero window overtakes a newer open one and the data sent in between are lost: its
+    // retransmission then waits for a window, and its window probe for an empty pipe. So nothing overtakes on the way to it.
+    path.there.delay_ppm = 0;
     let config = random_config(1, &mut rng);
     let address = config.address;
     let (mut world, _) = node_and_peer(config, path, rng.next_u64());
