@@ -12,6 +12,9 @@ use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::time::Micros;
 
+/// Share of the control interval that a flow claims, in µs: some five times what a look costs.
+const LOOK_US: u64 = 1;
+
 /// What is watched of one flow.
 pub(super) struct Activity {
     /// Names its entry in the list; `NONE` = not on it.
@@ -67,7 +70,9 @@ impl SlowPath {
         if self.active.list.is_empty() || now < self.active.due {
             return;
         }
-        self.active.due = now.after(u64::from(self.config.control_interval_us));
+        // With very many flows the interval grows, so that other work is not held up; it stays below the shortest time-out.
+        let interval_us = u64::from(self.config.control_interval_us).max(self.active.list.len() as u64 * LOOK_US);
+        self.active.due = now.after(interval_us);
         let mut list = std::mem::take(&mut self.active.list);
         list.retain(|&(id, stamp)| {
             let listed = self.table.running(id).is_some_and(|live| live.activity.listed == stamp);

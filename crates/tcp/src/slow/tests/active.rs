@@ -1,9 +1,9 @@
 //! Flows with something outstanding.
 
 use super::world::*;
-use crate::flow::{FlowId, flow_flags as bit};
+use crate::flow::{FlowId, FlowSnapshot, Owner, flow_flags as bit};
 use crate::messages::ToSlow;
-use crate::slow::State;
+use crate::slow::{SlowConfig, State};
 
 /// Passes `ms` in steps of 10 ms; returns each message with the time in ms at which it came.
 fn watch(bench: &mut Bench, ms: u64) -> Vec<(u64, String)> {
@@ -146,7 +146,7 @@ fn many_flows_are_looked_at_in_one_interval() {
     let mut bench = Bench::new();
     let flows: Vec<FlowId> = (0..100)
         .map(|i| {
-            bench.slow.connect(bench.now, crate::flow::Owner(50 + i), PEER, 80, None, false, &mut bench.world).unwrap();
+            bench.slow.connect(bench.now, Owner(50 + i), PEER, 80, None, false, &mut bench.world).unwrap();
             let sent = bench.frame();
             let answer = Peer { ack: sent.seq.wrapping_add(1), flags: 18, ..syn(7000) };
             bench.for_client(sent.source_port, answer);
@@ -159,4 +159,26 @@ fn many_flows_are_looked_at_in_one_interval() {
     bench.pass_ms(10);
     assert_eq!(bench.messages().len(), 100);
     assert_eq!(bench.slow.sizes().0, 0);
+}
+
+#[test]
+fn very_many_flows_are_looked_at_less_often() {
+    let mut bench =
+        Bench::with(SlowConfig { max_flows: 30_000, first_port: 1024, last_port: 60_000, ..SlowConfig::default() });
+    let mut flows = Vec::new();
+    for i in 0..20_000 {
+        bench.slow.connect(bench.now, Owner(50 + i), PEER, 80, None, false, &mut bench.world).unwrap();
+        let sent = bench.frame();
+        bench.for_client(sent.source_port, Peer { ack: sent.seq.wrapping_add(1), flags: 18, ..syn(7000) });
+        let flow = FlowId(i as u32);
+        let una = bench.world.setups[&flow].snd_start;
+        let end = una.add(1);
+        let busy = FlowSnapshot { snd_una: una, snd_max: end, snd_queued: end, snd_wnd: 9, ..Default::default() };
+        bench.readings.0.insert(flow, busy);
+        bench.world.sent.clear();
+        flows.push(flow);
+    }
+    flows.iter().for_each(|flow| bench.say(ToSlow::Active(*flow)));
+    bench.pass_ms(10);
+    assert_eq!(bench.slow.next_deadline(), Some(bench.now.after(20_000)), "20 ms for 20,000 flows");
 }

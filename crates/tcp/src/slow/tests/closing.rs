@@ -263,6 +263,24 @@ fn an_active_open_reuses_time_wait_after_a_second_if_timestamps_protect_it() {
 }
 
 #[test]
+fn ports_in_time_wait_are_reused_when_fresh_ones_are_rare() {
+    let config = SlowConfig { first_port: 40_000, last_port: 41_999, ..SlowConfig::default() };
+    let mut bench = Bench::with(config);
+    let mut ports = std::collections::BTreeSet::new();
+    for i in 0..4000 {
+        let flow = bench.client();
+        ports.insert(bench.world.setups[&flow].tuple.local_port);
+        closing(&mut bench, flow, WE_FIRST);
+        bench.say(ToSlow::Removed(flow));
+        bench.now.0 += 1000;
+        bench.world.sent.clear();
+        bench.world.said.clear();
+        assert!(bench.slow.sizes().1 <= 2000, "after {i} connections");
+    }
+    assert!(ports.len() > 1500, "{} ports used", ports.len());
+}
+
+#[test]
 fn numbers_come_back_late() {
     let mut bench = Bench::new();
     let mut numbers = Vec::new();
