@@ -1,6 +1,6 @@
 //! Runs the protocol's stages on cores and serves the ring contract with them.
 //!
-//! Threads: one fast-path thread per core ([`core`]) and one slow thread ([`slow`]). A flow is owned by one core; a slot's
+//! Threads: one fast-path thread per core (`core.rs`) and one slow thread (`slow.rs`). A flow is owned by one core; a slot's
 //! stack words are written by the slow thread until its flow is installed, by the owning core until the flow is removed,
 //! and by the slow thread after that. The threads share nothing but messages and counters.
 
