@@ -4,6 +4,7 @@
 mod ack;
 mod close;
 mod core;
+mod hostile;
 mod loss;
 mod receive;
 mod rules;

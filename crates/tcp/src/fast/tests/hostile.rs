@@ -1,0 +1,138 @@
+//! Peers, applications and slow paths that say anything at all: no panic, and the state stays sound.
+
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Segment(Seg),
+    Frame(Vec<u8>),
+    App(AppUpdate),
+    /// Honest progress, so that there is something to attack.
+    Write(u32),
+    Read,
+    Message(u8, Window),
+    Time(u64),
+    Room(usize),
+}
+
+/// Mostly near the interesting numbers.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![0u32..4, 0u32..5000, (0u32..100).prop_map(|n| n.wrapping_sub(50)), 60_000u32..70_000, any::<u32>()]
+}
+
+fn segment() -> impl Strategy<Value = Seg> {
+    let flags = prop_oneof![8 => Just(ACK), 2 => Just(ACK | FIN), 1 => Just(RST), 1 => Just(SYN), 1 => any::<u8>()];
+    let ts = prop::option::weighted(0.9, (number(), any::<u32>()));
+    (number(), number(), flags, any::<u16>(), 0usize..1500, ts).prop_map(|(seq, ack, flags, wnd, len, ts)| Seg {
+        seq,
+        ack,
+        flags,
+        wnd,
+        data: vec![7; len],
+        ts,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let app = (number(), number(), any::<u8>()).prop_map(|(tx_tail, rx_head, bits)| AppUpdate {
+        tx_tail,
+        rx_head,
+        shut_wr: bits & 1 != 0,
+        shut_rd: bits & 2 != 0,
+        closed: bits & 12 == 12,
+        abort: bits & 16 != 0,
+        nodelay: bits & 32 != 0,
+        cork: bits & 64 != 0,
+    });
+    let window = (number(), number(), any::<u16>(), any::<u16>()).prop_map(|(cwnd, ssthresh, growth, beta)| Window {
+        cwnd,
+        ssthresh,
+        growth,
+        beta,
+    });
+    prop_oneof![
+        20 => segment().prop_map(Step::Segment),
+        2 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Step::Frame),
+        1 => app.prop_map(Step::App),
+        10 => (0u32..5000).prop_map(Step::Write),
+        5 => Just(Step::Read),
+        5 => (0u8..9, window).prop_map(|(n, w)| Step::Message(n, w)),
+        5 => (0u64..3_000_000).prop_map(Step::Time),
+        2 => (0usize..5).prop_map(Step::Room),
+    ]
+}
+
+fn sound(h: &Harness) -> Result<(), TestCaseError> {
+    let lines = h.fast.table.get(FLOW).unwrap();
+    let t = lines.protocol.load();
+    let id = &lines.identity;
+    prop_assert!(!t.snd_nxt.before(t.snd_una) && !t.snd_max.before(t.snd_nxt), "{t:?}");
+    prop_assert!(t.snd_queued.bytes_since(t.snd_una).wrapping_add(1) <= id.tx_bytes.get() + 1, "{t:?}");
+    prop_assert!(t.snd_max.distance(t.snd_queued) <= 1, "{t:?}");
+    prop_assert!(t.rcv_limit.distance(t.rcv_adv) >= -1, "only a FIN may stand beyond the ring: {t:?}");
+    prop_assert!(!t.rcv_adv.before(t.rcv_nxt), "{t:?}");
+    prop_assert!(h.snapshot().rx_queued <= id.rx_bytes.get(), "{t:?}");
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn nothing_breaks(
+        start in (any::<u32>(), any::<u32>()),
+        shifts in (0u8..15, 0u8..15),
+        mss in 1u16..9000,
+        timestamps in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let mut h = Harness::of(FlowSetup {
+            snd_start: Seq(start.0), rcv_start: Seq(start.1), snd_wscale: shifts.0, rcv_wscale: shifts.1, mss, timestamps, ..setup()
+        });
+        h.tx.buffer.resize(10_000, 0);
+        for step in steps {
+            match step {
+                Step::Segment(s) => h.batch(&[s]),
+                Step::Frame(f) => {
+                    h.fast.receive(h.now, PortId(1), &Frames(vec![f]), &mut h.rings);
+                    h.collect();
+                }
+                Step::App(update) => {
+                    h.app = update;
+                    let _ = h.update();
+                }
+                Step::Write(len) => {
+                    let used = h.app.tx_tail.wrapping_sub(h.view().tx_head);
+                    h.app.tx_tail = h.app.tx_tail.wrapping_add(len.min(RING.saturating_sub(used)));
+                    let _ = h.update();
+                }
+                Step::Read => {
+                    h.app.rx_head = h.view().rx_tail;
+                    let _ = h.update();
+                }
+                Step::Message(n, window) => h.message(match n {
+                    0 => ToFast::SetWindow(FLOW, window),
+                    1 | 2 => ToFast::Timeout(FLOW, window),
+                    3 | 4 => ToFast::ProbeWindow(FLOW),
+                    5 => ToFast::SendAck(FLOW),
+                    6 => ToFast::Deactivate(FLOW),
+                    7 => ToFast::Abort { flow: FLOW, rst: window.cwnd & 1 == 0, errno: (window.ssthresh & 127) as i32 },
+                    _ => ToFast::Relink(FLOW, h.setup.link),
+                }),
+                Step::Time(us) => h.now = h.now.after(us),
+                Step::Room(room) => h.tx.room = room,
+            }
+            h.fast.transmit(h.now, 3, &h.rings, &mut h.tx);
+            h.collect();
+            h.tx.sent.clear();
+            sound(&h)?;
+        }
+        h.tx.room = usize::MAX;
+        h.message(ToFast::Remove(FLOW));
+        for _ in 0..200 {
+            h.wait(1000);
+        }
+        prop_assert_eq!(h.slow.iter().filter(|m| matches!(m, ToSlow::Removed(_))).count(), 1);
+        prop_assert!(h.fast.state.scheduler.is_empty() && h.fast.next_deadline().is_none());
+        prop_assert_eq!(h.fast.state.out_of_order.in_use(), 0);
+    }
+}
