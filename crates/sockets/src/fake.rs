@@ -245,9 +245,10 @@ impl Fake {
         }
         let unread = stack.rx_tail.load(Relaxed) != app.rx_head.load(Relaxed);
         self.listeners.retain(|(listener, ..)| *listener != end);
-        if let Some(at) = self.connections.iter().position(|c| c.ends.contains(&end)) {
+        // The slot alone would not do: it may have been in a connection whose other end still lives.
+        let side = |c: &Connection| (0..2).find(|i| c.ends[*i] == end && c.generations[*i] == generation);
+        if let Some((at, side)) = self.connections.iter().enumerate().find_map(|(at, c)| Some((at, side(c)?))) {
             let connection = &mut self.connections[at];
-            let side = usize::from(connection.ends[1] == end);
             connection.aborted |= flags & app_flags::ABORT != 0 || unread;
             connection.gone[side] = true;
             self.pump(at);

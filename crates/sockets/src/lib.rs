@@ -39,6 +39,13 @@ mod sys;
 mod table;
 mod tcp_info;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+mod fake;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+mod tests;
+
 pub use handler::Posix;
 
 // A test program that exported these would put them under its own feet.

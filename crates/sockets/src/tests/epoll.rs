@@ -1,0 +1,176 @@
+//! Epoll: triggers, mixtures, sockets that become ours while they are watched.
+
+use super::os::*;
+use crate::socket::Socket;
+use libc::{EPOLL_CTL_ADD as ADD, EPOLL_CTL_DEL as DEL, EPOLL_CTL_MOD as MOD};
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+#[test]
+fn level_triggered_reports_as_long_as_it_is_so() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    control(epfd, ADD, ours, EPOLLIN, 5).expect("add");
+    assert_eq!(control(epfd, ADD, ours, EPOLLIN, 5), Err(libc::EEXIST));
+    assert_eq!(wait(epfd, 0), []);
+    send(theirs, b"ab", 0).expect("send");
+    assert_eq!(wait(epfd, 2_000), [(5, EPOLLIN)]);
+    recv(ours, 1, 0).expect("recv");
+    assert_eq!(wait(epfd, 2_000), [(5, EPOLLIN)]);
+    recv(ours, 1, 0).expect("recv");
+    assert_eq!(wait(epfd, 0), []);
+    control(epfd, MOD, ours, EPOLLIN | EPOLLOUT, 6).expect("mod");
+    assert_eq!(wait(epfd, 0), [(6, EPOLLOUT)]);
+    control(epfd, DEL, ours, 0, 0).expect("del");
+    assert_eq!(wait(epfd, 0), []);
+    assert_eq!(control(epfd, DEL, ours, 0, 0), Err(libc::ENOENT));
+    assert_eq!(control(epfd, MOD, ours, 0, 0), Err(libc::ENOENT));
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn edge_triggered_reports_each_event_once() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    control(epfd, ADD, ours, EPOLLIN | EPOLLET, 1).expect("add");
+    send(theirs, b"a", 0).expect("send");
+    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    assert_eq!(wait(epfd, 30), [], "nothing new");
+    send(theirs, b"b", 0).expect("send");
+    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    // A change of the interest counts as an edge.
+    control(epfd, MOD, ours, EPOLLIN | EPOLLET, 2).expect("mod");
+    assert_eq!(wait(epfd, 0), [(2, EPOLLIN)]);
+    assert_eq!(wait(epfd, 0), []);
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn oneshot_is_armed_again_by_mod() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    control(epfd, ADD, ours, EPOLLIN | EPOLLONESHOT, 1).expect("add");
+    send(theirs, b"a", 0).expect("send");
+    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    send(theirs, b"b", 0).expect("send");
+    assert_eq!(wait(epfd, 30), []);
+    control(epfd, MOD, ours, EPOLLIN | EPOLLONESHOT, 1).expect("mod");
+    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn the_end_of_a_connection() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    control(epfd, ADD, ours, EPOLLIN | EPOLLRDHUP, 1).expect("add");
+    close(theirs).expect("close");
+    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN | EPOLLRDHUP)]);
+    crate::tests::os::shutdown(ours, libc::SHUT_WR).expect("shutdown");
+    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+    close(ours).expect("close");
+    assert_eq!(wait(epfd, 20), [], "a closed descriptor is not watched");
+    close(epfd).expect("close");
+}
+
+#[test]
+fn a_sleeping_wait_is_woken_by_slots_kernel_descriptors_and_other_threads() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    let (reader, mut writer) = std::io::pipe().expect("pipe");
+    control(epfd, ADD, ours, EPOLLIN | EPOLLET, 1).expect("add");
+    control(epfd, ADD, reader.as_raw_fd(), EPOLLIN | EPOLLET, 2).expect("add");
+    for round in 0..20 {
+        let sender = later(10, move || send(theirs, b"x", 0));
+        assert_eq!(wait(epfd, 3_000), [(1, EPOLLIN)], "round {round}");
+        sender.join().expect("thread").expect("send");
+        let sender = later(10, move || {
+            use std::io::Write;
+            writer.write_all(b"x").expect("write");
+            writer
+        });
+        assert_eq!(wait(epfd, 3_000), [(2, EPOLLIN)], "round {round}");
+        writer = sender.join().expect("thread");
+    }
+    let (third, fourth) = pair();
+    let adder = later(50, move || control(epfd, ADD, third, EPOLLOUT, 3));
+    let start = Instant::now();
+    assert_eq!(wait(epfd, 3_000), [(3, EPOLLOUT)]);
+    assert!(start.elapsed() < Duration::from_millis(800), "not by the life check");
+    adder.join().expect("thread").expect("add");
+    for fd in [ours, theirs, third, fourth, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn kernel_descriptors_are_not_starved_by_a_busy_slot() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    let (reader, mut writer) = std::io::pipe().expect("pipe");
+    control(epfd, ADD, ours, EPOLLOUT, 1).expect("add");
+    control(epfd, ADD, reader.as_raw_fd(), EPOLLIN, 2).expect("add");
+    std::io::Write::write_all(&mut writer, b"x").expect("write");
+    let seen = (0..40).filter(|_| wait(epfd, 0).contains(&(2, EPOLLIN))).count();
+    assert!(seen >= 2, "in 40 calls the kernel was asked {seen} times");
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn a_socket_that_is_watched_before_it_connects() {
+    let (listening, port) = listener(libc::SOCK_NONBLOCK);
+    let epfd = epoll();
+    control(epfd, ADD, listening, EPOLLIN, 1).expect("add");
+    let ours = socket(libc::SOCK_NONBLOCK);
+    // Some event loops register first. The kernel socket shows what unconnected sockets show.
+    control(epfd, ADD, ours, EPOLLOUT | EPOLLET, 2).expect("add");
+    assert_eq!(wait(epfd, 0), [(2, EPOLLOUT | EPOLLHUP)]);
+    assert_eq!(connect(ours, port), Err(libc::EINPROGRESS));
+    assert!(Socket::of(ours).is_some());
+    let mut found = wait(epfd, 2_000);
+    eventually(|| {
+        found.extend(wait(epfd, 10));
+        found.contains(&(1, EPOLLIN)) && found.contains(&(2, EPOLLOUT))
+    });
+    assert!(found.iter().all(|(_, events)| events & (EPOLLHUP | EPOLLERR) == 0), "{found:?}");
+    let theirs = accept(listening, libc::SOCK_NONBLOCK).expect("accept");
+    assert_eq!(accept(listening, 0), Err(libc::EAGAIN));
+    assert_eq!(wait(epfd, 0), []);
+    for fd in [ours, theirs, listening, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn writability_comes_back_as_an_edge() {
+    let (ours, theirs) = pair();
+    nonblocking(ours);
+    let epfd = epoll();
+    control(epfd, ADD, ours, EPOLLOUT | EPOLLET, 1).expect("add");
+    assert_eq!(wait(epfd, 0), [(1, EPOLLOUT)]);
+    let mut sent = 0;
+    eventually(|| match send(ours, &[1; 4_096], 0) {
+        Ok(n) => {
+            sent += n;
+            false
+        }
+        Err(_) => sent == (GEOMETRY.tx_bytes + GEOMETRY.rx_bytes) as usize,
+    });
+    // Edges from while it was filling.
+    while !wait(epfd, 20).is_empty() {}
+    let reader = later(20, move || recv(theirs, 30_000, 0));
+    assert_eq!(wait(epfd, 3_000), [(1, EPOLLOUT)]);
+    reader.join().expect("thread").expect("recv");
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}

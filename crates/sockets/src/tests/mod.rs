@@ -1,0 +1,7 @@
+//! The library against a stack without protocol, in one process: the calls are made as the exported functions make
+//! them.
+
+mod epoll;
+mod os;
+mod readiness;
+mod stream;
