@@ -51,9 +51,26 @@ impl Drop {
     pub const COUNT: usize = Self::NoMemory as usize + 1;
     /// All, in order, with the names shown to users.
     pub const NAMES: [&'static str; Self::COUNT] = [
-        "truncated", "not_tcp", "ip_checksum", "tcp_checksum", "bad_header", "bad_source", "not_local", "bad_flags", "paws",
-        "out_of_window", "duplicate", "bad_ack", "no_ack", "out_of_order_full", "bad_reset", "after_fin", "no_socket",
-        "backlog_full", "slow_path_full", "no_memory",
+        "truncated",
+        "not_tcp",
+        "ip_checksum",
+        "tcp_checksum",
+        "bad_header",
+        "bad_source",
+        "not_local",
+        "bad_flags",
+        "paws",
+        "out_of_window",
+        "duplicate",
+        "bad_ack",
+        "no_ack",
+        "out_of_order_full",
+        "bad_reset",
+        "after_fin",
+        "no_socket",
+        "backlog_full",
+        "slow_path_full",
+        "no_memory",
     ];
 }
 

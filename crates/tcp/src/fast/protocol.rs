@@ -55,7 +55,7 @@ impl Turn<'_> {
         }
         self.paws(s)?;
         if s.flags & flags::RST != 0 {
-            return Err(self.reset(s));
+            return self.reset(s);
         }
         if s.flags & flags::SYN != 0 {
             // RFC 5961 §4: whatever its sequence number.
@@ -116,20 +116,20 @@ impl Turn<'_> {
 
     /// RFC 5961 §3: a RST counts only at exactly RCV.NXT.
     #[cold]
-    fn reset(&mut self, s: &Segment) -> Drop {
+    fn reset(&mut self, s: &Segment) -> Result<Copy, Drop> {
         let offset = Seq(s.seq).bytes_since(self.t.rcv_nxt);
         if offset != 0 {
             if offset < self.t.rcv_wnd() {
                 self.state.challenge(self.now, &mut self.t);
             }
-            return Drop::BadReset;
+            return Err(Drop::BadReset);
         }
         let half_closed = self.t.has(flow_flags::FIN_RECEIVED) && !self.t.has(flow_flags::FIN_WANTED);
         let errno = if half_closed { BROKEN_PIPE } else { CONNECTION_RESET };
         self.state.counters.resets += 1;
         self.state.kill(&mut self.t, self.lines, self.flow, false, errno);
         self.state.outbox.push_back(ToSlow::Reset(self.flow));
-        Drop::NoSocket
+        Ok(Copy::default())
     }
 
     /// RFC 9293 §3.10.7.4, first check, with three allowances: at a closed window the ACK of a segment at RCV.NXT still counts; an
