@@ -113,7 +113,12 @@ fn chaos(seed: u64) -> Result<(), String> {
     };
     if outcome != Outcome::Idle || left(0) != (0, 0, 0, 0) || left(1) != (0, 0, 0, 0) {
         let nodes: String = world.nodes.iter().map(|n| format!("{}\n", n.describe())).collect();
-        return Err(format!("{outcome:?} at {} µs, left {:?} and {:?}\n{path:?}\n{nodes}", world.now.0, left(0), left(1)));
+        return Err(format!(
+            "{outcome:?} at {} µs, left {:?} and {:?}\n{path:?}\n{nodes}",
+            world.now.0,
+            left(0),
+            left(1)
+        ));
     }
     Ok(())
 }

@@ -162,7 +162,7 @@ fn data_for_a_closed_socket_is_answered_with_reset() {
 #[test]
 fn a_reader_that_stops_for_an_hour_loses_nothing() {
     let (mut world, _, client, server) = connected();
-    let data: Vec<u8> = (0..200_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..200_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     let mut at = 0;
     loop {
         match world.nodes[0].send(client, &data[at..]) {

@@ -2,8 +2,8 @@
 
 mod common;
 use common::*;
-use towpath_sim::{Endpoint, Faults, LinkConfig, NodeConfig, Plan, Program, SocketId, Talker, Talkers, World};
 use std::net::Ipv4Addr;
+use towpath_sim::{Endpoint, Faults, LinkConfig, NodeConfig, Plan, Program, SocketId, Talker, Talkers, World};
 use towpath_tcp::time::Micros;
 
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -60,7 +60,8 @@ fn a_clean_wire_is_filled_without_a_retransmission() {
 #[test]
 fn a_long_fat_wire_is_filled_as_far_as_the_window_goes() {
     // 20 ms of round trip and a ring of 1 MiB: 52 MB/s = 42 % of 1 Gbit/s at most.
-    let link = LinkConfig { bits_per_s: 1_000_000_000, delay_us: 10_000, queue_bytes: 2 << 20, ..LinkConfig::default() };
+    let link =
+        LinkConfig { bits_per_s: 1_000_000_000, delay_us: 10_000, queue_bytes: 2 << 20, ..LinkConfig::default() };
     let done = bulk(link, Faults::default(), 1 << 20, 40_000_000);
     assert!(done.share > 0.33, "{done:?}");
     assert_eq!((done.retransmits, done.timeouts), (0, 0));
@@ -149,8 +150,7 @@ fn a_request_and_its_reply_take_one_round_trip_each_time() {
         let (mut world, link) = two_nodes([config(1, 64 << 10), config(2, 64 << 10)], path, 7);
         let listener = world.nodes[1].listen(80, 1).expect("listens");
         let client = world.nodes[0].connect(B, 80).expect("connects");
-        let mut program =
-            PingPong { client, server: None, listener, bytes, left: 1000, waiting: false, got: [0; 2] };
+        let mut program = PingPong { client, server: None, listener, bytes, left: 1000, waiting: false, got: [0; 2] };
         while program.left > 0 {
             let until = world.now.after(100);
             world.run(until, &mut program);
@@ -161,7 +161,11 @@ fn a_request_and_its_reply_take_one_round_trip_each_time() {
         let each = world.now.0 / 1000;
         assert!(each <= trips * 101, "{bytes} bytes: {each} µs each, {} frames", link.frames());
         if bytes <= 1448 {
-            assert!(link.frames() < 2_010, "{bytes} bytes: replies carry the acknowledgements, {} frames", link.frames());
+            assert!(
+                link.frames() < 2_010,
+                "{bytes} bytes: replies carry the acknowledgements, {} frames",
+                link.frames()
+            );
         }
     }
 }

@@ -153,10 +153,10 @@ pub fn for_seeds(test: &str, n: u64, one: impl Fn(u64) -> Result<(), String> + S
                 return;
             }
             if let Err(what) = caught(|| one(seed)) {
-                if let Ok(mut failed) = failed.lock() {
-                    if failed.as_ref().is_none_or(|(first, _)| seed < *first) {
-                        *failed = Some((seed, what));
-                    }
+                if let Ok(mut failed) = failed.lock()
+                    && failed.as_ref().is_none_or(|(first, _)| seed < *first)
+                {
+                    *failed = Some((seed, what));
                 }
                 return;
             }

@@ -143,10 +143,8 @@ impl SlowPath {
                 }
                 self.look_soon(flow);
             }
-            ToSlow::Reset(flow) | ToSlow::Aborted(flow) => {
-                self.counters.resets += 1;
-                self.remove_flow(flow, host);
-            }
+            // The fast path has counted the RST.
+            ToSlow::Reset(flow) | ToSlow::Aborted(flow) => self.remove_flow(flow, host),
             ToSlow::Removed(flow) => self.removed(flow, host),
             ToSlow::Exception(flow, _) => self.challenge(now, flow, host),
         }
