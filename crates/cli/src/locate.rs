@@ -46,5 +46,10 @@ impl Which {
 
 /// Does a service answer there, and does it admit us?
 pub fn admitted(socket: &Path) -> Result<api::Hello, AskError> {
-    api::ask(socket, Command::Hello)
+    api::ask(socket, Command::Hello { hold: false })
+}
+
+/// The same, and the service shall stay until this process, whatever program it becomes, has ended.
+pub fn hold(socket: &Path) -> Result<api::Hello, AskError> {
+    api::ask(socket, Command::Hello { hold: true })
 }

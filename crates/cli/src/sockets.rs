@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let mut answer: Sockets = api::ask(&socket, Command::Sockets)?;
     answer.sockets.retain(|socket| arguments.wants(&socket.state));
-    answer.sockets.sort_by(|a, b| (a.state != "LISTEN", a.local, a.peer).cmp(&(b.state != "LISTEN", b.local, b.peer)));
+    answer.sockets.sort_by_key(|s| (s.state != "LISTEN", s.local, s.peer));
     if arguments.json {
         return Ok(serde_json::to_string(&answer).unwrap_or_default() + "\n");
     }
@@ -50,16 +50,21 @@ fn table(sockets: &[Socket]) -> String {
     let mut out = String::new();
     let address = |s: &Socket, local: bool| {
         let of = if local { s.local } else { s.peer };
-        let ip = if of.ip().is_unspecified() { if local { "0.0.0.0".into() } else { "*".into() } } else { of.ip().to_string() };
+        let ip = if of.ip().is_unspecified() {
+            if local { "0.0.0.0".into() } else { "*".into() }
+        } else {
+            of.ip().to_string()
+        };
         if of.port() == 0 { format!("{ip}:*") } else { format!("{ip}:{}", of.port()) }
     };
     let _ = writeln!(
         out,
-        "{:<11}{:>8} {:>8} {:>22} {:>22}  {}",
-        "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Program"
+        "{:<11}{:>8} {:>8} {:>22} {:>22}  Program",
+        "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"
     );
     for s in sockets {
-        let program = if s.program.is_empty() { String::new() } else { format!("{} (pid {}, uid {})", s.program, s.pid, s.uid) };
+        let program =
+            if s.program.is_empty() { String::new() } else { format!("{} (pid {}, uid {})", s.program, s.pid, s.uid) };
         let line = format!(
             "{:<11}{:>8} {:>8} {:>22} {:>22}  {program}",
             s.state,

@@ -46,8 +46,14 @@ fn page(first: &Status, s: &Status) -> String {
         let before = first.cores.get(core.core);
         let busy = core.busy_us - before.map_or(0, |b| b.busy_us).min(core.busy_us);
         let idle = core.idle_us - before.map_or(0, |b| b.idle_us).min(core.idle_us);
-        let share = if busy + idle == 0 { 0 } else { 100 * busy / (busy + idle) };
-        let _ = writeln!(out, "core {}: {share} % busy, {}, {} sleeps", core.core, counted(core.flows, "connection"), core.sleeps);
+        let share = (100 * busy).checked_div(busy + idle).unwrap_or(0);
+        let _ = writeln!(
+            out,
+            "core {}: {share} % busy, {}, {} sleeps",
+            core.core,
+            counted(core.flows, "connection"),
+            core.sleeps
+        );
         tally(&mut out, &core.tally);
         for port in &core.ports {
             let _ = write!(out, "  port {}: {} in, {} out", port.name, port.rx_frames, port.tx_frames);
@@ -63,7 +69,14 @@ fn page(first: &Status, s: &Status) -> String {
     for c in &s.clients {
         let leaving = if c.leaving { ", leaving" } else { "" };
         let lies = if c.lies > 0 { format!(", {} contract violations", c.lies) } else { String::new() };
-        let _ = writeln!(out, "  {} (pid {}, uid {}): {}{lies}{leaving}", c.program, c.pid, c.uid, counted(c.slots.into(), "socket"));
+        let _ = writeln!(
+            out,
+            "  {} (pid {}, uid {}): {}{lies}{leaving}",
+            c.program,
+            c.pid,
+            c.uid,
+            counted(c.slots.into(), "socket")
+        );
     }
     out
 }
@@ -129,8 +142,7 @@ mod tests {
             },
             ports: vec![Port { name: "memory".into(), rx_frames: 6, tx_frames: 7, rx_dropped: 0, tx_dropped: 1 }],
         };
-        let client =
-            Client { id: 1, uid: 1000, pid: 42, program: "redis".into(), slots: 2, lies: 0, leaving: true };
+        let client = Client { id: 1, uid: 1000, pid: 42, program: "redis".into(), slots: 2, lies: 0, leaving: true };
         let first = Status {
             version: "0.1.0".into(),
             pid: 7,

@@ -21,7 +21,8 @@ pub enum Admit {
 impl FromStr for Admit {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let unknown = || format!("{text:?} names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"");
+        let unknown =
+            || format!("{text:?} names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"");
         match text.split_once(':') {
             Some(("user", name)) if !name.is_empty() => Ok(Self::User(name.into())),
             Some(("group", name)) if !name.is_empty() => Ok(Self::Group(name.into())),
@@ -93,7 +94,10 @@ impl Admission {
         if !self.groups.is_empty() && self.groups.iter().any(|(_, group)| groups_of(uid, gid).contains(group)) {
             return Ok(());
         }
-        Err(format!("uid {uid} is neither the service's user (uid {}) nor admitted; add \"uid:{uid}\" to `admit`", self.own))
+        Err(format!(
+            "uid {uid} is neither the service's user (uid {}) nor admitted; add \"uid:{uid}\" to `admit`",
+            self.own
+        ))
     }
 
     /// Is this user allowed to see and do everything on the control socket?
@@ -124,10 +128,7 @@ mod tests {
         assert!(admission.check(0, 0).is_ok());
         assert!(!admission.opens_to_others());
         let why = admission.check(1001, 1000).unwrap_err();
-        assert_eq!(
-            why,
-            "uid 1001 is neither the service's user (uid 1000) nor admitted; add \"uid:1001\" to `admit`"
-        );
+        assert_eq!(why, "uid 1001 is neither the service's user (uid 1000) nor admitted; add \"uid:1001\" to `admit`");
         assert!(admission.is_operator(0) && admission.is_operator(1000) && !admission.is_operator(1001));
     }
 

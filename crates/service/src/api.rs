@@ -21,7 +21,11 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Command {
     /// Who is there, and am I admitted? Also counts as use: it puts the idle exit off.
-    Hello,
+    Hello {
+        /// The service shall stay as long as the asking process lives, although that has not registered yet.
+        #[serde(default)]
+        hold: bool,
+    },
     /// All sockets that the asker may see.
     Sockets,
     /// Counters and clients.
@@ -305,12 +309,13 @@ pub enum AskError {
 /// Asks the service whose registration socket is `socket`.
 pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, AskError> {
     let broken = |source| AskError::Broken { socket: socket.into(), source };
-    let mut stream = UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied => {
-            AskError::NotAdmitted { socket: socket.into(), uid: rustix::process::geteuid().as_raw() }
-        }
-        _ => AskError::Absent { socket: socket.into(), source },
-    })?;
+    let mut stream =
+        UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => {
+                AskError::NotAdmitted { socket: socket.into(), uid: rustix::process::geteuid().as_raw() }
+            }
+            _ => AskError::Absent { socket: socket.into(), source },
+        })?;
     let line = ask_line(&mut stream, command).map_err(broken)?;
     let mut value: serde_json::Value = serde_json::from_str(&line).map_err(|e| broken(e.into()))?;
     if let Some(error) = value.get_mut("error").and_then(|error| error.as_str()) {
@@ -358,7 +363,9 @@ mod tests {
         counters.stage(Stage::Pre, 7);
         let tally = Tally::from(&counters);
         let text = serde_json::to_string(&tally).unwrap();
-        assert!(text.starts_with(r#"{"stages":{"pre":7,"protocol":0,"post":0,"deliver":0,"egress":0},"drops":{"truncated":0,"#));
+        assert!(text.starts_with(
+            r#"{"stages":{"pre":7,"protocol":0,"post":0,"deliver":0,"egress":0},"drops":{"truncated":0,"#
+        ));
         assert!(text.contains(r#""paws":1,"#));
         assert_eq!(serde_json::from_str::<Tally>(&text).unwrap(), tally);
     }

@@ -163,7 +163,12 @@ fn in_range(key: &'static str, value: u64, low: u64, high: u64) -> Result<(), (&
     if (low..=high).contains(&value) { Ok(()) } else { Err((key, format!("{value} is outside {low} to {high}"))) }
 }
 
-fn time_in_range(key: &'static str, value: Duration, low: Duration, high: Duration) -> Result<(), (&'static str, String)> {
+fn time_in_range(
+    key: &'static str,
+    value: Duration,
+    low: Duration,
+    high: Duration,
+) -> Result<(), (&'static str, String)> {
     if (low..=high).contains(&value) { Ok(()) } else { Err((key, format!("{value} is outside {low} to {high}"))) }
 }
 
@@ -271,7 +276,10 @@ mod tests {
             ("spin = 20\n", "towpath.toml:1: spin: 20 has no unit; write \"20us\", \"20ms\" or \"20s\""),
             ("cores = 1\nspin = \"20\"\n", "towpath.toml:2: spin: 20 has no unit; write \"20us\", \"20ms\" or \"20s\""),
             ("\n\nspinn = \"20us\"\n", "towpath.toml:3: unknown key \"spinn\"; did you mean \"spin\"?"),
-            ("receive-buffer = \"1MiB\"\n", "towpath.toml:1: unknown key \"receive-buffer\"; did you mean \"receive_buffer\"?"),
+            (
+                "receive-buffer = \"1MiB\"\n",
+                "towpath.toml:1: unknown key \"receive-buffer\"; did you mean \"receive_buffer\"?",
+            ),
             ("cores = 17\n", "towpath.toml:1: cores: 17 is outside 1 to 16"),
             ("cores = 2\ncpus = [1]\n", "towpath.toml:2: cpus: 1 named for 2 cores; name one CPU per core, or none"),
             (
@@ -279,7 +287,10 @@ mod tests {
                 "towpath.toml:2: send_buffer: 100KiB is not a power of two; the nearest are 64KiB and 128KiB",
             ),
             ("receive_buffer = \"1KiB\"\n", "towpath.toml:1: receive_buffer: 1KiB is outside 4KiB to 16MiB"),
-            ("sockets_per_client = 1000\n", "towpath.toml:1: sockets_per_client: 1000 is not a power of two; write 1024"),
+            (
+                "sockets_per_client = 1000\n",
+                "towpath.toml:1: sockets_per_client: 1000 is not a power of two; write 1024",
+            ),
             (
                 "admit = [\"alice\"]\n",
                 "towpath.toml:1: admit: \"alice\" names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"",
@@ -290,7 +301,10 @@ mod tests {
             assert_eq!(parse(text).unwrap_err(), error, "for {text:?}");
         }
         let far = parse("colour = 1\n").unwrap_err();
-        assert!(far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are socket, interface, cores"), "{far}");
+        assert!(
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are socket, interface, cores"),
+            "{far}"
+        );
         let broken = parse("cores = \n").unwrap_err();
         assert!(broken.starts_with("towpath.toml:1: "), "{broken}");
     }

@@ -19,7 +19,11 @@ const MAX_CONVERSATIONS: usize = 32;
 pub fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
     while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
         let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
-        let asker = Asker { uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw() };
+        let asker = Asker {
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+            pid: credentials.pid.as_raw_nonzero().get(),
+        };
         let conversation = shared.conversations.clone();
         if Arc::strong_count(&conversation) > MAX_CONVERSATIONS {
             continue;
@@ -40,6 +44,8 @@ pub struct Asker {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
+    /// Process.
+    pub pid: i32,
 }
 
 fn converse(shared: &Weak<Shared>, stream: UnixStream, asker: Asker) -> io::Result<()> {
@@ -73,8 +79,11 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
     }
     match api::parse_command(line) {
         Err(why) => error(why),
-        Ok(Command::Hello) => {
+        Ok(Command::Hello { hold }) => {
             shared.used();
+            if hold {
+                shared.hold(asker.pid);
+            }
             good(&hello())
         }
         Ok(Command::Stop) if operator => {
@@ -152,13 +161,18 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         turns: core.turns,
         sleeps: core.sleeps,
         tally: (&core.counters).into(),
-        ports: core.ports.iter().enumerate().map(|(port, counters)| api::Port {
-            name: name(port),
-            rx_frames: counters.rx_frames,
-            tx_frames: counters.tx_frames,
-            rx_dropped: counters.rx_dropped,
-            tx_dropped: counters.tx_dropped,
-        }).collect(),
+        ports: core
+            .ports
+            .iter()
+            .enumerate()
+            .map(|(port, counters)| api::Port {
+                name: name(port),
+                rx_frames: counters.rx_frames,
+                tx_frames: counters.tx_frames,
+                rx_dropped: counters.rx_dropped,
+                tx_dropped: counters.tx_dropped,
+            })
+            .collect(),
     });
     let clients = status.clients.iter().filter(|c| operator || c.uid == uid).map(|c| api::Client {
         id: c.id.0,

@@ -3,7 +3,7 @@
 use crate::admission::{Admission, UnknownName};
 use crate::config::{Config, ConfigError};
 use crate::interface::{self, Interface, InterfaceError};
-use crate::network::{HostNetwork, Known, watch};
+use crate::network::{HostNetwork, Known, Watcher};
 use crate::paths::{self, PathError};
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::shared::{Settings, Shared};
@@ -85,11 +85,14 @@ pub fn main(config: Result<Config, ConfigError>, ready: impl FnOnce()) -> ExitCo
     start_log();
     match config.map_err(ServiceError::from).and_then(|config| run(config, ready)) {
         Ok(ended) => {
-            tracing::info!("ended: {}", match ended {
-                Ended::Signal => "signal",
-                Ended::Stopped => "told to stop",
-                Ended::Idle => "no client for as long as idle_exit says",
-            });
+            tracing::info!(
+                "ended: {}",
+                match ended {
+                    Ended::Signal => "signal",
+                    Ended::Stopped => "told to stop",
+                    Ended::Idle => "no client for as long as idle_exit says",
+                }
+            );
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -227,8 +230,9 @@ fn start_watching(shared: &Arc<Shared>, known: Arc<Known>) -> io::Result<std::th
             shared.stack.network_changed();
         }
     };
+    let mut watcher = Watcher::new(known)?;
     std::thread::Builder::new().name("network".into()).spawn(move || {
-        if let Err(error) = watch(&known, stop.as_fd(), tell) {
+        if let Err(error) = watcher.run(stop.as_fd(), tell) {
             tracing::error!(%error, "changes of addresses and routes are not noticed any more");
         }
     })

@@ -77,7 +77,8 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
         Err(error) => return refuse(Errno::PROTO.raw_os_error(), &error.to_string()),
     };
     if version != VERSION {
-        let why = format!("its library speaks version {version}, this service version {VERSION}; install matching ones");
+        let why =
+            format!("its library speaks version {version}, this service version {VERSION}; install matching ones");
         return refuse(Errno::PROTO.raw_os_error(), &why);
     }
     let (membership, descriptors) = if join == 0 {

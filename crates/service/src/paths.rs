@@ -129,8 +129,8 @@ fn is_private(directory: &Path, uid: u32) -> Result<(), PathError> {
 /// A directory proper (no symbolic link) of `uid` without any of the `forbidden` permission bits.
 fn check_directory(directory: &Path, uid: u32, forbidden: u32) -> Result<(), PathError> {
     let refuse = |problem: String| Err(PathError::Unsafe { path: directory.into(), problem });
-    let found = std::fs::symlink_metadata(directory)
-        .map_err(|source| PathError::Io { path: directory.into(), source })?;
+    let found =
+        std::fs::symlink_metadata(directory).map_err(|source| PathError::Io { path: directory.into(), source })?;
     if found.file_type().is_symlink() {
         return refuse("is a symbolic link".into());
     }
@@ -150,7 +150,8 @@ fn check_directory(directory: &Path, uid: u32, forbidden: u32) -> Result<(), Pat
 /// Can sockets be made there? (In some containers the runtime directory is mounted read-only.)
 fn writable(directory: &Path) -> bool {
     let read_only = rustix::fs::statvfs(directory).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
-    !read_only && rustix::fs::accessat(CWD, directory, rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_ok()
+    !read_only
+        && rustix::fs::accessat(CWD, directory, rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_ok()
 }
 
 /// Sets the permissions of a socket: open to every user (admission is checked for each), or private.

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use towpath_ring::control::{Reply, send_reply};
+use towpath_ring::control::{MESSAGE_BYTES, Reply, send_reply};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -156,10 +156,13 @@ impl Server {
                 PollFd::new(wake, PollFlags::IN),
             ];
             waiting.extend(signals.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            let timeout = idle_left.map(|left| Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            });
+            let fixed = waiting.len();
+            // Readable when the process has ended. Looked at only where it matters.
+            let limited = self.shared.settings.idle_exit.is_some();
+            let expected = if limited { self.shared.registry().expected.clone() } else { Vec::new() };
+            waiting.extend(expected.iter().map(|process| PollFd::new(process, PollFlags::IN)));
+            let timeout = idle_left
+                .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
             match poll(&mut waiting, timeout.as_ref()) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -170,9 +173,10 @@ impl Server {
             if self.shared.stop_requested() {
                 return Ok(Ended::Stopped);
             }
-            if ready.get(3) == Some(&true) {
+            if signals.is_some() && ready[fixed - 1] {
                 return Ok(Ended::Signal);
             }
+            self.forget(expected.iter().zip(&ready[fixed..]).filter(|(_, ended)| **ended).map(|(process, _)| process));
             if ready[0] {
                 self.accept_clients();
             }
@@ -186,11 +190,20 @@ impl Server {
     fn idle_left(&self) -> Option<Duration> {
         let limit = self.shared.settings.idle_exit?;
         let registry = self.shared.registry();
-        if !registry.connections.is_empty() {
+        if !registry.connections.is_empty() || !registry.expected.is_empty() {
             return None;
         }
         let unused = registry.last_use.map_or(Duration::ZERO, |at| Instant::now() - at);
         Some(limit.saturating_sub(unused))
+    }
+
+    /// Processes that have ended are not expected any more.
+    fn forget<'a>(&self, ended: impl Iterator<Item = &'a Arc<OwnedFd>>) {
+        for process in ended {
+            let mut registry = self.shared.registry();
+            registry.expected.retain(|one| !Arc::ptr_eq(one, process));
+            registry.last_use = Some(Instant::now());
+        }
     }
 
     fn accept_clients(&mut self) {
@@ -218,6 +231,10 @@ impl Server {
         if self.refusals.allows() {
             tracing::warn!("client refused: {why}");
         }
+        // Closing it with an unread Hello would reset the connection, and the client would read that before our answer.
+        let _ = rustix::net::shutdown(socket, Shutdown::Read);
+        let mut packet = [0; MESSAGE_BYTES];
+        while rustix::net::recv(socket, &mut packet[..], RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0) {}
         let _ = send_reply(socket.as_fd(), &Reply::Refused { errno: errno.raw_os_error() }, &[]);
     }
 

@@ -16,6 +16,9 @@ use towpath_engine::{ClientId, ClientSetup};
 use towpath_ring::control::{Request, recv_request, send_request};
 use towpath_ring::{Geometry, Region, wake};
 
+/// Most processes that the idle exit waits for beside clients.
+const MAX_EXPECTED: usize = 1024;
+
 /// What the service tells of itself and is built from.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -81,6 +84,8 @@ pub struct Registry {
     next_connection: u64,
     /// When there was last a client or a question.
     pub last_use: Option<Instant>,
+    /// Processes (pidfds) that are started to be clients but have not registered yet, perhaps never will.
+    pub expected: Vec<Arc<OwnedFd>>,
 }
 
 /// What keepers, which live in descriptor tables of their own, have done for them in the shared table.
@@ -206,6 +211,18 @@ impl Shared {
     /// Puts the idle exit off.
     pub fn used(&self) {
         self.registry().last_use = Some(Instant::now());
+    }
+
+    /// Puts the idle exit off until this process has ended: a program may compute for an hour before its first socket.
+    pub fn hold(&self, pid: i32) {
+        let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
+        let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+        let mut registry = self.registry();
+        if registry.expected.len() < MAX_EXPECTED {
+            registry.expected.push(Arc::new(process));
+            drop(registry);
+            self.wake();
+        }
     }
 
     /// Has the desk do something; nobody waits for it.

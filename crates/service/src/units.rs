@@ -94,7 +94,7 @@ impl Kind {
 
     /// The largest unit that shows `value` as a whole number.
     fn show(&self, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fits = |(_, factor): &&(&str, u64)| value % factor == 0 && (value != 0 || *factor == 1);
+        let fits = |(_, factor): &&(&str, u64)| value.is_multiple_of(*factor) && (value != 0 || *factor == 1);
         let (name, factor) = self.units.iter().rev().find(fits).unwrap_or(&self.units[0]);
         write!(f, "{}{name}", value / factor)
     }
@@ -184,7 +184,9 @@ mod tests {
 
     #[test]
     fn every_unit_is_read() {
-        for (text, us) in [("20us", 20), ("20µs", 20), ("3 ms", 3_000), ("60s", 60_000_000), ("2min", 120_000_000), ("0s", 0)] {
+        for (text, us) in
+            [("20us", 20), ("20µs", 20), ("3 ms", 3_000), ("60s", 60_000_000), ("2min", 120_000_000), ("0s", 0)]
+        {
             assert_eq!(text.parse::<Duration>().unwrap().as_micros(), us, "{text}");
         }
         for (text, bytes) in [("64B", 64), ("128KiB", 131_072), ("1MiB", 1 << 20), ("2GiB", 2 << 30)] {

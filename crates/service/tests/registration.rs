@@ -10,6 +10,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
 use towpath_ring::{Region, wake};
+use towpath_service::admission::{Admission, Admit};
+use towpath_service::control::{self, Asker};
 
 #[test]
 fn welcome_carries_the_region_and_the_doorbells() {
@@ -205,18 +207,65 @@ fn the_number_of_clients_per_user_is_limited() {
     until("there is room again", || Client::hello_or_refused(&service).is_ok());
 }
 
-#[test]
-fn who_is_not_admitted_is_told_so() {
-    // The service believes to be somebody else's, and root is not asked for here.
-    if rustix::process::geteuid().is_root() {
-        // Root is always admitted: the rule itself is tested in `admission`.
-        return;
-    }
-    let other = rustix::process::geteuid().as_raw() + 1;
-    let service = Service::with("admission", |settings| {
-        settings.admission = towpath_service::admission::Admission::new(other, &[]).unwrap();
+/// A user of this machine that is not the one who runs the tests.
+const STRANGER: u32 = 65_534;
+
+/// Registers as another user: as root for a user without rights, else with a service that believes to be another's.
+fn as_stranger(name: &str, admit: &[Admit]) -> Result<u64, i32> {
+    let own = rustix::process::geteuid();
+    let service = Service::with(name, |settings| {
+        let service_uid = if own.is_root() { 0 } else { own.as_raw() + 1 };
+        settings.admission = Admission::new(service_uid, admit).unwrap();
     });
-    assert_eq!(Client::welcomed(service.connect()).unwrap_err(), Errno::PERM.raw_os_error());
+    towpath_service::paths::set_socket_mode(&service.scratch.socket(), true).unwrap();
+    let path = service.scratch.socket();
+    let register = move || {
+        if own.is_root() {
+            // Of this thread only, which ends here.
+            let stranger = rustix::process::Uid::from_raw(STRANGER);
+            rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
+        }
+        let socket = common::connect(&path).unwrap();
+        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
+        Client::welcomed(socket).map(|client| client.token)
+    };
+    std::thread::spawn(register).join().unwrap()
+}
+
+#[test]
+fn only_who_is_admitted_is_served() {
+    let own = rustix::process::geteuid();
+    let stranger = if own.is_root() { STRANGER } else { own.as_raw() };
+    assert_eq!(as_stranger("strict", &[]), Err(Errno::PERM.raw_os_error()));
+    assert_eq!(as_stranger("other", &[Admit::Uid(stranger - 1)]), Err(Errno::PERM.raw_os_error()));
+    assert!(as_stranger("admits", &[Admit::Uid(stranger)]).is_ok());
+    assert!(as_stranger("open", &[Admit::All]).is_ok());
+}
+
+#[test]
+fn the_control_interface_shows_others_only_their_own() {
+    let service = Service::with("control", |settings| {
+        settings.admission = Admission::new(1000, &[Admit::Uid(1001), Admit::Uid(1002)]).unwrap();
+    });
+    for uid in [1000, 1001, 1001, 1002] {
+        service.stack.listed.lock().unwrap().push(uid);
+    }
+    let ask = |uid, command: &str| {
+        let line = format!("{{\"command\":\"{command}\"}}\n");
+        let text = control::answer(&service.shared, &line, Asker { uid, gid: uid, pid: 1 });
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let listed = |uid| ask(uid, "sockets")["sockets"].as_array().unwrap().len();
+    assert_eq!([0, 1000, 1001, 1002].map(listed), [4, 4, 2, 1]);
+    let clients = |uid| ask(uid, "status")["clients"].as_array().unwrap().len();
+    assert_eq!([0, 1000, 1001, 1002].map(clients), [4, 4, 2, 1]);
+    let refusal = ask(1003, "sockets");
+    assert!(refusal["error"].as_str().unwrap().contains("admit"), "{refusal}");
+    let refusal = ask(1001, "stop");
+    assert_eq!(refusal["error"], "only the service's own user and root may stop it");
+    assert!(!service.shared.stop_requested());
+    assert!(ask(1000, "stop").get("pid").is_some());
+    assert!(service.shared.stop_requested());
 }
 
 #[test]
@@ -249,7 +298,9 @@ impl Client {
         let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
         match recv_reply(socket.as_fd()) {
             Ok((Reply::Refused { errno }, _)) => Err(errno),
-            Ok((Reply::Welcome { geometry, token }, descriptors)) => Ok(Client { socket, token, geometry, descriptors }),
+            Ok((Reply::Welcome { geometry, token }, descriptors)) => {
+                Ok(Client { socket, token, geometry, descriptors })
+            }
             other => panic!("{other:?}"),
         }
     }

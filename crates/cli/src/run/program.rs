@@ -26,9 +26,8 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let runnable = |file: &PathBuf| {
-        file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
+    let runnable =
+        |file: &PathBuf| file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(runnable)
 }
 
@@ -70,15 +69,15 @@ fn judge(file: &Path, head: &[u8]) -> Fitness {
             return no("is setuid or setgid, so no library can be preloaded");
         }
         let mut capabilities = [0u8; 64];
-        if rustix::fs::getxattr(file, "security.capability", &mut capabilities).is_ok_and(|length| length > 0) && own != 0 {
+        if rustix::fs::getxattr(file, "security.capability", &mut capabilities).is_ok_and(|length| length > 0)
+            && own != 0
+        {
             return no("has file capabilities, so no library can be preloaded");
         }
     }
     match elf(head) {
-        Elf::Dynamic(linker) if linker.contains("ld-musl") => {
-            no("is linked with musl; the library is for glibc")
-        }
-        Elf::Dynamic(_) | Elf::NotElf => Fitness::Yes,
+        Elf::Dynamic(linker) if linker.contains("ld-musl") => no("is linked with musl; the library is for glibc"),
+        Elf::Dynamic(_) | Elf::Other => Fitness::Yes,
         Elf::Static => no("is statically linked, so no library can be preloaded"),
         Elf::Foreign => no("is for another kind of processor"),
     }
@@ -92,7 +91,7 @@ enum Elf {
     /// Another class, byte order or machine.
     Foreign,
     /// A script without `#!`, which a shell will run, or something that `exec` will refuse.
-    NotElf,
+    Other,
 }
 
 /// `e_machine` of this machine.
@@ -101,7 +100,7 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 const PT_INTERP: u32 = 3;
 
 fn elf(head: &[u8]) -> Elf {
-    let Some(rest) = head.strip_prefix(b"\x7fELF") else { return Elf::NotElf };
+    let Some(rest) = head.strip_prefix(b"\x7fELF") else { return Elf::Other };
     // 64-bit, little-endian.
     if !rest.starts_with(&[2, 1]) || half(head, 18) != Some(MACHINE) {
         return Elf::Foreign;
@@ -163,7 +162,7 @@ mod tests {
         assert_eq!(elf(&file(MACHINE, 1, glibc)), Elf::Static);
         assert_eq!(elf(&file(40, PT_INTERP, glibc)), Elf::Foreign);
         assert_eq!(elf(b"\x7fELF\x01\x01"), Elf::Foreign);
-        assert_eq!(elf(b"echo hello"), Elf::NotElf);
+        assert_eq!(elf(b"echo hello"), Elf::Other);
         // Cut anywhere, it is judged without a panic.
         let whole = file(MACHINE, PT_INTERP, glibc);
         for length in 0..whole.len() {

@@ -1,7 +1,7 @@
 //! Finds the service for a program, or starts the user's own.
 
 use crate::complain;
-use crate::locate::{Which, admitted};
+use crate::locate::{Which, hold};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ const IDLE_EXIT_VARIABLE: &str = "TOWPATH_IDLE_EXIT";
 pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
     // A socket that somebody has named is theirs to serve.
     if let Some(socket) = which.named() {
-        return admitted(&socket).map(|_| socket).map_err(|error| error.to_string());
+        return hold(&socket).map(|_| socket).map_err(|error| error.to_string());
     }
     let system = Path::new(paths::SYSTEM_SOCKET);
-    match admitted(system) {
+    match hold(system) {
         Ok(_) => return Ok(system.into()),
         Err(AskError::Absent { .. }) => {}
         Err(error) if verbose => complain(&error.to_string()),
         Err(_) => {}
     }
     let socket = paths::per_user_socket().map_err(|error| error.to_string())?;
-    if admitted(&socket).is_err() {
+    if hold(&socket).is_err() {
         start(&socket, verbose)?;
     }
     Ok(socket)
@@ -70,7 +70,7 @@ fn start(socket: &Path, verbose: bool) -> Result<(), String> {
 fn await_answer(socket: &Path) -> Result<(), String> {
     let end = Instant::now() + START_TIMEOUT;
     loop {
-        match admitted(socket) {
+        match hold(socket) {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() >= end => return Err(error.to_string()),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),

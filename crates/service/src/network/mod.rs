@@ -59,25 +59,38 @@ impl Known {
     }
 }
 
-/// Waits for changes until `stop` is readable; after each, `tell` is called.
-pub fn watch(known: &Known, stop: BorrowedFd<'_>, mut tell: impl FnMut()) -> io::Result<()> {
-    let changes = Changes::subscribe()?;
-    let mut netlink = Netlink::connect()?;
-    // Changes between the first reading and the subscription.
-    known.refresh(&mut netlink)?;
-    loop {
-        let fd = changes.as_fd();
-        let mut waiting = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
-        match poll(&mut waiting, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+/// Hears of changes of addresses, routes and neighbours.
+pub struct Watcher {
+    known: Arc<Known>,
+    changes: Changes,
+    netlink: Netlink,
+}
+
+impl Watcher {
+    /// Misses nothing from now on.
+    pub fn new(known: Arc<Known>) -> io::Result<Self> {
+        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()? };
+        // Changes between the first reading and the subscription.
+        watcher.known.refresh(&mut watcher.netlink)?;
+        Ok(watcher)
+    }
+
+    /// Waits for changes until `stop` is readable; after each, `tell` is called.
+    pub fn run(&mut self, stop: BorrowedFd<'_>, mut tell: impl FnMut()) -> io::Result<()> {
+        loop {
+            let changes = self.changes.as_fd();
+            let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+            match poll(&mut waiting, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !waiting[1].revents().is_empty() {
+                return Ok(());
+            }
+            self.changes.drain();
+            self.known.refresh(&mut self.netlink)?;
+            tell();
         }
-        if !waiting[1].revents().is_empty() {
-            return Ok(());
-        }
-        changes.drain();
-        known.refresh(&mut netlink)?;
-        tell();
     }
 }
 
@@ -119,7 +132,7 @@ impl HostNetwork {
         Ok(network)
     }
 
-    /// For [`watch`].
+    /// For a [`Watcher`].
     pub fn known(&self) -> Arc<Known> {
         self.known.clone()
     }

@@ -172,8 +172,8 @@ impl Netlink {
             let (packet, _) = self.socket.recv_from_full()?;
             let mut rest = &packet[..];
             while !rest.is_empty() {
-                let answer =
-                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|e| io::Error::other(e.to_string()))?;
+                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|e| io::Error::other(e.to_string()))?;
                 let length = (answer.header.length as usize).next_multiple_of(4);
                 rest = rest.get(length.max(1)..).unwrap_or_default();
                 if answer.header.sequence_number != self.sequence {

@@ -4,11 +4,12 @@
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use towpath_engine::{ClientId, ClientSetup, Connection, Status};
+use towpath_engine::{ClientId, ClientSetup, ClientStatus, Connection, Status};
 use towpath_ring::Geometry;
 use towpath_ring::control::{Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
@@ -16,6 +17,7 @@ use towpath_service::admission::Admission;
 use towpath_service::server::{Ended, Server, Sockets};
 use towpath_service::shared::{Settings, Shared};
 use towpath_service::stack::Stack;
+use towpath_tcp::flow::FourTuple;
 
 /// What the stack was told.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub enum Told {
 #[derive(Clone, Default)]
 pub struct NotingStack {
     pub told: Arc<Mutex<Vec<Told>>>,
+    /// Users of the sockets and clients that it pretends to have.
+    pub listed: Arc<Mutex<Vec<u32>>>,
     next: Arc<AtomicU32>,
 }
 
@@ -48,7 +52,9 @@ impl NotingStack {
     pub fn hangups(&self) -> Vec<(u32, u32)> {
         let told = self.told.lock().unwrap();
         told.iter()
-            .filter_map(|t| if let Told::Hangup { slot, generation, .. } = t { Some((*slot, *generation)) } else { None })
+            .filter_map(
+                |t| if let Told::Hangup { slot, generation, .. } = t { Some((*slot, *generation)) } else { None },
+            )
             .collect()
     }
 }
@@ -75,10 +81,35 @@ impl Stack for NotingStack {
         self.note(Told::Removed { id });
     }
     fn connections(&self) -> Vec<Connection> {
-        Vec::new()
+        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        let tuple = FourTuple { local: any.0, local_port: any.1, remote: any.0, remote_port: any.1 };
+        let connection = |uid: &u32| Connection {
+            tuple,
+            state: "ESTAB",
+            client: None,
+            slot: 0,
+            uid: *uid,
+            pid: 1,
+            program: "program".into(),
+            snapshot: None,
+            tx_queue: 0,
+            rx_queue: 0,
+            core: None,
+        };
+        self.listed.lock().unwrap().iter().map(connection).collect()
     }
     fn status(&self) -> Status {
-        Status::default()
+        let client = |uid: &u32| ClientStatus {
+            id: ClientId(0),
+            uid: *uid,
+            pid: 1,
+            name: "program".into(),
+            slots: 0,
+            lies: 0,
+            leaving: false,
+        };
+        let clients = self.listed.lock().unwrap().iter().map(client).collect();
+        Status { clients, ..Status::default() }
     }
     fn network_changed(&self) {}
     fn stop(self: Box<Self>) {}
