@@ -15,6 +15,7 @@ use core::time::Duration;
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 use rustix::thread::futex;
 use std::io;
 use std::time::Instant;
@@ -67,16 +68,23 @@ pub fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// Rings a doorbell.
+/// A bell for the other side of a contract, as (its end to wait on, our end to ring): a pipe, non-blocking, close-on-exec. Unlike
+/// an eventfd, whose flags both sides share, the ringing end is ours alone: nobody else can make it block.
+pub fn bell() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?)
+}
+
+/// Rings a doorbell or a bell.
 pub fn ring(doorbell: BorrowedFd<'_>) {
-    // The only failure of a doorbell is EAGAIN: it has been rung 2^64 - 2 times and is readable anyway.
+    // EAGAIN: it has been rung very often and is readable anyway. EPIPE: nobody waits any more.
     let _ = rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes()));
 }
 
-/// Silences a doorbell; true if it had been rung. The doorbell must be non-blocking.
+/// Silences a doorbell or a bell; true if it had been rung. It must be non-blocking.
 pub fn drain(doorbell: BorrowedFd<'_>) -> bool {
-    let mut count = [0; 8];
-    matches!(rustix::io::retry_on_intr(|| rustix::io::read(doorbell, &mut count)), Ok(8))
+    // An eventfd gives its 8 bytes at once; a bell 8 bytes for each time it was rung. What a full read leaves is for the next.
+    let mut rings = [0u8; 512];
+    matches!(rustix::io::retry_on_intr(|| rustix::io::read(doorbell, &mut rings)), Ok(n) if n >= 8)
 }
 
 /// Looks at `condition` again and again for up to `micros` µs; true as soon as it holds. With 0 it looks once.
