@@ -28,6 +28,8 @@ pub struct Instance {
     fd: AtomicI32,
     /// Number of the context, for threads that do not hold the lock.
     context: AtomicU32,
+    /// The context's bell, likewise.
+    wake: AtomicI32,
     /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
     sleepers: AtomicU32,
 }
@@ -42,6 +44,7 @@ static ALL: [Instance; INSTANCES] = [const {
         copies: AtomicU32::new(0),
         fd: AtomicI32::new(-1),
         context: AtomicU32::new(NO_CONTEXT),
+        wake: AtomicI32::new(-1),
         sleepers: AtomicU32::new(0),
     }
 }; INSTANCES];
@@ -117,7 +120,6 @@ impl Instance {
             return;
         }
         let Some(context) = Context::open(session) else { return };
-        // Edge-triggered: it never has to be read.
         let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: self.mark() };
         let fd = self.fd.load(Ordering::Relaxed);
         // SAFETY: a valid event.
@@ -125,6 +127,7 @@ impl Instance {
             context.close(session);
             return;
         }
+        self.wake.store(context.wake, Ordering::SeqCst);
         self.context.store(context.id, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             context.arm(session);
@@ -134,12 +137,48 @@ impl Instance {
         interest.look_at_all();
     }
 
-    /// Wakes a thread that sleeps on it.
-    fn nudge(&self, interest: &Interest) {
-        if self.sleepers.load(Ordering::SeqCst) != 0
-            && let Some(context) = &interest.context
-        {
-            towpath_ring::wake::ring(session::borrow(&context.wake));
+    /// After the bell's event came: silences it, so that the next ring is heard.
+    pub fn silence(&self) {
+        let wake = self.wake.load(Ordering::Relaxed);
+        if self.context.load(Ordering::Relaxed) != NO_CONTEXT && wake >= 0 {
+            towpath_ring::wake::drain(session::borrow(&wake));
+        }
+    }
+
+    /// Wakes a thread of this process that sleeps on it: an eventfd that is always readable is put into the native set
+    /// (or put on again), which counts as an edge.
+    fn nudge(&self) {
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let Some(ready) = always_readable() else { return };
+        let events = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
+        let mut event = epoll_event { events, u64: self.mark() };
+        let fd = self.fd.load(Ordering::Relaxed);
+        // SAFETY: a valid event.
+        unsafe {
+            if real::epoll_ctl(fd, libc::EPOLL_CTL_MOD, ready, &raw mut event) != 0 {
+                real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, ready, &raw mut event);
+            }
+        }
+    }
+}
+
+/// One eventfd of this process that is always readable.
+fn always_readable() -> Option<c_int> {
+    static READY: AtomicI32 = AtomicI32::new(-1);
+    let fd = READY.load(Ordering::Acquire);
+    if fd >= 0 {
+        return Some(fd);
+    }
+    let made = towpath_ring::wake::doorbell().ok()?;
+    towpath_ring::wake::ring(rustix::fd::AsFd::as_fd(&made));
+    let made = session::protect(made).ok()?;
+    match READY.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(made),
+        Err(other) => {
+            session::unprotect(made);
+            Some(other)
         }
     }
 }
@@ -258,7 +297,7 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
             _ => return Err(libc::EINVAL),
         }
         if readiness::events_for(socket, event.events) != 0 {
-            instance.nudge(interest);
+            instance.nudge();
         }
         Ok(())
     });

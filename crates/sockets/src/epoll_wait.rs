@@ -152,16 +152,23 @@ impl Wait {
             let rest = self.events.add(skip);
             real::epoll_pwait(self.epfd, rest, (self.room - skip) as c_int, timeout_ms, self.mask)
         })? as usize;
+        // Our own events (the bell, a nudge) are not the program's.
+        let (mut kept, mut ours) = (0, false);
         for i in 0..found {
-            // SAFETY: the kernel has written `found` events there.
+            // SAFETY: the kernel has written `found` events there, and `kept <= i`.
             unsafe {
-                let at = self.events.add(skip + i);
-                if at.read_unaligned().u64 == self.instance.mark() {
-                    at.write_unaligned(self.events.add(skip + found - 1).read_unaligned());
-                    return Ok((found - 1, true));
+                let event = self.events.add(skip + i).read_unaligned();
+                if event.u64 == self.instance.mark() {
+                    ours = true;
+                } else {
+                    self.events.add(skip + kept).write_unaligned(event);
+                    kept += 1;
                 }
             }
         }
-        Ok((found, false))
+        if ours {
+            self.instance.silence();
+        }
+        Ok((kept, ours))
     }
 }

@@ -65,7 +65,7 @@ pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Re
     while !stop() {
         let mut busy = fake.step();
         turns += 1;
-        if !busy || turns % 64 == 0 {
+        if !busy || turns.is_multiple_of(64) {
             while let Ok(control) = accept_with(&listener, SocketFlags::CLOEXEC) {
                 fake.hello(UnixStream::from(control))?;
                 busy = true;

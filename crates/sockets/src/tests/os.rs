@@ -117,6 +117,12 @@ pub fn close(fd: c_int) -> Os<c_int> {
     unsafe { ask(Posix::close(fd), || real::close(fd)) }
 }
 
+/// Closes both.
+pub fn close_both(one: c_int, other: c_int) {
+    close(one).expect("close");
+    close(other).expect("close");
+}
+
 pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Os<usize> {
     let flags = flags | libc::MSG_NOSIGNAL;
     let buf: *const c_void = bytes.as_ptr().cast();

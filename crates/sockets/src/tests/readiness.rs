@@ -24,7 +24,7 @@ fn poll_sleeps_on_slots_and_pipes_at_once() {
     recv(ours, 1, 0).expect("recv");
     assert_eq!(poll(&watched, -1), Ok(vec![0, POLLIN, 0]));
     assert_eq!(poll(&[(ours, POLLIN | POLLOUT)], -1), Ok(vec![POLLOUT]));
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn select_sets_bits_and_leaves_the_rest_of_the_time() {
     assert_eq!((found, set), (Ok(1), true));
     assert!((1_000..=2_990).contains(&left), "{left}");
     sender.join().expect("thread").expect("send");
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn flags_peek_wait_and_truncate() {
     rest.join().expect("thread").expect("send");
     assert_eq!(recv(theirs, 1, libc::MSG_DONTWAIT), Err(libc::EAGAIN));
     assert_eq!(recv(theirs, 0, 0), Ok(Vec::new()));
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn vectors_of_all_kinds() {
         assert_eq!((msg.msg_namelen, msg.msg_controllen, msg.msg_flags), (0, 0, 0));
     }
     assert_eq!((&a, &b), (b"one", b"two"));
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn timeouts_end_blocking_calls() {
     let all = send(ours, &vec![1; 100_000], 0).expect("a part");
     assert!((1..100_000).contains(&all), "{all}");
     assert_eq!(send(ours, b"x", 0), Err(libc::EAGAIN));
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn an_abort_is_reported_once_and_then_it_is_over() {
     set_option(ours, libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 }).expect("option");
     close(ours).expect("close");
     eventually(|| Socket::of(theirs).expect("ours").state() == state::CLOSED);
-    let all = (libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as i16;
+    let all = libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
     assert_eq!(poll(&[(theirs, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP)], 0), Ok(vec![all]));
     assert_eq!(recv(theirs, 1, 0), Err(libc::ECONNRESET));
     assert_eq!(recv(theirs, 1, 0), Ok(Vec::new()));
@@ -180,7 +180,7 @@ fn a_nonblocking_connect_says_so_then_zero_then_eisconn() {
     assert_eq!(connect(fd, port), Ok(0));
     assert_eq!(connect(fd, port), Err(libc::EISCONN));
     assert_eq!(recv(fd, 1, 0), Err(libc::EAGAIN), "O_NONBLOCK was carried over");
-    (close(fd).expect("close"), close(listening).expect("close"));
+    close_both(fd, listening);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn the_programs_close_does_not_reach_our_descriptors() {
     }
     send(ours, b"x", 0).expect("send");
     assert_eq!(recv(theirs, 1, 0), Ok(b"x".to_vec()));
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }
 
 #[test]
@@ -290,5 +290,5 @@ fn shutdown_for_reading_wakes_a_reader_of_the_same_program() {
     shutdown(ours, libc::SHUT_RD).expect("shutdown");
     assert_eq!(reader.join().expect("reader"), Ok(Vec::new()));
     assert!(start.elapsed() < Duration::from_millis(500), "not by the life check");
-    (close(ours).expect("close"), close(theirs).expect("close"));
+    close_both(ours, theirs);
 }

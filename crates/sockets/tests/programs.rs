@@ -1,0 +1,101 @@
+//! Unmodified programs under the preloaded library, served by the protocol-less stack of `examples/fake-stack.rs`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where cargo has put the library and the examples of this build.
+fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("this test's own path");
+    let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST");
+    let path = profile.join(name);
+    assert!(path.exists(), "{} is missing: cargo build -p towpath-sockets --lib --examples", path.display());
+    path
+}
+
+struct Stack {
+    process: Child,
+    dir: PathBuf,
+}
+
+impl Stack {
+    fn start(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("towpath-programs-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let socket = dir.join("s");
+        let process = Command::new(built("examples/fake-stack")).arg(&socket).spawn().expect("fake-stack");
+        let start = Instant::now();
+        while !socket.exists() {
+            assert!(start.elapsed() < Duration::from_secs(10), "the stack does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // From bind to listen.
+        std::thread::sleep(Duration::from_millis(20));
+        Self { process, dir }
+    }
+
+    /// Runs a Python script under the library. `stack_pid` and `check` are defined for it.
+    fn python(&self, script: &str) -> Output {
+        let prelude = include_str!("programs/prelude.py");
+        let mut command = Command::new("timeout");
+        command.args(["30", "python3", "-c"]).arg(format!("{prelude}\n{script}"));
+        command.env("LD_PRELOAD", built("libtowpath.so")).env("TOWPATH_SOCKET", self.dir.join("s"));
+        command.env("STACK_PID", self.process.id().to_string()).env("TOWPATH_REQUIRE", "1");
+        command.stdin(Stdio::null()).output().expect("timeout and python3 (apt-get install coreutils python3)")
+    }
+
+    fn passes(&self, script: &str) {
+        let output = self.python(script);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && out.ends_with("done\n"), "{}\n{out}\n{err}", output.status);
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[test]
+fn http_between_threads() {
+    Stack::start("http").passes(include_str!("programs/http.py"));
+}
+
+#[test]
+fn a_server_that_forks_and_closes_everything_it_does_not_know() {
+    Stack::start("fork").passes(include_str!("programs/fork.py"));
+}
+
+#[test]
+fn event_loops() {
+    Stack::start("asyncio").passes(include_str!("programs/asyncio_echo.py"));
+}
+
+#[test]
+fn children_that_only_execute_do_not_disturb() {
+    Stack::start("spawn").passes(include_str!("programs/spawn.py"));
+}
+
+#[test]
+fn nothing_hangs_when_the_service_dies() {
+    Stack::start("death").passes(include_str!("programs/death.py"));
+}
+
+#[test]
+fn without_a_service_programs_use_the_kernel_or_fail_as_told() {
+    let script = "import socket; l=socket.create_server(('127.0.0.1',0)); print(l.getsockname()[1] > 0)";
+    let run = |require: &str| {
+        let mut command = Command::new("timeout");
+        command.args(["10", "python3", "-c", script]).env("LD_PRELOAD", built("libtowpath.so"));
+        command.env("TOWPATH_SOCKET", "/nonexistent/socket").env("TOWPATH_REQUIRE", require);
+        command.output().expect("timeout and python3 (apt-get install coreutils python3)")
+    };
+    assert_eq!(run("0").stdout, b"True\n");
+    let output = run("1");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("Network is down"), "{errors}");
+    assert_eq!(errors.matches("towpath: no service").count(), 1, "{errors}");
+}
