@@ -121,6 +121,32 @@ fn a_closed_window_is_probed() {
 }
 
 #[test]
+fn a_window_that_closes_again_is_probed_from_the_start() {
+    let (mut bench, flow) = client();
+    let reading = bench.reading(flow);
+    (reading.snd_wnd, reading.snd_queued) = (0, reading.snd_max.add(500));
+    bench.say(ToSlow::Active(flow));
+    assert_eq!(watch(&mut bench, 4000).len(), 4);
+    let reading = bench.reading(flow);
+    (reading.snd_wnd, reading.snd_max) = (100, reading.snd_una.add(100));
+    assert!(watch(&mut bench, 100).is_empty());
+    let reading = bench.reading(flow);
+    (reading.snd_wnd, reading.snd_una) = (0, reading.snd_max);
+    assert_eq!(watch(&mut bench, 250), [(210, "0:probe 0".into())]);
+}
+
+#[test]
+fn a_window_too_small_for_a_segment_is_probed_as_its_update_may_be_lost() {
+    let (mut bench, flow) = client();
+    let reading = bench.reading(flow);
+    reading.snd_wnd = 1200;
+    reading.snd_queued = reading.snd_max.add(5000);
+    bench.say(ToSlow::Active(flow));
+    bench.pass_ms(10);
+    assert_eq!(watch(&mut bench, 250), [(200, "0:probe 0".into())]);
+}
+
+#[test]
 fn a_peer_that_answers_no_probe_is_given_up() {
     let (mut bench, flow) = client();
     let reading = bench.reading(flow);
