@@ -15,6 +15,8 @@ pub struct EngineConfig {
     pub max_flows: u32,
     /// How long a core spins without work before it sleeps, µs.
     pub spin_us: u64,
+    /// How long an acknowledgement may wait for company, µs.
+    pub delayed_ack_us: u64,
     /// Core `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
     pub cpus: Vec<usize>,
     /// The slow path's settings.

@@ -64,9 +64,10 @@ impl Engine {
             let (outbox, from_core) = mailbox(MAILBOX, Arc::clone(&slow_bell));
             links.push(CoreLink { to: to_core, ports: ports.len() });
             inbox.push(from_core);
+            let fast = FastConfig { delayed_ack_us: config.delayed_ack_us, ..FastConfig::default() };
             cores.push(Core {
                 number,
-                fast: FastPath::new(number, FastConfig::default(), Arc::clone(&table)),
+                fast: FastPath::new(number, fast, Arc::clone(&table)),
                 ports: PortSet::new(ports),
                 rings: Endpoints::default(),
                 inbox: core_inbox,

@@ -214,6 +214,7 @@ fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface
         cores: config.cores,
         max_flows: config.max_connections,
         spin_us: config.spin.as_micros(),
+        delayed_ack_us: config.delayed_ack.as_micros(),
         cpus: config.cpus.clone(),
         slow,
     };

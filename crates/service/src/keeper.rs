@@ -2,7 +2,7 @@
 //! its sockets in a descriptor table of its own; when one hangs up, every descriptor of that socket is closed.
 
 use crate::shared::{Call, Membership, Shared};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -12,6 +12,7 @@ use std::io;
 use std::sync::Arc;
 use towpath_ring::control::{Reply, Request, recv_request, send_reply};
 use towpath_ring::layout::VERSION;
+use towpath_ring::wake;
 
 /// How long a new connection may take to say Hello.
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -266,12 +267,12 @@ impl<'a> Keeper<'a> {
 
     fn open_context(&mut self) -> io::Result<()> {
         let Some(connection) = self.connection else { return Ok(()) };
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (wait, ring) = wake::bell()?;
         let token = self.client.token;
-        match self.shared.call_with(&wake, |done| Call::Context { token, done }) {
+        match self.shared.call_with(&ring, |done| Call::Context { token, done }) {
             Some(context) => {
                 self.contexts |= 1 << context;
-                send_reply(connection, &Reply::Context { context }, &[wake.as_fd()])
+                send_reply(connection, &Reply::Context { context }, &[wait.as_fd()])
             }
             None => send_reply(connection, &Reply::Refused { errno: Errno::NFILE.raw_os_error() }, &[]),
         }

@@ -90,7 +90,7 @@ pub struct Registry {
 
 /// What keepers, which live in descriptor tables of their own, have done for them in the shared table.
 pub enum Call {
-    /// Open an event context; its eventfd comes through the transfer socket.
+    /// Open an event context; the end to ring of its bell comes through the transfer socket.
     Context {
         /// Of which client.
         token: u64,

@@ -67,7 +67,7 @@ fn contexts_are_numbered_and_numbers_are_used_again() {
     }
     assert_eq!(client.context().unwrap_err(), Errno::NFILE.raw_os_error());
     assert!(!client.lost(), "one context too many is no offence");
-    // The stack rings the eventfd that the client got.
+    // The stack rings the bell that the client got.
     {
         let told = service.stack.told.lock().unwrap();
         let rung = told.iter().find_map(|t| match t {

@@ -48,7 +48,7 @@ impl Network for TestNetwork {
 /// An engine with nothing but loopback ports.
 pub fn engine(cores: usize) -> Engine {
     let slow = SlowConfig { time_wait_s: 1, ..SlowConfig::default() };
-    let config = EngineConfig { cores, max_flows: 8192, spin_us: 0, cpus: Vec::new(), slow };
+    let config = EngineConfig { cores, max_flows: 8192, spin_us: 0, delayed_ack_us: 1000, cpus: Vec::new(), slow };
     let ports = (0..cores).map(|_| vec![Box::new(Loopback::new()) as Box<dyn Port>]).collect();
     Engine::start(config, ports, Box::new(TestNetwork::default())).unwrap()
 }
