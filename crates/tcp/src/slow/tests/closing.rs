@@ -190,6 +190,19 @@ fn a_later_syn_reopens() {
 }
 
 #[test]
+fn a_later_syn_waits_until_the_core_has_forgotten_the_old_flow() {
+    let mut bench = Bench::listening(10);
+    let flow = bench.child(4000);
+    closing(&mut bench, flow, WE_FIRST);
+    let later = Peer { options: stamped(51).options, ..syn(9_000_000) };
+    bench.for_server(4000, later);
+    assert!(bench.frames().is_empty());
+    bench.say(ToSlow::Removed(flow));
+    bench.for_server(4000, later);
+    assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+}
+
+#[test]
 fn an_older_syn_does_not_reopen() {
     let (mut bench, _) = time_wait();
     bench.for_server(4000, Peer { options: stamped(49).options, ..syn(6000) });

@@ -159,6 +159,8 @@ fn simultaneous_open_by_ack_and_by_syn_ack() {
         );
         assert_eq!(bench.states(), [State::Established]);
         assert_eq!(bench.said(), [Said::Established(CLIENT)]);
+        let window = if last == flags::ACK { 8192 << 7 } else { 8192 };
+        assert_eq!(bench.world.setups.values().next().unwrap().snd_wnd, window, "a SYN's window is not scaled");
         let expected: &[&str] = if last == flags::ACK { &["0:install 0"] } else { &["0:install 0", "0:ack 0"] };
         assert_eq!(bench.messages(), expected);
     }
