@@ -6,6 +6,7 @@
 //!
 //! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) and stdio streams on sockets
 //! (`fdopen`) are not accelerated there and do not carry data; buffers that fault raise SIGSEGV instead of EFAULT;
+//! urgent data are ordinary data (no EPOLLPRI);
 //! a signal handler that interrupts a call on a socket and uses the same socket gets EAGAIN.
 
 // The functions below take the place of libc's and have libc's contracts; repeating them would say nothing.

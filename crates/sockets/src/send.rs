@@ -9,15 +9,13 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::lines::state;
 
-/// `send` and its relatives. `flags` are MSG_*.
+/// `send` and its relatives. `flags` are MSG_*. Urgent data (MSG_OOB) are sent as ordinary data, as if the receiver had
+/// set SO_OOBINLINE, which RFC 6093 (section 6) tells programs to do.
 ///
 /// # Safety
 /// The vectors must be readable memory.
 pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     let total = total(iov)?;
-    if flags & libc::MSG_OOB != 0 {
-        return Err(libc::EOPNOTSUPP);
-    }
     pump(socket, total, flags, |socket, done, room| {
         let count = room.min(total - done);
         let tail = socket.app().tx_tail.load(Ordering::Relaxed);

@@ -19,8 +19,9 @@ use towpath_ring::{Geometry, Region, Slot};
 const SPIN_US: u64 = 20;
 /// Our own descriptors lie from here on, out of the way of programs that expect small numbers.
 const HIGH_NUMBERS: u64 = 900;
-/// A blocked call looks this often whether the service still lives.
-pub const LIFE_CHECK: Duration = Duration::from_secs(1);
+/// A blocked call looks this often whether the service still lives. No round number: a signal that comes between two
+/// sleeps does not end the call, and programs set alarms to whole seconds.
+pub const LIFE_CHECK: Duration = Duration::from_millis(937);
 
 /// A registered process family.
 pub struct Session {
