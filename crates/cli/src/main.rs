@@ -1,5 +1,6 @@
 //! The `towpath` command.
 
+mod bench;
 mod locate;
 mod run;
 mod serve;
@@ -44,6 +45,8 @@ enum Command {
     Status(status::Arguments),
     /// End the service
     Stop(stop::Arguments),
+    /// Measure beside Linux
+    Bench(bench::Arguments),
 }
 
 /// Exit codes of the listings.
@@ -59,6 +62,13 @@ fn main() -> ExitCode {
         Command::Sockets(arguments) => report(sockets::run(&arguments)),
         Command::Status(arguments) => report(status::run(&arguments)),
         Command::Stop(arguments) => report(stop::run(&arguments)),
+        Command::Bench(arguments) => match bench::run(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&error.to_string());
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

@@ -21,9 +21,8 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
             let line = format!("iperf3 -4 -c {SERVER} -p 9002 -t {seconds} -J{reverse}");
             let words: Vec<&str> = line.split_whitespace().collect();
             let output = lab.command(Side::Client, &words).output()?;
-            figures(&output.stdout).ok_or_else(|| {
-                io::Error::other(format!("iperf3: {}", String::from_utf8_lossy(&output.stdout)))
-            })
+            figures(&output.stdout)
+                .ok_or_else(|| io::Error::other(format!("iperf3: {}", String::from_utf8_lossy(&output.stdout))))
         })?);
     }
     Ok(rows)

@@ -7,8 +7,14 @@ use serde_json::Value;
 use std::io;
 
 /// Name, connections, requests outstanding on each.
-const SHAPES: [(&str, u32, u32); 6] =
-    [("c1-d1", 1, 1), ("c16-d1", 16, 1), ("c64-d1", 64, 1), ("c1000-d1", 1000, 1), ("c1-d32", 1, 32), ("c16-d32", 16, 32)];
+const SHAPES: [(&str, u32, u32); 6] = [
+    ("c1-d1", 1, 1),
+    ("c16-d1", 16, 1),
+    ("c64-d1", 64, 1),
+    ("c1000-d1", 1000, 1),
+    ("c1-d32", 1, 32),
+    ("c16-d32", 16, 32),
+];
 
 /// All shapes, or the one asked for.
 pub fn run(options: &Options) -> io::Result<Vec<Row>> {

@@ -57,8 +57,11 @@ fn callgrind(function: &str, out: &Path) -> Command {
 
 fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
     let out = dir.join("fast_path.out");
-    let output =
-        callgrind("fast_path_turn", &out).arg(program).args(["fast-path", &requests.to_string()]).output().map_err(absent)?;
+    let output = callgrind("fast_path_turn", &out)
+        .arg(program)
+        .args(["fast-path", &requests.to_string()])
+        .output()
+        .map_err(absent)?;
     per_request(&out, &output)
 }
 
@@ -93,7 +96,8 @@ fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<
         .spawn()?;
     let _client = Guard(client);
     let mut output = server.wait_with_output()?;
-    output.stdout = std::fs::read(&log)?.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default().to_vec();
+    output.stdout =
+        std::fs::read(&log)?.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default().to_vec();
     per_request(&out, &output)
 }
 
@@ -102,7 +106,8 @@ fn per_request(out: &PathBuf, output: &std::process::Output) -> io::Result<f64> 
     let failed = |what: &str| io::Error::other(format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim()));
     let report: serde_json::Value =
         serde_json::from_slice(&output.stdout).map_err(|_| failed("the counted program failed"))?;
-    let requests = report["requests"].as_f64().filter(|&n| n > 0.0).ok_or_else(|| failed("no requests were counted"))?;
+    let requests =
+        report["requests"].as_f64().filter(|&n| n > 0.0).ok_or_else(|| failed("no requests were counted"))?;
     let text = std::fs::read_to_string(out).map_err(|_| failed("callgrind wrote nothing"))?;
     let total = text
         .lines()

@@ -1,10 +1,10 @@
 //! What a run costs: busy time of the server side's CPU, run time of its threads; and medians over rounds.
 
 use super::Row;
-use super::lab::{Lab, Process, SERVER_CPU, Side};
+use super::lab::{Lab, SERVER_CPU, Side};
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// One run's figures.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,7 +90,7 @@ fn one(
     })
 }
 
-fn under(socket: &PathBuf) -> io::Result<Vec<OsString>> {
+fn under(socket: &Path) -> io::Result<Vec<OsString>> {
     let exe = std::env::current_exe()?.into_os_string();
     Ok(vec![exe, "run".into(), "--require".into(), "--socket".into(), socket.into(), "--".into()])
 }

@@ -7,16 +7,18 @@ mod lab;
 mod measure;
 mod redis;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 use std::io;
 
 /// Arguments of `towpath bench`.
-#[derive(Args)]
-#[command(after_help = "The benchmarks make two network namespaces joined by a veth (root needed), run the server side on CPU 0 and the \
+#[derive(clap::Args)]
+#[command(
+    after_help = "The benchmarks make two network namespaces joined by a veth (root needed), run the server side on CPU 0 and the \
     client side on CPU 1, and alternate Linux and Towpath in every round. The client always runs on plain Linux.\n\n\
-    Examples:\n  towpath bench echo\n  towpath bench echo --shape c1-d1 --rounds 5 --json\n  towpath bench instructions --json")]
-pub struct BenchArgs {
+    Examples:\n  towpath bench echo\n  towpath bench echo --shape c1-d1 --rounds 5 --json\n  towpath bench instructions --json"
+)]
+pub struct Arguments {
     #[command(subcommand)]
     what: What,
 }
@@ -35,7 +37,7 @@ enum What {
 }
 
 /// What the side-by-side benchmarks have in common.
-#[derive(Args)]
+#[derive(clap::Args)]
 struct Options {
     /// One JSON object per row instead of the table.
     #[arg(long)]
@@ -70,7 +72,7 @@ struct Row {
 }
 
 /// Runs a benchmark; the error text says what to do.
-pub fn run(args: &BenchArgs) -> io::Result<()> {
+pub fn run(args: &Arguments) -> io::Result<()> {
     match &args.what {
         What::Echo(options) => report(options, "64-byte echo", &echo::run(options)?),
         What::Redis(options) => report(options, "redis-benchmark", &redis::run(options)?),

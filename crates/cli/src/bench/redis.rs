@@ -31,8 +31,9 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
             );
             let words: Vec<&str> = line.split_whitespace().collect();
             let output = lab.command(Side::Client, &words).output()?;
-            figures(&String::from_utf8_lossy(&output.stdout), requests as f64)
-                .ok_or_else(|| io::Error::other(format!("redis-benchmark: {}", String::from_utf8_lossy(&output.stderr))))
+            figures(&String::from_utf8_lossy(&output.stdout), requests as f64).ok_or_else(|| {
+                io::Error::other(format!("redis-benchmark: {}", String::from_utf8_lossy(&output.stderr)))
+            })
         })?);
     }
     Ok(rows)
