@@ -157,9 +157,8 @@ impl Server {
             ];
             waiting.extend(signals.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let fixed = waiting.len();
-            // Readable when the process has ended. Looked at only where it matters.
-            let limited = self.shared.settings.idle_exit.is_some();
-            let expected = if limited { self.shared.registry().expected.clone() } else { Vec::new() };
+            // Readable when the process has ended.
+            let expected = self.shared.registry().expected.clone();
             waiting.extend(expected.iter().map(|process| PollFd::new(process, PollFlags::IN)));
             let timeout = idle_left
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });

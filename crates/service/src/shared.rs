@@ -215,6 +215,9 @@ impl Shared {
 
     /// Puts the idle exit off until this process has ended: a program may compute for an hour before its first socket.
     pub fn hold(&self, pid: i32) {
+        if self.settings.idle_exit.is_none() {
+            return;
+        }
         let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
         let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
         let mut registry = self.registry();

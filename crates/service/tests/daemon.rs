@@ -226,6 +226,8 @@ fn two_hundred_killed_clients_leave_nothing_behind() {
             let out = BufReader::new(child.stdout.take().unwrap());
             assert!(out.lines().any(|line| line.unwrap().contains("registered")));
         }
+        // As `towpath run` asks, to no effect in a service that does not end when idle.
+        let _: Hello = api::ask(&scratch.socket(), api::Command::Hello { hold: true }).unwrap();
         assert!(status(&scratch.socket()).clients.len() >= 20);
         assert!(daemon.entries("task") >= 20 && daemon.regions() >= 20);
         for child in &mut children {
