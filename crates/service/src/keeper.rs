@@ -109,8 +109,17 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
 /// The stack does not get the socket itself: closing a socket that another program has prepared can take as long as
 /// that program likes (`SO_LINGER`). Here it delays nobody else.
 struct Reservation {
+    slot: u32,
     _socket: OwnedFd,
     _freed: OwnedFd,
+}
+
+/// The stack's end of a socket's pair.
+struct End {
+    generation: u32,
+    /// The reservation that the socket has brought with it.
+    reservation: Option<u32>,
+    _end: OwnedFd,
 }
 
 struct Keeper<'a> {
@@ -118,10 +127,12 @@ struct Keeper<'a> {
     client: Membership,
     connection: Option<BorrowedFd<'a>>,
     epoll: OwnedFd,
-    /// Ends of sockets by slot, with the generation they belong to.
-    sockets: HashMap<u32, (u32, OwnedFd)>,
+    /// Ends of sockets by slot.
+    sockets: HashMap<u32, End>,
     reservations: HashMap<u32, Reservation>,
     next_reservation: u32,
+    /// Reservations, by slot, whose socket has not been attached.
+    unattached: HashMap<u32, u32>,
     /// Event contexts of this process, by bit.
     contexts: u64,
     /// The client is still served (has not been reported as left).
@@ -142,6 +153,7 @@ impl<'a> Keeper<'a> {
             sockets: HashMap::new(),
             reservations: HashMap::new(),
             next_reservation: 0,
+            unattached: HashMap::new(),
             contexts: 0,
             serving: true,
         })
@@ -165,7 +177,7 @@ impl<'a> Keeper<'a> {
                     about::STOP => return,
                     about::CONNECTION => self.requests(),
                     about::SOCKET => self.hung_up(id),
-                    _ => drop(self.reservations.remove(&id)),
+                    _ => self.freed(id),
                 }
             }
             if self.serving && self.connection.is_none() && self.sockets.is_empty() {
@@ -184,8 +196,20 @@ impl<'a> Keeper<'a> {
 
     /// All descriptors of this socket are closed, in every process.
     fn hung_up(&mut self, slot: u32) {
-        if let Some((generation, _closed_here)) = self.sockets.remove(&slot) {
+        if let Some(End { generation, .. }) = self.sockets.remove(&slot) {
             self.shared.call(Call::Hangup { id: self.client.id, slot, generation });
+        }
+    }
+
+    /// The stack has freed the slot of this reservation: the port can be had again. Only then goes the end of the
+    /// socket's pair, so a process that closes a listener and waits for that finds the port free.
+    fn freed(&mut self, number: u32) {
+        let Some(Reservation { slot, .. }) = self.reservations.remove(&number) else { return };
+        if self.unattached.get(&slot) == Some(&number) {
+            self.unattached.remove(&slot);
+        }
+        if self.sockets.get(&slot).is_some_and(|end| end.reservation == Some(number)) {
+            self.sockets.remove(&slot);
         }
     }
 
@@ -195,17 +219,27 @@ impl<'a> Keeper<'a> {
             match recv_request(connection) {
                 Ok(Some((request, descriptors))) => {
                     if let Err(error) = self.request(request, descriptors) {
-                        tracing::warn!(client = self.client.id.0, ?request, "client loses its connection: {error}");
+                        self.note(&error);
                         return self.disconnect(connection);
                     }
                 }
                 Ok(None) => return self.disconnect(connection),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::warn!(client = self.client.id.0, "client loses its connection: {error}");
+                    self.note(&error);
                     return self.disconnect(connection);
                 }
             }
+        }
+    }
+
+    /// That a client dies in the middle of something is its own affair; a wrong message is not.
+    fn note(&self, error: &io::Error) {
+        let client = self.client.id.0;
+        if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            tracing::debug!(client, "client has gone: {error}");
+        } else {
+            tracing::warn!(client, "client loses its connection: {error}");
         }
     }
 
@@ -240,7 +274,8 @@ impl<'a> Keeper<'a> {
         self.sockets.remove(&slot);
         // Only hang-ups, which are always reported: half-closing is told in the ring.
         epoll::add(&self.epoll, &end, data(about::SOCKET, slot), epoll::EventFlags::empty())?;
-        self.sockets.insert(slot, (generation, end));
+        let reservation = self.unattached.remove(&slot);
+        self.sockets.insert(slot, End { generation, reservation, _end: end });
         Ok(())
     }
 
@@ -260,7 +295,8 @@ impl<'a> Keeper<'a> {
         epoll::add(&self.epoll, &freed, data(about::RESERVATION, number), epoll::EventFlags::empty())?;
         let id = self.client.id;
         if self.shared.call_with(&held, |done| Call::Reserve { id, slot, done }).is_some() {
-            self.reservations.insert(number, Reservation { _socket: socket, _freed: freed });
+            self.reservations.insert(number, Reservation { slot, _socket: socket, _freed: freed });
+            self.unattached.insert(slot, number);
         }
         Ok(())
     }
