@@ -206,7 +206,7 @@ fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface
         Some(name) => {
             let (held, steer) = interface::open(name, &mut ports)?;
             (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
-            (HostNetwork::serving(loopback_mtu, held.index, steer).map_err(netlink)?, Some(held))
+            (HostNetwork::serving(loopback_mtu, held.mtu, held.index, steer).map_err(netlink)?, Some(held))
         }
     };
     let known = network.known();

@@ -36,6 +36,8 @@ impl EphemeralPorts {
 pub struct Interface {
     /// Its number.
     pub index: u32,
+    /// The largest packet that its ports take, bytes.
+    pub mtu: u32,
     _ports: ReservedPorts,
 }
 
@@ -71,14 +73,16 @@ pub fn open(name: &str, ports: &mut [Vec<Box<dyn Port>>]) -> Result<(Interface, 
     check_privileges(name)?;
     let index = rustix_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
     let mut steering = Steering::attach(name)?;
+    let mut mtu = u32::MAX;
     let copy = steering.mode() == SteerMode::Generic;
     for (queue, ports) in ports.iter_mut().enumerate() {
         let port = XskPort::open(name, queue as u32, XskConfig { copy, ..XskConfig::default() })?;
         steering.bind(queue as u32, &port)?;
+        mtu = mtu.min(port.capabilities().mtu_bytes);
         ports.push(Box::new(port));
     }
     let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS.range()).map_err(InterfaceError::Ports)?;
-    Ok((Interface { index, _ports: reserved }, Box::new(Steered(steering))))
+    Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
 }
 
 fn rustix_index(name: &str) -> Option<u32> {

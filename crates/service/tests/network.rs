@@ -14,6 +14,8 @@ use towpath_tcp::slow::Route;
 
 const OURS: &str = "service-test-a";
 const PEERS: &str = "service-test-b";
+/// What AF_XDP takes with the largest frames.
+const PORT_MTU: u32 = 3826;
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
 /// The namespaces; deleted with it.
@@ -98,7 +100,7 @@ fn in_our_namespace() {
     let steered = Noted::default();
     // The veth is the second interface of a fresh namespace.
     let index = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
-    let mut network = HostNetwork::serving(65_535, index, Box::new(steered.clone())).unwrap();
+    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, Box::new(steered.clone())).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());
     let watcher = {
         use rustix::fd::AsFd;
@@ -113,6 +115,12 @@ fn in_our_namespace() {
     assert_eq!((link.port, link.source, link.destination), (PortId(1), [2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]));
     assert_eq!((source, mtu), (Ipv4Addr::new(10, 79, 0, 1), 1500));
     assert!(ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"));
+
+    // Never more than the port takes.
+    ip(&format!("-n {OURS} link set eth1 mtu 9000"));
+    until("the port's limit", || matches!(network.route(PEER, None), Route::Via { mtu: 3826, .. }));
+    ip(&format!("-n {OURS} link set eth1 mtu 1500"));
+    until("the interface's MTU", || matches!(network.route(PEER, None), Route::Via { mtu: 1500, .. }));
 
     // Through a gateway, with the route's MTU.
     let behind = Ipv4Addr::new(10, 80, 3, 4);

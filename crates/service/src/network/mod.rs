@@ -98,6 +98,8 @@ impl Watcher {
 struct Served {
     index: u32,
     link: LinkInfo,
+    /// The largest packet that the port takes, whatever the interface and the routes say.
+    port_mtu: u32,
     steer: Box<dyn Steer>,
     /// Neighbours that the kernel keeps resolved for us.
     managed: HashSet<Ipv4Addr>,
@@ -124,11 +126,11 @@ impl HostNetwork {
         Ok(Self { known, netlink, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
     }
 
-    /// With an interface.
-    pub fn serving(loopback_mtu: u16, index: u32, steer: Box<dyn Steer>) -> io::Result<Self> {
+    /// With an interface, whose port takes packets of up to `port_mtu` bytes.
+    pub fn serving(loopback_mtu: u16, port_mtu: u32, index: u32, steer: Box<dyn Steer>) -> io::Result<Self> {
         let mut network = Self::new(loopback_mtu)?;
         let link = network.netlink.link(index)?;
-        network.served = Some(Served { index, link, steer, managed: HashSet::new(), asked: HashMap::new() });
+        network.served = Some(Served { index, link, port_mtu, steer, managed: HashSet::new(), asked: HashMap::new() });
         Ok(network)
     }
 
@@ -171,7 +173,7 @@ impl Served {
         match self.neighbour(netlink, hop) {
             Ok(mac) => {
                 let link = Link { port: WIRE, source: self.link.mac, destination: mac };
-                let mtu = way.mtu.unwrap_or(u32::MAX).min(self.link.mtu);
+                let mtu = way.mtu.unwrap_or(u32::MAX).min(self.link.mtu).min(self.port_mtu);
                 Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
             }
             Err(route) => route,
