@@ -310,6 +310,24 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_has_every_key_with_its_default() {
+        let page = include_str!("../../../docs/configuration.md");
+        let mut defaults = String::new();
+        for key in KEYS {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+            let default = row.unwrap_or_else(|| panic!("no row for {key}")).split('|').nth(2).unwrap().trim();
+            if let Some(value) = default.strip_prefix('`') {
+                defaults += &format!("{key} = {}\n", value.trim_end_matches('`'));
+            }
+        }
+        assert_eq!(parse(&defaults).unwrap(), Config::default());
+        assert!(defaults.lines().count() >= 11, "{defaults}");
+        // The example is one.
+        let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        parse(example).unwrap();
+    }
+
+    #[test]
     fn a_missing_file_is_named() {
         let error = Config::load(Path::new("/nonexistent/towpath.toml")).unwrap_err().to_string();
         assert_eq!(error, "/nonexistent/towpath.toml: No such file or directory (os error 2)");
