@@ -42,10 +42,12 @@ pub enum Request {
         generation: u32,
     },
     /// The bound, not listening kernel TCP socket that reserves the port of the LISTEN or CONNECT command which follows
-    /// on this slot (one descriptor).
+    /// on this slot (one descriptor). The two come on different ways, so either may arrive first.
     Reserve {
         /// Slot number.
         slot: u32,
+        /// `seq` of that command.
+        seq: u32,
     },
     /// Asks for an event context.
     Context,
@@ -67,12 +69,12 @@ pub enum Reply {
         /// For `Hello { join }` of a forked child.
         token: u64,
     },
-    /// Answer to `Context`: one descriptor, the context's wake-up eventfd (non-blocking).
+    /// Answer to `Context`: one descriptor, the end to wait on of the context's bell ([`crate::wake::bell`]).
     Context {
         /// Its number, below `geometry.contexts`.
         context: u32,
     },
-    /// Not admitted, or no room; the connection is closed after it.
+    /// Not admitted (the connection is closed after it), or no context is left (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
         errno: i32,
@@ -106,7 +108,7 @@ impl Request {
             // The version stands in every packet; here it is the announced one.
             Request::Hello { version, join } => Packet::of(version, kind::HELLO).long(join).bytes,
             Request::Attach { slot, generation } => Packet::new(kind::ATTACH).word(slot).word(generation).bytes,
-            Request::Reserve { slot } => Packet::new(kind::RESERVE).word(slot).bytes,
+            Request::Reserve { slot, seq } => Packet::new(kind::RESERVE).word(slot).word(seq).bytes,
             Request::Context => Packet::new(kind::CONTEXT).bytes,
             Request::DropContext { context } => Packet::new(kind::DROP_CONTEXT).word(context).bytes,
         }
@@ -122,7 +124,7 @@ impl Request {
         Ok(match kind {
             kind::HELLO => Request::Hello { version, join: fields.long() },
             kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word() },
-            kind::RESERVE => Request::Reserve { slot: fields.word() },
+            kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word() },
             kind::CONTEXT => Request::Context,
             kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
             _ => return Err(invalid("unknown request")),

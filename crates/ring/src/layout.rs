@@ -1,7 +1,7 @@
 //! Where everything lies in a region. Both sides compute it from the same [`Geometry`].
 
 use crate::{AppLine, CommandLine, InfoLine, StackLine};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
 pub const VERSION: u32 = 1;
@@ -104,7 +104,7 @@ impl Slot {
     }
 }
 
-/// The first bytes of a region. Everything but `heartbeat` is written once, before the region is given away.
+/// The first bytes of a region. Written once, before the region is given away.
 #[repr(C, align(64))]
 pub struct Header {
     /// [`MAGIC`].
@@ -118,9 +118,7 @@ pub struct Header {
     pub token: u64,
     /// The sizes from which the layout follows.
     pub geometry: Geometry,
-    pub(crate) _reserved2: [u32; 18],
-    /// Counts up while the service lives. Written by the service.
-    pub heartbeat: AtomicU64,
+    pub(crate) _reserved2: [u32; 2],
 }
 
 /// The four cache lines of one slot: two written by the application, then two written by the stack, so that a

@@ -1,10 +1,10 @@
 //! One client's region: a sealed memfd, mapped by the service and by the client's processes.
 
 use crate::dirty::DirtySet;
-use crate::layout::{HEADER_BYTES, Header, MAGIC, QueueWords, SlotLines, VERSION};
+use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
 use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, Slot, StackLine};
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU32;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -46,8 +46,7 @@ impl Region {
             total_bytes: layout.total_bytes() as u64,
             token: random_token()?,
             geometry,
-            _reserved2: [0; 18],
-            heartbeat: AtomicU64::new(0),
+            _reserved2: [0; 2],
         };
         let token = header.token;
         // SAFETY: the mapping is page-aligned and at least `HEADER_BYTES` long, and nobody else has it yet.
@@ -90,20 +89,6 @@ impl Region {
     /// Never 0. A forked child shows it (`Request::Hello { join }`) to get the same region again.
     pub fn token(&self) -> u64 {
         self.token
-    }
-
-    /// Counts up while the service lives; a program whose calls hang can tell a slow service from a dead one. Written
-    /// by the service.
-    pub fn heartbeat(&self) -> &AtomicU64 {
-        const { assert!(core::mem::offset_of!(Header, heartbeat) + 8 <= HEADER_BYTES) };
-        // SAFETY: inside the header (asserted above), aligned, mapped as long as `self`, and only used atomically.
-        unsafe { &*self.mapping.base.add(core::mem::offset_of!(Header, heartbeat)).cast() }
-    }
-
-    /// Counts one beat. Only one thread of the service may call it (the word has one writer).
-    pub fn beat(&self) {
-        let word = self.heartbeat();
-        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Checks a slot number.

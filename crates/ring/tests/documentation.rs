@@ -50,7 +50,7 @@ fn check(name: &str, actual: Vec<(usize, usize, &str)>) {
 
 #[test]
 fn tables_tell_the_offsets_of_all_words() {
-    check("Header", fields!(Header: magic version total_bytes token geometry heartbeat));
+    check("Header", fields!(Header: magic version total_bytes token geometry));
     check("Geometry", fields!(Geometry: slots app_slots tx_bytes rx_bytes contexts cores));
     check("SlotLines", fields!(SlotLines: app command stack info));
     check("AppLine", fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq));

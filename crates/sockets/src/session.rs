@@ -112,8 +112,10 @@ pub fn borrow(fd: &i32) -> BorrowedFd<'_> {
 fn hello(path: &[u8], join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<OwnedFd>), std::io::Error> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    control::send_request(socket.as_fd(), &Request::Hello { version: towpath_ring::layout::VERSION, join }, &[])?;
-    match control::recv_reply(socket.as_fd())? {
+    let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
+    let sent = control::send_request(socket.as_fd(), &hello, &[]);
+    // A service that refuses us may have answered and hung up before we spoke; its answer says more than EPIPE.
+    match control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)))? {
         (Reply::Welcome { geometry, token }, fds) => Ok((socket, geometry, token, fds)),
         (Reply::Refused { errno }, _) => Err(std::io::Error::from_raw_os_error(errno)),
         _ => Err(std::io::ErrorKind::InvalidData.into()),
