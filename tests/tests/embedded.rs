@@ -161,6 +161,25 @@ fn iperf3_both_ways() {
 }
 
 #[test]
+fn a_closed_listener_gives_its_port_back_at_once() {
+    let service = Service::embedded();
+    // Without SO_REUSEADDR, which socket.create_server and most servers set.
+    let script = "import socket,time\nstart=time.monotonic()\n\
+                  for i in range(200):\n\
+                  \x20s=socket.socket();s.bind(('127.0.0.1',7109));s.listen(5)\n\
+                  \x20if i%20==0:\n\
+                  \x20\x20c=socket.create_connection(('127.0.0.1',7109),5);a,_=s.accept();c.close();a.close()\n\
+                  \x20s.close()\n\
+                  print('done',time.monotonic()-start)";
+    carried(&service, 10, || {
+        let out = service.accelerated("python3 -c").arg(script).run(60).ok();
+        let seconds: f64 = out.trim().strip_prefix("done ").expect("done").parse().expect("seconds");
+        // Waiting in vain would take 100 ms each time.
+        assert!(seconds < 10.0, "{seconds} s for 200 listeners");
+    });
+}
+
+#[test]
 fn service_starts_by_itself_and_goes_when_idle() {
     require_program("redis-cli", "redis-tools");
     let scratch = Scratch::new("auto");

@@ -139,9 +139,10 @@ impl Engine {
     pub fn drop_context(&self, client: ClientId, context: u32) {
         self.answer::<()>(|done| Request::Context(client, context, None, done));
     }
-    /// Keeps the kernel socket that reserves the port of a slot until the slot is freed.
-    pub fn reserve(&self, client: ClientId, slot: u32, socket: OwnedFd) {
-        self.ask(Request::Reserve(client, slot, socket));
+    /// Keeps the kernel socket that reserves the port of a slot until the use of the slot ends that begins with the command
+    /// of sequence number `seq`. That command may come before or after this.
+    pub fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+        self.ask(Request::Reserve(client, slot, seq, socket));
     }
     /// The last descriptor of this socket is gone: as if the application had closed it.
     pub fn hangup(&self, client: ClientId, slot: u32, generation: u32) {

@@ -1,6 +1,8 @@
 //! The list of sockets.
 
 use crate::clients::split;
+use crate::host::{Later, SlowHost};
+use crate::slots::Phase;
 use crate::slow::SlowThread;
 use crate::status::Connection;
 use towpath_tcp::flow::FlowSnapshot;
@@ -8,8 +10,23 @@ use towpath_tcp::slow::{ConnectionInfo, State};
 
 impl SlowThread {
     /// Every socket that the protocol knows.
-    pub fn connections(&self) -> Vec<Connection> {
+    pub fn connections(&mut self) -> Vec<Connection> {
+        self.sync_listeners();
         self.slow.connections().iter().map(|info| self.connection(info)).collect()
+    }
+
+    /// An application that accepts rings no door for it, so the queues may be older than what they are asked for.
+    fn sync_listeners(&mut self) {
+        let SlowHost { clients, later, .. } = &mut self.host;
+        for client in clients.iter_mut().flatten() {
+            for raw in 0..client.shared.region.geometry().app_slots {
+                let Some(slot) = client.shared.region.slot(raw) else { continue };
+                if client.slot(slot).phase == Phase::Listening && !client.sync_listener(slot) {
+                    client.shared.lied();
+                    later.push(Later::EndListener { client: client.shared.index, slot });
+                }
+            }
+        }
     }
 
     fn connection(&self, info: &ConnectionInfo) -> Connection {

@@ -18,7 +18,7 @@ pub enum Request {
     /// See [`crate::Engine::add_context`].
     Context(ClientId, u32, Option<OwnedFd>, Sender<()>),
     /// See [`crate::Engine::reserve`].
-    Reserve(ClientId, u32, OwnedFd),
+    Reserve(ClientId, u32, u32, OwnedFd),
     /// See [`crate::Engine::hangup`].
     Hangup(ClientId, u32, u32),
     /// See [`crate::Engine::remove_client`].
@@ -37,7 +37,7 @@ impl SlowThread {
                 let _ = reply.send(self.add_client(setup));
             }
             Request::Context(id, context, wake, done) => self.set_context(id, context, wake, &done),
-            Request::Reserve(id, raw, socket) => self.reserve(now, id, raw, socket),
+            Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
             Request::RemoveClient(id) => self.remove_client(now, id),
             Request::Connections(reply) => {
@@ -49,15 +49,24 @@ impl SlowThread {
         }
     }
 
-    fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, socket: OwnedFd) {
+    fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, seq: u32, socket: OwnedFd) {
         let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
         let Some(slot) = client.shared.region.slot(raw) else {
             client.shared.lied();
             return;
         };
-        client.slot(slot).socket = Some((socket, now));
-        if client.slot(slot).phase == Phase::Free {
-            client.loose_sockets.push(slot);
+        let entry = client.slot(slot);
+        let ahead = seq.wrapping_sub(entry.command_seq) as i32;
+        match entry.phase {
+            // The command has not come yet.
+            Phase::Free if ahead > 0 => {
+                entry.socket = Some((socket, now));
+                client.loose_sockets.push(slot);
+            }
+            // Its use of the slot is over already, however short it was: the port must not stay taken.
+            Phase::Free => {}
+            _ if ahead == 0 => entry.socket = Some((socket, now)),
+            _ => {}
         }
     }
 

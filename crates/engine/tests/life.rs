@@ -104,7 +104,7 @@ fn hangup_is_a_close_and_frees_everything() {
     let mut world = World::new(1);
     let (mut a, mut b) = world.pair();
     let (reserved, kept) = rustix::pipe::pipe().unwrap();
-    world.engine.reserve(world.client.id, a.slot.raw(), kept);
+    world.engine.reserve(world.client.id, a.slot.raw(), 1, kept);
     a.write_all(b"last words").unwrap();
     world.engine.hangup(world.client.id, a.slot.raw(), a.generation.wrapping_sub(1));
     world.engine.hangup(world.client.id, a.slot.raw(), a.generation);
@@ -128,11 +128,14 @@ fn sockets_kept_for_a_refused_command_are_let_go() {
     let engine = engine(1);
     let client = App::new(&engine, small(1));
     let (seen, kept) = rustix::pipe::pipe().unwrap();
-    engine.reserve(client.id, 0, kept);
+    engine.reserve(client.id, 0, 1, kept);
     assert!(client.connect([192, 0, 2, 1].into(), 80).is_err());
     let (late_seen, late) = rustix::pipe::pipe().unwrap();
-    engine.reserve(client.id, 0, late);
-    for end in [seen, late_seen] {
+    engine.reserve(client.id, 0, 1, late);
+    // No command ever comes for this one.
+    let (never_seen, never) = rustix::pipe::pipe().unwrap();
+    engine.reserve(client.id, 0, 2, never);
+    for end in [seen, late_seen, never_seen] {
         let mut fds = [PollFd::new(&end, PollFlags::IN)];
         let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
         assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "the socket is still open");
@@ -146,6 +149,7 @@ fn closing_a_listener_resets_what_nobody_accepted() {
     let server = Arc::clone(&world.server);
     eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 48);
     let World { engine, client, listener, .. } = world;
+    assert_eq!(waiting_at(&engine), 3);
     listener.close();
     for sock in &mut waiting {
         assert_eq!(sock.read(&mut [0; 8]), Err(libc_econnreset()));
@@ -153,6 +157,26 @@ fn closing_a_listener_resets_what_nobody_accepted() {
     waiting.into_iter().for_each(Sock::close);
     eventually("the slots are free", || server.busy_slots() + client.busy_slots() == 0);
     eventually("no core has a flow", || engine.status().cores.iter().all(|c| c.flows == 0));
+}
+
+/// Connections that wait to be accepted, as listed.
+fn waiting_at(engine: &towpath_engine::Engine) -> u32 {
+    engine.connections().iter().find(|c| c.state == "LISTEN").expect("a listener").rx_queue
+}
+
+#[test]
+fn the_list_knows_what_has_been_accepted() {
+    let mut world = World::new(1);
+    let begun: Vec<Sock> = (0..3).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
+    eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 48);
+    assert_eq!(waiting_at(&world.engine), 3);
+    // No door rings for an accept.
+    let accepted: Vec<Sock> = (0..2).map(|_| world.listener.accept()).collect();
+    assert_eq!(waiting_at(&world.engine), 1);
+    let last = world.listener.accept();
+    assert_eq!(waiting_at(&world.engine), 0);
+    begun.into_iter().chain(accepted).chain([last]).for_each(Sock::close);
+    world.clean(1);
 }
 
 #[test]

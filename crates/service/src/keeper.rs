@@ -258,7 +258,7 @@ impl<'a> Keeper<'a> {
         let descriptor = descriptors.pop();
         match (request, descriptor) {
             (Request::Attach { slot, generation }, Some(end)) => self.attach(slot, generation, end),
-            (Request::Reserve { slot }, Some(socket)) => self.reserve(slot, socket),
+            (Request::Reserve { slot, seq }, Some(socket)) => self.reserve(slot, seq, socket),
             (Request::Context, _) => self.open_context(),
             (Request::DropContext { context }, _) => self.drop_context(context),
             _ => Err(invalid("out of place")),
@@ -279,7 +279,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    fn reserve(&mut self, slot: u32, socket: OwnedFd) -> io::Result<()> {
+    fn reserve(&mut self, slot: u32, seq: u32, socket: OwnedFd) -> io::Result<()> {
         let region = self.client.region.layout();
         region.slot(slot).filter(|slot| region.is_app_slot(*slot)).ok_or_else(|| invalid("no such slot"))?;
         let internet = matches!(sockopt::socket_domain(&socket), Ok(AddressFamily::INET | AddressFamily::INET6));
@@ -294,7 +294,7 @@ impl<'a> Keeper<'a> {
         self.next_reservation = number.wrapping_add(1);
         epoll::add(&self.epoll, &freed, data(about::RESERVATION, number), epoll::EventFlags::empty())?;
         let id = self.client.id;
-        if self.shared.call_with(&held, |done| Call::Reserve { id, slot, done }).is_some() {
+        if self.shared.call_with(&held, |done| Call::Reserve { id, slot, seq, done }).is_some() {
             self.reservations.insert(number, Reservation { slot, _socket: socket, _freed: freed });
             self.unattached.insert(slot, number);
         }

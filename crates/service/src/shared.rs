@@ -110,6 +110,8 @@ pub enum Call {
         id: ClientId,
         /// Its slot.
         slot: u32,
+        /// The command that it is for.
+        seq: u32,
         /// Told when it is done.
         done: SyncSender<Option<u32>>,
     },
@@ -238,7 +240,7 @@ impl Shared {
     pub fn call_with(&self, fd: &OwnedFd, make: impl FnOnce(SyncSender<Option<u32>>) -> Call) -> Option<u32> {
         let _one_at_a_time = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
         // Any request with one descriptor carries it.
-        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0 }, &[fd.as_fd()]).ok()?;
+        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0, seq: 0 }, &[fd.as_fd()]).ok()?;
         let (done, answer) = sync_channel(1);
         self.call(make(done));
         answer.recv().ok().flatten()
@@ -317,8 +319,8 @@ pub fn desk(shared: &Shared, calls: &std::sync::mpsc::Receiver<Call>, transfer: 
                 let _ = done.send(opened);
             }
             Call::DropContexts { token, contexts } => drop_contexts(shared, token, contexts),
-            Call::Reserve { id, slot, done } => {
-                let socket = taken().map(|socket| shared.stack.reserve(id, slot, socket));
+            Call::Reserve { id, slot, seq, done } => {
+                let socket = taken().map(|socket| shared.stack.reserve(id, slot, seq, socket));
                 let _ = done.send(socket.map(|()| slot));
             }
             Call::Hangup { id, slot, generation } => shared.stack.hangup(id, slot, generation),

@@ -12,8 +12,8 @@ pub trait Stack: Send + Sync {
     fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd);
     /// Closes an event context.
     fn drop_context(&self, client: ClientId, context: u32);
-    /// Keeps `socket` open until the slot is freed.
-    fn reserve(&self, client: ClientId, slot: u32, socket: OwnedFd);
+    /// Keeps `socket` open until the use of the slot that begins with command `seq` ends.
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd);
     /// The last descriptor of a socket is gone.
     fn hangup(&self, client: ClientId, slot: u32, generation: u32);
     /// No process of the client is left.
@@ -38,8 +38,8 @@ impl Stack for Engine {
     fn drop_context(&self, client: ClientId, context: u32) {
         Engine::drop_context(self, client, context);
     }
-    fn reserve(&self, client: ClientId, slot: u32, socket: OwnedFd) {
-        Engine::reserve(self, client, slot, socket);
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+        Engine::reserve(self, client, slot, seq, socket);
     }
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
         Engine::hangup(self, client, slot, generation);

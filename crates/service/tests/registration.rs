@@ -131,7 +131,7 @@ fn a_port_is_reserved_until_the_stack_lets_go() {
     // Bound and not listening: `socket2` is not needed for what a listener's descriptor does as well.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    client.send(&Request::Reserve { slot: 5 }, &[&OwnedFd::from(listener)]).unwrap();
+    client.send(&Request::Reserve { slot: 5, seq: 1 }, &[&OwnedFd::from(listener)]).unwrap();
     until("the stack is told", || service.stack.count(|t| matches!(t, Told::Reserve { slot: 5, .. })) == 1);
     drop(client);
     until("the client is removed", || service.stack.removed() == 1);
@@ -146,6 +146,29 @@ fn a_port_is_reserved_until_the_stack_lets_go() {
 }
 
 #[test]
+fn a_port_is_free_when_the_pair_hangs_up() {
+    let service = Service::start("freed");
+    let client = service.client();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    client.send(&Request::Reserve { slot: 5, seq: 1 }, &[&OwnedFd::from(listener)]).unwrap();
+    let end = client.attach(5, 1);
+    let other = client.attach(6, 1);
+    until("the stack is told", || service.stack.count(|t| matches!(t, Told::Reserve { slot: 5, .. })) == 1);
+    a_moment();
+    assert!(!is_lost(&end));
+    for told in service.stack.told.lock().unwrap().iter_mut() {
+        if let Told::Reserve { held, .. } = told {
+            *held = None;
+        }
+    }
+    until("the pair hangs up", || is_lost(&end));
+    assert!(TcpListener::bind(address).is_ok(), "the port is still taken");
+    assert!(!is_lost(&other));
+    assert_eq!(service.stack.hangups(), []);
+}
+
+#[test]
 fn a_hostile_client_loses_its_connection_only() {
     let service = Service::start("hostile");
     let good = service.client();
@@ -157,10 +180,10 @@ fn a_hostile_client_loses_its_connection_only() {
         (Request::Attach { slot: u32::MAX, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![udp()]),
-        (Request::Reserve { slot: 1 }, vec![file()]),
-        (Request::Reserve { slot: 1 }, vec![udp()]),
+        (Request::Reserve { slot: 1, seq: 1 }, vec![file()]),
+        (Request::Reserve { slot: 1, seq: 1 }, vec![udp()]),
         // A slot that only the stack may allocate.
-        (Request::Reserve { slot: 40 }, vec![OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap())]),
+        (Request::Reserve { slot: 40, seq: 1 }, vec![OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap())]),
         (Request::DropContext { context: 0 }, vec![]),
         (Request::DropContext { context: u32::MAX }, vec![]),
     ];

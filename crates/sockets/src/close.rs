@@ -10,7 +10,10 @@ use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
 use std::time::Instant;
 use towpath_hook::{Answer, outcome, real};
-use towpath_ring::lines::app_flags;
+use towpath_ring::lines::{app_flags, state};
+
+/// How long `close` of a listener waits for its port to be let go.
+const PORT_TIME: Duration = Duration::from_millis(100);
 
 /// What has to happen before the kernel closes `fd`. False: the program must not close it.
 fn closing(fd: c_int, kind: Kind) -> bool {
@@ -59,7 +62,25 @@ pub fn let_go(fd: c_int, socket: &Socket) {
     interest::forget(fd, socket);
     // Other descriptors may exist. The stack sees the hang-up of the pair when the last one is closed.
     if !socket.has(flag::SHARED) {
+        let listening = socket.state() == state::LISTENING;
         abandon(socket);
+        if listening {
+            await_port(fd, socket);
+        }
+    }
+}
+
+/// A port can be bound again as soon as `close` of its listener returns. The service closes its end of the pair when it
+/// has let the port go, which is at once; a service that is slow (or ended) is not waited for long.
+fn await_port(fd: c_int, socket: &Socket) {
+    let deadline = Instant::now() + PORT_TIME;
+    while !socket.session.is_dead() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut pair = [libc::pollfd { fd, events: 0, revents: 0 }];
+        // A signal is the only reason to look again.
+        if left.is_zero() || sys::ppoll(&mut pair, Some(left), core::ptr::null()) != Err(libc::EINTR) {
+            return;
+        }
     }
 }
 

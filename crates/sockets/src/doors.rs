@@ -56,7 +56,7 @@ pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), O
     line.local_port.store(command.local.1.into(), Ordering::Relaxed);
     line.backlog.store(command.backlog, Ordering::Relaxed);
     line.flags.store(command.flags, Ordering::Relaxed);
-    let seq = line.seq.load(Ordering::Relaxed).wrapping_add(1).max(1);
+    let seq = next_seq(session, slot);
     line.seq.store(seq, Ordering::Release);
     push_command(session, slot);
     decided(session, slot, seq).map_err(Some)?;
@@ -65,6 +65,11 @@ pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), O
         towpath_ring::command::NOT_OURS => Err(None),
         errno => Err(Some(errno.saturating_neg().clamp(1, 4095))),
     }
+}
+
+/// Sequence number of the next command for a claimed slot.
+pub fn next_seq(session: &Session, slot: Slot) -> u32 {
+    session.region.command(slot).seq.load(Ordering::Relaxed).wrapping_add(1).max(1)
 }
 
 fn push_command(session: &Session, slot: Slot) {

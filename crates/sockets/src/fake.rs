@@ -355,7 +355,7 @@ impl Client {
             (Request::Attach { slot, generation }, Some(fd)) => {
                 self.pairs.insert(slot, (generation, UnixStream::from(fd)));
             }
-            (Request::Reserve { slot }, Some(fd)) => {
+            (Request::Reserve { slot, .. }, Some(fd)) => {
                 self.reserved.insert(slot, fd);
             }
             (Request::Context, _) => {

@@ -128,7 +128,8 @@ pub fn take(
     Socket::reset(session, slot, command.flags);
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
     if command.local.1 != 0
-        && let Err(_dead) = session.send(&Request::Reserve { slot: slot.raw() }, &[fd])
+        && let Err(_dead) =
+            session.send(&Request::Reserve { slot: slot.raw(), seq: doors::next_seq(session, slot) }, &[fd])
     {
         release(slot);
         return Err(None);

@@ -71,7 +71,7 @@ impl Stack for NotingStack {
     fn drop_context(&self, id: ClientId, context: u32) {
         self.note(Told::DropContext { id, context });
     }
-    fn reserve(&self, id: ClientId, slot: u32, socket: OwnedFd) {
+    fn reserve(&self, id: ClientId, slot: u32, _seq: u32, socket: OwnedFd) {
         self.note(Told::Reserve { id, slot, held: Some(socket) });
     }
     fn hangup(&self, id: ClientId, slot: u32, generation: u32) {
