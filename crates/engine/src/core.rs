@@ -30,7 +30,7 @@ const DOORS_PER_CLIENT: usize = 16;
 const MESSAGE_BATCH: usize = 256;
 /// Frames sent in one turn.
 const TX_BUDGET: usize = 128;
-/// How often the counters are published, µs.
+/// How often the counters are published at most, µs; a port's cost a system call.
 const PUBLISH_US: u64 = 1000;
 
 /// The state of one fast-path thread.
@@ -72,7 +72,9 @@ pub struct Scratch {
     events: Vec<FlowEvent>,
     ringing: Vec<u32>,
     first_client: usize,
+    /// When the counters are to be published next, and whether there is anything new in them.
     publish_at: Micros,
+    uncounted: bool,
     turns: u64,
     busy_us: u64,
     idle_us: u64,
@@ -106,25 +108,29 @@ impl Core {
                 (self.scratch.turns, self.scratch.busy_us) =
                     (self.scratch.turns + 1, self.scratch.busy_us + at.since(last));
                 worked = at;
+                self.scratch.uncounted = true;
             } else {
                 self.scratch.idle_us += at.since(last);
             }
             last = at;
-            if work == 0 && at.since(worked) >= self.spin_us {
+            if self.scratch.uncounted && at >= self.scratch.publish_at {
                 self.publish_metrics();
+                self.scratch.publish_at = at.after(PUBLISH_US);
+                self.scratch.uncounted = false;
+            }
+            if work == 0 && at.since(worked) >= self.spin_us {
                 self.sleep(at);
                 last = now();
                 self.scratch.idle_us += last.since(at);
-            } else if at >= self.scratch.publish_at {
-                self.scratch.publish_at = at.after(PUBLISH_US);
-                self.publish_metrics();
             }
         }
     }
 
     /// One turn; how much work it was.
     pub fn turn(&mut self, now: Micros) -> usize {
-        let mut work = self.messages(now) + self.receive(now) + self.doors(now);
+        let mut work = self.messages(now) + self.receive(now);
+        // Applications start on what has come while this core sends.
+        work += self.publish() + self.doors(now);
         work += self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
         self.ports.flush();
         work += self.publish();
@@ -357,7 +363,8 @@ impl Core {
             pending |= !doors.is_empty(client.door_head);
         }
         if !pending && !self.ports.pending() {
-            let until = self.fast.next_deadline().map(|at_us| at_us.since(at));
+            let publish_at = self.scratch.uncounted.then_some(self.scratch.publish_at);
+            let until = self.fast.next_deadline().into_iter().chain(publish_at).min().map(|end| end.since(at));
             // What the slow thread had no room for must be tried again.
             let waits = !self.outbox.flush() || !self.outbox.has_room();
             wait(&self.epoll, if waits { Some(until.unwrap_or(1000).min(1000)) } else { until });
