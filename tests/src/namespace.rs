@@ -19,6 +19,10 @@ pub const CLIENT: &str = "10.77.0.2";
 impl Lab {
     /// Makes the namespaces, the veth pair and the addresses; cubic as congestion control.
     pub fn new() -> Self {
+        Self::with_queues(1)
+    }
+    /// The same with this many queues on both ends of the veth.
+    pub fn with_queues(queues: u32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         crate::require_root();
         crate::require_program("ip", "iproute2");
@@ -27,7 +31,8 @@ impl Lab {
         let (server, client) = (&lab.server, &lab.client);
         run(&format!("ip netns add {server}"));
         run(&format!("ip netns add {client}"));
-        run(&format!("ip link add eth1 netns {server} type veth peer name eth1 netns {client}"));
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+        run(&format!("ip link add eth1 netns {server} {queues} type veth peer name eth1 netns {client} {queues}"));
         for (namespace, address) in [(server, SERVER), (client, CLIENT)] {
             run(&format!("ip -n {namespace} link set lo up"));
             run(&format!("ip -n {namespace} addr add {address}/24 dev eth1"));

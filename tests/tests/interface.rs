@@ -39,6 +39,30 @@ fn linux_client_to_accelerated_redis_with_kernel_tcp_dropped() {
 }
 
 #[test]
+fn every_queue_of_the_interface_is_served() {
+    require_program("redis-server", "redis-server");
+    let lab = Lab::with_queues(4);
+    for cores in ["1", "2"] {
+        let service = Service::start(|program| {
+            lab.on_server(program.arg("--interface").arg("eth1").arg("--cores").arg(cores))
+        });
+        let _server = redis(&lab, &service, 6406);
+        let line = format!("redis-benchmark -h {SERVER} -p 6406 -t set -n 5000 -c 40 -q");
+        let out = lab.on_client(Program::line(&line)).run(60).ok();
+        assert!(out.contains("SET:"), "{out}");
+        let ports: Vec<u64> = service.status()["cores"]
+            .as_array()
+            .expect("cores")
+            .iter()
+            .flat_map(|core| core["ports"].as_array().expect("ports").iter().skip(1))
+            .map(|port| port["rx_frames"].as_u64().expect("rx_frames"))
+            .collect();
+        assert_eq!(ports.len(), 4, "{ports:?}");
+        assert!(ports.iter().filter(|&&frames| frames > 0).count() >= 2, "only one queue was used: {ports:?}");
+    }
+}
+
+#[test]
 fn linux_client_to_accelerated_memcached() {
     require_program("memcached", "memcached");
     let lab = Lab::new();

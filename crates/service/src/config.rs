@@ -14,8 +14,8 @@ pub struct Config {
     /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
     /// of this machine need no interface.
     pub interface: Option<String>,
-    /// Fast-path cores, 1 to 16; with an interface also the number of its queues that are served. Default 1: a
-    /// second core helps only once the first is busy.
+    /// Fast-path cores, 1 to 16; with an interface at most as many as it has queues, which are dealt out to the cores.
+    /// Default 1: a second core helps only once the first is busy.
     pub cores: usize,
     /// CPUs to pin the cores to, one per core. Default none: the scheduler knows better than we do which CPU is idle.
     pub cpus: Vec<usize>,

@@ -68,21 +68,30 @@ pub enum InterfaceError {
     Ports(io::Error),
 }
 
-/// Opens queue `i` for core `i`, appends it to that core's ports, and steers nothing yet.
+/// Opens every receive queue of the interface (what comes on a queue without a socket would be lost), appends each to the ports of
+/// a core, in turn, and steers nothing yet.
 pub fn open(name: &str, ports: &mut [Vec<Box<dyn Port>>]) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
     check_privileges(name)?;
     let index = rustix_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
     let mut steering = Steering::attach(name)?;
     let mut mtu = u32::MAX;
     let copy = steering.mode() == SteerMode::Generic;
-    for (queue, ports) in ports.iter_mut().enumerate() {
+    let cores = ports.len();
+    for queue in 0..receive_queues(name).max(cores) {
         let port = XskPort::open(name, queue as u32, XskConfig { copy, ..XskConfig::default() })?;
         steering.bind(queue as u32, &port)?;
         mtu = mtu.min(port.capabilities().mtu_bytes);
-        ports.push(Box::new(port));
+        ports[queue % cores].push(Box::new(port));
     }
+    tracing::info!(interface = name, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
     let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS.range()).map_err(InterfaceError::Ports)?;
     Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
+}
+
+/// How many receive queues the interface has; 1 if sysfs does not say.
+fn receive_queues(name: &str) -> usize {
+    let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 1 };
+    queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count().max(1)
 }
 
 fn rustix_index(name: &str) -> Option<u32> {
