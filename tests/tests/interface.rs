@@ -43,9 +43,8 @@ fn every_queue_of_the_interface_is_served() {
     require_program("redis-server", "redis-server");
     let lab = Lab::with_queues(4);
     for cores in ["1", "2"] {
-        let service = Service::start(|program| {
-            lab.on_server(program.arg("--interface").arg("eth1").arg("--cores").arg(cores))
-        });
+        let service =
+            Service::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--cores").arg(cores)));
         let _server = redis(&lab, &service, 6406);
         let line = format!("redis-benchmark -h {SERVER} -p 6406 -t set -n 5000 -c 40 -q");
         let out = lab.on_client(Program::line(&line)).run(60).ok();

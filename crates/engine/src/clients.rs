@@ -2,13 +2,12 @@
 
 use crate::api::{ClientId, ClientSetup};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use towpath_ring::{Region, Slot};
 use towpath_tcp::flow::Owner;
 
 /// The private words of one slot. Written by whoever writes the slot's stack line at that time (see the crate's page).
-#[derive(Default)]
 pub struct SlotWords {
     /// Generation of the slot's present (or last) use.
     pub generation: AtomicU32,
@@ -17,6 +16,15 @@ pub struct SlotWords {
     /// A door of this slot is on its way to the slow thread. It bounds the messages that a client can cause.
     pub relayed: AtomicBool,
 }
+
+impl SlotWords {
+    const fn new() -> Self {
+        Self { generation: AtomicU32::new(0), event_seq: AtomicU32::new(0), relayed: AtomicBool::new(false) }
+    }
+}
+
+/// Slots whose words lie together.
+const PART: usize = 64;
 
 /// One client, as all threads know it.
 pub struct ClientShared {
@@ -36,7 +44,8 @@ pub struct ClientShared {
     pub name: String,
     /// Words and entries of it that contradicted the contract.
     pub lies: AtomicU64,
-    slots: Box<[SlotWords]>,
+    /// In parts, which come into being with their first use: most clients use few of their slots.
+    slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
 }
 
 impl ClientShared {
@@ -52,12 +61,13 @@ impl ClientShared {
             pid: setup.pid,
             name: setup.name,
             lies: AtomicU64::new(0),
-            slots: (0..slots).map(|_| SlotWords::default()).collect(),
+            slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
         }
     }
     /// The private words of a slot.
     pub fn words(&self, slot: Slot) -> &SlotWords {
-        &self.slots[slot.index()]
+        let part = self.slots[slot.index() / PART].get_or_init(|| Box::new([const { SlotWords::new() }; PART]));
+        &part[slot.index() % PART]
     }
     /// The generation of the slot's present use.
     pub fn generation(&self, slot: Slot) -> u32 {

@@ -33,6 +33,10 @@ impl EventOut {
         self.pending &= self.valid;
         *place = wake;
     }
+    /// The open contexts, by bit.
+    pub fn open(&self) -> u64 {
+        self.valid
+    }
     /// Raises an event: the slot's words must be stored before. True if [`EventOut::ring`] must follow.
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
         let words = client.words(slot);

@@ -23,6 +23,7 @@ mod requests;
 mod rings;
 mod slots;
 mod slow;
+mod sparse;
 mod status;
 mod thread;
 

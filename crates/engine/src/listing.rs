@@ -19,9 +19,9 @@ impl SlowThread {
     fn sync_listeners(&mut self) {
         let SlowHost { clients, later, .. } = &mut self.host;
         for client in clients.iter_mut().flatten() {
-            for raw in 0..client.shared.region.geometry().app_slots {
-                let Some(slot) = client.shared.region.slot(raw) else { continue };
-                if client.slot(slot).phase == Phase::Listening && !client.sync_listener(slot) {
+            let listeners = client.used().into_iter().filter(|(_, phase)| *phase == Phase::Listening);
+            for (slot, _) in listeners {
+                if !client.sync_listener(slot) {
                     client.shared.lied();
                     later.push(Later::EndListener { client: client.shared.index, slot });
                 }

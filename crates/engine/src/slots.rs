@@ -2,7 +2,9 @@
 
 use crate::clients::ClientShared;
 use crate::events::EventOut;
+use crate::sparse::Sparse;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,7 +105,7 @@ pub struct SlowClient {
     /// Position in the command queue.
     pub command_head: u32,
     /// Its slots.
-    pub slots: Box<[SlotState]>,
+    pub slots: Sparse<SlotState>,
     /// Slots in use.
     pub in_use: u32,
     /// No process of it is left.
@@ -112,30 +114,38 @@ pub struct SlowClient {
     pub forgetting: Option<usize>,
     /// Reserved sockets of slots that are not in use.
     pub loose_sockets: Vec<Slot>,
+    /// Slots of the stack's own range that are free again.
     free: Vec<Slot>,
+    /// Those that were never used.
+    fresh: Range<u32>,
 }
 
 impl SlowClient {
     /// A client with nothing but free slots, for slow thread `thread`.
     pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
         let layout = shared.region.layout();
-        let mut free: Vec<Slot> = layout.stack_slots().collect();
-        free.reverse();
+        let geometry = layout.geometry();
         Self {
-            slots: (0..layout.geometry().slots).map(|_| SlotState::default()).collect(),
+            slots: Sparse::new(geometry.slots as usize),
             out: EventOut::new(thread),
             command_head: 0,
             in_use: 0,
             leaving: false,
             forgetting: None,
             loose_sockets: Vec::new(),
-            free,
+            free: Vec::new(),
+            fresh: geometry.app_slots..geometry.slots,
             shared,
         }
     }
     /// State of a slot.
     pub fn slot(&mut self, slot: Slot) -> &mut SlotState {
-        &mut self.slots[slot.index()]
+        self.slots.entry(slot.index())
+    }
+    /// The slots in use and what for.
+    pub fn used(&self) -> Vec<(Slot, Phase)> {
+        let used = self.slots.iter().filter(|(_, entry)| entry.phase != Phase::Free);
+        used.filter_map(|(i, entry)| Some((self.shared.region.slot(i as u32)?, entry.phase))).collect()
     }
     /// The shared line of a slot.
     pub fn line(&self, slot: Slot) -> &StackLine {
@@ -145,7 +155,7 @@ impl SlowClient {
     pub fn take(&mut self, slot: Slot, phase: Phase) {
         let words = self.shared.words(slot);
         words.generation.store(words.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let entry = &mut self.slots[slot.index()];
+        let entry = self.slots.entry(slot.index());
         entry.phase = phase;
         entry.app_closed = false;
         entry.flow = None;
@@ -153,7 +163,10 @@ impl SlowClient {
     }
     /// Takes a slot of the stack's own range, the one freed last.
     pub fn take_child(&mut self) -> Option<Slot> {
-        let slot = self.free.pop()?;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => self.shared.region.slot(self.fresh.next()?)?,
+        };
         self.take(slot, Phase::Child);
         Some(slot)
     }
@@ -167,7 +180,7 @@ impl SlowClient {
     }
     /// Frees a slot for its allocator.
     pub fn free(&mut self, slot: Slot) {
-        let entry = &mut self.slots[slot.index()];
+        let entry = self.slots.entry(slot.index());
         if entry.phase == Phase::Free {
             return;
         }
@@ -225,7 +238,7 @@ impl SlowClient {
             return Queued::Lie;
         }
         let ring = self.shared.region.rx(listener_slot);
-        let Some(listener) = self.slots[listener_slot.index()].listener.as_mut() else { return Queued::Full };
+        let Some(listener) = self.slots.entry(listener_slot.index()).listener.as_mut() else { return Queued::Full };
         if listener.waiting() >= listener.backlog.min(ring.capacity() / Accepted::BYTES as u32) {
             return Queued::Full;
         }
@@ -247,7 +260,7 @@ impl SlowClient {
     pub fn expire_sockets(&mut self, now: Micros, limit_us: u64) {
         let slots = &mut self.slots;
         self.loose_sockets.retain(|slot| {
-            let entry = &mut slots[slot.index()];
+            let entry = slots.entry(slot.index());
             let loose = entry.phase == Phase::Free && entry.socket.is_some();
             let old = entry.socket.as_ref().is_some_and(|(_, since)| now.since(*since) >= limit_us);
             if loose && old {

@@ -24,6 +24,8 @@ use towpath_tcp::time::Micros;
 
 /// Messages taken from one core, and commands from one client, before the next has its turn.
 const BATCH: usize = 256;
+/// Requests of the service in one turn.
+const REQUESTS: usize = 16;
 /// How often the figures of active connections are copied to where their applications see them, µs.
 const REFRESH_US: u64 = 100_000;
 /// How often the counters are published while there is work, µs.
@@ -116,7 +118,11 @@ impl SlowThread {
 
     fn requests(&mut self, now: Micros) -> usize {
         let mut work = 0;
-        while let Ok(request) = self.requests.try_recv() {
+        // Not until none is left: the cores wait to be told what the first ones have led to, and that may be what keeps the
+        // next from becoming more.
+        while work < REQUESTS
+            && let Ok(request) = self.requests.try_recv()
+        {
             self.request(now, request);
             self.later(now);
             work += 1;
@@ -395,20 +401,17 @@ impl SlowThread {
         let Some(index) = self.index_of(id) else { return };
         let Some(client) = self.host.client(index) else { return };
         client.leaving = true;
-        let geometry = client.shared.region.geometry();
+        let (open, used) = (client.out.open(), client.used());
         let (done, _) = mpsc::channel();
-        for context in 0..geometry.contexts {
+        for context in (0..u64::BITS).filter(|context| open >> context & 1 != 0) {
             self.set_context(id, context, None, &done);
         }
         // Listeners first: what they have not handed out is aborted, not drained.
         for listeners in [true, false] {
-            for raw in 0..geometry.slots {
+            for (slot, _) in used.iter().filter(|(_, phase)| (*phase == Phase::Listening) == listeners) {
                 let Some(client) = self.host.client(index) else { return };
-                let Some(slot) = client.shared.region.slot(raw) else { continue };
-                if (client.slot(slot).phase == Phase::Listening) == listeners {
-                    let generation = client.shared.generation(slot);
-                    self.close(now, index, slot, generation, false);
-                }
+                let generation = client.shared.generation(*slot);
+                self.close(now, index, *slot, generation, false);
             }
         }
     }
