@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use towpath_engine::Engine;
 use towpath_ring::lines::app_flags;
 
-/// How long each storm lasts.
-const STORM: Duration = Duration::from_secs(2);
+/// How long a storm lasts: 2 s, or `FUZZ_SECONDS`.
+fn storm_time() -> Duration {
+    Duration::from_secs(std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2))
+}
 
 /// Echoes over `port` between two honest clients, for as long as `on`; returns the number of bytes that came back right.
 fn honest(engine: &Engine, cores: usize, port: u16, on: Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
@@ -69,18 +71,18 @@ fn storm(cores: usize, seed: u64, least: u64, mut blow: impl FnMut(&Arc<App>, &m
     let on = Arc::new(AtomicBool::new(true));
     let transfer = honest(&engine, cores, 7, Arc::clone(&on));
     let (start, mut noise, mut rounds, mut lies) = (Instant::now(), Noise(seed), 0u16, 0);
-    while start.elapsed() < STORM {
+    while start.elapsed() < storm_time() {
         let evil = App::named(&engine, small(cores), "evil");
         let socks = open_some(&evil, 1000 + rounds % 50);
         let gust = Instant::now();
-        while gust.elapsed() < STORM / 50 {
+        while gust.elapsed() < Duration::from_millis(40) {
             blow(&evil, &mut noise);
             evil.ring_all();
         }
         lies += engine.status().clients.iter().filter(|c| c.id == evil.id).map(|c| c.lies).sum::<u64>();
         engine.remove_client(evil.id);
         drop(socks);
-        rounds += 1;
+        rounds = rounds.wrapping_add(1);
     }
     on.store(false, Relaxed);
     let total = transfer.join().unwrap();
@@ -94,7 +96,7 @@ fn storm(cores: usize, seed: u64, least: u64, mut blow: impl FnMut(&Arc<App>, &m
 }
 
 #[test]
-fn noise_over_the_whole_region() {
+fn fuzz_noise_over_the_whole_region() {
     // Queue positions out of range are skipped, not counted, so nothing can be said of the number of lies.
     storm(2, 1, 0, |evil, noise| {
         let words = words(evil);
@@ -106,7 +108,7 @@ fn noise_over_the_whole_region() {
 }
 
 #[test]
-fn noise_in_the_lines_and_queues() {
+fn fuzz_noise_in_the_lines_and_queues() {
     storm(2, 2, 1, |evil, noise| {
         // Everything in front of the private area that is not a byte ring, with small values that pass first checks.
         let words = words(evil);
@@ -119,7 +121,7 @@ fn noise_in_the_lines_and_queues() {
 }
 
 #[test]
-fn plausible_lies() {
+fn fuzz_plausible_lies() {
     storm(1, 3, 2, |evil, noise| {
         let region = &evil.region;
         for _ in 0..100 {

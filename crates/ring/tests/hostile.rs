@@ -152,7 +152,7 @@ fn drained(set: DirtySet<'_>, head: &mut u32, in_turns: bool) -> Vec<u32> {
 }
 
 #[test]
-fn garbage_in_every_word_harms_nobody() {
+fn fuzz_garbage_in_every_word_harms_nobody() {
     check!().with_iterations(3000).with_type::<Vec<Step>>().for_each(|steps| {
         let mut world = World::new();
         for &step in steps {
