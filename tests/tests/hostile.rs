@@ -175,6 +175,59 @@ fn a_hundred_thousand_sockets_are_refused_with_a_reason() {
     assert!(out.contains("SET:"), "{out}");
 }
 
+/// Every way to wait for a connection, in a thread each; prints what each has seen when the service has gone.
+const WAITERS: &str = r#"
+import socket, select, threading, time
+def connect():
+    return socket.create_connection(("127.0.0.1", 7205), 10)
+results = {}
+def waiter(name, work):
+    def body():
+        start = time.monotonic()
+        try: what = work()
+        except OSError as error: what = type(error).__name__
+        results[name] = what
+    t = threading.Thread(target=body); t.start(); return t
+a, b, c, d = connect(), connect(), connect(), connect()
+for s in (a, b, c, d): s.settimeout(None)
+e = select.epoll(); e.register(b, select.EPOLLIN)
+p = select.poll(); p.register(c, select.POLLIN)
+threads = [waiter("recv", lambda: a.recv(1)), waiter("epoll", lambda: bool(e.poll())),
+           waiter("poll", lambda: bool(p.poll())), waiter("select", lambda: bool(select.select([d], [], [])[0]))]
+time.sleep(0.3)
+print("waiting", flush=True)
+for t in threads: t.join()
+print("over", sorted(results.items()), flush=True)
+"#;
+
+#[test]
+fn nothing_hangs_when_the_service_is_killed() {
+    let mut service = Service::embedded();
+    let mut server = redis(&service, 7205);
+    let mut waiters = service.accelerated("python3 -c").arg(WAITERS).start(service.scratch.path("waiters.log"));
+    waiters.wait_for("waiting", 20);
+    let mut load = service
+        .accelerated("redis-benchmark -p 7205 -t set -n 100000000 -c 10 -q")
+        .start(service.scratch.path("load.log"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(load.alive());
+    service.running.signal(libc::SIGKILL);
+    service.running.wait_end(5);
+    let killed = std::time::Instant::now();
+    // A life check each second; the rest is for a busy machine.
+    waiters.wait_for("over", 10);
+    let took = killed.elapsed();
+    let output = waiters.output();
+    let seen = "over [('epoll', True), ('poll', True), ('recv', 'ConnectionResetError'), ('select', True)]";
+    assert!(output.contains(seen), "{output}");
+    assert!(took.as_secs() < 6, "{took:?}");
+    load.wait_end(10);
+    // Redis outlives it, without connections, and ends when it is told to.
+    assert!(server.alive());
+    server.signal(libc::SIGTERM);
+    server.wait_end(10);
+}
+
 #[test]
 fn a_configuration_with_an_unknown_key_or_without_a_unit_is_refused() {
     let service = Service::embedded();

@@ -115,6 +115,12 @@ impl Wait {
     }
 
     fn sleep_armed(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
+        if look.watched
+            && !self.session.check_alive_if_due()
+            && self.instance.with(|interest| interest.look_at_the_end()) == Some(true)
+        {
+            return Ok(None);
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let longest = match look {
             Look { watched: false, .. } => None,
@@ -153,13 +159,15 @@ impl Wait {
             real::epoll_pwait(self.epfd, rest, (self.room - skip) as c_int, timeout_ms, self.mask)
         })? as usize;
         // Our own events (the bell, a nudge) are not the program's.
-        let (mut kept, mut ours) = (0, false);
+        let (mut kept, mut ours, mut hung_up) = (0, false, false);
         for i in 0..found {
             // SAFETY: the kernel has written `found` events there, and `kept <= i`.
             unsafe {
                 let event = self.events.add(skip + i).read_unaligned();
                 if event.u64 == self.instance.mark() {
                     ours = true;
+                    // Nobody is left to ring: the service has gone, most likely.
+                    hung_up |= event.events & libc::EPOLLHUP as u32 != 0;
                 } else {
                     self.events.add(skip + kept).write_unaligned(event);
                     kept += 1;
@@ -168,6 +176,9 @@ impl Wait {
         }
         if ours {
             self.instance.silence();
+        }
+        if hung_up && !self.session.check_alive() {
+            self.instance.with(|interest| interest.look_at_all());
         }
         Ok((kept, ours))
     }

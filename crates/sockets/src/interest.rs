@@ -45,6 +45,8 @@ pub struct Interest {
     pub undecided: Vec<(c_int, epoll_event)>,
     /// Waits that found something without looking at the native set.
     pub since_native: u32,
+    /// All have been looked at since the service has gone.
+    ended: bool,
 }
 
 impl Interest {
@@ -59,6 +61,7 @@ impl Interest {
             native: 0,
             undecided: Vec::new(),
             since_native: 0,
+            ended: false,
         }
     }
 
@@ -133,6 +136,16 @@ impl Interest {
         for slot in 0..self.entries.len() {
             self.look_at(slot as u32);
         }
+    }
+
+    /// The service has gone, which ends every connection: looks at all, once. False if that has been done.
+    pub fn look_at_the_end(&mut self) -> bool {
+        if self.ended {
+            return false;
+        }
+        self.ended = true;
+        self.look_at_all();
+        true
     }
 
     /// Sets the context's bit in every watched slot.

@@ -158,6 +158,7 @@ impl<'a> Poll<'a> {
         }
         let longest = if watch.context.is_some() { LIFE_CHECK } else { WITHOUT_CONTEXT };
         loop {
+            self.session.check_alive_if_due();
             watch.arm();
             let mut time = longest;
             if let Some(deadline) = deadline {

@@ -5,7 +5,7 @@ use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
 use crate::{context, fork};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -42,6 +42,8 @@ pub struct Session {
     /// One request that has an answer at a time; also held while re-joining.
     talking: Lock,
     dead: AtomicBool,
+    /// When somebody last looked whether the service lives, ms.
+    checked_ms: AtomicU64,
     /// The stack has no event contexts left for us.
     pub out_of_contexts: AtomicBool,
 }
@@ -148,6 +150,7 @@ impl Session {
             doorbells,
             talking: Lock::new(),
             dead: AtomicBool::new(false),
+            checked_ms: AtomicU64::new(0),
             out_of_contexts: AtomicBool::new(false),
         })
     }
@@ -221,6 +224,19 @@ impl Session {
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Before a sleep: looks whether the service is still there if nobody has done so for [`LIFE_CHECK`]. For programs whose
+    /// sleeps all end before that. False = it has gone.
+    pub fn check_alive_if_due(&self) -> bool {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        let last_ms = self.checked_ms.load(Ordering::Relaxed);
+        if now_ms.wrapping_sub(last_ms) < LIFE_CHECK.as_millis() as u64 {
+            return !self.is_dead();
+        }
+        self.checked_ms.store(now_ms, Ordering::Relaxed);
+        self.check_alive()
     }
 
     /// Looks whether the service is still there.
