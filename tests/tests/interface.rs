@@ -241,3 +241,86 @@ fn without_privileges_the_error_says_what_to_do() {
     assert_ne!(out.code, 0);
     assert!(out.err.contains("nope0"), "{out:?}");
 }
+
+/// An asyncio server that answers each line with its length and the line reversed.
+const ASYNCIO_SERVER: &str = r#"
+import asyncio, sys
+async def serve(reader, writer):
+    while line := await reader.readline():
+        text = line.strip()
+        writer.write(b"%d " % len(text) + text[::-1] + b"\n")
+        await writer.drain()
+    writer.close()
+async def main():
+    server = await asyncio.start_server(serve, sys.argv[1], 6407, limit=1 << 20)
+    print("up", flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"#;
+
+/// Fifty connections at a time, lines of many lengths, every answer checked.
+const ASYNCIO_CLIENT: &str = r#"
+import asyncio, sys
+async def one(n):
+    reader, writer = await asyncio.open_connection(sys.argv[1], 6407, limit=1 << 20)
+    for i in range(20):
+        text = bytes(97 + (n + i + k) % 26 for k in range((n * 977 + i * 4001) % 70000))
+        writer.write(text + b"\n")
+        await writer.drain()
+        got = await reader.readline()
+        assert got == b"%d " % len(text) + text[::-1] + b"\n", (n, i, len(text), len(got))
+    writer.close()
+    await writer.wait_closed()
+async def main():
+    await asyncio.wait_for(asyncio.gather(*(one(n) for n in range(50))), 80)
+    print("done")
+asyncio.run(main())
+"#;
+
+#[test]
+fn asyncio_both_ways() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let server = |address: &str| Program::line("python3 -c").arg(ASYNCIO_SERVER).arg(address);
+    let client = |address: &str| Program::line("python3 -c").arg(ASYNCIO_CLIENT).arg(address);
+    let accelerated = |args: &str, address: &str| service.accelerated("python3 -c").arg(args).arg(address);
+    let mut ours =
+        lab.on_server(accelerated(ASYNCIO_SERVER, SERVER)).start(service.scratch.path("accelerated-asyncio.log"));
+    let mut theirs = lab.on_client(server(CLIENT)).start(service.scratch.path("linux-asyncio.log"));
+    ours.wait_for("up", 20);
+    theirs.wait_for("up", 20);
+    lab.drop_kernel_tcp();
+    assert_eq!(lab.on_client(client(SERVER)).run(90).ok().trim(), "done");
+    assert_eq!(lab.on_server(accelerated(ASYNCIO_CLIENT, CLIENT)).run(90).ok().trim(), "done");
+}
+
+#[test]
+fn wrk_from_a_linux_host_to_accelerated_nginx() {
+    require_program("nginx", "nginx-light");
+    require_program("wrk", "wrk");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let dir = &service.scratch.0;
+    std::fs::write(dir.join("index.html"), "towpath ".repeat(1000)).expect("body");
+    let config = format!(
+        "user root; worker_processes 1; daemon off; pid {d}/nginx.pid; error_log {d}/error.log notice;
+         events {{ worker_connections 256; }}
+         http {{ access_log off; client_body_temp_path {d}/b; proxy_temp_path {d}/p; fastcgi_temp_path {d}/f;
+                uwsgi_temp_path {d}/u; scgi_temp_path {d}/s;
+                server {{ listen {SERVER}:6408; root {d}; }} }}",
+        d = dir.display()
+    );
+    std::fs::write(dir.join("nginx.conf"), config).expect("config");
+    let line = service.accelerated("nginx -c").arg(dir.join("nginx.conf"));
+    let mut server = lab.on_server(line).start(service.scratch.path("nginx.log"));
+    lab.drop_kernel_tcp();
+    let probe = lab.on_client(Program::line(&format!("curl -sS --max-time 5 -o /dev/null http://{SERVER}:6408/")));
+    until("nginx answers", 20, || {
+        assert!(server.alive(), "{}", server.output());
+        probe.run(10).code == 0
+    });
+    let out = lab.on_client(Program::line(&format!("wrk -t 2 -c 32 -d 2s http://{SERVER}:6408/"))).run(30).ok();
+    assert!(!out.contains("Socket errors") && !out.contains("Non-2xx"), "{out}");
+    let rate = out.lines().find_map(|l| l.strip_prefix("Requests/sec:")).expect("a rate");
+    assert!(rate.trim().parse::<f64>().expect("a number") > 50.0, "{out}");
+}
