@@ -17,6 +17,9 @@ use towpath_ring::{Geometry, Region, Slot};
 /// How long to look for work before sleeping, unless `TOWPATH_SPIN_US` says otherwise: two wake-ups' worth (about 10 µs
 /// each), so that waiting never costs more than twice what the better choice would have.
 const SPIN_US: u64 = 20;
+/// With fewer usable CPUs than this a program does not spin by default: it would take the CPU from the stack's core or from the
+/// peer that it waits for (redis, one connection, two CPUs: 11,000 requests/s with spinning, 18,000 without).
+const SPINNING_CPUS: usize = 4;
 /// Our own descriptors lie from here on, out of the way of programs that expect small numbers.
 const HIGH_NUMBERS: u64 = 900;
 /// A blocked call looks this often whether the service still lives. No round number: a signal that comes between two
@@ -137,12 +140,13 @@ impl Session {
         if doorbells.len() != geometry.cores as usize + 1 {
             return Err(std::io::ErrorKind::InvalidData.into());
         }
-        let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        let spin_us = std::env::var("TOWPATH_SPIN_US").ok().and_then(|s| s.parse().ok()).unwrap_or(SPIN_US);
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let default_us = if cpus < SPINNING_CPUS { 0 } else { SPIN_US };
+        let spin_us = std::env::var("TOWPATH_SPIN_US").ok().and_then(|s| s.parse().ok()).unwrap_or(default_us);
         Ok(Self {
             region,
             geometry,
-            spin_us: if alone { 0 } else { spin_us },
+            spin_us,
             control: AtomicI32::new(protect(socket).map_err(std::io::Error::from_raw_os_error)?),
             token,
             path: path.to_vec(),
