@@ -140,7 +140,11 @@ impl Fake {
                 busy = true;
                 self.clients[at].pairs.remove(&raw);
                 if let Some(slot) = self.clients[at].region.slot(raw) {
-                    self.close((at, slot), generation, 0);
+                    // The door of the same close may not have been looked at yet, and says whether it is an abort.
+                    let app = self.clients[at].region.app(slot);
+                    let live = app.generation.load(Acquire) == generation;
+                    let flags = if live { app.flags.load(Acquire) } else { 0 };
+                    self.close((at, slot), generation, flags);
                 }
             }
         }
