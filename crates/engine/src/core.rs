@@ -276,6 +276,8 @@ impl Core {
             abort: flag(app_flags::ABORT),
             nodelay: flag(app_flags::NODELAY),
             cork: flag(app_flags::CORK),
+            quickack: flag(app_flags::QUICKACK),
+            urgent: None,
         };
         match self.fast.app_update(now, flow, update) {
             Ok(()) => (endpoint.tx_tail, endpoint.rx_head) = (words.tx_tail, words.rx_head),

@@ -102,7 +102,7 @@ impl Bench {
             rcv_wnd: 4096,
             tx_bytes: 4096,
             rx_bytes: 4096,
-            window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128 },
+            window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
             srtt_us: 0,
             nodelay: true,
         };

@@ -91,6 +91,8 @@ pub struct Window {
     pub growth: u16,
     /// What is left of the window after a loss that the fast path repairs itself, in 1/256 (Reno: 128).
     pub beta: u16,
+    /// Pacing rate in bytes per second, 0 = as fast as the window lets it.
+    pub pacing: u64,
 }
 
 /// A reading of a flow's state by another thread. Fields are each true, but not of one instant.
@@ -123,7 +125,7 @@ pub struct FlowSnapshot {
     /// Effective MSS.
     pub mss: u16,
     /// FIN sent / acknowledged / received, recovery (see `fast`): `flow_flags` bits.
-    pub flags: u32,
+    pub flags: u64,
     /// Segments received and sent, payload bytes received and acknowledged, segments retransmitted.
     pub segments_in: u64,
     /// See `segments_in`.
@@ -134,30 +136,71 @@ pub struct FlowSnapshot {
     pub bytes_acked: u64,
     /// See `segments_in`.
     pub retransmits: u64,
+    /// Payload bytes acknowledged with ECN echo (RFC 3168, RFC 8257).
+    pub bytes_marked: u64,
+    /// Payload bytes judged lost.
+    pub bytes_lost: u64,
+    /// Newest round-trip sample in µs, 0 = none.
+    pub rtt_us: u32,
+    /// Smallest round-trip sample of the last ten seconds or so in µs, 0 = none.
+    pub min_rtt_us: u32,
+    /// Pacing rate in bytes per second, 0 = not paced.
+    pub pacing: u64,
+}
+
+/// What an application has set on a socket (`setsockopt`); 0 = the stack's default, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_KEEPIDLE` in s.
+    pub keep_idle_s: u32,
+    /// `TCP_KEEPINTVL` in s.
+    pub keep_interval_s: u32,
+    /// `TCP_KEEPCNT`.
+    pub keep_count: u32,
+    /// `TCP_USER_TIMEOUT` in ms (RFC 5482).
+    pub user_timeout_ms: u32,
+    /// `TCP_MAXSEG`: largest MSS to announce and to use.
+    pub max_segment: u16,
+    /// `IP_TOS` / `IPV6_TCLASS`; its ECN bits are ignored (RFC 9293 MUST-48).
+    pub tos: u8,
+    /// `IP_TTL` / `IPV6_UNICAST_HOPS`.
+    pub ttl: u8,
+    /// `TCP_CONGESTION`.
+    pub congestion: u8,
+    /// `TCP_SYNCNT`.
+    pub syn_retries: u8,
+    /// `TCP_LINGER2` in s: how long FIN-WAIT-2 lasts; negative = not at all.
+    pub linger2_s: i32,
+    /// `TCP_DEFER_ACCEPT` in s.
+    pub defer_accept_s: u32,
+    /// `SO_MAX_PACING_RATE` in bytes per second; 0 = no limit.
+    pub max_pacing: u64,
 }
 
 /// Bits of [`FlowSnapshot::flags`].
 pub mod flow_flags {
     /// Our FIN has been sent.
-    pub const FIN_SENT: u32 = 1;
+    pub const FIN_SENT: u64 = 1;
     /// Our FIN has been acknowledged.
-    pub const FIN_ACKED: u32 = 2;
+    pub const FIN_ACKED: u64 = 2;
     /// The peer's FIN has been received in order.
-    pub const FIN_RECEIVED: u32 = 4;
+    pub const FIN_RECEIVED: u64 = 4;
     /// The application wants a FIN after its last byte.
-    pub const FIN_WANTED: u32 = 8;
+    pub const FIN_WANTED: u64 = 8;
     /// The application has closed the socket.
-    pub const APP_CLOSED: u32 = 16;
+    pub const APP_CLOSED: u64 = 16;
     /// In loss recovery.
-    pub const RECOVERY: u32 = 32;
+    pub const RECOVERY: u64 = 32;
     /// On the slow path's list of flows with something outstanding (see `ToSlow::Active`).
-    pub const ACTIVE: u32 = 64;
+    pub const ACTIVE: u64 = 64;
     /// Timestamps agreed.
-    pub const TIMESTAMPS: u32 = 128;
+    pub const TIMESTAMPS: u64 = 128;
     /// Nagle off.
-    pub const NODELAY: u32 = 256;
+    pub const NODELAY: u64 = 256;
     /// Window scaling agreed.
-    pub const WSCALE: u32 = 512;
+    pub const WSCALE: u64 = 512;
     /// The peer's FIN was received before ours was sent for the first time (passive close: LAST-ACK, no TIME-WAIT).
-    pub const PASSIVE_CLOSE: u32 = 1024;
+    pub const PASSIVE_CLOSE: u64 = 1024;
 }

@@ -83,6 +83,8 @@ pub mod event {
     pub const ERROR: u32 = 8;
     /// Our FIN has been sent: no more data is taken.
     pub const TX_CLOSED: u32 = 16;
+    /// Urgent data is announced (`AppView::urgent`).
+    pub const URGENT: u32 = 32;
 }
 
 /// The words that the application sees.
@@ -98,6 +100,9 @@ pub struct AppView {
     pub eof: bool,
     /// Our FIN is out.
     pub tx_closed: bool,
+    /// Position of the peer's newest urgent byte in the receive stream, as Linux has it: the last byte before the urgent pointer
+    /// (RFC 6093 §3); `None` = there was none. The byte itself stays in the ring.
+    pub urgent: Option<u32>,
 }
 
 /// What the application has written, read once by the engine; checked by the fast path.
@@ -119,6 +124,10 @@ pub struct AppUpdate {
     pub nodelay: bool,
     /// `TCP_CORK`: hold partial segments.
     pub cork: bool,
+    /// `TCP_QUICKACK`: acknowledge at once.
+    pub quickack: bool,
+    /// `MSG_OOB`: position after the newest urgent byte in the send ring (RFC 9293 §3.8.5); `None` = there was none.
+    pub urgent: Option<u32>,
 }
 
 /// The application's words contradict the contract (its connection is aborted).

@@ -126,7 +126,7 @@ fn setup(flow: u32) -> FlowSetup {
         rcv_wnd: RING - 1,
         tx_bytes: RING,
         rx_bytes: RING,
-        window: Window { cwnd: 10_000, ssthresh: u32::MAX, growth: 256, beta: 128 },
+        window: Window { cwnd: 10_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
     }

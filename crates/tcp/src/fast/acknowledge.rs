@@ -103,10 +103,11 @@ pub(super) fn round_trip(m: &Measures, sample_us: u32) {
 #[inline]
 fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {
     let mss = u32::from(t.mss);
-    if t.cwnd < t.ssthresh {
+    let ssthresh = m.ssthresh.get();
+    if t.cwnd < ssthresh {
         if flight.saturating_mul(2) > t.cwnd {
             let more = (u64::from(bytes) * u64::from(m.growth())) >> 8;
-            t.cwnd = t.cwnd.saturating_add(more as u32).min(t.ssthresh.max(t.cwnd.saturating_add(mss)));
+            t.cwnd = t.cwnd.saturating_add(more as u32).min(ssthresh.max(t.cwnd.saturating_add(mss)));
         }
     } else if flight.saturating_add(mss) > t.cwnd {
         let grown = m.grown.get().saturating_add(bytes);
@@ -139,8 +140,9 @@ fn duplicate(turn: &mut Turn<'_>) {
     }
     let flight = t.snd_max.bytes_since(t.snd_una);
     let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
-    t.ssthresh = (left as u32).max(2 * mss);
-    t.cwnd = t.ssthresh.saturating_add(3 * mss);
+    let ssthresh = (left as u32).max(2 * mss);
+    m.ssthresh.set(ssthresh);
+    t.cwnd = ssthresh.saturating_add(3 * mss);
     id.recover.set(t.snd_max.0);
     m.grown.set(0);
     t.flags = t.flags & !bits::TIMING | RECOVERY | bits::RECOVER_SET | bits::RESEND;
@@ -162,7 +164,7 @@ fn recovering(turn: &mut Turn<'_>, ack: Seq, acked: u32) {
         return;
     }
     let flight = t.snd_max.bytes_since(t.snd_una);
-    t.cwnd = t.ssthresh.min(flight.max(mss).saturating_add(mss));
+    t.cwnd = turn.lines.measures.ssthresh.get().min(flight.max(mss).saturating_add(mss));
     t.dup_acks = 0;
     t.flags &= !RECOVERY;
 }

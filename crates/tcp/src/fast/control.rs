@@ -103,7 +103,6 @@ fn transmit(state: &mut State, port: PortId, frame: &[u8]) {
 /// While the fast path repairs a loss, the window is inflated on purpose; what is left after it is the slow path's word.
 fn set_window(t: &mut Tcb, lines: &Lines, window: &Window) {
     lines.measures.set_window(window);
-    t.ssthresh = window.ssthresh;
     if !t.has(RECOVERY) {
         t.cwnd = window.cwnd.max(u32::from(t.mss));
     }
@@ -119,6 +118,6 @@ fn timeout(state: &mut State, t: &mut Tcb, lines: &Lines, window: &Window) {
     lines.measures.grown.set(0);
     lines.identity.recover.set(t.snd_max.0);
     t.snd_nxt = t.snd_una;
-    (t.cwnd, t.ssthresh, t.dup_acks) = (window.cwnd.max(u32::from(t.mss)), window.ssthresh, 0);
+    (t.cwnd, t.dup_acks) = (window.cwnd.max(u32::from(t.mss)), 0);
     t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
 }

@@ -211,7 +211,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         let (t, m) = (&mut self.t, &self.lines.measures);
         let end = end(plan);
         if plan.seq.before(t.snd_max) {
-            m.retransmits.add(1);
+            self.lines.recovery.retransmits.add(1);
             self.state.counters.retransmits += 1;
             // Karn: an answer now may be to either copy.
             t.flags &= !bits::TIMING;

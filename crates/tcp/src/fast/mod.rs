@@ -105,7 +105,7 @@ impl State {
         if !t.any(bits::EVENTS) {
             self.events.push_back(flow);
         }
-        t.flags |= what << bits::EVENT_SHIFT;
+        t.flags |= u64::from(what) << bits::EVENT_SHIFT;
     }
 
     /// Queues the flow for sending, if it is not yet queued.
@@ -159,7 +159,7 @@ impl State {
 /// Reports a removed flow as soon as none of the queues names it any more. Returns the flags to store: the application's view is
 /// read after this, so what it shows (the peer's FIN, our FIN) stays until the number is used again.
 #[inline]
-fn settle(outbox: &mut VecDeque<ToSlow>, flow: FlowId, flags: u32) -> u32 {
+fn settle(outbox: &mut VecDeque<ToSlow>, flow: FlowId, flags: u64) -> u64 {
     let queued = bits::SCHEDULED | bits::DELAYED | bits::EVENTS;
     if flags & bits::REMOVING != 0 && flags & queued == 0 {
         outbox.push_back(ToSlow::Removed(flow));
@@ -235,7 +235,7 @@ impl FastPath {
             let what = table.get(flow).map_or(0, |lines| {
                 let flags = lines.protocol.flags();
                 lines.protocol.set_flags(settle(outbox, flow, flags & !bits::EVENTS));
-                (flags & bits::EVENTS) >> bits::EVENT_SHIFT
+                ((flags & bits::EVENTS) >> bits::EVENT_SHIFT) as u32
             });
             Some(FlowEvent { flow, what })
         })
@@ -251,6 +251,7 @@ impl FastPath {
             errno: id.errno.get() as i32,
             eof: t.has(flow_flags::FIN_RECEIVED),
             tx_closed: t.any(flow_flags::FIN_SENT | bits::DEAD),
+            urgent: None,
         }
     }
 

@@ -44,7 +44,7 @@ impl State {
         }
     }
     /// The state of an installed flow, from [`FlowSnapshot::flags`](crate::flow::FlowSnapshot::flags).
-    pub fn of_flags(flags: u32) -> Self {
+    pub fn of_flags(flags: u64) -> Self {
         let has = |bit| flags & bit != 0;
         match (has(flow_flags::FIN_SENT), has(flow_flags::FIN_ACKED), has(flow_flags::FIN_RECEIVED)) {
             (false, _, false) => Self::Established,
@@ -100,7 +100,7 @@ pub(super) struct Live {
     /// The fast path has reported a loss since the last look.
     pub lost: bool,
     /// Snapshot flags at the last look.
-    pub flags: u32,
+    pub flags: u64,
     /// Where its frames go.
     pub link: Link,
     /// Timestamps agreed?

@@ -44,12 +44,15 @@ fn step() -> impl Strategy<Value = Step> {
         abort: bits & 16 != 0,
         nodelay: bits & 32 != 0,
         cork: bits & 64 != 0,
+        quickack: bits & 128 != 0,
+        urgent: (bits & 3 == 3).then_some(tx_tail),
     });
     let window = (number(), number(), any::<u16>(), any::<u16>()).prop_map(|(cwnd, ssthresh, growth, beta)| Window {
         cwnd,
         ssthresh,
         growth,
         beta,
+        pacing: 0,
     });
     prop_oneof![
         20 => segment().prop_map(Step::Segment),

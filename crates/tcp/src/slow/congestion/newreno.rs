@@ -15,7 +15,7 @@ pub struct NewReno;
 impl CongestionControl for NewReno {
     fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
-        Window { cwnd, ssthresh: u32::MAX, growth: GROWTH, beta: BETA }
+        Window { cwnd, ssthresh: u32::MAX, growth: GROWTH, beta: BETA, pacing: 0 }
     }
     fn on_interval(&mut self, _: &Sample) -> Option<Window> {
         None
@@ -26,7 +26,7 @@ impl CongestionControl for NewReno {
     /// RFC 5681 §3.1: half the flight (kept while the same segment times out again), and one segment to go on with.
     fn on_timeout(&mut self, sample: &Sample) -> Window {
         let ssthresh = if sample.timeouts > 1 { sample.ssthresh } else { (sample.flight / 2).max(2 * sample.mss) };
-        Window { cwnd: sample.mss, ssthresh, growth: GROWTH, beta: BETA }
+        Window { cwnd: sample.mss, ssthresh, growth: GROWTH, beta: BETA, pacing: 0 }
     }
 }
 
@@ -56,7 +56,10 @@ mod tests {
             srtt_us: 0,
             timeouts: 1,
         };
-        assert_eq!(NewReno.on_timeout(&first), Window { cwnd: 1000, ssthresh: 10_000, growth: 256, beta: 128 });
+        assert_eq!(
+            NewReno.on_timeout(&first),
+            Window { cwnd: 1000, ssthresh: 10_000, growth: 256, beta: 128, pacing: 0 }
+        );
         let second = Sample { ssthresh: 10_000, timeouts: 2, ..first };
         assert_eq!(NewReno.on_timeout(&second).ssthresh, 10_000);
         let small = Sample { flight: 1000, ..first };

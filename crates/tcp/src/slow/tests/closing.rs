@@ -9,14 +9,14 @@ use crate::slow::{ConnectError, SlowConfig, State};
 use towpath_wire::flags;
 
 /// Sets a flow's flags and reports it.
-fn closing(bench: &mut Bench, flow: FlowId, flow_flags: u32) {
+fn closing(bench: &mut Bench, flow: FlowId, flow_flags: u64) {
     bench.reading(flow).flags = flow_flags;
     bench.say(ToSlow::Closing(flow));
     bench.poll();
 }
 
 /// Both FINs, ours first.
-const WE_FIRST: u32 = bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED | bit::FIN_RECEIVED | bit::APP_CLOSED;
+const WE_FIRST: u64 = bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED | bit::FIN_RECEIVED | bit::APP_CLOSED;
 
 /// A child that we closed and that is gone from its core: only TIME-WAIT is left. Peer: next 5002; ours: `snd_max`.
 fn time_wait() -> (Bench, Seq) {

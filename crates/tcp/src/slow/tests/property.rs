@@ -149,7 +149,7 @@ impl Model {
                 let queued = Seq(100 + u32::from(flight));
                 let mut snapshot =
                     FlowSnapshot { snd_una: Seq(100), snd_max: queued, snd_queued: queued, ..Default::default() };
-                (snapshot.flags, snapshot.snd_wnd, snapshot.mss) = (u32::from(flags), u32::from(window), 1448);
+                (snapshot.flags, snapshot.snd_wnd, snapshot.mss) = (u64::from(flags), u32::from(window), 1448);
                 bench.readings.0.insert(id, snapshot);
             }
             Event::Route(i) => {
@@ -302,7 +302,7 @@ fn random_events_reach_every_state() {
             model.step(event);
             seen.extend(model.bench.states());
             if let Event::Reading { flags, .. } = event {
-                bits |= u32::from(flags);
+                bits |= u64::from(flags);
             }
         }
     }

@@ -1,0 +1,77 @@
+//! The line that says who a flow is.
+
+use super::words::Word;
+use crate::buffers::PortId;
+use crate::flow::{FourTuple, Link};
+use std::net::Ipv4Addr;
+
+/// Who a flow is: the template of its headers, its rings, and what is seldom touched. One line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Identity {
+    local: Word,
+    remote: Word,
+    /// Local port in the high half.
+    ports: Word,
+    macs: [Word; 3],
+    /// Port number in the low byte, owning core above it.
+    pub place: Word,
+    /// Send ring size in bytes.
+    pub tx_bytes: Word,
+    /// Receive ring size in bytes.
+    pub rx_bytes: Word,
+    /// Sequence number of position 0 of the send ring.
+    pub snd_start: Word,
+    /// Sequence number of position 0 of the receive ring; moves when data are discarded unread.
+    pub rcv_start: Word,
+    /// Added to the millisecond clock.
+    pub ts_offset: Word,
+    /// errno shown to the application.
+    pub errno: Word,
+    /// End of what had been sent when the last loss was seen (RFC 6582), if `bits::RECOVER_SET`.
+    pub recover: Word,
+    /// When the delayed acknowledgement became owed, µs modulo 2^32.
+    pub owed_at: Word,
+    /// When TS.Recent was set, in units of 2^20 µs.
+    pub ts_recent_at: Word,
+}
+
+impl Identity {
+    pub(crate) fn tuple(&self) -> FourTuple {
+        let ports = self.ports.get();
+        FourTuple {
+            local: Ipv4Addr::from_bits(self.local.get()),
+            local_port: (ports >> 16) as u16,
+            remote: Ipv4Addr::from_bits(self.remote.get()),
+            remote_port: ports as u16,
+        }
+    }
+    pub(crate) fn link(&self) -> Link {
+        let [a, b, c] = [0, 1, 2].map(|i: usize| self.macs[i].get().to_be_bytes());
+        Link {
+            port: self.port(),
+            source: [a[0], a[1], a[2], a[3], b[0], b[1]],
+            destination: [b[2], b[3], c[0], c[1], c[2], c[3]],
+        }
+    }
+    pub(crate) fn set_link(&self, link: &Link) {
+        let (s, d) = (link.source, link.destination);
+        self.macs[0].set(u32::from_be_bytes([s[0], s[1], s[2], s[3]]));
+        self.macs[1].set(u32::from_be_bytes([s[4], s[5], d[0], d[1]]));
+        self.macs[2].set(u32::from_be_bytes([d[2], d[3], d[4], d[5]]));
+        self.place.set(self.place.get() & !0xff | u32::from(link.port.0));
+    }
+    #[inline]
+    pub(crate) fn port(&self) -> PortId {
+        PortId(self.place.get() as u8)
+    }
+    #[inline]
+    pub(crate) fn core(&self) -> u32 {
+        self.place.get() >> 8
+    }
+    pub(crate) fn set_tuple(&self, tuple: &FourTuple) {
+        self.local.set(tuple.local.to_bits());
+        self.remote.set(tuple.remote.to_bits());
+        self.ports.set(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port));
+    }
+}

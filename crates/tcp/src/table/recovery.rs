@@ -1,0 +1,11 @@
+//! The line of loss recovery; touched only while something is lost or out of order.
+
+use super::words::Word;
+
+/// What is known of losses on a flow. One line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Recovery {
+    /// Segments retransmitted.
+    pub retransmits: Word,
+}
