@@ -75,7 +75,7 @@ fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<
     let count = requests.to_string();
     let log = dir.join("library.log");
     let library = exe.with_file_name("libtowpath.so");
-    let server = callgrind("library_turn", &out)
+    let mut server = callgrind("library_turn", &out)
         .arg(program)
         .args(["library", "127.0.0.1", port, &count])
         .env("LD_PRELOAD", library)
@@ -94,7 +94,17 @@ fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    let _client = Guard(client);
+    let mut client = Guard(client);
+    // A client that cannot run would leave the server waiting for ever.
+    while server.try_wait()?.is_none() {
+        if let Some(status) = client.0.try_wait()?.filter(|status| !status.success()) {
+            let _ = server.kill();
+            return Err(io::Error::other(format!(
+                "the client of the counted program failed ({status}): is towpath-rpc built?"
+            )));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     let mut output = server.wait_with_output()?;
     output.stdout =
         std::fs::read(&log)?.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default().to_vec();
