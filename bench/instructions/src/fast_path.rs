@@ -151,7 +151,7 @@ fn setup() -> FlowSetup {
         rcv_wnd: RING_BYTES,
         tx_bytes: RING_BYTES,
         rx_bytes: RING_BYTES,
-        window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 128 },
+        window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 20,
         nodelay: true,
     }
