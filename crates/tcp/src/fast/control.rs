@@ -1,5 +1,6 @@
 //! What the slow path asks for.
 
+use super::wheel::Timer;
 use super::{State, owned, post, settle};
 use crate::buffers::{PortId, RxBatch};
 use crate::counters::Drop;
@@ -73,6 +74,7 @@ fn install(table: &FlowTable, state: &mut State, now: Micros, setup: &FlowSetup)
         state.outbox.push_back(ToSlow::Removed(setup.flow));
         return;
     }
+    state.wheel.reserve(setup.flow.0);
     state.lookup.insert(&setup.tuple, setup.flow);
 }
 
@@ -87,6 +89,8 @@ fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
         return;
     };
     state.lookup.remove(&lines.identity.tuple(), flow);
+    state.wheel.cancel(Timer::Pace(flow));
+    state.wheel.cancel(Timer::Recovery(flow));
     state.out_of_order.release(t.out_of_order);
     (t.out_of_order, t.acks_due) = (0, 0);
     t.flags = t.flags & !bits::INSTALLED | bits::REMOVING | bits::DEAD;

@@ -22,6 +22,8 @@ mod protocol;
 mod scheduler;
 #[cfg(test)]
 mod tests;
+mod timers;
+mod wheel;
 
 pub use crate::table::FlowTable;
 
@@ -39,6 +41,7 @@ use scheduler::{Delayed, Scheduler};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use wheel::Wheel;
 
 /// Settings of one core's fast path.
 #[derive(Clone, Debug)]
@@ -78,6 +81,7 @@ struct State {
     out_of_order: OutOfOrder,
     scheduler: Scheduler,
     delayed: Delayed,
+    wheel: Wheel,
     /// Flows with events that the engine has not yet taken.
     events: VecDeque<FlowId>,
     outbox: VecDeque<ToSlow>,
@@ -186,6 +190,7 @@ impl FastPath {
             out_of_order: OutOfOrder::default(),
             scheduler: Scheduler::default(),
             delayed: Delayed::default(),
+            wheel: Wheel::default(),
             events: VecDeque::with_capacity(256),
             outbox: VecDeque::with_capacity(256),
             slow_segments: 0,
@@ -223,6 +228,7 @@ impl FastPath {
     /// Sends up to `budget` frames; returns how many went out. What a port has no room for stays for the next call.
     pub fn transmit(&mut self, now: Micros, budget: usize, rings: &impl Rings, ports: &mut impl TxPorts) -> usize {
         post::expire(&self.table, &mut self.state, now);
+        timers::expire(&self.table, &mut self.state, now);
         egress::run(&self.table, &mut self.state, now, budget, rings, ports)
     }
 
@@ -270,7 +276,8 @@ impl FastPath {
 
     /// When `transmit` should be called next if nothing else happens.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.state.delayed.next_deadline()
+        let s = &self.state;
+        s.delayed.next_deadline().into_iter().chain(s.wheel.next_deadline()).min()
     }
 
     /// How many flows are installed on this core.

@@ -1,0 +1,28 @@
+//! What a flow does when one of its deadlines on the [`wheel`](super::wheel) comes.
+
+use super::wheel::Timer;
+use super::{State, owned};
+use crate::table::{FlowTable, bits};
+use crate::time::Micros;
+
+/// Handles all that has come due.
+#[inline]
+pub(super) fn expire(table: &FlowTable, state: &mut State, now: Micros) {
+    while let Some(timer) = state.wheel.pop_due(now) {
+        due(table, state, timer);
+    }
+}
+
+#[cold]
+fn due(table: &FlowTable, state: &mut State, timer: Timer) {
+    match timer {
+        Timer::Pace(flow) => {
+            let Some((lines, mut t)) = owned(table, state, flow) else { return };
+            if !t.has(bits::DEAD) {
+                state.schedule(&mut t, lines, flow);
+                lines.protocol.set_flags(t.flags);
+            }
+        }
+        Timer::Recovery(_) | Timer::Group(_) => {}
+    }
+}

@@ -1,0 +1,368 @@
+//! Deadlines of one core: a hierarchical timing wheel (Varghese and Lauck 1987, scheme 7).
+//!
+//! Each [`Timer`] is armed at most once. [`Wheel::set`] arms it or moves it, [`Wheel::cancel`] disarms it, [`Wheel::pop_due`] takes
+//! those whose time has come, earliest slot first and in the order of arming within a µs; all in constant time and without
+//! allocation, as the links are in a vector indexed by the timer, which [`Wheel::reserve`] sizes when a flow is installed. Use:
+//!
+//! - to wait: `state.wheel.set(Timer::Recovery(flow), now.after(us))`; what has come due is told apart in `timers::expire`, which
+//!   runs at the start of every `FastPath::transmit`;
+//! - a deadline that moves with every packet is best left armed: when it comes due too early, set it again;
+//! - a removed flow's timers are cancelled by `control::remove`.
+//!
+//! Level `n` has a slot per 1024^n µs and reaches to the end of the current 1024^(n+1) µs; a slot of a higher level is dealt out to
+//! the lower ones when its time begins. So at any time all timers of a level are before all of the next, whatever the clock does.
+
+use crate::flow::FlowId;
+use crate::time::Micros;
+
+/// Bits of the clock that a level resolves.
+const BITS: u32 = 10;
+/// Slots per level.
+const SLOTS: usize = 1 << BITS;
+/// Enough for all of a 64-bit clock.
+const LEVELS: usize = 7;
+/// Words of a level's map of slots in use.
+const WORDS: usize = SLOTS / 64;
+/// No timer.
+const NONE: u32 = u32::MAX;
+/// Kinds of timers.
+const KINDS: u32 = 3;
+
+/// What a deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// The flow's pacing lets it send again.
+    #[allow(dead_code, reason = "pacing arms it")]
+    Pace(FlowId),
+    /// Loss recovery of the flow: reordering and probe time-outs (RFC 8985 §6.2, §7.2).
+    #[allow(dead_code, reason = "loss recovery arms it")]
+    Recovery(FlowId),
+    /// The rate limit of the group lets it send again.
+    #[allow(dead_code, reason = "rate limits arm it")]
+    Group(u16),
+}
+
+impl Timer {
+    #[inline]
+    fn key(self) -> u32 {
+        match self {
+            Self::Pace(flow) => flow.0 * KINDS,
+            Self::Recovery(flow) => flow.0 * KINDS + 1,
+            Self::Group(group) => u32::from(group) * KINDS + 2,
+        }
+    }
+    #[inline]
+    fn of(key: u32) -> Self {
+        let index = key / KINDS;
+        match key % KINDS {
+            0 => Self::Pace(FlowId(index)),
+            1 => Self::Recovery(FlowId(index)),
+            _ => Self::Group(index as u16),
+        }
+    }
+}
+
+/// A timer's links: a ring per slot, so that the first one's predecessor is the last.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    at: u64,
+    next: u32,
+    previous: u32,
+}
+
+/// Where a timer hangs.
+#[derive(Clone, Copy)]
+struct Slot {
+    level: usize,
+    slot: usize,
+}
+
+impl Slot {
+    #[inline]
+    fn index(self) -> usize {
+        self.level * SLOTS + self.slot
+    }
+}
+
+/// Which slots are in use, in two steps per level.
+#[derive(Debug, Default)]
+struct Used {
+    summaries: [u32; LEVELS],
+    words: [[u64; WORDS]; LEVELS],
+}
+
+impl Used {
+    fn set(&mut self, Slot { level, slot }: Slot) {
+        self.words[level][slot / 64] |= 1 << (slot % 64);
+        self.summaries[level] |= 1 << (slot / 64);
+    }
+    fn clear(&mut self, Slot { level, slot }: Slot) {
+        let word = &mut self.words[level][slot / 64];
+        *word &= !(1 << (slot % 64));
+        if *word == 0 {
+            self.summaries[level] &= !(1 << (slot / 64));
+        }
+    }
+    /// The first slot of the lowest level that has one.
+    fn first(&self) -> Option<Slot> {
+        let level = self.summaries.iter().position(|summary| *summary != 0)?;
+        let word = self.summaries[level].trailing_zeros() as usize;
+        Some(Slot { level, slot: word * 64 + self.words[level][word].trailing_zeros() as usize })
+    }
+}
+
+/// The timers of one core.
+#[derive(Debug)]
+pub(super) struct Wheel {
+    /// Time up to which everything has been dealt out, µs. No slot in use begins before it, but that of `current` itself at level 0.
+    current: u64,
+    armed: usize,
+    /// First timer of each slot, level after level.
+    heads: Box<[u32]>,
+    used: Used,
+    nodes: Vec<Node>,
+}
+
+impl Default for Wheel {
+    fn default() -> Self {
+        let heads = vec![NONE; SLOTS * LEVELS].into_boxed_slice();
+        Self { current: 0, armed: 0, heads, used: Used::default(), nodes: Vec::new() }
+    }
+}
+
+impl Wheel {
+    /// Makes room for the timers of a flow or group of this number.
+    pub fn reserve(&mut self, index: u32) {
+        let nodes = (index as usize + 1) * KINDS as usize;
+        if nodes > self.nodes.len() {
+            self.nodes.resize(nodes, Node { at: 0, next: NONE, previous: NONE });
+        }
+    }
+
+    #[allow(dead_code, reason = "pacing and loss recovery arm timers")]
+    /// Arms the timer, or moves it. A deadline that has passed comes due at the next occasion.
+    #[inline]
+    pub fn set(&mut self, timer: Timer, at: Micros) {
+        let key = timer.key();
+        if key as usize >= self.nodes.len() {
+            self.reserve(key / KINDS);
+        }
+        if self.nodes[key as usize].next != NONE {
+            self.unlink(key);
+        }
+        self.link(key, at.0);
+    }
+
+    /// Disarms the timer, if it is armed.
+    #[inline]
+    pub fn cancel(&mut self, timer: Timer) {
+        let key = timer.key();
+        if self.nodes.get(key as usize).is_some_and(|node| node.next != NONE) {
+            self.unlink(key);
+        }
+    }
+
+    /// The next timer whose time has come; it is disarmed.
+    #[inline]
+    pub fn pop_due(&mut self, now: Micros) -> Option<Timer> {
+        if self.armed == 0 {
+            self.current = self.current.max(now.0);
+            return None;
+        }
+        self.pop(now.0)
+    }
+
+    fn pop(&mut self, now: u64) -> Option<Timer> {
+        while let Some((at, place)) = self.first().filter(|(start, _)| *start <= now) {
+            // What comes due late is dealt out as of its own time, so that the order stays.
+            self.current = self.current.max(at);
+            if place.level == 0 {
+                let key = self.heads[place.slot];
+                self.unlink(key);
+                return Some(Timer::of(key));
+            }
+            self.deal_out(place);
+        }
+        self.current = self.current.max(now);
+        None
+    }
+
+    /// When to look again: a deadline, or an earlier time at which a slot is to be dealt out.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        if self.armed == 0 {
+            return None;
+        }
+        self.first().map(|(start, _)| Micros(start))
+    }
+
+    /// The first slot in use and when it begins.
+    fn first(&self) -> Option<(u64, Slot)> {
+        let place = self.used.first()?;
+        let shift = place.level as u32 * BITS;
+        let above = shift + BITS;
+        let block = if above < u64::BITS { self.current >> above << above } else { 0 };
+        Some((block | (place.slot as u64) << shift, place))
+    }
+
+    /// Moves a slot's timers to lower levels, as its time has begun.
+    fn deal_out(&mut self, place: Slot) {
+        let first = std::mem::replace(&mut self.heads[place.index()], NONE);
+        self.used.clear(place);
+        let mut key = first;
+        while key != NONE {
+            let Node { next, at, .. } = self.nodes[key as usize];
+            self.armed -= 1;
+            self.link(key, at);
+            key = if next == first { NONE } else { next };
+        }
+    }
+
+    /// The level is that of the highest digit in which deadline and clock differ.
+    #[inline]
+    fn place(&self, at: u64) -> Slot {
+        let level = (63 - ((at ^ self.current) | 1).leading_zeros()) / BITS;
+        Slot { level: level as usize, slot: (at >> (level * BITS)) as usize % SLOTS }
+    }
+
+    #[inline]
+    fn link(&mut self, key: u32, at: u64) {
+        let at = at.max(self.current);
+        let place = self.place(at);
+        let head = &mut self.heads[place.index()];
+        let (first, last) = if *head == NONE {
+            *head = key;
+            self.used.set(place);
+            (key, key)
+        } else {
+            (*head, self.nodes[*head as usize].previous)
+        };
+        self.nodes[key as usize] = Node { at, next: first, previous: last };
+        self.nodes[last as usize].next = key;
+        self.nodes[first as usize].previous = key;
+        self.armed += 1;
+    }
+
+    /// The slot is the one in which it was linked: until that is dealt out, the clock does not reach it, so that the same digit is
+    /// the highest to differ.
+    #[inline]
+    fn unlink(&mut self, key: u32) {
+        let Node { at, next, previous } = self.nodes[key as usize];
+        let place = self.place(at);
+        let head = &mut self.heads[place.index()];
+        if next == key {
+            *head = NONE;
+            self.used.clear(place);
+        } else {
+            if *head == key {
+                *head = next;
+            }
+            self.nodes[previous as usize].next = next;
+            self.nodes[next as usize].previous = previous;
+        }
+        self.nodes[key as usize].next = NONE;
+        self.armed -= 1;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn drain(wheel: &mut Wheel, now: u64) -> Vec<Timer> {
+        std::iter::from_fn(|| wheel.pop_due(Micros(now))).collect()
+    }
+
+    #[test]
+    fn comes_due_when_set_at_every_distance() {
+        let mut wheel = Wheel::default();
+        for start in [0, 1, 1023, 1 << 20, (1 << 40) - 3, u64::MAX / 2] {
+            for exponent in 0..63 {
+                let mut wheel = Wheel::default();
+                drain(&mut wheel, start);
+                let at = start.saturating_add(1 << exponent);
+                wheel.set(Timer::Pace(FlowId(5)), Micros(at));
+                assert_eq!(drain(&mut wheel, at - 1), [], "{start} + 2^{exponent}");
+                assert_eq!(drain(&mut wheel, at), [Timer::Pace(FlowId(5))]);
+                assert_eq!((wheel.next_deadline(), drain(&mut wheel, u64::MAX)), (None, vec![]));
+            }
+        }
+        wheel.set(Timer::Group(9), Micros(3));
+        assert_eq!(drain(&mut wheel, 2), []);
+        assert_eq!(drain(&mut wheel, 1 << 50), [Timer::Group(9)], "however far the clock jumps");
+        wheel.set(Timer::Recovery(FlowId(1)), Micros(7));
+        assert_eq!(drain(&mut wheel, 0), [], "the clock has gone back");
+        assert_eq!(drain(&mut wheel, 1 << 50), [Timer::Recovery(FlowId(1))], "and what is overdue comes at once");
+    }
+
+    #[test]
+    fn next_deadline_leads_to_the_deadline_in_few_steps() {
+        let mut wheel = Wheel::default();
+        let mut now = 987_654;
+        drain(&mut wheel, now);
+        let at = now + 123_456_789;
+        wheel.set(Timer::Pace(FlowId(0)), Micros(at));
+        for step in 0..4 {
+            let next = wheel.next_deadline().unwrap().0;
+            assert!(next > now && next <= at, "step {step}");
+            now = next;
+            if drain(&mut wheel, now) == [Timer::Pace(FlowId(0))] {
+                assert_eq!(now, at);
+                return;
+            }
+        }
+        panic!("one step per level is enough");
+    }
+
+    #[test]
+    fn agrees_with_a_sorted_list_whatever_is_done() {
+        let mut wheel = Wheel::default();
+        let mut list: Vec<(u64, Timer)> = vec![];
+        let (mut state, mut now) = (1u64, 1_000_000_000u64);
+        let mut random = move |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for _ in 0..100_000 {
+            let n = random(40) as u32;
+            let timer =
+                [Timer::Pace(FlowId(n)), Timer::Recovery(FlowId(n)), Timer::Group(n as u16)][random(3) as usize];
+            match random(4) {
+                0 | 1 => {
+                    let reach = random(30);
+                    let at = (now + random(1 << reach)).saturating_sub(random(3));
+                    list.retain(|(_, other)| *other != timer);
+                    list.push((at, timer));
+                    wheel.set(timer, Micros(at));
+                }
+                2 => {
+                    list.retain(|(_, other)| *other != timer);
+                    wheel.cancel(timer);
+                }
+                _ => {
+                    let reach = random(28);
+                    now += random(1 << reach);
+                    let mut due: Vec<_> = list.extract_if(.., |(at, _)| *at <= now).map(|(_, timer)| timer).collect();
+                    let mut got = drain(&mut wheel, now);
+                    due.sort_by_key(|timer| timer.key());
+                    got.sort_by_key(|timer| timer.key());
+                    assert_eq!(got, due);
+                    let next = list.iter().map(|(at, _)| *at).min();
+                    assert_eq!(wheel.next_deadline().is_some(), next.is_some());
+                    assert!(wheel.next_deadline().is_none_or(|at| Some(at.0) <= next && at.0 > now));
+                }
+            }
+            assert_eq!(wheel.armed, list.len());
+        }
+    }
+
+    #[test]
+    fn order_is_kept_within_a_slot_that_is_dealt_out() {
+        let mut wheel = Wheel::default();
+        for n in 0..10 {
+            wheel.set(Timer::Pace(FlowId(n)), Micros(5_000_000));
+        }
+        let flows: Vec<_> = (0..10).map(|n| Timer::Pace(FlowId(n))).collect();
+        assert_eq!(drain(&mut wheel, 5_000_000), flows);
+    }
+}
