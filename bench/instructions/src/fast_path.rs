@@ -154,6 +154,8 @@ fn setup() -> FlowSetup {
         window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 20,
         nodelay: true,
+        tos: 0,
+        ttl: 64,
     }
 }
 
@@ -173,6 +175,8 @@ fn ask(peer: &mut MemoryPort, stack: &Stack) -> io::Result<()> {
         window: 512,
         ident: 0,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: Options { timestamps: Some(Timestamps { value: time, echo: time }), ..Options::default() },
     };
     let buffer = peer.reserve().ok_or_else(|| io::Error::other("no buffer"))?;

@@ -105,6 +105,8 @@ impl Bench {
             window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
             srtt_us: 0,
             nodelay: true,
+            tos: 0,
+            ttl: 64,
         };
         self.to.send(ToCore::Tcp(ToFast::Install(Box::new(setup))));
     }

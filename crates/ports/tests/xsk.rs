@@ -92,6 +92,8 @@ fn header(seq: u32, ack: u32, flags: u8) -> Header {
         window: 60_000,
         ident: 0,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: Options::default(),
     }
 }

@@ -108,6 +108,8 @@ fn forged(like: &[u8], payload: &[u8], change: impl FnOnce(&mut Header)) -> Vec<
         window: s.window,
         ident: 0,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: s.options,
     };
     // Behind the frame that it is made from, so that it comes at exactly RCV.NXT.

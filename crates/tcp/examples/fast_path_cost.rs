@@ -90,6 +90,8 @@ fn setup(n: u32) -> FlowSetup {
         window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
+        tos: 0,
+        ttl: 64,
     }
 }
 
@@ -108,6 +110,8 @@ fn request(setup: &FlowSetup, position: u32) -> Vec<u8> {
         window: 8192,
         ident: 0,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: Options { timestamps: Some(Timestamps { value: 1, echo: 1 }), ..Options::default() },
     };
     let mut frame = vec![0; 200];

@@ -77,6 +77,10 @@ pub struct FlowSetup {
     pub srtt_us: u32,
     /// Nagle off.
     pub nodelay: bool,
+    /// DSCP of its packets, in the upper six bits (`IP_TOS`).
+    pub tos: u8,
+    /// Time to live of its packets.
+    pub ttl: u8,
 }
 
 /// What congestion control allows; computed by the slow path, enforced by the fast path.

@@ -19,6 +19,20 @@ pub enum ToFast {
     ProbeWindow(FlowId),
     /// Send an empty acknowledgement now.
     SendAck(FlowId),
+    /// Send a keepalive probe now: nothing, one before SND.NXT (RFC 9293 §3.8.4). Ignored if anything is outstanding.
+    KeepAlive(FlowId),
+    /// The path takes no larger packets (or larger ones again): payload per packet, options not counted. What was sent in larger ones
+    /// and is not acknowledged is sent again if it became smaller (RFC 1191 §6.4).
+    SetMss(FlowId, u16),
+    /// `IP_TOS` (its ECN bits are ignored) and `IP_TTL` of the flow's packets from now on.
+    SetService {
+        /// Which.
+        flow: FlowId,
+        /// DSCP in the upper six bits.
+        tos: u8,
+        /// Time to live.
+        ttl: u8,
+    },
     /// Nothing was outstanding when the slow path last looked: clear `ACTIVE` if that is still so, else leave the flow on the list
     /// and answer [`ToSlow::Active`] again.
     Deactivate(FlowId),

@@ -129,6 +129,8 @@ fn setup(flow: u32) -> FlowSetup {
         window: Window { cwnd: 10_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
+        tos: 0,
+        ttl: 64,
     }
 }
 
@@ -147,6 +149,8 @@ fn frame(flow: u32, position: u32, ack: u32, len: u32, now: Micros) -> Vec<u8> {
         window: 60_000,
         ident: 0,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: Options { timestamps: Some(Timestamps { value: time, echo: time }), ..Options::default() },
     };
     let mut frame = vec![0; 100 + len as usize];

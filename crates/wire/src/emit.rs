@@ -8,8 +8,8 @@ use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES};
 use std::net::Ipv4Addr;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Time to live of what we send: the recommended default (RFC 1700, Linux's too).
-const TTL: u8 = 64;
+/// Time to live unless an application has set another: the recommended default (RFC 1700, Linux's too).
+pub const TTL: u8 = 64;
 
 /// What goes into the headers of one frame.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,10 @@ pub struct Header {
     pub ident: u16,
     /// IPv4 type of service: DSCP and ECN.
     pub tos: u8,
+    /// IPv4 time to live (RFC 9293 MUST-49).
+    pub ttl: u8,
+    /// Urgent pointer; means something only with [`crate::flags::URG`].
+    pub urgent: u16,
     /// TCP options.
     pub options: Options,
 }
@@ -68,7 +72,7 @@ pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize
         total_len: total_len.into(),
         ident: header.ident.into(),
         fragment: DONT_FRAGMENT.into(),
-        ttl: TTL,
+        ttl: header.ttl,
         protocol: PROTOCOL_TCP,
         checksum: [0; 2],
         source: header.source.octets(),
@@ -85,7 +89,7 @@ pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize
         flags: header.flags,
         window: header.window.into(),
         checksum: [0; 2],
-        urgent: 0.into(),
+        urgent: header.urgent.into(),
     };
     let (headers, options) = out[..payload_offset].split_at_mut(ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES);
     headers[..ETHERNET_BYTES].copy_from_slice(ethernet.as_bytes());

@@ -7,7 +7,7 @@ pub mod offload;
 pub mod options;
 pub mod segment;
 
-pub use emit::{Header, emit, fill_checksum, partial_checksum};
+pub use emit::{Header, TTL, emit, fill_checksum, partial_checksum};
 pub use offload::{RxChecksum, TxOffload};
 pub use options::{Options, Timestamps};
 pub use segment::{ParseError, Segment, checksum_ok, flags, parse};

@@ -41,6 +41,8 @@ fn syn_header() -> Header {
         window: 64_240,
         ident: 0x1234,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: Options {
             mss: Some(1460),
             window_scale: Some(7),

@@ -30,14 +30,15 @@ prop_compose! {
         ports in any::<(u16, u16)>(),
         numbers in any::<(u32, u32)>(),
         flags in any::<u8>(),
-        rest in any::<(u16, u16, u8)>(),
+        rest in any::<(u16, u16, u8, u8, u16)>(),
         options in options(),
     ) -> Header {
         Header {
             source_mac: macs.0, destination_mac: macs.1,
             source: Ipv4Addr::from(source), destination: Ipv4Addr::from(destination),
             source_port: ports.0, destination_port: ports.1,
-            seq: numbers.0, ack: numbers.1, flags, window: rest.0, ident: rest.1, tos: rest.2, options,
+            seq: numbers.0, ack: numbers.1, flags, window: rest.0, ident: rest.1, tos: rest.2, ttl: rest.3,
+            urgent: rest.4, options,
         }
     }
 }

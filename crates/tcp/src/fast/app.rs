@@ -27,6 +27,9 @@ pub(super) fn update(
     match result {
         Ok(()) => {
             take_flags(&mut t, &update);
+            if let Some(position) = update.urgent {
+                urgent(&mut t, lines, position);
+            }
             if update.closed && !t.has(APP_CLOSED) {
                 close(state, &mut t, lines, flow, update.abort);
             }
@@ -77,15 +80,30 @@ fn positions(t: &mut Tcb, lines: &Lines, update: &AppUpdate) -> Result<(), AppLi
 
 #[inline]
 fn take_flags(t: &mut Tcb, update: &AppUpdate) {
-    t.flags &= !(NODELAY | bits::CORK);
+    t.flags &= !(NODELAY | bits::CORK | bits::QUICKACK);
     for (on, bit) in [
         (update.nodelay, NODELAY),
         (update.cork, bits::CORK),
+        (update.quickack, bits::QUICKACK),
         (update.shut_wr, FIN_WANTED),
         (update.shut_rd, bits::SHUT_RD),
     ] {
         t.flags |= if on { bit } else { 0 };
     }
+}
+
+/// `MSG_OOB` (RFC 9293 §3.8.5 MUST-30): SND.UP moves on, and the peer learns it at once, even where its window lets no data through. A
+/// position that is not in what waits in the send ring says nothing.
+#[cold]
+fn urgent(t: &mut Tcb, lines: &Lines, position: u32) {
+    let up = Seq(lines.identity.snd_start.get()).add(position);
+    let word = &lines.recovery.snd_up;
+    let known = t.has(bits::URGENT_OUT) && !up.after(Seq(word.get()));
+    if known || !up.after(t.snd_una) || up.after(t.snd_queued) {
+        return;
+    }
+    word.set(up.0);
+    t.flags |= bits::URGENT_OUT | bits::ACK_NOW;
 }
 
 /// `close()`: what is queued still goes out, then FIN; but RST if received data are lost (RFC 2525 §2.17) or asked for.

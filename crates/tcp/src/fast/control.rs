@@ -41,6 +41,9 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         | ToFast::Timeout(flow, _)
         | ToFast::ProbeWindow(flow)
         | ToFast::SendAck(flow)
+        | ToFast::KeepAlive(flow)
+        | ToFast::SetMss(flow, _)
+        | ToFast::SetService { flow, .. }
         | ToFast::Deactivate(flow)
         | ToFast::Abort { flow, .. } => *flow,
     };
@@ -56,6 +59,12 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
             state.schedule(&mut t, lines, flow);
         }
         ToFast::SendAck(_) => t.flags |= bits::ACK_NOW,
+        ToFast::KeepAlive(_) => {
+            t.flags |= bits::KEEPALIVE;
+            state.schedule(&mut t, lines, flow);
+        }
+        ToFast::SetMss(_, mss) => set_mss(&mut t, lines, mss),
+        ToFast::SetService { tos, ttl, .. } => lines.identity.set_service(tos, ttl),
         ToFast::Deactivate(_) => {
             t.flags &= !ACTIVE;
             state.activate(&mut t, flow);
@@ -124,4 +133,17 @@ fn timeout(state: &mut State, t: &mut Tcb, lines: &Lines, window: &Window) {
     t.snd_nxt = t.snd_una;
     (t.cwnd, t.dup_acks) = (window.cwnd.max(u32::from(t.mss)), 0);
     t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
+}
+
+/// The path's packets are of another size now. What is out in larger ones is lost, and not by congestion: it goes again at once, and the
+/// window stays (RFC 1191 §6.4, RFC 8201 §5.4).
+fn set_mss(t: &mut Tcb, lines: &Lines, mss: u16) {
+    let shrinks = mss < t.mss;
+    t.mss = mss.max(1);
+    t.cwnd = t.cwnd.max(u32::from(t.mss));
+    if shrinks && !t.idle() {
+        lines.identity.recover.set(t.snd_max.0);
+        (t.snd_nxt, t.dup_acks) = (t.snd_una, 0);
+        t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
+    }
 }

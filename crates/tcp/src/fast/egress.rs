@@ -135,7 +135,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
                 None | Some(Sent::TooLong) => return (frames, End::Done),
             }
         }
-        let more = self.t.any(bits::RESET | bits::RESEND | bits::PROBE | bits::ACK_NOW)
+        let more = self.t.any(bits::RESET | bits::RESEND | bits::PROBE | bits::ACK_NOW | bits::KEEPALIVE)
             || (!self.t.has(bits::DEAD) && plan::next(&self.t, self.lines).is_some());
         (frames, if more { End::Quota } else { End::Done })
     }
@@ -143,7 +143,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     /// The flow's next frame, the most urgent first; `None` = it has none.
     #[inline]
     fn one(&mut self) -> Option<Sent> {
-        if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE)
+        if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE | bits::KEEPALIVE)
             && let Some(result) = self.rare()
         {
             return result;
@@ -174,8 +174,11 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
                 // Removed (an abort would have cleared it) before the peer's FIN was answered.
                 return Some(Some(self.send(self.empty_seq(), flags::ACK, 0)));
             }
-            self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE);
+            self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::KEEPALIVE);
             return Some(None);
+        }
+        if self.t.has(bits::KEEPALIVE) {
+            return self.keepalive();
         }
         let (bit, limit) = if self.t.has(bits::RESEND) {
             (bits::RESEND, self.t.snd_max.bytes_since(self.t.snd_una).min(u32::from(self.t.mss)))
@@ -197,6 +200,31 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             self.t.snd_nxt = self.t.snd_nxt.max(end(&plan));
         }
         Some(Some(sent))
+    }
+
+    /// A keepalive probe (RFC 9293 §3.8.4 SHLD-12): nothing, at a number that the peer has acknowledged, so that it answers.
+    fn keepalive(&mut self) -> Option<Option<Sent>> {
+        // MUST-26: only on an idle connection.
+        if !self.t.idle() {
+            self.t.flags &= !bits::KEEPALIVE;
+            return None;
+        }
+        let sent = self.send(self.t.snd_max.sub(1), flags::ACK, 0);
+        if sent != Sent::NoRoom {
+            self.t.flags &= !bits::KEEPALIVE;
+        }
+        Some(Some(sent))
+    }
+
+    /// Flag and pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093 §3.1 MUST-62), or as far
+    /// as the field goes.
+    #[cold]
+    fn urgent(&mut self, seq: Seq) -> u16 {
+        let up = Seq(self.lines.recovery.snd_up.get());
+        if !up.after(self.t.snd_una) {
+            self.t.flags &= !bits::URGENT_OUT;
+        }
+        u16::try_from(up.distance(seq).max(0)).unwrap_or(u16::MAX)
     }
 
     /// Sends a segment with data or FIN and keeps the books about it; SND.NXT is the caller's.
@@ -240,7 +268,11 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         let port = self.link.port;
         let unsummed = self.ports.tx_checksum(port);
         let (window, edge) = advertise(&self.t, self.lines);
-        let header = self.header(seq, flags, window);
+        let mut header = self.header(seq, flags, window);
+        if self.t.has(bits::URGENT_OUT) {
+            header.urgent = self.urgent(seq);
+            header.flags |= if header.urgent == 0 { 0 } else { flags::URG };
+        }
         let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
         let Some(start) = emit(&header, len as usize, buffer) else { return Sent::TooLong };
         let frame = &mut buffer[..start + len as usize];
@@ -272,6 +304,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     #[inline]
     fn header(&self, seq: Seq, flags: u8, window: u16) -> Header {
         let (t, id) = (&self.t, &self.lines.identity);
+        let (tos, ttl) = id.service();
         let mut options = Options::default();
         if t.has(TIMESTAMPS) {
             let value = ((self.now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
@@ -289,7 +322,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             flags,
             window,
             ident: self.state.ident,
-            tos: 0,
+            tos,
+            ttl,
+            urgent: 0,
             options,
         }
     }

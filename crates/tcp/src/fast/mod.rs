@@ -257,7 +257,7 @@ impl FastPath {
             errno: id.errno.get() as i32,
             eof: t.has(flow_flags::FIN_RECEIVED),
             tx_closed: t.any(flow_flags::FIN_SENT | bits::DEAD),
-            urgent: None,
+            urgent: t.has(bits::URGENT_IN).then(|| lines.recovery.rcv_up.get().wrapping_sub(id.rcv_start.get())),
         }
     }
 

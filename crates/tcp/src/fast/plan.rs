@@ -50,8 +50,8 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
 /// May this new segment go although it is not a full one?
 fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
     if last {
-        // Nagle (RFC 9293 §3.7.4).
-        return !t.has(bits::CORK) && (t.has(NODELAY) || t.idle());
+        // Nagle (RFC 9293 §3.7.4); what is urgent does not wait (as Linux).
+        return !t.has(bits::CORK) && (t.any(NODELAY | bits::URGENT_OUT) || t.idle());
     }
     // A window cuts it: wait for it to open, unless nothing is out that would open it and it is worth it, i.e. half of the
     // peer's buffer, or it is our own window (less than a segment) that cuts.

@@ -68,6 +68,9 @@ impl Turn<'_> {
         }
         self.take_timestamp(s);
         self.acknowledgement(s)?;
+        if s.flags & flags::URG != 0 {
+            self.urgent(s);
+        }
         if s.payload_len == 0 && s.flags & flags::FIN == 0 {
             return Ok(Copy::default());
         }
@@ -149,6 +152,26 @@ impl Turn<'_> {
             return Err(if length > 0 { Drop::Duplicate } else { Drop::OutOfWindow });
         }
         Ok(())
+    }
+
+    /// Urgent data ahead (RFC 9293 §3.10.7.4, sixth check), whatever the window (MUST-66): the pointer leads to the byte after it
+    /// (RFC 6093 §3.1 MUST-62). The application is told at once (MUST-32); the byte stays in the stream. A pointer to what has been received
+    /// already, or to what is known, says nothing.
+    #[cold]
+    fn urgent(&mut self, s: &Segment) {
+        let (t, word) = (&mut self.t, &self.lines.recovery.rcv_up);
+        if s.urgent == 0 || t.any(flow_flags::FIN_RECEIVED | bits::SHUT_RD) {
+            return;
+        }
+        let up = Seq(s.seq).add(u32::from(s.urgent) - 1);
+        // What was received long ago is no measure: numbers wrap around.
+        let pending = t.has(bits::URGENT_IN) && (0..=0xffff).contains(&Seq(word.get()).distance(t.rcv_nxt));
+        if up.before(t.rcv_nxt) || (pending && !up.after(Seq(word.get()))) {
+            return;
+        }
+        word.set(up.0);
+        t.flags |= bits::URGENT_IN;
+        self.state.raise(&mut self.t, self.flow, event::URGENT);
     }
 
     /// Payload and FIN of an acceptable segment.
@@ -242,7 +265,7 @@ impl Turn<'_> {
         let t = &mut self.t;
         // Every second full segment (RFC 5681 §4.2); with segments as large as the ring, every half ring.
         let enough = (2 * u32::from(t.rcv_mss)).min(self.lines.identity.rx_bytes.get() / 2);
-        if t.rcv_nxt.bytes_since(t.last_ack) >= enough {
+        if t.rcv_nxt.bytes_since(t.last_ack) >= enough || t.has(bits::QUICKACK) {
             t.flags |= bits::ACK_NOW;
         } else if !t.any(bits::ACK_NOW | bits::ACK_OWED) {
             t.flags |= bits::ACK_OWED;

@@ -187,6 +187,8 @@ impl Opening {
             window,
             srtt_us,
             nodelay: self.nodelay,
+            tos: 0,
+            ttl: towpath_wire::TTL,
         }
     }
 }

@@ -104,6 +104,8 @@ impl Reply {
             window: self.window,
             ident,
             tos: 0,
+            ttl: towpath_wire::TTL,
+            urgent: 0,
             options: self.options,
         };
         let mut frame = [0u8; FRAME_BYTES];

@@ -14,8 +14,8 @@ pub(crate) struct Identity {
     /// Local port in the high half.
     ports: Word,
     macs: [Word; 3],
-    /// Port number in the low byte, owning core above it.
-    pub place: Word,
+    /// From the low byte up: port number, owning core, type of service, time to live.
+    place: Word,
     /// Send ring size in bytes.
     pub tx_bytes: Word,
     /// Receive ring size in bytes.
@@ -67,7 +67,21 @@ impl Identity {
     }
     #[inline]
     pub(crate) fn core(&self) -> u32 {
-        self.place.get() >> 8
+        self.place.get() >> 8 & 0xff
+    }
+    pub(crate) fn set_core(&self, core: usize) {
+        self.place.set(self.place.get() & !0xff00 | (core as u32 & 0xff) << 8);
+    }
+    /// Type of service and time to live of its packets.
+    #[inline]
+    pub(crate) fn service(&self) -> (u8, u8) {
+        let [ttl, tos, ..] = self.place.get().to_be_bytes();
+        (tos, ttl)
+    }
+    /// The ECN bits are not the application's (RFC 9293 MUST-48, RFC 3168 §5).
+    pub(crate) fn set_service(&self, tos: u8, ttl: u8) {
+        let high = u32::from(ttl) << 24 | u32::from(tos & !3) << 16;
+        self.place.set(self.place.get() & 0xffff | high);
     }
     pub(crate) fn set_tuple(&self, tuple: &FourTuple) {
         self.local.set(tuple.local.to_bits());

@@ -128,7 +128,8 @@ impl Lines {
         use crate::flow::flow_flags::{NODELAY, TIMESTAMPS, WSCALE};
         let (id, m) = (&self.identity, &self.measures);
         id.set_tuple(&setup.tuple);
-        id.place.set((core as u32) << 8);
+        id.set_core(core);
+        id.set_service(setup.tos, setup.ttl);
         id.set_link(&setup.link);
         id.tx_bytes.set(setup.tx_bytes);
         id.rx_bytes.set(setup.rx_bytes);
@@ -140,6 +141,8 @@ impl Lines {
             &id.recover,
             &id.owed_at,
             &self.recovery.retransmits,
+            &self.recovery.snd_up,
+            &self.recovery.rcv_up,
             &self.rate.rtt_us,
             &self.rate.min_rtt_us,
             &m.rtt_seq,

@@ -35,6 +35,14 @@ pub(crate) mod bits {
     pub const RESET: u64 = 1 << 23;
     /// `Identity::recover` still means something.
     pub const RECOVER_SET: u64 = 1 << 24;
+    /// A keepalive probe is to be sent.
+    pub const KEEPALIVE: u64 = 1 << 48;
+    /// `TCP_QUICKACK`: acknowledge at once.
+    pub const QUICKACK: u64 = 1 << 49;
+    /// `Recovery::snd_up` may be ahead of what is acknowledged.
+    pub const URGENT_OUT: u64 = 1 << 50;
+    /// `Recovery::rcv_up` means something.
+    pub const URGENT_IN: u64 = 1 << 51;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

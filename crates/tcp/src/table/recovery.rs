@@ -8,4 +8,8 @@ use super::words::Word;
 pub(crate) struct Recovery {
     /// Segments retransmitted.
     pub retransmits: Word,
+    /// SND.UP: one beyond the newest urgent byte of the application's, if `bits::URGENT_OUT`.
+    pub snd_up: Word,
+    /// The newest urgent byte of the peer's, if `bits::URGENT_IN`.
+    pub rcv_up: Word,
 }

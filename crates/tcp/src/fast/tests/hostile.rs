@@ -31,6 +31,7 @@ fn segment() -> impl Strategy<Value = Seg> {
         wnd,
         data: vec![7; len],
         ts,
+        urgent: wnd,
     })
 }
 
@@ -60,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => app.prop_map(Step::App),
         10 => (0u32..5000).prop_map(Step::Write),
         5 => Just(Step::Read),
-        5 => (0u8..9, window).prop_map(|(n, w)| Step::Message(n, w)),
+        5 => (0u8..12, window).prop_map(|(n, w)| Step::Message(n, w)),
         5 => (0u64..3_000_000).prop_map(Step::Time),
         2 => (0usize..5).prop_map(Step::Room),
     ]
@@ -118,6 +119,9 @@ proptest! {
                     3 | 4 => ToFast::ProbeWindow(FLOW),
                     5 => ToFast::SendAck(FLOW),
                     6 => ToFast::Deactivate(FLOW),
+                    8 => ToFast::KeepAlive(FLOW),
+                    9 => ToFast::SetMss(FLOW, window.growth),
+                    10 => ToFast::SetService { flow: FLOW, tos: window.beta as u8, ttl: 1 },
                     7 => ToFast::Abort { flow: FLOW, rst: window.cwnd & 1 == 0, errno: (window.ssthresh & 127) as i32 },
                     _ => ToFast::Relink(FLOW, h.setup.link),
                 }),

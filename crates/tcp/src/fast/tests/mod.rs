@@ -5,11 +5,13 @@ mod ack;
 mod close;
 mod core;
 mod hostile;
+mod idle;
 mod loss;
 mod receive;
 mod rules;
 mod send;
 mod stream;
+mod urgent;
 
 use super::*;
 use crate::counters::Drop;
@@ -100,10 +102,12 @@ pub struct Seg {
     pub wnd: u16,
     pub data: Vec<u8>,
     pub ts: Option<(u32, u32)>,
+    /// Urgent pointer.
+    pub urgent: u16,
 }
 
 pub fn seg(seq: u32, ack: u32, data: &[u8]) -> Seg {
-    Seg { seq, ack, flags: ACK, wnd: 60000, data: data.to_vec(), ts: None }
+    Seg { seq, ack, flags: ACK, wnd: 60000, data: data.to_vec(), ts: None, urgent: 0 }
 }
 
 impl Seg {
@@ -163,6 +167,8 @@ pub fn setup() -> FlowSetup {
         window: Window { cwnd: 10 * MSS, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
+        tos: 0,
+        ttl: 64,
     }
 }
 
@@ -219,6 +225,8 @@ impl Harness {
             window: s.wnd,
             ident: 0,
             tos: 0,
+            ttl: towpath_wire::TTL,
+            urgent: s.urgent,
             options,
         };
         let mut frame = vec![0; 100 + s.data.len()];
@@ -271,6 +279,7 @@ impl Harness {
             wnd: s.window,
             data: frame[from..from + s.payload_len as usize].to_vec(),
             ts: s.options.timestamps.map(|ts| (ts.value, ts.echo)),
+            urgent: s.urgent,
         }
     }
 

@@ -224,6 +224,9 @@ impl Model {
                 | ToFast::Timeout(flow, _)
                 | ToFast::ProbeWindow(flow)
                 | ToFast::SendAck(flow)
+                | ToFast::KeepAlive(flow)
+                | ToFast::SetMss(flow, _)
+                | ToFast::SetService { flow, .. }
                 | ToFast::Deactivate(flow)
                 | ToFast::Relink(flow, _)
                 | ToFast::Abort { flow, .. } => {

@@ -287,6 +287,8 @@ pub fn frame(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), peer: Peer) -> Box<[u8]
         window: 8192,
         ident: 1,
         tos: 0,
+        ttl: towpath_wire::TTL,
+        urgent: 0,
         options: peer.options,
     };
     let mut frame = vec![0u8; 128 + peer.payload];
@@ -320,6 +322,9 @@ pub fn word(message: &ToFast) -> String {
         }
         ToFast::ProbeWindow(flow) => format!("probe {}", flow.0),
         ToFast::SendAck(flow) => format!("ack {}", flow.0),
+        ToFast::KeepAlive(flow) => format!("keepalive {}", flow.0),
+        ToFast::SetMss(flow, mss) => format!("mss {} {mss}", flow.0),
+        ToFast::SetService { flow, tos, ttl } => format!("service {} tos {tos} ttl {ttl}", flow.0),
         ToFast::Deactivate(flow) => format!("deactivate {}", flow.0),
         ToFast::Abort { flow, rst, errno } => format!("abort {} rst {rst} errno {errno}", flow.0),
         ToFast::Relink(flow, _) => format!("relink {}", flow.0),

@@ -1,0 +1,75 @@
+//! What the slow path asks of an idle flow, and what an application sets on one.
+
+use super::*;
+
+#[test]
+fn a_keepalive_probe_is_empty_and_one_before_what_is_acknowledged() {
+    let mut h = Harness::new();
+    h.write(100);
+    h.rx(seg(0, 100, &[]));
+    h.message(ToFast::KeepAlive(FLOW));
+    assert_eq!(h.flush(), [seg(99, 0, &[]).wnd(h.setup.rcv_wnd as u16)]);
+    assert_eq!(h.flush(), []);
+    assert_eq!(h.rx(seg(0, 100, &[])), [], "the answer");
+    assert_eq!(h.drops(), 0);
+}
+
+#[test]
+fn a_keepalive_probe_to_us_is_answered() {
+    let mut h = Harness::new();
+    h.rx(seg(0, 0, &bytes(0, 10)));
+    h.wait(2000);
+    let answer = h.rx(seg(9, 0, &[]));
+    assert_eq!(answer.iter().map(|s| (s.seq, s.ack, s.flags)).collect::<Vec<_>>(), [(0, 10, ACK)]);
+}
+
+#[test]
+fn a_flow_with_something_outstanding_sends_no_keepalive_probe() {
+    let mut h = Harness::new();
+    h.write(100);
+    h.message(ToFast::KeepAlive(FLOW));
+    assert_eq!(h.flush(), []);
+}
+
+#[test]
+fn quickack_acknowledges_at_once() {
+    let mut h = Harness::new();
+    assert_eq!(h.rx(seg(0, 0, &bytes(0, 10))).len(), 0);
+    h.app.quickack = true;
+    h.update().unwrap();
+    assert_eq!(h.rx(seg(10, 0, &bytes(10, 10))).len(), 1);
+    h.app.quickack = false;
+    h.update().unwrap();
+    assert_eq!(h.rx(seg(20, 0, &bytes(20, 10))).len(), 0);
+}
+
+#[test]
+fn type_of_service_and_time_to_live_are_in_every_packet() {
+    let mut h = Harness::of(FlowSetup { tos: 0x13, ttl: 9, ..setup() });
+    let service = |h: &mut Harness| {
+        h.app.tx_tail += 1;
+        h.update().unwrap();
+        h.fast.transmit(h.now, 10, &h.rings, &mut h.tx);
+        let (_, frame) = h.tx.sent.pop().unwrap();
+        (frame[15], frame[22])
+    };
+    assert_eq!(service(&mut h), (0x10, 9), "the ECN bits are not the application's");
+    h.message(ToFast::SetService { flow: FLOW, tos: 0xb8, ttl: 255 });
+    assert_eq!(service(&mut h), (0xb8, 255));
+    h.message(ToFast::Relink(FLOW, h.setup.link));
+    assert_eq!(service(&mut h), (0xb8, 255));
+}
+
+#[test]
+fn what_was_too_large_for_the_path_is_sent_again_at_once_in_smaller_segments() {
+    let mut h = Harness::new();
+    h.write(2500);
+    let cwnd = h.snapshot().cwnd;
+    h.message(ToFast::SetMss(FLOW, 600));
+    let sent: Vec<_> = h.flush().iter().map(|s| (s.seq, s.data.len())).collect();
+    assert_eq!(sent, [(0, 600), (600, 600), (1200, 600), (1800, 600), (2400, 100)]);
+    assert_eq!((h.snapshot().cwnd, h.snapshot().mss), (cwnd, 600), "it was no congestion");
+    h.rx(seg(0, 2500, &[]));
+    h.message(ToFast::SetMss(FLOW, 1000));
+    assert_eq!(h.write(1000).len(), 1);
+}
