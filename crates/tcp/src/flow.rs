@@ -99,6 +99,11 @@ pub struct Window {
     pub pacing: u64,
 }
 
+impl Window {
+    /// As `cwnd` or `ssthresh` of a later decision: the present one stays, whatever it has become by now.
+    pub const KEEP: u32 = 0;
+}
+
 /// A reading of a flow's state by another thread. Fields are each true, but not of one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowSnapshot {

@@ -62,6 +62,9 @@ pub enum ToSlow {
     Active(FlowId),
     /// Three duplicate acknowledgements: the fast path has retransmitted and reduced the window by `beta`.
     Loss(FlowId),
+    /// What was last reported as `Loss`, or the last time-out, was none (RFC 3522, RFC 5682, RFC 3708): the fast path has restored
+    /// `cwnd` and `ssthresh`.
+    Undone(FlowId),
     /// The peer's FIN was received in order, or our FIN was acknowledged: look at the snapshot's flags.
     Closing(FlowId),
     /// A valid RST came; the application has been told.

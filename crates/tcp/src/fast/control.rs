@@ -113,10 +113,17 @@ fn transmit(state: &mut State, port: PortId, frame: &[u8]) {
     }
 }
 
-/// While the fast path repairs a loss, the window is inflated on purpose; what is left after it is the slow path's word.
+/// While the fast path repairs a loss, the window is its own. A threshold decided before the loss must not undo the reduction; what
+/// is decided after it can only be lower.
 fn set_window(t: &mut Tcb, lines: &Lines, window: &Window) {
-    lines.measures.set_window(window);
-    if !t.has(RECOVERY) {
+    let present = lines.measures.ssthresh.get();
+    let ssthresh = match window.ssthresh {
+        Window::KEEP => present,
+        ssthresh if t.has(RECOVERY) => ssthresh.min(present),
+        ssthresh => ssthresh,
+    };
+    lines.measures.set_window(&Window { ssthresh, ..*window });
+    if !t.has(RECOVERY) && window.cwnd != Window::KEEP {
         t.cwnd = window.cwnd.max(u32::from(t.mss));
     }
 }

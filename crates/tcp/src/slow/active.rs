@@ -1,6 +1,6 @@
 //! The flows that have something outstanding: looked at every control interval for time-outs, closed windows and congestion.
 
-use super::congestion::{CongestionControl, Sample};
+use super::congestion::{Controller, Idle};
 use super::errno::ETIMEDOUT;
 use super::host::Host;
 use super::persist::Persist;
@@ -21,13 +21,14 @@ pub(super) struct Activity {
     listed: Stamp,
     retransmit: Retransmit,
     persist: Persist,
-    control: Box<dyn CongestionControl>,
+    /// Congestion control.
+    pub(super) congestion: Controller,
 }
 
 impl Activity {
     /// Of a flow that begins.
-    pub(super) fn new(now: Micros, una: Seq, control: Box<dyn CongestionControl>) -> Self {
-        Self { listed: Stamp::NONE, retransmit: Retransmit::start(now, una), persist: Persist::default(), control }
+    pub(super) fn new(now: Micros, una: Seq, congestion: Controller) -> Self {
+        Self { listed: Stamp::NONE, retransmit: Retransmit::start(now, una), persist: Persist::default(), congestion }
     }
 }
 
@@ -36,12 +37,17 @@ impl Activity {
 pub(super) struct ActiveFlows {
     list: Vec<(FlowId, Stamp)>,
     due: Micros,
+    /// Those of the list whose congestion control decides once per round trip, and when each is due.
+    round_trips: Vec<(FlowId, Stamp, Micros)>,
+    /// The first of them.
+    next_round_trip: Option<Micros>,
 }
 
 impl ActiveFlows {
     /// When the list is looked at next.
     pub(super) fn next(&self) -> Option<Micros> {
-        (!self.list.is_empty()).then_some(self.due)
+        let due = (!self.list.is_empty()).then_some(self.due);
+        [due, self.next_round_trip].into_iter().flatten().min()
     }
     /// How many there are.
     pub(super) fn len(&self) -> usize {
@@ -63,10 +69,55 @@ impl SlowPath {
             self.active.due = now.after(u64::from(self.config.control_interval_us));
         }
         self.active.list.push((id, stamp));
+        self.want_round_trips(now, id);
+    }
+
+    /// A listed flow's congestion control may want to be asked once per round trip, and was not so far.
+    pub(super) fn want_round_trips(&mut self, now: Micros, id: FlowId) {
+        let Some(live) = self.table.running(id) else { return };
+        let stamp = live.activity.listed;
+        if stamp != Stamp::NONE
+            && let Some(us) = live.activity.congestion.round_trip_us(&self.config)
+        {
+            let due = now.after(us);
+            self.active.round_trips.push((id, stamp, due));
+            self.active.next_round_trip = Some(self.active.next_round_trip.map_or(due, |next| next.min(due)));
+        }
+    }
+
+    /// Those that are asked once per round trip.
+    fn look_at_round_trips(&mut self, now: Micros, flows: &dyn Snapshots, host: &mut dyn Host) {
+        if self.active.next_round_trip.is_none_or(|due| now < due) {
+            return;
+        }
+        let mut list = std::mem::take(&mut self.active.round_trips);
+        let at_least_us = list.len() as u64 * LOOK_US;
+        list.retain_mut(|(id, stamp, due)| {
+            if now < *due {
+                return true;
+            }
+            let (Some(core), Some(live)) = (self.table.get(*id).map(|c| c.core), self.table.running(*id)) else {
+                return false;
+            };
+            if live.activity.listed != *stamp {
+                return false;
+            }
+            let congestion = &mut live.activity.congestion;
+            let snapshot = flows.snapshot(*id);
+            if let Some(window) = congestion.interval(now, &snapshot, &self.config) {
+                host.send(core, ToFast::SetWindow(*id, window));
+            }
+            let Some(us) = congestion.round_trip_us(&self.config) else { return false };
+            *due = now.after(us.max(at_least_us));
+            true
+        });
+        self.active.next_round_trip = list.iter().map(|&(_, _, due)| due).min();
+        self.active.round_trips = list;
     }
 
     /// Looks at all of them, once per control interval.
     pub(super) fn look_at_active(&mut self, now: Micros, flows: &dyn Snapshots, host: &mut dyn Host) {
+        self.look_at_round_trips(now, flows, host);
         if self.active.list.is_empty() || now < self.active.due {
             return;
         }
@@ -89,13 +140,20 @@ impl SlowPath {
         let flight = snapshot.snd_max.bytes_since(snapshot.snd_una);
         let fin_due = snapshot.flags & (flow_flags::FIN_WANTED | flow_flags::FIN_SENT) == flow_flags::FIN_WANTED;
         let activity = &mut live.activity;
+        let (config, base_us) = (&self.config, timeout_us(&self.config, snapshot));
         if flight == 0 && !snapshot.snd_queued.after(snapshot.snd_max) && !fin_due {
-            activity.listed = Stamp::NONE;
             activity.persist.stop();
+            let Idle::Leave(window) = activity.congestion.idle(now, snapshot, base_us, config) else {
+                activity.retransmit.restart(now);
+                return true;
+            };
+            if let Some(window) = window {
+                host.send(core, ToFast::SetWindow(id, window));
+            }
+            activity.listed = Stamp::NONE;
             host.send(core, ToFast::Deactivate(id));
             return false;
         }
-        let (config, base_us) = (&self.config, timeout_us(&self.config, snapshot));
         // The peer has no room (what is out was sent for room that it has taken back). Or nothing is out although something waits:
         // behind a window too small to be worth a segment (RFC 9293 §3.8.6.2.1 wants a time-out then, as the window's update may
         // have been lost), or behind TCP_CORK.
@@ -117,13 +175,15 @@ impl SlowPath {
         };
         match due {
             Due::No => {
-                if let Some(window) = activity.control.on_interval(&Sample::new(snapshot)) {
+                if activity.congestion.round_trip_us(config).is_none()
+                    && let Some(window) = activity.congestion.interval(now, snapshot, config)
+                {
                     host.send(core, ToFast::SetWindow(id, window));
                 }
             }
             Due::Fire(_) if shut => host.send(core, ToFast::ProbeWindow(id)),
             Due::Fire(timeouts) => {
-                let window = activity.control.on_timeout(&Sample { timeouts, ..Sample::new(snapshot) });
+                let window = activity.congestion.timeout(now, snapshot, timeouts, config);
                 self.counters.timeouts += 1;
                 host.send(core, ToFast::Timeout(id, window));
             }
@@ -135,12 +195,15 @@ impl SlowPath {
         true
     }
 
-    /// The fast path has repaired a loss: does congestion control want more than `beta`?
-    pub(super) fn report_loss(&mut self, id: FlowId, snapshot: &FlowSnapshot, host: &mut dyn Host) {
+    /// The fast path repairs a loss, or has found that the last one was none: congestion control may have something to say.
+    pub(super) fn report_loss(&mut self, now: Micros, id: FlowId, snapshot: &FlowSnapshot, host: &mut dyn Host) {
         let (Some(core), Some(live)) = (self.table.get(id).map(|c| c.core), self.table.running(id)) else { return };
-        if std::mem::take(&mut live.lost)
-            && let Some(window) = live.activity.control.on_loss(&Sample::new(snapshot))
-        {
+        let (lost, undone) = (std::mem::take(&mut live.lost), std::mem::take(&mut live.undone));
+        let congestion = &mut live.activity.congestion;
+        // Reported between two looks, both: the loss was first.
+        let after_loss = lost.then(|| congestion.loss(now, snapshot, &self.config)).flatten();
+        let after_undo = undone.then(|| congestion.undo(now, snapshot, &self.config)).flatten();
+        for window in [after_loss, after_undo].into_iter().flatten() {
             host.send(core, ToFast::SetWindow(id, window));
         }
     }

@@ -1,5 +1,7 @@
 //! What can be set.
 
+use super::congestion::{Algorithm, CongestionRoute};
+
 /// Settings of the slow path. The defaults are Linux's where Linux has the same knob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowConfig {
@@ -29,6 +31,14 @@ pub struct SlowConfig {
     pub fin_wait_s: u32,
     /// How often active flows are looked at, in µs. 10 ms: a twentieth of the shortest time-out.
     pub control_interval_us: u32,
+    /// An algorithm that decides once per round trip is asked no more often than this, in µs.
+    pub control_interval_min_us: u32,
+    /// Congestion control of connections that choose none (`tcp_congestion_control`).
+    pub congestion: Algorithm,
+    /// The same by destination, before `congestion`; the longest prefix counts (`ip route ... congctl`).
+    pub congestion_routes: Vec<CongestionRoute>,
+    /// Pace also what window-based algorithms send? Costs a timer per flow; off, a window is sent as fast as acknowledgements come.
+    pub pace_windows: bool,
     /// Upper limit of a listener's backlog (`somaxconn`).
     pub somaxconn: u32,
     /// First ephemeral port (`ip_local_port_range`).
@@ -63,6 +73,10 @@ impl Default for SlowConfig {
             time_wait_max: 65_536,
             fin_wait_s: 60,
             control_interval_us: 10_000,
+            control_interval_min_us: 500,
+            congestion: Algorithm::default(),
+            congestion_routes: Vec::new(),
+            pace_windows: false,
             somaxconn: 4096,
             first_port: 32_768,
             last_port: 60_999,

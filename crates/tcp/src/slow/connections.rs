@@ -1,6 +1,7 @@
 //! The table of connections that are being opened or are installed in a fast path.
 
 use super::active::Activity;
+use super::congestion::Algorithm;
 use super::negotiate::Opening;
 use super::timers::Stamp;
 use crate::flow::{FlowId, FourTuple, Link, Owner, flow_flags};
@@ -71,6 +72,8 @@ pub(super) struct Connection {
     pub steered: bool,
     /// The core that owns it.
     pub core: usize,
+    /// Its own choice of congestion control.
+    pub congestion: Option<Algorithm>,
     /// Its timer that counts.
     pub timer: Stamp,
     /// How far it is.
@@ -99,6 +102,8 @@ pub(super) struct Live {
     pub look: bool,
     /// The fast path has reported a loss since the last look.
     pub lost: bool,
+    /// The fast path has reported since the last look that its last loss was none.
+    pub undone: bool,
     /// Snapshot flags at the last look.
     pub flags: u64,
     /// Where its frames go.

@@ -2,7 +2,7 @@
 
 use super::SlowPath;
 use super::active::Activity;
-use super::congestion::{CongestionControl, NewReno};
+use super::congestion::Controller;
 use super::connections::{Live, Phase};
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
 use super::host::{Host, Route};
@@ -105,14 +105,14 @@ impl SlowPath {
 
     /// Hands the connection to its core. False = its listener's accept queue is full, nothing has changed.
     fn establish(&mut self, now: Micros, id: FlowId, acknowledge: bool, host: &mut dyn Host) -> bool {
+        let algorithm = self.choose_congestion(id);
         let Some(connection) = self.table.get_mut(id) else { return false };
         let Phase::Opening(opening) = &connection.phase else { return false };
         let Some(Path { link, .. }) = opening.path else { return false };
         let (owner, tuple, core, parent) = (connection.owner, connection.tuple, connection.core, opening.listener);
 
-        let mut control = NewReno;
-        let window = control.initial(u32::from(opening.payload()), opening.sent > 1);
-        let setup = opening.setup(now, id, owner, tuple, link, window);
+        let controller = Controller::new(now, algorithm, u32::from(opening.payload()), opening.sent > 1);
+        let setup = opening.setup(now, id, owner, tuple, link, controller.initial());
         let live = Live {
             removing: false,
             orphan: false,
@@ -120,11 +120,12 @@ impl SlowPath {
             fin_wait: false,
             look: false,
             lost: false,
+            undone: false,
             flags: 0,
             link,
             timestamps: opening.timestamps,
             ts_offset: opening.ts_offset,
-            activity: Activity::new(now, setup.snd_start, Box::new(control)),
+            activity: Activity::new(now, setup.snd_start, controller),
         };
         if !connection.steered {
             connection.steered = true;

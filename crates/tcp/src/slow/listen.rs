@@ -1,6 +1,7 @@
 //! Listening sockets and their half-open children.
 
 use super::SlowPath;
+use super::congestion::Algorithm;
 use super::errno::EADDRINUSE;
 use super::host::Host;
 use super::negotiate::Stage;
@@ -21,6 +22,8 @@ pub(super) struct Listener {
     pub limit: usize,
     /// Half-open children.
     pub half_open: BTreeSet<FlowId>,
+    /// Its children's congestion control, if it has chosen one.
+    pub congestion: Option<Algorithm>,
 }
 
 /// All listening sockets. Ordered, so that lists of them are the same in every run.
@@ -42,6 +45,10 @@ impl Listeners {
     /// By owner.
     pub(super) fn of(&mut self, owner: Owner) -> Option<&mut Listener> {
         self.by_address.get_mut(self.by_owner.get(&owner)?)
+    }
+    /// A listener's choice of congestion control.
+    pub(super) fn congestion(&self, owner: Owner) -> Option<Algorithm> {
+        self.by_address.get(self.by_owner.get(&owner)?)?.congestion
     }
     /// All, with address and port.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, u16, &Listener)> {
@@ -78,7 +85,7 @@ impl SlowPath {
         if self.listeners.has(addr, port) || self.table.by_owner(owner).is_some() {
             return Err(EADDRINUSE);
         }
-        self.listeners.insert(addr, port, Listener { owner, limit, half_open: BTreeSet::new() });
+        self.listeners.insert(addr, port, Listener { owner, limit, half_open: BTreeSet::new(), congestion: None });
         host.steer_listener(addr, port, true);
         Ok(())
     }

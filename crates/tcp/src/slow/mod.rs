@@ -136,6 +136,12 @@ impl SlowPath {
                 }
                 self.look_soon(flow);
             }
+            ToSlow::Undone(flow) => {
+                if let Some(live) = self.table.running(flow) {
+                    live.undone = true;
+                }
+                self.look_soon(flow);
+            }
             ToSlow::Closing(flow) => self.look_soon(flow),
             ToSlow::AppClosed(flow) => {
                 if let Some(live) = self.table.running(flow) {

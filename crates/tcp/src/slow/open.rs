@@ -205,5 +205,5 @@ fn later_isn(isn: Seq, old: Option<Seq>) -> Seq {
 /// A connection that nobody knows of yet.
 fn new_connection(owner: Owner, tuple: FourTuple, opening: Opening, core: usize) -> Connection {
     let phase = Phase::Opening(Box::new(opening));
-    Connection { owner, tuple, bound: false, steered: false, core, timer: Stamp::NONE, phase }
+    Connection { owner, tuple, bound: false, steered: false, core, congestion: None, timer: Stamp::NONE, phase }
 }

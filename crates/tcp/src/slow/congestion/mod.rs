@@ -1,61 +1,71 @@
 //! Congestion control: what a sender may have in flight, decided per control interval on counters that the fast path gathers.
 //! An application cannot bypass it.
+//!
+//! The fast path enforces window and pacing rate, and between two decisions grows the window as [`Window::growth`] says and cuts it
+//! to [`Window::beta`] when it repairs a loss. An algorithm changes these; it names a window itself only where it must, as what the
+//! fast path has done since the reading would be overwritten.
 
+mod algorithm;
+mod choice;
+mod controller;
 mod newreno;
+mod sample;
 
-use crate::flow::{FlowSnapshot, Window};
+use crate::flow::Window;
+pub use algorithm::{Algorithm, CongestionRoute};
+pub(super) use controller::{Controller, Idle};
 pub use newreno::NewReno;
+pub use sample::{Interval, Sample};
 
-/// What an algorithm is told about a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Payload bytes per packet.
-    pub mss: u32,
-    /// Bytes sent and not acknowledged (FlightSize).
-    pub flight: u32,
-    /// Congestion window in bytes.
-    pub cwnd: u32,
-    /// Slow-start threshold in bytes.
-    pub ssthresh: u32,
-    /// Payload bytes acknowledged since the connection began.
-    pub bytes_acked: u64,
-    /// Segments retransmitted since the connection began.
-    pub retransmits: u64,
-    /// Smoothed round-trip time in µs, 0 = no sample.
-    pub srtt_us: u32,
-    /// The how-manieth time-out in a row this is, from 1 (`on_timeout` only).
-    pub timeouts: u32,
-}
-
-impl Sample {
-    /// From a reading.
-    pub fn new(snapshot: &FlowSnapshot) -> Self {
-        Self {
-            mss: u32::from(snapshot.mss).max(1),
-            flight: snapshot.snd_max.bytes_since(snapshot.snd_una),
-            cwnd: snapshot.cwnd,
-            ssthresh: snapshot.ssthresh,
-            bytes_acked: snapshot.bytes_acked,
-            retransmits: snapshot.retransmits,
-            srtt_us: snapshot.srtt_us,
-            timeouts: 0,
-        }
-    }
-}
-
-/// An algorithm's state for one flow.
+/// An algorithm's state for one flow. In the windows that it returns, a `cwnd` or `ssthresh` of [`Window::KEEP`] leaves the present
+/// one; but not in `initial` and `on_timeout`.
 pub trait CongestionControl: Send {
     /// The first window; `syn_lost`: the handshake needed a retransmission (RFC 6928 §2, RFC 5681 §3.1).
     fn initial(&mut self, mss: u32, syn_lost: bool) -> Window;
-    /// A control interval is over. `None` = the fast path's own growth is right.
+    /// It takes a flow over from another algorithm, with the window that this one has left.
+    fn adopt(&mut self, sample: &Sample) -> Window;
+    /// A control interval is over. `None` = what was last said is still right.
     fn on_interval(&mut self, sample: &Sample) -> Option<Window>;
-    /// The fast path has repaired a loss and reduced the window by [`Window::beta`]. `None` = that was right.
+    /// The fast path repairs a loss and has reduced the window by [`Window::beta`]. `None` = that was right.
     fn on_loss(&mut self, sample: &Sample) -> Option<Window>;
     /// Retransmission time-out.
     fn on_timeout(&mut self, sample: &Sample) -> Window;
+    /// The last loss or time-out was none (RFC 3522, RFC 5682): the fast path has its old window back, as it was before.
+    fn on_undo(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+    /// Nothing was sent for a retransmission time-out. `None` = the window stays.
+    fn on_idle(&mut self, sample: &Sample) -> Option<Window> {
+        restart(sample)
+    }
+    /// Does it set the pacing rate itself?
+    fn paced(&self) -> bool {
+        false
+    }
+    /// Does it decide once per round trip, even if that is shorter than the control interval?
+    fn per_round_trip(&self) -> bool {
+        false
+    }
 }
 
 /// RFC 6928 §2: `min(10 MSS, max(2 MSS, 14600))` bytes.
 pub fn initial_window(mss: u32) -> u32 {
-    (10 * mss).min(14_600.max(2 * mss))
+    mss.saturating_mul(10).min(14_600.max(mss.saturating_mul(2)))
+}
+
+/// RFC 5681 §4.1: after a pause the window is the restart window, `min(IW, cwnd)`, as no ACK clock is left. The threshold keeps three
+/// quarters of the old window (RFC 7661 §4.4.1), so that slow start finds the way back.
+pub fn restart(sample: &Sample) -> Option<Window> {
+    let cwnd = initial_window(sample.mss);
+    let ssthresh = sample.ssthresh.max(sample.cwnd - sample.cwnd / 4);
+    (sample.cwnd > cwnd).then_some(Window { cwnd, ssthresh, growth: 256, beta: 128, pacing: 0 })
+}
+
+/// RFC 5681 §3.1: the threshold after a time-out is `left`/256 of the flight, and stays while the same segment times out again.
+pub fn timeout_threshold(sample: &Sample, left: u16) -> u32 {
+    if sample.timeouts > 1 {
+        return sample.ssthresh;
+    }
+    let part = (u64::from(sample.flight) * u64::from(left)) >> 8;
+    (part as u32).max(sample.mss.saturating_mul(2))
 }

@@ -1,11 +1,11 @@
 //! NewReno (RFC 5681, RFC 6582): the fast path's default growth and reduction, so that only time-outs need a decision here.
 
-use super::{CongestionControl, Sample, initial_window};
+use super::{CongestionControl, Sample, initial_window, timeout_threshold};
 use crate::flow::Window;
 
-/// Growth of Reno.
+/// One MSS per window (RFC 5681 §3.1).
 const GROWTH: u16 = 256;
-/// Half the window is left after a loss.
+/// Half the window is left after a loss (RFC 5681 §3.1, equation 4).
 const BETA: u16 = 128;
 
 /// NewReno's state for one flow: none.
@@ -17,15 +17,17 @@ impl CongestionControl for NewReno {
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
         Window { cwnd, ssthresh: u32::MAX, growth: GROWTH, beta: BETA, pacing: 0 }
     }
+    fn adopt(&mut self, _: &Sample) -> Window {
+        Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: GROWTH, beta: BETA, pacing: 0 }
+    }
     fn on_interval(&mut self, _: &Sample) -> Option<Window> {
         None
     }
     fn on_loss(&mut self, _: &Sample) -> Option<Window> {
         None
     }
-    /// RFC 5681 §3.1: half the flight (kept while the same segment times out again), and one segment to go on with.
     fn on_timeout(&mut self, sample: &Sample) -> Window {
-        let ssthresh = if sample.timeouts > 1 { sample.ssthresh } else { (sample.flight / 2).max(2 * sample.mss) };
+        let ssthresh = timeout_threshold(sample, BETA);
         Window { cwnd: sample.mss, ssthresh, growth: GROWTH, beta: BETA, pacing: 0 }
     }
 }
@@ -46,16 +48,8 @@ mod tests {
 
     #[test]
     fn timeout_halves_the_flight_once() {
-        let first = Sample {
-            mss: 1000,
-            flight: 20_000,
-            cwnd: 30_000,
-            ssthresh: u32::MAX,
-            bytes_acked: 0,
-            retransmits: 0,
-            srtt_us: 0,
-            timeouts: 1,
-        };
+        let first =
+            Sample { mss: 1000, flight: 20_000, cwnd: 30_000, ssthresh: u32::MAX, timeouts: 1, ..Sample::default() };
         assert_eq!(
             NewReno.on_timeout(&first),
             Window { cwnd: 1000, ssthresh: 10_000, growth: 256, beta: 128, pacing: 0 }

@@ -1,0 +1,61 @@
+//! Which connection uses which algorithm: its own choice, else its listener's, else its destination's, else the default.
+
+use super::{Algorithm, CongestionRoute};
+use crate::flow::{FlowId, Owner};
+use crate::slow::SlowPath;
+use crate::slow::connections::Phase;
+use crate::slow::host::Host;
+use crate::time::Micros;
+
+impl SlowPath {
+    /// `TCP_CONGESTION`: this socket's algorithm from now on; children of a listener inherit it. A running connection goes on from
+    /// its present window. False = `owner` has no socket here (yet).
+    pub fn set_congestion(&mut self, now: Micros, owner: Owner, algorithm: Algorithm, _: &mut dyn Host) -> bool {
+        if let Some(listener) = self.listeners.of(owner) {
+            listener.congestion = Some(algorithm);
+            return true;
+        }
+        let Some(id) = self.table.by_owner(owner) else { return false };
+        let Some(connection) = self.table.get_mut(id) else { return false };
+        connection.congestion = Some(algorithm);
+        if let Phase::Live(live) = &mut connection.phase {
+            let congestion = &mut live.activity.congestion;
+            let wanted = congestion.round_trip_us(&self.config).is_some();
+            congestion.replace(algorithm);
+            if !wanted {
+                self.want_round_trips(now, id);
+            }
+        }
+        true
+    }
+
+    /// `SO_MAX_PACING_RATE` in bytes per second, 0 = no limit: holds for an installed flow from its next decision on. False = `owner`
+    /// has none.
+    pub fn set_max_pacing(&mut self, owner: Owner, bytes_per_s: u64) -> bool {
+        let live = self.table.by_owner(owner).and_then(|id| self.table.running(id));
+        live.map(|live| live.activity.congestion.set_max_pacing(bytes_per_s)).is_some()
+    }
+
+    /// A socket's algorithm: what it uses, or would use for a destination that is not known yet.
+    pub fn congestion(&self, owner: Owner) -> Algorithm {
+        let connection = self.table.by_owner(owner).and_then(|id| self.table.get(id));
+        let choice = connection.and_then(|connection| match &connection.phase {
+            Phase::Live(live) => Some(live.activity.congestion.algorithm()),
+            Phase::Opening(_) => connection.congestion,
+        });
+        choice.or_else(|| self.listeners.congestion(owner)).unwrap_or(self.config.congestion)
+    }
+
+    /// For a connection that is about to be installed.
+    pub(in crate::slow) fn choose_congestion(&mut self, id: FlowId) -> Algorithm {
+        let Some(connection) = self.table.get(id) else { return self.config.congestion };
+        let own = connection.congestion;
+        let parent = match &connection.phase {
+            Phase::Opening(opening) => opening.listener,
+            Phase::Live(_) => None,
+        };
+        own.or_else(|| self.listeners.congestion(parent?))
+            .or_else(|| CongestionRoute::find(&self.config.congestion_routes, connection.tuple.remote.into()))
+            .unwrap_or(self.config.congestion)
+    }
+}

@@ -1,0 +1,207 @@
+//! One flow's congestion control: asks its algorithm, completes what that says, and says nothing twice.
+
+use super::{Algorithm, CongestionControl, Sample, initial_window};
+use crate::flow::{FlowSnapshot, Window};
+use crate::seq::Seq;
+use crate::slow::SlowConfig;
+use crate::time::Micros;
+
+/// What a flow without anything outstanding is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::slow) enum Idle {
+    /// Stay on the list: its window is reduced soon.
+    Linger,
+    /// Leave the list, with this window if any.
+    Leave(Option<Window>),
+}
+
+/// One flow's congestion control.
+pub(in crate::slow) struct Controller {
+    algorithm: Algorithm,
+    control: Box<dyn CongestionControl>,
+    /// The last look.
+    last: Sample,
+    /// What was last said.
+    said: Window,
+    /// It has just been chosen for a flow that runs.
+    adopt: bool,
+    /// Limit of the pacing rate in bytes per second, 0 = none (`SO_MAX_PACING_RATE`).
+    max_pacing: u64,
+    /// SND.MAX when nothing was outstanding, and since when.
+    idle: Option<(Seq, Micros)>,
+}
+
+impl Controller {
+    /// Of a flow that begins.
+    pub(in crate::slow) fn new(now: Micros, algorithm: Algorithm, mss: u32, syn_lost: bool) -> Self {
+        let mut control = algorithm.start();
+        let said = control.initial(mss, syn_lost);
+        Self {
+            algorithm,
+            control,
+            last: Sample { now, ..Sample::default() },
+            said,
+            adopt: false,
+            max_pacing: 0,
+            idle: None,
+        }
+    }
+
+    /// The first window.
+    pub(in crate::slow) fn initial(&self) -> Window {
+        self.said
+    }
+
+    /// Which algorithm it is.
+    pub(in crate::slow) fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Another algorithm goes on from the present window.
+    pub(in crate::slow) fn replace(&mut self, algorithm: Algorithm) {
+        if algorithm != self.algorithm {
+            (self.algorithm, self.control, self.adopt) = (algorithm, algorithm.start(), true);
+        }
+    }
+
+    /// Limits the pacing rate, in bytes per second; 0 = no limit.
+    pub(in crate::slow) fn set_max_pacing(&mut self, bytes_per_s: u64) {
+        self.max_pacing = bytes_per_s;
+    }
+
+    /// How soon it wants the next look, in µs, if sooner than the control interval: one round trip, within limits.
+    pub(in crate::slow) fn round_trip_us(&self, config: &SlowConfig) -> Option<u64> {
+        let max = u64::from(config.control_interval_us);
+        let min = u64::from(config.control_interval_min_us).min(max);
+        self.control.per_round_trip().then(|| u64::from(self.last.srtt_us).clamp(min, max))
+    }
+
+    /// A control interval is over.
+    pub(in crate::slow) fn interval(
+        &mut self,
+        now: Micros,
+        flow: &FlowSnapshot,
+        config: &SlowConfig,
+    ) -> Option<Window> {
+        self.idle = None;
+        let sample = self.look(now, flow);
+        let window = match std::mem::take(&mut self.adopt) {
+            true => Some(self.control.adopt(&sample)),
+            false => self.control.on_interval(&sample),
+        };
+        let limited = Sample::new(now, flow).app_limited;
+        self.last = Sample { app_limited: limited, ..sample };
+        self.complete(window, &sample, config)
+    }
+
+    /// The fast path repairs a loss.
+    pub(in crate::slow) fn loss(&mut self, now: Micros, flow: &FlowSnapshot, config: &SlowConfig) -> Option<Window> {
+        let sample = self.look(now, flow);
+        let window = self.control.on_loss(&sample);
+        self.complete(window, &sample, config)
+    }
+
+    /// The last loss was none.
+    pub(in crate::slow) fn undo(&mut self, now: Micros, flow: &FlowSnapshot, config: &SlowConfig) -> Option<Window> {
+        let sample = self.look(now, flow);
+        let window = self.control.on_undo(&sample);
+        self.complete(window, &sample, config)
+    }
+
+    /// The `timeouts`-th time-out in a row.
+    pub(in crate::slow) fn timeout(
+        &mut self,
+        now: Micros,
+        flow: &FlowSnapshot,
+        timeouts: u32,
+        config: &SlowConfig,
+    ) -> Window {
+        let sample = Sample { timeouts, ..self.look(now, flow) };
+        let mut window = self.control.on_timeout(&sample);
+        window.pacing = self.pacing(&window, &sample, config);
+        self.said = window;
+        window
+    }
+
+    /// Nothing is outstanding; `timeout_us`: the retransmission time-out.
+    pub(in crate::slow) fn idle(
+        &mut self,
+        now: Micros,
+        flow: &FlowSnapshot,
+        timeout_us: u64,
+        config: &SlowConfig,
+    ) -> Idle {
+        if flow.cwnd <= initial_window(u32::from(flow.mss)) {
+            return Idle::Leave(None);
+        }
+        match self.idle {
+            Some((at, since)) if at == flow.snd_max => {
+                if now.since(since) < timeout_us {
+                    return Idle::Linger;
+                }
+            }
+            _ => {
+                self.idle = Some((flow.snd_max, now));
+                return Idle::Linger;
+            }
+        }
+        self.idle = None;
+        let sample = self.look(now, flow);
+        let window = self.control.on_idle(&sample);
+        Idle::Leave(self.complete(window, &sample, config))
+    }
+
+    fn look(&self, now: Micros, flow: &FlowSnapshot) -> Sample {
+        let mut sample = Sample::new(now, flow).since(&self.last);
+        sample.app_limited |= self.last.app_limited;
+        sample
+    }
+
+    /// Adds the pacing rate; leaves out what the fast path knows already.
+    fn complete(&mut self, window: Option<Window>, sample: &Sample, config: &SlowConfig) -> Option<Window> {
+        let keep = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, ..self.said };
+        let mut window = window.unwrap_or(keep);
+        window.pacing = self.pacing(&window, sample, config);
+        if window.cwnd == sample.cwnd {
+            window.cwnd = Window::KEEP;
+        }
+        if window.ssthresh == sample.ssthresh {
+            window.ssthresh = Window::KEEP;
+        }
+        let news = window != keep;
+        self.said = window;
+        news.then_some(window)
+    }
+
+    /// The algorithm's own rate or, for a window, a rate that sends it in the better part of a round trip if that is wanted; within
+    /// the socket's limit.
+    fn pacing(&self, window: &Window, sample: &Sample, config: &SlowConfig) -> u64 {
+        let rate = if self.control.paced() || !(config.pace_windows || self.max_pacing != 0) {
+            window.pacing
+        } else {
+            let old = self.said.pacing;
+            let new = window_rate(window, sample);
+            // What has hardly changed is not worth a message.
+            if new.abs_diff(old) <= old / 16 { old } else { new }
+        };
+        match (rate, self.max_pacing) {
+            (0, limit) => limit,
+            (rate, 0) => rate,
+            (rate, limit) => rate.min(limit),
+        }
+    }
+}
+
+/// Rate in bytes per second at which a window is sent: twice as fast as the window per round trip in slow start, 1.2 times after it
+/// (Linux's `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`), so that pacing never holds back its growth.
+fn window_rate(window: &Window, sample: &Sample) -> u64 {
+    let or = |own: u32, present: u32| if own == Window::KEEP { present } else { own };
+    let (cwnd, ssthresh) = (or(window.cwnd, sample.cwnd), or(window.ssthresh, sample.ssthresh));
+    if sample.srtt_us == 0 {
+        return 0;
+    }
+    let percent = if cwnd < ssthresh / 2 { 200 } else { 120 };
+    // The window may grow until the next look.
+    let cwnd = u64::from(cwnd.max(sample.flight).max(sample.mss));
+    (cwnd * percent * 10_000 / u64::from(sample.srtt_us)).max(1)
+}

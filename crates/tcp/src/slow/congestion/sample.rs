@@ -1,0 +1,104 @@
+//! What an algorithm is told about a flow.
+
+use crate::flow::{FlowSnapshot, flow_flags};
+use crate::time::Micros;
+
+/// What has happened between two looks at a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// Its length in µs.
+    pub us: u64,
+    /// Payload bytes acknowledged.
+    pub acked: u64,
+    /// Of those, with ECN echo.
+    pub marked: u64,
+    /// Payload bytes judged lost.
+    pub lost: u64,
+    /// Segments retransmitted.
+    pub retransmits: u64,
+}
+
+/// What an algorithm is told about a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub now: Micros,
+    /// Payload bytes per packet.
+    pub mss: u32,
+    /// Bytes sent and not acknowledged (FlightSize).
+    pub flight: u32,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold in bytes.
+    pub ssthresh: u32,
+    /// Payload bytes acknowledged since the connection began.
+    pub bytes_acked: u64,
+    /// Payload bytes acknowledged with ECN echo since then.
+    pub bytes_marked: u64,
+    /// Payload bytes judged lost since then.
+    pub bytes_lost: u64,
+    /// Segments retransmitted since then.
+    pub retransmits: u64,
+    /// Smoothed round-trip time in µs, 0 = no sample.
+    pub srtt_us: u32,
+    /// Newest round-trip time in µs, the smoothed one if no other is known, 0 = no sample.
+    pub rtt_us: u32,
+    /// Smallest round-trip time lately in µs, 0 = not known.
+    pub min_rtt_us: u32,
+    /// Pacing rate now in bytes per second, 0 = not paced.
+    pub pacing: u64,
+    /// Not the congestion window but the application, or the peer's window, held the sender back, now or at the last look.
+    pub app_limited: bool,
+    /// The fast path is repairing a loss.
+    pub recovering: bool,
+    /// The how-manieth time-out in a row this is, from 1 (`on_timeout` only).
+    pub timeouts: u32,
+    /// What has happened since the last `on_interval`.
+    pub interval: Interval,
+}
+
+impl Sample {
+    /// From a reading.
+    pub fn new(now: Micros, snapshot: &FlowSnapshot) -> Self {
+        let mut sample = Self {
+            now,
+            mss: u32::from(snapshot.mss).max(1),
+            flight: snapshot.snd_max.bytes_since(snapshot.snd_una),
+            cwnd: snapshot.cwnd,
+            ssthresh: snapshot.ssthresh,
+            bytes_acked: snapshot.bytes_acked,
+            bytes_marked: snapshot.bytes_marked,
+            bytes_lost: snapshot.bytes_lost,
+            retransmits: snapshot.retransmits,
+            srtt_us: snapshot.srtt_us,
+            rtt_us: if snapshot.rtt_us == 0 { snapshot.srtt_us } else { snapshot.rtt_us },
+            min_rtt_us: snapshot.min_rtt_us,
+            pacing: snapshot.pacing,
+            recovering: snapshot.flags & flow_flags::RECOVERY != 0,
+            ..Self::default()
+        };
+        let room = sample.cwnd.saturating_sub(sample.flight) >= sample.mss;
+        let waits = snapshot.snd_queued.after(snapshot.snd_nxt);
+        let shut = sample.flight.saturating_add(sample.mss) > snapshot.snd_wnd;
+        sample.app_limited = room && (!waits || shut);
+        sample
+    }
+
+    /// With the difference to an earlier sample; a counter that went back (a new flow under the number) counts from zero.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        let more = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
+        self.interval = Interval {
+            us: self.now.since(earlier.now),
+            acked: more(self.bytes_acked, earlier.bytes_acked),
+            marked: more(self.bytes_marked, earlier.bytes_marked),
+            lost: more(self.bytes_lost, earlier.bytes_lost),
+            retransmits: more(self.retransmits, earlier.retransmits),
+        };
+        self
+    }
+
+    /// Below the slow-start threshold (RFC 5681 §3.1)?
+    pub fn slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+}
