@@ -4,10 +4,10 @@ use crate::clients::owner;
 use crate::host::SlowHost;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
-use towpath_ring::command::{NOT_OURS, op};
+use towpath_ring::command::{Command, NOT_OURS, V6ONLY, op};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state};
 use towpath_tcp::flow::FourTuple;
@@ -17,15 +17,9 @@ use towpath_tcp::time::Micros;
 /// Commands taken from one client before the next has its turn.
 const BATCH: usize = 64;
 
-/// One reading of a command line.
-struct Command {
-    op: u32,
-    remote: Ipv4Addr,
-    remote_port: u32,
-    local: Ipv4Addr,
-    local_port: u32,
-    backlog: u32,
-    flags: u32,
+/// An address for the protocol, which knows IPv4 alone; `None` = not ours.
+fn four(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    if address.is_unspecified() { Some(Ipv4Addr::UNSPECIFIED) } else { address.to_ipv4_mapped() }
 }
 
 impl SlowThread {
@@ -51,17 +45,7 @@ impl SlowThread {
 
     fn command(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
-        let line = client.shared.region.command(slot);
-        let seq = line.seq.load(Ordering::Acquire);
-        let command = Command {
-            op: line.op.load(Ordering::Relaxed),
-            remote: Ipv4Addr::from_bits(line.remote_addr.load(Ordering::Relaxed)),
-            remote_port: line.remote_port.load(Ordering::Relaxed),
-            local: Ipv4Addr::from_bits(line.local_addr.load(Ordering::Relaxed)),
-            local_port: line.local_port.load(Ordering::Relaxed),
-            backlog: line.backlog.load(Ordering::Relaxed),
-            flags: line.flags.load(Ordering::Relaxed),
-        };
+        let (seq, command) = client.shared.region.command(slot).read();
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {
@@ -97,16 +81,19 @@ impl SlowThread {
         remote_port: u16,
         local_port: u16,
     ) -> i32 {
+        let (Some(local), Some(remote)) = (four(command.local_addr), four(command.remote_addr)) else {
+            return self.not_ours(index, slot);
+        };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
         // The state comes before the attempt, because that may fail at once and show it.
-        let tuple = FourTuple { local: command.local, local_port, remote: command.remote, remote_port };
+        let tuple = FourTuple { local, local_port, remote, remote_port };
         SlowHost::show_addresses(client, slot, &tuple, 2);
         client.show(slot, state::CONNECTING, 0);
-        let bound = (!command.local.is_unspecified() || local_port != 0).then_some((command.local, local_port));
+        let bound = (!local.is_unspecified() || local_port != 0).then_some((local, local_port));
         let nodelay = command.flags & app_flags::NODELAY != 0;
         let owner = owner(index, slot);
-        match self.slow.connect(now, owner, command.remote, remote_port, bound, nodelay, &mut self.host) {
+        match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
             Ok(()) => 0,
             Err(error) => {
                 self.refuse(index, slot);
@@ -119,17 +106,19 @@ impl SlowThread {
     }
 
     fn listen(&mut self, now: Micros, index: u32, slot: Slot, command: &Command, port: u16) -> i32 {
-        if !command.local.is_unspecified() && !self.host.network.is_local(command.local) {
-            return self.not_ours(index, slot);
-        }
+        let both_families = command.local_addr.is_unspecified() || command.flags & V6ONLY != 0;
+        let local = match four(command.local_addr) {
+            Some(local) if !both_families && (local.is_unspecified() || self.host.network.is_local(local)) => local,
+            _ => return self.not_ours(index, slot),
+        };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
         let backlog = command.backlog.max(1);
         client.slot(slot).listener = Some(Box::new(Listener::new(backlog)));
-        let tuple = FourTuple { local: command.local, local_port: port, remote: Ipv4Addr::UNSPECIFIED, remote_port: 0 };
+        let tuple = FourTuple { local, local_port: port, remote: Ipv4Addr::UNSPECIFIED, remote_port: 0 };
         SlowHost::show_addresses(client, slot, &tuple, 10);
         client.show(slot, state::LISTENING, 0);
-        match self.slow.listen(now, owner(index, slot), command.local, port, backlog, &mut self.host) {
+        match self.slow.listen(now, owner(index, slot), local, port, backlog, &mut self.host) {
             Ok(()) => 0,
             Err(errno) => {
                 self.refuse(index, slot);

@@ -8,8 +8,8 @@ use crate::random::Random;
 use crate::slots::{Phase, Queued, SlowClient};
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
-use towpath_ring::Slot;
 use towpath_ring::lines::state;
+use towpath_ring::{Slot, address};
 use towpath_tcp::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Owner};
 use towpath_tcp::messages::ToFast;
 use towpath_tcp::slow::{Host, Route, State};
@@ -79,8 +79,8 @@ impl SlowHost {
     /// Fills what `getsockname` and the like show.
     fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
         let info = client.shared.region.info(slot);
-        info.local_addr.store(tuple.local.to_bits(), Ordering::Relaxed);
-        info.remote_addr.store(tuple.remote.to_bits(), Ordering::Relaxed);
+        address::store(&info.local_addr, tuple.local.to_ipv6_mapped());
+        address::store(&info.remote_addr, tuple.remote.to_ipv6_mapped());
         info.ports.store(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port), Ordering::Relaxed);
         info.mss.store(u32::from(mss), Ordering::Relaxed);
         info.srtt_us.store(srtt_us, Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl Host for SlowHost {
             return false;
         }
         let Some(child) = client.shared.region.slot(child_raw) else { return false };
-        match client.queue(slot, child, tuple.remote.to_bits(), tuple.remote_port) {
+        match client.queue(slot, child, tuple.remote.to_ipv6_mapped(), tuple.remote_port) {
             Queued::Yes => {
                 client.slot(child).phase = Phase::Open;
                 true

@@ -4,6 +4,7 @@ use crate::clients::ClientShared;
 use crate::events::EventOut;
 use crate::sparse::Sparse;
 use std::collections::VecDeque;
+use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -232,7 +233,7 @@ impl SlowClient {
         listener.advance(words.rx_head)
     }
     /// Appends a connection to a listener's accept queue.
-    pub fn queue(&mut self, listener_slot: Slot, child: Slot, remote_addr: u32, remote_port: u16) -> Queued {
+    pub fn queue(&mut self, listener_slot: Slot, child: Slot, remote_addr: Ipv6Addr, remote_port: u16) -> Queued {
         let generation = self.shared.generation(child);
         if !self.sync_listener(listener_slot) {
             return Queued::Lie;

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use towpath_engine::Engine;
+use towpath_ring::command::Accepted;
 use towpath_ring::lines::{state, status};
 use towpath_ring::wake::{doorbell, drain};
 
@@ -147,7 +148,7 @@ fn closing_a_listener_resets_what_nobody_accepted() {
     let world = World::new(2);
     let mut waiting: Vec<Sock> = (0..3).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
     let server = Arc::clone(&world.server);
-    eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 48);
+    eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 3 * Accepted::BYTES as u32);
     let World { engine, client, listener, .. } = world;
     assert_eq!(waiting_at(&engine), 3);
     listener.close();
@@ -168,7 +169,7 @@ fn waiting_at(engine: &towpath_engine::Engine) -> u32 {
 fn the_list_knows_what_has_been_accepted() {
     let mut world = World::new(1);
     let begun: Vec<Sock> = (0..3).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
-    eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 48);
+    eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 3 * Accepted::BYTES as u32);
     assert_eq!(waiting_at(&world.engine), 3);
     // No door rings for an accept.
     let accepted: Vec<Sock> = (0..2).map(|_| world.listener.accept()).collect();

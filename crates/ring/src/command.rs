@@ -1,8 +1,9 @@
 //! Commands on a slot and the accept records of a listener.
 
-use crate::CommandLine;
 use crate::dirty::Word;
-use core::sync::atomic::Ordering;
+use crate::{CommandLine, OptionsLine, address};
+use core::net::Ipv6Addr;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Values of [`crate::CommandLine::op`].
 pub mod op {
@@ -13,26 +14,36 @@ pub mod op {
     pub const LISTEN: u32 = 2;
 }
 
+/// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).
+pub const V6ONLY: u32 = 1 << 31;
+
 /// [`crate::StackLine::command_result`]: this stack does not carry that destination; use a kernel socket.
 pub const NOT_OURS: i32 = i32::MIN;
 
 /// The fields of a [`CommandLine`], copied once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// `op::*` (unchecked).
     pub op: u32,
-    /// IPv4 address of the peer (connect), host byte order.
-    pub remote_addr: u32,
+    /// Address of the peer (connect).
+    pub remote_addr: Ipv6Addr,
     /// Port of the peer (connect); a port only if it is below 65,536.
     pub remote_port: u32,
-    /// Local IPv4 address, host byte order; 0 = any.
-    pub local_addr: u32,
+    /// Local address; `::` = any, `::ffff:0.0.0.0` = any of IPv4.
+    pub local_addr: Ipv6Addr,
     /// Local port; 0 = let the stack choose (connect only).
     pub local_port: u32,
     /// Backlog (listen).
     pub backlog: u32,
-    /// Initial `app_flags`.
+    /// Initial `app_flags`, and [`V6ONLY`].
     pub flags: u32,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        let any = Ipv6Addr::UNSPECIFIED;
+        Self { op: 0, remote_addr: any, remote_port: 0, local_addr: any, local_port: 0, backlog: 0, flags: 0 }
+    }
 }
 
 impl CommandLine {
@@ -40,20 +51,123 @@ impl CommandLine {
     /// slot's last command must have been answered.
     pub fn post(&self, command: &Command) -> u32 {
         let Command { op, remote_addr, remote_port, local_addr, local_port, backlog, flags } = *command;
-        publish(&self.seq, self.fields(), [op, remote_addr, remote_port, local_addr, local_port, backlog, flags])
+        let ([r0, r1, r2, r3], [l0, l1, l2, l3]) = (address::words(remote_addr), address::words(local_addr));
+        let values = [op, r0, r1, r2, r3, remote_port, l0, l1, l2, l3, local_port, backlog, flags];
+        publish(&self.seq, self.fields(), values)
     }
 
     /// Stack: copies the command once, with its sequence number. Whole if the application keeps to the protocol, and
     /// else some mixture of values, each of which is checked anyway.
     pub fn read(&self) -> (u32, Command) {
         let (seq, fields) = consume(&self.seq, self.fields());
-        let [op, remote_addr, remote_port, local_addr, local_port, backlog, flags] = fields;
+        let [op, r0, r1, r2, r3, remote_port, l0, l1, l2, l3, local_port, backlog, flags] = fields;
+        let remote_addr = address::of_words([r0, r1, r2, r3]);
+        let local_addr = address::of_words([l0, l1, l2, l3]);
         (seq, Command { op, remote_addr, remote_port, local_addr, local_port, backlog, flags })
     }
 
-    fn fields(&self) -> [&core::sync::atomic::AtomicU32; 7] {
-        let Self { op, remote_addr, remote_port, local_addr, local_port, backlog, flags, .. } = self;
-        [op, remote_addr, remote_port, local_addr, local_port, backlog, flags]
+    fn fields(&self) -> [&AtomicU32; 13] {
+        let Self { op, remote_addr: [r0, r1, r2, r3], remote_port, local_addr, local_port, backlog, flags, .. } = self;
+        let [l0, l1, l2, l3] = local_addr;
+        [op, r0, r1, r2, r3, remote_port, l0, l1, l2, l3, local_port, backlog, flags]
+    }
+}
+
+/// The fields of an [`OptionsLine`], copied once (unchecked).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `option_flags`.
+    pub flags: u32,
+    /// `TCP_KEEPIDLE`, s.
+    pub keep_idle_s: u32,
+    /// `TCP_KEEPINTVL`, s.
+    pub keep_interval_s: u32,
+    /// `TCP_KEEPCNT`.
+    pub keep_count: u32,
+    /// `TCP_USER_TIMEOUT`, ms.
+    pub user_timeout_ms: u32,
+    /// `TCP_MAXSEG`, bytes.
+    pub max_segment: u32,
+    /// `IP_TOS` or `IPV6_TCLASS`.
+    pub tos: u32,
+    /// `IP_TTL` or `IPV6_UNICAST_HOPS`.
+    pub ttl: u32,
+    /// A `congestion` algorithm.
+    pub congestion: u32,
+    /// `TCP_SYNCNT`.
+    pub syn_retries: u32,
+    /// `TCP_LINGER2`, s; negative = no FIN-WAIT-2 at all.
+    pub linger2_s: i32,
+    /// `TCP_DEFER_ACCEPT`, s.
+    pub defer_accept_s: u32,
+    /// `SO_MAX_PACING_RATE`, bytes per second; 0 = no limit.
+    pub max_pacing: u64,
+}
+
+impl OptionsLine {
+    /// Application: shows the stack these options from now on.
+    pub fn post(&self, o: &Options) {
+        self.linger2_s.store(o.linger2_s, Ordering::Relaxed);
+        let values = [
+            o.flags,
+            o.keep_idle_s,
+            o.keep_interval_s,
+            o.keep_count,
+            o.user_timeout_ms,
+            o.max_segment,
+            o.tos,
+            o.ttl,
+            o.congestion,
+            o.syn_retries,
+            o.defer_accept_s,
+            o.max_pacing as u32,
+            (o.max_pacing >> 32) as u32,
+        ];
+        publish(&self.seq, self.fields(), values);
+    }
+
+    /// Copies the options once, with their sequence number (0 = none were ever set). If the application changes them
+    /// meanwhile, a mixture of both; it rings the bell again then.
+    pub fn read(&self) -> (u32, Options) {
+        let (seq, fields) = consume(&self.seq, self.fields());
+        let linger2_s = self.linger2_s.load(Ordering::Relaxed);
+        let [flags, keep_idle_s, keep_interval_s, keep_count, user_timeout_ms, max_segment, tos, ttl, ..] = fields;
+        let [.., congestion, syn_retries, defer_accept_s, low, high] = fields;
+        let max_pacing = u64::from(high) << 32 | u64::from(low);
+        let options = Options {
+            flags,
+            keep_idle_s,
+            keep_interval_s,
+            keep_count,
+            user_timeout_ms,
+            max_segment,
+            tos,
+            ttl,
+            congestion,
+            syn_retries,
+            linger2_s,
+            defer_accept_s,
+            max_pacing,
+        };
+        (seq, options)
+    }
+
+    fn fields(&self) -> [&AtomicU32; 13] {
+        [
+            &self.flags,
+            &self.keep_idle_s,
+            &self.keep_interval_s,
+            &self.keep_count,
+            &self.user_timeout_ms,
+            &self.max_segment,
+            &self.tos,
+            &self.ttl,
+            &self.congestion,
+            &self.syn_retries,
+            &self.defer_accept_s,
+            &self.pacing_low,
+            &self.pacing_high,
+        ]
     }
 }
 
@@ -76,41 +190,43 @@ pub fn consume<W: Word, const N: usize>(seq: &W, fields: [&W; N]) -> (u32, [u32;
     (seq, fields.map(|field| field.load(Ordering::Relaxed)))
 }
 
-/// One accepted connection, 16 bytes, in the listener's receive ring (which holds nothing else).
+/// One accepted connection, 32 bytes, in the listener's receive ring (which holds nothing else).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The slot of the new connection (checked against the layout by the reader).
     pub slot: u32,
     /// Its generation, to be stored into `AppLine::generation` by the acceptor.
     pub generation: u32,
-    /// Peer IPv4 address, host byte order.
-    pub remote_addr: u32,
+    /// Peer's address.
+    pub remote_addr: Ipv6Addr,
     /// Peer port.
     pub remote_port: u16,
 }
 
 impl Accepted {
     /// Bytes of one record.
-    pub const BYTES: usize = 16;
+    pub const BYTES: usize = 32;
 
-    /// The record as it stands in the ring (little-endian words; the last two bytes are zero).
+    /// The record as it stands in the ring (numbers little-endian, the address in network order; the last six bytes are zero).
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[0..4].copy_from_slice(&self.slot.to_le_bytes());
         out[4..8].copy_from_slice(&self.generation.to_le_bytes());
-        out[8..12].copy_from_slice(&self.remote_addr.to_le_bytes());
-        out[12..14].copy_from_slice(&self.remote_port.to_le_bytes());
+        out[8..24].copy_from_slice(&self.remote_addr.octets());
+        out[24..26].copy_from_slice(&self.remote_port.to_le_bytes());
         out
     }
 
     /// Reads a record.
     pub fn from_bytes(b: &[u8; Self::BYTES]) -> Self {
         let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&b[8..24]);
         Self {
             slot: word(0),
             generation: word(4),
-            remote_addr: word(8),
-            remote_port: u16::from_le_bytes([b[12], b[13]]),
+            remote_addr: Ipv6Addr::from_octets(octets),
+            remote_port: u16::from_le_bytes([b[24], b[25]]),
         }
     }
 }

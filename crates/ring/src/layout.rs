@@ -1,10 +1,10 @@
 //! Where everything lies in a region. Both sides compute it from the same [`Geometry`].
 
-use crate::{AppLine, CommandLine, InfoLine, StackLine};
+use crate::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// First bytes of every region.
 pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
 /// Bytes of the header at offset 0.
@@ -39,7 +39,7 @@ pub struct Geometry {
 impl Geometry {
     /// What a service uses unless it is configured otherwise. The memory is sparse: only slots in use cost pages.
     pub const DEFAULT: Self = Self {
-        // Enough for the connections of most programs; 256 bytes of lines each.
+        // Enough for the connections of most programs; 512 bytes of lines each.
         slots: 16_384,
         app_slots: 8_192,
         // One 64 KiB segment in flight and one being filled; two such per direction.
@@ -121,14 +121,17 @@ pub struct Header {
     pub(crate) _reserved2: [u32; 2],
 }
 
-/// The four cache lines of one slot: two written by the application, then two written by the stack, so that a
-/// processor that fetches lines in pairs does not fetch the other side's.
-#[repr(C, align(256))]
+/// The cache lines of one slot: first the application's, then the stack's, so that a processor that fetches lines in
+/// pairs does not fetch the other side's.
+#[repr(C, align(512))]
 pub struct SlotLines {
     /// Written by the application.
     pub app: AppLine,
     /// Written by the application.
     pub command: CommandLine,
+    /// Written by the application.
+    pub options: OptionsLine,
+    pub(crate) _application: [u32; 16],
     /// Written by the stack.
     pub stack: StackLine,
     /// Written by the stack.
@@ -150,7 +153,7 @@ pub struct QueueWords {
 
 const _: () = assert!(size_of::<usize>() == 8, "regions need 64-bit addresses");
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
-const _: () = assert!(size_of::<SlotLines>() == 256);
+const _: () = assert!(size_of::<SlotLines>() == 512);
 const _: () = assert!(size_of::<QueueWords>() == 256);
 
 /// Byte offsets of the parts of a region.

@@ -4,12 +4,14 @@
 //! only loads and stores on it. Each side treats the other's words as hostile: load once, check, clamp.
 //!
 //! - [`region`], [`layout`], [`lines`]: the memory, and the words of a socket in it;
+//! - [`address`]: how addresses stand in them;
 //! - [`bytes`], [`dirty`], [`command`]: what moves through it: data, readiness, commands;
 //! - [`wake`]: how the sides sleep and wake each other;
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read.
 #![doc = include_str!("../LAYOUT.md")]
 
+pub mod address;
 pub mod bytes;
 pub mod command;
 pub mod control;
@@ -22,5 +24,5 @@ pub mod wake;
 
 pub use bytes::ByteRing;
 pub use layout::{Geometry, GeometryError, Layout, Slot};
-pub use lines::{AppLine, CommandLine, InfoLine, StackLine};
+pub use lines::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
 pub use region::{MapError, Region};

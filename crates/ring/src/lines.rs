@@ -28,7 +28,10 @@ pub struct AppLine {
     pub door_seq: AtomicU32,
     /// Dirty-set sequence word for the command doorbell of this slot.
     pub ctl_seq: AtomicU32,
-    _reserved: [u32; 4],
+    /// Position after the newest urgent byte put into the send ring (`MSG_OOB`); valid with [`app_flags::URGENT`], and
+    /// stored before that flag and before the `tx_tail` that covers it.
+    pub urgent: AtomicU32,
+    _reserved: [u32; 5],
 }
 
 /// Bits of [`AppLine::flags`].
@@ -45,8 +48,10 @@ pub mod app_flags {
     pub const NODELAY: u32 = 16;
     /// `TCP_CORK`.
     pub const CORK: u32 = 32;
-    /// `SO_KEEPALIVE`.
-    pub const KEEPALIVE: u32 = 64;
+    /// There are urgent data: see [`AppLine::urgent`].
+    ///
+    /// [`AppLine::urgent`]: super::AppLine::urgent
+    pub const URGENT: u32 = 64;
     /// `TCP_QUICKACK`.
     pub const QUICKACK: u32 = 128;
 }
@@ -66,19 +71,64 @@ pub struct CommandLine {
     pub seq: AtomicU32,
     /// `command::op`.
     pub op: AtomicU32,
-    /// IPv4 address of the peer (connect), host byte order.
-    pub remote_addr: AtomicU32,
+    /// Address of the peer (connect), see [`crate::address`].
+    pub remote_addr: [AtomicU32; 4],
     /// Port of the peer (connect).
     pub remote_port: AtomicU32,
-    /// Local IPv4 address, host byte order; 0 = any.
-    pub local_addr: AtomicU32,
+    /// Local address; `::` = any, `::ffff:0.0.0.0` = any of IPv4.
+    pub local_addr: [AtomicU32; 4],
     /// Local port; 0 = let the stack choose (connect only).
     pub local_port: AtomicU32,
     /// Backlog (listen).
     pub backlog: AtomicU32,
-    /// Initial `app_flags` for the connection.
+    /// Initial `app_flags` for the connection, and `command::V6ONLY`.
     pub flags: AtomicU32,
-    _reserved: [u32; 8],
+    _reserved: [u32; 2],
+}
+
+/// What `setsockopt` has set and the stack has to know; 0 = the stack's default, unless said otherwise. Written by the
+/// application and published like a command, `seq` last; the stack looks at it with every command and whenever the slot
+/// stands in the command queue.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct OptionsLine {
+    /// Changes with every change of the others; never 0 when something is set.
+    pub seq: AtomicU32,
+    /// `option_flags` bits.
+    pub flags: AtomicU32,
+    /// `TCP_KEEPIDLE`, s.
+    pub keep_idle_s: AtomicU32,
+    /// `TCP_KEEPINTVL`, s.
+    pub keep_interval_s: AtomicU32,
+    /// `TCP_KEEPCNT`.
+    pub keep_count: AtomicU32,
+    /// `TCP_USER_TIMEOUT`, ms.
+    pub user_timeout_ms: AtomicU32,
+    /// `TCP_MAXSEG`, bytes.
+    pub max_segment: AtomicU32,
+    /// `IP_TOS` or `IPV6_TCLASS`.
+    pub tos: AtomicU32,
+    /// `IP_TTL` or `IPV6_UNICAST_HOPS`.
+    pub ttl: AtomicU32,
+    /// `TCP_CONGESTION`: one of `congestion`.
+    pub congestion: AtomicU32,
+    /// `TCP_SYNCNT`.
+    pub syn_retries: AtomicU32,
+    /// `TCP_LINGER2`, s; negative = no FIN-WAIT-2 at all.
+    pub linger2_s: AtomicI32,
+    /// `TCP_DEFER_ACCEPT`, s.
+    pub defer_accept_s: AtomicU32,
+    /// `SO_MAX_PACING_RATE` in bytes per second, its low 32 bits; 0 with `pacing_high` = no limit.
+    pub pacing_low: AtomicU32,
+    /// Its high 32 bits.
+    pub pacing_high: AtomicU32,
+    _reserved: u32,
+}
+
+/// Bits of [`OptionsLine::flags`].
+pub mod option_flags {
+    /// `SO_KEEPALIVE`.
+    pub const KEEPALIVE: u32 = 1;
 }
 
 /// Written by the stack, read by the application. One cache line.
@@ -110,7 +160,9 @@ pub struct StackLine {
     /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno;
     /// `command::NOT_OURS` = use a kernel socket.
     pub command_result: AtomicI32,
-    _reserved: [u32; 4],
+    /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before it.
+    pub urgent: AtomicU32,
+    _reserved: [u32; 3],
 }
 
 /// Values of [`StackLine::state`].
@@ -135,34 +187,78 @@ pub mod status {
     pub const RESET: u32 = 2;
     /// The stack takes no more data (our FIN is out or the connection is gone).
     pub const TX_CLOSED: u32 = 4;
+    /// The peer has sent urgent data: see [`StackLine::urgent`](super::StackLine::urgent).
+    pub const URGENT: u32 = 8;
 }
 
-/// What `getsockname`, `getpeername` and `TCP_INFO` show. Written by the stack. One cache line.
+/// What `getsockname`, `getpeername` and `TCP_INFO` show. Written by the stack. Three cache lines, of which the fast path
+/// touches none.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct InfoLine {
-    /// Local IPv4 address, host byte order.
-    pub local_addr: AtomicU32,
-    /// Peer IPv4 address, host byte order.
-    pub remote_addr: AtomicU32,
+    /// Local address, see [`crate::address`].
+    pub local_addr: [AtomicU32; 4],
+    /// Peer's address.
+    pub remote_addr: [AtomicU32; 4],
     /// Local port in the high, peer port in the low 16 bits.
     pub ports: AtomicU32,
+    /// RFC 9293 state number in Linux's numbering (1 = ESTABLISHED ...).
+    pub tcp_state: AtomicU32,
     /// Effective send MSS, bytes.
     pub mss: AtomicU32,
+    /// MSS that was announced to the peer, bytes.
+    pub announced_mss: AtomicU32,
+    /// Path MTU, bytes.
+    pub pmtu: AtomicU32,
+    /// `congestion` algorithm at work.
+    pub congestion: AtomicU32,
+    /// Retransmitted segments.
+    pub retransmits: AtomicU32,
+    /// Options agreed on, in Linux's `TCPI_OPT_*` bits.
+    pub agreed: AtomicU32,
     /// Smoothed round-trip time, µs.
     pub srtt_us: AtomicU32,
     /// Round-trip time variation, µs.
     pub rttvar_us: AtomicU32,
+    /// Smallest round-trip time of late, µs; 0 = none.
+    pub min_rtt_us: AtomicU32,
     /// Congestion window, bytes.
     pub cwnd: AtomicU32,
-    /// Retransmitted segments.
-    pub retransmits: AtomicU32,
-    /// RFC 9293 state number in Linux's numbering (1 = ESTABLISHED ...).
-    pub tcp_state: AtomicU32,
-    _reserved: [u32; 7],
+    /// Slow-start threshold, bytes.
+    pub ssthresh: AtomicU32,
+    /// The peer's window, bytes.
+    pub send_window: AtomicU32,
+    /// Sent and not acknowledged, bytes.
+    pub unacked: AtomicU32,
+    /// Of those, what the peer has acknowledged selectively, bytes.
+    pub sacked: AtomicU32,
+    /// Of those, what is judged lost now, bytes.
+    pub lost: AtomicU32,
+    /// Bytes in the send ring that have never been sent.
+    pub unsent: AtomicU32,
+    /// Segments received.
+    pub segments_in: AtomicU32,
+    /// Segments sent.
+    pub segments_out: AtomicU32,
+    /// Pacing rate, bytes per second; 0 = not paced.
+    pub pacing_rate: AtomicU64,
+    /// Newest delivery rate, bytes per second; 0 = not measured.
+    pub delivery_rate: AtomicU64,
+    /// Payload bytes that the peer has acknowledged.
+    pub bytes_acked: AtomicU64,
+    /// Payload bytes received.
+    pub bytes_received: AtomicU64,
+    _reserved: [u32; 8],
+}
+
+/// Congestion control algorithms, as [`OptionsLine::congestion`] and [`InfoLine::congestion`] number them.
+pub mod congestion {
+    /// Their names, as `TCP_CONGESTION` has them; a number is a place in this list. Number 0 stands for the stack's default.
+    pub const NAMES: [&str; 8] = ["", "reno", "cubic", "dctcp", "dctcp-rate", "timely", "bbr", "constant"];
 }
 
 const _: () = assert!(size_of::<AppLine>() == 64);
 const _: () = assert!(size_of::<CommandLine>() == 64);
 const _: () = assert!(size_of::<StackLine>() == 64);
-const _: () = assert!(size_of::<InfoLine>() == 64);
+const _: () = assert!(size_of::<OptionsLine>() == 64);
+const _: () = assert!(size_of::<InfoLine>() == 192);

@@ -2,7 +2,7 @@
 
 use crate::dirty::DirtySet;
 use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
-use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, Slot, StackLine};
+use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine};
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -106,6 +106,11 @@ impl Region {
     #[inline]
     pub fn command(&self, slot: Slot) -> &CommandLine {
         &self.lines(slot).command
+    }
+    /// Options line of a slot.
+    #[inline]
+    pub fn options(&self, slot: Slot) -> &OptionsLine {
+        &self.lines(slot).options
     }
     /// The stack's line of a slot.
     #[inline]

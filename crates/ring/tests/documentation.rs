@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::mem::offset_of;
+use std::net::Ipv6Addr;
 use towpath_ring::command::Accepted;
 use towpath_ring::layout::{Header, QueueWords, SlotLines, VERSION};
-use towpath_ring::{AppLine, CommandLine, Geometry, InfoLine, Layout, StackLine};
+use towpath_ring::{AppLine, CommandLine, Geometry, InfoLine, Layout, OptionsLine, StackLine};
 
 const TEXT: &str = include_str!("../LAYOUT.md");
 const SOURCES: [&str; 3] =
@@ -52,15 +53,25 @@ fn check(name: &str, actual: Vec<(usize, usize, &str)>) {
 fn tables_tell_the_offsets_of_all_words() {
     check("Header", fields!(Header: magic version total_bytes token geometry));
     check("Geometry", fields!(Geometry: slots app_slots tx_bytes rx_bytes contexts cores));
-    check("SlotLines", fields!(SlotLines: app command stack info));
-    check("AppLine", fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq));
+    check("SlotLines", fields!(SlotLines: app command options stack info));
+    check("AppLine", fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent));
     check("CommandLine", fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags));
     check(
         "StackLine",
         fields!(StackLine: tx_head rx_tail state status error event_seq generation queue door_ack ctl_ack
-            command_done command_result),
+            command_done command_result urgent),
     );
-    check("InfoLine", fields!(InfoLine: local_addr remote_addr ports mss srtt_us rttvar_us cwnd retransmits tcp_state));
+    check(
+        "OptionsLine",
+        fields!(OptionsLine: seq flags keep_idle_s keep_interval_s keep_count user_timeout_ms max_segment tos ttl
+            congestion syn_retries linger2_s defer_accept_s pacing_low pacing_high),
+    );
+    check(
+        "InfoLine",
+        fields!(InfoLine: local_addr remote_addr ports tcp_state mss announced_mss pmtu congestion retransmits agreed
+            srtt_us rttvar_us min_rtt_us cwnd ssthresh send_window unacked sacked lost unsent segments_in segments_out
+            pacing_rate delivery_rate bytes_acked bytes_received),
+    );
     check("QueueWords", fields!(QueueWords: tail head armed));
     assert!(TEXT.contains(&format!("Version {VERSION}.")));
 }
@@ -68,11 +79,11 @@ fn tables_tell_the_offsets_of_all_words() {
 /// `Accepted` is encoded, not mapped: find each field's bytes by setting it alone.
 #[test]
 fn the_accept_record_is_as_written() {
-    let zero = Accepted { slot: 0, generation: 0, remote_addr: 0, remote_port: 0 };
+    let zero = Accepted { slot: 0, generation: 0, remote_addr: Ipv6Addr::UNSPECIFIED, remote_port: 0 };
     let records = [
         Accepted { slot: u32::MAX, ..zero },
         Accepted { generation: u32::MAX, ..zero },
-        Accepted { remote_addr: u32::MAX, ..zero },
+        Accepted { remote_addr: Ipv6Addr::from_bits(u128::MAX), ..zero },
         Accepted { remote_port: u16::MAX, ..zero },
     ];
     let table = rows("Accepted");
@@ -115,7 +126,7 @@ fn the_parts_lie_where_the_table_says() {
     let odd = Geometry { slots: 64, app_slots: 60, tx_bytes: 4096, rx_bytes: 8192, contexts: 3, cores: 2 };
     let layout = Layout::new(odd).unwrap();
     let (s, k, c) = (64, 2, 3);
-    let doors = page(4096 + 256 * s);
+    let doors = page(4096 + 512 * s);
     let events = doors + (k + 1) * page(256 + 4 * s);
     let private = events + c * (k + 1) * page(256 + 12 * s);
     let tx = page(private + 4096 + 128 * s);
@@ -133,7 +144,7 @@ fn the_parts_lie_where_the_table_says() {
     );
     assert_eq!(layout.event(1, 2), events + 5 * page(256 + 12 * s));
     let slot = layout.slot(9).unwrap();
-    assert_eq!(layout.lines(slot), 4096 + 9 * 256);
+    assert_eq!(layout.lines(slot), 4096 + 9 * 512);
     let queue = layout.event(1, 2);
     assert_eq!(layout.entries(queue), queue + 256);
     assert_eq!(layout.event_words(1, 2, slot), (queue + 256 + 4 * s + 36, queue + 256 + 8 * s + 36));

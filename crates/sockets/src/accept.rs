@@ -84,13 +84,16 @@ unsafe fn install(
         sys::fcntl(ours, libc::F_SETFD, 0)?;
     }
     // SAFETY: the caller keeps the contract of `accept`.
-    unsafe { address::write(remote, addr, len)? };
+    unsafe { address::write(socket.has(flag::SIX), remote, addr, len)? };
     Ok(ours)
 }
 
+/// The flags among them.
+const INHERITED: u32 = flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::KEEPALIVE;
+
 /// Options that a connection takes over from its listener, as on Linux.
 fn inherit(from: &Private, to: &Private) {
-    to.flags.store(from.flags.load(Relaxed) & (flag::REUSEADDR | flag::REUSEPORT), Relaxed);
+    to.flags.store(from.flags.load(Relaxed) & INHERITED, Relaxed);
     to.linger_s.store(from.linger_s.load(Relaxed), Relaxed);
     to.receive_timeout_us.store(from.receive_timeout_us.load(Relaxed), Relaxed);
     to.send_timeout_us.store(from.send_timeout_us.load(Relaxed), Relaxed);

@@ -1,33 +1,56 @@
-//! IPv4 socket addresses as C programs pass them. Addresses and ports in host byte order.
+//! Socket addresses as C programs pass them. Inside, every address is an IPv6 one: IPv4 stands as `::ffff:a.b.c.d`.
 
 use crate::sys::Sys;
-use libc::{c_int, sockaddr, sockaddr_in, socklen_t};
+use core::mem::zeroed;
+use core::net::{Ipv4Addr, Ipv6Addr};
+use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use towpath_hook::{outcome, real};
 
 const LEN: usize = size_of::<sockaddr_in>();
+const LEN6: usize = size_of::<sockaddr_in6>();
+/// What Linux asks for of an IPv6 address: all but the scope (RFC 2133).
+const LEN6_LEAST: usize = 24;
 
-/// An address and port.
-pub type Address = (u32, u16);
+/// An address and port (host byte order).
+pub type Address = (Ipv6Addr, u16);
 
-/// Reads an address; `None` unless it is a whole AF_INET one.
+/// No address, no port.
+pub const ANY: Address = (Ipv6Addr::UNSPECIFIED, 0);
+
+/// Reads an address; `None` unless it is a whole one of the family (`six`: AF_INET6).
 ///
 /// # Safety
 /// `addr` must be null or have `len` readable bytes.
-pub unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Option<Address> {
-    if addr.is_null() || (len as usize) < LEN {
+pub unsafe fn read(six: bool, addr: *const sockaddr, len: socklen_t) -> Option<Address> {
+    let least = if six { LEN6_LEAST } else { LEN };
+    if addr.is_null() || (len as usize) < least {
         return None;
     }
-    // SAFETY: there are enough bytes, at any alignment.
-    let addr = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
-    (c_int::from(addr.sin_family) == libc::AF_INET)
-        .then(|| (u32::from_be(addr.sin_addr.s_addr), u16::from_be(addr.sin_port)))
+    // SAFETY: there are enough bytes for what is read, at any alignment; all zero is a valid address.
+    unsafe {
+        if six {
+            let mut whole: sockaddr_in6 = zeroed();
+            core::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut whole).cast(), LEN6_LEAST);
+            (c_int::from(whole.sin6_family) == libc::AF_INET6)
+                .then(|| (Ipv6Addr::from_octets(whole.sin6_addr.s6_addr), u16::from_be(whole.sin6_port)))
+        } else {
+            let addr = addr.cast::<sockaddr_in>().read_unaligned();
+            (c_int::from(addr.sin_family) == libc::AF_INET).then(|| of_four(&addr))
+        }
+    }
 }
 
-/// Writes an address as `accept` and `getsockname` do: cut to `*len`, and `*len` becomes the full length.
+fn of_four(addr: &sockaddr_in) -> Address {
+    let four = Ipv4Addr::from_bits(u32::from_be(addr.sin_addr.s_addr));
+    (four.to_ipv6_mapped(), u16::from_be(addr.sin_port))
+}
+
+/// Writes an address of a socket of that family as `accept` and `getsockname` do: cut to `*len`, and `*len` becomes the
+/// full length.
 ///
 /// # Safety
 /// `len` must be null or valid; `addr` must be null or have `*len` writable bytes.
-pub unsafe fn write(address: Address, addr: *mut sockaddr, len: *mut socklen_t) -> Sys<()> {
+pub unsafe fn write(six: bool, address: Address, addr: *mut sockaddr, len: *mut socklen_t) -> Sys<()> {
     if addr.is_null() {
         return Ok(());
     }
@@ -36,40 +59,64 @@ pub unsafe fn write(address: Address, addr: *mut sockaddr, len: *mut socklen_t) 
     }
     // SAFETY: the caller vouches for `len`.
     let room = unsafe { *len };
-    if room as i32 >= 0 {
-        let value = make(address);
-        // SAFETY: `addr` has `room` bytes, `value` has LEN.
-        unsafe {
-            let count = LEN.min(room as usize);
-            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), addr.cast::<u8>(), count);
-            *len = LEN as socklen_t;
-        }
-        return Ok(());
+    if (room as i32) < 0 {
+        return Err(libc::EINVAL);
     }
-    Err(libc::EINVAL)
+    let (value, full) = make(six, address);
+    // SAFETY: `addr` has `room` bytes, `value` has `full`.
+    unsafe {
+        core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), addr.cast::<u8>(), full.min(room as usize));
+        *len = full as socklen_t;
+    }
+    Ok(())
 }
 
-fn make((address, port): Address) -> sockaddr_in {
-    sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: address.to_be() },
-        sin_zero: [0; 8],
+/// Room for either family.
+#[repr(C)]
+union Either {
+    four: sockaddr_in,
+    six: sockaddr_in6,
+}
+
+fn make(six: bool, (address, port): Address) -> (Either, usize) {
+    if !six {
+        let four = address.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let four = sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr { s_addr: four.to_bits().to_be() },
+            sin_zero: [0; 8],
+        };
+        return (Either { four }, LEN);
     }
+    let six = sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as u16,
+        sin6_port: port.to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr { s6_addr: address.octets() },
+        sin6_scope_id: 0,
+    };
+    (Either { six }, LEN6)
 }
 
 /// The local address of a kernel socket.
-pub fn of_kernel(fd: c_int) -> Sys<Address> {
-    let mut value = make((0, 0));
-    let mut len = LEN as socklen_t;
+pub fn of_kernel(fd: c_int, six: bool) -> Sys<Address> {
+    let (mut value, full) = make(six, ANY);
+    let mut len = full as socklen_t;
     // SAFETY: `value` has `len` bytes.
     outcome(unsafe { real::getsockname(fd, (&raw mut value).cast(), &raw mut len) })?;
-    Ok((u32::from_be(value.sin_addr.s_addr), u16::from_be(value.sin_port)))
+    // SAFETY: integers all through, and `make` has set those of the family.
+    unsafe { read(six, (&raw const value).cast(), full as socklen_t) }.ok_or(libc::EINVAL)
 }
 
 /// Binds a kernel socket to any address and a port of the kernel's choice.
-pub fn bind_any(fd: c_int) -> Sys<()> {
-    let value = make((0, 0));
-    // SAFETY: `value` has LEN bytes.
-    outcome(unsafe { real::bind(fd, (&raw const value).cast(), LEN as socklen_t) }).map(|_| ())
+pub fn bind_any(fd: c_int, six: bool) -> Sys<()> {
+    let (value, full) = make(six, ANY);
+    // SAFETY: `value` has `full` bytes.
+    outcome(unsafe { real::bind(fd, (&raw const value).cast(), full as socklen_t) }).map(|_| ())
+}
+
+/// Addresses that mean something only together with an interface, and groups: the kernel's business.
+pub fn is_kernels(address: Ipv6Addr) -> bool {
+    address.is_unicast_link_local() || address.is_multicast()
 }

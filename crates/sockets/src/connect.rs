@@ -1,20 +1,20 @@
 //! `connect`.
 
-use crate::doors::Command;
-use crate::listen::{settle_kernel, take};
+use crate::listen::{self, settle_kernel, take};
 use crate::private::flag;
 use crate::session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
 use crate::{address, block, close};
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
-use towpath_ring::command::op;
+use towpath_ring::command::{Command, op};
 use towpath_ring::lines::state;
 
-const LOOPBACK: u32 = 0x7f00_0001;
+const LOOPBACK: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
 
 /// `connect`.
 pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
@@ -22,8 +22,12 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answe
     if kind == Kind::Kernel {
         return None;
     }
+    let six = match kind {
+        Kind::Undecided(undecided) => undecided.six,
+        _ => Socket::of(fd).is_some_and(|socket| socket.has(flag::SIX)),
+    };
     // SAFETY: the caller keeps the contract of `connect`.
-    let remote = unsafe { address::read(addr, len) };
+    let remote = unsafe { address::read(six, addr, len) };
     match (kind, remote) {
         (Kind::Undecided(undecided), Some(remote)) => first(fd, undecided, remote),
         (Kind::Slot { slot, generation }, remote) => {
@@ -36,14 +40,31 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answe
 
 fn first(fd: c_int, undecided: Undecided, (address, port): address::Address) -> Answer<c_int> {
     let Some(session) = session::start() else { return settle_kernel(fd, undecided) };
-    let local = match undecided.bound.then(|| address::of_kernel(fd)) {
+    let local = match undecided.bound.then(|| address::of_kernel(fd, undecided.six)) {
         Some(Ok(local)) => local,
         Some(Err(errno)) => return Some(Err(errno)),
-        None => (0, 0),
+        None => address::ANY,
     };
+    let mapped = address.to_ipv4_mapped();
+    // The kernel knows the interfaces, and what to say of the other family on a socket that is of IPv6 only.
+    let refused = undecided.six && mapped.is_some() && listen::is_v6only(fd);
+    if address::is_kernels(address) || address::is_kernels(local.0) || refused {
+        return settle_kernel(fd, undecided);
+    }
     // Connecting to "any" is connecting to this host.
-    let address = if address == 0 { LOOPBACK } else { address };
-    let command = Command { op: op::CONNECT, remote: (address, port), local, ..Command::default() };
+    let address = match mapped {
+        Some(Ipv4Addr::UNSPECIFIED) => LOOPBACK,
+        None if address.is_unspecified() => Ipv6Addr::LOCALHOST,
+        _ => address,
+    };
+    let command = Command {
+        op: op::CONNECT,
+        remote_addr: address,
+        remote_port: port.into(),
+        local_addr: local.0,
+        local_port: local.1.into(),
+        ..Command::default()
+    };
     match take(fd, undecided, session, command) {
         Ok(socket) if socket.has(flag::NONBLOCK) => {
             socket.mark(flag::CONNECT_PENDING, true);
@@ -97,11 +118,12 @@ fn again(fd: c_int, socket: &Socket, remote: Option<address::Address>) -> Answer
 /// After a failure a socket may be used for another try: a fresh one takes its place.
 fn reconnect(fd: c_int, socket: &Socket, remote: Option<address::Address>) -> Answer<c_int> {
     let nonblock = if socket.has(flag::NONBLOCK) { libc::SOCK_NONBLOCK } else { 0 };
+    let six = socket.has(flag::SIX);
+    let domain = if six { libc::AF_INET6 } else { libc::AF_INET };
     let renewed = (|| {
         let close_on_exec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
         // SAFETY: integers only.
-        let fresh =
-            outcome(unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock, 0) })?;
+        let fresh = outcome(unsafe { real::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock, 0) })?;
         close::let_go(fd, socket);
         let moved = sys::dup3(fresh, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
         sys::close(fresh);
@@ -110,6 +132,7 @@ fn reconnect(fd: c_int, socket: &Socket, remote: Option<address::Address>) -> An
     if let Err(errno) = renewed {
         return Some(Err(errno));
     }
-    table::set(fd, Kind::Undecided(Undecided::default()));
-    first(fd, Undecided::default(), remote?)
+    let undecided = Undecided { six, ..Undecided::default() };
+    table::set(fd, Kind::Undecided(undecided));
+    first(fd, undecided, remote?)
 }

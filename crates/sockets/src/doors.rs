@@ -6,26 +6,12 @@ use crate::sys::Sys;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
+use towpath_ring::command::Command;
 use towpath_ring::{Slot, lines, wake};
 
 /// How long a command may take to be decided. It is answered by the slow path, which does nothing that takes time
 /// before; longer than this and the service is stuck.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
-
-/// What a command asks for.
-#[derive(Default)]
-pub struct Command {
-    /// `command::op`.
-    pub op: u32,
-    /// Peer.
-    pub remote: (u32, u16),
-    /// Own address and port.
-    pub local: (u32, u16),
-    /// Backlog of a listener.
-    pub backlog: u32,
-    /// Initial `app_flags`.
-    pub flags: u32,
-}
 
 /// Tells the stack that the application's line of the socket has changed.
 pub fn ring(socket: &Socket) {
@@ -48,16 +34,7 @@ pub fn ring(socket: &Socket) {
 /// Gives a command for a claimed slot and waits until it is decided: `Ok` = accepted, `Err` = a positive errno or
 /// `None` = the stack does not carry that.
 pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), Option<i32>> {
-    let line = session.region.command(slot);
-    line.op.store(command.op, Ordering::Relaxed);
-    line.remote_addr.store(command.remote.0, Ordering::Relaxed);
-    line.remote_port.store(command.remote.1.into(), Ordering::Relaxed);
-    line.local_addr.store(command.local.0, Ordering::Relaxed);
-    line.local_port.store(command.local.1.into(), Ordering::Relaxed);
-    line.backlog.store(command.backlog, Ordering::Relaxed);
-    line.flags.store(command.flags, Ordering::Relaxed);
-    let seq = next_seq(session, slot);
-    line.seq.store(seq, Ordering::Release);
+    let seq = session.region.command(slot).post(command);
     push_command(session, slot);
     decided(session, slot, seq).map_err(Some)?;
     match session.region.stack(slot).command_result.load(Ordering::Relaxed) {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,10 +13,12 @@ use towpath_ring::command::{Accepted, NOT_OURS, op};
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state, status, want};
-use towpath_ring::{Geometry, Region, Slot, wake};
+use towpath_ring::{Geometry, Region, Slot, address, wake};
 
 /// One end of a connection: client number and slot.
 type End = (usize, Slot);
+/// An address and port.
+type Address = (Ipv6Addr, u16);
 
 struct Connection {
     ends: [End; 2],
@@ -47,7 +50,7 @@ struct Client {
 pub struct Fake {
     geometry: Geometry,
     clients: Vec<Client>,
-    listeners: Vec<(End, u32, u16)>,
+    listeners: Vec<(End, Address)>,
     connections: Vec<Connection>,
     next_port: u16,
 }
@@ -174,18 +177,18 @@ impl Fake {
 
     fn command(&mut self, end: End) {
         let client = &self.clients[end.0];
-        let (line, stack) = (client.region.command(end.1), client.region.stack(end.1));
-        let seq = line.seq.load(Acquire);
+        let stack = client.region.stack(end.1);
+        let (seq, command) = client.region.command(end.1).read();
         if stack.command_done.load(Relaxed) == seq {
             return;
         }
-        let local = (line.local_addr.load(Relaxed), line.local_port.load(Relaxed) as u16);
-        let remote = (line.remote_addr.load(Relaxed), line.remote_port.load(Relaxed) as u16);
-        let result = match line.op.load(Relaxed) {
-            op::LISTEN if self.listeners.iter().any(|(_, addr, port)| (*addr, *port) == local) => -libc::EADDRINUSE,
+        let local = (command.local_addr, command.local_port as u16);
+        let remote = (command.remote_addr, command.remote_port as u16);
+        let result = match command.op {
+            op::LISTEN if self.listeners.iter().any(|(_, taken)| *taken == local) => -libc::EADDRINUSE,
             op::LISTEN => {
-                self.listeners.push((end, local.0, local.1));
-                self.clients[end.0].open(end.1, state::LISTENING, local, (0, 0));
+                self.listeners.push((end, local));
+                self.clients[end.0].open(end.1, state::LISTENING, local, (Ipv6Addr::UNSPECIFIED, 0));
                 0
             }
             op::CONNECT => self.connect(end, remote),
@@ -197,21 +200,25 @@ impl Fake {
         self.raise(end);
     }
 
-    fn connect(&mut self, end: End, remote: (u32, u16)) -> i32 {
+    fn connect(&mut self, end: End, remote: Address) -> i32 {
         if remote.1 == 1 {
             // A port on which nobody ever answers: the connection is refused after a while.
-            self.clients[end.0].open(end.1, state::CONNECTING, (0x7f00_0001, 1), remote);
+            self.clients[end.0].open(end.1, state::CONNECTING, (remote.0, 1), remote);
             let stack = self.clients[end.0].region.stack(end.1);
             stack.error.store(libc::ECONNREFUSED as u32, Relaxed);
             stack.state.store(state::CLOSED, Release);
             return 0;
         }
-        let found =
-            self.listeners.iter().find(|(_, addr, port)| *port == remote.1 && (*addr == 0 || *addr == remote.0));
-        let Some(((at, listener), ..)) = found.copied() else { return NOT_OURS };
+        let found = self.listeners.iter().find(|(_, (addr, port))| {
+            // Listeners on `::` take IPv4 too.
+            let any = addr.is_unspecified() || remote.0.to_ipv4_mapped().is_some() && address::is_any(*addr);
+            *port == remote.1 && (any || *addr == remote.0)
+        });
+        let Some(((at, listener), _)) = found.copied() else { return NOT_OURS };
         let Some(accepted) = self.clients[at].take_slot() else { return -libc::ENFILE };
         self.next_port = self.next_port.wrapping_add(1).max(40_000);
-        let local = (0x7f00_0001, self.next_port);
+        let four = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+        let local = (if remote.0.to_ipv4_mapped().is_some() { four } else { Ipv6Addr::LOCALHOST }, self.next_port);
         let ours = self.clients[end.0].open(end.1, state::ESTABLISHED, local, remote);
         let theirs = self.clients[at].open(accepted, state::ESTABLISHED, remote, local);
         let record = Accepted { slot: accepted.raw(), generation: theirs, remote_addr: local.0, remote_port: local.1 };
@@ -248,7 +255,7 @@ impl Fake {
             return;
         }
         let unread = stack.rx_tail.load(Relaxed) != app.rx_head.load(Relaxed);
-        self.listeners.retain(|(listener, ..)| *listener != end);
+        self.listeners.retain(|(listener, _)| *listener != end);
         // The slot alone would not do: it may have been in a connection whose other end still lives.
         let side = |c: &Connection| (0..2).find(|i| c.ends[*i] == end && c.generations[*i] == generation);
         if let Some((at, side)) = self.connections.iter().enumerate().find_map(|(at, c)| Some((at, side(c)?))) {
@@ -406,14 +413,14 @@ impl Client {
         None
     }
 
-    fn open(&self, slot: Slot, state: u32, local: (u32, u16), remote: (u32, u16)) -> u32 {
+    fn open(&self, slot: Slot, state: u32, local: Address, remote: Address) -> u32 {
         let (stack, info) = (self.region.stack(slot), self.region.info(slot));
         let generation = stack.generation.load(Relaxed).wrapping_add(1);
         for word in [&stack.tx_head, &stack.rx_tail, &stack.status, &stack.error, &stack.queue] {
             word.store(0, Relaxed);
         }
-        info.local_addr.store(local.0, Relaxed);
-        info.remote_addr.store(remote.0, Relaxed);
+        address::store(&info.local_addr, local.0);
+        address::store(&info.remote_addr, remote.0);
         info.ports.store(u32::from(local.1) << 16 | u32::from(remote.1), Relaxed);
         info.mss.store(1460, Relaxed);
         stack.generation.store(generation, Release);

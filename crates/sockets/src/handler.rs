@@ -74,8 +74,8 @@ impl Handler for Posix {
         let socket = Socket::of(fd)?;
         let info = socket.info();
         let port = (info.ports.load(Ordering::Relaxed) >> 16) as u16;
-        let local = (info.local_addr.load(Ordering::Relaxed), port);
-        Some(unsafe { address::write(local, addr, len) }.map(|()| 0))
+        let local = (towpath_ring::address::load(&info.local_addr), port);
+        Some(unsafe { address::write(socket.has(flag::SIX), local, addr, len) }.map(|()| 0))
     }
     unsafe fn getpeername(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
         let socket = Socket::of(fd)?;
@@ -83,8 +83,8 @@ impl Handler for Posix {
             return Some(Err(libc::ENOTCONN));
         }
         let info = socket.info();
-        let remote = (info.remote_addr.load(Ordering::Relaxed), info.ports.load(Ordering::Relaxed) as u16);
-        Some(unsafe { address::write(remote, addr, len) }.map(|()| 0))
+        let remote = (towpath_ring::address::load(&info.remote_addr), info.ports.load(Ordering::Relaxed) as u16);
+        Some(unsafe { address::write(socket.has(flag::SIX), remote, addr, len) }.map(|()| 0))
     }
     unsafe fn getsockopt(
         fd: c_int,

@@ -1,7 +1,7 @@
 //! `socket`, `bind`, `listen`: sockets that are not decided yet, and what becomes of them.
 
-use crate::doors::{self, Command};
-use crate::private::used;
+use crate::doors;
+use crate::private::{flag, used};
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
@@ -11,17 +11,18 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::Slot;
-use towpath_ring::command::op;
+use towpath_ring::command::{Command, V6ONLY, op};
 use towpath_ring::control::Request;
 use towpath_ring::lines::app_flags;
 
 /// Linux's default `net.core.somaxconn`.
 const BACKLOG_LIMIT: c_int = 4096;
 
-/// `socket`: TCP over IPv4 may become ours.
+/// `socket`: TCP over IPv4 and IPv6 may become ours.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
-    if domain != libc::AF_INET || !stream || (protocol != 0 && protocol != libc::IPPROTO_TCP) {
+    let six = domain == libc::AF_INET6;
+    if !(six || domain == libc::AF_INET) || !stream || (protocol != 0 && protocol != libc::IPPROTO_TCP) {
         return None;
     }
     if session::start().is_none() {
@@ -30,7 +31,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     // SAFETY: integers only.
     let fd = outcome(unsafe { real::socket(domain, kind, protocol) });
     if let Ok(fd) = fd {
-        table::set(fd, Kind::Undecided(Undecided::default()));
+        table::set(fd, Kind::Undecided(Undecided { six, ..Undecided::default() }));
     }
     Some(fd)
 }
@@ -81,23 +82,31 @@ pub fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
 fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c_int> {
     let Some(session) = session::start() else { return settle_kernel(fd, undecided) };
     if !undecided.bound
-        && let Err(errno) = address::bind_any(fd)
+        && let Err(errno) = address::bind_any(fd, undecided.six)
     {
         return Some(Err(errno));
     }
     table::update_undecided(fd, |u| u.bound = true);
-    let local = match address::of_kernel(fd) {
+    let local = match address::of_kernel(fd, undecided.six) {
+        Ok(local) if address::is_kernels(local.0) => return settle_kernel(fd, undecided),
         Ok(local) => local,
         Err(errno) => return Some(Err(errno)),
     };
     // A negative backlog is a huge unsigned one to Linux.
     let backlog = if backlog < 0 { BACKLOG_LIMIT } else { backlog.min(BACKLOG_LIMIT) } as u32;
-    let command = Command { op: op::LISTEN, local, backlog, ..Command::default() };
+    let flags = if undecided.six && is_v6only(fd) { V6ONLY } else { 0 };
+    let (local_addr, local_port) = (local.0, local.1.into());
+    let command = Command { op: op::LISTEN, local_addr, local_port, backlog, flags, ..Command::default() };
     match take(fd, undecided, session, command) {
         Ok(_) => Some(Ok(0)),
         Err(None) => settle_kernel(fd, undecided),
         Err(Some(errno)) => Some(Err(errno)),
     }
+}
+
+/// Is this kernel socket for IPv6 only?
+pub fn is_v6only(fd: c_int) -> bool {
+    sys::getsockopt::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0).is_ok_and(|only| only != 0)
 }
 
 /// An undecided socket stays with the kernel for good; the call goes on there.
@@ -124,10 +133,11 @@ pub fn take(
     mut command: Command,
 ) -> Result<Socket, Option<i32>> {
     let slot = session.claim_slot().ok_or(None)?;
-    command.flags = if undecided.options { options::initial_flags(fd) } else { 0 };
-    Socket::reset(session, slot, command.flags);
+    let app_flags = if undecided.options { options::initial_flags(fd) } else { 0 };
+    Socket::reset(session, slot, app_flags);
+    command.flags |= app_flags;
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
-    if command.local.1 != 0
+    if command.local_port != 0
         && let Err(_dead) =
             session.send(&Request::Reserve { slot: slot.raw(), seq: doors::next_seq(session, slot) }, &[fd])
     {
@@ -152,6 +162,8 @@ pub fn take(
     let generation = session.region.stack(slot).generation.load(Ordering::Acquire);
     let socket = Socket { session, slot, generation };
     socket.adopt();
+    socket.mark(flag::SIX, undecided.six);
+    socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
     promote(fd, undecided, &socket).map_err(|errno| {
         close::abandon(&socket);
         Some(errno)
@@ -163,7 +175,7 @@ pub fn take(
 fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
     let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
     let close_on_exec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    socket.mark(crate::private::flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
+    socket.mark(flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
     if undecided.options {
         options::carry(fd, undecided, socket);
     }
@@ -190,4 +202,4 @@ pub fn attach(socket: &Socket, theirs: c_int) {
 }
 
 /// The flags that a connection starts with if its listener has them.
-pub const INHERITED_FLAGS: u32 = app_flags::NODELAY | app_flags::KEEPALIVE;
+pub const INHERITED_FLAGS: u32 = app_flags::NODELAY;

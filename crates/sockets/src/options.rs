@@ -59,7 +59,6 @@ fn stored(private: &Private, level: c_int, name: c_int) -> Option<(&AtomicU32, c
 /// Options that the application's line carries to the stack.
 fn steering(level: c_int, name: c_int) -> Option<u32> {
     Some(match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => app_flags::KEEPALIVE,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => app_flags::NODELAY,
         (libc::IPPROTO_TCP, libc::TCP_CORK) => app_flags::CORK,
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => app_flags::QUICKACK,
@@ -72,6 +71,7 @@ fn flagged(level: c_int, name: c_int) -> Option<u32> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => Some(flag::REUSEADDR),
         (libc::SOL_SOCKET, libc::SO_REUSEPORT) => Some(flag::REUSEPORT),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => Some(flag::KEEPALIVE),
         _ => None,
     }
 }
@@ -228,9 +228,6 @@ pub fn initial_flags(fd: c_int) -> u32 {
     if on(libc::IPPROTO_TCP, libc::TCP_NODELAY) {
         flags |= app_flags::NODELAY;
     }
-    if on(libc::SOL_SOCKET, libc::SO_KEEPALIVE) {
-        flags |= app_flags::KEEPALIVE;
-    }
     if on(libc::IPPROTO_TCP, libc::TCP_CORK) {
         flags |= app_flags::CORK;
     }
@@ -242,6 +239,7 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
     let private = socket.private();
     let int = |level, name| sys::getsockopt::<c_int>(fd, level, name, 0).unwrap_or(0);
     socket.mark(flag::REUSEADDR, undecided.reuse_hidden || int(libc::SOL_SOCKET, libc::SO_REUSEADDR) != 0);
+    socket.mark(flag::KEEPALIVE, int(libc::SOL_SOCKET, libc::SO_KEEPALIVE) != 0);
     socket.mark(flag::REUSEPORT, int(libc::SOL_SOCKET, libc::SO_REUSEPORT) != 0);
     let off = linger { l_onoff: 0, l_linger: 0 };
     let linger = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, off).unwrap_or(off);

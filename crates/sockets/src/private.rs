@@ -51,6 +51,12 @@ pub mod flag {
     pub const REUSEADDR: u32 = 16;
     /// `SO_REUSEPORT` reads as set.
     pub const REUSEPORT: u32 = 32;
+    /// An AF_INET6 socket.
+    pub const SIX: u32 = 64;
+    /// `SO_KEEPALIVE` reads as set.
+    pub const KEEPALIVE: u32 = 256;
+    /// `IPV6_V6ONLY` reads as set.
+    pub const V6ONLY: u32 = 128;
 }
 
 /// One slot's part.

@@ -15,7 +15,7 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 pub enum Kind {
     /// None of our business.
     Kernel,
-    /// A TCP/IPv4 kernel socket that has neither listened nor connected yet.
+    /// A TCP kernel socket that has neither listened nor connected yet.
     Undecided(Undecided),
     /// A socket in a slot.
     Slot {
@@ -39,6 +39,8 @@ pub struct Undecided {
     pub options: bool,
     /// `SO_REUSEADDR` was asked for, but is off on the kernel socket because that reserves the port.
     pub reuse_hidden: bool,
+    /// An AF_INET6 socket.
+    pub six: bool,
 }
 
 const KIND: u64 = 7;
@@ -46,7 +48,10 @@ const KIND: u64 = 7;
 fn encode(kind: Kind) -> u64 {
     match kind {
         Kind::Kernel => 0,
-        Kind::Undecided(u) => 1 | u64::from(u.bound) << 3 | u64::from(u.options) << 4 | u64::from(u.reuse_hidden) << 5,
+        Kind::Undecided(u) => {
+            let flags = [u.bound, u.options, u.reuse_hidden, u.six];
+            flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit)
+        }
         Kind::Slot { slot, generation } => 2 | u64::from(slot & 0x1f_ffff) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
         Kind::Internal => 4,
@@ -55,7 +60,12 @@ fn encode(kind: Kind) -> u64 {
 
 fn decode(word: u64) -> Kind {
     match word & KIND {
-        1 => Kind::Undecided(Undecided { bound: word & 8 != 0, options: word & 16 != 0, reuse_hidden: word & 32 != 0 }),
+        1 => Kind::Undecided(Undecided {
+            bound: word & 8 != 0,
+            options: word & 16 != 0,
+            reuse_hidden: word & 32 != 0,
+            six: word & 64 != 0,
+        }),
         2 => Kind::Slot { slot: (word as u32 >> 3) & 0x1f_ffff, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
         4 => Kind::Internal,
@@ -108,7 +118,8 @@ mod tests {
     fn every_kind_survives_encoding() {
         for kind in [
             Kind::Kernel,
-            Kind::Undecided(Undecided { bound: true, options: false, reuse_hidden: true }),
+            Kind::Undecided(Undecided { bound: true, options: false, reuse_hidden: true, six: false }),
+            Kind::Undecided(Undecided { six: true, ..Undecided::default() }),
             Kind::Slot { slot: 65_535, generation: u32::MAX },
             Kind::Slot { slot: 0, generation: 0 },
             Kind::Epoll(77),

@@ -2,13 +2,13 @@
 
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use towpath_engine::{ClientId, ClientSetup, Engine};
-use towpath_ring::command::{Accepted, op};
+use towpath_ring::command::{Accepted, Command, op};
 use towpath_ring::lines::{app_flags, state, status, want};
 use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, ring};
 use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
@@ -83,21 +83,14 @@ impl App {
     fn command(self: &Arc<Self>, op: u32, addr: Ipv4Addr, port: u16, backlog: u32) -> Result<Sock, Errno> {
         let slot = self.take_slot();
         let sock = Sock::new(self, slot, 0);
-        let line = self.region.command(slot);
-        line.op.store(op, Relaxed);
-        let (remote, local) = if op == op::CONNECT {
-            ((addr, port), (0, 0))
+        let (any, addr, port) = (Ipv6Addr::UNSPECIFIED, addr.to_ipv6_mapped(), u32::from(port));
+        let flags = app_flags::NODELAY;
+        let command = if op == op::CONNECT {
+            Command { op, remote_addr: addr, remote_port: port, local_addr: any, local_port: 0, backlog, flags }
         } else {
-            ((Ipv4Addr::UNSPECIFIED, 0), (addr.to_bits(), port))
+            Command { op, remote_addr: any, remote_port: 0, local_addr: addr, local_port: port, backlog, flags }
         };
-        line.remote_addr.store(remote.0.to_bits(), Relaxed);
-        line.remote_port.store(u32::from(remote.1), Relaxed);
-        line.local_addr.store(local.0, Relaxed);
-        line.local_port.store(u32::from(local.1), Relaxed);
-        line.backlog.store(backlog, Relaxed);
-        line.flags.store(app_flags::NODELAY, Relaxed);
-        let seq = line.seq.load(Relaxed).wrapping_add(1).max(1);
-        line.seq.store(seq, Release);
+        let seq = self.region.command(slot).post(&command);
         self.push(slot, self.region.geometry().cores as usize);
         sock.wait("a command's answer", || sock.stack().command_done.load(Acquire) == seq);
         match sock.stack().command_result.load(Relaxed) {
