@@ -146,6 +146,7 @@ fn setup() -> FlowSetup {
         rcv_wscale: 2,
         mss: 1448,
         timestamps: true,
+        sack: true,
         ts_recent: 1,
         ts_offset: 0,
         rcv_wnd: RING_BYTES,

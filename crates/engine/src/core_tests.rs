@@ -97,6 +97,7 @@ impl Bench {
             rcv_wscale: 0,
             mss: 1400,
             timestamps: false,
+            sack: false,
             ts_recent: 0,
             ts_offset: 0,
             rcv_wnd: 4096,

@@ -82,6 +82,7 @@ fn setup(n: u32) -> FlowSetup {
         rcv_wscale: 7,
         mss: 1448,
         timestamps: true,
+        sack: true,
         ts_recent: 0,
         ts_offset: 0,
         rcv_wnd: 65_536,

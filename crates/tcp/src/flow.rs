@@ -61,6 +61,8 @@ pub struct FlowSetup {
     pub mss: u16,
     /// Timestamps agreed?
     pub timestamps: bool,
+    /// SACK agreed?
+    pub sack: bool,
     /// The peer's last timestamp (TS.Recent).
     pub ts_recent: u32,
     /// Added to the millisecond clock to make our timestamps (per connection, RFC 7323 §5.4).
@@ -212,4 +214,6 @@ pub mod flow_flags {
     pub const WSCALE: u64 = 512;
     /// The peer's FIN was received before ours was sent for the first time (passive close: LAST-ACK, no TIME-WAIT).
     pub const PASSIVE_CLOSE: u64 = 1024;
+    /// SACK agreed.
+    pub const SACK: u64 = 1 << 32;
 }

@@ -121,6 +121,7 @@ fn setup(flow: u32) -> FlowSetup {
         rcv_wscale: 0,
         mss: 1000,
         timestamps: true,
+        sack: true,
         ts_recent: 0,
         ts_offset: 0,
         rcv_wnd: RING - 1,

@@ -9,7 +9,7 @@ pub mod segment;
 
 pub use emit::{Header, TTL, emit, fill_checksum, partial_checksum};
 pub use offload::{RxChecksum, TxOffload};
-pub use options::{Options, Timestamps};
+pub use options::{Options, SackBlocks, Timestamps};
 pub use segment::{ParseError, Segment, checksum_ok, flags, parse};
 
 /// Bytes of an Ethernet II header.

@@ -1,4 +1,4 @@
-//! TCP options: MSS, window scale, SACK-permitted, timestamps.
+//! TCP options: MSS, window scale, SACK-permitted, SACK blocks, timestamps.
 
 use crate::segment::ParseError;
 
@@ -7,6 +7,7 @@ const NOP: u8 = 1;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
 /// The largest shift that may be used (RFC 7323 §2.3).
@@ -23,6 +24,44 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps (RFC 7323 §3).
     pub timestamps: Option<Timestamps>,
+    /// SACK blocks (RFC 2018 §3); as many are written as there is room for.
+    pub sack: SackBlocks,
+}
+
+/// Most SACK blocks that 40 bytes of options have room for.
+pub const MAX_SACK_BLOCKS: usize = 4;
+/// Most bytes of options that a TCP header holds.
+const MAX_OPTION_BYTES: usize = 40;
+
+/// The blocks of a SACK option in their order on the wire: the one that the newest segment belongs to, or what came twice
+/// (RFC 2883), stands first. Nothing about the numbers has been checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SackBlocks {
+    blocks: [(u32, u32); MAX_SACK_BLOCKS],
+    len: u8,
+}
+
+impl SackBlocks {
+    /// Adds a block: its first sequence number, and the one after its last. A fifth is ignored.
+    #[inline]
+    pub fn push(&mut self, start: u32, end: u32) {
+        if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
+            *place = (start, end);
+            self.len += 1;
+        }
+    }
+
+    /// The blocks.
+    #[inline]
+    pub fn as_slice(&self) -> &[(u32, u32)] {
+        self.blocks.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// No block?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 }
 
 /// The timestamp option.
@@ -77,13 +116,38 @@ impl Options {
                     self.timestamps = Some(Timestamps::read(body));
                 }
             }
+            (SACK, body) => {
+                let (blocks, rest) = body.as_chunks::<8>();
+                if rest.is_empty() && !blocks.is_empty() {
+                    self.sack = SackBlocks::default();
+                    for &[a, b, c, d, e, f, g, h] in blocks {
+                        self.sack.push(u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+                    }
+                }
+            }
             _ => {}
         }
     }
 
-    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 20.
+    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 40.
     #[inline]
     pub fn wire_bytes(&self) -> usize {
+        let fixed = self.fixed_bytes();
+        if self.sack.is_empty() { fixed } else { fixed + self.sack_bytes(fixed) }
+    }
+
+    /// Bytes of the SACK option behind `fixed` bytes of others: the blocks that fit, or nothing.
+    fn sack_bytes(&self, fixed: usize) -> usize {
+        let fit = (MAX_OPTION_BYTES - fixed).saturating_sub(4) / 8;
+        match self.sack.as_slice().len().min(fit) {
+            0 => 0,
+            blocks => 4 + 8 * blocks,
+        }
+    }
+
+    /// All but the SACK blocks.
+    #[inline]
+    fn fixed_bytes(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
         // With timestamps SACK-permitted takes the place of their two NOPs.
@@ -120,6 +184,16 @@ impl Options {
         }
         if let Some(shift) = self.window_scale {
             put([NOP, WINDOW_SCALE, 3, shift]);
+        }
+        if !self.sack.is_empty() {
+            let blocks = self.sack_bytes(self.fixed_bytes()) / 8;
+            if blocks != 0 {
+                put([NOP, NOP, SACK, 2 + 8 * blocks as u8]);
+            }
+            for (start, end) in &self.sack.as_slice()[..blocks] {
+                put(start.to_be_bytes());
+                put(end.to_be_bytes());
+            }
         }
     }
 }
@@ -162,6 +236,33 @@ mod tests {
     fn limits_of_the_rfcs() {
         assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, 200]).expect("ok").window_scale, Some(14));
         assert_eq!(Options::parse(&[MSS, 4, 0, 0]).expect("ok").mss, None);
+    }
+
+    #[test]
+    fn as_many_sack_blocks_are_written_as_fit() {
+        let mut sack = SackBlocks::default();
+        for n in 0..6 {
+            sack.push(n * 10, n * 10 + 5);
+        }
+        assert_eq!(sack.as_slice().len(), 4);
+        let bare = Options { sack, ..Options::default() };
+        let stamped = Options { timestamps: Some(Timestamps::default()), ..bare };
+        for (options, blocks) in [(bare, 4), (stamped, 3), (Options { mss: Some(1), ..stamped }, 2)] {
+            let mut out = vec![0; options.wire_bytes()];
+            options.write(&mut out);
+            assert!(out.len() <= 40);
+            assert_eq!(Options::parse(&out).expect("ok").sack.as_slice(), &sack.as_slice()[..blocks]);
+        }
+    }
+
+    #[test]
+    fn sack_options_of_odd_lengths_are_skipped() {
+        for len in [2, 3, 9, 11] {
+            let mut bytes = vec![SACK, len];
+            bytes.resize(12, 0);
+            bytes[usize::from(len)..].fill(NOP);
+            assert!(Options::parse(&bytes).expect("skippable").sack.is_empty(), "{len}");
+        }
     }
 
     #[test]

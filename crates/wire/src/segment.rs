@@ -3,7 +3,7 @@
 use crate::checksum;
 use crate::headers::{ETHERTYPE_IPV4, Ethernet, FRAGMENT_MASK, Ipv4, PROTOCOL_TCP, TCP_CHECKSUM_OFFSET, Tcp};
 use crate::offload::RxChecksum;
-pub use crate::options::{Options, Timestamps};
+pub use crate::options::{Options, SackBlocks, Timestamps};
 use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES};
 use std::net::Ipv4Addr;
 use zerocopy::FromBytes;

@@ -48,6 +48,7 @@ fn syn_header() -> Header {
             window_scale: Some(7),
             sack_permitted: true,
             timestamps: Some(Timestamps { value: 0x1001, echo: 0 }),
+            ..Options::default()
         },
     }
 }

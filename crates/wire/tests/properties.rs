@@ -6,7 +6,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv4Repr, TcpOption, TcpPacket, TcpRepr};
 use std::net::Ipv4Addr;
 use towpath_wire::{
-    Header, Options, ParseError, RxChecksum, Timestamps, checksum_ok, emit, fill_checksum, flags, parse,
+    Header, Options, ParseError, RxChecksum, SackBlocks, Timestamps, checksum_ok, emit, fill_checksum, flags, parse,
     partial_checksum,
 };
 
@@ -16,9 +16,15 @@ prop_compose! {
         window_scale in proptest::option::of(0u8..=14),
         sack_permitted in any::<bool>(),
         timestamps in proptest::option::of((any::<u32>(), any::<u32>())),
+        blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=2),
     ) -> Options {
         let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
-        Options { mss, window_scale, sack_permitted, timestamps }
+        // Beside everything else there is room for two blocks, beside MSS, scale and timestamps for two too.
+        let mut sack = SackBlocks::default();
+        for &(start, end) in blocks.iter().take(if timestamps.is_some() { 2 } else { 4 }) {
+            sack.push(start, end);
+        }
+        Options { mss, window_scale, sack_permitted, timestamps, sack }
     }
 }
 
@@ -105,6 +111,9 @@ proptest! {
         prop_assert_eq!(tcp.max_seg_size, header.options.mss);
         prop_assert_eq!(tcp.window_scale, header.options.window_scale);
         prop_assert_eq!(tcp.sack_permitted, header.options.sack_permitted);
+        for (ours, theirs) in header.options.sack.as_slice().iter().zip(tcp.sack_ranges) {
+            prop_assert_eq!(Some(*ours), theirs);
+        }
         prop_assert_eq!(tcp.timestamp.map(|t| (t.tsval, t.tsecr)), header.options.timestamps.map(|t| (t.value, t.echo)));
         prop_assert_eq!(tcp.payload, &payload[..]);
     }
@@ -123,6 +132,14 @@ proptest! {
                 TcpOption::WindowScale(shift) => theirs.window_scale = Some(shift.min(14)),
                 TcpOption::SackPermitted => theirs.sack_permitted = true,
                 TcpOption::TimeStamp { tsval, tsecr } => theirs.timestamps = Some(Timestamps { value: tsval, echo: tsecr }),
+                // smoltcp keeps three blocks, in the order of the wire.
+                TcpOption::SackRange(blocks) => {
+                    let read = ours.map(|ours| ours.sack).unwrap_or_default();
+                    for (ours, theirs) in read.as_slice().iter().zip(blocks) {
+                        prop_assert_eq!(Some(*ours), theirs);
+                    }
+                    theirs.sack = read;
+                }
                 _ => {}
             }
             rest = next;

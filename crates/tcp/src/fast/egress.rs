@@ -1,7 +1,7 @@
 //! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
 
 use super::plan::{self, Plan};
-use super::{State, settle};
+use super::{State, report, settle};
 use crate::buffers::{PortId, Rings, TxPorts};
 use crate::counters::Stage;
 use crate::flow::flow_flags::{FIN_SENT, TIMESTAMPS};
@@ -12,7 +12,7 @@ use crate::table::{FlowTable, Lines, Tcb, bits};
 use crate::time::Micros;
 use towpath_wire::emit::{Header, emit, fill_checksum, partial_checksum};
 use towpath_wire::offload::TxOffload;
-use towpath_wire::segment::{Options, Timestamps, flags};
+use towpath_wire::segment::{Options, SackBlocks, Timestamps, flags};
 
 /// Sends what is scheduled, up to `budget` frames.
 pub(super) fn run(
@@ -268,7 +268,8 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         let port = self.link.port;
         let unsummed = self.ports.tx_checksum(port);
         let (window, edge) = advertise(&self.t, self.lines);
-        let mut header = self.header(seq, flags, window);
+        let sack = self.sack(len);
+        let mut header = self.header(seq, flags, window, sack);
         if self.t.has(bits::URGENT_OUT) {
             header.urgent = self.urgent(seq);
             header.flags |= if header.urgent == 0 { 0 } else { flags::URG };
@@ -293,6 +294,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         self.t.rcv_adv = edge;
         self.t.last_ack = self.t.rcv_nxt;
         self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED);
+        if !sack.is_empty() {
+            self.t.flags &= !bits::DSACK;
+        }
         if self.t.acks_due != 0 {
             // Only an empty segment counts as a duplicate.
             self.t.acks_due -= u8::from(len == 0);
@@ -301,11 +305,21 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         Sent::Yes
     }
 
+    /// The SACK blocks of a segment of `len` bytes: with data only those that fit beside it.
     #[inline]
-    fn header(&self, seq: Seq, flags: u8, window: u16) -> Header {
+    fn sack(&self, len: u32) -> SackBlocks {
+        if self.t.out_of_order == 0 && !self.t.has(bits::DSACK) {
+            return SackBlocks::default();
+        }
+        let room = u32::from(self.t.mss).saturating_sub(len + 4) / 8;
+        report::blocks(&self.t, self.lines, &self.state.out_of_order, if len == 0 { usize::MAX } else { room as usize })
+    }
+
+    #[inline]
+    fn header(&self, seq: Seq, flags: u8, window: u16, sack: SackBlocks) -> Header {
         let (t, id) = (&self.t, &self.lines.identity);
         let (tos, ttl) = id.service();
-        let mut options = Options::default();
+        let mut options = Options { sack, ..Options::default() };
         if t.has(TIMESTAMPS) {
             let value = ((self.now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
             options.timestamps = Some(Timestamps { value, echo: t.ts_recent });

@@ -19,6 +19,7 @@ mod plan;
 mod post;
 mod pre;
 mod protocol;
+mod report;
 mod scheduler;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use super::State;
 use super::acknowledge;
 use super::batch::{Copy, Item};
 use super::out_of_order::Inserted;
+use super::report;
 use crate::counters::{Drop, Stage};
 use crate::flow::{FlowId, flow_flags};
 use crate::messages::{ToSlow, event};
@@ -149,6 +150,7 @@ impl Turn<'_> {
         }
         if offset < 0 && Seq(s.seq).add(length).before(self.t.last_ack) {
             self.answer(s);
+            report::duplicate(&mut self.t, self.lines, Seq(s.seq), Seq(s.seq).add(s.payload_len));
             return Err(if length > 0 { Drop::Duplicate } else { Drop::OutOfWindow });
         }
         Ok(())
@@ -180,6 +182,9 @@ impl Turn<'_> {
         let has_fin = s.flags & flags::FIN != 0;
         let offset = Seq(s.seq).distance(t.rcv_nxt);
         let old = offset.min(0).unsigned_abs();
+        if old > 0 {
+            report::duplicate(t, self.lines, Seq(s.seq), Seq(s.seq).add(old.min(s.payload_len)));
+        }
         if old > 0 && old >= s.payload_len + u32::from(has_fin) {
             t.flags |= bits::ACK_NOW;
             return Err(Drop::Duplicate);
@@ -229,7 +234,10 @@ impl Turn<'_> {
         let inserted = if len == 0 { Inserted::New } else { ranges.insert(start, end) };
         match inserted {
             Inserted::Full => return Err(Drop::OutOfOrderFull),
-            Inserted::Nothing if !fin => return Err(Drop::Duplicate),
+            Inserted::Nothing if !fin => {
+                report::duplicate(t, self.lines, start, end);
+                return Err(Drop::Duplicate);
+            }
             _ => {}
         }
         if fin {

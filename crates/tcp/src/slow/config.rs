@@ -47,6 +47,8 @@ pub struct SlowConfig {
     pub last_port: u16,
     /// Offer and accept timestamps (RFC 7323)?
     pub timestamps: bool,
+    /// Offer and accept selective acknowledgements (RFC 2018)?
+    pub sack: bool,
     /// Most RSTs, and most challenge ACKs, per second (RFC 5961 §7; Linux: `tcp_challenge_ack_limit`).
     pub replies_per_s: u32,
     /// How often a route that is being resolved is asked for again, in ms.
@@ -81,6 +83,7 @@ impl Default for SlowConfig {
             first_port: 32_768,
             last_port: 60_999,
             timestamps: true,
+            sack: true,
             replies_per_s: 1000,
             route_retry_ms: 100,
             route_timeout_ms: 3000,

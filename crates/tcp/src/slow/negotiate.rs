@@ -57,6 +57,8 @@ pub(super) struct Opening {
     pub ts_offset: u32,
     /// Timestamps: offered, and after the peer's SYN: agreed.
     pub timestamps: bool,
+    /// SACK: offered, and after the peer's SYN: agreed.
+    pub sack: bool,
     /// TS.Recent.
     pub ts_recent: u32,
     /// Our window shift: offered, and after the peer's SYN: agreed, else `None`.
@@ -89,6 +91,7 @@ impl Opening {
             irs: Seq(0),
             ts_offset: 0,
             timestamps,
+            sack: false,
             ts_recent: 0,
             our_shift: Some(window_shift(ring_bytes.1)),
             peer_shift: None,
@@ -109,6 +112,7 @@ impl Opening {
             Some(theirs) if self.timestamps => self.ts_recent = theirs.value,
             _ => self.timestamps = false,
         }
+        self.sack &= syn.options.sack_permitted;
         match syn.options.window_scale {
             Some(shift) => self.peer_shift = Some(shift.min(MAX_WINDOW_SCALE)),
             None => self.our_shift = None,
@@ -120,13 +124,14 @@ impl Opening {
         u16::try_from(self.ring_bytes.1).unwrap_or(u16::MAX)
     }
 
-    /// Options of our SYN or SYN-ACK. SACK is not offered: the fast path does not use it yet.
+    /// Options of our SYN or SYN-ACK.
     pub(super) fn options(&self, now: Micros) -> Options {
         Options {
             mss: Some(self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS).max(MIN_MSS))),
             window_scale: self.our_shift,
-            sack_permitted: false,
+            sack_permitted: self.sack,
             timestamps: self.stamp(now),
+            ..Options::default()
         }
     }
 
@@ -179,6 +184,7 @@ impl Opening {
             rcv_wscale: self.our_shift.unwrap_or(0),
             mss: self.payload(),
             timestamps: self.timestamps,
+            sack: self.sack,
             ts_recent: self.ts_recent,
             ts_offset: self.ts_offset,
             rcv_wnd: u32::from(self.window()),

@@ -48,6 +48,7 @@ impl SlowPath {
             Route::Via { link, source, mtu } => Some((Path { link, mtu }, source)),
         };
         let mut opening = Opening::new(now, None, host.ring_bytes(owner), self.config.timestamps);
+        opening.sack = self.config.sack;
         (opening.nodelay, opening.bound_to) = (nodelay, bound_to);
         let tuple = FourTuple { local: bound_to.0, local_port: bound_to.1, remote, remote_port };
         let id = self.table.insert(new_connection(owner, tuple, opening, 0)).ok_or(ConnectError::Errno(ENOBUFS))?;
@@ -168,6 +169,7 @@ impl SlowPath {
         };
         let secrets = self.secrets(host);
         let mut opening = Opening::new(now, Some(parent), host.ring_bytes(owner), self.config.timestamps);
+        opening.sack = self.config.sack;
         opening.iss = later_isn(secrets.isn(now, &tuple), old);
         opening.ts_offset = secrets.timestamp_offset(&tuple);
         (opening.stage, opening.path) = (Stage::SynReceived, Some(path));

@@ -125,7 +125,7 @@ fn new_piece() -> Box<[Lines; PIECE]> {
 
 impl Lines {
     fn fill(&self, core: usize, now_us: u64, setup: &FlowSetup) {
-        use crate::flow::flow_flags::{NODELAY, TIMESTAMPS, WSCALE};
+        use crate::flow::flow_flags::{NODELAY, SACK, TIMESTAMPS, WSCALE};
         let (id, m) = (&self.identity, &self.measures);
         id.set_tuple(&setup.tuple);
         id.set_core(core);
@@ -170,6 +170,7 @@ impl Lines {
         let mut flags = bits::INSTALLED;
         for (on, bit) in [
             (setup.timestamps, TIMESTAMPS),
+            (setup.sack, SACK),
             (setup.nodelay, NODELAY),
             (setup.snd_wscale != 0 || setup.rcv_wscale != 0, WSCALE),
         ] {

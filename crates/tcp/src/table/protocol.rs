@@ -6,7 +6,7 @@ use crate::seq::Seq;
 /// Bits of [`Tcb::flags`] beyond the public ones of [`crate::flow::flow_flags`].
 pub(crate) mod bits {
     /// The public bits.
-    pub const PUBLIC: u64 = 0x7ff;
+    pub const PUBLIC: u64 = 0x7ff | crate::flow::flow_flags::SACK;
     /// Owned by a fast path.
     pub const INSTALLED: u64 = 1 << 11;
     /// Reset or aborted: segments are ignored until removal.
@@ -43,6 +43,8 @@ pub(crate) mod bits {
     pub const URGENT_OUT: u64 = 1 << 50;
     /// `Recovery::rcv_up` means something.
     pub const URGENT_IN: u64 = 1 << 51;
+    /// `Recovery::duplicate` is to be reported (RFC 2883).
+    pub const DSACK: u64 = 1 << 33;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

@@ -12,4 +12,6 @@ pub(crate) struct Recovery {
     pub snd_up: Word,
     /// The newest urgent byte of the peer's, if `bits::URGENT_IN`.
     pub rcv_up: Word,
+    /// What has come twice and is to be reported, if `bits::DSACK`: its first sequence number, and the one after its last.
+    pub duplicate: [Word; 2],
 }

@@ -24,15 +24,10 @@ fn number() -> impl Strategy<Value = u32> {
 fn segment() -> impl Strategy<Value = Seg> {
     let flags = prop_oneof![8 => Just(ACK), 2 => Just(ACK | FIN), 1 => Just(RST), 1 => Just(SYN), 1 => any::<u8>()];
     let ts = prop::option::weighted(0.9, (number(), any::<u32>()));
-    (number(), number(), flags, any::<u16>(), 0usize..1500, ts).prop_map(|(seq, ack, flags, wnd, len, ts)| Seg {
-        seq,
-        ack,
-        flags,
-        wnd,
-        data: vec![7; len],
-        ts,
-        urgent: wnd,
-    })
+    let sack = prop::collection::vec((number(), number()), 0..5);
+    (number(), number(), flags, any::<u16>(), 0usize..1500, ts, sack).prop_map(
+        |(seq, ack, flags, wnd, len, ts, sack)| Seg { seq, ack, flags, wnd, data: vec![7; len], ts, urgent: wnd, sack },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -87,10 +82,11 @@ proptest! {
         shifts in (0u8..15, 0u8..15),
         mss in 1u16..9000,
         timestamps in any::<bool>(),
+        sack in any::<bool>(),
         steps in prop::collection::vec(step(), 1..80),
     ) {
         let mut h = Harness::of(FlowSetup {
-            snd_start: Seq(start.0), rcv_start: Seq(start.1), snd_wscale: shifts.0, rcv_wscale: shifts.1, mss, timestamps, ..setup()
+            snd_start: Seq(start.0), rcv_start: Seq(start.1), snd_wscale: shifts.0, rcv_wscale: shifts.1, mss, timestamps, sack, ..setup()
         });
         h.tx.buffer.resize(10_000, 0);
         for step in steps {

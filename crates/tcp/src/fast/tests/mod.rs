@@ -9,6 +9,7 @@ mod idle;
 mod loss;
 mod receive;
 mod rules;
+mod sack;
 mod send;
 mod stream;
 mod urgent;
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use towpath_wire::emit::{Header, emit, fill_checksum};
 use towpath_wire::offload::{RxChecksum, TxOffload};
-use towpath_wire::segment::{Options, Segment, Timestamps, checksum_ok, flags, parse};
+use towpath_wire::segment::{Options, SackBlocks, Segment, Timestamps, checksum_ok, flags, parse};
 
 pub const FLOW: FlowId = FlowId(3);
 pub const MSS: u32 = 1000;
@@ -104,10 +105,11 @@ pub struct Seg {
     pub ts: Option<(u32, u32)>,
     /// Urgent pointer.
     pub urgent: u16,
+    pub sack: Vec<(u32, u32)>,
 }
 
 pub fn seg(seq: u32, ack: u32, data: &[u8]) -> Seg {
-    Seg { seq, ack, flags: ACK, wnd: 60000, data: data.to_vec(), ts: None, urgent: 0 }
+    Seg { seq, ack, flags: ACK, wnd: 60000, data: data.to_vec(), ts: None, urgent: 0, sack: vec![] }
 }
 
 impl Seg {
@@ -121,6 +123,10 @@ impl Seg {
     }
     pub fn ts(mut self, value: u32, echo: u32) -> Self {
         self.ts = Some((value, echo));
+        self
+    }
+    pub fn sack(mut self, blocks: &[(u32, u32)]) -> Self {
+        self.sack = blocks.to_vec();
         self
     }
 }
@@ -159,6 +165,7 @@ pub fn setup() -> FlowSetup {
         rcv_wscale: 0,
         mss: MSS as u16,
         timestamps: false,
+        sack: false,
         ts_recent: 0,
         ts_offset: 77,
         rcv_wnd: RING - 1,
@@ -210,8 +217,11 @@ impl Harness {
 
     pub fn frame(&self, s: &Seg) -> Vec<u8> {
         let t = self.setup.tuple;
+        let mut sack = SackBlocks::default();
+        let seq = |n| self.setup.snd_start.add(n).0;
+        s.sack.iter().for_each(|&(start, end)| sack.push(seq(start), seq(end)));
         let options =
-            Options { timestamps: s.ts.map(|(value, echo)| Timestamps { value, echo }), ..Options::default() };
+            Options { sack, timestamps: s.ts.map(|(value, echo)| Timestamps { value, echo }), ..Options::default() };
         let header = Header {
             source_mac: [4; 6],
             destination_mac: [2; 6],
@@ -272,6 +282,7 @@ impl Harness {
         assert_eq!((s.destination, s.destination_port), (t.remote, t.remote_port));
         assert_eq!((s.source_mac, s.destination_mac), (self.setup.link.source, self.setup.link.destination));
         let from = s.payload_offset as usize;
+        let seq = |n| Seq(n).bytes_since(self.setup.rcv_start);
         Seg {
             seq: Seq(s.seq).bytes_since(self.setup.snd_start),
             ack: Seq(s.ack).bytes_since(self.setup.rcv_start),
@@ -280,6 +291,7 @@ impl Harness {
             data: frame[from..from + s.payload_len as usize].to_vec(),
             ts: s.options.timestamps.map(|ts| (ts.value, ts.echo)),
             urgent: s.urgent,
+            sack: s.options.sack.as_slice().iter().map(|&(start, end)| (seq(start), seq(end))).collect(),
         }
     }
 

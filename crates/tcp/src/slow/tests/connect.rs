@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use towpath_wire::{Options, flags};
 
 #[test]
-fn syn_offers_everything_but_sack() {
+fn syn_offers_every_option() {
     let mut bench = Bench::new();
     bench.connect();
     let (core, _) = bench.world.sent[0];
@@ -19,7 +19,7 @@ fn syn_offers_everything_but_sack() {
     assert_eq!((syn.source, syn.destination, syn.destination_port, syn.flags), (US, PEER, 80, flags::SYN));
     assert!((32_768..=60_999).contains(&syn.source_port));
     assert_eq!((syn.source_mac, syn.destination_mac, syn.window), (OUR_MAC, PEER_MAC, 65_535));
-    assert_eq!((syn.options.mss, syn.options.window_scale, syn.options.sack_permitted), (Some(1460), Some(3), false));
+    assert_eq!((syn.options.mss, syn.options.window_scale, syn.options.sack_permitted), (Some(1460), Some(3), true));
     assert_eq!(syn.options.timestamps.unwrap().echo, 0);
     assert_eq!(bench.states(), [State::SynSent]);
     assert_eq!(bench.world.steered.len(), 1, "steered before the SYN");
@@ -38,6 +38,7 @@ fn syn_ack_installs_the_flow_and_is_acknowledged() {
     assert_eq!((setup.snd_start, setup.rcv_start), (Seq(sent.seq).add(1), Seq(7001)));
     assert_eq!((setup.snd_wnd, setup.snd_wscale, setup.rcv_wscale), (8192, 7, 3), "a SYN's window is not scaled");
     assert_eq!((setup.mss, setup.timestamps, setup.ts_recent), (1448, true, 1));
+    assert!(setup.sack);
     assert_eq!((setup.rcv_wnd, setup.tx_bytes, setup.rx_bytes), (65_535, 65_536, 262_144));
     assert_eq!((setup.window.cwnd, setup.srtt_us), (14_480, 30_000));
     assert_eq!(bench.messages(), ["0:install 0", "0:ack 0"]);
@@ -56,6 +57,7 @@ fn options_that_the_peer_lacks_are_not_used() {
     bench.for_client(sent.source_port, plain);
     let setup = bench.world.setups.values().next().unwrap();
     assert_eq!((setup.mss, setup.timestamps, setup.snd_wscale, setup.rcv_wscale), (536, false, 0, 0));
+    assert!(!setup.sack);
 }
 
 #[test]

@@ -301,7 +301,8 @@ pub fn frame(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), peer: Peer) -> Box<[u8]
 /// A SYN as Linux sends it.
 pub fn syn(seq: u32) -> Peer {
     let timestamps = Some(Timestamps { value: 1, echo: 0 });
-    let options = Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, timestamps };
+    let options =
+        Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, timestamps, ..Options::default() };
     Peer { seq, flags: flags::SYN, options, ..Default::default() }
 }
 
