@@ -1,0 +1,215 @@
+//! What is done to the bytes of a frame: finishing checksums, cutting super-frames, ECN marks, flipped bits.
+
+use crate::rng::Rng;
+use towpath_wire::checksum;
+
+const ETHERNET: usize = 14;
+const VLAN: [u8; 2] = [0x81, 0x00];
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const FIN_PSH: u8 = 0x01 | 0x08;
+const CWR: u8 = 0x80;
+
+/// What the kernel says of a frame that no device has finished (`struct virtio_net_hdr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Where the sum starts and where, from there, its field is; `None` = the sum is right already.
+    pub checksum: Option<(u16, u16)>,
+    /// Payload bytes per frame into which this one has to be cut; 0 = it is whole.
+    pub segment_bytes: u16,
+}
+
+/// Where the network header starts, and its EtherType: behind one VLAN tag if there is one.
+fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
+    let kind = |at: usize| frame.get(at..at + 2).map(|kind| [kind[0], kind[1]]);
+    match kind(12)? {
+        VLAN => Some((ETHERNET + 4, kind(16)?)),
+        other => Some((ETHERNET, other)),
+    }
+}
+
+/// IP version at `at`, if frame and EtherType agree.
+fn version(frame: &[u8], at: usize, kind: [u8; 2]) -> Option<u8> {
+    let version = frame.get(at)? >> 4;
+    matches!((kind, version), ([0x08, 0x00], 4) | ([0x86, 0xdd], 6)).then_some(version)
+}
+
+/// Sets CE on an ECN-capable IPv4 or IPv6 packet (RFC 3168 §5). False = it is not ECN-capable, and unchanged. True also if it was
+/// marked before.
+pub fn mark_ce(frame: &mut [u8]) -> bool {
+    let Some((at, kind)) = network(frame) else { return false };
+    match version(frame, at, kind) {
+        Some(4) if frame.len() >= at + 20 => {
+            if frame[at + 1] & 3 == 0 {
+                return false;
+            }
+            frame[at + 1] |= 3;
+            ipv4_checksum(frame, at);
+            true
+        }
+        // The traffic class lies across two bytes; its low two bits are the upper half of the second.
+        Some(6) if frame.len() >= at + 40 => {
+            if frame[at + 1] & 0x30 == 0 {
+                return false;
+            }
+            frame[at + 1] |= 0x30;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Computes the header checksum of the IPv4 packet at `at` anew.
+fn ipv4_checksum(frame: &mut [u8], at: usize) {
+    let end = (at + usize::from(frame[at] & 15) * 4).min(frame.len());
+    if end < at + 20 {
+        return;
+    }
+    frame[at + 10..at + 12].fill(0);
+    let sum = checksum::finish(checksum::add(0, &frame[at..end]));
+    frame[at + 10..at + 12].copy_from_slice(&sum);
+}
+
+/// Flips one to three different bits of one 16-bit word behind the Ethernet header: the one's complement sum always changes.
+/// False = there is no such word.
+pub fn flip_bits(frame: &mut [u8], rng: &mut Rng) -> bool {
+    let words = frame.len().saturating_sub(ETHERNET) / 2;
+    if words == 0 {
+        return false;
+    }
+    let at = ETHERNET + rng.below(words as u64) as usize * 2;
+    let mut mask = 1u16 << rng.below(16);
+    for _ in 0..rng.below(3) {
+        mask |= 1 << rng.below(16);
+    }
+    frame[at] ^= (mask >> 8) as u8;
+    frame[at + 1] ^= mask as u8;
+    true
+}
+
+/// Hands the frame over as a wire would carry it: checksums filled, a super-frame cut into frames of its segment size.
+/// False = it is a super-frame of a kind that cannot be cut.
+pub fn finish(frame: &mut [u8], unfinished: Unfinished, mut out: impl FnMut(&[u8])) -> bool {
+    if unfinished.segment_bytes > 0 {
+        return cut(frame, usize::from(unfinished.segment_bytes), out).is_some();
+    }
+    if let Some((start, field)) = unfinished.checksum {
+        fill(frame, start.into(), field.into());
+    }
+    out(frame);
+    true
+}
+
+/// The field holds the pseudo-header's sum already; the rest is added (as `skb_checksum_help` does).
+fn fill(frame: &mut [u8], start: usize, field: usize) {
+    if start + field + 2 > frame.len() {
+        return;
+    }
+    let mut sum = checksum::finish(checksum::add(0, &frame[start..]));
+    // UDP has no zero checksum: that means none (RFC 768).
+    if field == 6 && sum == [0, 0] {
+        sum = [0xff, 0xff];
+    }
+    frame[start + field..start + field + 2].copy_from_slice(&sum);
+}
+
+/// A super-frame taken apart.
+struct Super {
+    /// Start of the IP header.
+    ip: usize,
+    version: u8,
+    protocol: u8,
+    /// Start of the TCP or UDP header.
+    transport: usize,
+    /// Start of the payload.
+    payload: usize,
+}
+
+fn take_apart(frame: &[u8]) -> Option<Super> {
+    let (ip, kind) = network(frame)?;
+    let version = version(frame, ip, kind)?;
+    let (protocol, transport) = match version {
+        4 => (*frame.get(ip + 9)?, ip + usize::from(frame[ip] & 15) * 4),
+        _ => (*frame.get(ip + 6)?, ip + 40),
+    };
+    let payload = match protocol {
+        TCP => transport + usize::from(frame.get(transport + 12)? >> 4) * 4,
+        UDP => transport + 8,
+        _ => return None,
+    };
+    let minimum = if protocol == TCP { 20 } else { 8 };
+    (payload >= transport + minimum && transport >= ip + 20 && payload < frame.len()).then_some(Super {
+        ip,
+        version,
+        protocol,
+        transport,
+        payload,
+    })
+}
+
+fn cut(frame: &[u8], segment_bytes: usize, mut out: impl FnMut(&[u8])) -> Option<()> {
+    let apart = take_apart(frame)?;
+    let (head, payload) = frame.split_at(apart.payload);
+    let mut piece = Vec::with_capacity(head.len() + segment_bytes);
+    let pieces = payload.len().div_ceil(segment_bytes);
+    for (index, chunk) in payload.chunks(segment_bytes).enumerate() {
+        piece.clear();
+        piece.extend_from_slice(head);
+        piece.extend_from_slice(chunk);
+        piece_headers(&mut piece, &apart, index, index * segment_bytes, index + 1 == pieces);
+        out(&piece);
+    }
+    Some(())
+}
+
+/// Lengths, identification, sequence number, flags and checksums of the `index`-th piece, whose payload starts at `offset`.
+fn piece_headers(piece: &mut [u8], apart: &Super, index: usize, offset: usize, last: bool) {
+    let &Super { ip, version, protocol, transport, .. } = apart;
+    let length = (piece.len() - transport) as u16;
+    if version == 4 {
+        let total = (piece.len() - ip) as u16;
+        piece[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
+        let id = u16::from_be_bytes([piece[ip + 4], piece[ip + 5]]).wrapping_add(index as u16);
+        piece[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
+        ipv4_checksum(piece, ip);
+    } else {
+        let payload = (piece.len() - ip - 40) as u16;
+        piece[ip + 4..ip + 6].copy_from_slice(&payload.to_be_bytes());
+    }
+    let field = if protocol == TCP {
+        let sequence = &mut piece[transport + 4..transport + 8];
+        let first = u32::from_be_bytes([sequence[0], sequence[1], sequence[2], sequence[3]]);
+        sequence.copy_from_slice(&first.wrapping_add(offset as u32).to_be_bytes());
+        if !last {
+            piece[transport + 13] &= !FIN_PSH;
+        }
+        if index > 0 {
+            piece[transport + 13] &= !CWR;
+        }
+        16
+    } else {
+        piece[transport + 4..transport + 6].copy_from_slice(&length.to_be_bytes());
+        6
+    };
+    let addresses = if version == 4 { ip + 12..ip + 20 } else { ip + 8..ip + 40 };
+    let mut pseudo = checksum::add(0, &piece[addresses]);
+    pseudo = checksum::add(pseudo, &[0, protocol]);
+    pseudo = checksum::add(pseudo, &length.to_be_bytes());
+    piece[transport + field..transport + field + 2].fill(0);
+    let folded = checksum::fold(pseudo).to_ne_bytes();
+    piece[transport + field..transport + field + 2].copy_from_slice(&folded);
+    fill(piece, transport, field);
+}
+
+/// Puts a VLAN tag, that the kernel has taken out of the frame, back.
+pub fn insert_tag(frame: &mut Vec<u8>, tag: u16) {
+    if frame.len() < 12 {
+        return;
+    }
+    let tag = tag.to_be_bytes();
+    frame.splice(12..12, [VLAN[0], VLAN[1], tag[0], tag[1]]);
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;
