@@ -74,7 +74,7 @@ fn a_refused_connect_says_so_after_one_round_trip() {
 }
 
 #[test]
-fn an_unanswered_connect_times_out_after_about_two_minutes() {
+fn an_unanswered_connect_times_out_after_about_four_minutes() {
     let path = good_path();
     let (_, a, _b) = Link::new(path.link);
     let all = Faults { loss_ppm: 1_000_000, ..Faults::default() };
@@ -82,10 +82,10 @@ fn an_unanswered_connect_times_out_after_about_two_minutes() {
     node.add_route(B, [2, 0, 0, 0, 0, 2], 1500);
     let mut world = World { nodes: vec![node], ..World::default() };
     let id = world.nodes[0].connect(B, 80).expect("starts");
-    run(&mut world, seconds(120));
+    run(&mut world, seconds(240));
     assert_eq!(world.nodes[0].phase(id), Phase::Connecting);
     run(&mut world, seconds(20));
-    assert_eq!(world.nodes[0].phase(id), Phase::Failed(ETIMEDOUT), "after 127 s as Linux");
+    assert_eq!(world.nodes[0].phase(id), Phase::Failed(ETIMEDOUT), "after 247 s");
     assert_eq!((world.nodes[0].connections(), world.nodes[0].steered()), (0, 0));
 }
 

@@ -1,10 +1,10 @@
 //! The flows that have something outstanding: looked at every control interval for time-outs, closed windows and congestion.
 
 use super::congestion::{Controller, Idle};
-use super::errno::ETIMEDOUT;
 use super::host::Host;
+use super::options::user_timeout_us;
 use super::persist::Persist;
-use super::rto::{Due, Retransmit, timeout_us};
+use super::rto::{Due, Limit, Retransmit, timeout_us};
 use super::timers::Stamp;
 use super::{SlowPath, Snapshots};
 use crate::flow::{FlowId, FlowSnapshot, flow_flags};
@@ -139,7 +139,11 @@ impl SlowPath {
         };
         let flight = snapshot.snd_max.bytes_since(snapshot.snd_una);
         let fin_due = snapshot.flags & (flow_flags::FIN_WANTED | flow_flags::FIN_SENT) == flow_flags::FIN_WANTED;
+        live.keepalive.hear(now, snapshot.segments_in);
         let activity = &mut live.activity;
+        if activity.retransmit.una() != snapshot.snd_una {
+            live.soft_error = 0;
+        }
         let (config, base_us) = (&self.config, timeout_us(&self.config, snapshot));
         if flight == 0 && !snapshot.snd_queued.after(snapshot.snd_max) && !fin_due {
             activity.persist.stop();
@@ -157,21 +161,16 @@ impl SlowPath {
         // The peer has no room (what is out was sent for room that it has taken back). Or nothing is out although something waits:
         // behind a window too small to be worth a segment (RFC 9293 §3.8.6.2.1 wants a time-out then, as the window's update may
         // have been lost), or behind TCP_CORK.
+        let user_timeout_us = user_timeout_us(&live.options);
         let shut = flight == 0 || snapshot.snd_wnd == 0;
         let due = if shut {
             activity.retransmit.restart(now);
-            activity.persist.check(now, snapshot.segments_in, base_us, live.orphan, config)
+            activity.persist.check(now, snapshot.segments_in, base_us, live.orphan, user_timeout_us, config)
         } else {
             activity.persist.stop();
-            let limit = if live.orphan { config.orphan_retries } else { config.retries };
-            activity.retransmit.check(
-                now,
-                snapshot.snd_una,
-                flight,
-                base_us,
-                u64::from(config.rto_max_ms) * 1000,
-                limit,
-            )
+            let retries = if live.orphan { config.orphan_retries } else { config.retries };
+            let limit = Limit { retries, user_timeout_us, max_us: u64::from(config.rto_max_ms) * 1000 };
+            activity.retransmit.check(now, snapshot.snd_una, flight, base_us, limit)
         };
         match due {
             Due::No => {
@@ -186,9 +185,14 @@ impl SlowPath {
                 let window = activity.congestion.timeout(now, snapshot, timeouts, config);
                 self.counters.timeouts += 1;
                 host.send(core, ToFast::Timeout(id, window));
+                // MUST-20: R1.
+                if timeouts >= u32::from(self.config.route_retries) {
+                    self.ask_route(id, host);
+                }
             }
             Due::Expired => {
-                self.abort_flow(id, ETIMEDOUT, host);
+                // MUST-20: R2. Silently, as Linux does.
+                self.give_up(id, false, host);
                 return false;
             }
         }

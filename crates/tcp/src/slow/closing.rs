@@ -1,7 +1,9 @@
 //! From the first FIN to the flow's removal and TIME-WAIT. The fast path exchanges the FINs; this file looks at its flags.
 
 use super::connections::{Connection, Phase};
+use super::errno::ETIMEDOUT;
 use super::host::Host;
+use super::options::fin_wait_us;
 use super::segments::Arrival;
 use super::time_wait::{Answer, TimeWait};
 use super::{SlowPath, Snapshots};
@@ -43,7 +45,10 @@ impl SlowPath {
             self.both_closed(now, id, snapshot, host);
         } else if has(flow_flags::FIN_ACKED) && live.orphan && !live.fin_wait {
             live.fin_wait = true;
-            self.arm(id, now.after(u64::from(self.config.fin_wait_s) * 1_000_000));
+            match fin_wait_us(&live.options, self.config.fin_wait_s) {
+                Some(wait) => self.arm(id, now.after(wait)),
+                None => self.abort_flow(id, true, 0, host),
+            }
         }
     }
 
@@ -81,12 +86,19 @@ impl SlowPath {
         }
     }
 
-    /// Ends a flow whose peer does not answer: silently, as Linux does.
-    pub(super) fn abort_flow(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) {
+    /// Ends a flow whose peer does not answer: with the errno of what was last heard of the path (RFC 9293 §3.9.2.2), else ETIMEDOUT.
+    pub(super) fn give_up(&mut self, id: FlowId, rst: bool, host: &mut dyn Host) {
+        let Some(live) = self.table.running(id) else { return };
+        let errno = if live.soft_error == 0 { ETIMEDOUT } else { live.soft_error };
+        self.abort_flow(id, rst, errno, host);
+    }
+
+    /// Ends a flow.
+    pub(super) fn abort_flow(&mut self, id: FlowId, rst: bool, errno: i32, host: &mut dyn Host) {
         let Some(live) = self.table.running(id) else { return };
         let errno = if live.orphan { 0 } else { errno };
         if let Some(connection) = self.table.get(id) {
-            host.send(connection.core, ToFast::Abort { flow: id, rst: false, errno });
+            host.send(connection.core, ToFast::Abort { flow: id, rst, errno });
         }
         self.remove_flow(id, host);
     }

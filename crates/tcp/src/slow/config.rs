@@ -9,7 +9,7 @@ pub struct SlowConfig {
     pub max_flows: u32,
     /// First wait for an answer to a SYN or SYN-ACK in ms; doubles each time (RFC 6298 §2.1).
     pub syn_timeout_ms: u32,
-    /// Retransmissions of a SYN before ETIMEDOUT (`tcp_syn_retries`).
+    /// Retransmissions of a SYN before ETIMEDOUT (`tcp_syn_retries`). 7 and not Linux's 6: 247 s, where RFC 9293 MUST-23 wants 180.
     pub syn_retries: u8,
     /// Retransmissions of a SYN-ACK before the half-open connection is dropped (`tcp_synack_retries`).
     pub synack_retries: u8,
@@ -19,6 +19,8 @@ pub struct SlowConfig {
     pub rto_min_ms: u32,
     /// Longest retransmission time-out and probe interval in ms (`TCP_RTO_MAX`).
     pub rto_max_ms: u32,
+    /// Time-outs without progress after which the route is asked for again: R1 of RFC 9293 §3.8.3 (`tcp_retries1`; SHLD-10).
+    pub route_retries: u8,
     /// Time-outs without progress before ETIMEDOUT: R2 of RFC 9293 §3.8.3 (`tcp_retries2`).
     pub retries: u8,
     /// The same for a connection that the application has closed (`tcp_orphan_retries`).
@@ -57,6 +59,8 @@ pub struct SlowConfig {
     pub route_timeout_ms: u32,
     /// Path MTU in bytes where the route back to a peer is not known yet: Ethernet's.
     pub default_mtu_bytes: u16,
+    /// Largest MSS to announce and to use, whatever the route's MTU says; 0 = no limit.
+    pub mss_clamp: u16,
 }
 
 impl Default for SlowConfig {
@@ -64,11 +68,12 @@ impl Default for SlowConfig {
         Self {
             max_flows: 65_536,
             syn_timeout_ms: 1000,
-            syn_retries: 6,
+            syn_retries: 7,
             synack_retries: 5,
             rto_initial_ms: 1000,
             rto_min_ms: 200,
             rto_max_ms: 120_000,
+            route_retries: 3,
             retries: 15,
             orphan_retries: 8,
             time_wait_s: 60,
@@ -88,6 +93,7 @@ impl Default for SlowConfig {
             route_retry_ms: 100,
             route_timeout_ms: 3000,
             default_mtu_bytes: 1500,
+            mss_clamp: 0,
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use super::active::Activity;
 use super::congestion::Algorithm;
+use super::keepalive::Keepalive;
 use super::negotiate::Opening;
 use super::timers::Stamp;
-use crate::flow::{FlowId, FourTuple, Link, Owner, flow_flags};
+use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions, flow_flags};
 use std::collections::{HashMap, VecDeque};
 
 /// Freed numbers wait until this many newer ones are free, so that what is still said of an old flow does not meet a new one.
@@ -112,6 +113,12 @@ pub(super) struct Live {
     pub timestamps: bool,
     /// Offset of our timestamps.
     pub ts_offset: u32,
+    /// What the application has set on the socket.
+    pub options: SocketOptions,
+    /// When the peer was last heard.
+    pub keepalive: Keepalive,
+    /// errno of the last ICMP error that did not end the connection, 0 = none; forgotten when the peer acknowledges something.
+    pub soft_error: i32,
     /// Retransmission, persist and congestion control.
     pub activity: Activity,
 }

@@ -1,14 +1,16 @@
 //! The handshake (RFC 9293 §3.10.7.3 and §3.10.7.4, RFC 5961): SYN-SENT and SYN-RECEIVED up to the flow's installation.
 
-use super::SlowPath;
 use super::active::Activity;
 use super::congestion::Controller;
 use super::connections::{Live, Phase};
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
 use super::host::{Host, Route};
+use super::keepalive::Keepalive;
 use super::negotiate::{Opening, Path, Stage};
+use super::options::{defer_timeouts, service, user_timeout_us};
 use super::segments::{Arrival, Reply};
 use super::timers::Stamp;
+use super::{SlowConfig, SlowPath};
 use crate::counters::Drop;
 use crate::flow::FlowId;
 use crate::messages::ToFast;
@@ -57,7 +59,7 @@ impl SlowPath {
             } else {
                 // Simultaneous open.
                 opening.stage = Stage::SynReceived;
-                opening.sent = 0;
+                (opening.sent, opening.timeouts) = (0, 0);
                 self.send_syn(now, id, host);
             }
         }
@@ -66,7 +68,13 @@ impl SlowPath {
     /// A segment for a half-open connection.
     pub(super) fn in_syn_received(&mut self, now: Micros, id: FlowId, arrival: Arrival, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
+        let defers = opening.timeouts < self.config.defers(opening);
         match judge(opening, &arrival) {
+            // As Linux: the listener wants data before it wants the connection (`TCP_DEFER_ACCEPT`).
+            Verdict::Establish { .. } if defers && arrival.seq_len() == 0 => {
+                opening.hear_last(&arrival.segment);
+                opening.deferred = true;
+            }
             Verdict::Establish { resynchronise } => {
                 opening.hear_last(&arrival.segment);
                 if !self.establish(now, id, resynchronise, host) {
@@ -111,7 +119,9 @@ impl SlowPath {
         let Some(Path { link, .. }) = opening.path else { return false };
         let (owner, tuple, core, parent) = (connection.owner, connection.tuple, connection.core, opening.listener);
 
-        let controller = Controller::new(now, algorithm, u32::from(opening.payload()), opening.sent > 1);
+        let (keepalive, max_pacing) = (opening.options.keepalive, opening.options.max_pacing);
+        let mut controller = Controller::new(now, algorithm, u32::from(opening.payload()), opening.sent > 1);
+        controller.set_max_pacing(max_pacing);
         let setup = opening.setup(now, id, owner, tuple, link, controller.initial());
         let live = Live {
             removing: false,
@@ -125,6 +135,9 @@ impl SlowPath {
             link,
             timestamps: opening.timestamps,
             ts_offset: opening.ts_offset,
+            options: opening.options,
+            keepalive: Keepalive::new(now),
+            soft_error: 0,
             activity: Activity::new(now, setup.snd_start, controller),
         };
         if !connection.steered {
@@ -141,6 +154,9 @@ impl SlowPath {
             listener.half_open.remove(&id);
         }
         self.counters.opened += 1;
+        if keepalive {
+            self.arm(id, now);
+        }
         host.send(core, ToFast::Install(Box::new(setup)));
         if acknowledge {
             host.send(core, ToFast::SendAck(id));
@@ -151,25 +167,46 @@ impl SlowPath {
     /// Sends SYN or SYN-ACK (again) and arms the timer, backed off (RFC 6298 §5.5).
     pub(super) fn send_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
-        let timeout_us = u64::from(self.config.syn_timeout_ms) * 1000;
-        let wait = super::rto::backed_off(timeout_us, opening.sent, u64::from(self.config.rto_max_ms) * 1000);
         opening.sent += 1;
         opening.sent_at = now;
-        self.arm(id, now.after(wait));
+        self.await_answer(now, id);
         self.transmit_syn(now, id, host);
+    }
+
+    /// Arms the timer of a handshake.
+    fn await_answer(&mut self, now: Micros, id: FlowId) {
+        let Some(opening) = self.table.opening(id) else { return };
+        let timeout_us = u64::from(self.config.syn_timeout_ms) * 1000;
+        let mut wait = super::rto::backed_off(timeout_us, opening.timeouts, u64::from(self.config.rto_max_ms) * 1000);
+        let limit_us = user_timeout_us(&opening.options);
+        if limit_us != 0 && opening.timeouts > 0 {
+            wait = wait.min(limit_us.saturating_sub(now.since(opening.started)));
+        }
+        self.arm(id, now.after(wait));
     }
 
     /// The timer of a handshake.
     pub(super) fn handshake_timeout(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Phase::Opening(opening) = &mut connection.phase else { return };
-        let retries = match opening.stage {
-            Stage::Resolving => return self.retry_route(now, id, host),
-            Stage::SynSent => self.config.syn_retries,
-            Stage::SynReceived => self.config.synack_retries,
+        let retries = match (opening.stage, opening.options.syn_retries) {
+            (Stage::Resolving, _) => return self.retry_route(now, id, host),
+            (Stage::SynSent, 0) => self.config.syn_retries,
+            (Stage::SynReceived, 0) => self.config.synack_retries,
+            (_, retries) => retries,
         };
-        if opening.sent > u32::from(retries) {
+        let limit_us = user_timeout_us(&opening.options);
+        let too_late = limit_us != 0 && opening.timeouts > 0 && now.since(opening.started) >= limit_us;
+        let defers = self.config.defers(opening);
+        // While data are waited for, nothing is sent; but once more at the end, so that the peer's answer can open the connection.
+        let waits = opening.deferred && opening.timeouts + 1 < defers;
+        if too_late || (opening.timeouts >= u32::from(retries) && !(opening.deferred && opening.timeouts < defers)) {
+            // MUST-22: R2.
             return self.fail_opening(id, ETIMEDOUT, host);
+        }
+        opening.timeouts += 1;
+        if waits {
+            return self.await_answer(now, id);
         }
         // The next hop may have moved since.
         if let Route::Via { link, mtu, .. } = host.route(connection.tuple.remote, Some(connection.tuple.local)) {
@@ -211,11 +248,12 @@ impl SlowPath {
     }
 
     /// Sends a segment of a connection in its handshake.
-    fn send_opening(&mut self, id: FlowId, reply: Reply, host: &mut dyn Host) {
+    fn send_opening(&mut self, id: FlowId, mut reply: Reply, host: &mut dyn Host) {
         let Some(connection) = self.table.get(id) else { return };
         let Phase::Opening(opening) = &connection.phase else { return };
         if let Some(path) = opening.path {
             let (core, tuple) = (connection.core, connection.tuple);
+            reply.service = service(&opening.options);
             self.transmit(core, &tuple, &path.link, &reply, host);
         }
     }
@@ -245,6 +283,17 @@ impl SlowPath {
                 host.drop_child(connection.owner);
             }
         }
+    }
+}
+
+impl SlowConfig {
+    /// For how many time-outs a child of this listener waits for data.
+    fn defers(&self, opening: &Opening) -> u32 {
+        if opening.listener.is_none() {
+            return 0;
+        }
+        let ms = |ms: u32| u64::from(ms) * 1000;
+        defer_timeouts(&opening.options, ms(self.syn_timeout_ms), ms(self.rto_max_ms))
     }
 }
 

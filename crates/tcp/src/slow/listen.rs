@@ -5,7 +5,7 @@ use super::congestion::Algorithm;
 use super::errno::EADDRINUSE;
 use super::host::Host;
 use super::negotiate::Stage;
-use crate::flow::{FlowId, Owner};
+use crate::flow::{FlowId, Owner, SocketOptions};
 use crate::time::Micros;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
@@ -24,6 +24,8 @@ pub(super) struct Listener {
     pub half_open: BTreeSet<FlowId>,
     /// Its children's congestion control, if it has chosen one.
     pub congestion: Option<Algorithm>,
+    /// What children inherit.
+    pub options: SocketOptions,
 }
 
 /// All listening sockets. Ordered, so that lists of them are the same in every run.
@@ -85,7 +87,18 @@ impl SlowPath {
         if self.listeners.has(addr, port) || self.table.by_owner(owner).is_some() {
             return Err(EADDRINUSE);
         }
-        self.listeners.insert(addr, port, Listener { owner, limit, half_open: BTreeSet::new(), congestion: None });
+        let options = self.take_early_options(owner);
+        self.listeners.insert(
+            addr,
+            port,
+            Listener {
+                owner,
+                limit,
+                half_open: BTreeSet::new(),
+                congestion: Algorithm::from_id(options.congestion),
+                options,
+            },
+        );
         host.steer_listener(addr, port, true);
         Ok(())
     }

@@ -13,9 +13,11 @@ pub mod errno;
 mod handshake;
 mod host;
 mod isn;
+mod keepalive;
 mod listen;
 mod negotiate;
 mod open;
+mod options;
 mod persist;
 mod rto;
 mod segments;
@@ -30,7 +32,7 @@ pub use host::{Host, Route, Snapshots};
 
 use crate::buffers::PortId;
 use crate::counters::{Counters, Drop};
-use crate::flow::{FlowId, FourTuple, Link, Owner};
+use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions};
 use crate::messages::{ToFast, ToSlow};
 use crate::time::Micros;
 use active::ActiveFlows;
@@ -39,6 +41,7 @@ use isn::Secrets;
 use listen::Listeners;
 use negotiate::Stage;
 use segments::{Arrival, RateLimit, Reply};
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use time_wait::TimeWaits;
 use timers::Timers;
@@ -77,6 +80,8 @@ pub struct SlowPath {
     secrets: Option<Secrets>,
     table: Connections,
     listeners: Listeners,
+    /// Of owners that have neither connected nor listened yet.
+    early_options: HashMap<Owner, SocketOptions>,
     time_wait: TimeWaits,
     timers: Timers,
     active: ActiveFlows,
@@ -98,6 +103,7 @@ impl SlowPath {
             config,
             secrets: None,
             listeners: Listeners::default(),
+            early_options: HashMap::new(),
             time_wait: TimeWaits::default(),
             timers: Timers::default(),
             active: ActiveFlows::default(),
@@ -174,7 +180,8 @@ impl SlowPath {
             let Some(connection) = self.table.get(id).filter(|connection| connection.timer == stamp) else { continue };
             match connection.phase {
                 Phase::Opening(_) => self.handshake_timeout(now, id, host),
-                Phase::Live(_) => self.fin_wait_timeout(now, id, flows, host),
+                Phase::Live(ref live) if live.fin_wait => self.fin_wait_timeout(now, id, flows, host),
+                Phase::Live(_) => self.keepalive_timeout(now, id, flows, host),
             }
         }
         self.look_at_reported(now, flows, host);
@@ -319,18 +326,23 @@ impl SlowPath {
         let Some(first) = self.reroute else { return };
         let end = first.saturating_add(REROUTES_PER_POLL).min(self.table.high_water());
         for id in (first..end).map(FlowId) {
-            let Some(connection) = self.table.get_mut(id) else { continue };
-            let Phase::Live(live) = &mut connection.phase else { continue };
-            let tuple = connection.tuple;
-            if let Route::Via { link, .. } = host.route(tuple.remote, Some(tuple.local))
-                && !live.removing
-                && link != live.link
-            {
-                live.link = link;
-                host.send(connection.core, ToFast::Relink(id, link));
-            }
+            self.ask_route(id, host);
         }
         self.reroute = (end < self.table.high_water()).then_some(end);
+    }
+
+    /// Asks for the route of an installed flow again, and has it follow.
+    fn ask_route(&mut self, id: FlowId, host: &mut dyn Host) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let Phase::Live(live) = &mut connection.phase else { return };
+        let tuple = connection.tuple;
+        if let Route::Via { link, .. } = host.route(tuple.remote, Some(tuple.local))
+            && !live.removing
+            && link != live.link
+        {
+            live.link = link;
+            host.send(connection.core, ToFast::Relink(id, link));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the two sides of a handshake agree on: sequence numbers, segment size, window scale, timestamps.
 
-use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, Window};
+use super::options::service;
+use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, SocketOptions, Window};
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::Ipv4Addr;
@@ -43,6 +44,10 @@ pub(super) struct Opening {
     pub listener: Option<Owner>,
     /// Nagle off.
     pub nodelay: bool,
+    /// What the application has set on the socket.
+    pub options: SocketOptions,
+    /// Largest MSS of the configuration, 0 = none.
+    pub mss_clamp: u16,
     /// What the application bound the socket to (0 = free).
     pub bound_to: (Ipv4Addr, u16),
     /// The way; `None` while resolving.
@@ -75,6 +80,10 @@ pub(super) struct Opening {
     pub sent_at: Micros,
     /// How often it has been sent.
     pub sent: u32,
+    /// How often the timer has run out on it.
+    pub timeouts: u32,
+    /// The peer has acknowledged our SYN-ACK, but the listener wants data first (`TCP_DEFER_ACCEPT`).
+    pub deferred: bool,
 }
 
 impl Opening {
@@ -84,6 +93,8 @@ impl Opening {
             stage: Stage::Resolving,
             listener,
             nodelay: false,
+            options: SocketOptions::default(),
+            mss_clamp: 0,
             bound_to: (Ipv4Addr::UNSPECIFIED, 0),
             path: None,
             ring_bytes,
@@ -100,6 +111,8 @@ impl Opening {
             started: now,
             sent_at: now,
             sent: 0,
+            timeouts: 0,
+            deferred: false,
         }
     }
 
@@ -127,7 +140,8 @@ impl Opening {
     /// Options of our SYN or SYN-ACK.
     pub(super) fn options(&self, now: Micros) -> Options {
         Options {
-            mss: Some(self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS).max(MIN_MSS))),
+            // SHLD-5, MUST-14, MUST-65: in every SYN, and only there.
+            mss: Some(self.our_mss()),
             window_scale: self.our_shift,
             sack_permitted: self.sack,
             timestamps: self.stamp(now),
@@ -140,9 +154,16 @@ impl Opening {
         self.timestamps.then(|| Timestamps { value: timestamp(now, self.ts_offset), echo: self.ts_recent })
     }
 
-    /// Payload per packet.
+    /// Largest segment of the path (MUST-67), the configuration and the application.
+    fn our_mss(&self) -> u16 {
+        let path = self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS));
+        let limits = [self.mss_clamp, self.options.max_segment].into_iter().filter(|limit| *limit != 0);
+        limits.fold(path, u16::min).max(MIN_MSS)
+    }
+
+    /// Payload per packet (MUST-16).
     pub(super) fn payload(&self) -> u16 {
-        let ours = self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS).max(MIN_MSS));
+        let ours = self.our_mss();
         let timestamps = if self.timestamps { TIMESTAMP_BYTES as u16 } else { 0 };
         ours.min(self.peer_mss) - timestamps
     }
@@ -170,6 +191,7 @@ impl Opening {
         link: Link,
         window: Window,
     ) -> FlowSetup {
+        let (tos, ttl) = service(&self.options);
         // Karn: a SYN that was sent twice says nothing about the round trip.
         let srtt_us = if self.sent == 1 { now.since(self.sent_at).clamp(1, u64::from(u32::MAX)) as u32 } else { 0 };
         FlowSetup {
@@ -193,8 +215,8 @@ impl Opening {
             window,
             srtt_us,
             nodelay: self.nodelay,
-            tos: 0,
-            ttl: towpath_wire::TTL,
+            tos,
+            ttl,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Opening: `connect` up to the first SYN, and the answer to a peer's SYN.
 
+use super::congestion::Algorithm;
 use super::connections::{Connection, Phase};
 use super::errno::{EADDRNOTAVAIL, EHOSTUNREACH, EISCONN, ENOBUFS};
 use super::host::{Host, Route};
@@ -30,6 +31,7 @@ impl SlowPath {
         nodelay: bool,
         host: &mut dyn Host,
     ) -> Result<(), ConnectError> {
+        let options = self.take_early_options(owner);
         if remote.is_unspecified() || remote.is_multicast() || remote.is_broadcast() || remote_port == 0 {
             return Err(ConnectError::NotOurs);
         }
@@ -50,8 +52,11 @@ impl SlowPath {
         let mut opening = Opening::new(now, None, host.ring_bytes(owner), self.config.timestamps);
         opening.sack = self.config.sack;
         (opening.nodelay, opening.bound_to) = (nodelay, bound_to);
+        (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
         let tuple = FourTuple { local: bound_to.0, local_port: bound_to.1, remote, remote_port };
-        let id = self.table.insert(new_connection(owner, tuple, opening, 0)).ok_or(ConnectError::Errno(ENOBUFS))?;
+        let congestion = Algorithm::from_id(options.congestion);
+        let connection = Connection { congestion, ..new_connection(owner, tuple, opening, 0) };
+        let id = self.table.insert(connection).ok_or(ConnectError::Errno(ENOBUFS))?;
         match path {
             None => self.arm(id, now.after(u64::from(self.config.route_retry_ms) * 1000)),
             Some((path, source)) => {
@@ -149,7 +154,7 @@ impl SlowPath {
     ) -> bool {
         let tuple = arrival.tuple;
         let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
-        let parent = listener.owner;
+        let (parent, options) = (listener.owner, listener.options);
         if listener.half_open.len() >= listener.limit {
             self.counters.drop(Drop::BacklogFull);
             return false;
@@ -173,6 +178,7 @@ impl SlowPath {
         opening.iss = later_isn(secrets.isn(now, &tuple), old);
         opening.ts_offset = secrets.timestamp_offset(&tuple);
         (opening.stage, opening.path) = (Stage::SynReceived, Some(path));
+        (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
         opening.hear_syn(&arrival.segment);
         let connection = Connection {
             bound: true,

@@ -9,6 +9,8 @@ use crate::time::Micros;
 pub(super) struct Persist {
     running: bool,
     since: Micros,
+    /// When the first probe was sent.
+    began: Micros,
     probes: u32,
     unanswered: u32,
     segments_in: u64,
@@ -29,6 +31,7 @@ impl Persist {
         segments_in: u64,
         timeout_us: u64,
         orphan: bool,
+        user_timeout_us: u64,
         config: &SlowConfig,
     ) -> Due {
         if !self.running {
@@ -42,9 +45,17 @@ impl Persist {
         if now.since(self.since) < backed_off(timeout_us, self.probes, max_us) {
             return Due::No;
         }
-        let limit = if orphan { config.orphan_retries } else { config.retries };
-        if self.unanswered >= u32::from(limit) || (orphan && self.probes >= u32::from(config.retries)) {
+        // As Linux: however the peer answers, an application that has set TCP_USER_TIMEOUT does not wait for ever (RFC 5482 §3.1).
+        if user_timeout_us != 0 && self.probes > 0 && now.since(self.began) >= user_timeout_us {
             return Due::Expired;
+        }
+        let limit = if orphan { config.orphan_retries } else { config.retries };
+        let timed = user_timeout_us != 0;
+        if (!timed && self.unanswered >= u32::from(limit)) || (orphan && self.probes >= u32::from(config.retries)) {
+            return Due::Expired;
+        }
+        if self.probes == 0 {
+            self.began = now;
         }
         self.probes = self.probes.saturating_add(1);
         self.unanswered += 1;
@@ -58,10 +69,10 @@ mod tests {
     use super::*;
 
     /// Time in ms at which each probe goes out (all looks 10 ms apart), until given up or `ms`.
-    fn probes(answer: bool, orphan: bool, ms: u64) -> (Vec<u64>, bool) {
+    fn probes_until(answer: bool, orphan: bool, user_ms: u64, ms: u64) -> (Vec<u64>, bool) {
         let (config, mut persist, mut sent, mut heard) = (SlowConfig::default(), Persist::default(), Vec::new(), 1);
         for t in (0..ms).step_by(10) {
-            match persist.check(Micros(t * 1000), heard, 200_000, orphan, &config) {
+            match persist.check(Micros(t * 1000), heard, 200_000, orphan, user_ms * 1000, &config) {
                 Due::No => {}
                 Due::Fire(_) => {
                     sent.push(t);
@@ -71,6 +82,15 @@ mod tests {
             }
         }
         (sent, false)
+    }
+
+    fn probes(answer: bool, orphan: bool, ms: u64) -> (Vec<u64>, bool) {
+        probes_until(answer, orphan, 0, ms)
+    }
+
+    #[test]
+    fn the_user_timeout_ends_even_a_window_that_is_closed_and_answered() {
+        assert_eq!(probes_until(true, false, 2000, 9_000), (vec![200, 600, 1400], true));
     }
 
     #[test]

@@ -29,10 +29,23 @@ pub(super) enum Due {
     Expired,
 }
 
+/// How far a timer goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    /// Most time-outs without progress.
+    pub retries: u8,
+    /// If not 0, this takes the place of `retries`: for so many µs without progress (RFC 5482; MUST-21).
+    pub user_timeout_us: u64,
+    /// Longest time-out in µs.
+    pub max_us: u64,
+}
+
 /// State of one flow's retransmission timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retransmit {
     una: Seq,
+    /// When the last progress was made.
+    began: Micros,
     since: Micros,
     running: bool,
     backoffs: u32,
@@ -41,25 +54,33 @@ pub(super) struct Retransmit {
 impl Retransmit {
     /// Runs from `now`: something has just been sent.
     pub(super) fn start(now: Micros, una: Seq) -> Self {
-        Self { una, since: now, running: true, backoffs: 0 }
+        Self { una, began: now, since: now, running: true, backoffs: 0 }
+    }
+    /// SND.UNA at the last look.
+    pub(super) fn una(&self) -> Seq {
+        self.una
     }
     /// Starts over (something was sent after a pause, or the window has opened).
     pub(super) fn restart(&mut self, now: Micros) {
         *self = Self::start(now, self.una);
     }
     /// Looks at the flow. `flight`: bytes sent and not acknowledged.
-    pub(super) fn check(&mut self, now: Micros, una: Seq, flight: u32, timeout_us: u64, max_us: u64, limit: u8) -> Due {
+    pub(super) fn check(&mut self, now: Micros, una: Seq, flight: u32, timeout_us: u64, limit: Limit) -> Due {
         if una != self.una || flight == 0 || !self.running {
-            *self = Self { una, since: now, running: flight > 0, backoffs: 0 };
+            *self = Self { una, began: now, since: now, running: flight > 0, backoffs: 0 };
             return Due::No;
         }
-        if now.since(self.since) < backed_off(timeout_us, self.backoffs, max_us) {
-            return Due::No;
-        }
-        if self.backoffs >= u32::from(limit) {
+        let timed = limit.user_timeout_us != 0;
+        if timed && self.backoffs > 0 && now.since(self.began) >= limit.user_timeout_us {
             return Due::Expired;
         }
-        self.backoffs += 1;
+        if now.since(self.since) < backed_off(timeout_us, self.backoffs, limit.max_us) {
+            return Due::No;
+        }
+        if !timed && self.backoffs >= u32::from(limit.retries) {
+            return Due::Expired;
+        }
+        self.backoffs = self.backoffs.saturating_add(1);
         self.since = now;
         Due::Fire(self.backoffs)
     }
@@ -74,6 +95,8 @@ pub(super) fn backed_off(timeout_us: u64, backoffs: u32, max_us: u64) -> u64 {
 mod tests {
     use super::*;
 
+    const LIMIT: Limit = Limit { retries: 3, user_timeout_us: 0, max_us: 1_000_000 };
+
     #[test]
     fn timeout_follows_rfc_6298_with_linux_bounds() {
         let config = SlowConfig::default();
@@ -87,8 +110,8 @@ mod tests {
 
     #[test]
     fn backs_off_resets_on_progress_and_gives_up() {
-        let (mut timer, max) = (Retransmit::start(Micros(0), Seq(1)), 1_000_000);
-        let mut check = |ms: u64, una, flight| timer.check(Micros(ms * 1000), Seq(una), flight, 200_000, max, 3);
+        let (mut timer, limit) = (Retransmit::start(Micros(0), Seq(1)), LIMIT);
+        let mut check = |ms: u64, una, flight| timer.check(Micros(ms * 1000), Seq(una), flight, 200_000, limit);
         assert_eq!(check(199, 1, 10), Due::No);
         assert_eq!(check(200, 1, 10), Due::Fire(1));
         assert_eq!(check(599, 1, 10), Due::No);
@@ -105,9 +128,25 @@ mod tests {
     #[test]
     fn does_not_run_while_nothing_is_outstanding() {
         let mut timer = Retransmit::start(Micros(0), Seq(1));
-        assert_eq!(timer.check(Micros(500_000), Seq(1), 0, 200_000, 1_000_000, 3), Due::No);
-        assert_eq!(timer.check(Micros(900_000), Seq(1), 10, 200_000, 1_000_000, 3), Due::No, "starts now");
-        assert_eq!(timer.check(Micros(1_000_000), Seq(1), 10, 200_000, 1_000_000, 3), Due::No);
-        assert_eq!(timer.check(Micros(1_100_000), Seq(1), 10, 200_000, 1_000_000, 3), Due::Fire(1));
+        assert_eq!(timer.check(Micros(500_000), Seq(1), 0, 200_000, LIMIT), Due::No);
+        assert_eq!(timer.check(Micros(900_000), Seq(1), 10, 200_000, LIMIT), Due::No, "starts now");
+        assert_eq!(timer.check(Micros(1_000_000), Seq(1), 10, 200_000, LIMIT), Due::No);
+        assert_eq!(timer.check(Micros(1_100_000), Seq(1), 10, 200_000, LIMIT), Due::Fire(1));
+    }
+
+    #[test]
+    fn the_user_timeout_takes_the_place_of_the_number_of_retries() {
+        let mut timer = Retransmit::start(Micros(0), Seq(1));
+        let limit = Limit { user_timeout_us: 10_000_000, ..LIMIT };
+        let ends = |timer: &mut Retransmit, ms: u64, una| timer.check(Micros(ms * 1000), Seq(una), 9, 200_000, limit);
+        let fired = (1..1000).filter(|i| ends(&mut timer, i * 10, 1) != Due::No).count();
+        assert!(fired > 3, "{fired}");
+        assert_eq!(ends(&mut timer, 10_000, 1), Due::Expired);
+        let mut timer = Retransmit::start(Micros(0), Seq(1));
+        (1..1000).for_each(|i| assert_ne!(ends(&mut timer, i * 10, 1 + i as u32 / 100), Due::Expired, "progress"));
+        let short = Limit { user_timeout_us: 100_000, ..LIMIT };
+        let mut timer = Retransmit::start(Micros(0), Seq(1));
+        let mut check = |ms: u64| timer.check(Micros(ms * 1000), Seq(1), 9, 200_000, short);
+        assert_eq!([150, 200, 210].map(&mut check), [Due::No, Due::Fire(1), Due::Expired], "as Linux: once it tries");
     }
 }

@@ -4,7 +4,7 @@ use crate::buffers::PortId;
 use crate::flow::{FourTuple, Link};
 use crate::seq::Seq;
 use crate::time::Micros;
-use towpath_wire::{ETHERNET_BYTES, Header, IPV4_BYTES, Options, Segment, TCP_BYTES, emit, fill_checksum, flags};
+use towpath_wire::{ETHERNET_BYTES, Header, IPV4_BYTES, Options, Segment, TCP_BYTES, TTL, emit, fill_checksum, flags};
 
 /// Longest TCP option list.
 const OPTIONS_BYTES: usize = 40;
@@ -69,6 +69,8 @@ pub(super) struct Reply {
     pub flags: u8,
     /// Window as it goes into the header.
     pub window: u16,
+    /// Type of service and time to live.
+    pub service: (u8, u8),
     /// Options.
     pub options: Options,
 }
@@ -76,7 +78,7 @@ pub(super) struct Reply {
 impl Reply {
     /// An answer without options.
     pub(super) fn bare(seq: Seq, ack: Seq, flags: u8) -> Self {
-        Self { seq, ack, flags, window: 0, options: Options::default() }
+        Self { seq, ack, flags, window: 0, service: (0, TTL), options: Options::default() }
     }
     /// RFC 9293 §3.10.7.1: the RST that a segment without a connection gets; `None` for a RST.
     pub(super) fn reset_for(arrival: &Arrival) -> Option<Self> {
@@ -103,8 +105,8 @@ impl Reply {
             flags: self.flags,
             window: self.window,
             ident,
-            tos: 0,
-            ttl: towpath_wire::TTL,
+            tos: self.service.0,
+            ttl: self.service.1,
             urgent: 0,
             options: self.options,
         };

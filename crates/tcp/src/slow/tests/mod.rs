@@ -6,5 +6,6 @@ mod closing;
 mod connect;
 mod joint;
 mod listen;
+mod options;
 mod property;
 mod world;

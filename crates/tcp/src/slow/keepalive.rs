@@ -1,0 +1,161 @@
+//! Keepalive (RFC 9293 §3.8.4): is the peer of an idle connection still there? Off unless the application asks for it (MUST-25).
+
+use super::SlowPath;
+use super::connections::Connection;
+use super::host::{Host, Snapshots};
+use super::options::user_timeout_us;
+use crate::flow::{FlowId, FlowSnapshot, SocketOptions, flow_flags};
+use crate::messages::ToFast;
+use crate::time::Micros;
+
+/// How long a connection is idle before the first probe, in s (MUST-28; Linux: `tcp_keepalive_time`).
+const IDLE_S: u32 = 7200;
+/// Time between probes in s (`tcp_keepalive_intvl`).
+const INTERVAL_S: u32 = 75;
+/// Probes without an answer before the connection is ended (`tcp_keepalive_probes`; MUST-29: one is not enough).
+const COUNT: u32 = 9;
+/// A wait is looked into so many times: what is heard is only counted, so the time of the last segment is known to this fraction of it.
+const LOOKS: u64 = 8;
+
+/// When a flow was last heard of, and how often it has been asked since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keepalive {
+    segments_in: u64,
+    heard_at: Micros,
+    probes: u32,
+    probed_at: Micros,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tick {
+    /// Nothing before this time.
+    Wait(Micros),
+    /// Send a probe, and look again at this time.
+    Probe(Micros),
+    /// Give up.
+    Dead,
+}
+
+impl Keepalive {
+    /// Of a flow that begins.
+    pub(super) fn new(now: Micros) -> Self {
+        Self { segments_in: 0, heard_at: now, probes: 0, probed_at: now }
+    }
+
+    /// `segments_in` have been received by now.
+    pub(super) fn hear(&mut self, now: Micros, segments_in: u64) {
+        if segments_in != self.segments_in {
+            (self.segments_in, self.heard_at, self.probes) = (segments_in, now, 0);
+        }
+    }
+
+    /// Looks at the flow.
+    fn tick(&mut self, now: Micros, snapshot: &FlowSnapshot, options: &SocketOptions) -> Tick {
+        self.hear(now, snapshot.segments_in);
+        // MUST-27: both can be set.
+        let us = |seconds: u32, default| u64::from(if seconds == 0 { default } else { seconds }) * 1_000_000;
+        let (idle_us, interval_us) = (us(options.keep_idle_s, IDLE_S), us(options.keep_interval_s, INTERVAL_S));
+        // MUST-26: only when nothing else would find out.
+        if busy(snapshot) {
+            return Tick::Wait(now.after(idle_us / LOOKS));
+        }
+        let (since, wait_us) = if self.probes == 0 { (self.heard_at, idle_us) } else { (self.probed_at, interval_us) };
+        let due = since.after(wait_us);
+        if now < due {
+            return Tick::Wait(due.min(now.after(wait_us / LOOKS)));
+        }
+        // As Linux: TCP_USER_TIMEOUT takes the place of the count.
+        let limit_us = user_timeout_us(options);
+        let count = if options.keep_count == 0 { COUNT } else { options.keep_count };
+        let dead = match limit_us {
+            0 => self.probes >= count,
+            _ => self.probes > 0 && now.since(self.heard_at) >= limit_us,
+        };
+        if dead {
+            return Tick::Dead;
+        }
+        self.probes += 1;
+        self.probed_at = now;
+        Tick::Probe(now.after(interval_us / LOOKS))
+    }
+}
+
+/// Is something outstanding or waiting, so that the flow's other timers watch the peer?
+fn busy(snapshot: &FlowSnapshot) -> bool {
+    let fin_due = snapshot.flags & (flow_flags::FIN_WANTED | flow_flags::FIN_SENT) == flow_flags::FIN_WANTED;
+    snapshot.snd_max != snapshot.snd_una || snapshot.snd_queued.after(snapshot.snd_max) || fin_due
+}
+
+impl SlowPath {
+    /// The timer of a flow whose socket has `SO_KEEPALIVE`.
+    pub(super) fn keepalive_timeout(&mut self, now: Micros, id: FlowId, flows: &dyn Snapshots, host: &mut dyn Host) {
+        let Some(&Connection { core, .. }) = self.table.get(id) else { return };
+        let Some(live) = self.table.running(id) else { return };
+        if !live.options.keepalive {
+            return;
+        }
+        match live.keepalive.tick(now, &flows.snapshot(id), &live.options) {
+            Tick::Wait(until) => self.arm(id, until),
+            Tick::Probe(until) => {
+                host.send(core, ToFast::KeepAlive(id));
+                self.arm(id, until);
+            }
+            // As Linux, with RST: should the peer live after all, it learns of the end.
+            Tick::Dead => self.give_up(id, true, host),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times in s at which a probe is sent to a peer that answers as `answers` says of the probe's number, and the end.
+    fn probes(options: SocketOptions, answers: impl Fn(usize) -> bool, seconds: u64) -> (Vec<u64>, Option<u64>) {
+        let (mut keepalive, mut snapshot) = (Keepalive::new(Micros(0)), FlowSnapshot::default());
+        let (mut now, mut sent) = (Micros(0), Vec::new());
+        while now.0 < seconds * 1_000_000 {
+            match keepalive.tick(now, &snapshot, &options) {
+                Tick::Wait(until) => now = until,
+                Tick::Probe(until) => {
+                    sent.push(now.0 / 1_000_000);
+                    snapshot.segments_in += u64::from(answers(sent.len()));
+                    now = until;
+                }
+                Tick::Dead => return (sent, Some(now.0 / 1_000_000)),
+            }
+        }
+        (sent, None)
+    }
+
+    #[test]
+    fn defaults_are_two_hours_nine_probes_75_seconds() {
+        let (sent, end) = probes(SocketOptions::default(), |_| false, 100_000);
+        assert_eq!(sent, (0..9).map(|i| 7200 + 75 * i).collect::<Vec<_>>());
+        assert_eq!(end, Some(7200 + 9 * 75));
+    }
+
+    #[test]
+    fn an_answer_starts_the_idle_time_over() {
+        let options = SocketOptions { keep_idle_s: 80, keep_interval_s: 8, keep_count: 2, ..SocketOptions::default() };
+        let (sent, end) = probes(options, |n| n != 1 && n < 4, 10_000);
+        assert_eq!(sent, [80, 88, 169, 250, 258], "the second, the third; then silence");
+        assert_eq!(end, Some(266));
+    }
+
+    #[test]
+    fn the_user_timeout_takes_the_place_of_the_count() {
+        let options =
+            SocketOptions { keep_idle_s: 10, keep_interval_s: 2, user_timeout_ms: 15_000, ..SocketOptions::default() };
+        assert_eq!(probes(options, |_| false, 1000), (vec![10, 12, 14], Some(16)));
+    }
+
+    #[test]
+    fn data_outstanding_are_watched_by_other_timers() {
+        let mut keepalive = Keepalive::new(Micros(0));
+        let snapshot = FlowSnapshot { snd_max: crate::seq::Seq(1), ..FlowSnapshot::default() };
+        let tick = keepalive.tick(Micros(8_000_000_000), &snapshot, &SocketOptions::default());
+        assert_eq!(tick, Tick::Wait(Micros(8_900_000_000)));
+    }
+}
