@@ -216,4 +216,6 @@ pub mod flow_flags {
     pub const PASSIVE_CLOSE: u64 = 1024;
     /// SACK agreed.
     pub const SACK: u64 = 1 << 32;
+    /// Pacing holds back what could be sent otherwise.
+    pub const PACE_WAIT: u64 = 1 << 40;
 }

@@ -1,7 +1,7 @@
 //! What the slow path asks for.
 
 use super::wheel::Timer;
-use super::{State, owned, post, settle};
+use super::{State, owned, pace, post, settle};
 use crate::buffers::{PortId, RxBatch};
 use crate::counters::Drop;
 use crate::flow::flow_flags::{ACTIVE, RECOVERY};
@@ -52,8 +52,8 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         return;
     }
     match message {
-        ToFast::SetWindow(_, window) => set_window(&mut t, lines, &window),
-        ToFast::Timeout(_, window) => timeout(state, &mut t, lines, &window),
+        ToFast::SetWindow(_, window) => set_window(state, now, flow, &mut t, lines, &window),
+        ToFast::Timeout(_, window) => timeout(state, now, flow, &mut t, lines, &window),
         ToFast::ProbeWindow(_) => {
             t.flags |= bits::PROBE;
             state.schedule(&mut t, lines, flow);
@@ -115,7 +115,7 @@ fn transmit(state: &mut State, port: PortId, frame: &[u8]) {
 
 /// While the fast path repairs a loss, the window is its own. A threshold decided before the loss must not undo the reduction; what
 /// is decided after it can only be lower.
-fn set_window(t: &mut Tcb, lines: &Lines, window: &Window) {
+fn set_window(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, window: &Window) {
     let present = lines.measures.ssthresh.get();
     let ssthresh = match window.ssthresh {
         Window::KEEP => present,
@@ -123,18 +123,20 @@ fn set_window(t: &mut Tcb, lines: &Lines, window: &Window) {
         ssthresh => ssthresh,
     };
     lines.measures.set_window(&Window { ssthresh, ..*window });
+    pace::set_rate(state, now, flow, t, lines, window.pacing);
     if !t.has(RECOVERY) && window.cwnd != Window::KEEP {
         t.cwnd = window.cwnd.max(u32::from(t.mss));
     }
 }
 
 /// Go back to SND.UNA (RFC 6298 §5.4); duplicate ACKs of what is sent twice start no recovery (RFC 6582 §4).
-fn timeout(state: &mut State, t: &mut Tcb, lines: &Lines, window: &Window) {
+fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, window: &Window) {
     if t.idle() {
         return;
     }
     state.counters.timeouts += 1;
     lines.measures.set_window(window);
+    pace::set_rate(state, now, flow, t, lines, window.pacing);
     lines.measures.grown.set(0);
     lines.identity.recover.set(t.snd_max.0);
     t.snd_nxt = t.snd_una;

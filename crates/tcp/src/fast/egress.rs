@@ -1,7 +1,7 @@
 //! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
 
 use super::plan::{self, Plan};
-use super::{State, report, settle};
+use super::{State, pace, report, settle};
 use crate::buffers::{PortId, Rings, TxPorts};
 use crate::counters::Stage;
 use crate::flow::flow_flags::{FIN_SENT, TIMESTAMPS};
@@ -32,10 +32,17 @@ pub(super) fn run(
             let quota = state.config.segments_per_turn.min(budget - sent);
             let (t, id) = (lines.protocol.load(), &lines.identity);
             let (link, tuple) = (id.link(), id.tuple());
-            let mut turn = Turn { state: &mut *state, lines, t, flow, now, link, tuple, rings, ports: &mut *ports };
+            let paced = t.has(bits::PACED);
+            let credit = if paced { pace::begin(&t, &lines.rate, now) } else { i64::MAX };
+            let held = false;
+            let mut turn =
+                Turn { state: &mut *state, lines, t, flow, now, link, tuple, credit, held, rings, ports: &mut *ports };
             let (frames, end) = turn.run(quota);
-            let mut t = turn.t;
+            let (mut t, credit, held) = (turn.t, turn.credit, turn.held);
             sent += frames;
+            if paced {
+                pace::end(state, now, flow, &mut t, &lines.rate, credit, (held, end != End::Done));
+            }
             end_turn(state, now, &mut t, flow, link.port, end);
             lines.protocol.store(&t);
             if end == End::NoRoom && link.port == port {
@@ -121,6 +128,10 @@ struct Turn<'a, R, P> {
     now: Micros,
     link: Link,
     tuple: FourTuple,
+    /// What pacing lets go, see [`pace`].
+    credit: i64,
+    /// Something could be sent but for the credit.
+    held: bool,
     rings: &'a R,
     ports: &'a mut P,
 }
@@ -143,6 +154,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     /// The flow's next frame, the most urgent first; `None` = it has none.
     #[inline]
     fn one(&mut self) -> Option<Sent> {
+        if self.credit < 0 {
+            return self.without_credit();
+        }
         if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE | bits::KEEPALIVE)
             && let Some(result) = self.rare()
         {
@@ -155,6 +169,18 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             }
             return Some(sent);
         }
+        self.t.has(bits::ACK_NOW).then(|| self.send(self.empty_seq(), flags::ACK, 0))
+    }
+
+    /// What is not paced: RST, acknowledgements and window probes.
+    #[cold]
+    fn without_credit(&mut self) -> Option<Sent> {
+        let data = self.t.has(bits::RESEND);
+        let other = self.t.any(bits::RESET | bits::DEAD) || (self.t.any(bits::PROBE | bits::KEEPALIVE) && !data);
+        if other && let Some(result) = self.rare() {
+            return result;
+        }
+        self.held = data || plan::next(&self.t, self.lines).is_some();
         self.t.has(bits::ACK_NOW).then(|| self.send(self.empty_seq(), flags::ACK, 0))
     }
 
@@ -236,6 +262,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         if sent != Sent::Yes {
             return sent;
         }
+        self.credit -= pace::cost(plan.len);
         let (t, m) = (&mut self.t, &self.lines.measures);
         let end = end(plan);
         if plan.seq.before(t.snd_max) {

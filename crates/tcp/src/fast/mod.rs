@@ -15,6 +15,7 @@ mod deliver;
 mod egress;
 mod lookup;
 mod out_of_order;
+mod pace;
 mod plan;
 mod post;
 mod pre;

@@ -5,6 +5,7 @@ use super::plan;
 use super::{State, settle};
 use crate::counters::Stage;
 use crate::flow::FlowId;
+use crate::flow::flow_flags::PACE_WAIT;
 use crate::table::{FlowTable, Lines, Tcb, bits};
 use crate::time::Micros;
 
@@ -25,7 +26,8 @@ pub(super) fn flow(state: &mut State, now: Micros, flow: FlowId, lines: &Lines, 
     if t.any(bits::SCHEDULED | bits::DEAD) {
         return;
     }
-    if t.any(bits::ACK_NOW | bits::RESEND) || plan::next(t, lines).is_some() {
+    let may_send = !t.has(PACE_WAIT) && (t.has(bits::RESEND) || plan::next(t, lines).is_some());
+    if may_send || t.has(bits::ACK_NOW) {
         state.schedule(t, lines, flow);
     } else if t.has(bits::ACK_OWED) && !t.has(bits::DELAYED) {
         t.flags |= bits::DELAYED;

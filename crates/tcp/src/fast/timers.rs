@@ -1,7 +1,7 @@
 //! What a flow does when one of its deadlines on the [`wheel`](super::wheel) comes.
 
 use super::wheel::Timer;
-use super::{State, owned};
+use super::{State, owned, pace};
 use crate::table::{FlowTable, bits};
 use crate::time::Micros;
 
@@ -19,7 +19,7 @@ fn due(table: &FlowTable, state: &mut State, timer: Timer) {
         Timer::Pace(flow) => {
             let Some((lines, mut t)) = owned(table, state, flow) else { return };
             if !t.has(bits::DEAD) {
-                state.schedule(&mut t, lines, flow);
+                pace::due(state, flow, &mut t, lines);
                 lines.protocol.set_flags(t.flags);
             }
         }

@@ -32,7 +32,6 @@ const KINDS: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The flow's pacing lets it send again.
-    #[allow(dead_code, reason = "pacing arms it")]
     Pace(FlowId),
     /// Loss recovery of the flow: reordering and probe time-outs (RFC 8985 §6.2, §7.2).
     #[allow(dead_code, reason = "loss recovery arms it")]
@@ -139,7 +138,6 @@ impl Wheel {
         }
     }
 
-    #[allow(dead_code, reason = "pacing and loss recovery arm timers")]
     /// Arms the timer, or moves it. A deadline that has passed comes due at the next occasion.
     #[inline]
     pub fn set(&mut self, timer: Timer, at: Micros) {

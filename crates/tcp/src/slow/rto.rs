@@ -64,6 +64,11 @@ impl Retransmit {
     pub(super) fn restart(&mut self, now: Micros) {
         *self = Self::start(now, self.una);
     }
+    /// What is to be sent again waits for its turn: the time it has to be answered in has not begun.
+    pub(super) fn hold(&mut self, now: Micros) -> Due {
+        self.since = now;
+        Due::No
+    }
     /// Looks at the flow. `flight`: bytes sent and not acknowledged.
     pub(super) fn check(&mut self, now: Micros, una: Seq, flight: u32, timeout_us: u64, limit: Limit) -> Due {
         if una != self.una || flight == 0 || !self.running {

@@ -167,11 +167,14 @@ impl Lines {
         m.max_wnd.set(setup.snd_wnd);
         m.set_window(&setup.window);
         self.rate.pacing.set(setup.window.pacing);
+        self.rate.credit.set(0);
+        self.rate.credit_at.set(now_us);
         let mut flags = bits::INSTALLED;
         for (on, bit) in [
             (setup.timestamps, TIMESTAMPS),
             (setup.sack, SACK),
             (setup.nodelay, NODELAY),
+            (setup.window.pacing != 0, bits::PACED),
             (setup.snd_wscale != 0 || setup.rcv_wscale != 0, WSCALE),
         ] {
             flags |= if on { bit } else { 0 };

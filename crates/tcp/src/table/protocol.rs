@@ -5,8 +5,10 @@ use crate::seq::Seq;
 
 /// Bits of [`Tcb::flags`] beyond the public ones of [`crate::flow::flow_flags`].
 pub(crate) mod bits {
+    use crate::flow::flow_flags;
+
     /// The public bits.
-    pub const PUBLIC: u64 = 0x7ff | crate::flow::flow_flags::SACK;
+    pub const PUBLIC: u64 = 0x7ff | flow_flags::SACK | flow_flags::PACE_WAIT;
     /// Owned by a fast path.
     pub const INSTALLED: u64 = 1 << 11;
     /// Reset or aborted: segments are ignored until removal.
@@ -45,6 +47,10 @@ pub(crate) mod bits {
     pub const URGENT_IN: u64 = 1 << 51;
     /// `Recovery::duplicate` is to be reported (RFC 2883).
     pub const DSACK: u64 = 1 << 33;
+    /// Paced (`Rate::pacing` is not 0).
+    pub const PACED: u64 = 1 << 41;
+    /// Had more to send at the end of its last turn than pacing, its quota or its port let go.
+    pub const PACE_LATE: u64 = 1 << 42;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

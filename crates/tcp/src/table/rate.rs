@@ -16,4 +16,8 @@ pub(crate) struct Rate {
     pub rtt_us: Word,
     /// Smallest round-trip sample lately in µs, 0 = none.
     pub min_rtt_us: Word,
+    /// What the flow may send now, or owes, at `credit_at`: millionths of a byte, two's complement. Of paced flows only.
+    pub credit: Counter,
+    /// When `credit` was reckoned, µs.
+    pub credit_at: Counter,
 }
