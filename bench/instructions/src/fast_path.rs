@@ -1,7 +1,7 @@
 //! One flow, one peer made of prepared frames, joined by the in-memory port: a 64-byte request in, its reply out.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use towpath_ports::memory::{self, MemoryPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
@@ -128,8 +128,8 @@ extern "C" fn fast_path_turn(stack: &mut Stack) {
     debug_assert!(told == 1 && honest && sent == 1);
 }
 
-const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 1), 7000);
-const REMOTE: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 2), 40_000);
+const LOCAL: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 7000);
+const REMOTE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
 const SEND_START: u32 = 1000;
 const RECEIVE_START: u32 = 5000;
 
@@ -138,7 +138,7 @@ fn setup() -> FlowSetup {
         flow: FLOW,
         owner: Owner(0),
         tuple: FourTuple { local: LOCAL.0, local_port: LOCAL.1, remote: REMOTE.0, remote_port: REMOTE.1 },
-        link: Link { port: PORT, source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 2] },
+        link: Link { port: PORT, source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 2], vlan: None },
         snd_start: Seq(SEND_START),
         rcv_start: Seq(RECEIVE_START),
         snd_wnd: 65_535,
@@ -164,6 +164,7 @@ fn setup() -> FlowSetup {
 fn ask(peer: &mut MemoryPort, stack: &Stack) -> io::Result<()> {
     let time = (stack.now.0 / 1000) as u32;
     let header = Header {
+        vlan: None,
         source_mac: [2, 0, 0, 0, 0, 2],
         destination_mac: [2, 0, 0, 0, 0, 1],
         source: REMOTE.0,

@@ -2,6 +2,7 @@
 
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
+use std::net::IpAddr;
 use towpath_service::api::{self, Command, Socket, Sockets, Tcp};
 
 /// Lists sockets with their queues, addresses, programs and TCP details.
@@ -50,10 +51,10 @@ fn table(sockets: &[Socket]) -> String {
     let mut out = String::new();
     let address = |s: &Socket, local: bool| {
         let of = if local { s.local } else { s.peer };
-        let ip = if of.ip().is_unspecified() {
-            if local { "0.0.0.0".into() } else { "*".into() }
-        } else {
-            of.ip().to_string()
+        let ip = match of.ip() {
+            ip if ip.is_unspecified() && !local => "*".into(),
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
         };
         if of.port() == 0 { format!("{ip}:*") } else { format!("{ip}:{}", of.port()) }
     };

@@ -1,6 +1,6 @@
 //! What the service asks of an engine.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use towpath_ring::Region;
@@ -26,13 +26,13 @@ pub struct EngineConfig {
 /// Routes and steering, as the service knows them. Called by the slow thread only.
 pub trait Network: Send {
     /// The way to `remote` (from `local` if the socket is bound).
-    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> towpath_tcp::slow::Route;
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> towpath_tcp::slow::Route;
     /// Is this one of our own addresses?
-    fn is_local(&self, addr: Ipv4Addr) -> bool;
+    fn is_local(&self, addr: IpAddr) -> bool;
     /// Packets of this tuple shall come to us from now on / no more.
     fn steer(&mut self, tuple: &FourTuple, on: bool);
     /// Segments to this listener shall come to us from now on / no more (`0.0.0.0` = every address).
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool);
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;
 }

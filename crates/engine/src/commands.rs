@@ -4,7 +4,7 @@ use crate::clients::owner;
 use crate::host::SlowHost;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, op};
@@ -17,9 +17,9 @@ use towpath_tcp::time::Micros;
 /// Commands taken from one client before the next has its turn.
 const BATCH: usize = 64;
 
-/// An address for the protocol, which knows IPv4 alone; `None` = not ours.
-fn four(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    if address.is_unspecified() { Some(Ipv4Addr::UNSPECIFIED) } else { address.to_ipv4_mapped() }
+/// 0.0.0.0 or ::, as fits `addr`.
+fn any(addr: IpAddr) -> IpAddr {
+    if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 impl SlowThread {
@@ -81,9 +81,9 @@ impl SlowThread {
         remote_port: u16,
         local_port: u16,
     ) -> i32 {
-        let (Some(local), Some(remote)) = (four(command.local_addr), four(command.remote_addr)) else {
-            return self.not_ours(index, slot);
-        };
+        let (local, remote) = (command.local_addr.to_canonical(), command.remote_addr.to_canonical());
+        // A socket of IPv6 that is bound to no address reaches IPv4 as well (RFC 3493 §3.7).
+        let local = if local.is_unspecified() { any(remote) } else { local };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
         // The state comes before the attempt, because that may fail at once and show it.
@@ -106,19 +106,19 @@ impl SlowThread {
     }
 
     fn listen(&mut self, now: Micros, index: u32, slot: Slot, command: &Command, port: u16) -> i32 {
-        let both_families = command.local_addr.is_unspecified() || command.flags & V6ONLY != 0;
-        let local = match four(command.local_addr) {
-            Some(local) if !both_families && (local.is_unspecified() || self.host.network.is_local(local)) => local,
-            _ => return self.not_ours(index, slot),
-        };
+        let local = command.local_addr.to_canonical();
+        if !local.is_unspecified() && !self.host.network.is_local(local) {
+            return self.not_ours(index, slot);
+        }
+        let v6only = command.flags & V6ONLY != 0;
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
         let backlog = command.backlog.max(1);
         client.slot(slot).listener = Some(Box::new(Listener::new(backlog)));
-        let tuple = FourTuple { local, local_port: port, remote: Ipv4Addr::UNSPECIFIED, remote_port: 0 };
+        let tuple = FourTuple { local, local_port: port, remote: any(local), remote_port: 0 };
         SlowHost::show_addresses(client, slot, &tuple, 10);
         client.show(slot, state::LISTENING, 0);
-        match self.slow.listen(now, owner(index, slot), local, port, backlog, &mut self.host) {
+        match self.slow.listen(now, owner(index, slot), local, port, v6only, backlog, &mut self.host) {
             Ok(()) => 0,
             Err(errno) => {
                 self.refuse(index, slot);

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::portset::PortSet;
 use crate::rings::Endpoints;
 use crate::thread::epoll_with;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use towpath_ports::memory::Loopback;
@@ -83,13 +83,17 @@ impl Bench {
         self.core.turn(Micros(1_000_000));
     }
     fn install(&mut self, slot: Slot) {
-        let tuple =
-            FourTuple { local: Ipv4Addr::LOCALHOST, local_port: 1, remote: Ipv4Addr::LOCALHOST, remote_port: 2 };
+        let tuple = FourTuple {
+            local: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            local_port: 1,
+            remote: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            remote_port: 2,
+        };
         let setup = FlowSetup {
             flow: FLOW,
             owner: owner(0, slot),
             tuple,
-            link: Link { port: PortId(0), source: [0; 6], destination: [0; 6] },
+            link: Link { port: PortId(0), source: [0; 6], destination: [0; 6], vlan: None },
             snd_start: Seq(START),
             rcv_start: Seq(2000),
             snd_wnd: 4096,

@@ -6,7 +6,7 @@ use crate::mailbox::Sender;
 use crate::messages::ToCore;
 use crate::random::Random;
 use crate::slots::{Phase, Queued, SlowClient};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 use towpath_ring::lines::state;
 use towpath_ring::{Slot, address};
@@ -79,8 +79,8 @@ impl SlowHost {
     /// Fills what `getsockname` and the like show.
     fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
         let info = client.shared.region.info(slot);
-        address::store(&info.local_addr, tuple.local.to_ipv6_mapped());
-        address::store(&info.remote_addr, tuple.remote.to_ipv6_mapped());
+        address::store(&info.local_addr, ring_addr(tuple.local));
+        address::store(&info.remote_addr, ring_addr(tuple.remote));
         info.ports.store(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port), Ordering::Relaxed);
         info.mss.store(u32::from(mss), Ordering::Relaxed);
         info.srtt_us.store(srtt_us, Ordering::Relaxed);
@@ -106,10 +106,22 @@ impl SlowHost {
     }
 }
 
+/// An address as the ring has it: IPv4 mapped into IPv6.
+fn ring_addr(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
+    }
+}
+
 /// Core of a tuple among `cores`: the same from both ends, so that both ends of a connection within this host are on one core.
 pub fn core_of(tuple: &FourTuple, cores: usize) -> usize {
-    let end = |addr: Ipv4Addr, port: u16| {
-        (u64::from(addr.to_bits()) << 16 | u64::from(port)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    let end = |addr: IpAddr, port: u16| {
+        let addr = match addr {
+            IpAddr::V4(addr) => u64::from(addr.to_bits()),
+            IpAddr::V6(addr) => addr.segments().iter().fold(0u64, |sum, part| sum.rotate_left(13) ^ u64::from(*part)),
+        };
+        (addr << 16 ^ addr >> 48 ^ u64::from(port)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     };
     let sum = end(tuple.local, tuple.local_port).wrapping_add(end(tuple.remote, tuple.remote_port));
     let mixed = (sum ^ sum >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -134,10 +146,10 @@ fn linux_state(of: State) -> u32 {
 }
 
 impl Host for SlowHost {
-    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route {
         self.network.route(remote, local)
     }
-    fn is_local(&self, addr: Ipv4Addr) -> bool {
+    fn is_local(&self, addr: IpAddr) -> bool {
         self.network.is_local(addr)
     }
     fn core_for(&self, tuple: &FourTuple) -> usize {
@@ -162,7 +174,7 @@ impl Host for SlowHost {
     fn steer(&mut self, tuple: &FourTuple, on: bool) {
         self.network.steer(tuple, on);
     }
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         self.network.steer_listener(addr, port, on);
     }
     fn new_child(&mut self, listener: Owner) -> Option<Owner> {
@@ -230,7 +242,7 @@ impl Host for SlowHost {
             return false;
         }
         let Some(child) = client.shared.region.slot(child_raw) else { return false };
-        match client.queue(slot, child, tuple.remote.to_ipv6_mapped(), tuple.remote_port) {
+        match client.queue(slot, child, ring_addr(tuple.remote), tuple.remote_port) {
             Queued::Yes => {
                 client.slot(child).phase = Phase::Open;
                 true

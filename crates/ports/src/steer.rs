@@ -8,7 +8,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode, loaded_programs};
 use std::error::Error;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// bpf/steer.bpf.c, compiled by bpf/build.sh.
@@ -168,20 +168,29 @@ impl Steering {
     }
 
     /// Steers, or no longer steers, one connection. Both are done when they are done already.
-    pub fn steer_flow(&mut self, local: SocketAddrV4, remote: SocketAddrV4, on: bool) -> Result<(), SteerError> {
-        let key = FlowKey {
-            remote: remote.ip().octets(),
-            local: local.ip().octets(),
-            remote_port: remote.port().to_be_bytes(),
-            local_port: local.port().to_be_bytes(),
+    pub fn steer_flow(&mut self, local: SocketAddr, remote: SocketAddr, on: bool) -> Result<(), SteerError> {
+        let (remote_port, local_port) = (remote.port().to_be_bytes(), local.port().to_be_bytes());
+        let result = match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let key = FlowKey { remote: remote.octets(), local: local.octets(), remote_port, local_port };
+                change(&mut self.flows, &key, on)
+            }
+            _ => Ok(()),
         };
-        change(&mut self.flows, &key, on).map_err(|e| explain(&self.interface, "steering a connection", &e))
+        result.map_err(|e| explain(&self.interface, "steering a connection", &e))
     }
 
-    /// Steers, or no longer steers, everything to a port of an address; 0.0.0.0 = of any address.
-    pub fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) -> Result<(), SteerError> {
-        let key = ListenerKey { local: addr.octets(), port: port.to_be_bytes(), zero: [0; 2] };
-        change(&mut self.listeners, &key, on).map_err(|e| explain(&self.interface, "steering a listener", &e))
+    /// Steers, or no longer steers, everything to a port of an address; 0.0.0.0 = of any IPv4 address.
+    pub fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) -> Result<(), SteerError> {
+        let port = port.to_be_bytes();
+        let result = match addr {
+            IpAddr::V4(addr) => {
+                let key = ListenerKey { local: addr.octets(), port, zero: [0; 2] };
+                change(&mut self.listeners, &key, on)
+            }
+            IpAddr::V6(_) => Ok(()),
+        };
+        result.map_err(|e| explain(&self.interface, "steering a listener", &e))
     }
 
     /// What went where.

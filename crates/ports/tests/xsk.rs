@@ -6,7 +6,7 @@ mod network;
 
 use network::*;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_wire::{Header, Options, Segment, checksum_ok, emit, fill_checksum, flags, parse};
 
-const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// How long to wait for what should not come.
 const TICK: Duration = Duration::from_millis(100);
 /// How long to wait for what should come: it does so at once, but the machine may be busy.
@@ -33,15 +33,15 @@ fn open(network: &Network) -> (Steering, XskPort) {
 }
 
 /// Connects from the peer's kernel.
-fn connect(network: &Network, to: Ipv4Addr, port: u16, time: Duration) -> io::Result<TcpStream> {
+fn connect(network: &Network, to: IpAddr, port: u16, time: Duration) -> io::Result<TcpStream> {
     within(&network.peer, || TcpStream::connect_timeout(&SocketAddr::from((to, port)), time))
 }
 
-fn refused(network: &Network, to: Ipv4Addr, port: u16) -> bool {
+fn refused(network: &Network, to: IpAddr, port: u16) -> bool {
     matches!(connect(network, to, port, SOON), Err(e) if e.kind() == ErrorKind::ConnectionRefused)
 }
 
-fn silent(network: &Network, to: Ipv4Addr, port: u16) -> bool {
+fn silent(network: &Network, to: IpAddr, port: u16) -> bool {
     matches!(connect(network, to, port, TICK), Err(e) if e.kind() == ErrorKind::TimedOut)
 }
 
@@ -82,6 +82,7 @@ fn header(seq: u32, ack: u32, flags: u8) -> Header {
     Header {
         source_mac: OUR_MAC,
         destination_mac: PEER_MAC,
+        vlan: None,
         source: OURS,
         destination: PEER,
         source_port: 9000,
@@ -108,12 +109,13 @@ fn send(port: &mut XskPort, header: &Header, payload: &[u8]) {
 }
 
 /// A segment from the peer, made by hand.
-fn peer_frame(source_port: u16, destination: SocketAddrV4, seq: u32) -> Vec<u8> {
+fn peer_frame(source_port: u16, destination: SocketAddr, seq: u32) -> Vec<u8> {
     let header = Header {
         source_mac: PEER_MAC,
         destination_mac: OUR_MAC,
+        vlan: None,
         source: PEER,
-        destination: *destination.ip(),
+        destination: destination.ip(),
         source_port,
         destination_port: destination.port(),
         ..header(seq, 0, flags::SYN)
@@ -167,14 +169,14 @@ fn listening_ports_are_ours_and_all_else_is_the_kernels() {
 fn flows_are_steered_exactly() {
     let network = Network::new();
     let (mut steering, mut port) = open(&network);
-    let local = SocketAddrV4::new(OURS, 40_000);
-    steering.steer_flow(local, SocketAddrV4::new(PEER, 5555), true).unwrap();
+    let local = SocketAddr::new(OURS, 40_000);
+    steering.steer_flow(local, SocketAddr::new(PEER, 5555), true).unwrap();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
     raw.send(&peer_frame(5555, local, 1));
     assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 1);
     raw.send(&peer_frame(5556, local, 2)); // another remote port
-    raw.send(&peer_frame(5555, SocketAddrV4::new(OURS, 40_001), 3)); // another local port
-    raw.send(&peer_frame(5555, SocketAddrV4::new(OURS_TOO, 40_000), 4)); // another local address
+    raw.send(&peer_frame(5555, SocketAddr::new(OURS, 40_001), 3)); // another local port
+    raw.send(&peer_frame(5555, SocketAddr::new(OURS_TOO, 40_000), 4)); // another local address
     let mut fragment = peer_frame(5555, local, 5);
     fragment[20] = 0x20;
     raw.send(&fragment);
@@ -196,7 +198,7 @@ fn flows_are_steered_exactly() {
     raw.send(&options);
     assert_eq!(receive(&mut port, SOON).unwrap().0.seq, 9);
 
-    steering.steer_flow(local, SocketAddrV4::new(PEER, 5555), false).unwrap();
+    steering.steer_flow(local, SocketAddr::new(PEER, 5555), false).unwrap();
     raw.send(&peer_frame(5555, local, 10));
     assert!(receive(&mut port, TICK).is_none());
 }
@@ -281,7 +283,7 @@ fn what_is_not_read_is_counted_and_what_is_held_stays() {
     let (mut steering, mut port) = open(&network);
     steering.steer_listener(ANY, 9000, true).unwrap();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
-    let to = SocketAddrV4::new(OURS, 9000);
+    let to = SocketAddr::new(OURS, 9000);
     for seq in 0..COUNT {
         raw.send(&peer_frame(1234, to, seq));
     }
@@ -371,8 +373,8 @@ fn a_driver_that_cannot_gets_generic_mode() {
         let mut port = XskPort::open("lo", 0, XskConfig { copy: true, ..XskConfig::default() }).unwrap();
         assert!(!port.zero_copy());
         steering.bind(0, &port).unwrap();
-        steering.steer_listener(Ipv4Addr::LOCALHOST, 9000, true).unwrap();
-        let result = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, 9000)), TICK);
+        steering.steer_listener(IpAddr::V4(Ipv4Addr::LOCALHOST), 9000, true).unwrap();
+        let result = TcpStream::connect_timeout(&SocketAddr::from((IpAddr::V4(Ipv4Addr::LOCALHOST), 9000)), TICK);
         assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
         assert_eq!(receive(&mut port, SOON).unwrap().0.destination_port, 9000);
     });
@@ -433,7 +435,7 @@ fn a_large_mtu_is_limited_by_the_frames() {
     let len = port.capabilities().mtu_bytes as usize + 14;
     steering.steer_listener(ANY, 9000, true).unwrap();
     let raw = within(&network.peer, || Raw::open(PEER_IF, 0));
-    let mut frame = peer_frame(1234, SocketAddrV4::new(OURS, 9000), 1);
+    let mut frame = peer_frame(1234, SocketAddr::new(OURS, 9000), 1);
     frame.resize(len, 0);
     raw.send(&frame);
     assert!(wait(&mut port, SOON));

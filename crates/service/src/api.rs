@@ -5,7 +5,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,9 +60,9 @@ pub struct Socket {
     /// Bytes not yet acknowledged; of a listener: its backlog.
     pub send_q: u32,
     /// Local address and port.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// Peer's address and port.
-    pub peer: SocketAddrV4,
+    pub peer: SocketAddr,
     /// Its program; empty = none any more.
     pub program: String,
     /// Its process.

@@ -6,7 +6,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::SocketFlags;
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use towpath_engine::Connection;
@@ -118,8 +118,8 @@ fn socket(c: &Connection) -> api::Socket {
         state: c.state.into(),
         recv_q: c.rx_queue,
         send_q: c.tx_queue,
-        local: SocketAddrV4::new(t.local, t.local_port),
-        peer: SocketAddrV4::new(t.remote, t.remote_port),
+        local: SocketAddr::new(t.local, t.local_port),
+        peer: SocketAddr::new(t.remote, t.remote_port),
         program: c.program.clone(),
         pid: c.pid,
         uid: c.uid,

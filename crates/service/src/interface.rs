@@ -4,7 +4,7 @@ use crate::network::Steer;
 use crate::network::reserved::ReservedPorts;
 use rustix::thread::CapabilitySet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use towpath_ports::Port;
 use towpath_ports::steer::{SteerError, SteerMode, Steering};
@@ -122,14 +122,14 @@ struct Steered(Steering);
 
 impl Steer for Steered {
     fn flow(&mut self, tuple: &FourTuple, on: bool) {
-        let local = SocketAddrV4::new(tuple.local, tuple.local_port);
-        let remote = SocketAddrV4::new(tuple.remote, tuple.remote_port);
+        let local = SocketAddr::new(tuple.local, tuple.local_port);
+        let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
         if let Err(error) = self.0.steer_flow(local, remote, on) {
             tracing::warn!(%error, "a connection is not steered");
         }
     }
 
-    fn listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+    fn listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         if let Err(error) = self.0.steer_listener(addr, port, on) {
             tracing::warn!(%error, "a listener is not steered");
         }

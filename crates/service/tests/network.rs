@@ -1,7 +1,7 @@
 //! Routes and neighbours of a served interface, in two namespaces joined by a veth. Needs root and iproute2.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const OURS: &str = "service-test-a";
 const PEERS: &str = "service-test-b";
 /// What AF_XDP takes with the largest frames.
 const PORT_MTU: u32 = 3826;
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2));
 
 /// The namespaces; deleted with it.
 struct Lab;
@@ -71,13 +71,13 @@ impl Steer for Noted {
     fn flow(&mut self, tuple: &FourTuple, on: bool) {
         self.0.lock().unwrap().push(format!("{}:{} {on}", tuple.remote, tuple.remote_port));
     }
-    fn listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+    fn listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         self.0.lock().unwrap().push(format!("{addr}:{port} {on}"));
     }
 }
 
 /// Asks until the neighbour is resolved or given up.
-fn settled(network: &mut HostNetwork, remote: Ipv4Addr) -> Route {
+fn settled(network: &mut HostNetwork, remote: IpAddr) -> Route {
     let end = Instant::now() + Duration::from_secs(15);
     loop {
         let route = network.route(remote, None);
@@ -113,7 +113,7 @@ fn in_our_namespace() {
     let route = settled(&mut network, PEER);
     let Route::Via { link, source, mtu } = route else { panic!("{route:?}") };
     assert_eq!((link.port, link.source, link.destination), (PortId(1), [2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]));
-    assert_eq!((source, mtu), (Ipv4Addr::new(10, 79, 0, 1), 1500));
+    assert_eq!((source, mtu), (IpAddr::V4(Ipv4Addr::new(10, 79, 0, 1)), 1500));
     assert!(ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"));
 
     // Never more than the port takes.
@@ -123,21 +123,21 @@ fn in_our_namespace() {
     until("the interface's MTU", || matches!(network.route(PEER, None), Route::Via { mtu: 1500, .. }));
 
     // Through a gateway, with the route's MTU.
-    let behind = Ipv4Addr::new(10, 80, 3, 4);
+    let behind = IpAddr::V4(Ipv4Addr::new(10, 80, 3, 4));
     let Route::Via { link, mtu, .. } = settled(&mut network, behind) else { panic!("no way to {behind}") };
     assert_eq!((link.destination, mtu), ([2, 0, 0, 0, 0, 2], 1400));
 
     // Nobody there: the errno of Linux, and asked again the next time.
-    let absent = Ipv4Addr::new(10, 79, 0, 99);
+    let absent = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 99));
     assert_eq!(settled(&mut network, absent), Route::Unreachable(libc::EHOSTUNREACH));
     assert_eq!(network.route(absent, None), Route::Resolving);
 
     // No route, and a source that is not ours: the kernel's.
-    assert_eq!(network.route(Ipv4Addr::new(192, 0, 2, 1), None), Route::NotOurs);
-    assert_eq!(network.route(PEER, Some(Ipv4Addr::new(192, 0, 2, 9))), Route::NotOurs);
+    assert_eq!(network.route(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), None), Route::NotOurs);
+    assert_eq!(network.route(PEER, Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9)))), Route::NotOurs);
 
     // Own addresses, also new ones.
-    let new = Ipv4Addr::new(10, 79, 0, 77);
+    let new = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 77));
     assert!(!network.is_local(new));
     while network.changed() {}
     ip(&format!("-n {OURS} addr add {new}/32 dev eth1"));
@@ -154,7 +154,7 @@ fn in_our_namespace() {
     let tuple = FourTuple { local: source, local_port: 1, remote: PEER, remote_port: 2 };
     network.steer(&tuple, true);
     network.steer_listener(source, 80, true);
-    network.steer_listener(Ipv4Addr::LOCALHOST, 80, true);
+    network.steer_listener(IpAddr::V4(Ipv4Addr::LOCALHOST), 80, true);
     network.steer(&tuple, false);
     assert_eq!(*steered.0.lock().unwrap(), ["10.79.0.2:2 true", "10.79.0.1:80 true", "10.79.0.2:2 false"]);
 

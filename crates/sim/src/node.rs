@@ -3,7 +3,7 @@
 use crate::sockets::{Phase, SocketId, Sockets};
 use crate::{TimedPort, earlier};
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use towpath_ports::{RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::buffers::{PortId, RxBatch, TxPorts};
@@ -24,7 +24,7 @@ pub const EPIPE: i32 = 32;
 #[derive(Clone)]
 pub struct NodeConfig {
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Seed of its sequence numbers, ports and keys.
@@ -44,7 +44,7 @@ impl NodeConfig {
     pub fn numbered(n: u8, seed: u64) -> Self {
         let max_flows = 64;
         Self {
-            address: Ipv4Addr::new(10, 0, 0, n),
+            address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, n)),
             mac: [2, 0, 0, 0, 0, n],
             seed,
             rings: (64 << 10, 64 << 10),
@@ -120,13 +120,13 @@ impl Node {
     }
 
     /// Adds a static route: `remote` is reached at `mac`, with packets of up to `mtu` bytes.
-    pub fn add_route(&mut self, remote: Ipv4Addr, mac: [u8; 6], mtu: u16) {
+    pub fn add_route(&mut self, remote: IpAddr, mac: [u8; 6], mtu: u16) {
         self.sockets.add_route(remote, mac, mtu);
         self.slow.retry_routes(self.now, &mut self.sockets);
     }
 
     /// From now on `remote` is ours to reach, but its MAC address is not known before [`Node::add_route`].
-    pub fn add_unresolved(&mut self, remote: Ipv4Addr) {
+    pub fn add_unresolved(&mut self, remote: IpAddr) {
         self.sockets.add_unresolved(remote);
     }
 
@@ -134,7 +134,7 @@ impl Node {
     pub fn listen(&mut self, port: u16, backlog: u32) -> Result<SocketId, i32> {
         let id = self.sockets.allocate(Phase::Listening);
         let address = self.sockets.address();
-        let listened = self.slow.listen(self.now, id.owner(), address, port, backlog, &mut self.sockets);
+        let listened = self.slow.listen(self.now, id.owner(), address, port, false, backlog, &mut self.sockets);
         self.sockets.get_mut(id).backlog = backlog as usize;
         match listened {
             Ok(()) => Ok(id),
@@ -146,7 +146,7 @@ impl Node {
     }
 
     /// Starts an active open; [`Node::phase`] tells how it went. The error is an errno.
-    pub fn connect(&mut self, remote: Ipv4Addr, port: u16) -> Result<SocketId, i32> {
+    pub fn connect(&mut self, remote: IpAddr, port: u16) -> Result<SocketId, i32> {
         let id = self.sockets.allocate(Phase::Connecting);
         match self.slow.connect(self.now, id.owner(), remote, port, None, false, &mut self.sockets) {
             Ok(()) => Ok(id),
@@ -322,7 +322,7 @@ impl Node {
     }
 
     /// The node's address.
-    pub fn address(&self) -> Ipv4Addr {
+    pub fn address(&self) -> IpAddr {
         self.sockets.address()
     }
 

@@ -8,9 +8,16 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_ports::TxOffload;
 use towpath_tcp::time::Micros;
+use towpath_wire::checksum;
+
+const ICMPV6: u8 = 58;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const SOLICITED_OVERRIDE: u8 = 0x60;
+const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
 
 /// A host that runs smoltcp.
 pub struct Peer {
@@ -20,20 +27,20 @@ pub struct Peer {
     now: Micros,
 }
 
-/// smoltcp's view of a port. ARP is answered here: our nodes leave it to a kernel that a simulation does not have.
+/// smoltcp's view of a port. ARP and neighbour discovery are answered here: our nodes leave it to a kernel that a simulation does not have.
 struct Wire {
     port: Box<dyn TimedPort>,
     waiting: VecDeque<Vec<u8>>,
-    neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+    neighbours: Vec<(IpAddr, [u8; 6])>,
 }
 
 impl Peer {
-    /// A host with this address on `port`; `neighbours` is what ARP would find.
+    /// A host with this address on `port`; `neighbours` is what ARP or neighbour discovery would find.
     pub fn new(
-        address: Ipv4Addr,
+        address: IpAddr,
         mac: [u8; 6],
         seed: u64,
-        neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+        neighbours: Vec<(IpAddr, [u8; 6])>,
         port: Box<dyn TimedPort>,
     ) -> Self {
         let mut wire = Wire { port, waiting: VecDeque::new(), neighbours };
@@ -41,7 +48,7 @@ impl Peer {
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut wire, Instant::from_micros(0));
         interface.update_ip_addrs(|addresses| {
-            let pushed = addresses.push(IpCidr::new(address.into(), 24));
+            let pushed = addresses.push(IpCidr::new(address.into(), if address.is_ipv4() { 24 } else { 64 }));
             assert!(pushed.is_ok(), "room for one address");
         });
         Self { interface, sockets: SocketSet::new(Vec::new()), wire, now: Micros(0) }
@@ -61,7 +68,7 @@ impl Peer {
     }
 
     /// A socket that connects to `remote`.
-    pub fn connect(&mut self, remote: (Ipv4Addr, u16), local_port: u16, rings: usize) -> SocketHandle {
+    pub fn connect(&mut self, remote: (IpAddr, u16), local_port: u16, rings: usize) -> SocketHandle {
         let handle = self.add(rings);
         let socket = self.sockets.get_mut::<tcp::Socket>(handle);
         let connected = socket.connect(self.interface.context(), remote, local_port);
@@ -121,6 +128,10 @@ impl Wire {
             self.answer_arp(frame);
             return;
         }
+        if frame.len() >= 86 && frame[12..14] == [0x86, 0xdd] && frame[20] == ICMPV6 && frame[54] == SOLICITATION {
+            self.answer_solicitation(frame);
+            return;
+        }
         if let Some(buffer) = self.port.reserve() {
             buffer[..frame.len()].copy_from_slice(frame);
             self.port.commit(frame.len(), TxOffload::default());
@@ -129,7 +140,7 @@ impl Wire {
 
     fn answer_arp(&mut self, request: &[u8]) {
         let target = Ipv4Addr::new(request[38], request[39], request[40], request[41]);
-        let Some((_, mac)) = self.neighbours.iter().find(|(address, _)| *address == target) else { return };
+        let Some((_, mac)) = self.neighbours.iter().find(|(address, _)| *address == IpAddr::V4(target)) else { return };
         let mut reply = request[..42].to_vec();
         reply[..6].copy_from_slice(&request[6..12]);
         reply[6..12].copy_from_slice(mac);
@@ -137,6 +148,25 @@ impl Wire {
         reply[22..28].copy_from_slice(mac);
         reply[28..32].copy_from_slice(&target.octets());
         reply[32..42].copy_from_slice(&request[22..32]);
+        self.waiting.push_back(reply);
+    }
+
+    /// Neighbour discovery (RFC 4861 §4.3, §4.4).
+    fn answer_solicitation(&mut self, request: &[u8]) {
+        let Ok(target) = <[u8; 16]>::try_from(&request[62..78]) else { return };
+        let address = IpAddr::V6(target.into());
+        let Some((_, mac)) = self.neighbours.iter().find(|(known, _)| *known == address) else { return };
+        let mut reply = request[..86].to_vec();
+        reply[..6].copy_from_slice(&request[6..12]);
+        reply[6..12].copy_from_slice(mac);
+        reply[22..38].copy_from_slice(&target);
+        reply[38..54].copy_from_slice(&request[22..38]);
+        reply[54..62].copy_from_slice(&[ADVERTISEMENT, 0, 0, 0, SOLICITED_OVERRIDE, 0, 0, 0]);
+        reply[78..80].copy_from_slice(&[TARGET_LINK_LAYER_ADDRESS, 1]);
+        reply[80..86].copy_from_slice(mac);
+        // The pseudo-header is the addresses, the length and the next header (RFC 4443 §2.3).
+        let sum = checksum::add(checksum::add(0, &[0, 32, 0, ICMPV6]), &reply[22..86]);
+        reply[56..58].copy_from_slice(&checksum::finish(sum));
         self.waiting.push_back(reply);
     }
 

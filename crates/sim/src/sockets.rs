@@ -3,7 +3,7 @@
 use crate::node::{EAGAIN, ENOTCONN, EPIPE, NodeConfig};
 use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_tcp::buffers::{PortId, Rings};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Owner};
 use towpath_tcp::messages::{AppUpdate, AppView, ToFast};
@@ -113,12 +113,12 @@ fn copy_out(ring: &[u8], position: u32, out: &mut [u8]) {
 pub(crate) struct Sockets {
     sockets: Vec<Socket>,
     by_flow: BTreeMap<FlowId, SocketId>,
-    routes: BTreeMap<Ipv4Addr, Route>,
+    routes: BTreeMap<IpAddr, Route>,
     pub to_fast: VecDeque<ToFast>,
-    pub steered: BTreeSet<(u32, u16, u32, u16)>,
+    pub steered: BTreeSet<(IpAddr, u16, IpAddr, u16)>,
     /// Sockets whose application may have written before the flow was installed.
     pub newly_installed: Vec<SocketId>,
-    address: Ipv4Addr,
+    address: IpAddr,
     mac: [u8; 6],
     rings: (u32, u32),
     rng: Rng,
@@ -141,16 +141,16 @@ impl Sockets {
         }
     }
 
-    pub fn address(&self) -> Ipv4Addr {
+    pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    pub fn add_route(&mut self, remote: Ipv4Addr, mac: [u8; 6], mtu: u16) {
-        let link = Link { port: PortId(0), source: self.mac, destination: mac };
+    pub fn add_route(&mut self, remote: IpAddr, mac: [u8; 6], mtu: u16) {
+        let link = Link { port: PortId(0), source: self.mac, destination: mac, vlan: None };
         self.routes.insert(remote, Route::Via { link, source: self.address, mtu });
     }
 
-    pub fn add_unresolved(&mut self, remote: Ipv4Addr) {
+    pub fn add_unresolved(&mut self, remote: IpAddr) {
         self.routes.insert(remote, Route::Resolving);
     }
 
@@ -230,11 +230,11 @@ impl Rings for Sockets {
 }
 
 impl Host for Sockets {
-    fn route(&mut self, remote: Ipv4Addr, _: Option<Ipv4Addr>) -> Route {
+    fn route(&mut self, remote: IpAddr, _: Option<IpAddr>) -> Route {
         self.routes.get(&remote).copied().unwrap_or(Route::Unreachable(ENETUNREACH))
     }
 
-    fn is_local(&self, addr: Ipv4Addr) -> bool {
+    fn is_local(&self, addr: IpAddr) -> bool {
         addr == self.address
     }
 
@@ -248,7 +248,7 @@ impl Host for Sockets {
     }
 
     fn steer(&mut self, tuple: &FourTuple, on: bool) {
-        let key = (tuple.local.into(), tuple.local_port, tuple.remote.into(), tuple.remote_port);
+        let key = (tuple.local, tuple.local_port, tuple.remote, tuple.remote_port);
         if on {
             self.steered.insert(key);
         } else {
@@ -256,8 +256,8 @@ impl Host for Sockets {
         }
     }
 
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
-        let key = (addr.into(), port, 0, 0);
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
+        let key = (addr, port, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         if on {
             self.steered.insert(key);
         } else {

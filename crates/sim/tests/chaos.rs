@@ -3,12 +3,12 @@
 
 mod common;
 use common::*;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::{Outcome, Phase, Program, Rng, SocketId, World};
 use towpath_tcp::time::Micros;
 
 const NAME: &str = "chaos";
-const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 struct Chaos {
     rng: Rng,

@@ -2,12 +2,12 @@
 
 mod common;
 use common::*;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::node::{EAGAIN, EPIPE};
 use towpath_sim::{Faults, Faulty, Link, LinkConfig, Node, NodeConfig, Phase, Program, SocketId, World};
 use towpath_tcp::time::Micros;
 
-const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const ECONNRESET: i32 = 104;
 const ECONNREFUSED: i32 = 111;
 const ETIMEDOUT: i32 = 110;
@@ -92,7 +92,7 @@ fn an_unanswered_connect_times_out_after_about_four_minutes() {
 #[test]
 fn no_route_fails_at_once_and_a_late_neighbour_connects() {
     let (mut world, _) = good_world();
-    assert_eq!(world.nodes[0].connect(Ipv4Addr::new(10, 0, 0, 9), 80), Err(ENETUNREACH));
+    assert_eq!(world.nodes[0].connect(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9)), 80), Err(ENETUNREACH));
 
     world.nodes[1].listen(80, 4).expect("listens");
     world.nodes[0].add_unresolved(B);

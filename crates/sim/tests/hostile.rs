@@ -2,15 +2,14 @@
 
 mod common;
 use common::*;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::{Endpoint, Link, NodeConfig, Plan, Program, Rng, Talker, Talkers, World};
 use towpath_tcp::counters::Drop;
 use towpath_tcp::time::Micros;
 use towpath_wire::emit::{Header, emit, fill_checksum};
 use towpath_wire::segment::{Segment, flags, parse};
 
-const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// After so many µs what is on the wire has arrived: a window of 64 KiB at 100 Mbit/s.
 const ARRIVED: u64 = 8_000;
@@ -98,6 +97,7 @@ fn forged(like: &[u8], payload: &[u8], change: impl FnOnce(&mut Header)) -> Vec<
     let mut header = Header {
         source_mac: s.source_mac,
         destination_mac: s.destination_mac,
+        vlan: None,
         source: s.source,
         destination: s.destination,
         source_port: s.source_port,
@@ -214,14 +214,15 @@ fn data_offset_below_five_words_or_beyond_the_packet() {
 fn land_and_impossible_sources() {
     let mut scene = Scene::new();
     let good = scene.data_frame();
-    let from = |address: Ipv4Addr, port: u16| {
+    let from = |address: IpAddr, port: u16| {
         forged(&good, &[], |h| {
             h.source = address;
             h.source_port = port;
             h.flags = flags::SYN;
         })
     };
-    let frames = [from(B, 80), from(Ipv4Addr::BROADCAST, 5), from(Ipv4Addr::new(224, 0, 0, 1), 5)];
+    let frames =
+        [from(B, 80), from(IpAddr::V4(Ipv4Addr::BROADCAST), 5), from(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)), 5)];
     assert_eq!(scene.inject(frames, Drop::BadSource), 3, "{:?}", scene.world.nodes[1].counters());
     scene.unharmed();
 }
@@ -230,7 +231,7 @@ fn land_and_impossible_sources() {
 fn somebody_elses_address() {
     refused(Drop::NotLocal, |scene| {
         forged(&scene.data_frame(), &[], |h| {
-            h.destination = Ipv4Addr::new(10, 0, 0, 77);
+            h.destination = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77));
             h.flags = flags::SYN;
         })
     });
@@ -344,7 +345,7 @@ fn a_flood_of_syns_fills_the_backlog_and_nothing_else() {
         .map(|i| {
             forged(&good, &[], |h| {
                 h.flags = flags::SYN;
-                h.source = Ipv4Addr::from(u32::from(A) + 10 + (i % 100));
+                h.source = IpAddr::V4(Ipv4Addr::from(0x0a00_0001 + 10 + (i % 100)));
                 h.source_port = 2000 + i as u16;
                 h.seq = i * 7919;
                 h.ack = 0;
@@ -353,7 +354,11 @@ fn a_flood_of_syns_fills_the_backlog_and_nothing_else() {
         .collect();
     // Routes to the forged sources exist, or their SYNs would be dropped for that.
     for i in 0..100 {
-        scene.world.nodes[1].add_route(Ipv4Addr::from(u32::from(A) + 10 + i), [2, 0, 0, 0, 1, i as u8], 1500);
+        scene.world.nodes[1].add_route(
+            IpAddr::V4(Ipv4Addr::from(0x0a00_0001 + 10 + i)),
+            [2, 0, 0, 0, 1, i as u8],
+            1500,
+        );
     }
     let dropped = scene.inject(syns, Drop::BacklogFull);
     assert!(

@@ -2,11 +2,11 @@
 
 mod common;
 use common::*;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::{Endpoint, Plan, Rng, Talker, Talkers};
 
 const NAME: &str = "smoltcp";
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 fn against_smoltcp(seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);

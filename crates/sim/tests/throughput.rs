@@ -2,11 +2,11 @@
 
 mod common;
 use common::*;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::{Endpoint, Faults, LinkConfig, NodeConfig, Plan, Program, SocketId, Talker, Talkers, World};
 use towpath_tcp::time::Micros;
 
-const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 fn config(n: u8, rings: u32) -> NodeConfig {
     NodeConfig { rings: (rings, rings), ..NodeConfig::numbered(n, u64::from(n)) }

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p towpath-tcp --example fast_path_cost -- [flows]`
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
 use towpath_tcp::buffers::{PortId, Rings, RxBatch, TxPorts};
@@ -69,12 +69,12 @@ fn setup(n: u32) -> FlowSetup {
         flow: FlowId(n),
         owner: Owner(0),
         tuple: FourTuple {
-            local: Ipv4Addr::new(10, 0, 0, 1),
+            local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
             local_port: 80,
-            remote: Ipv4Addr::from_bits(0x0a00_0002 + n / 50_000),
+            remote: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0002 + n / 50_000)),
             remote_port: (n % 50_000) as u16 + 1024,
         },
-        link: Link { port: PortId(0), source: [2; 6], destination: [4; 6] },
+        link: Link { port: PortId(0), source: [2; 6], destination: [4; 6], vlan: None },
         snd_start: Seq(n),
         rcv_start: Seq(n * 7),
         snd_wnd: 1 << 20,
@@ -101,6 +101,7 @@ fn request(setup: &FlowSetup, position: u32) -> Vec<u8> {
     let header = Header {
         source_mac: l.destination,
         destination_mac: l.source,
+        vlan: None,
         source: t.remote,
         destination: t.local,
         source_port: t.remote_port,

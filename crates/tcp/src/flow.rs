@@ -2,7 +2,7 @@
 
 use crate::buffers::PortId;
 use crate::seq::Seq;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// An installed flow, by number; unique over all cores, reused after removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,11 +16,11 @@ pub struct Owner(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FourTuple {
     /// Our address.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// Our port.
     pub local_port: u16,
-    /// The peer's address.
-    pub remote: Ipv4Addr,
+    /// The peer's address, of the same family.
+    pub remote: IpAddr,
     /// The peer's port.
     pub remote_port: u16,
 }
@@ -34,6 +34,8 @@ pub struct Link {
     pub source: [u8; 6],
     /// Next hop's MAC address.
     pub destination: [u8; 6],
+    /// VLAN that its frames are tagged with (IEEE 802.1Q), 1-4095.
+    pub vlan: Option<u16>,
 }
 
 /// Everything a fast path needs to take a flow over.

@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use towpath_tcp::buffers::{PortId, Rings, RxBatch, TxPorts};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
@@ -54,8 +54,8 @@ fn watched<R>(count: &mut u64, what: impl FnOnce() -> R) -> R {
 
 const FLOWS: u32 = 32;
 const PORT: PortId = PortId(0);
-const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 1), 80);
-const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const LOCAL: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 80);
+const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const RING: u32 = 1 << 16;
 const SIZE: u32 = 500;
 const SND_START: Seq = Seq(u32::MAX - 20_000);
@@ -113,7 +113,7 @@ fn setup(flow: u32) -> FlowSetup {
         flow: FlowId(flow),
         owner: Owner(flow.into()),
         tuple: FourTuple { local: LOCAL.0, local_port: LOCAL.1, remote: REMOTE, remote_port: 4000 + flow as u16 },
-        link: Link { port: PORT, source: [2; 6], destination: [4; 6] },
+        link: Link { port: PORT, source: [2; 6], destination: [4; 6], vlan: None },
         snd_start: SND_START,
         rcv_start: RCV_START,
         snd_wnd: 60_000,
@@ -138,6 +138,7 @@ fn setup(flow: u32) -> FlowSetup {
 fn frame(flow: u32, position: u32, ack: u32, len: u32, now: Micros) -> Vec<u8> {
     let time = (now.0 / 1000) as u32;
     let header = Header {
+        vlan: None,
         source_mac: [4; 6],
         destination_mac: [2; 6],
         source: REMOTE,

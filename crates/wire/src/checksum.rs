@@ -52,12 +52,22 @@ pub fn right(sum: u64) -> bool {
     fold(sum) == 0xffff
 }
 
-/// Sum of the TCP pseudo-header (RFC 9293 §3.1); `tcp_len` is header and payload in bytes.
+/// Sum of the TCP pseudo-header over IPv4 (RFC 9293 §3.1); `tcp_len` is header and payload in bytes.
 #[inline]
 pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], tcp_len: u16) -> u64 {
-    u64::from(u32::from_ne_bytes(source))
-        + u64::from(u32::from_ne_bytes(destination))
-        + u64::from(u16::from_ne_bytes([0, crate::headers::PROTOCOL_TCP]))
+    u64::from(u32::from_ne_bytes(source)) + u64::from(u32::from_ne_bytes(destination)) + upper_layer(tcp_len)
+}
+
+/// Sum of the TCP pseudo-header over IPv6 (RFC 8200 §8.1). Its 32-bit length and its next header add up to what IPv4's
+/// narrower fields do.
+#[inline]
+pub fn pseudo_header_v6(source: [u8; 16], destination: [u8; 16], tcp_len: u16) -> u64 {
+    add(add(0, &source), &destination) + upper_layer(tcp_len)
+}
+
+#[inline]
+fn upper_layer(tcp_len: u16) -> u64 {
+    u64::from(u16::from_ne_bytes([0, crate::headers::PROTOCOL_TCP]))
         + u64::from(u16::from_ne_bytes(tcp_len.to_be_bytes()))
 }
 

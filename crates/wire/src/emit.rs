@@ -1,14 +1,17 @@
 //! Frames to be sent.
 
 use crate::checksum;
-use crate::headers::{DONT_FRAGMENT, ETHERTYPE_IPV4, Ethernet, Ipv4, PROTOCOL_TCP, TCP_CHECKSUM_OFFSET, Tcp};
+use crate::headers::{
+    DONT_FRAGMENT, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, Ipv4, Ipv6, PROTOCOL_TCP,
+    TCP_CHECKSUM_OFFSET, Tcp, VLAN_MASK, Vlan,
+};
 use crate::offload::TxOffload;
 use crate::options::Options;
-use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES};
-use std::net::Ipv4Addr;
+use crate::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, TCP_BYTES, VLAN_BYTES};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Time to live unless an application has set another: the recommended default (RFC 1700, Linux's too).
+/// Time to live or hop limit unless an application has set another: the recommended default (RFC 1700, Linux's too).
 pub const TTL: u8 = 64;
 
 /// What goes into the headers of one frame.
@@ -18,10 +21,12 @@ pub struct Header {
     pub source_mac: [u8; 6],
     /// Ethernet destination.
     pub destination_mac: [u8; 6],
-    /// IPv4 source.
-    pub source: Ipv4Addr,
-    /// IPv4 destination.
-    pub destination: Ipv4Addr,
+    /// VLAN to tag the frame with (IEEE 802.1Q), 1-4095.
+    pub vlan: Option<u16>,
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address, of the same family.
+    pub destination: IpAddr,
     /// TCP source port.
     pub source_port: u16,
     /// TCP destination port.
@@ -34,12 +39,12 @@ pub struct Header {
     pub flags: u8,
     /// Window as it goes into the header (already scaled).
     pub window: u16,
-    /// IPv4 identification. The packet has DF set, so any value will do (RFC 6864 §4.1); a counter lets a device that cuts
-    /// super-segments number them.
+    /// IPv4 identification; IPv6 has none. The packet has DF set, so any value will do (RFC 6864 §4.1); a counter lets a device that
+    /// cuts super-segments number them.
     pub ident: u16,
-    /// IPv4 type of service: DSCP and ECN.
+    /// IPv4 type of service or IPv6 traffic class: DSCP and ECN.
     pub tos: u8,
-    /// IPv4 time to live (RFC 9293 MUST-49).
+    /// IPv4 time to live or IPv6 hop limit (RFC 9293 MUST-49).
     pub ttl: u8,
     /// Urgent pointer; means something only with [`crate::flags::URG`].
     pub urgent: u16,
@@ -51,35 +56,42 @@ impl Header {
     /// Bytes of all headers: the payload's offset in the frame.
     #[inline]
     pub fn wire_bytes(&self) -> usize {
-        ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES + self.options.wire_bytes()
+        self.tcp_offset() + TCP_BYTES + self.options.wire_bytes()
+    }
+
+    #[inline]
+    fn tcp_offset(&self) -> usize {
+        let tag = if self.vlan.is_some() { VLAN_BYTES } else { 0 };
+        ETHERNET_BYTES + tag + if self.source.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES }
     }
 }
 
-/// Writes Ethernet, IPv4 (checksum right) and TCP headers (checksum field 0) for a payload of `payload_len` bytes; returns
-/// the payload's offset. `None`: headers and payload do not fit `out`, or the packet would be longer than 65,535 bytes.
+/// Writes Ethernet, IP (header checksum right) and TCP headers (checksum field 0) for a payload of `payload_len` bytes; returns
+/// the payload's offset. `None`: headers and payload do not fit `out`, the packet would be longer than 65,535 bytes, or the
+/// addresses are of different families.
 #[inline]
 pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize> {
     let payload_offset = header.wire_bytes();
-    let total_len = u16::try_from((payload_offset - ETHERNET_BYTES).checked_add(payload_len)?).ok()?;
-    if out.len() < ETHERNET_BYTES + usize::from(total_len) {
+    let tcp_offset = header.tcp_offset();
+    let end = payload_offset.checked_add(payload_len)?;
+    if out.len() < end {
         return None;
     }
-    let ethernet =
-        Ethernet { destination: header.destination_mac, source: header.source_mac, ethertype: ETHERTYPE_IPV4.into() };
-    let mut ip = Ipv4 {
-        version_ihl: 0x45,
-        tos: header.tos,
-        total_len: total_len.into(),
-        ident: header.ident.into(),
-        fragment: DONT_FRAGMENT.into(),
-        ttl: header.ttl,
-        protocol: PROTOCOL_TCP,
-        checksum: [0; 2],
-        source: header.source.octets(),
-        destination: header.destination.octets(),
-    };
-    ip.checksum = checksum::finish(checksum::add(0, ip.as_bytes()));
-    let tcp_len = payload_offset - ETHERNET_BYTES - IPV4_BYTES;
+    match (header.source, header.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let start = ethernet(header, ETHERTYPE_IPV4, out);
+            let total_len = u16::try_from(end - start).ok()?;
+            ipv4(header, source, destination, total_len, &mut out[start..start + IPV4_BYTES]);
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let start = ethernet(header, ETHERTYPE_IPV6, out);
+            u16::try_from(end - start).ok()?;
+            let len = (end - tcp_offset) as u16;
+            ipv6(header, source, destination, len, &mut out[start..start + IPV6_BYTES]);
+        }
+        _ => return None,
+    }
+    let tcp_len = payload_offset - tcp_offset;
     let tcp = Tcp {
         source_port: header.source_port.into(),
         destination_port: header.destination_port.into(),
@@ -91,24 +103,90 @@ pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize
         checksum: [0; 2],
         urgent: header.urgent.into(),
     };
-    let (headers, options) = out[..payload_offset].split_at_mut(ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES);
-    headers[..ETHERNET_BYTES].copy_from_slice(ethernet.as_bytes());
-    headers[ETHERNET_BYTES..ETHERNET_BYTES + IPV4_BYTES].copy_from_slice(ip.as_bytes());
-    headers[ETHERNET_BYTES + IPV4_BYTES..].copy_from_slice(tcp.as_bytes());
+    let (headers, options) = out[tcp_offset..payload_offset].split_at_mut(TCP_BYTES);
+    headers.copy_from_slice(tcp.as_bytes());
     header.options.write(options);
     Some(payload_offset)
+}
+
+/// Writes the Ethernet header, tagged if the header says so; returns where the packet starts.
+#[inline]
+fn ethernet(header: &Header, ethertype: u16, out: &mut [u8]) -> usize {
+    let first = if header.vlan.is_some() { ETHERTYPE_VLAN } else { ethertype };
+    let ethernet = Ethernet { destination: header.destination_mac, source: header.source_mac, ethertype: first.into() };
+    out[..ETHERNET_BYTES].copy_from_slice(ethernet.as_bytes());
+    let Some(vlan) = header.vlan else { return ETHERNET_BYTES };
+    // Priority 0 (best effort), not drop eligible.
+    let tag = Vlan { control: (vlan & VLAN_MASK).into(), ethertype: ethertype.into() };
+    out[ETHERNET_BYTES..ETHERNET_BYTES + VLAN_BYTES].copy_from_slice(tag.as_bytes());
+    ETHERNET_BYTES + VLAN_BYTES
+}
+
+#[inline]
+fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16, out: &mut [u8]) {
+    let mut ip = Ipv4 {
+        version_ihl: 0x45,
+        tos: header.tos,
+        total_len: total_len.into(),
+        ident: header.ident.into(),
+        fragment: DONT_FRAGMENT.into(),
+        ttl: header.ttl,
+        protocol: PROTOCOL_TCP,
+        checksum: [0; 2],
+        source: source.octets(),
+        destination: destination.octets(),
+    };
+    ip.checksum = checksum::finish(checksum::add(0, ip.as_bytes()));
+    out.copy_from_slice(ip.as_bytes());
+}
+
+/// The flow label is 0: none (RFC 6437 §2).
+fn ipv6(header: &Header, source: Ipv6Addr, destination: Ipv6Addr, payload_len: u16, out: &mut [u8]) {
+    let ip = Ipv6 {
+        version_class_flow: (6 << 28 | u32::from(header.tos) << 20).into(),
+        payload_len: payload_len.into(),
+        next_header: PROTOCOL_TCP,
+        hop_limit: header.ttl,
+        source: source.octets(),
+        destination: destination.octets(),
+    };
+    out.copy_from_slice(ip.as_bytes());
 }
 
 /// The pseudo-header's sum, the TCP header's offset and the packet's end, of a frame made by [`emit`].
 #[inline]
 fn locate(frame: &[u8]) -> Option<(u64, usize, usize)> {
-    let (ip, _) = Ipv4::ref_from_prefix(frame.get(ETHERNET_BYTES..)?).ok()?;
+    let (ethernet, rest) = Ethernet::ref_from_prefix(frame).ok()?;
+    let (pseudo, start, tcp_len) = if ethernet.ethertype.get() == ETHERTYPE_IPV4 {
+        locate_v4(rest, ETHERNET_BYTES)?
+    } else {
+        locate_other(ethernet.ethertype.get(), rest)?
+    };
+    let end = start + usize::from(tcp_len);
+    (usize::from(tcp_len) >= TCP_BYTES && end <= frame.len()).then_some((pseudo, start, end))
+}
+
+#[inline]
+fn locate_v4(packet: &[u8], offset: usize) -> Option<(u64, usize, u16)> {
+    let (ip, _) = Ipv4::ref_from_prefix(packet).ok()?;
     let ip_len = u16::from(ip.version_ihl & 0xf) * 4;
     let tcp_len = ip.total_len.get().checked_sub(ip_len)?;
-    let start = ETHERNET_BYTES + usize::from(ip_len);
-    let end = start + usize::from(tcp_len);
-    (usize::from(tcp_len) >= TCP_BYTES && end <= frame.len())
-        .then(|| (checksum::pseudo_header(ip.source, ip.destination, tcp_len), start, end))
+    Some((checksum::pseudo_header(ip.source, ip.destination, tcp_len), offset + usize::from(ip_len), tcp_len))
+}
+
+/// The same for what is not plain IPv4.
+fn locate_other(mut ethertype: u16, mut rest: &[u8]) -> Option<(u64, usize, u16)> {
+    let mut offset = ETHERNET_BYTES;
+    if ethertype == ETHERTYPE_VLAN {
+        let (tag, inner) = Vlan::ref_from_prefix(rest).ok()?;
+        (ethertype, rest, offset) = (tag.ethertype.get(), inner, offset + VLAN_BYTES);
+    }
+    if ethertype == ETHERTYPE_IPV4 {
+        return locate_v4(rest, offset);
+    }
+    let (ip, _) = Ipv6::ref_from_prefix(rest).ok()?;
+    let tcp_len = ip.payload_len.get();
+    Some((checksum::pseudo_header_v6(ip.source, ip.destination, tcp_len), offset + IPV6_BYTES, tcp_len))
 }
 
 /// Computes and stores the TCP checksum of a complete frame made by [`emit`] (payload in place). The field's old content

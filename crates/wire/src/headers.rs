@@ -1,16 +1,23 @@
-//! The three headers as they lie in a frame.
+//! The headers as they lie in a frame.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// EtherType of IPv4.
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
-/// IPv4 protocol number of TCP.
+/// EtherType of IPv6.
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// EtherType of an IEEE 802.1Q tag.
+pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
+/// Protocol number (IPv6: next header) of TCP.
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 /// The "don't fragment" bit in `Ipv4::fragment`.
 pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
 /// "More fragments" and the 13 bits of offset in `Ipv4::fragment`.
 pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
+
+/// The VLAN's number in `Vlan::control`; above it priority and drop eligibility.
+pub(crate) const VLAN_MASK: u16 = 0x0fff;
 
 /// Ethernet II.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -19,6 +26,27 @@ pub(crate) struct Ethernet {
     pub destination: [u8; 6],
     pub source: [u8; 6],
     pub ethertype: U16,
+}
+
+/// An IEEE 802.1Q tag, from behind its own EtherType on.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Vlan {
+    pub control: U16,
+    pub ethertype: U16,
+}
+
+/// IPv6 without extension headers (RFC 8200 §3).
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Ipv6 {
+    /// Version (4 bits), traffic class (8), flow label (20).
+    pub version_class_flow: U32,
+    pub payload_len: U16,
+    pub next_header: u8,
+    pub hop_limit: u8,
+    pub source: [u8; 16],
+    pub destination: [u8; 16],
 }
 
 /// IPv4 without options (RFC 791 §3.1).

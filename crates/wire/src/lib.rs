@@ -3,6 +3,7 @@
 pub mod checksum;
 pub mod emit;
 mod headers;
+mod network;
 pub mod offload;
 pub mod options;
 pub mod segment;
@@ -16,6 +17,10 @@ pub use segment::{ParseError, Segment, checksum_ok, flags, parse};
 pub const ETHERNET_BYTES: usize = 14;
 /// Bytes of an IPv4 header without options.
 pub const IPV4_BYTES: usize = 20;
+/// Bytes of an IPv6 header without extension headers.
+pub const IPV6_BYTES: usize = 40;
+/// Bytes that an IEEE 802.1Q tag adds.
+pub const VLAN_BYTES: usize = 4;
 /// Bytes of a TCP header without options.
 pub const TCP_BYTES: usize = 20;
 /// Bytes that the timestamp option takes on the data path: NOP, NOP, TS (RFC 7323 appendix A).

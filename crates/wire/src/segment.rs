@@ -1,11 +1,14 @@
 //! A received frame, checked.
 
 use crate::checksum;
-use crate::headers::{ETHERTYPE_IPV4, Ethernet, FRAGMENT_MASK, Ipv4, PROTOCOL_TCP, TCP_CHECKSUM_OFFSET, Tcp};
+use crate::headers::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, TCP_CHECKSUM_OFFSET, Tcp, VLAN_MASK, Vlan,
+};
+use crate::network::{self, Packet};
 use crate::offload::RxChecksum;
 pub use crate::options::{Options, SackBlocks, Timestamps};
-use crate::{ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES};
-use std::net::Ipv4Addr;
+use crate::{ETHERNET_BYTES, TCP_BYTES, VLAN_BYTES};
+use std::net::IpAddr;
 use zerocopy::FromBytes;
 
 /// The flag bits of the TCP header (RFC 9293 §3.1, RFC 3168 §6.1).
@@ -28,17 +31,19 @@ pub mod flags {
     pub const CWR: u8 = 128;
 }
 
-/// A checked view of one Ethernet+IPv4+TCP frame (plain values; no borrow).
+/// A checked view of one Ethernet, IPv4 or IPv6, and TCP frame (plain values; no borrow).
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     /// Ethernet source.
     pub source_mac: [u8; 6],
     /// Ethernet destination.
     pub destination_mac: [u8; 6],
-    /// IPv4 source: unicast.
-    pub source: Ipv4Addr,
-    /// IPv4 destination.
-    pub destination: Ipv4Addr,
+    /// VLAN that the frame is tagged with (IEEE 802.1Q), 1-4095.
+    pub vlan: Option<u16>,
+    /// Source: unicast, never an IPv4-mapped IPv6 address.
+    pub source: IpAddr,
+    /// Destination, of the same family.
+    pub destination: IpAddr,
     /// TCP source port.
     pub source_port: u16,
     /// TCP destination port.
@@ -53,7 +58,7 @@ pub struct Segment {
     pub window: u16,
     /// Urgent pointer; means something only with [`flags::URG`].
     pub urgent: u16,
-    /// IPv4 type of service: DSCP and, in the low two bits, ECN (RFC 3168 §5).
+    /// IPv4 type of service or IPv6 traffic class: DSCP and, in the low two bits, ECN (RFC 3168 §5).
     pub tos: u8,
     /// Offset of the TCP header in the frame.
     pub tcp_offset: u16,
@@ -71,8 +76,8 @@ pub enum ParseError {
     /// Shorter than its headers say.
     #[error("the frame is shorter than its headers say")]
     Truncated,
-    /// Not IPv4, not TCP, or a fragment.
-    #[error("not an unfragmented IPv4 TCP segment")]
+    /// Not IP, not TCP, a fragment, or an IPv6 extension header that only a router or the kernel deals with.
+    #[error("not an unfragmented TCP segment")]
     NotTcp,
     /// IPv4 header checksum wrong.
     #[error("the IPv4 header checksum is wrong")]
@@ -80,37 +85,64 @@ pub enum ParseError {
     /// Header length, data offset or option length impossible.
     #[error("a header or option length is impossible")]
     BadHeader,
-    /// Source = destination address and port (LAND), or the source is broadcast, multicast or 0.0.0.0.
+    /// Source = destination address and port (LAND), or the source is broadcast, multicast, unspecified or IPv4-mapped.
     #[error("the source address cannot be a peer's")]
     BadSource,
 }
 
 /// Checks a frame's headers and reads them. The TCP checksum is left to [`checksum_ok`], as it touches the payload.
 ///
-/// Never panics, whatever the bytes. Bytes after the IPv4 total length (Ethernet padding) are ignored.
+/// Never panics, whatever the bytes. Bytes after the packet's own length (Ethernet padding) are ignored.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
     let (ethernet, rest) = Ethernet::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
-    if ethernet.ethertype.get() != ETHERTYPE_IPV4 {
-        return Err(ParseError::NotTcp);
+    if ethernet.ethertype.get() == ETHERTYPE_IPV4 {
+        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, network::ipv4(rest)?);
     }
-    let (ip, ip_len, total_len) = parse_ipv4(rest)?;
-    let segment = &rest[ip_len..total_len];
+    parse_other(ethernet, rest)
+}
+
+/// What is not plain IPv4: IPv6, and either of them with one IEEE 802.1Q tag.
+fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseError> {
+    let (mut vlan, mut offset, mut ethertype) = (None, ETHERNET_BYTES, ethernet.ethertype.get());
+    if ethertype == ETHERTYPE_VLAN {
+        let (tag, inner) = Vlan::ref_from_prefix(rest).map_err(|_| ParseError::Truncated)?;
+        // VLAN 0 is none: the tag carries only a priority (IEEE 802.1Q §9.6).
+        vlan = Some(tag.control.get() & VLAN_MASK).filter(|number| *number != 0);
+        (offset, ethertype, rest) = (offset + VLAN_BYTES, tag.ethertype.get(), inner);
+    }
+    let packet = match ethertype {
+        ETHERTYPE_IPV4 => network::ipv4(rest)?,
+        ETHERTYPE_IPV6 => network::ipv6(rest)?,
+        _ => return Err(ParseError::NotTcp),
+    };
+    parse_tcp(ethernet, vlan, offset, rest, packet)
+}
+
+/// The TCP header in a packet that starts at `offset` of the frame.
+#[inline(always)]
+fn parse_tcp(
+    ethernet: &Ethernet,
+    vlan: Option<u16>,
+    offset: usize,
+    rest: &[u8],
+    packet: Packet,
+) -> Result<Segment, ParseError> {
+    let segment = &rest[packet.header_len..packet.total_len];
     let (tcp, _) = Tcp::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
     let tcp_len = usize::from(tcp.data_offset >> 4) * 4;
     let options = segment.get(TCP_BYTES..tcp_len).ok_or(ParseError::BadHeader)?;
     let options = Options::parse(options)?;
-
-    let source = Ipv4Addr::from(ip.source);
-    let land = ip.source == ip.destination && tcp.source_port == tcp.destination_port;
-    if land || source.is_multicast() || source.is_broadcast() || source.is_unspecified() {
+    let land = packet.to_itself && tcp.source_port == tcp.destination_port;
+    if land || packet.bad_source {
         return Err(ParseError::BadSource);
     }
     Ok(Segment {
         source_mac: ethernet.source,
         destination_mac: ethernet.destination,
-        source,
-        destination: Ipv4Addr::from(ip.destination),
+        vlan,
+        source: packet.source,
+        destination: packet.destination,
         source_port: tcp.source_port.get(),
         destination_port: tcp.destination_port.get(),
         seq: tcp.seq.get(),
@@ -118,36 +150,12 @@ pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
         flags: tcp.flags,
         window: tcp.window.get(),
         urgent: tcp.urgent.get(),
-        tos: ip.tos,
-        tcp_offset: (ETHERNET_BYTES + ip_len) as u16,
-        payload_offset: (ETHERNET_BYTES + ip_len + tcp_len) as u32,
-        payload_len: (total_len - ip_len - tcp_len) as u32,
+        tos: packet.tos,
+        tcp_offset: (offset + packet.header_len) as u16,
+        payload_offset: (offset + packet.header_len + tcp_len) as u32,
+        payload_len: (packet.total_len - packet.header_len - tcp_len) as u32,
         options,
     })
-}
-
-/// The IPv4 header, its length with options, and the total length; the latter two lie within `packet`.
-#[inline]
-fn parse_ipv4(packet: &[u8]) -> Result<(&Ipv4, usize, usize), ParseError> {
-    let (ip, _) = Ipv4::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
-    if ip.version_ihl >> 4 != 4 {
-        return Err(ParseError::NotTcp);
-    }
-    let ip_len = usize::from(ip.version_ihl & 0xf) * 4;
-    let total_len = usize::from(ip.total_len.get());
-    if ip_len < IPV4_BYTES || total_len < ip_len {
-        return Err(ParseError::BadHeader);
-    }
-    if total_len > packet.len() {
-        return Err(ParseError::Truncated);
-    }
-    if !checksum::right(checksum::add(0, &packet[..ip_len])) {
-        return Err(ParseError::IpChecksum);
-    }
-    if ip.protocol != PROTOCOL_TCP || ip.fragment.get() & FRAGMENT_MASK != 0 {
-        return Err(ParseError::NotTcp);
-    }
-    Ok((ip, ip_len, total_len))
 }
 
 /// Whether the TCP checksum of a parsed frame is right, as far as `what` leaves that open.
@@ -162,7 +170,12 @@ pub fn checksum_ok(frame: &[u8], segment: &Segment, what: RxChecksum) -> bool {
     let start = usize::from(segment.tcp_offset);
     let end = segment.payload_offset as usize + segment.payload_len as usize;
     let Some(tcp) = frame.get(start..end) else { return false };
-    let pseudo = checksum::pseudo_header(segment.source.octets(), segment.destination.octets(), tcp.len() as u16);
+    let len = tcp.len() as u16;
+    let pseudo = match (segment.source, segment.destination) {
+        (IpAddr::V4(source), IpAddr::V4(to)) => checksum::pseudo_header(source.octets(), to.octets(), len),
+        (IpAddr::V6(source), IpAddr::V6(to)) => checksum::pseudo_header_v6(source.octets(), to.octets(), len),
+        _ => return false,
+    };
     if what == RxChecksum::MaybePartial {
         // CHECKSUM_PARTIAL: the field holds the pseudo-header's sum, uncomplemented, and the data never left the host.
         let field = tcp.get(TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2);

@@ -1,7 +1,7 @@
 //! Frames written out by hand, byte by byte, read and made; and every way of being a bad frame.
 #![allow(clippy::unwrap_used)]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{
     Header, Options, ParseError, RxChecksum, Timestamps, checksum, checksum_ok, emit, fill_checksum, flags, parse,
     partial_checksum,
@@ -29,10 +29,11 @@ const DATA: &[u8] = &[
 
 fn syn_header() -> Header {
     Header {
+        vlan: None,
         source_mac: [2, 0, 0, 0, 0, 1],
         destination_mac: [2, 0, 0, 0, 0, 2],
-        source: Ipv4Addr::new(10, 9, 0, 1),
-        destination: Ipv4Addr::new(10, 9, 0, 2),
+        source: IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)),
+        destination: IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
         source_port: 40_000,
         destination_port: 80,
         seq: 0x1122_3344,

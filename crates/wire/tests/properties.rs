@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv4Repr, TcpOption, TcpPacket, TcpRepr};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{
     Header, Options, ParseError, RxChecksum, SackBlocks, Timestamps, checksum_ok, emit, fill_checksum, flags, parse,
     partial_checksum,
@@ -40,8 +40,8 @@ prop_compose! {
         options in options(),
     ) -> Header {
         Header {
-            source_mac: macs.0, destination_mac: macs.1,
-            source: Ipv4Addr::from(source), destination: Ipv4Addr::from(destination),
+            source_mac: macs.0, destination_mac: macs.1, vlan: None,
+            source: IpAddr::V4(Ipv4Addr::from(source)), destination: IpAddr::V4(Ipv4Addr::from(destination)),
             source_port: ports.0, destination_port: ports.1,
             seq: numbers.0, ack: numbers.1, flags, window: rest.0, ident: rest.1, tos: rest.2, ttl: rest.3,
             urgent: rest.4, options,
@@ -70,7 +70,7 @@ proptest! {
         prop_assert_eq!((s.source, s.destination), (header.source, header.destination));
         prop_assert_eq!((s.source_port, s.destination_port), (header.source_port, header.destination_port));
         prop_assert_eq!((s.seq, s.ack, s.flags, s.window), (header.seq, header.ack, header.flags, header.window));
-        prop_assert_eq!((s.tos, s.urgent, s.options), (header.tos, 0, header.options));
+        prop_assert_eq!((s.tos, s.urgent, s.options), (header.tos, header.urgent, header.options));
         prop_assert_eq!(&bytes[s.payload_offset as usize..][..s.payload_len as usize], &payload[..]);
         prop_assert!(checksum_ok(&bytes, &s, RxChecksum::Unknown));
         let offload = partial_checksum(&mut bytes);
@@ -103,9 +103,9 @@ proptest! {
         prop_assert!(ip.verify_checksum());
         prop_assert_eq!((ip.dscp(), ip.ecn()), (header.tos >> 2, header.tos & 3));
         let repr = Ipv4Repr::parse(&ip, &ChecksumCapabilities::default()).expect("IPv4 fields");
-        prop_assert_eq!((repr.src_addr, repr.dst_addr), (header.source, header.destination));
+        prop_assert_eq!((IpAddr::V4(repr.src_addr), IpAddr::V4(repr.dst_addr)), (header.source, header.destination));
         let tcp = TcpPacket::new_checked(ip.payload()).expect("TCP");
-        let (from, to) = (IpAddress::Ipv4(header.source), IpAddress::Ipv4(header.destination));
+        let (from, to) = (IpAddress::from(header.source), IpAddress::from(header.destination));
         prop_assert!(tcp.verify_checksum(&from, &to));
         let tcp = TcpRepr::parse(&tcp, &from, &to, &ChecksumCapabilities::default()).expect("TCP fields");
         prop_assert_eq!(tcp.max_seg_size, header.options.mss);

@@ -2,7 +2,7 @@
 
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex};
@@ -80,10 +80,10 @@ impl App {
         writer.used.insert(slot.raw());
         slot
     }
-    fn command(self: &Arc<Self>, op: u32, addr: Ipv4Addr, port: u16, backlog: u32) -> Result<Sock, Errno> {
+    fn command(self: &Arc<Self>, op: u32, addr: IpAddr, port: u16, backlog: u32) -> Result<Sock, Errno> {
         let slot = self.take_slot();
         let sock = Sock::new(self, slot, 0);
-        let (any, addr, port) = (Ipv6Addr::UNSPECIFIED, addr.to_ipv6_mapped(), u32::from(port));
+        let (any, addr, port) = (Ipv6Addr::UNSPECIFIED, mapped(addr), u32::from(port));
         let flags = app_flags::NODELAY;
         let command = if op == op::CONNECT {
             Command { op, remote_addr: addr, remote_port: port, local_addr: any, local_port: 0, backlog, flags }
@@ -101,15 +101,15 @@ impl App {
             }
         }
     }
-    pub fn listen(self: &Arc<Self>, addr: Ipv4Addr, port: u16, backlog: u32) -> Result<Sock, Errno> {
+    pub fn listen(self: &Arc<Self>, addr: IpAddr, port: u16, backlog: u32) -> Result<Sock, Errno> {
         self.command(op::LISTEN, addr, port, backlog)
     }
     /// Begins to connect.
-    pub fn begin(self: &Arc<Self>, addr: Ipv4Addr, port: u16) -> Result<Sock, Errno> {
+    pub fn begin(self: &Arc<Self>, addr: IpAddr, port: u16) -> Result<Sock, Errno> {
         self.command(op::CONNECT, addr, port, 0)
     }
     /// Connects; fails with the errno of `connect`.
-    pub fn connect(self: &Arc<Self>, addr: Ipv4Addr, port: u16) -> Result<Sock, Errno> {
+    pub fn connect(self: &Arc<Self>, addr: IpAddr, port: u16) -> Result<Sock, Errno> {
         let sock = self.begin(addr, port)?;
         sock.wait("a connection", || sock.stack().state.load(Acquire) != state::CONNECTING);
         match sock.error() {
@@ -128,7 +128,7 @@ impl App {
     }
     /// A connected pair: this client's end and the end that `listener` accepts.
     pub fn pair(self: &Arc<Self>, listener: &mut Sock, port: u16) -> (Sock, Sock) {
-        let sock = self.connect(Ipv4Addr::LOCALHOST, port).unwrap();
+        let sock = self.connect(IpAddr::V4(Ipv4Addr::LOCALHOST), port).unwrap();
         (sock, listener.accept())
     }
     /// Slots that the stack has in use.
@@ -340,5 +340,12 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn mapped(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
     }
 }

@@ -4,7 +4,7 @@
 pub mod app;
 
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_engine::{Engine, EngineConfig, Network};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
@@ -13,27 +13,27 @@ use towpath_tcp::flow::{FourTuple, Link};
 use towpath_tcp::slow::{Route, SlowConfig};
 
 /// This host's address.
-pub const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
+pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Everything in 127.0.0.0/8 is on port 0, if we have a listener there.
 #[derive(Default)]
 pub struct TestNetwork {
-    listeners: HashSet<(Ipv4Addr, u16)>,
+    listeners: HashSet<(IpAddr, u16)>,
 }
 
 impl Network for TestNetwork {
-    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route {
         if !remote.is_loopback() || self.listeners.is_empty() {
             return Route::NotOurs;
         }
-        let link = Link { port: PortId(0), source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 1] };
+        let link = Link { port: PortId(0), source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 1], vlan: None };
         Route::Via { link, source: local.unwrap_or(LOCAL), mtu: 65_535 }
     }
-    fn is_local(&self, addr: Ipv4Addr) -> bool {
+    fn is_local(&self, addr: IpAddr) -> bool {
         addr.is_loopback()
     }
     fn steer(&mut self, _: &FourTuple, _: bool) {}
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         if on {
             self.listeners.insert((addr, port));
         } else {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Error};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kernel's side.
-pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 /// The side with the steering program: two addresses.
-pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-pub const OURS_TOO: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+pub const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+pub const OURS_TOO: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 3));
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 pub const PEER_IF: &str = "wrva";
@@ -158,7 +158,7 @@ impl Raw {
 }
 
 /// ICMP echo from the thread's namespace: whether an answer came within a second.
-pub fn ping(to: Ipv4Addr) -> bool {
+pub fn ping(to: IpAddr) -> bool {
     // SAFETY: no memory is involved; the descriptor is new.
     let socket = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_ICMP);
@@ -168,7 +168,7 @@ pub fn ping(to: Ipv4Addr) -> bool {
     let mut request = [8, 0, 0, 0, 0x77, 0x72, 0, 1];
     let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &request));
     request[2..4].copy_from_slice(&sum);
-    socket.send_to(&request, SocketAddrV4::new(to, 0)).expect("send");
+    socket.send_to(&request, SocketAddr::new(to, 0)).expect("send");
     let mut answer = [0; 100];
     while let Ok((len, from)) = socket.recv_from(&mut answer) {
         // The IPv4 header comes along.
@@ -183,7 +183,7 @@ pub fn ping(to: Ipv4Addr) -> bool {
 pub fn tso(interface: &str) -> bool {
     const ETHTOOL_GTSO: u32 = 0x1e;
     let mut value = [ETHTOOL_GTSO, 0];
-    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
+    let socket = std::net::UdpSocket::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)).expect("a socket");
     // SAFETY: a zeroed ifreq is valid; the kernel writes 8 bytes to `value` (struct ethtool_value).
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub trait Steer: Send {
     /// Packets of this connection.
     fn flow(&mut self, tuple: &FourTuple, on: bool);
     /// Segments to this listener.
-    fn listener(&mut self, addr: Ipv4Addr, port: u16, on: bool);
+    fn listener(&mut self, addr: IpAddr, port: u16, on: bool);
 }
 
 /// What the watching thread and the slow path share.
@@ -43,11 +43,11 @@ pub trait Steer: Send {
 pub struct Known {
     /// Counts changes.
     changes: AtomicU64,
-    addresses: RwLock<HashSet<Ipv4Addr>>,
+    addresses: RwLock<HashSet<IpAddr>>,
 }
 
 impl Known {
-    fn holds(&self, address: Ipv4Addr) -> bool {
+    fn holds(&self, address: IpAddr) -> bool {
         self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
     }
 
@@ -102,9 +102,9 @@ struct Served {
     port_mtu: u32,
     steer: Box<dyn Steer>,
     /// Neighbours that the kernel keeps resolved for us.
-    managed: HashSet<Ipv4Addr>,
+    managed: HashSet<IpAddr>,
     /// When we asked for neighbours that are not resolved yet.
-    asked: HashMap<Ipv4Addr, Instant>,
+    asked: HashMap<IpAddr, Instant>,
 }
 
 /// Routes, neighbours and steering of this host.
@@ -113,7 +113,7 @@ pub struct HostNetwork {
     netlink: Netlink,
     served: Option<Served>,
     seen: u64,
-    remembered: HashMap<(Ipv4Addr, Option<Ipv4Addr>), Route>,
+    remembered: HashMap<(IpAddr, Option<IpAddr>), Route>,
     loopback_mtu: u16,
 }
 
@@ -139,8 +139,8 @@ impl HostNetwork {
         self.known.clone()
     }
 
-    fn loopback(&self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
-        let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6] };
+    fn loopback(&self, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6], vlan: None };
         Route::Via { link, source: local.unwrap_or(remote), mtu: self.loopback_mtu }
     }
 
@@ -162,7 +162,7 @@ impl HostNetwork {
 }
 
 impl Served {
-    fn route(&mut self, netlink: &mut Netlink, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
+    fn route(&mut self, netlink: &mut Netlink, remote: IpAddr, local: Option<IpAddr>) -> Route {
         let way = match netlink.way(remote, local) {
             Ok(way) if way.interface == self.index && !way.local => way,
             // Other interfaces, and errors: the kernel does what it does.
@@ -172,7 +172,7 @@ impl Served {
         let hop = way.gateway.unwrap_or(remote);
         match self.neighbour(netlink, hop) {
             Ok(mac) => {
-                let link = Link { port: WIRE, source: self.link.mac, destination: mac };
+                let link = Link { port: WIRE, source: self.link.mac, destination: mac, vlan: None };
                 let mtu = way.mtu.unwrap_or(u32::MAX).min(self.link.mtu).min(self.port_mtu);
                 Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
             }
@@ -181,7 +181,7 @@ impl Served {
     }
 
     /// The MAC address of a next hop, or what to answer without one.
-    fn neighbour(&mut self, netlink: &mut Netlink, hop: Ipv4Addr) -> Result<[u8; 6], Route> {
+    fn neighbour(&mut self, netlink: &mut Netlink, hop: IpAddr) -> Result<[u8; 6], Route> {
         let asked = self.asked.get(&hop).is_some_and(|at| at.elapsed() < ASKED_WITHIN);
         match netlink.neighbour(self.index, hop) {
             Ok(Neighbour::Known(mac)) => {
@@ -217,8 +217,8 @@ impl Served {
 }
 
 impl Network for HostNetwork {
-    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route {
-        if remote.is_unspecified() || remote.is_multicast() || remote.is_broadcast() {
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        if !is_unicast(remote) {
             return Route::NotOurs;
         }
         if self.is_local(remote) {
@@ -239,7 +239,7 @@ impl Network for HostNetwork {
         route
     }
 
-    fn is_local(&self, addr: Ipv4Addr) -> bool {
+    fn is_local(&self, addr: IpAddr) -> bool {
         addr.is_loopback() || self.known.holds(addr)
     }
 
@@ -249,7 +249,7 @@ impl Network for HostNetwork {
         }
     }
 
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         if let Some(served) = &mut self.served
             && !addr.is_loopback()
         {
@@ -260,6 +260,11 @@ impl Network for HostNetwork {
     fn changed(&mut self) -> bool {
         self.catch_up()
     }
+}
+
+fn is_unicast(addr: IpAddr) -> bool {
+    let broadcast = addr == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(addr.is_unspecified() || addr.is_multicast() || broadcast)
 }
 
 impl Drop for HostNetwork {

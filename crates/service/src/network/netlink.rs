@@ -3,16 +3,16 @@
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// The kernel's answer to "how do I reach this address?"
@@ -23,9 +23,9 @@ pub struct Way {
     /// Outgoing interface.
     pub interface: u32,
     /// Next hop; `None` = the destination itself.
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<IpAddr>,
     /// The source address that Linux would choose.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
     /// Path MTU in bytes, if the route says one.
     pub mtu: Option<u32>,
 }
@@ -72,14 +72,14 @@ impl Netlink {
     }
 
     /// The way to `remote`, from `source` if that is fixed.
-    pub fn way(&mut self, remote: Ipv4Addr, source: Option<Ipv4Addr>) -> io::Result<Way> {
+    pub fn way(&mut self, remote: IpAddr, source: Option<IpAddr>) -> io::Result<Way> {
         let mut ask = RouteMessage::default();
-        ask.header.address_family = AddressFamily::Inet;
-        ask.header.destination_prefix_length = 32;
-        ask.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(remote)));
+        ask.header.address_family = family(remote);
+        ask.header.destination_prefix_length = bits(remote);
+        ask.attributes.push(RouteAttribute::Destination(route_address(remote)));
         if let Some(source) = source {
-            ask.header.source_prefix_length = 32;
-            ask.attributes.push(RouteAttribute::Source(RouteAddress::Inet(source)));
+            ask.header.source_prefix_length = bits(source);
+            ask.attributes.push(RouteAttribute::Source(route_address(source)));
         }
         for answer in self.ask(RouteNetlinkMessage::GetRoute(ask), 0)? {
             if let RouteNetlinkMessage::NewRoute(route) = answer {
@@ -90,7 +90,7 @@ impl Netlink {
     }
 
     /// What is known of the neighbour `address` on an interface.
-    pub fn neighbour(&mut self, interface: u32, address: Ipv4Addr) -> io::Result<Neighbour> {
+    pub fn neighbour(&mut self, interface: u32, address: IpAddr) -> io::Result<Neighbour> {
         let ask = neighbour_message(interface, address);
         let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(ask), 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Neighbour::Unknown),
@@ -104,14 +104,14 @@ impl Netlink {
     }
 
     /// Has the kernel resolve a neighbour now.
-    pub fn resolve(&mut self, interface: u32, address: Ipv4Addr) -> io::Result<()> {
+    pub fn resolve(&mut self, interface: u32, address: IpAddr) -> io::Result<()> {
         let mut ask = neighbour_message(interface, address);
         ask.header.flags = NeighbourFlags::Use;
         self.ask(RouteNetlinkMessage::NewNeighbour(ask), NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK).map(drop)
     }
 
     /// Has the kernel keep a neighbour resolved although it sees no traffic to it (Linux 5.16), or no more.
-    pub fn manage(&mut self, interface: u32, address: Ipv4Addr, on: bool) -> io::Result<()> {
+    pub fn manage(&mut self, interface: u32, address: IpAddr, on: bool) -> io::Result<()> {
         let mut ask = neighbour_message(interface, address);
         if on {
             ask.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
@@ -121,19 +121,13 @@ impl Netlink {
         self.ask(RouteNetlinkMessage::NewNeighbour(ask), NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK).map(drop)
     }
 
-    /// All IPv4 addresses of this host.
-    pub fn addresses(&mut self) -> io::Result<Vec<Ipv4Addr>> {
-        let mut ask = AddressMessage::default();
-        ask.header.family = AddressFamily::Inet;
-        let answers = self.ask(RouteNetlinkMessage::GetAddress(ask), NLM_F_DUMP)?;
-        let local = |attribute: &AddressAttribute| match attribute {
-            AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
-            _ => None,
-        };
+    /// All addresses of this host, without those whose uniqueness is still being checked (RFC 4862 §5.4).
+    pub fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+        let answers = self.ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
         Ok(answers
             .iter()
             .filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewAddress(entry) => entry.attributes.iter().find_map(local),
+                RouteNetlinkMessage::NewAddress(entry) => local_address(entry),
                 _ => None,
             })
             .collect())
@@ -213,6 +207,9 @@ impl Changes {
             libc::RTNLGRP_IPV4_IFADDR,
             libc::RTNLGRP_IPV4_ROUTE,
             libc::RTNLGRP_IPV4_RULE,
+            libc::RTNLGRP_IPV6_IFADDR,
+            libc::RTNLGRP_IPV6_ROUTE,
+            libc::RTNLGRP_IPV6_RULE,
         ];
         for group in groups {
             socket.add_membership(group)?;
@@ -246,11 +243,51 @@ fn as_fd(socket: &Socket) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
 }
 
-fn neighbour_message(interface: u32, address: Ipv4Addr) -> NeighbourMessage {
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// Bits of an address of this family.
+fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn route_address(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(address) => RouteAddress::Inet(address),
+        IpAddr::V6(address) => RouteAddress::Inet6(address),
+    }
+}
+
+fn ip_address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some((*address).into()),
+        RouteAddress::Inet6(address) => Some((*address).into()),
+        _ => None,
+    }
+}
+
+/// The host's side of an entry: IFA_LOCAL, which IPv6 has only if IFA_ADDRESS is a peer's (if_addr.h).
+fn local_address(entry: &AddressMessage) -> Option<IpAddr> {
+    let tentative = entry.header.flags.contains(AddressHeaderFlags::Tentative);
+    let optimistic = entry.header.flags.contains(AddressHeaderFlags::Optimistic);
+    if tentative && !optimistic || entry.header.flags.contains(AddressHeaderFlags::Dadfailed) {
+        return None;
+    }
+    let local = entry.attributes.iter().find_map(|a| if let AddressAttribute::Local(a) = a { Some(*a) } else { None });
+    let address = |a: &AddressAttribute| if let AddressAttribute::Address(a) = a { Some(*a) } else { None };
+    local.or_else(|| entry.attributes.iter().find_map(address))
+}
+
+fn neighbour_message(interface: u32, address: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
+    message.header.family = family(address);
     message.header.ifindex = interface;
-    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+    let address = match address {
+        IpAddr::V4(address) => NeighbourAddress::Inet(address),
+        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+    };
+    message.attributes.push(NeighbourAttribute::Destination(address));
     message
 }
 
@@ -267,8 +304,10 @@ fn way_of(route: &RouteMessage) -> io::Result<Way> {
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Oif(index) => way.interface = *index,
-            RouteAttribute::Gateway(RouteAddress::Inet(address)) => way.gateway = Some(*address),
-            RouteAttribute::PrefSource(RouteAddress::Inet(address)) => way.source = Some(*address),
+            RouteAttribute::Gateway(address) => way.gateway = ip_address(address),
+            // An IPv4 route may have an IPv6 next hop (RFC 5549).
+            RouteAttribute::Via(RouteVia::Inet6(address)) => way.gateway = Some((*address).into()),
+            RouteAttribute::PrefSource(address) => way.source = ip_address(address),
             RouteAttribute::Metrics(metrics) => {
                 way.mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
             }

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use std::net::{IpAddr, Ipv4Addr};
 
 fn embedded() -> HostNetwork {
     HostNetwork::new(65_535).unwrap()
@@ -8,12 +9,12 @@ fn embedded() -> HostNetwork {
 #[test]
 fn loopback_addresses_go_to_port_0() {
     let mut network = embedded();
-    let remote = Ipv4Addr::new(127, 0, 0, 5);
-    let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6] };
+    let remote = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 5));
+    let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6], vlan: None };
     assert_eq!(network.route(remote, None), Route::Via { link, source: remote, mtu: 65_535 });
     assert_eq!(
-        network.route(remote, Some(Ipv4Addr::LOCALHOST)),
-        Route::Via { link, source: Ipv4Addr::LOCALHOST, mtu: 65_535 }
+        network.route(remote, Some(IpAddr::V4(Ipv4Addr::LOCALHOST))),
+        Route::Via { link, source: IpAddr::V4(Ipv4Addr::LOCALHOST), mtu: 65_535 }
     );
 }
 
@@ -24,7 +25,7 @@ fn own_addresses_are_the_kernels_list() {
     for address in netlink.addresses().unwrap() {
         assert!(network.is_local(address), "{address}");
     }
-    assert!(!network.is_local(Ipv4Addr::new(192, 0, 2, 1)));
+    assert!(!network.is_local(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))));
 }
 
 #[test]
@@ -37,14 +38,14 @@ fn everything_else_is_the_kernels_without_an_interface() {
 
 #[test]
 fn the_kernel_says_what_is_local() {
-    let way = Netlink::connect().unwrap().way(Ipv4Addr::new(127, 1, 2, 3), None).unwrap();
+    let way = Netlink::connect().unwrap().way(IpAddr::V4(Ipv4Addr::new(127, 1, 2, 3)), None).unwrap();
     assert!(way.local);
-    assert_eq!(way.source, Some(Ipv4Addr::LOCALHOST));
+    assert_eq!(way.source, Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
 }
 
 #[test]
 fn an_unknown_neighbour_is_unknown() {
     // Interface 1 is lo, which has no neighbours.
-    let answer = Netlink::connect().unwrap().neighbour(1, Ipv4Addr::new(192, 0, 2, 77)).unwrap();
+    let answer = Netlink::connect().unwrap().neighbour(1, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 77))).unwrap();
     assert_eq!(answer, Neighbour::Unknown);
 }

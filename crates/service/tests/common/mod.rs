@@ -81,7 +81,7 @@ impl Stack for NotingStack {
         self.note(Told::Removed { id });
     }
     fn connections(&self) -> Vec<Connection> {
-        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        let any = (Ipv4Addr::UNSPECIFIED.into(), 0);
         let tuple = FourTuple { local: any.0, local_port: any.1, remote: any.0, remote_port: any.1 };
         let connection = |uid: &u32| Connection {
             tuple,

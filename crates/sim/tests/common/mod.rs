@@ -1,7 +1,7 @@
 //! Worlds of two hosts on one wire, made from a seed.
 #![allow(dead_code)]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::{
     Endpoint, Faults, Faulty, Link, LinkConfig, Node, NodeConfig, Outcome, Peer, Plan, Rng, Talker, Talkers, World,
 };
@@ -81,7 +81,7 @@ pub fn node_and_peer(config: NodeConfig, path: Path, seed: u64) -> (World, Link)
     let (link, a, b) = Link::new(path.link);
     let a = Faulty::new(a, seed, path.back, path.there);
     let at = (config.address, config.mac);
-    let peer_at = (Ipv4Addr::new(10, 0, 0, 2), [2, 0, 0, 0, 0, 2]);
+    let peer_at = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), [2, 0, 0, 0, 0, 2]);
     let mut node = Node::new(config, Box::new(a));
     node.add_route(peer_at.0, peer_at.1, path.link.mtu_bytes as u16);
     let peer = Peer::new(peer_at.0, peer_at.1, seed, vec![at], Box::new(b));

@@ -70,7 +70,7 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
             state.activate(&mut t, flow);
         }
         ToFast::Abort { rst, errno, .. } => state.kill(&mut t, lines, flow, rst, errno),
-        ToFast::Relink(_, link) => lines.identity.set_link(&link),
+        ToFast::Relink(_, link) => t.flags = lines.set_link(t.flags, &link),
         ToFast::Install(_) | ToFast::Remove(_) | ToFast::Transmit(..) | ToFast::Inject(..) => {}
     }
     post::flow(state, now, flow, lines, &mut t);
@@ -97,7 +97,7 @@ fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
         }
         return;
     };
-    state.lookup.remove(&lines.identity.tuple(), flow);
+    state.lookup.remove(&lines.tuple(t.flags), flow);
     state.wheel.cancel(Timer::Pace(flow));
     state.wheel.cancel(Timer::Recovery(flow));
     state.out_of_order.release(t.out_of_order);

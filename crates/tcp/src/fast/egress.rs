@@ -30,8 +30,8 @@ pub(super) fn run(
             let Some(flow) = state.scheduler.pop(port) else { break };
             let Some(lines) = table.get(flow) else { continue };
             let quota = state.config.segments_per_turn.min(budget - sent);
-            let (t, id) = (lines.protocol.load(), &lines.identity);
-            let (link, tuple) = (id.link(), id.tuple());
+            let t = lines.protocol.load();
+            let (link, tuple) = (lines.link(t.flags), lines.tuple(t.flags));
             let paced = t.has(bits::PACED);
             let credit = if paced { pace::begin(&t, &lines.rate, now) } else { i64::MAX };
             let held = false;
@@ -354,6 +354,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         Header {
             source_mac: self.link.source,
             destination_mac: self.link.destination,
+            vlan: self.link.vlan,
             source: self.tuple.local,
             destination: self.tuple.remote,
             source_port: self.tuple.local_port,

@@ -1,86 +1,165 @@
-//! From addresses to flow: an open-addressing hash table of one core, keyed so that nobody can aim at one bucket.
+//! From addresses to flow: open-addressing hash tables of one core, keyed so that nobody can aim at one bucket.
 
 use crate::flow::{FlowId, FourTuple};
+use std::net::IpAddr;
 
-/// A bucket: 16 bytes, four to a cache line. `flow` is the number plus one; 0 = empty.
+/// Addresses and ports, as a table compares and mixes them.
+trait Key: Copy + Default + PartialEq {
+    /// A hash that depends on all bits and cannot be foretold without `keys`.
+    fn hash(&self, keys: &[u64; 4]) -> u64;
+}
+
+/// An IPv4 connection. With the flow number, a bucket is 16 bytes, four to a cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bucket {
+struct V4 {
     local: u32,
     remote: u32,
     ports: u32,
+}
+
+impl Key for V4 {
+    #[inline]
+    fn hash(&self, keys: &[u64; 4]) -> u64 {
+        let addresses = u64::from(self.remote) | u64::from(self.local) << 32;
+        mix(addresses ^ keys[0], u64::from(self.ports) ^ keys[1])
+    }
+}
+
+/// An IPv6 connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct V6 {
+    local: [u64; 2],
+    remote: [u64; 2],
+    ports: u32,
+}
+
+impl Key for V6 {
+    #[inline]
+    fn hash(&self, keys: &[u64; 4]) -> u64 {
+        let local = mix(self.local[0] ^ keys[0], self.local[1] ^ keys[1]);
+        let remote = mix(self.remote[0] ^ keys[2], self.remote[1] ^ keys[3]);
+        mix(local ^ u64::from(self.ports), remote ^ keys[0])
+    }
+}
+
+/// `flow` is the number plus one; 0 = empty.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket<K> {
+    key: K,
     flow: u32,
 }
 
-impl Bucket {
-    #[inline]
-    fn key(tuple: &FourTuple) -> Self {
-        Self {
-            local: tuple.local.to_bits(),
-            remote: tuple.remote.to_bits(),
-            ports: u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port),
-            flow: 0,
-        }
-    }
-    #[inline]
-    fn same(&self, key: &Self) -> bool {
-        self.local == key.local && self.remote == key.remote && self.ports == key.ports
-    }
-}
-
-/// The hash table. At most half full; linear probing; deletion shifts back, so that there are no tombstones.
+/// The flows of one core.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    buckets: Vec<Bucket>,
-    mask: usize,
-    len: usize,
-    keys: [u64; 2],
+    v4: Table<V4>,
+    v6: Table<V6>,
 }
 
 impl Lookup {
-    /// An empty table keyed with `seed`.
+    /// Empty tables keyed with `seed`.
     pub fn new(seed: u64) -> Self {
-        let buckets = vec![Bucket::default(); 1024];
-        let mask = buckets.len() - 1;
-        Self { buckets, mask, len: 0, keys: [mix(seed, 0x9e37_79b9_7f4a_7c15), mix(!seed, 0xd1b5_4a32_d192_ed03)] }
+        let key = |n: u64| mix(seed ^ n.wrapping_mul(0xa076_1d64_78bd_642f), 0x9e37_79b9_7f4a_7c15 ^ n << 56);
+        let keys = [key(1), key(2), key(3), key(4)];
+        Self { v4: Table::new(keys, 1024), v6: Table::new(keys, 16) }
     }
 
     /// How many flows are in it.
     pub fn len(&self) -> usize {
-        self.len
+        self.v4.len + self.v6.len
     }
 
     /// The flow with these addresses.
     #[inline]
     pub fn find(&self, tuple: &FourTuple) -> Option<FlowId> {
-        let key = Bucket::key(tuple);
-        let mut i = self.home(&key);
+        match key(tuple) {
+            Either::V4(key) => self.v4.find(&key),
+            Either::V6(key) => self.v6.find(&key),
+        }
+    }
+
+    /// Adds a flow; one with the same addresses is replaced and returned.
+    pub fn insert(&mut self, tuple: &FourTuple, flow: FlowId) -> Option<FlowId> {
+        match key(tuple) {
+            Either::V4(key) => self.v4.insert(key, flow),
+            Either::V6(key) => self.v6.insert(key, flow),
+        }
+    }
+
+    /// Takes a flow out, if it is this one that has the addresses.
+    pub fn remove(&mut self, tuple: &FourTuple, flow: FlowId) {
+        match key(tuple) {
+            Either::V4(key) => self.v4.remove(&key, flow),
+            Either::V6(key) => self.v6.remove(&key, flow),
+        }
+    }
+}
+
+enum Either {
+    V4(V4),
+    V6(V6),
+}
+
+#[inline]
+fn key(tuple: &FourTuple) -> Either {
+    let ports = u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port);
+    match (tuple.local, tuple.remote) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            Either::V4(V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
+        }
+        (local, remote) => {
+            let [local, remote] = [local, remote].map(|address| match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits(),
+            });
+            let halves = |bits: u128| [(bits >> 64) as u64, bits as u64];
+            Either::V6(V6 { local: halves(local), remote: halves(remote), ports })
+        }
+    }
+}
+
+/// A hash table. At most half full; linear probing; deletion shifts back, so that there are no tombstones.
+#[derive(Debug)]
+struct Table<K> {
+    buckets: Vec<Bucket<K>>,
+    mask: usize,
+    len: usize,
+    keys: [u64; 4],
+}
+
+impl<K: Key> Table<K> {
+    /// `buckets`: a power of two.
+    fn new(keys: [u64; 4], buckets: usize) -> Self {
+        Self { buckets: vec![Bucket::default(); buckets], mask: buckets - 1, len: 0, keys }
+    }
+
+    #[inline]
+    fn find(&self, key: &K) -> Option<FlowId> {
+        let mut i = self.home(key);
         loop {
             let bucket = &self.buckets[i & self.mask];
             if bucket.flow == 0 {
                 return None;
             }
-            if bucket.same(&key) {
+            if bucket.key == *key {
                 return Some(FlowId(bucket.flow - 1));
             }
             i += 1;
         }
     }
 
-    /// Adds a flow; one with the same addresses is replaced and returned.
-    pub fn insert(&mut self, tuple: &FourTuple, flow: FlowId) -> Option<FlowId> {
+    fn insert(&mut self, key: K, flow: FlowId) -> Option<FlowId> {
         if (self.len + 1) * 2 > self.buckets.len() {
             self.grow();
         }
-        let (old, added) = self.put(Bucket { flow: flow.0 + 1, ..Bucket::key(tuple) });
+        let (old, added) = self.put(Bucket { key, flow: flow.0 + 1 });
         self.len += usize::from(added);
         old
     }
 
-    /// Takes a flow out, if it is this one that has the addresses.
-    pub fn remove(&mut self, tuple: &FourTuple, flow: FlowId) {
-        let key = Bucket::key(tuple);
-        let mut hole = self.home(&key) & self.mask;
-        while !self.buckets[hole].same(&key) || self.buckets[hole].flow == 0 {
+    fn remove(&mut self, key: &K, flow: FlowId) {
+        let mut hole = self.home(key) & self.mask;
+        while self.buckets[hole].key != *key || self.buckets[hole].flow == 0 {
             if self.buckets[hole].flow == 0 {
                 return;
             }
@@ -98,7 +177,7 @@ impl Lookup {
             if bucket.flow == 0 {
                 break;
             }
-            let from_home = next.wrapping_sub(self.home(&bucket)) & self.mask;
+            let from_home = next.wrapping_sub(self.home(&bucket.key)) & self.mask;
             let from_hole = next.wrapping_sub(hole) & self.mask;
             if from_home >= from_hole {
                 self.buckets[hole] = bucket;
@@ -108,15 +187,15 @@ impl Lookup {
         self.buckets[hole] = Bucket::default();
     }
 
-    fn put(&mut self, new: Bucket) -> (Option<FlowId>, bool) {
-        let mut i = self.home(&new) & self.mask;
+    fn put(&mut self, new: Bucket<K>) -> (Option<FlowId>, bool) {
+        let mut i = self.home(&new.key) & self.mask;
         loop {
             let bucket = &mut self.buckets[i];
             if bucket.flow == 0 {
                 *bucket = new;
                 return (None, true);
             }
-            if bucket.same(&new) {
+            if bucket.key == new.key {
                 let old = FlowId(bucket.flow - 1);
                 *bucket = new;
                 return (Some(old), false);
@@ -135,9 +214,8 @@ impl Lookup {
     }
 
     #[inline]
-    fn home(&self, key: &Bucket) -> usize {
-        let addresses = u64::from(key.remote) | u64::from(key.local) << 32;
-        mix(addresses ^ self.keys[0], u64::from(key.ports) ^ self.keys[1]) as usize
+    fn home(&self, key: &K) -> usize {
+        key.hash(&self.keys) as usize
     }
 }
 
@@ -152,13 +230,17 @@ fn mix(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
+    /// Every other one IPv6, so that one number is in one table only.
     fn tuple(n: u32) -> FourTuple {
-        FourTuple {
-            local: std::net::Ipv4Addr::new(10, 0, 0, 1),
-            local_port: 80,
-            remote: std::net::Ipv4Addr::from_bits(0x0a00_0000 + n / 100),
-            remote_port: (n % 100) as u16,
+        let (local_port, remote_port) = (80, (n % 100) as u16);
+        if n & 1 == 0 {
+            let remote = Ipv4Addr::from_bits(0x0a00_0000 + n / 100).into();
+            FourTuple { local: Ipv4Addr::new(10, 0, 0, 1).into(), local_port, remote, remote_port }
+        } else {
+            let remote = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(n / 100) << (n % 64)).into();
+            FourTuple { local: Ipv6Addr::LOCALHOST.into(), local_port, remote, remote_port }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner};
 use crate::messages::ToFast;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Where a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Route {
         /// Port and MAC addresses.
         link: Link,
         /// Source address if the socket has none.
-        source: Ipv4Addr,
+        source: IpAddr,
         /// Path MTU in bytes.
         mtu: u16,
     },
@@ -27,9 +27,9 @@ pub enum Route {
 /// What the slow path needs from the world. Implemented by the engine's slow thread and by the simulator.
 pub trait Host {
     /// The way to `remote` (from `local` if the socket is bound).
-    fn route(&mut self, remote: Ipv4Addr, local: Option<Ipv4Addr>) -> Route;
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route;
     /// Is this one of our own addresses on a port that we serve?
-    fn is_local(&self, addr: Ipv4Addr) -> bool;
+    fn is_local(&self, addr: IpAddr) -> bool;
     /// Which core shall own a connection with this tuple?
     fn core_for(&self, tuple: &FourTuple) -> usize;
     /// Sends a message to a core. Never lost, never reordered.
@@ -37,7 +37,7 @@ pub trait Host {
     /// Packets of this tuple shall come to us from now on / no more.
     fn steer(&mut self, tuple: &FourTuple, on: bool);
     /// Segments to this listening address and port shall come to us from now on / no more.
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool);
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// Reserves a socket for a connection that a listener got, before it is shown to the application;
     /// `None` = no room, the peer gets no answer.
     fn new_child(&mut self, listener: Owner) -> Option<Owner>;

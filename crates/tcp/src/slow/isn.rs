@@ -4,6 +4,7 @@
 use crate::flow::FourTuple;
 use crate::seq::Seq;
 use crate::time::Micros;
+use std::net::IpAddr;
 
 /// Keys of this run.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +30,21 @@ impl Secrets {
 
 /// Keyed hash of a tuple.
 fn hash(key: [u64; 2], tuple: &FourTuple) -> u64 {
-    let mut bytes = [0u8; 12];
-    bytes[..4].copy_from_slice(&tuple.local.octets());
-    bytes[4..8].copy_from_slice(&tuple.remote.octets());
-    bytes[8..10].copy_from_slice(&tuple.local_port.to_be_bytes());
-    bytes[10..].copy_from_slice(&tuple.remote_port.to_be_bytes());
-    siphash(key, &bytes)
+    let mut bytes = [0u8; 36];
+    let mut len = 0;
+    let mut append = |piece: &[u8]| {
+        bytes[len..len + piece.len()].copy_from_slice(piece);
+        len += piece.len();
+    };
+    for address in [tuple.local, tuple.remote] {
+        match address {
+            IpAddr::V4(address) => append(&address.octets()),
+            IpAddr::V6(address) => append(&address.octets()),
+        }
+    }
+    append(&tuple.local_port.to_be_bytes());
+    append(&tuple.remote_port.to_be_bytes());
+    siphash(key, &bytes[..len])
 }
 
 /// SipHash-2-4 (Aumasson, Bernstein 2012).
@@ -83,12 +93,12 @@ fn round(v: &mut [u64; 4]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     const TUPLE: FourTuple = FourTuple {
-        local: Ipv4Addr::new(10, 0, 0, 1),
+        local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
         local_port: 80,
-        remote: Ipv4Addr::new(10, 0, 0, 2),
+        remote: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
         remote_port: 4000,
     };
 

@@ -8,16 +8,21 @@ use super::negotiate::Stage;
 use crate::flow::{FlowId, Owner, SocketOptions};
 use crate::time::Micros;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Fewest half-open connections that a listener may have, whatever its backlog (as Linux).
 const MIN_BACKLOG: u32 = 8;
+
+const ANY_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const ANY_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     /// Whose it is.
     pub owner: Owner,
+    /// Takes no IPv4 connections (`IPV6_V6ONLY`); means something for :: only.
+    pub v6only: bool,
     /// Most half-open children.
     pub limit: usize,
     /// Half-open children.
@@ -31,18 +36,26 @@ pub(super) struct Listener {
 /// All listening sockets. Ordered, so that lists of them are the same in every run.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    by_address: BTreeMap<(u16, Ipv4Addr), Listener>,
-    by_owner: HashMap<Owner, (u16, Ipv4Addr)>,
+    by_address: BTreeMap<(u16, IpAddr), Listener>,
+    by_owner: HashMap<Owner, (u16, IpAddr)>,
 }
 
 impl Listeners {
-    /// The listener for a destination: one on this very address before one on 0.0.0.0.
-    pub(super) fn find(&self, addr: Ipv4Addr, port: u16) -> Option<&Listener> {
-        self.by_address.get(&(port, addr)).or_else(|| self.by_address.get(&(port, Ipv4Addr::UNSPECIFIED)))
+    /// The listener for a destination: one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
+    /// serves both (RFC 3493 §5.3).
+    pub(super) fn find(&self, addr: IpAddr, port: u16) -> Option<&Listener> {
+        let on = |addr| self.by_address.get(&(port, addr));
+        match addr {
+            IpAddr::V4(_) => on(addr).or_else(|| on(ANY_V4)).or_else(|| on(ANY_V6).filter(|listener| !listener.v6only)),
+            IpAddr::V6(_) => on(addr).or_else(|| on(ANY_V6)),
+        }
     }
-    /// Is there one of exactly this address?
-    pub(super) fn has(&self, addr: Ipv4Addr, port: u16) -> bool {
+    /// Is there one in the way: on exactly this address, or of :: with 0.0.0.0?
+    fn conflict(&self, addr: IpAddr, port: u16, v6only: bool) -> bool {
+        let dual = |listener: &Listener| !listener.v6only;
         self.by_address.contains_key(&(port, addr))
+            || addr == ANY_V6 && !v6only && self.by_address.contains_key(&(port, ANY_V4))
+            || addr == ANY_V4 && self.by_address.get(&(port, ANY_V6)).is_some_and(dual)
     }
     /// By owner.
     pub(super) fn of(&mut self, owner: Owner) -> Option<&mut Listener> {
@@ -53,14 +66,14 @@ impl Listeners {
         self.by_address.get(self.by_owner.get(&owner)?)?.congestion
     }
     /// All, with address and port.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, u16, &Listener)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, u16, &Listener)> {
         self.by_address.iter().map(|(&(port, addr), listener)| (addr, port, listener))
     }
-    fn insert(&mut self, addr: Ipv4Addr, port: u16, listener: Listener) {
+    fn insert(&mut self, addr: IpAddr, port: u16, listener: Listener) {
         self.by_owner.insert(listener.owner, (port, addr));
         self.by_address.insert((port, addr), listener);
     }
-    fn remove(&mut self, owner: Owner) -> Option<(Ipv4Addr, u16, Listener)> {
+    fn remove(&mut self, owner: Owner) -> Option<(IpAddr, u16, Listener)> {
         let key = self.by_owner.remove(&owner)?;
         Some((key.1, key.0, self.by_address.remove(&key)?))
     }
@@ -68,13 +81,15 @@ impl Listeners {
 
 impl SlowPath {
     /// Starts to listen, or, for an owner that listens there already, changes its backlog (as `listen` called twice).
-    /// Err = errno (positive). The host steers this address and port to us before this returns.
+    /// One on :: takes IPv4 connections too unless `v6only`. Err = errno (positive). The host steers this address and port to us before this returns.
+    #[allow(clippy::too_many_arguments)]
     pub fn listen(
         &mut self,
         _now: Micros,
         owner: Owner,
-        addr: Ipv4Addr,
+        addr: IpAddr,
         port: u16,
+        v6only: bool,
         backlog: u32,
         host: &mut dyn Host,
     ) -> Result<(), i32> {
@@ -84,7 +99,7 @@ impl SlowPath {
             listener.ok_or(EADDRINUSE)?.limit = limit;
             return Ok(());
         }
-        if self.listeners.has(addr, port) || self.table.by_owner(owner).is_some() {
+        if self.listeners.conflict(addr, port, v6only) || self.table.by_owner(owner).is_some() {
             return Err(EADDRINUSE);
         }
         let options = self.take_early_options(owner);
@@ -93,24 +108,25 @@ impl SlowPath {
             port,
             Listener {
                 owner,
+                v6only,
                 limit,
                 half_open: BTreeSet::new(),
                 congestion: Algorithm::from_id(options.congestion),
                 options,
             },
         );
-        host.steer_listener(addr, port, true);
+        steer(addr, port, v6only, true, host);
         Ok(())
     }
 
     /// Ends a listener, if `owner` is one: its half-open children are reset. Those it was given already are the application's.
     pub(super) fn close_listener(&mut self, now: Micros, owner: Owner, host: &mut dyn Host) -> bool {
         let Some((addr, port, listener)) = self.listeners.remove(owner) else { return false };
-        for child in listener.half_open {
+        for child in listener.half_open.iter().copied() {
             self.reset_opening(now, child, host);
             self.discard_opening(child, host);
         }
-        host.steer_listener(addr, port, false);
+        steer(addr, port, listener.v6only, false, host);
         host.released(owner, None);
         true
     }
@@ -121,5 +137,13 @@ impl SlowPath {
             self.reset_opening(now, id, host);
         }
         self.discard_opening(id, host);
+    }
+}
+
+/// The host knows nothing of listeners that serve both families.
+fn steer(addr: IpAddr, port: u16, v6only: bool, on: bool, host: &mut dyn Host) {
+    host.steer_listener(addr, port, on);
+    if addr == ANY_V6 && !v6only {
+        host.steer_listener(ANY_V4, port, on);
     }
 }

@@ -42,7 +42,6 @@ use listen::Listeners;
 use negotiate::Stage;
 use segments::{Arrival, RateLimit, Reply};
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
 use time_wait::TimeWaits;
 use timers::Timers;
 use towpath_wire::{ParseError, flags, parse};
@@ -211,8 +210,12 @@ impl SlowPath {
 
     /// Everything there is: listeners, connections in all states, TIME-WAIT.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
-        let nowhere =
-            |local, local_port| FourTuple { local, local_port, remote: Ipv4Addr::UNSPECIFIED, remote_port: 0 };
+        let nowhere = |local: std::net::IpAddr, local_port| FourTuple {
+            local,
+            local_port,
+            remote: open::unspecified(local),
+            remote_port: 0,
+        };
         let listeners = self.listeners.iter().map(|(addr, port, listener)| ConnectionInfo {
             state: State::Listen,
             owner: Some(listener.owner),

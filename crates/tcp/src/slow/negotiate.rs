@@ -4,16 +4,16 @@ use super::options::service;
 use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, SocketOptions, Window};
 use crate::seq::Seq;
 use crate::time::Micros;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::options::MAX_WINDOW_SCALE;
-use towpath_wire::{IPV4_BYTES, Options, Segment, TCP_BYTES, TIMESTAMP_BYTES, Timestamps, flags};
+use towpath_wire::{IPV4_BYTES, IPV6_BYTES, Options, Segment, TCP_BYTES, TIMESTAMP_BYTES, Timestamps, flags};
 
-/// MSS of a peer that names none (RFC 9293 §3.7.1).
-const DEFAULT_MSS: u16 = 536;
+/// MSS of a peer that names none, over IPv4 and IPv6 (RFC 9293 §3.7.1, MUST-15).
+const DEFAULT_MSS: (u16, u16) = (536, 1220);
 /// Smallest MSS that is believed (Linux: `TCP_MIN_MSS`): a peer must not make us send a packet per byte.
 const MIN_MSS: u16 = 88;
-/// Packet headers without options.
-const HEADERS: u16 = (IPV4_BYTES + TCP_BYTES) as u16;
+/// Packet headers without options, over IPv4 and IPv6.
+const HEADERS: (u16, u16) = ((IPV4_BYTES + TCP_BYTES) as u16, (IPV6_BYTES + TCP_BYTES) as u16);
 
 /// How far a handshake is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(super) struct Opening {
     pub stage: Stage,
     /// Whose child it is, if opened by the peer.
     pub listener: Option<Owner>,
+    /// Over IPv6?
+    pub v6: bool,
     /// Nagle off.
     pub nodelay: bool,
     /// What the application has set on the socket.
@@ -49,7 +51,7 @@ pub(super) struct Opening {
     /// Largest MSS of the configuration, 0 = none.
     pub mss_clamp: u16,
     /// What the application bound the socket to (0 = free).
-    pub bound_to: (Ipv4Addr, u16),
+    pub bound_to: (IpAddr, u16),
     /// The way; `None` while resolving.
     pub path: Option<Path>,
     /// Ring sizes, send and receive, in bytes.
@@ -88,14 +90,21 @@ pub(super) struct Opening {
 
 impl Opening {
     /// A handshake that has not begun.
-    pub(super) fn new(now: Micros, listener: Option<Owner>, ring_bytes: (u32, u32), timestamps: bool) -> Self {
+    pub(super) fn new(
+        now: Micros,
+        listener: Option<Owner>,
+        remote: IpAddr,
+        ring_bytes: (u32, u32),
+        timestamps: bool,
+    ) -> Self {
         Self {
             stage: Stage::Resolving,
             listener,
+            v6: remote.is_ipv6(),
             nodelay: false,
             options: SocketOptions::default(),
             mss_clamp: 0,
-            bound_to: (Ipv4Addr::UNSPECIFIED, 0),
+            bound_to: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             path: None,
             ring_bytes,
             iss: Seq(0),
@@ -106,7 +115,7 @@ impl Opening {
             ts_recent: 0,
             our_shift: Some(window_shift(ring_bytes.1)),
             peer_shift: None,
-            peer_mss: DEFAULT_MSS,
+            peer_mss: if remote.is_ipv6() { DEFAULT_MSS.1 } else { DEFAULT_MSS.0 },
             snd_wnd: 0,
             started: now,
             sent_at: now,
@@ -119,7 +128,7 @@ impl Opening {
     /// Takes over what the peer's SYN says. An option is agreed if both SYNs have it (RFC 7323 §2.2, §3.2).
     pub(super) fn hear_syn(&mut self, syn: &Segment) {
         self.irs = Seq(syn.seq);
-        self.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS);
+        self.peer_mss = syn.options.mss.unwrap_or(self.default_mss()).max(MIN_MSS);
         self.snd_wnd = u32::from(syn.window);
         match syn.options.timestamps {
             Some(theirs) if self.timestamps => self.ts_recent = theirs.value,
@@ -130,6 +139,10 @@ impl Opening {
             Some(shift) => self.peer_shift = Some(shift.min(MAX_WINDOW_SCALE)),
             None => self.our_shift = None,
         }
+    }
+
+    fn default_mss(&self) -> u16 {
+        if self.v6 { DEFAULT_MSS.1 } else { DEFAULT_MSS.0 }
     }
 
     /// Window of SYN and SYN-ACK: never scaled.
@@ -154,18 +167,18 @@ impl Opening {
         self.timestamps.then(|| Timestamps { value: timestamp(now, self.ts_offset), echo: self.ts_recent })
     }
 
-    /// Largest segment of the path (MUST-67), the configuration and the application.
+    /// Largest segment of the path (MUST-67, RFC 8200 §8.3), the configuration and the application.
     fn our_mss(&self) -> u16 {
-        let path = self.path.map_or(DEFAULT_MSS, |path| path.mtu.saturating_sub(HEADERS));
+        let headers = if self.v6 { HEADERS.1 } else { HEADERS.0 };
+        let path = self.path.map_or(self.default_mss(), |path| path.mtu.saturating_sub(headers));
         let limits = [self.mss_clamp, self.options.max_segment].into_iter().filter(|limit| *limit != 0);
         limits.fold(path, u16::min).max(MIN_MSS)
     }
 
     /// Payload per packet (MUST-16).
     pub(super) fn payload(&self) -> u16 {
-        let ours = self.our_mss();
         let timestamps = if self.timestamps { TIMESTAMP_BYTES as u16 } else { 0 };
-        ours.min(self.peer_mss) - timestamps
+        self.our_mss().min(self.peer_mss) - timestamps
     }
 
     /// The last segment of the handshake: window and newest timestamp (RFC 7323 §4.3). A window in a SYN is not scaled.

@@ -12,27 +12,27 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, FourTuple, Owner};
 use crate::seq::Seq;
 use crate::time::Micros;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// So many ports are tried for one that is not in TIME-WAIT.
 const FRESH_PORTS: u32 = 128;
 
 impl SlowPath {
     /// Begins an active open; the outcome is reported by [`Host::established`] or [`Host::connect_failed`] (never before this
-    /// returns `Ok`, and not at all if it returns `Err`). `local`: what the socket is bound to; address 0.0.0.0 and port 0 are free.
+    /// returns `Ok`, and not at all if it returns `Err`). `local`: what the socket is bound to; address 0.0.0.0 or :: and port 0 are free.
     #[allow(clippy::too_many_arguments)]
     pub fn connect(
         &mut self,
         now: Micros,
         owner: Owner,
-        remote: Ipv4Addr,
+        remote: IpAddr,
         remote_port: u16,
-        local: Option<(Ipv4Addr, u16)>,
+        local: Option<(IpAddr, u16)>,
         nodelay: bool,
         host: &mut dyn Host,
     ) -> Result<(), ConnectError> {
         let options = self.take_early_options(owner);
-        if remote.is_unspecified() || remote.is_multicast() || remote.is_broadcast() || remote_port == 0 {
+        if !is_unicast(remote) || remote_port == 0 {
             return Err(ConnectError::NotOurs);
         }
         // A server of the kernel on one of our own addresses stays reachable.
@@ -42,14 +42,17 @@ impl SlowPath {
         if self.table.by_owner(owner).is_some() || self.listeners.of(owner).is_some() {
             return Err(ConnectError::Errno(EISCONN));
         }
-        let bound_to = local.unwrap_or((Ipv4Addr::UNSPECIFIED, 0));
+        let bound_to = local.unwrap_or((unspecified(remote), 0));
+        if bound_to.0.is_ipv4() != remote.is_ipv4() {
+            return Err(ConnectError::NotOurs);
+        }
         let path = match host.route(remote, specified(bound_to.0)) {
             Route::NotOurs => return Err(ConnectError::NotOurs),
             Route::Unreachable(errno) => return Err(ConnectError::Errno(errno)),
             Route::Resolving => None,
             Route::Via { link, source, mtu } => Some((Path { link, mtu }, source)),
         };
-        let mut opening = Opening::new(now, None, host.ring_bytes(owner), self.config.timestamps);
+        let mut opening = Opening::new(now, None, remote, host.ring_bytes(owner), self.config.timestamps);
         opening.sack = self.config.sack;
         (opening.nodelay, opening.bound_to) = (nodelay, bound_to);
         (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
@@ -95,7 +98,7 @@ impl SlowPath {
         now: Micros,
         id: FlowId,
         path: Path,
-        source: Ipv4Addr,
+        source: IpAddr,
         host: &mut dyn Host,
     ) -> Result<(), i32> {
         let Some(connection) = self.table.get(id) else { return Ok(()) };
@@ -173,7 +176,7 @@ impl SlowPath {
             return false;
         };
         let secrets = self.secrets(host);
-        let mut opening = Opening::new(now, Some(parent), host.ring_bytes(owner), self.config.timestamps);
+        let mut opening = Opening::new(now, Some(parent), tuple.remote, host.ring_bytes(owner), self.config.timestamps);
         opening.sack = self.config.sack;
         opening.iss = later_isn(secrets.isn(now, &tuple), old);
         opening.ts_offset = secrets.timestamp_offset(&tuple);
@@ -197,8 +200,19 @@ impl SlowPath {
     }
 }
 
-/// An address that is not 0.0.0.0.
-fn specified(addr: Ipv4Addr) -> Option<Ipv4Addr> {
+/// Can this be one host's address?
+fn is_unicast(addr: IpAddr) -> bool {
+    let broadcast = addr == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(addr.is_unspecified() || addr.is_multicast() || broadcast)
+}
+
+/// 0.0.0.0 or ::, as fits a peer.
+pub(super) fn unspecified(remote: IpAddr) -> IpAddr {
+    if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// An address that is not 0.0.0.0 or ::.
+fn specified(addr: IpAddr) -> Option<IpAddr> {
     (!addr.is_unspecified()).then_some(addr)
 }
 

@@ -4,12 +4,14 @@ use crate::buffers::PortId;
 use crate::flow::{FourTuple, Link};
 use crate::seq::Seq;
 use crate::time::Micros;
-use towpath_wire::{ETHERNET_BYTES, Header, IPV4_BYTES, Options, Segment, TCP_BYTES, TTL, emit, fill_checksum, flags};
+use towpath_wire::{
+    ETHERNET_BYTES, Header, IPV6_BYTES, Options, Segment, TCP_BYTES, TTL, VLAN_BYTES, emit, fill_checksum, flags,
+};
 
 /// Longest TCP option list.
 const OPTIONS_BYTES: usize = 40;
-/// Length of a segment's address block: all that a frame without payload can need.
-const FRAME_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES + OPTIONS_BYTES;
+/// All that a frame without payload can need.
+const FRAME_BYTES: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + TCP_BYTES + OPTIONS_BYTES;
 
 /// A received frame with all that is known of it.
 pub(super) struct Arrival {
@@ -54,7 +56,12 @@ impl Arrival {
     }
     /// The way back: where it came from.
     pub(super) fn way_back(&self) -> Link {
-        Link { port: self.port, source: self.segment.destination_mac, destination: self.segment.source_mac }
+        Link {
+            port: self.port,
+            source: self.segment.destination_mac,
+            destination: self.segment.source_mac,
+            vlan: self.segment.vlan,
+        }
     }
 }
 
@@ -96,6 +103,7 @@ impl Reply {
         let header = Header {
             source_mac: link.source,
             destination_mac: link.destination,
+            vlan: link.vlan,
             source: tuple.local,
             destination: tuple.remote,
             source_port: tuple.local_port,

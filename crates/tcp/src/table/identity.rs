@@ -2,13 +2,14 @@
 
 use super::words::Word;
 use crate::buffers::PortId;
-use crate::flow::{FourTuple, Link};
+use crate::flow::Link;
 use std::net::Ipv4Addr;
 
 /// Who a flow is: the template of its headers, its rings, and what is seldom touched. One line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Identity {
+    /// Addresses of an IPv4 flow; those of IPv6 are in [`super::Addresses`].
     local: Word,
     remote: Word,
     /// Local port in the high half.
@@ -37,21 +38,25 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn tuple(&self) -> FourTuple {
-        let ports = self.ports.get();
-        FourTuple {
-            local: Ipv4Addr::from_bits(self.local.get()),
-            local_port: (ports >> 16) as u16,
-            remote: Ipv4Addr::from_bits(self.remote.get()),
-            remote_port: ports as u16,
-        }
+    /// The addresses of an IPv4 flow.
+    #[inline]
+    pub(crate) fn addresses(&self) -> (Ipv4Addr, Ipv4Addr) {
+        (Ipv4Addr::from_bits(self.local.get()), Ipv4Addr::from_bits(self.remote.get()))
     }
+    /// Local and remote port.
+    #[inline]
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        let ports = self.ports.get();
+        ((ports >> 16) as u16, ports as u16)
+    }
+    /// The way out, without its VLAN.
     pub(crate) fn link(&self) -> Link {
         let [a, b, c] = [0, 1, 2].map(|i: usize| self.macs[i].get().to_be_bytes());
         Link {
             port: self.port(),
             source: [a[0], a[1], a[2], a[3], b[0], b[1]],
             destination: [b[2], b[3], c[0], c[1], c[2], c[3]],
+            vlan: None,
         }
     }
     pub(crate) fn set_link(&self, link: &Link) {
@@ -83,9 +88,11 @@ impl Identity {
         let high = u32::from(ttl) << 24 | u32::from(tos & !3) << 16;
         self.place.set(self.place.get() & 0xffff | high);
     }
-    pub(crate) fn set_tuple(&self, tuple: &FourTuple) {
-        self.local.set(tuple.local.to_bits());
-        self.remote.set(tuple.remote.to_bits());
-        self.ports.set(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port));
+    pub(crate) fn set_addresses(&self, local: Ipv4Addr, remote: Ipv4Addr) {
+        self.local.set(local.to_bits());
+        self.remote.set(remote.to_bits());
+    }
+    pub(crate) fn set_ports(&self, local: u16, remote: u16) {
+        self.ports.set(u32::from(local) << 16 | u32::from(remote));
     }
 }

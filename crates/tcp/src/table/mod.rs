@@ -3,6 +3,7 @@
 //! Words are relaxed atomics (plain loads and stores on every machine we know), so a reading by another thread is true word
 //! by word, though not of one instant.
 
+mod addresses;
 mod identity;
 mod measures;
 mod protocol;
@@ -10,12 +11,14 @@ mod rate;
 mod recovery;
 mod words;
 
-use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple};
+use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link};
+pub(crate) use addresses::Addresses;
 pub(crate) use identity::Identity;
 pub(crate) use measures::Measures;
 pub(crate) use protocol::{ProtocolLine, Tcb, bits};
 pub(crate) use rate::Rate;
 pub(crate) use recovery::Recovery;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
 /// All of a flow.
@@ -27,6 +30,7 @@ pub(crate) struct Lines {
     pub measures: Measures,
     pub recovery: Recovery,
     pub rate: Rate,
+    pub addresses: Addresses,
 }
 
 const _: () = assert!(size_of::<ProtocolLine>() == 64);
@@ -34,6 +38,7 @@ const _: () = assert!(size_of::<Identity>() == 64);
 const _: () = assert!(size_of::<Measures>() == 64);
 const _: () = assert!(size_of::<Recovery>() == 64);
 const _: () = assert!(size_of::<Rate>() == 64);
+const _: () = assert!(size_of::<Addresses>() == 64);
 
 /// Flows per piece of the table; a piece is made when a flow in it is first installed.
 const PIECE: usize = 1024;
@@ -46,7 +51,7 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for flows `0..max_flows`. Memory (320 bytes per flow) is taken as flows are installed.
+    /// A table for flows `0..max_flows`. Memory (384 bytes per flow) is taken as flows are installed.
     pub fn new(max_flows: u32) -> Self {
         let pieces = (max_flows as usize).div_ceil(PIECE);
         Self { pieces: (0..pieces).map(|_| OnceLock::new()).collect(), max_flows }
@@ -93,7 +98,7 @@ impl FlowTable {
 
     /// A flow's addresses, if it was ever installed.
     pub fn tuple(&self, flow: FlowId) -> Option<FourTuple> {
-        self.get(flow).map(|lines| lines.identity.tuple())
+        self.get(flow).map(|lines| lines.tuple(lines.protocol.flags()))
     }
 
     /// A flow's lines, if its piece of the table exists.
@@ -123,14 +128,65 @@ fn new_piece() -> Box<[Lines; PIECE]> {
     }
 }
 
+/// An address as IPv6 has it.
+fn bits_of(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
 impl Lines {
+    /// The way out; `flags` are the flow's `Tcb::flags`.
+    #[inline]
+    pub(crate) fn link(&self, flags: u64) -> Link {
+        let mut link = self.identity.link();
+        if flags & bits::VLAN != 0 {
+            link.vlan = Some(self.addresses.vlan.get() as u16);
+        }
+        link
+    }
+    /// Changes the way out; returns the flow's new flags.
+    pub(crate) fn set_link(&self, flags: u64, link: &Link) -> u64 {
+        self.identity.set_link(link);
+        match link.vlan {
+            Some(vlan) => {
+                self.addresses.vlan.set(u32::from(vlan));
+                flags | bits::VLAN
+            }
+            None => flags & !bits::VLAN,
+        }
+    }
+    /// The flow's addresses; `flags` are its `Tcb::flags`.
+    #[inline]
+    pub(crate) fn tuple(&self, flags: u64) -> FourTuple {
+        let (local_port, remote_port) = self.identity.ports();
+        let (local, remote): (IpAddr, IpAddr) = if flags & bits::V6 == 0 {
+            let (local, remote) = self.identity.addresses();
+            (local.into(), remote.into())
+        } else {
+            (self.addresses.local().into(), self.addresses.remote().into())
+        };
+        FourTuple { local, local_port, remote, remote_port }
+    }
     fn fill(&self, core: usize, now_us: u64, setup: &FlowSetup) {
         use crate::flow::flow_flags::{NODELAY, SACK, TIMESTAMPS, WSCALE};
         let (id, m) = (&self.identity, &self.measures);
-        id.set_tuple(&setup.tuple);
+        let tuple = &setup.tuple;
+        let v6 = match (tuple.local, tuple.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                id.set_addresses(local, remote);
+                0
+            }
+            (local, remote) => {
+                self.addresses.set(bits_of(local), bits_of(remote));
+                bits::V6
+            }
+        };
+        id.set_ports(tuple.local_port, tuple.remote_port);
         id.set_core(core);
         id.set_service(setup.tos, setup.ttl);
-        id.set_link(&setup.link);
+        let vlan = self.set_link(0, &setup.link);
         id.tx_bytes.set(setup.tx_bytes);
         id.rx_bytes.set(setup.rx_bytes);
         id.snd_start.set(setup.snd_start.0);
@@ -169,7 +225,7 @@ impl Lines {
         self.rate.pacing.set(setup.window.pacing);
         self.rate.credit.set(0);
         self.rate.credit_at.set(now_us);
-        let mut flags = bits::INSTALLED;
+        let mut flags = bits::INSTALLED | v6 | vlan;
         for (on, bit) in [
             (setup.timestamps, TIMESTAMPS),
             (setup.sack, SACK),

@@ -51,6 +51,10 @@ pub(crate) mod bits {
     pub const PACED: u64 = 1 << 41;
     /// Had more to send at the end of its last turn than pacing, its quota or its port let go.
     pub const PACE_LATE: u64 = 1 << 42;
+    /// An IPv6 flow: its addresses are in the line `Addresses`.
+    pub const V6: u64 = 1 << 52;
+    /// Its frames are tagged with `Addresses::vlan`.
+    pub const VLAN: u64 = 1 << 53;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

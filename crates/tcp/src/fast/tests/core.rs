@@ -55,7 +55,7 @@ fn relinked_while_it_waits() {
     let mut h = Harness::new();
     h.tx.full = Some(PortId(1));
     h.write(100);
-    h.message(ToFast::Relink(FLOW, Link { port: PortId(2), source: [2; 6], destination: [9; 6] }));
+    h.message(ToFast::Relink(FLOW, Link { port: PortId(2), source: [2; 6], destination: [9; 6], vlan: None }));
     h.setup.link.destination = [9; 6];
     assert_eq!(h.flush().len(), 1);
 }

@@ -110,6 +110,7 @@ impl Load {
     fn ack(&self, flow: u16, end: u32) -> Vec<u8> {
         let (t, s) = (tuple(), setup());
         let header = Header {
+            vlan: None,
             source_mac: [4; 6],
             destination_mac: [2; 6],
             source: t.remote,

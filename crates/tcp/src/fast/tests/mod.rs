@@ -20,7 +20,7 @@ use super::*;
 use crate::counters::Drop;
 use crate::flow::{FlowSetup, FourTuple, Link, Owner, Window};
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::emit::{Header, emit, fill_checksum};
 use towpath_wire::offload::{RxChecksum, TxOffload};
 use towpath_wire::segment::{Options, SackBlocks, Segment, Timestamps, checksum_ok, flags, parse};
@@ -147,9 +147,9 @@ pub struct Harness {
 
 pub fn tuple() -> FourTuple {
     FourTuple {
-        local: Ipv4Addr::new(10, 0, 0, 1),
+        local: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
         local_port: 80,
-        remote: Ipv4Addr::new(10, 0, 0, 2),
+        remote: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
         remote_port: 4000,
     }
 }
@@ -159,7 +159,7 @@ pub fn setup() -> FlowSetup {
         flow: FLOW,
         owner: Owner(1),
         tuple: tuple(),
-        link: Link { port: PortId(1), source: [2; 6], destination: [4; 6] },
+        link: Link { port: PortId(1), source: [2; 6], destination: [4; 6], vlan: None },
         snd_start: Seq(u32::MAX - 700),
         rcv_start: Seq(u32::MAX - 1500),
         snd_wnd: 60000,
@@ -225,6 +225,7 @@ impl Harness {
         let options =
             Options { sack, timestamps: s.ts.map(|(value, echo)| Timestamps { value, echo }), ..Options::default() };
         let header = Header {
+            vlan: None,
             source_mac: [4; 6],
             destination_mac: [2; 6],
             source: t.remote,

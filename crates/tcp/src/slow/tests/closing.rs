@@ -234,7 +234,7 @@ fn time_wait_without_a_listener_resets_a_later_syn() {
 #[test]
 fn only_so_many_wait() {
     let mut bench = Bench::with(SlowConfig { time_wait_max: 3, ..SlowConfig::default() });
-    bench.slow.listen(bench.now, SERVER, US, 80, 10, &mut bench.world).unwrap();
+    bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
     for port in 0..5 {
         let flow = bench.child(4000 + port);
         closing(&mut bench, flow, WE_FIRST);

@@ -6,7 +6,7 @@ use crate::flow::Owner;
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::slow::{ConnectError, Route, SlowConfig, State};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, flags};
 
 #[test]
@@ -186,7 +186,9 @@ fn destinations_that_are_not_ours() {
     let mut bench = Bench::new();
     let connect =
         |bench: &mut Bench, to, port| bench.slow.connect(bench.now, CLIENT, to, port, None, false, &mut bench.world);
-    for to in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+    for to in
+        [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::BROADCAST), IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1))]
+    {
         assert_eq!(connect(&mut bench, to, 80), Err(ConnectError::NotOurs));
     }
     assert_eq!(connect(&mut bench, PEER, 0), Err(ConnectError::NotOurs));
@@ -197,7 +199,7 @@ fn destinations_that_are_not_ours() {
     assert_eq!(connect(&mut bench, PEER, 80), Err(ConnectError::Errno(101)));
     assert!(bench.said().is_empty() && bench.states().is_empty());
     bench.world.route = None;
-    bench.slow.listen(bench.now, SERVER, US, 80, 10, &mut bench.world).unwrap();
+    bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
     assert_eq!(connect(&mut bench, US, 80), Ok(()));
     assert_eq!(connect(&mut bench, PEER, 80), Err(ConnectError::Errno(106)), "one owner, one connection");
 }
@@ -205,12 +207,12 @@ fn destinations_that_are_not_ours() {
 #[test]
 fn a_bound_socket_keeps_its_address_and_port() {
     let mut bench = Bench::new();
-    let local = Some((Ipv4Addr::new(10, 0, 0, 9), 4321));
+    let local = Some((IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9)), 4321));
     let connect =
         |bench: &mut Bench, owner| bench.slow.connect(bench.now, owner, PEER, 80, local, false, &mut bench.world);
     assert_eq!(connect(&mut bench, CLIENT), Ok(()));
     let syn = bench.frame();
-    assert_eq!((syn.source, syn.source_port), (Ipv4Addr::new(10, 0, 0, 9), 4321));
+    assert_eq!((syn.source, syn.source_port), (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9)), 4321));
     assert_eq!(connect(&mut bench, Owner(77)), Err(ConnectError::Errno(99)), "the connection exists");
     assert!(bench.said().is_empty(), "nothing is said of a connect that did not begin");
 }

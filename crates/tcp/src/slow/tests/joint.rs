@@ -98,7 +98,7 @@ impl Joint {
         let mut bench = Bench::new();
         bench.slow = SlowPath::new(SlowConfig { max_flows: 64, ..SlowConfig::default() });
         bench.world.ring_bytes = Some((RING, RING));
-        bench.slow.listen(bench.now, SERVER, US, 80, 10, &mut bench.world).unwrap();
+        bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
         Self {
             bench,
             fast,
@@ -354,7 +354,7 @@ fn connections_one_after_another_reuse_the_ports_in_time_wait() {
     let mut joint = Joint::new(0, 3);
     joint.bench.slow = SlowPath::new(SlowConfig { first_port: 40_000, last_port: 40_001, ..SlowConfig::default() });
     joint.bench.world.listening.clear();
-    joint.bench.slow.listen(joint.bench.now, SERVER, US, 80, 10, &mut joint.bench.world).unwrap();
+    joint.bench.slow.listen(joint.bench.now, SERVER, US, 80, false, 10, &mut joint.bench.world).unwrap();
     for i in 0..12 {
         let client = Owner(100 + i);
         let flows = joint.opened(client);

@@ -6,7 +6,7 @@ use crate::flow::Owner;
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::slow::{Route, SlowConfig, State};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, Timestamps, flags};
 
 /// The ACK that ends the handshake.
@@ -149,7 +149,7 @@ fn no_slot_no_answer() {
     assert!(bench.frames().is_empty());
     assert_eq!(bench.slow.counters().drops[Drop::NoMemory as usize], 1);
     let mut bench = Bench::with(SlowConfig { max_flows: 1, ..SlowConfig::default() });
-    bench.slow.listen(bench.now, SERVER, US, 80, 10, &mut bench.world).unwrap();
+    bench.slow.listen(bench.now, SERVER, US, 80, false, 10, &mut bench.world).unwrap();
     bench.for_server(4000, syn(5000));
     bench.for_server(4002, syn(5000));
     assert_eq!((bench.frames().len(), bench.world.children.len()), (1, 1));
@@ -218,13 +218,14 @@ fn closing_a_listener_resets_its_half_open_children_and_keeps_the_others() {
 #[test]
 fn listen_twice() {
     let mut bench = Bench::new();
-    let listen =
-        |b: &mut Bench, owner, addr, backlog| b.slow.listen(b.now, Owner(owner), addr, 80, backlog, &mut b.world);
+    let listen = |b: &mut Bench, owner, addr, backlog| {
+        b.slow.listen(b.now, Owner(owner), addr, 80, false, backlog, &mut b.world)
+    };
     assert_eq!(listen(&mut bench, 1, US, 8), Ok(()));
     assert_eq!(listen(&mut bench, 1, US, 100), Ok(()), "a new backlog");
     assert_eq!(listen(&mut bench, 2, US, 8), Err(98));
     assert_eq!(listen(&mut bench, 1, PEER, 8), Err(98));
-    assert_eq!(listen(&mut bench, 2, Ipv4Addr::UNSPECIFIED, 8), Ok(()));
+    assert_eq!(listen(&mut bench, 2, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8), Ok(()));
     for port in 0..50 {
         bench.for_server(10_000 + port, syn(5000));
     }
@@ -241,9 +242,9 @@ fn segments_of_nobody() {
     let reset = bench.frame();
     assert_eq!((reset.flags, reset.seq, reset.ack), (flags::RST | flags::ACK, 0, 16), "no ACK: SEG.SEQ + SEG.LEN");
     bench.segment_at((PEER, 5), (US, 81), Peer { seq: 10, flags: flags::RST, ..Default::default() });
-    bench.segment_at((PEER, 5), (Ipv4Addr::BROADCAST, 80), syn(1));
-    bench.segment_at((PEER, 5), (Ipv4Addr::new(224, 0, 0, 1), 80), syn(1));
-    bench.segment_at((PEER, 5), (Ipv4Addr::new(10, 0, 0, 77), 80), syn(1));
+    bench.segment_at((PEER, 5), (IpAddr::V4(Ipv4Addr::BROADCAST), 80), syn(1));
+    bench.segment_at((PEER, 5), (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)), 80), syn(1));
+    bench.segment_at((PEER, 5), (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77)), 80), syn(1));
     bench.for_server(4000, Peer { flags: flags::SYN | flags::FIN, ..Default::default() });
     bench.for_server(4000, Peer { flags: flags::SYN | flags::RST, ..Default::default() });
     assert!(bench.frames().is_empty(), "none of these is answered");

@@ -8,7 +8,7 @@ use crate::seq::Seq;
 use crate::slow::{Route, SlowConfig, State};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, Timestamps, flags};
 
 /// One thing that happens.
@@ -106,12 +106,12 @@ impl Model {
         let bench = &mut self.bench;
         match event {
             Event::Listen(i) => {
-                let addr = if i == 0 { Ipv4Addr::UNSPECIFIED } else { US };
+                let addr = if i == 0 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { US };
                 let owner = self.owner();
                 let bench = &mut self.bench;
                 if bench
                     .slow
-                    .listen(bench.now, owner, addr, 80 + u16::from(i / 2), u32::from(i), &mut bench.world)
+                    .listen(bench.now, owner, addr, 80 + u16::from(i / 2), false, u32::from(i), &mut bench.world)
                     .is_ok()
                 {
                     self.owed.insert(owner.0);

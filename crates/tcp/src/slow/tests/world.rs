@@ -6,15 +6,15 @@ use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
 use crate::slow::{Host, Route, SlowConfig, SlowPath, Snapshots, State};
 use crate::time::Micros;
-use std::collections::{BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Header, Options, Segment, Timestamps, emit, fill_checksum, flags, parse};
 
-pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const US: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-pub const LINK: Link = Link { port: PortId(1), source: OUR_MAC, destination: PEER_MAC };
+pub const LINK: Link = Link { port: PortId(1), source: OUR_MAC, destination: PEER_MAC, vlan: None };
 pub const SERVER: Owner = Owner(1);
 pub const CLIENT: Owner = Owner(2);
 
@@ -37,24 +37,19 @@ pub struct World {
     pub ring_bytes: Option<(u32, u32)>,
     pub sent: Vec<(usize, ToFast)>,
     pub said: Vec<Said>,
-    pub steered: BTreeSet<[u64; 2]>,
-    pub listening: BTreeSet<(Ipv4Addr, u16)>,
+    pub steered: HashSet<FourTuple>,
+    pub listening: BTreeSet<(IpAddr, u16)>,
     pub children: BTreeSet<u64>,
     pub setups: HashMap<FlowId, FlowSetup>,
     next_child: u64,
     random: u64,
 }
 
-fn key(tuple: &FourTuple) -> [u64; 2] {
-    let end = |addr: Ipv4Addr, port: u16| u64::from(u32::from(addr)) << 16 | u64::from(port);
-    [end(tuple.local, tuple.local_port), end(tuple.remote, tuple.remote_port)]
-}
-
 impl Host for World {
-    fn route(&mut self, _: Ipv4Addr, _: Option<Ipv4Addr>) -> Route {
+    fn route(&mut self, _: IpAddr, _: Option<IpAddr>) -> Route {
         self.route.unwrap_or(Route::Via { link: LINK, source: US, mtu: 1500 })
     }
-    fn is_local(&self, addr: Ipv4Addr) -> bool {
+    fn is_local(&self, addr: IpAddr) -> bool {
         addr == US
     }
     fn core_for(&self, tuple: &FourTuple) -> usize {
@@ -64,10 +59,10 @@ impl Host for World {
         self.sent.push((core, message));
     }
     fn steer(&mut self, tuple: &FourTuple, on: bool) {
-        let changed = if on { self.steered.insert(key(tuple)) } else { self.steered.remove(&key(tuple)) };
+        let changed = if on { self.steered.insert(*tuple) } else { self.steered.remove(tuple) };
         assert!(changed, "steer({tuple:?}, {on}) twice");
     }
-    fn steer_listener(&mut self, addr: Ipv4Addr, port: u16, on: bool) {
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         let changed = if on { self.listening.insert((addr, port)) } else { self.listening.remove(&(addr, port)) };
         assert!(changed, "steer_listener({addr}, {port}, {on}) twice");
     }
@@ -148,7 +143,10 @@ impl Bench {
     /// A listener on port 80 of every address.
     pub fn listening(backlog: u32) -> Self {
         let mut bench = Self::new();
-        bench.slow.listen(bench.now, SERVER, Ipv4Addr::UNSPECIFIED, 80, backlog, &mut bench.world).unwrap();
+        bench
+            .slow
+            .listen(bench.now, SERVER, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 80, false, backlog, &mut bench.world)
+            .unwrap();
         bench
     }
     pub fn connect(&mut self) {
@@ -170,7 +168,7 @@ impl Bench {
         self.slow.on_message(self.now, 0, message, &mut self.world);
     }
     /// A segment from `from` to `to`.
-    pub fn segment_at(&mut self, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), peer: Peer) {
+    pub fn segment_at(&mut self, from: (IpAddr, u16), to: (IpAddr, u16), peer: Peer) {
         let frame = frame(from, to, peer);
         self.slow.on_message(self.now, 3, ToSlow::Segment(PortId(1), frame), &mut self.world);
     }
@@ -273,10 +271,11 @@ impl Bench {
 }
 
 /// A frame of the peer's.
-pub fn frame(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), peer: Peer) -> Box<[u8]> {
+pub fn frame(from: (IpAddr, u16), to: (IpAddr, u16), peer: Peer) -> Box<[u8]> {
     let header = Header {
         source_mac: PEER_MAC,
         destination_mac: OUR_MAC,
+        vlan: None,
         source: from.0,
         destination: to.0,
         source_port: from.1,
