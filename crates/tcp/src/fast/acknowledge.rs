@@ -110,13 +110,16 @@ fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {
             t.cwnd = t.cwnd.saturating_add(more as u32).min(ssthresh.max(t.cwnd.saturating_add(mss)));
         }
     } else if flight.saturating_add(mss) > t.cwnd {
-        let grown = m.grown.get().saturating_add(bytes);
+        // `growth`/256 MSS per window, but in steps of one MSS, so that fast growth makes no bursts.
+        let more = (u64::from(bytes) * u64::from(m.growth())) >> 8;
+        let grown = m.grown.get().saturating_add(more as u32);
         if grown < t.cwnd {
             m.grown.set(grown);
             return;
         }
-        m.grown.set(grown - t.cwnd);
-        t.cwnd = t.cwnd.saturating_add((mss * m.growth()) >> 8);
+        let steps = grown / t.cwnd.max(1);
+        m.grown.set(grown % t.cwnd.max(1));
+        t.cwnd = t.cwnd.saturating_add(steps.saturating_mul(mss));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which algorithm a connection uses, by Linux's names.
 
-use super::{CongestionControl, NewReno};
+use super::{CongestionControl, Constant, Cubic, Dctcp, DctcpRate, NewReno, Timely};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -8,23 +8,41 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// NewReno (RFC 5681, RFC 6582).
-    #[default]
     Reno,
+    /// CUBIC (RFC 9438) with HyStart++ (RFC 9406).
+    #[default]
+    Cubic,
+    /// DCTCP (RFC 8257).
+    Dctcp,
+    /// DCTCP as a rate (TAS).
+    DctcpRate,
+    /// TIMELY.
+    Timely,
+    /// This rate in bytes per second, whatever happens.
+    Constant(u64),
 }
 
 impl Algorithm {
     /// Those that have no parameter, in the order of their numbers.
-    pub const NAMED: [Self; 1] = [Self::Reno];
+    pub const NAMED: [Self; 5] = [Self::Reno, Self::Cubic, Self::Dctcp, Self::DctcpRate, Self::Timely];
 
     /// Its name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reno => "reno",
+            Self::Cubic => "cubic",
+            Self::Dctcp => "dctcp",
+            Self::DctcpRate => "dctcp-rate",
+            Self::Timely => "timely",
+            Self::Constant(_) => "constant",
         }
     }
 
-    /// By name.
+    /// By name; a constant rate is `constant:RATE`, with RATE in bits per second and perhaps `k`, `m` or `g` behind it.
     pub fn parse(name: &str) -> Option<Self> {
+        if let Some(rate) = name.strip_prefix("constant:") {
+            return bits_per_s(rate).map(|bits| Self::Constant(bits / 8));
+        }
         Self::NAMED.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
@@ -32,6 +50,11 @@ impl Algorithm {
     pub fn id(self) -> u8 {
         match self {
             Self::Reno => 1,
+            Self::Cubic => 2,
+            Self::Dctcp => 3,
+            Self::DctcpRate => 4,
+            Self::Timely => 5,
+            Self::Constant(_) => 7,
         }
     }
 
@@ -44,14 +67,33 @@ impl Algorithm {
     pub fn start(self) -> Box<dyn CongestionControl> {
         match self {
             Self::Reno => Box::new(NewReno),
+            Self::Cubic => Box::new(Cubic::default()),
+            Self::Dctcp => Box::new(Dctcp::default()),
+            Self::DctcpRate => Box::new(DctcpRate::default()),
+            Self::Timely => Box::new(Timely::default()),
+            Self::Constant(bytes_per_s) => Box::new(Constant::new(bytes_per_s)),
         }
     }
 }
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Self::Constant(bytes_per_s) => write!(f, "constant:{}", bytes_per_s.saturating_mul(8)),
+            _ => f.write_str(self.name()),
+        }
     }
+}
+
+fn bits_per_s(text: &str) -> Option<u64> {
+    let (number, unit) = match text.char_indices().next_back()? {
+        (at, 'k' | 'K') => (&text[..at], 1_000),
+        (at, 'm' | 'M') => (&text[..at], 1_000_000),
+        (at, 'g' | 'G') => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse::<u64>().ok().filter(|_| digits)?.checked_mul(unit).filter(|bits| *bits >= 8)
 }
 
 /// Connections to these destinations use another algorithm than the default.
@@ -88,10 +130,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_constant_rate_carries_its_rate() {
+        for (name, bytes_per_s) in [("8", 1), ("100k", 12_500), ("10m", 1_250_000), ("2G", 250_000_000)] {
+            let algorithm = Algorithm::parse(&format!("constant:{name}"));
+            assert_eq!(algorithm, Some(Algorithm::Constant(bytes_per_s)), "{name}");
+            assert_eq!(Algorithm::parse(&algorithm.unwrap().to_string()), algorithm);
+        }
+        for wrong in ["", "0", "7", "k", "-8", "+8", "1.5m", "10x", "99999999999999999999", "20000000000g", "ä"] {
+            assert_eq!(Algorithm::parse(&format!("constant:{wrong}")), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_names_the_algorithm() {
+        let route =
+            |network: &str, prefix, algorithm| CongestionRoute { network: network.parse().unwrap(), prefix, algorithm };
+        let routes = [
+            route("10.0.0.0", 8, Algorithm::Dctcp),
+            route("10.1.2.3", 32, Algorithm::Reno),
+            route("fd00::", 8, Algorithm::Timely),
+        ];
+        let find = |address: &str| CongestionRoute::find(&routes, address.parse().unwrap());
+        assert_eq!(find("10.200.0.1"), Some(Algorithm::Dctcp));
+        assert_eq!(find("10.1.2.3"), Some(Algorithm::Reno));
+        assert_eq!(find("11.0.0.1"), None);
+        assert_eq!(find("fd12::1"), Some(Algorithm::Timely));
+        assert_eq!(find("::1"), None);
+    }
+
+    #[test]
     fn names_and_numbers_lead_back_to_the_algorithm() {
         for algorithm in Algorithm::NAMED {
             assert_eq!(Algorithm::parse(algorithm.name()), Some(algorithm));
             assert_eq!(Algorithm::from_id(algorithm.id()), Some(algorithm));
+            assert_eq!(algorithm.to_string(), algorithm.name());
         }
         assert_eq!(Algorithm::from_id(0), None);
         assert_eq!(Algorithm::from_id(255), None);

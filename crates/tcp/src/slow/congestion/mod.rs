@@ -7,15 +7,29 @@
 
 mod algorithm;
 mod choice;
+mod constant;
 mod controller;
+mod cubic;
+mod dctcp;
+mod dctcp_rate;
+mod hystart;
 mod newreno;
+mod rate;
 mod sample;
+#[cfg(test)]
+mod tests;
+mod timely;
 
 use crate::flow::Window;
 pub use algorithm::{Algorithm, CongestionRoute};
+pub use constant::Constant;
 pub(super) use controller::{Controller, Idle};
+pub use cubic::Cubic;
+pub use dctcp::Dctcp;
+pub use dctcp_rate::DctcpRate;
 pub use newreno::NewReno;
 pub use sample::{Interval, Sample};
+pub use timely::Timely;
 
 /// An algorithm's state for one flow. In the windows that it returns, a `cwnd` or `ssthresh` of [`Window::KEEP`] leaves the present
 /// one; but not in `initial` and `on_timeout`.

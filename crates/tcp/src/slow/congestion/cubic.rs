@@ -1,0 +1,193 @@
+//! CUBIC (RFC 9438) with HyStart++ (RFC 9406): the window follows a cubic function of the time since the last loss.
+//!
+//! The curve is computed here once per control interval; the fast path is told how many segments per window lead along it until the
+//! next look, so that the window grows on acknowledgements, as in the RFC.
+
+use super::hystart::{HyStart, Stage};
+use super::{CongestionControl, Sample, initial_window, timeout_threshold};
+use crate::flow::Window;
+use crate::time::Micros;
+
+/// RFC 9438 §5.1: C in segments per second cubed.
+const C: f64 = 0.4;
+/// RFC 9438 §4.6: beta_cubic = 0.7, in 1/256.
+const BETA: u16 = 179;
+const BETA_CUBIC: f64 = 0.7;
+/// RFC 9438 §4.3: growth of the Reno-friendly estimate in segments per window, until it has the window of before the loss.
+const ALPHA_CUBIC: f64 = 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC);
+/// RFC 5681 §3.1: slow start, a byte per byte.
+const SLOW_START: u16 = 256;
+/// RFC 9406 §4.3: CSS_GROWTH_DIVISOR = 4.
+const CONSERVATIVE: u16 = SLOW_START / 4;
+/// Sooner than this many µs after a decision the next look does not come.
+const MIN_HORIZON_US: u64 = 10_000;
+
+/// The curve of one congestion avoidance stage; windows in segments, times in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    start: Micros,
+    /// W_max, the plateau.
+    plateau: f64,
+    /// K: from the start to the plateau.
+    k: f64,
+    /// W_est (§4.3).
+    estimate: f64,
+}
+
+impl Epoch {
+    /// RFC 9438 §4.2, equation 1.
+    fn curve(&self, t: f64) -> f64 {
+        C * (t - self.k).powi(3) + self.plateau
+    }
+}
+
+/// What a loss changes, and an undo restores (RFC 9438 §4.9).
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    epoch: Option<Epoch>,
+    /// W_max for the next epoch, 0 = it begins on its plateau (§4.8, §4.10).
+    w_max: f64,
+    /// cwnd_prior: the window before the last reduction.
+    prior: f64,
+}
+
+/// CUBIC's state for one flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cubic {
+    state: State,
+    before: State,
+    hystart: HyStart,
+    growth: u16,
+}
+
+impl Cubic {
+    fn keep(&self) -> Window {
+        Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: self.growth, beta: BETA, pacing: 0 }
+    }
+
+    /// Changes the growth; `None` if that would hardly matter.
+    fn set_growth(&mut self, growth: u16) -> Option<Window> {
+        let (old, new) = (self.growth, growth);
+        if new.abs_diff(old) <= old / 16 && (new == 0) == (old == 0) {
+            return None;
+        }
+        self.growth = growth;
+        Some(self.keep())
+    }
+
+    fn slow_start(&mut self, sample: &Sample) -> Option<Window> {
+        self.state.epoch = None;
+        // Only the first one, which knows nothing of the path (RFC 9406 §4.3).
+        if sample.ssthresh != u32::MAX {
+            return self.set_growth(SLOW_START);
+        }
+        match self.hystart.look(sample) {
+            Stage::Standard => self.set_growth(SLOW_START),
+            Stage::Conservative => self.set_growth(CONSERVATIVE),
+            Stage::Done => Some(Window { ssthresh: sample.cwnd, ..self.keep() }),
+        }
+    }
+
+    /// RFC 9438 §4.2: a congestion avoidance stage begins.
+    fn begin(&mut self, sample: &Sample) -> Epoch {
+        let cwnd = segments(sample.cwnd, sample);
+        let plateau = self.state.w_max.max(cwnd);
+        Epoch { start: sample.now, plateau, k: ((plateau - cwnd) / C).cbrt(), estimate: cwnd }
+    }
+
+    /// Segments per window that lead along the curve until the next look.
+    fn avoidance(&mut self, sample: &Sample) -> u16 {
+        let cwnd = segments(sample.cwnd, sample);
+        let mut epoch = self.state.epoch.unwrap_or_else(|| self.begin(sample));
+        // §4.3: as Reno would, by what has been acknowledged.
+        let alpha = if epoch.estimate >= self.state.prior { 1.0 } else { ALPHA_CUBIC };
+        epoch.estimate += alpha * sample.interval.acked as f64 / f64::from(sample.cwnd.max(1));
+        self.state.epoch = Some(epoch);
+        let rtt = f64::from(sample.srtt_us.max(1)) / 1e6;
+        let horizon = rtt.max(sample.interval.us.max(MIN_HORIZON_US) as f64 / 1e6);
+        let windows = horizon / rtt;
+        let t = sample.now.since(epoch.start) as f64 / 1e6;
+        let friendly = epoch.estimate + alpha * windows;
+        let target = if epoch.curve(t) < epoch.estimate {
+            friendly
+        } else {
+            // §4.2: not more than half as much again per round trip.
+            epoch.curve(t + horizon).clamp(cwnd, cwnd * 1.5).max(friendly.min(cwnd * 1.5))
+        };
+        ((target - cwnd).max(0.0) / windows * 256.0) as u16
+    }
+
+    /// RFC 9438 §4.6 and §4.7, for a window of `prior` segments before the reduction.
+    fn reduce(&mut self, prior: f64) {
+        self.before = self.state;
+        let converge = prior < self.state.w_max;
+        self.state = State {
+            epoch: None,
+            // Fast convergence: give way to new flows.
+            w_max: if converge { prior * (1.0 + BETA_CUBIC) / 2.0 } else { prior },
+            prior,
+        };
+    }
+}
+
+fn segments(bytes: u32, sample: &Sample) -> f64 {
+    f64::from(bytes) / f64::from(sample.mss.max(1))
+}
+
+impl CongestionControl for Cubic {
+    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
+        self.growth = SLOW_START;
+        let cwnd = if syn_lost { mss } else { initial_window(mss) };
+        Window { cwnd, ssthresh: u32::MAX, ..self.keep() }
+    }
+
+    fn adopt(&mut self, sample: &Sample) -> Window {
+        self.growth = SLOW_START;
+        self.on_interval(sample).unwrap_or(self.keep())
+    }
+
+    fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
+        if sample.recovering {
+            return None;
+        }
+        if sample.slow_start() {
+            return self.slow_start(sample);
+        }
+        if sample.app_limited {
+            // §4.2, §5.8: time in which the window was not used does not count.
+            if let Some(epoch) = &mut self.state.epoch {
+                epoch.start = epoch.start.after(sample.interval.us).min(sample.now);
+            }
+        }
+        let growth = self.avoidance(sample);
+        self.set_growth(growth)
+    }
+
+    fn on_loss(&mut self, sample: &Sample) -> Option<Window> {
+        // The fast path has set the threshold to beta times the flight (§4.6).
+        let prior = u64::from(sample.ssthresh) * 256 / u64::from(BETA);
+        self.reduce((prior as f64 / f64::from(sample.mss.max(1))).min(segments(u32::MAX, sample)));
+        None
+    }
+
+    /// RFC 9438 §4.8: as Reno but for beta, and the next epoch begins on its plateau.
+    fn on_timeout(&mut self, sample: &Sample) -> Window {
+        if sample.timeouts <= 1 {
+            self.reduce(segments(sample.flight, sample));
+            self.state.w_max = 0.0;
+        }
+        self.growth = SLOW_START;
+        Window { cwnd: sample.mss, ssthresh: timeout_threshold(sample, BETA), ..self.keep() }
+    }
+
+    fn on_undo(&mut self, _: &Sample) -> Option<Window> {
+        self.state = self.before;
+        None
+    }
+
+    fn on_idle(&mut self, sample: &Sample) -> Option<Window> {
+        self.state.epoch = None;
+        self.growth = SLOW_START;
+        super::restart(sample).map(|window| Window { beta: BETA, ..window })
+    }
+}

@@ -1,0 +1,157 @@
+//! DCTCP (RFC 8257): the window shrinks in proportion to how much of the traffic met a queue.
+
+use super::{CongestionControl, Sample, initial_window, timeout_threshold};
+use crate::flow::Window;
+
+/// RFC 8257 §4.2: g = 1/16.
+pub(super) const G: f64 = 1.0 / 16.0;
+/// RFC 8257 §3.3: the estimate begins at 1, so that the first mark has its full effect.
+const ALPHA_FIRST: f64 = 1.0;
+/// RFC 8257 §3.3: otherwise as Reno.
+const GROWTH: u16 = 256;
+/// RFC 8257 §3.5: half the window is left after a loss.
+const BETA: u16 = 128;
+
+/// The part of the traffic that met a queue, over observation windows of about a round trip.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    /// DCTCP.Alpha.
+    pub alpha: f64,
+    acked: u64,
+    marked: u64,
+    /// The window is over when so many bytes have been acknowledged in all.
+    end: u64,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self { alpha: ALPHA_FIRST, acked: 0, marked: 0, end: 0 }
+    }
+}
+
+impl Marks {
+    /// RFC 8257 §3.3, steps 5 to 8: if an observation window is over, whether anything in it was marked.
+    pub(super) fn look(&mut self, sample: &Sample) -> Option<bool> {
+        self.acked = self.acked.saturating_add(sample.interval.acked);
+        self.marked = self.marked.saturating_add(sample.interval.marked);
+        if self.acked == 0 || sample.bytes_acked < self.end {
+            return None;
+        }
+        let marked = self.marked > 0;
+        let part = (self.marked as f64 / self.acked as f64).min(1.0);
+        self.alpha = self.alpha * (1.0 - G) + G * part;
+        (self.acked, self.marked) = (0, 0);
+        self.end = sample.bytes_acked.saturating_add(u64::from(sample.flight));
+        Some(marked)
+    }
+}
+
+/// DCTCP's state for one flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dctcp {
+    marks: Marks,
+}
+
+const KEEP: Window = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: GROWTH, beta: BETA, pacing: 0 };
+
+impl CongestionControl for Dctcp {
+    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
+        Window { cwnd: if syn_lost { mss } else { initial_window(mss) }, ssthresh: u32::MAX, ..KEEP }
+    }
+
+    fn adopt(&mut self, sample: &Sample) -> Window {
+        self.marks.end = sample.bytes_acked.saturating_add(u64::from(sample.flight));
+        KEEP
+    }
+
+    fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
+        let marked = self.marks.look(sample)?;
+        if !marked || sample.recovering {
+            return None;
+        }
+        // RFC 8257 §3.3, equation 8; never below two segments, as with a loss (RFC 5681 §3.1).
+        let cwnd = f64::from(sample.cwnd) * (1.0 - self.marks.alpha / 2.0);
+        let cwnd = (cwnd as u32).max(sample.mss.saturating_mul(2)).min(sample.cwnd.max(sample.mss));
+        Some(Window { cwnd, ssthresh: cwnd, ..KEEP })
+    }
+
+    fn on_loss(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+
+    fn on_timeout(&mut self, sample: &Sample) -> Window {
+        Window { cwnd: sample.mss, ssthresh: timeout_threshold(sample, BETA), ..KEEP }
+    }
+
+    fn per_round_trip(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slow::congestion::Interval;
+
+    const MSS: u32 = 1000;
+
+    /// One window of 100 segments, of which `marked` met a queue.
+    fn window(dctcp: &mut Dctcp, total: &mut u64, marked: u64) -> Option<Window> {
+        *total += 100_000;
+        let interval = Interval { us: 100, acked: 100_000, marked: marked * 1000, ..Interval::default() };
+        let (flight, cwnd) = (100 * MSS, 100 * MSS);
+        let bytes_acked = *total;
+        dctcp.on_interval(&Sample {
+            mss: MSS,
+            flight,
+            cwnd,
+            ssthresh: cwnd,
+            bytes_acked,
+            interval,
+            ..Sample::default()
+        })
+    }
+
+    #[test]
+    fn alpha_follows_the_marks_by_a_sixteenth_per_window() {
+        let (mut dctcp, mut total) = (Dctcp::default(), 0);
+        for n in 1..40 {
+            assert_eq!(window(&mut dctcp, &mut total, 0), None);
+            assert!((dctcp.marks.alpha - (15.0f64 / 16.0).powi(n)).abs() < 1e-12, "after {n} windows");
+        }
+        for _ in 0..200 {
+            window(&mut dctcp, &mut total, 25);
+        }
+        assert!((dctcp.marks.alpha - 0.25).abs() < 1e-3);
+        // A quarter marked: an eighth less.
+        assert_eq!(window(&mut dctcp, &mut total, 25).unwrap().cwnd / MSS, 87);
+    }
+
+    #[test]
+    fn the_first_mark_halves_the_window_and_ends_slow_start() {
+        let mut total = 0;
+        let cut = window(&mut Dctcp::default(), &mut total, 100).unwrap();
+        assert_eq!((cut.cwnd, cut.ssthresh), (50 * MSS, 50 * MSS));
+    }
+
+    #[test]
+    fn the_window_is_cut_once_per_round_trip_however_often_it_is_looked_at() {
+        let mut dctcp = Dctcp::default();
+        let mut sample = Sample { mss: MSS, flight: 100 * MSS, cwnd: 100 * MSS, ssthresh: MSS, ..Sample::default() };
+        let mut cuts = 0;
+        for _ in 0..50 {
+            sample.interval = Interval { us: 10, acked: 10_000, marked: 10_000, ..Interval::default() };
+            sample.bytes_acked += 10_000;
+            cuts += u32::from(dctcp.on_interval(&sample).is_some());
+        }
+        assert_eq!(cuts, 5);
+    }
+
+    #[test]
+    fn a_loss_has_the_usual_effect() {
+        let mut dctcp = Dctcp::default();
+        let sample = Sample { mss: MSS, flight: 40 * MSS, timeouts: 1, ..Sample::default() };
+        assert_eq!(dctcp.on_timeout(&sample), Window { cwnd: MSS, ssthresh: 20 * MSS, ..KEEP });
+        assert_eq!(dctcp.initial(MSS, false).beta, 128);
+    }
+}

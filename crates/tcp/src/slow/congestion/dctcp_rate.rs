@@ -1,0 +1,152 @@
+//! DCTCP as a rate: what TAS (EuroSys 2019, §3.2 and §4) makes of it for a slow path that sets rates.
+
+use super::dctcp::Marks;
+use super::rate::Rated;
+use super::{CongestionControl, Sample};
+use crate::flow::Window;
+
+/// TAS: additive increase per decision in bytes per second: 10 Mbit/s.
+const STEP: u64 = 1_250_000;
+/// TAS: the rate grows no further than 1.2 times what was really delivered.
+const HEADROOM: f64 = 1.2;
+
+/// State for one flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DctcpRate {
+    marks: Marks,
+    rated: Rated,
+    slow_start_over: bool,
+    /// Acknowledged in this observation window, bytes and µs.
+    acked: u64,
+    us: u64,
+    /// Losses in this observation window have had their effect.
+    halved: bool,
+}
+
+impl DctcpRate {
+    fn grown(&self, rate: u64, delivered: f64) -> u64 {
+        // In slow start what is delivered is what the last, half as large, rate let go.
+        let (more, headroom) = match self.slow_start_over {
+            false => (rate.saturating_mul(2), 2.0 * HEADROOM),
+            true => (rate.saturating_add(STEP), HEADROOM),
+        };
+        more.min(((delivered * headroom) as u64).max(rate))
+    }
+}
+
+impl CongestionControl for DctcpRate {
+    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
+        self.rated.initial(mss, syn_lost)
+    }
+
+    fn adopt(&mut self, sample: &Sample) -> Window {
+        self.slow_start_over = !sample.slow_start();
+        self.rated.begin(sample).unwrap_or(self.rated.initial(sample.mss, false))
+    }
+
+    fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
+        let Some(rate) = self.rated.known() else { return self.rated.begin(sample) };
+        self.acked = self.acked.saturating_add(sample.interval.acked);
+        self.us = self.us.saturating_add(sample.interval.us);
+        let marked = self.marks.look(sample)?;
+        let delivered = self.acked as f64 * 1e6 / self.us.max(1) as f64;
+        (self.acked, self.us, self.halved) = (0, 0, false);
+        self.slow_start_over |= marked;
+        let rate = match () {
+            () if marked => (rate as f64 * (1.0 - self.marks.alpha / 2.0)) as u64,
+            () if sample.app_limited => rate,
+            () => self.grown(rate, delivered),
+        };
+        Some(self.rated.set(rate, sample))
+    }
+
+    fn on_loss(&mut self, sample: &Sample) -> Option<Window> {
+        self.slow_start_over = true;
+        let rate = self.rated.known().filter(|_| !std::mem::replace(&mut self.halved, true))?;
+        Some(self.rated.set(rate / 2, sample))
+    }
+
+    fn on_timeout(&mut self, sample: &Sample) -> Window {
+        self.slow_start_over = true;
+        self.rated.timeout(sample)
+    }
+
+    fn on_idle(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn per_round_trip(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slow::congestion::Interval;
+
+    /// A flow of 10 MB/s; each call is one round trip of 1 ms at the full rate.
+    struct Bench {
+        control: DctcpRate,
+        sample: Sample,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mut control = DctcpRate::default();
+            let sample = Sample { mss: 1000, cwnd: 10_000, srtt_us: 1000, min_rtt_us: 1000, ..Sample::default() };
+            assert_eq!(control.on_interval(&sample).unwrap().pacing, 10_000_000, "window over round trip");
+            Self { control, sample }
+        }
+        fn round(&mut self, marked_percent: u64) -> u64 {
+            let acked = self.control.rated.known().unwrap() / 1000;
+            self.sample.interval =
+                Interval { us: 1000, acked, marked: acked * marked_percent / 100, ..Interval::default() };
+            self.sample.bytes_acked += acked;
+            self.sample.flight = 1;
+            self.control.on_interval(&self.sample).unwrap().pacing
+        }
+    }
+
+    #[test]
+    fn doubles_until_the_first_mark_and_then_adds_ten_megabit_a_round() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.round(0), 20_000_000);
+        assert_eq!(bench.round(0), 40_000_000);
+        let cut = bench.round(100);
+        assert!((20_000_000..30_000_000).contains(&cut), "{cut}");
+        assert_eq!(bench.round(0), cut + STEP);
+        assert_eq!(bench.round(0), cut + 2 * STEP);
+    }
+
+    #[test]
+    fn a_sender_that_does_not_use_its_rate_gets_no_more() {
+        let mut bench = Bench::new();
+        bench.sample.app_limited = true;
+        assert_eq!(bench.round(0), 10_000_000);
+    }
+
+    #[test]
+    fn a_loss_halves_it_once_per_round() {
+        let mut bench = Bench::new();
+        let sample = bench.sample;
+        assert_eq!(bench.control.on_loss(&sample).unwrap().pacing, 5_000_000);
+        assert_eq!(bench.control.on_loss(&sample), None);
+        bench.round(0);
+        assert!(bench.control.on_loss(&sample).is_some());
+    }
+
+    #[test]
+    fn it_never_falls_to_nothing() {
+        let mut bench = Bench::new();
+        for _ in 0..100 {
+            bench.round(100);
+            let timeouts = 1;
+            assert!(bench.control.on_timeout(&Sample { timeouts, ..bench.sample }).pacing >= super::super::rate::LEAST);
+        }
+    }
+}

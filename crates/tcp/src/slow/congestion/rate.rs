@@ -1,0 +1,59 @@
+//! What rate-based algorithms have in common: a rate for the pacing, and a window around it that only catches what goes wrong.
+
+use super::{Sample, initial_window};
+use crate::flow::Window;
+
+/// Lowest rate in bytes per second: 100 kbit/s. Never 0, which would mean no limit.
+pub(super) const LEAST: u64 = 12_500;
+/// Highest rate: 8 Tbit/s.
+pub(super) const MOST: u64 = 1_000_000_000_000;
+/// Window over rate times round trip.
+const WINDOW_GAIN: u64 = 2;
+/// The fast path cuts nothing after a loss: the rate is what counts.
+const BETA: u16 = 256;
+
+/// A flow's rate in bytes per second; 0 = not known yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rated {
+    rate: u64,
+}
+
+impl Rated {
+    /// A flow begins like any other, with its initial window unpaced: no round trip is known that it could be spread over.
+    pub(super) fn initial(self, mss: u32, syn_lost: bool) -> Window {
+        let cwnd = if syn_lost { mss } else { initial_window(mss) };
+        Window { cwnd, ssthresh: u32::MAX, growth: 256, beta: BETA, pacing: 0 }
+    }
+
+    /// The rate, once there is one.
+    pub(super) fn known(self) -> Option<u64> {
+        (self.rate != 0).then_some(self.rate)
+    }
+
+    /// The first rate: what the window comes to per round trip.
+    pub(super) fn begin(&mut self, sample: &Sample) -> Option<Window> {
+        let us = round_trip_us(sample)?;
+        Some(self.set(u64::from(sample.cwnd.max(sample.mss)) * 1_000_000 / us, sample))
+    }
+
+    /// From now on.
+    pub(super) fn set(&mut self, rate: u64, sample: &Sample) -> Window {
+        self.rate = rate.clamp(LEAST, MOST);
+        let product = u128::from(self.rate) * u128::from(round_trip_us(sample).unwrap_or(1_000)) / 1_000_000;
+        let wanted = u32::try_from(product.saturating_mul(u128::from(WINDOW_GAIN))).unwrap_or(u32::MAX);
+        let cwnd = wanted.max(initial_window(sample.mss));
+        Window { cwnd, ssthresh: cwnd, growth: 0, beta: BETA, pacing: self.rate }
+    }
+
+    /// A time-out: half the rate, and one segment until the next decision.
+    pub(super) fn timeout(&mut self, sample: &Sample) -> Window {
+        let window = self.set(self.rate / 2, sample);
+        Window { cwnd: sample.mss, growth: 256, ..window }
+    }
+}
+
+/// The round trip without a queue as far as it is known, else with.
+fn round_trip_us(sample: &Sample) -> Option<u64> {
+    let us = if sample.min_rtt_us != 0 { sample.min_rtt_us } else { sample.srtt_us };
+    (us != 0).then_some(u64::from(us))
+}
