@@ -4,7 +4,7 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, receive, table};
+use crate::{address, block, receive, steer, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::Answer;
@@ -76,6 +76,7 @@ unsafe fn install(
 ) -> Sys<c_int> {
     Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
     inherit(listener.private(), socket.private());
+    steer::inherit(listener, socket);
     socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
     socket.adopt();
     table::set(ours, socket.kind());
@@ -89,7 +90,7 @@ unsafe fn install(
 }
 
 /// The flags among them.
-const INHERITED: u32 = flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::KEEPALIVE;
+const INHERITED: u32 = flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::OOBINLINE;
 
 /// Options that a connection takes over from its listener, as on Linux.
 fn inherit(from: &Private, to: &Private) {
@@ -101,11 +102,6 @@ fn inherit(from: &Private, to: &Private) {
         (&from.low_water, &to.low_water),
         (&from.receive_buffer, &to.receive_buffer),
         (&from.send_buffer, &to.send_buffer),
-        (&from.keep_idle_s, &to.keep_idle_s),
-        (&from.keep_interval_s, &to.keep_interval_s),
-        (&from.keep_count, &to.keep_count),
-        (&from.user_timeout_ms, &to.user_timeout_ms),
-        (&from.tos, &to.tos),
         (&from.priority, &to.priority),
     ] {
         to.store(from.load(Relaxed), Relaxed);

@@ -35,7 +35,7 @@ pub fn ring(socket: &Socket) {
 /// `None` = the stack does not carry that.
 pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), Option<i32>> {
     let seq = session.region.command(slot).post(command);
-    push_command(session, slot);
+    ring_commands(session, slot);
     decided(session, slot, seq).map_err(Some)?;
     match session.region.stack(slot).command_result.load(Ordering::Relaxed) {
         0 => Ok(()),
@@ -49,7 +49,8 @@ pub fn next_seq(session: &Session, slot: Slot) -> u32 {
     session.region.command(slot).seq.load(Ordering::Relaxed).wrapping_add(1).max(1)
 }
 
-fn push_command(session: &Session, slot: Slot) {
+/// Tells the stack that a slot's command or options have changed.
+pub fn ring_commands(session: &Session, slot: Slot) {
     let queue = session.geometry.cores as usize;
     let commands = session.region.commands();
     let writer = &session.header().queues[queue];

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
-use towpath_ring::command::{Accepted, NOT_OURS, op};
+use towpath_ring::command::{Accepted, NOT_OURS, V6ONLY, op};
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state, status, want};
@@ -50,7 +50,8 @@ struct Client {
 pub struct Fake {
     geometry: Geometry,
     clients: Vec<Client>,
-    listeners: Vec<(End, Address)>,
+    /// With `V6ONLY` or 0.
+    listeners: Vec<(End, Address, u32)>,
     connections: Vec<Connection>,
     next_port: u16,
 }
@@ -185,9 +186,9 @@ impl Fake {
         let local = (command.local_addr, command.local_port as u16);
         let remote = (command.remote_addr, command.remote_port as u16);
         let result = match command.op {
-            op::LISTEN if self.listeners.iter().any(|(_, taken)| *taken == local) => -libc::EADDRINUSE,
+            op::LISTEN if self.listeners.iter().any(|(_, taken, _)| *taken == local) => -libc::EADDRINUSE,
             op::LISTEN => {
-                self.listeners.push((end, local));
+                self.listeners.push((end, local, command.flags & V6ONLY));
                 self.clients[end.0].open(end.1, state::LISTENING, local, (Ipv6Addr::UNSPECIFIED, 0));
                 0
             }
@@ -209,12 +210,12 @@ impl Fake {
             stack.state.store(state::CLOSED, Release);
             return 0;
         }
-        let found = self.listeners.iter().find(|(_, (addr, port))| {
-            // Listeners on `::` take IPv4 too.
-            let any = addr.is_unspecified() || remote.0.to_ipv4_mapped().is_some() && address::is_any(*addr);
+        let found = self.listeners.iter().find(|(_, (addr, port), v6only)| {
+            let four = remote.0.to_ipv4_mapped().is_some();
+            let any = if four { address::is_any(*addr) && *v6only == 0 } else { addr.is_unspecified() };
             *port == remote.1 && (any || *addr == remote.0)
         });
-        let Some(((at, listener), _)) = found.copied() else { return NOT_OURS };
+        let Some(((at, listener), ..)) = found.copied() else { return NOT_OURS };
         let Some(accepted) = self.clients[at].take_slot() else { return -libc::ENFILE };
         self.next_port = self.next_port.wrapping_add(1).max(40_000);
         let four = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
@@ -255,7 +256,7 @@ impl Fake {
             return;
         }
         let unread = stack.rx_tail.load(Relaxed) != app.rx_head.load(Relaxed);
-        self.listeners.retain(|(listener, _)| *listener != end);
+        self.listeners.retain(|(listener, ..)| *listener != end);
         // The slot alone would not do: it may have been in a connection whose other end still lives.
         let side = |c: &Connection| (0..2).find(|i| c.ends[*i] == end && c.generations[*i] == generation);
         if let Some((at, side)) = self.connections.iter().enumerate().find_map(|(at, c)| Some((at, side(c)?))) {

@@ -98,6 +98,11 @@ impl Handler for Posix {
                 let socket = Socket::at(slot, generation)?;
                 Some(unsafe { options::get(&socket, level, name, value, len) })
             }
+            Kind::Undecided(undecided)
+                if undecided.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
+            {
+                Some(unsafe { options::get_congestion(undecided, value, len) })
+            }
             _ => None,
         }
     }
@@ -107,10 +112,7 @@ impl Handler for Posix {
                 let socket = Socket::at(slot, generation)?;
                 Some(unsafe { options::set(&socket, level, name, value, len) })
             }
-            Kind::Undecided(_) => {
-                table::update_undecided(fd, |undecided| undecided.options = true);
-                None
-            }
+            Kind::Undecided(_) => unsafe { options::set_undecided(fd, level, name, value, len) },
             _ => None,
         }
     }

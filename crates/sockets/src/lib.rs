@@ -1,6 +1,6 @@
 //! POSIX sockets on the ring contract. As a `cdylib` this is `libtowpath.so`, to be preloaded into programs.
 //!
-//! A TCP/IPv4 stream socket begins as a kernel socket (*undecided*). `listen` and `connect` ask the stack; if it takes
+//! A TCP stream socket begins as a kernel socket (*undecided*). `listen` and `connect` ask the stack; if it takes
 //! the socket, one end of an AF_UNIX socketpair is put over the same descriptor number and from then on the calls on
 //! that number work on the slot's rings. Everything else stays the kernel's.
 //!
@@ -36,6 +36,7 @@ mod select;
 mod send;
 mod session;
 mod socket;
+mod steer;
 mod sys;
 mod table;
 mod tcp_info;

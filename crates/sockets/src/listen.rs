@@ -6,7 +6,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, options};
+use crate::{address, close, interest, options, steer};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -135,6 +135,7 @@ pub fn take(
     let slot = session.claim_slot().ok_or(None)?;
     let app_flags = if undecided.options { options::initial_flags(fd) } else { 0 };
     Socket::reset(session, slot, app_flags);
+    steer::initial(fd, undecided, session, slot);
     command.flags |= app_flags;
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
     if command.local_port != 0

@@ -1,14 +1,15 @@
-//! Socket options of sockets in slots. Some steer the stack, some this library; the rest of what programs usually set
-//! is stored and read back, and what is not known fails with ENOPROTOOPT.
+//! Socket options of sockets in slots. Some steer the stack (see `steer` too), some this library; the rest of what programs
+//! usually set is stored and read back, and what is not known fails with ENOPROTOOPT.
 
 use crate::private::{Private, flag};
 use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::table::Undecided;
-use crate::tcp_info;
+use crate::table::{self, Undecided};
+use crate::{steer, tcp_info};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
+use towpath_hook::{outcome, real};
 use towpath_ring::lines::{app_flags, state};
 
 /// TCP_INFO and others are cut to what the caller has room for, as on Linux.
@@ -46,12 +47,6 @@ fn stored(private: &Private, level: c_int, name: c_int) -> Option<(&AtomicU32, c
         (libc::SOL_SOCKET, libc::SO_PRIORITY) => (&private.priority, 0, 6),
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => (&private.receive_buffer, 0, c_int::MAX / 2),
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => (&private.send_buffer, 0, c_int::MAX / 2),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => (&private.keep_idle_s, 1, 32_767),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => (&private.keep_interval_s, 1, 32_767),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => (&private.keep_count, 1, 127),
-        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (&private.user_timeout_ms, 0, c_int::MAX),
-        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => (&private.defer_accept_s, 0, c_int::MAX),
-        (libc::IPPROTO_IP, libc::IP_TOS) => (&private.tos, 0, 255),
         _ => return None,
     })
 }
@@ -66,12 +61,12 @@ fn steering(level: c_int, name: c_int) -> Option<u32> {
     })
 }
 
-/// Options that read back as they were set and mean nothing here.
+/// Options that are flags of the library's own.
 fn flagged(level: c_int, name: c_int) -> Option<u32> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => Some(flag::REUSEADDR),
         (libc::SOL_SOCKET, libc::SO_REUSEPORT) => Some(flag::REUSEPORT),
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => Some(flag::KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Some(flag::OOBINLINE),
         _ => None,
     }
 }
@@ -79,18 +74,12 @@ fn flagged(level: c_int, name: c_int) -> Option<u32> {
 /// Options that may be set without effect: what they ask for is so anyway, or is only a hint.
 fn harmless(level: c_int, name: c_int) -> bool {
     match level {
-        libc::SOL_SOCKET => matches!(name, libc::SO_OOBINLINE | libc::SO_BUSY_POLL | libc::SO_INCOMING_CPU),
+        libc::SOL_SOCKET => matches!(name, libc::SO_BUSY_POLL | libc::SO_INCOMING_CPU),
         libc::IPPROTO_TCP => matches!(
             name,
-            libc::TCP_MAXSEG
-                | libc::TCP_FASTOPEN
-                | libc::TCP_NOTSENT_LOWAT
-                | libc::TCP_THIN_LINEAR_TIMEOUTS
-                | libc::TCP_WINDOW_CLAMP
-                | libc::TCP_SYNCNT
-                | libc::TCP_LINGER2
+            libc::TCP_FASTOPEN | libc::TCP_NOTSENT_LOWAT | libc::TCP_THIN_LINEAR_TIMEOUTS | libc::TCP_WINDOW_CLAMP
         ),
-        libc::IPPROTO_IP => matches!(name, libc::IP_TTL | libc::IP_BIND_ADDRESS_NO_PORT),
+        libc::IPPROTO_IP => name == libc::IP_BIND_ADDRESS_NO_PORT,
         _ => false,
     }
 }
@@ -113,15 +102,35 @@ pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_vo
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => return unsafe { set_time(&private.send_timeout_us, value, len) },
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             // SAFETY: as above.
-            let name = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), len.min(16) as usize) };
-            let known =
-                [&b"reno"[..], b"cubic", b"dctcp"].contains(&name.split(|b| *b == 0).next().unwrap_or_default());
-            return if known { Ok(0) } else { Err(libc::ENOENT) };
+            let number = unsafe { congestion(value, len)? };
+            steer::set_congestion(socket, number);
+            return Ok(0);
         }
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+            // SAFETY: as above.
+            steer::set_max_pacing(socket, unsafe { pacing(value, len)? });
+            return Ok(0);
+        }
+        // The family of a socket that has an address is settled.
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if socket.has(flag::SIX) => return Err(libc::EINVAL),
+        (libc::IPPROTO_IPV6, _) if !socket.has(flag::SIX) => return Err(libc::ENOPROTOOPT),
         _ => {}
     }
     // SAFETY: as above.
-    let number: c_int = unsafe { given(value, len) }?;
+    let number: c_int = unsafe {
+        // Linux takes a single byte for these.
+        if level == libc::IPPROTO_IP && len > 0 && (len as usize) < size_of::<c_int>() {
+            given::<u8>(value, len)?.into()
+        } else {
+            given(value, len)?
+        }
+    };
+    if let Some(outcome) = steer::set(socket, level, name, number) {
+        return outcome;
+    }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK) {
+        socket.mark(flag::QUICKACK_OFF, number == 0);
+    }
     if let Some(flag) = steering(level, name) {
         let on = number != 0;
         if socket.has_app(flag) != on {
@@ -138,6 +147,65 @@ pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_vo
         return Err(libc::ENOPROTOOPT);
     }
     Ok(0)
+}
+
+/// The algorithm that `TCP_CONGESTION` names.
+unsafe fn congestion(value: *const c_void, len: socklen_t) -> Sys<u32> {
+    if value.is_null() {
+        return Err(libc::EFAULT);
+    }
+    if len == 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller of `setsockopt` gives `len` bytes.
+    steer::congestion_of(unsafe { core::slice::from_raw_parts(value.cast::<u8>(), len.min(16) as usize) })
+}
+
+/// `SO_MAX_PACING_RATE` in its 32-bit and 64-bit forms.
+unsafe fn pacing(value: *const c_void, len: socklen_t) -> Sys<u64> {
+    // SAFETY: the caller keeps the contract of `setsockopt`.
+    unsafe {
+        if len as usize == size_of::<u64>() {
+            return given(value, len);
+        }
+        Ok(match given::<u32>(value, len)? {
+            u32::MAX => u64::MAX,
+            rate => rate.into(),
+        })
+    }
+}
+
+/// `setsockopt` on a kernel socket that may become ours: the kernel answers, except for what only the stack knows.
+pub unsafe fn set_undecided(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> towpath_hook::Answer<c_int> {
+    // SAFETY: the caller keeps the contract of `setsockopt`.
+    let set = outcome(unsafe { real::setsockopt(fd, level, name, value, len) });
+    table::update_undecided(fd, |undecided| {
+        undecided.options = true;
+        undecided.steered |= if set.is_ok() { steer::carried(level, name) } else { 0 };
+    });
+    if (level, name) != (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+        return Some(set);
+    }
+    // SAFETY: as above.
+    Some(match unsafe { congestion(value, len) } {
+        Ok(number) => {
+            table::update_undecided(fd, |undecided| undecided.congestion = number as u8);
+            Ok(0)
+        }
+        Err(errno) => Err(errno),
+    })
+}
+
+/// `TCP_CONGESTION` of a socket that is not decided.
+pub unsafe fn get_congestion(undecided: Undecided, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
+    // SAFETY: the caller keeps the contract of `getsockopt`.
+    unsafe { give(steer::name_of(undecided.congestion.into()), out, len) }
 }
 
 unsafe fn set_time(word: &AtomicU64, value: *const c_void, len: socklen_t) -> Sys<c_int> {
@@ -170,7 +238,14 @@ pub unsafe fn get(socket: &Socket, level: c_int, name: c_int, out: *mut c_void, 
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => return give(time_of(&private.receive_timeout_us), out, len),
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => return give(time_of(&private.send_timeout_us), out, len),
             (libc::IPPROTO_TCP, libc::TCP_INFO) => return give(tcp_info::tcp_info(socket), out, len),
-            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return give(*b"reno\0\0\0\0\0\0\0\0\0\0\0\0", out, len),
+            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return give(steer::congestion_name(socket), out, len),
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+                let rate = steer::max_pacing(socket);
+                return match len.as_ref() {
+                    Some(len_of) if *len_of as usize >= size_of::<u64>() => give(rate, out, len),
+                    _ => give(rate.min(u32::MAX.into()) as u32, out, len),
+                };
+            }
             _ => {}
         }
         give(number(socket, level, name)?, out, len)
@@ -179,6 +254,15 @@ pub unsafe fn get(socket: &Socket, level: c_int, name: c_int, out: *mut c_void, 
 
 fn number(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     let (private, session): (&Private, &Session) = (socket.private(), socket.session);
+    if level == libc::IPPROTO_IPV6 && !socket.has(flag::SIX) {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK) {
+        return Ok((!socket.has(flag::QUICKACK_OFF)).into());
+    }
+    if let Some(value) = steer::get(socket, level, name) {
+        return Ok(value);
+    }
     if let Some(flag) = steering(level, name) {
         return Ok(socket.has_app(flag).into());
     }
@@ -193,32 +277,23 @@ fn number(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
         (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) if socket.has(flag::SIX) => libc::AF_INET6,
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => libc::AF_INET,
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.has(flag::V6ONLY).into(),
+        // No CPU has received for it (the cores are none of the program's).
+        (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => -1,
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (socket.state() == state::LISTENING).into(),
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => buffer(&private.receive_buffer, session.geometry.rx_bytes),
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => buffer(&private.send_buffer, session.geometry.tx_bytes),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => private.low_water.load(Relaxed).max(1) as c_int,
         (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => socket.info().mss.load(Relaxed) as c_int,
-        // Linux's defaults, if nothing was set.
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => or(&private.keep_idle_s, 7200),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => or(&private.keep_interval_s, 75),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => or(&private.keep_count, 9),
-        (libc::IPPROTO_IP, libc::IP_TTL) => 64,
         _ => match stored(private, level, name) {
             Some((word, ..)) => word.load(Relaxed) as c_int,
             None if harmless(level, name) => 0,
             None => return Err(libc::ENOPROTOOPT),
         },
     })
-}
-
-fn or(word: &AtomicU32, default: c_int) -> c_int {
-    match word.load(Relaxed) {
-        0 => default,
-        value => value as c_int,
-    }
 }
 
 /// The `app_flags` that a kernel socket's options ask for.
@@ -239,7 +314,8 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
     let private = socket.private();
     let int = |level, name| sys::getsockopt::<c_int>(fd, level, name, 0).unwrap_or(0);
     socket.mark(flag::REUSEADDR, undecided.reuse_hidden || int(libc::SOL_SOCKET, libc::SO_REUSEADDR) != 0);
-    socket.mark(flag::KEEPALIVE, int(libc::SOL_SOCKET, libc::SO_KEEPALIVE) != 0);
+    socket.mark(flag::OOBINLINE, int(libc::SOL_SOCKET, libc::SO_OOBINLINE) != 0);
+    socket.mark(flag::QUICKACK_OFF, int(libc::IPPROTO_TCP, libc::TCP_QUICKACK) == 0);
     socket.mark(flag::REUSEPORT, int(libc::SOL_SOCKET, libc::SO_REUSEPORT) != 0);
     let off = linger { l_onoff: 0, l_linger: 0 };
     let linger = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, off).unwrap_or(off);
@@ -251,18 +327,9 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
         let time = sys::getsockopt(fd, libc::SOL_SOCKET, name, zero).unwrap_or(zero);
         word.store(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64, Relaxed);
     }
-    for (level, name) in [
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-        (libc::SOL_SOCKET, libc::SO_PRIORITY),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-        (libc::IPPROTO_IP, libc::IP_TOS),
-    ] {
-        if let Some((word, low, high)) = stored(private, level, name) {
-            word.store(int(level, name).clamp(low.min(0), high) as u32, Relaxed);
+    for name in [libc::SO_RCVLOWAT, libc::SO_PRIORITY] {
+        if let Some((word, low, high)) = stored(private, libc::SOL_SOCKET, name) {
+            word.store(int(libc::SOL_SOCKET, name).clamp(low.min(0), high) as u32, Relaxed);
         }
     }
 }

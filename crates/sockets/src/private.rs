@@ -53,10 +53,12 @@ pub mod flag {
     pub const REUSEPORT: u32 = 32;
     /// An AF_INET6 socket.
     pub const SIX: u32 = 64;
-    /// `SO_KEEPALIVE` reads as set.
-    pub const KEEPALIVE: u32 = 256;
     /// `IPV6_V6ONLY` reads as set.
     pub const V6ONLY: u32 = 128;
+    /// `TCP_QUICKACK` reads as not set.
+    pub const QUICKACK_OFF: u32 = 256;
+    /// `SO_OOBINLINE`.
+    pub const OOBINLINE: u32 = 512;
 }
 
 /// One slot's part.
@@ -84,18 +86,6 @@ pub struct Private {
     pub receive_buffer: AtomicU32,
     /// `SO_SNDBUF` as asked for; 0 = not asked.
     pub send_buffer: AtomicU32,
-    /// `TCP_KEEPIDLE`, s; 0 = not set.
-    pub keep_idle_s: AtomicU32,
-    /// `TCP_KEEPINTVL`, s; 0 = not set.
-    pub keep_interval_s: AtomicU32,
-    /// `TCP_KEEPCNT`; 0 = not set.
-    pub keep_count: AtomicU32,
-    /// `TCP_USER_TIMEOUT`, ms.
-    pub user_timeout_ms: AtomicU32,
-    /// `IP_TOS`.
-    pub tos: AtomicU32,
-    /// `TCP_DEFER_ACCEPT`, s.
-    pub defer_accept_s: AtomicU32,
     /// `SO_PRIORITY`.
     pub priority: AtomicU32,
 }

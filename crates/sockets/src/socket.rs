@@ -6,7 +6,7 @@ use crate::session::{self, Session};
 use crate::table::{self, Kind};
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state, status, want};
-use towpath_ring::{AppLine, InfoLine, Slot, StackLine};
+use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine};
 
 /// A handle to it. Copies words, owns nothing.
 #[derive(Clone, Copy)]
@@ -53,6 +53,11 @@ impl Socket {
         self.session.region.info(self.slot)
     }
 
+    /// The options line.
+    pub fn options(&self) -> &'static OptionsLine {
+        self.session.region.options(self.slot)
+    }
+
     /// The library's own words.
     #[inline]
     pub fn private(&self) -> &'static Private {
@@ -80,17 +85,7 @@ impl Socket {
         private.receive_timeout_us.store(0, Ordering::Relaxed);
         private.send_timeout_us.store(0, Ordering::Relaxed);
         private.linger_s.store(-1, Ordering::Relaxed);
-        for word in [
-            &private.receive_buffer,
-            &private.send_buffer,
-            &private.keep_idle_s,
-            &private.keep_interval_s,
-            &private.keep_count,
-            &private.user_timeout_ms,
-            &private.tos,
-            &private.defer_accept_s,
-            &private.priority,
-        ] {
+        for word in [&private.receive_buffer, &private.send_buffer, &private.priority] {
             word.store(0, Ordering::Relaxed);
         }
     }

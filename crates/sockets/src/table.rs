@@ -41,6 +41,10 @@ pub struct Undecided {
     pub reuse_hidden: bool,
     /// An AF_INET6 socket.
     pub six: bool,
+    /// `TCP_CONGESTION` that was asked for: its number, 0 = none (below 16).
+    pub congestion: u8,
+    /// Which of the options that the stack has to know have been set (16 bits, see `steer`).
+    pub steered: u32,
 }
 
 const KIND: u64 = 7;
@@ -50,7 +54,8 @@ fn encode(kind: Kind) -> u64 {
         Kind::Kernel => 0,
         Kind::Undecided(u) => {
             let flags = [u.bound, u.options, u.reuse_hidden, u.six];
-            flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit)
+            let word = flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit);
+            word | u64::from(u.congestion & 15) << 8 | u64::from(u.steered & 0xffff) << 16
         }
         Kind::Slot { slot, generation } => 2 | u64::from(slot & 0x1f_ffff) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
@@ -65,6 +70,8 @@ fn decode(word: u64) -> Kind {
             options: word & 16 != 0,
             reuse_hidden: word & 32 != 0,
             six: word & 64 != 0,
+            congestion: (word >> 8) as u8 & 15,
+            steered: (word >> 16) as u32 & 0xffff,
         }),
         2 => Kind::Slot { slot: (word as u32 >> 3) & 0x1f_ffff, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
@@ -118,8 +125,8 @@ mod tests {
     fn every_kind_survives_encoding() {
         for kind in [
             Kind::Kernel,
-            Kind::Undecided(Undecided { bound: true, options: false, reuse_hidden: true, six: false }),
-            Kind::Undecided(Undecided { six: true, ..Undecided::default() }),
+            Kind::Undecided(Undecided { bound: true, options: false, reuse_hidden: true, ..Undecided::default() }),
+            Kind::Undecided(Undecided { six: true, congestion: 7, steered: 0xffff, ..Undecided::default() }),
             Kind::Slot { slot: 65_535, generation: u32::MAX },
             Kind::Slot { slot: 0, generation: 0 },
             Kind::Epoll(77),

@@ -2,6 +2,8 @@
 //! them.
 
 mod epoll;
+mod options;
 mod os;
 mod readiness;
+mod six;
 mod stream;

@@ -72,13 +72,23 @@ pub fn listen(fd: c_int) -> Os<c_int> {
     unsafe { ask(Posix::listen(fd, 16), || real::listen(fd, 16)) }
 }
 
-/// A listener on a port of the kernel's choice.
-pub fn listener(flags: c_int) -> (c_int, u16) {
+/// A socket that is bound to a port of the kernel's choice.
+pub fn unconnected() -> c_int {
+    bound(0)
+}
+
+fn bound(flags: c_int) -> c_int {
     start();
     let fd = socket(flags);
     let (addr, len) = (address(0), size_of::<sockaddr_in>() as socklen_t);
     let addr = (&raw const addr).cast();
     unsafe { ask(Posix::bind(fd, addr, len), || real::bind(fd, addr, len)) }.expect("bind");
+    fd
+}
+
+/// A listener on a port of the kernel's choice.
+pub fn listener(flags: c_int) -> (c_int, u16) {
+    let fd = bound(flags);
     listen(fd).expect("listen");
     assert!(Socket::of(fd).is_some(), "the stack took the listener");
     (fd, port_of(fd))
@@ -156,6 +166,16 @@ pub fn option(fd: c_int, level: c_int, name: c_int) -> Os<c_int> {
     let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
     let (at, length): (*mut c_void, _) = ((&raw mut value).cast(), &raw mut len);
     unsafe { ask(Posix::getsockopt(fd, level, name, at, length), || real::getsockopt(fd, level, name, at, length)) }?;
+    Ok(value)
+}
+
+/// An option that is no integer.
+pub fn get_option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Os<T> {
+    let mut value: T = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<T>() as socklen_t;
+    let (at, length): (*mut c_void, _) = ((&raw mut value).cast(), &raw mut len);
+    unsafe { ask(Posix::getsockopt(fd, level, name, at, length), || real::getsockopt(fd, level, name, at, length)) }?;
+    assert_eq!(len as usize, size_of::<T>());
     Ok(value)
 }
 
