@@ -9,8 +9,9 @@ use towpath_ports::{RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::buffers::{PortId, RxBatch, TxPorts};
 use towpath_tcp::counters::{Counters, Drop};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::messages::{FlowEvent, ToSlow};
-use towpath_tcp::slow::{ConnectError, SlowConfig, SlowPath};
+use towpath_tcp::flow::{FlowId, FlowSnapshot};
+use towpath_tcp::messages::{AppUpdate, AppView, FlowEvent, ToSlow};
+use towpath_tcp::slow::{ConnectError, ConnectionInfo, SlowConfig, SlowPath};
 use towpath_tcp::time::Micros;
 
 /// `EAGAIN`: nothing to read, no room to write, nobody to accept.
@@ -184,6 +185,33 @@ impl Node {
             self.dirty.push_back(id);
         }
         got
+    }
+
+    /// Changes the application's words, as the socket library does for options and `shutdown`.
+    pub fn tell(&mut self, id: SocketId, change: impl FnOnce(&mut AppUpdate)) {
+        change(&mut self.sockets.get_mut(id).update);
+        self.dirty.push_back(id);
+    }
+
+    /// The application's words, and what it sees.
+    pub fn words(&self, id: SocketId) -> (AppUpdate, AppView) {
+        let socket = self.sockets.get(id);
+        (socket.update, socket.view)
+    }
+
+    /// How many connections wait to be accepted.
+    pub fn acceptable(&self, listener: SocketId) -> usize {
+        self.sockets.get(listener).accepted.len()
+    }
+
+    /// A reading of an installed flow.
+    pub fn snapshot(&self, flow: FlowId) -> FlowSnapshot {
+        self.table.snapshot(flow)
+    }
+
+    /// Listeners and connections in all states, TIME-WAIT included.
+    pub fn list(&self) -> Vec<ConnectionInfo> {
+        self.slow.connections()
     }
 
     /// Turns Nagle's algorithm off.

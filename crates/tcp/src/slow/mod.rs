@@ -277,10 +277,16 @@ impl SlowPath {
         if !host.is_local(tuple.local) {
             return self.counters.drop(Drop::NotLocal);
         }
-        let opens = arrival.segment.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
-        if opens && self.listeners.find(tuple.local, tuple.local_port).is_some() {
-            self.passive_open(now, arrival, None, host);
-            return;
+        let control = arrival.segment.flags & (flags::SYN | flags::ACK | flags::RST);
+        if self.listeners.find(tuple.local, tuple.local_port).is_some() {
+            if control == flags::SYN {
+                self.passive_open(now, arrival, None, host);
+                return;
+            }
+            if control == 0 {
+                // RFC 9293 §3.10.7.2, fourth check: a listener does not answer it.
+                return self.counters.drop(Drop::NoAck);
+            }
         }
         self.counters.drop(Drop::NoSocket);
         self.refuse(now, arrival, host);

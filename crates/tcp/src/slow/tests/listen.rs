@@ -247,6 +247,7 @@ fn segments_of_nobody() {
     bench.segment_at((PEER, 5), (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 77)), 80), syn(1));
     bench.for_server(4000, Peer { flags: flags::SYN | flags::FIN, ..Default::default() });
     bench.for_server(4000, Peer { flags: flags::SYN | flags::RST, ..Default::default() });
+    bench.for_server(4000, Peer { seq: 10, flags: flags::FIN, payload: 5, ..Default::default() });
     assert!(bench.frames().is_empty(), "none of these is answered");
     let drops = bench.slow.counters().drops;
     assert_eq!(
