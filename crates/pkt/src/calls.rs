@@ -6,7 +6,7 @@ use crate::descriptors::{Descriptor, Kind};
 use crate::frame::REMOTE;
 use crate::runner::{LOCAL_PORT, Runner};
 use crate::script::{Call, Returns, Value};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use towpath_sim::{Phase, SocketId};
 use towpath_tcp::time::Micros;
 
@@ -159,7 +159,7 @@ impl Runner {
             Kind::Fresh => {
                 let port = call.args.get(1).and_then(|a| a.member("sin_port")).and_then(Value::number);
                 let port = port.map_or(LOCAL_PORT, |port| port as u16);
-                match self.node.connect(Ipv4Addr::from(REMOTE), port) {
+                match self.node.connect(IpAddr::from(REMOTE), port) {
                     Ok(id) => {
                         let nodelay = descriptor_nodelay(self.descriptors.get(fd));
                         if nodelay {

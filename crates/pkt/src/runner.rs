@@ -11,7 +11,7 @@ use crate::port::{ScriptPort, Wire};
 use crate::script::{Action, Call, Event, Icmp, Returns, Script, Trouble, When};
 use crate::settings::Settings;
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use towpath_sim::Node;
 use towpath_tcp::flow::{FlowSnapshot, FourTuple};
 use towpath_tcp::slow::State;
@@ -50,7 +50,7 @@ impl Runner {
     pub fn new(settings: Settings) -> Self {
         let wire = Wire::default();
         let mut node = Node::new(settings.node.clone(), Box::new(ScriptPort::new(wire.clone(), settings.mtu)));
-        node.add_route(Ipv4Addr::from(REMOTE), REMOTE_MAC, settings.mtu);
+        node.add_route(IpAddr::from(REMOTE), REMOTE_MAC, settings.mtu);
         Self {
             settings,
             node,

@@ -2,7 +2,7 @@
 
 use crate::frame::{LOCAL, LOCAL_MAC};
 use crate::script::{Action, Script, Trouble};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use towpath_sim::NodeConfig;
 
 /// How a script is run.
@@ -37,7 +37,7 @@ const NOT_OURS: &[&str] = &[
 impl Default for Settings {
     fn default() -> Self {
         let mut node = NodeConfig::numbered(1, 1);
-        (node.address, node.mac) = (Ipv4Addr::from(LOCAL), LOCAL_MAC);
+        (node.address, node.mac) = (IpAddr::from(LOCAL), LOCAL_MAC);
         // So that time-outs come at the moment that the RFCs give.
         node.slow.control_interval_us = 1000;
         Self { node, mtu: 1500, tolerance_us: 4000, tick_us: 0, linux: false }
