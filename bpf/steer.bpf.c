@@ -3,10 +3,12 @@
 // Steering: TCP that Towpath serves goes to an AF_XDP socket; everything else stays with the kernel.
 //
 // The rules, in order:
-//   1. What is not an unfragmented IPv4 TCP segment passes to the kernel: ARP, ICMP, UDP, IPv6, VLANs, fragments.
-//   2. An exact four-tuple in `flows` is ours.
-//   3. A destination (address, port) in `listeners`, or (any address, port), is ours.
-//   4. The rest passes: SSH, kernel servers, the kernel's resets for closed ports.
+//   1. A frame of another VLAN than `settings` says (0: untagged) passes to the kernel.
+//   2. So does what is not an unfragmented TCP segment: ARP, UDP, neighbour discovery, fragments, IPv6 with extension headers.
+//   3. An exact four-tuple in `flows` is ours.
+//   4. A destination (address, port) in `listeners`, or (any address, port), is ours.
+//   5. So is an ICMP error that quotes a segment of a four-tuple in `flows`: only the stack knows what it is about.
+//   6. The rest passes: SSH, kernel servers, the kernel's resets for closed ports.
 //
 // What is ours but finds no socket bound to its queue is DROPPED, not passed: the kernel knows nothing of the connection
 // and would reset it. So a connection survives a moment without a reader.
@@ -14,7 +16,9 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <linux/in6.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -30,7 +34,31 @@ struct listener {
     __u16 zero;
 };
 
+struct flow6 {
+    struct in6_addr remote, local;
+    __be16 remote_port, local_port;
+};
+
+struct listener6 {
+    struct in6_addr local; // ::: any address
+    __be16 port;
+    __u16 zero;
+};
+
+// IEEE 802.1Q.
+struct vlan {
+    __be16 control, ethertype;
+};
+
+// ICMP and ICMPv6 errors (RFC 792, RFC 4443 section 3): a word, a word that depends, the packet that they are about.
+struct icmp {
+    __u8 type, code;
+    __be16 checksum;
+    __be32 rest;
+};
+
 enum { STEERED, PASSED, STATS };
+enum { VLAN, SETTINGS };
 
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -57,6 +85,29 @@ struct {
 } listeners SEC(".maps");
 
 struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 20);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct flow6);
+    __type(value, __u32);
+} flows6 SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1 << 16);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct listener6);
+    __type(value, __u32);
+} listeners6 SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, SETTINGS);
+    __type(key, __u32);
+    __type(value, __u32);
+} settings SEC(".maps");
+
+struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, STATS);
     __type(key, __u32);
@@ -70,19 +121,44 @@ static __always_inline void count(__u32 what)
         *value += 1;
 }
 
-static __always_inline int is_ours(struct xdp_md *ctx)
+// An ICMP error is about a packet that we sent: its source is our end.
+static __always_inline int is_error(struct iphdr *ip, void *end)
 {
-    void *data = (void *)(long)ctx->data;
-    void *end = (void *)(long)ctx->data_end;
-
-    struct ethhdr *ethernet = data;
-    if ((void *)(ethernet + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP))
+    struct icmp *icmp = (void *)(ip + 1);
+    struct iphdr *quoted = (void *)(icmp + 1);
+    if (ip->ihl != 5 || (void *)(quoted + 1) > end || quoted->ihl != 5 || quoted->protocol != IPPROTO_TCP)
         return 0;
+    if (icmp->type != 3 && icmp->type != 11 && icmp->type != 12) // unreachable, time exceeded, parameter problem
+        return 0;
+    __be16 *ports = (void *)(quoted + 1);
+    if ((void *)(ports + 2) > end)
+        return 0;
+    struct flow flow = { quoted->daddr, quoted->saddr, ports[1], ports[0] };
+    return bpf_map_lookup_elem(&flows, &flow) != 0;
+}
 
-    struct iphdr *ip = (void *)(ethernet + 1);
-    if ((void *)(ip + 1) > end || ip->ihl < 5 || ip->protocol != IPPROTO_TCP)
+static __always_inline int is_error6(struct ipv6hdr *ip, void *end)
+{
+    struct icmp *icmp = (void *)(ip + 1);
+    struct ipv6hdr *quoted = (void *)(icmp + 1);
+    __be16 *ports = (void *)(quoted + 1);
+    if ((void *)(ports + 2) > end || quoted->nexthdr != IPPROTO_TCP)
+        return 0;
+    if (icmp->type < 1 || icmp->type > 4) // unreachable, too big, time exceeded, parameter problem
+        return 0;
+    struct flow6 flow = { quoted->daddr, quoted->saddr, ports[1], ports[0] };
+    return bpf_map_lookup_elem(&flows6, &flow) != 0;
+}
+
+static __always_inline int is_ours4(struct iphdr *ip, void *end)
+{
+    if ((void *)(ip + 1) > end || ip->ihl < 5)
         return 0;
     if (ip->frag_off & bpf_htons(0x3fff)) // more fragments, or an offset
+        return 0;
+    if (ip->protocol == IPPROTO_ICMP)
+        return is_error(ip, end);
+    if (ip->protocol != IPPROTO_TCP)
         return 0;
 
     __be16 *ports = (void *)ip + ip->ihl * 4;
@@ -97,6 +173,57 @@ static __always_inline int is_ours(struct xdp_md *ctx)
         return 1;
     listener.local = 0;
     return bpf_map_lookup_elem(&listeners, &listener) != 0;
+}
+
+static __always_inline int is_ours6(struct ipv6hdr *ip, void *end)
+{
+    __be16 *ports = (void *)(ip + 1);
+    if ((void *)(ports + 2) > end)
+        return 0;
+    if (ip->nexthdr == IPPROTO_ICMPV6)
+        return is_error6(ip, end);
+    if (ip->nexthdr != IPPROTO_TCP)
+        return 0;
+
+    struct flow6 flow = { ip->saddr, ip->daddr, ports[0], ports[1] };
+    if (bpf_map_lookup_elem(&flows6, &flow))
+        return 1;
+    struct listener6 listener = { ip->daddr, ports[1], 0 };
+    if (bpf_map_lookup_elem(&listeners6, &listener))
+        return 1;
+    __builtin_memset(&listener.local, 0, sizeof listener.local);
+    return bpf_map_lookup_elem(&listeners6, &listener) != 0;
+}
+
+static __always_inline int is_ours(struct xdp_md *ctx)
+{
+    void *data = (void *)(long)ctx->data;
+    void *end = (void *)(long)ctx->data_end;
+
+    struct ethhdr *ethernet = data;
+    void *packet = ethernet + 1;
+    if (packet > end)
+        return 0;
+    __be16 type = ethernet->h_proto;
+    __u32 tag = 0;
+    if (type == bpf_htons(ETH_P_8021Q)) {
+        struct vlan *vlan = packet;
+        packet = vlan + 1;
+        if (packet > end)
+            return 0;
+        tag = bpf_ntohs(vlan->control) & 0xfff;
+        type = vlan->ethertype;
+    }
+    __u32 index = VLAN;
+    __u32 *wanted = bpf_map_lookup_elem(&settings, &index);
+    if (!wanted || *wanted != tag)
+        return 0;
+
+    if (type == bpf_htons(ETH_P_IP))
+        return is_ours4(packet, end);
+    if (type == bpf_htons(ETH_P_IPV6))
+        return is_ours6(packet, end);
+    return 0;
 }
 
 // "frags": else the driver refuses it on interfaces with a large MTU, or shrinks a veth peer's.

@@ -3,7 +3,7 @@
 use crate::interface::Interface;
 use crate::xsk::XskPort;
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode, loaded_programs};
 use std::error::Error;
@@ -18,6 +18,8 @@ const PROGRAM: &str = "towpath_steer";
 /// Indices of the map `stats`.
 const STEERED: u32 = 0;
 const PASSED: u32 = 1;
+/// Index of the map `settings`.
+const VLAN: u32 = 0;
 
 /// `struct flow` of the program: addresses and ports in network byte order.
 #[derive(Clone, Copy)]
@@ -38,10 +40,33 @@ struct ListenerKey {
     zero: [u8; 2],
 }
 
+/// `struct flow6` of the program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FlowKey6 {
+    remote: [u8; 16],
+    local: [u8; 16],
+    remote_port: [u8; 2],
+    local_port: [u8; 2],
+}
+
+/// `struct listener6` of the program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ListenerKey6 {
+    local: [u8; 16],
+    port: [u8; 2],
+    zero: [u8; 2],
+}
+
 // SAFETY: byte arrays only: no padding, every bit pattern is a value.
 unsafe impl aya::Pod for FlowKey {}
 // SAFETY: as above.
 unsafe impl aya::Pod for ListenerKey {}
+// SAFETY: as above.
+unsafe impl aya::Pod for FlowKey6 {}
+// SAFETY: as above.
+unsafe impl aya::Pod for ListenerKey6 {}
 
 /// Why steering could not be set up or changed.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +140,9 @@ pub struct Steering {
     sockets: XskMap<MapData>,
     flows: HashMap<MapData, FlowKey, u32>,
     listeners: HashMap<MapData, ListenerKey, u32>,
+    flows6: HashMap<MapData, FlowKey6, u32>,
+    listeners6: HashMap<MapData, ListenerKey6, u32>,
+    settings: Array<MapData, u32>,
     stats: PerCpuArray<MapData, u64>,
     _program: Ebpf,
 }
@@ -145,6 +173,9 @@ impl Steering {
             sockets: program.take_map("sockets").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             flows: program.take_map("flows").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             listeners: program.take_map("listeners").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            flows6: program.take_map("flows6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            listeners6: program.take_map("listeners6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            settings: program.take_map("settings").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             stats: program.take_map("stats").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
             interface: found,
             _program: program,
@@ -167,6 +198,12 @@ impl Steering {
         result.map_err(|e| explain(&self.interface, "binding a socket to a queue", &e))
     }
 
+    /// Steers frames with this IEEE 802.1Q tag from now on, instead of untagged ones; all others pass to the kernel.
+    pub fn set_vlan(&mut self, vlan: Option<u16>) -> Result<(), SteerError> {
+        let result = self.settings.set(VLAN, u32::from(vlan.unwrap_or(0)), 0);
+        result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
+    }
+
     /// Steers, or no longer steers, one connection. Both are done when they are done already.
     pub fn steer_flow(&mut self, local: SocketAddr, remote: SocketAddr, on: bool) -> Result<(), SteerError> {
         let (remote_port, local_port) = (remote.port().to_be_bytes(), local.port().to_be_bytes());
@@ -175,12 +212,16 @@ impl Steering {
                 let key = FlowKey { remote: remote.octets(), local: local.octets(), remote_port, local_port };
                 change(&mut self.flows, &key, on)
             }
-            _ => Ok(()),
+            (local, remote) => {
+                let key = FlowKey6 { remote: octets(remote), local: octets(local), remote_port, local_port };
+                change(&mut self.flows6, &key, on)
+            }
         };
         result.map_err(|e| explain(&self.interface, "steering a connection", &e))
     }
 
-    /// Steers, or no longer steers, everything to a port of an address; 0.0.0.0 = of any IPv4 address.
+    /// Steers, or no longer steers, everything to a port of an address; 0.0.0.0 = of any IPv4 address, :: = of
+    /// any IPv6 address.
     pub fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) -> Result<(), SteerError> {
         let port = port.to_be_bytes();
         let result = match addr {
@@ -188,7 +229,10 @@ impl Steering {
                 let key = ListenerKey { local: addr.octets(), port, zero: [0; 2] };
                 change(&mut self.listeners, &key, on)
             }
-            IpAddr::V6(_) => Ok(()),
+            IpAddr::V6(addr) => {
+                let key = ListenerKey6 { local: addr.octets(), port, zero: [0; 2] };
+                change(&mut self.listeners6, &key, on)
+            }
         };
         result.map_err(|e| explain(&self.interface, "steering a listener", &e))
     }
@@ -207,6 +251,14 @@ impl std::fmt::Debug for Steering {
             .field("interface", &self.interface.name)
             .field("mode", &self.mode)
             .finish_non_exhaustive()
+    }
+}
+
+/// An address as IPv6 has it.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
     }
 }
 

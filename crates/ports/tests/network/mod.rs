@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Error};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +14,9 @@ pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 /// The side with the steering program: two addresses.
 pub const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 pub const OURS_TOO: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 3));
+pub const PEER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
+pub const OURS6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2));
+pub const OURS6_TOO: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 3));
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 pub const PEER_IF: &str = "wrva";
@@ -45,9 +48,12 @@ impl Network {
         ip(&format!(
             "-n {a} link add {PEER_IF} address 02:00:00:00:00:0a type veth peer name {OUR_IF} address 02:00:00:00:00:0b netns {b}"
         ));
-        for (namespace, interface, addresses) in [(a, PEER_IF, &[PEER][..]), (b, OUR_IF, &[OURS, OURS_TOO])] {
+        for (namespace, interface, addresses) in
+            [(a, PEER_IF, &[PEER, PEER6][..]), (b, OUR_IF, &[OURS, OURS_TOO, OURS6, OURS6_TOO])]
+        {
             for address in addresses {
-                ip(&format!("-n {namespace} address add {address}/24 dev {interface}"));
+                let (length, nodad) = if address.is_ipv4() { ("/24", "") } else { ("/64", " nodad") };
+                ip(&format!("-n {namespace} address add {address}{length} dev {interface}{nodad}"));
             }
             ip(&format!("-n {namespace} link set lo up"));
             ip(&format!("-n {namespace} link set {interface} up"));
