@@ -19,7 +19,7 @@ use towpath_ring::wake::doorbell;
 use towpath_ring::{Geometry, Region, Slot};
 use towpath_tcp::buffers::PortId;
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Window, flow_flags};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Window, flow_flags};
 use towpath_tcp::messages::{ToFast, ToSlow};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
@@ -110,6 +110,7 @@ impl Bench {
             window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
             srtt_us: 0,
             nodelay: true,
+            ecn: Ecn::Off,
             tos: 0,
             ttl: 64,
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use towpath_tcp::buffers::{PortId, Rings, RxBatch, TxPorts};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, Window};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, Window};
 use towpath_tcp::messages::{AppUpdate, ToFast};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
@@ -91,6 +91,7 @@ fn setup(n: u32) -> FlowSetup {
         window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
+        ecn: Ecn::Off,
         tos: 0,
         ttl: 64,
     }

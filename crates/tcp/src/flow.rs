@@ -81,10 +81,24 @@ pub struct FlowSetup {
     pub srtt_us: u32,
     /// Nagle off.
     pub nodelay: bool,
+    /// What was agreed about ECN.
+    pub ecn: Ecn,
     /// DSCP of its packets, in the upper six bits (`IP_TOS`).
     pub tos: u8,
     /// Time to live of its packets.
     pub ttl: u8,
+}
+
+/// Explicit congestion notification on a flow (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not agreed.
+    #[default]
+    Off,
+    /// RFC 3168: a mark counts as a loss, at most once per window.
+    Classic,
+    /// RFC 8257: each mark is echoed as it came; what it means is for the slow path's DCTCP to say.
+    Dctcp,
 }
 
 /// What congestion control allows; computed by the slow path, enforced by the fast path.
@@ -218,6 +232,8 @@ pub mod flow_flags {
     pub const PASSIVE_CLOSE: u64 = 1024;
     /// SACK agreed.
     pub const SACK: u64 = 1 << 32;
+    /// ECN agreed (RFC 3168).
+    pub const ECN: u64 = 1 << 43;
     /// Pacing holds back what could be sent otherwise.
     pub const PACE_WAIT: u64 = 1 << 40;
 }

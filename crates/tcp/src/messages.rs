@@ -65,6 +65,9 @@ pub enum ToSlow {
     /// What was last reported as `Loss`, or the last time-out, was none (RFC 3522, RFC 5682, RFC 3708): the fast path has restored
     /// `cwnd` and `ssthresh`.
     Undone(FlowId),
+    /// The peer has echoed a congestion mark of this window (RFC 3168 §6.1.2): the fast path has reduced the window by `beta`. Not of
+    /// DCTCP flows.
+    Marked(FlowId),
     /// The peer's FIN was received in order, or our FIN was acknowledged: look at the snapshot's flags.
     Closing(FlowId),
     /// A valid RST came; the application has been told.

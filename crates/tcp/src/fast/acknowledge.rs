@@ -1,8 +1,9 @@
 //! What an acceptable acknowledgement does: frees the send ring, measures the round trip, moves the windows, repairs a loss
 //! (RFC 5681, RFC 6582, RFC 6298).
 
+use super::ecn;
 use super::protocol::Turn;
-use crate::flow::flow_flags::{FIN_ACKED, RECOVERY};
+use crate::flow::flow_flags::{ECN, FIN_ACKED, RECOVERY};
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
 use crate::table::{Measures, Tcb, bits};
@@ -14,6 +15,7 @@ pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
     let old_wnd = turn.t.snd_wnd;
     window(turn, s);
     let ack = Seq(s.ack);
+    let (una, flight) = (turn.t.snd_una, turn.t.snd_max.bytes_since(turn.t.snd_una));
     if ack.after(turn.t.snd_una) {
         advance(turn, ack);
     } else if s.payload_len == 0
@@ -24,6 +26,10 @@ pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
     {
         // RFC 5681 §2. At a closed window it is the answer to a probe.
         duplicate(turn);
+    }
+    let echo = s.flags & flags::ECE != 0 && turn.t.has(ECN);
+    if echo || turn.t.has(bits::ECN_REDUCED) {
+        ecn::echoed(turn, s, turn.t.snd_una.bytes_since(una), flight);
     }
 }
 
@@ -68,7 +74,9 @@ fn advance(turn: &mut Turn<'_>, ack: Seq) {
     m.bytes_acked.add(u64::from(bytes));
     if t.has(bits::TIMING) && !ack.before(Seq(m.rtt_seq.get())) {
         t.flags &= !bits::TIMING;
-        round_trip(m, (turn.now.0 as u32).wrapping_sub(m.rtt_at.get()));
+        let sample_us = (turn.now.0 as u32).wrapping_sub(m.rtt_at.get());
+        round_trip(m, sample_us);
+        turn.lines.rate.round_trip(turn.now.0, sample_us);
     }
     if bytes != 0 {
         turn.state.raise(t, turn.flow, event::ROOM);

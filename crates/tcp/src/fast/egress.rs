@@ -1,10 +1,10 @@
 //! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
 
 use super::plan::{self, Plan};
-use super::{State, pace, report, settle};
+use super::{State, ecn, pace, report, settle};
 use crate::buffers::{PortId, Rings, TxPorts};
 use crate::counters::Stage;
-use crate::flow::flow_flags::{FIN_SENT, TIMESTAMPS};
+use crate::flow::flow_flags::{ECN, FIN_SENT, TIMESTAMPS};
 use crate::flow::{FlowId, FourTuple, Link};
 use crate::messages::event;
 use crate::seq::Seq;
@@ -35,8 +35,20 @@ pub(super) fn run(
             let paced = t.has(bits::PACED);
             let credit = if paced { pace::begin(&t, &lines.rate, now) } else { i64::MAX };
             let held = false;
-            let mut turn =
-                Turn { state: &mut *state, lines, t, flow, now, link, tuple, credit, held, rings, ports: &mut *ports };
+            let mut turn = Turn {
+                state: &mut *state,
+                lines,
+                t,
+                flow,
+                now,
+                link,
+                tuple,
+                credit,
+                held,
+                ect: 0,
+                rings,
+                ports: &mut *ports,
+            };
             let (frames, end) = turn.run(quota);
             let (mut t, credit, held) = (turn.t, turn.credit, turn.held);
             sent += frames;
@@ -132,6 +144,8 @@ struct Turn<'a, R, P> {
     credit: i64,
     /// Something could be sent but for the credit.
     held: bool,
+    /// ECN field of the next packet.
+    ect: u8,
     rings: &'a R,
     ports: &'a mut P,
 }
@@ -157,7 +171,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         if self.credit < 0 {
             return self.without_credit();
         }
-        if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE | bits::KEEPALIVE)
+        if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE | bits::KEEPALIVE | bits::ECN_EDGES)
             && let Some(result) = self.rare()
         {
             return result;
@@ -176,7 +190,8 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     #[cold]
     fn without_credit(&mut self) -> Option<Sent> {
         let data = self.t.has(bits::RESEND);
-        let other = self.t.any(bits::RESET | bits::DEAD) || (self.t.any(bits::PROBE | bits::KEEPALIVE) && !data);
+        let other = self.t.any(bits::RESET | bits::DEAD | bits::ECN_EDGES)
+            || (self.t.any(bits::PROBE | bits::KEEPALIVE) && !data);
         if other && let Some(result) = self.rare() {
             return result;
         }
@@ -203,6 +218,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::KEEPALIVE);
             return Some(None);
         }
+        if let Some((edge, marked)) = ecn::pending(&self.t, self.lines) {
+            return Some(Some(self.acknowledge_edge(edge, marked)));
+        }
         if self.t.has(bits::KEEPALIVE) {
             return self.keepalive();
         }
@@ -228,6 +246,20 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         Some(Some(sent))
     }
 
+    /// DCTCP's acknowledgement of what came before marks began or ended (RFC 8257 §3.2).
+    fn acknowledge_edge(&mut self, edge: Seq, marked: bool) -> Sent {
+        let present = (self.t.rcv_nxt, self.t.flags & bits::ECN_ECHO);
+        self.t.rcv_nxt = edge;
+        self.t.flags = self.t.flags & !bits::ECN_ECHO | if marked { bits::ECN_ECHO } else { 0 };
+        let sent = self.send(self.empty_seq(), flags::ACK, 0);
+        self.t.rcv_nxt = present.0;
+        self.t.flags = self.t.flags & !bits::ECN_ECHO | present.1;
+        if sent == Sent::Yes {
+            ecn::acknowledged(&mut self.t, self.lines);
+        }
+        sent
+    }
+
     /// A keepalive probe (RFC 9293 §3.8.4 SHLD-12): nothing, at a number that the peer has acknowledged, so that it answers.
     fn keepalive(&mut self) -> Option<Option<Sent>> {
         // MUST-26: only on an idle connection.
@@ -240,6 +272,19 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             self.t.flags &= !bits::KEEPALIVE;
         }
         Some(Some(sent))
+    }
+
+    /// Flags that are seldom set.
+    #[cold]
+    fn seldom(&mut self, header: &mut Header, seq: Seq) {
+        if self.t.has(bits::URGENT_OUT) {
+            header.urgent = self.urgent(seq);
+            header.flags |= if header.urgent == 0 { 0 } else { flags::URG };
+        }
+        // RFC 3168 §6.1.3.
+        if self.t.has(bits::ECN_ECHO) && header.flags & flags::RST == 0 {
+            header.flags |= flags::ECE;
+        }
     }
 
     /// Flag and pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093 §3.1 MUST-62), or as far
@@ -258,9 +303,14 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     fn data(&mut self, plan: &Plan) -> Sent {
         let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
         let fin = if plan.fin { flags::FIN } else { 0 };
-        let sent = self.send(plan.seq, flags::ACK | push | fin, plan.len);
+        let cwr = if self.t.has(ECN) { self.capable(plan) } else { 0 };
+        let sent = self.send(plan.seq, flags::ACK | push | fin | cwr, plan.len);
+        self.ect = 0;
         if sent != Sent::Yes {
             return sent;
+        }
+        if cwr != 0 {
+            self.t.flags &= !bits::ECN_CWR;
         }
         self.credit -= pace::cost(plan.len);
         let (t, m) = (&mut self.t, &self.lines.measures);
@@ -283,6 +333,16 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         sent
     }
 
+    /// ECN of a segment: only new data are ECN-capable, no retransmissions and no window probes (RFC 3168 §6.1.5, §6.1.6), and the
+    /// first of them after a reduction says so (§6.1.2). Returns that flag.
+    fn capable(&mut self, plan: &Plan) -> u8 {
+        if plan.len == 0 || plan.seq.before(self.t.snd_max) || self.t.has(bits::PROBE) {
+            return 0;
+        }
+        self.ect = ecn::ECT0;
+        if self.t.has(bits::ECN_CWR) { flags::CWR } else { 0 }
+    }
+
     /// Sequence number of a segment without data: as high as the peer's window lets it pass.
     fn empty_seq(&self) -> Seq {
         let edge = self.t.snd_una.add(self.t.snd_wnd);
@@ -297,9 +357,8 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         let (window, edge) = advertise(&self.t, self.lines);
         let sack = self.sack(len);
         let mut header = self.header(seq, flags, window, sack);
-        if self.t.has(bits::URGENT_OUT) {
-            header.urgent = self.urgent(seq);
-            header.flags |= if header.urgent == 0 { 0 } else { flags::URG };
+        if self.t.any(bits::URGENT_OUT | bits::ECN_ECHO) {
+            self.seldom(&mut header, seq);
         }
         let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
         let Some(start) = emit(&header, len as usize, buffer) else { return Sent::TooLong };
@@ -364,7 +423,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             flags,
             window,
             ident: self.state.ident,
-            tos,
+            tos: tos | self.ect,
             ttl,
             urgent: 0,
             options,

@@ -12,6 +12,7 @@ mod app;
 mod batch;
 mod control;
 mod deliver;
+mod ecn;
 mod egress;
 mod lookup;
 mod out_of_order;

@@ -5,6 +5,7 @@
 use super::State;
 use super::acknowledge;
 use super::batch::{Copy, Item};
+use super::ecn;
 use super::out_of_order::Inserted;
 use super::report;
 use crate::counters::{Drop, Stage};
@@ -74,6 +75,9 @@ impl Turn<'_> {
         }
         if s.payload_len == 0 && s.flags & flags::FIN == 0 {
             return Ok(Copy::default());
+        }
+        if self.t.has(flow_flags::ECN) && s.payload_len != 0 {
+            ecn::receive(&mut self.t, self.lines, s);
         }
         self.text(s)
     }

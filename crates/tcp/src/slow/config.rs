@@ -51,6 +51,8 @@ pub struct SlowConfig {
     pub timestamps: bool,
     /// Offer and accept selective acknowledgements (RFC 2018)?
     pub sack: bool,
+    /// ECN as `net.ipv4.tcp_ecn`: 0 = never, 1 = requested and accepted, 2 = accepted. DCTCP connections request and accept it always.
+    pub ecn: u8,
     /// Most RSTs, and most challenge ACKs, per second (RFC 5961 §7; Linux: `tcp_challenge_ack_limit`).
     pub replies_per_s: u32,
     /// How often a route that is being resolved is asked for again, in ms.
@@ -89,6 +91,7 @@ impl Default for SlowConfig {
             last_port: 60_999,
             timestamps: true,
             sack: true,
+            ecn: 2,
             replies_per_s: 1000,
             route_retry_ms: 100,
             route_timeout_ms: 3000,

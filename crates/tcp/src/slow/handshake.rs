@@ -224,6 +224,7 @@ impl SlowPath {
         if opening.stage == Stage::SynReceived {
             (syn.flags, syn.ack) = (flags::SYN | flags::ACK, opening.irs.add(1));
         }
+        syn.flags |= opening.ecn_flags();
         self.send_opening(id, syn, host);
     }
 

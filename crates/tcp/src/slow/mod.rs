@@ -135,7 +135,8 @@ impl SlowPath {
         match message {
             ToSlow::Segment(port, frame) => self.on_frame(now, core, port, frame, host),
             ToSlow::Active(flow) => self.activate(now, flow),
-            ToSlow::Loss(flow) => {
+            // RFC 3168 §6.1.2: a mark is answered as a loss is.
+            ToSlow::Loss(flow) | ToSlow::Marked(flow) => {
                 if let Some(live) = self.table.running(flow) {
                     live.lost = true;
                 }

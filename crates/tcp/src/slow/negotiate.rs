@@ -1,7 +1,7 @@
 //! What the two sides of a handshake agree on: sequence numbers, segment size, window scale, timestamps.
 
 use super::options::service;
-use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Owner, SocketOptions, Window};
+use crate::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, SocketOptions, Window};
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::{IpAddr, Ipv4Addr};
@@ -66,6 +66,10 @@ pub(super) struct Opening {
     pub timestamps: bool,
     /// SACK: offered, and after the peer's SYN: agreed.
     pub sack: bool,
+    /// ECN: requested, or accepted if asked for; and after the peer's SYN: agreed.
+    pub ecn: bool,
+    /// DCTCP is to be used: ECN is always requested and accepted (RFC 8257 §3.1).
+    pub dctcp: bool,
     /// TS.Recent.
     pub ts_recent: u32,
     /// Our window shift: offered, and after the peer's SYN: agreed, else `None`.
@@ -112,6 +116,8 @@ impl Opening {
             ts_offset: 0,
             timestamps,
             sack: false,
+            ecn: false,
+            dctcp: false,
             ts_recent: 0,
             our_shift: Some(window_shift(ring_bytes.1)),
             peer_shift: None,
@@ -135,6 +141,7 @@ impl Opening {
             _ => self.timestamps = false,
         }
         self.sack &= syn.options.sack_permitted;
+        self.ecn &= self.agrees_to_ecn(syn);
         match syn.options.window_scale {
             Some(shift) => self.peer_shift = Some(shift.min(MAX_WINDOW_SCALE)),
             None => self.our_shift = None,
@@ -143,6 +150,27 @@ impl Opening {
 
     fn default_mss(&self) -> u16 {
         if self.v6 { DEFAULT_MSS.1 } else { DEFAULT_MSS.0 }
+    }
+
+    /// Is this an ECN-setup SYN or SYN-ACK (RFC 3168 §6.1.1)? One whose packet is itself marked as ECN-capable tells of a network that
+    /// meddles (§6.1.1: it must not be), except among DCTCP hosts, whose SYNs may be (RFC 8257 §3.5).
+    fn agrees_to_ecn(&self, syn: &Segment) -> bool {
+        let set = syn.flags & (flags::ECE | flags::CWR);
+        if syn.flags & flags::ACK != 0 {
+            // Only if it answers a SYN that asked: one that was sent again did not (§6.1.1.1).
+            return set == flags::ECE && self.timeouts == 0;
+        }
+        set == flags::ECE | flags::CWR && (syn.tos & 3 == 0 || self.dctcp)
+    }
+
+    /// Flags of our SYN, or of the SYN-ACK if the peer's SYN has been heard, that have to do with ECN. A SYN that is sent again does
+    /// without, as there are networks that drop those with (§6.1.1.1).
+    pub(super) fn ecn_flags(&self) -> u8 {
+        match (self.ecn, self.stage) {
+            (true, Stage::SynReceived) => flags::ECE,
+            (true, _) if self.timeouts == 0 => flags::ECE | flags::CWR,
+            _ => 0,
+        }
     }
 
     /// Window of SYN and SYN-ACK: never scaled.
@@ -228,6 +256,11 @@ impl Opening {
             window,
             srtt_us,
             nodelay: self.nodelay,
+            ecn: match (self.ecn, self.dctcp) {
+                (false, _) => Ecn::Off,
+                (true, false) => Ecn::Classic,
+                (true, true) => Ecn::Dctcp,
+            },
             tos,
             ttl,
         }

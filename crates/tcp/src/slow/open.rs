@@ -110,12 +110,14 @@ impl SlowPath {
         let secrets = self.secrets(host);
         let (iss, ts_offset) = (later_isn(secrets.isn(now, &tuple), after), secrets.timestamp_offset(&tuple));
 
+        let dctcp = self.choose_congestion(id).needs_ecn();
         self.table.bind(id, tuple);
         let Some(connection) = self.table.get_mut(id) else { return Ok(()) };
         (connection.core, connection.steered) = (host.core_for(&tuple), true);
         if let Phase::Opening(opening) = &mut connection.phase {
             (opening.stage, opening.path) = (Stage::SynSent, Some(path));
             (opening.iss, opening.ts_offset) = (iss, ts_offset);
+            (opening.ecn, opening.dctcp) = (self.config.ecn == 1 || dctcp, dctcp);
         }
         if after.is_none() {
             host.steer(&tuple, true);
@@ -180,6 +182,8 @@ impl SlowPath {
         opening.sack = self.config.sack;
         opening.iss = later_isn(secrets.isn(now, &tuple), old);
         opening.ts_offset = secrets.timestamp_offset(&tuple);
+        opening.dctcp = self.congestion_towards(Some(parent), tuple.remote.into()).needs_ecn();
+        opening.ecn = self.config.ecn != 0 || opening.dctcp;
         (opening.stage, opening.path) = (Stage::SynReceived, Some(path));
         (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
         opening.hear_syn(&arrival.segment);

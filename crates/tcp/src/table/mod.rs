@@ -11,7 +11,7 @@ mod rate;
 mod recovery;
 mod words;
 
-use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link};
+use crate::flow::{Ecn, FlowId, FlowSetup, FlowSnapshot, FourTuple, Link};
 pub(crate) use addresses::Addresses;
 pub(crate) use identity::Identity;
 pub(crate) use measures::Measures;
@@ -170,7 +170,7 @@ impl Lines {
         FourTuple { local, local_port, remote, remote_port }
     }
     fn fill(&self, core: usize, now_us: u64, setup: &FlowSetup) {
-        use crate::flow::flow_flags::{NODELAY, SACK, TIMESTAMPS, WSCALE};
+        use crate::flow::flow_flags::{ECN, NODELAY, SACK, TIMESTAMPS, WSCALE};
         let (id, m) = (&self.identity, &self.measures);
         let tuple = &setup.tuple;
         let v6 = match (tuple.local, tuple.remote) {
@@ -201,6 +201,7 @@ impl Lines {
             &self.recovery.rcv_up,
             &self.rate.rtt_us,
             &self.rate.min_rtt_us,
+            &self.rate.min_rtt_at,
             &m.rtt_seq,
             &m.rtt_at,
             &m.grown,
@@ -231,6 +232,8 @@ impl Lines {
             (setup.sack, SACK),
             (setup.nodelay, NODELAY),
             (setup.window.pacing != 0, bits::PACED),
+            (setup.ecn != Ecn::Off, ECN),
+            (setup.ecn == Ecn::Dctcp, bits::ECN_DCTCP),
             (setup.snd_wscale != 0 || setup.rcv_wscale != 0, WSCALE),
         ] {
             flags |= if on { bit } else { 0 };

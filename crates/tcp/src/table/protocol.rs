@@ -8,7 +8,7 @@ pub(crate) mod bits {
     use crate::flow::flow_flags;
 
     /// The public bits.
-    pub const PUBLIC: u64 = 0x7ff | flow_flags::SACK | flow_flags::PACE_WAIT;
+    pub const PUBLIC: u64 = 0x7ff | flow_flags::SACK | flow_flags::PACE_WAIT | flow_flags::ECN;
     /// Owned by a fast path.
     pub const INSTALLED: u64 = 1 << 11;
     /// Reset or aborted: segments are ignored until removal.
@@ -55,6 +55,18 @@ pub(crate) mod bits {
     pub const V6: u64 = 1 << 52;
     /// Its frames are tagged with `Addresses::vlan`.
     pub const VLAN: u64 = 1 << 53;
+    /// RFC 8257 instead of RFC 3168, if `flow_flags::ECN`.
+    pub const ECN_DCTCP: u64 = 1 << 44;
+    /// Acknowledgements carry ECE: until CWR comes, or as long as marks come (`DCTCP.CE`).
+    pub const ECN_ECHO: u64 = 1 << 45;
+    /// The next new segment carries CWR.
+    pub const ECN_CWR: u64 = 1 << 46;
+    /// `Rate::ecn_recover` means something.
+    pub const ECN_REDUCED: u64 = 1 << 47;
+    /// How many of `Rate::ecn_edges` are to be acknowledged: up to two, one bit each.
+    pub const ECN_EDGE: u64 = 1 << 25;
+    /// See `ECN_EDGE`.
+    pub const ECN_EDGES: u64 = 3 << 25;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

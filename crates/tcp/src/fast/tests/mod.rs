@@ -18,7 +18,7 @@ mod urgent;
 
 use super::*;
 use crate::counters::Drop;
-use crate::flow::{FlowSetup, FourTuple, Link, Owner, Window};
+use crate::flow::{Ecn, FlowSetup, FourTuple, Link, Owner, Window};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::emit::{Header, emit, fill_checksum};
@@ -176,6 +176,7 @@ pub fn setup() -> FlowSetup {
         window: Window { cwnd: 10 * MSS, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
+        ecn: Ecn::Off,
         tos: 0,
         ttl: 64,
     }

@@ -63,6 +63,11 @@ impl Algorithm {
         Self::NAMED.into_iter().find(|algorithm| algorithm.id() == id)
     }
 
+    /// Is it DCTCP or of its kind: does it need ECN, with the receiver's echo of RFC 8257?
+    pub fn needs_ecn(self) -> bool {
+        self.name().starts_with("dctcp")
+    }
+
     /// A new flow's state.
     pub fn start(self) -> Box<dyn CongestionControl> {
         match self {

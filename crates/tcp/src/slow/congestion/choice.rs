@@ -6,6 +6,7 @@ use crate::slow::SlowPath;
 use crate::slow::connections::Phase;
 use crate::slow::host::Host;
 use crate::time::Micros;
+use std::net::IpAddr;
 
 impl SlowPath {
     /// `TCP_CONGESTION`: this socket's algorithm from now on; children of a listener inherit it. A running connection goes on from
@@ -54,8 +55,15 @@ impl SlowPath {
             Phase::Opening(opening) => opening.listener,
             Phase::Live(_) => None,
         };
-        own.or_else(|| self.listeners.congestion(parent?))
-            .or_else(|| CongestionRoute::find(&self.config.congestion_routes, connection.tuple.remote.into()))
+        let remote = connection.tuple.remote.into();
+        own.unwrap_or_else(|| self.congestion_towards(parent, remote))
+    }
+
+    /// For a connection to this destination, of this listener if any, that has not chosen itself.
+    pub(in crate::slow) fn congestion_towards(&self, parent: Option<Owner>, remote: IpAddr) -> Algorithm {
+        parent
+            .and_then(|parent| self.listeners.congestion(parent))
+            .or_else(|| CongestionRoute::find(&self.config.congestion_routes, remote))
             .unwrap_or(self.config.congestion)
     }
 }
