@@ -135,12 +135,15 @@ impl Runner {
         }
         let port = descriptor.port;
         // Linux's accept queue holds one more than `listen` says.
+        let options = descriptor.options;
         let id = self.node.listen(port, backlog.max(0) as u32 + 1)?;
+        self.node.set_options(id, options);
         self.with(fd, |d| d.kind = Kind::Listener(id))
     }
 
     fn accept(&mut self, fd: i64, flags: i64, wanted: Option<i64>) -> Outcome {
-        let Some(&Descriptor { kind: Kind::Listener(listener), nonblocking, port, .. }) = self.descriptors.get(fd)
+        let Some(&Descriptor { kind: Kind::Listener(listener), nonblocking, port, options, .. }) =
+            self.descriptors.get(fd)
         else {
             return done(Err(EINVAL));
         };
@@ -148,7 +151,7 @@ impl Runner {
             return if nonblocking { done(Err(EAGAIN)) } else { Ok(None) };
         };
         let new = self.descriptors.open(Kind::Stream(id), wanted);
-        let _ = self.with(new, |d| (d.nonblocking, d.port) = (flags & c::O_NONBLOCK != 0, port));
+        let _ = self.with(new, |d| (d.nonblocking, d.port, d.options) = (flags & c::O_NONBLOCK != 0, port, options));
         done(Ok(new))
     }
 
@@ -159,7 +162,7 @@ impl Runner {
             Kind::Fresh => {
                 let port = call.args.get(1).and_then(|a| a.member("sin_port")).and_then(Value::number);
                 let port = port.map_or(LOCAL_PORT, |port| port as u16);
-                match self.node.connect(IpAddr::from(REMOTE), port) {
+                match self.node.connect_with(IpAddr::from(REMOTE), port, descriptor.port, descriptor.options) {
                     Ok(id) => {
                         let nodelay = descriptor_nodelay(self.descriptors.get(fd));
                         if nodelay {

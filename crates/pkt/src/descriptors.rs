@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use towpath_sim::SocketId;
+use towpath_tcp::flow::SocketOptions;
 
 /// What a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Descriptor {
     pub cork: bool,
     /// `TCP_NODELAY`.
     pub nodelay: bool,
+    /// The options that the slow path has to know.
+    pub options: SocketOptions,
     /// The connection's error has been reported.
     pub told: bool,
     /// Bytes read so far.
@@ -52,6 +55,7 @@ impl Descriptor {
             abort: false,
             cork: false,
             nodelay: false,
+            options: SocketOptions::default(),
             told: false,
             read: 0,
             first: None,

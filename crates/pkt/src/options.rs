@@ -2,8 +2,11 @@
 
 use crate::calls::{Answer, out_value};
 use crate::constants::{SOL_SOCKET, SOL_TCP};
+use crate::descriptors::Kind;
 use crate::runner::Runner;
 use crate::script::{Call, Value};
+use towpath_tcp::flow::SocketOptions;
+use towpath_tcp::slow::congestion::Algorithm;
 
 type Outcome = Result<Option<Result<Answer, String>>, String>;
 
@@ -14,7 +17,21 @@ const SO_RCVBUF: i64 = 8;
 const SO_OOBINLINE: i64 = 10;
 const SO_LINGER: i64 = 13;
 const SO_REUSEPORT: i64 = 15;
+const SOL_IP: i64 = 0;
+const SO_KEEPALIVE: i64 = 9;
+const SO_MAX_PACING_RATE: i64 = 47;
+const IP_TOS: i64 = 1;
+const IP_TTL: i64 = 2;
 const TCP_NODELAY: i64 = 1;
+const TCP_MAXSEG: i64 = 2;
+const TCP_KEEPIDLE: i64 = 4;
+const TCP_KEEPINTVL: i64 = 5;
+const TCP_KEEPCNT: i64 = 6;
+const TCP_SYNCNT: i64 = 7;
+const TCP_LINGER2: i64 = 8;
+const TCP_DEFER_ACCEPT: i64 = 9;
+const TCP_CONGESTION: i64 = 13;
+const TCP_USER_TIMEOUT: i64 = 18;
 const TCP_CORK: i64 = 3;
 const TCP_QUICKACK: i64 = 12;
 
@@ -40,7 +57,14 @@ impl Runner {
                 self.tell(fd, |update| update.quickack = on);
                 Ok(0)
             }
-            _ => return Err(unknown(call)),
+            _ => {
+                let mut options = self.descriptors.get(fd).map(|d| d.options).unwrap_or_default();
+                set(&mut options, level, option, call.args.get(3)).ok_or_else(|| unknown(call))?;
+                if let Some(Kind::Stream(id) | Kind::Listener(id)) = self.descriptors.get(fd).map(|d| d.kind) {
+                    self.node.set_options(id, options);
+                }
+                self.with(fd, |d| d.options = options)
+            }
         };
         Ok(Some(Ok(answer)))
     }
@@ -72,6 +96,32 @@ impl Runner {
         };
         Ok(Some(out_value(call.args.get(3), value)))
     }
+}
+
+/// An option that the slow path has to know; `None` = it is none of them.
+fn set(options: &mut SocketOptions, level: i64, option: i64, value: Option<&Value>) -> Option<()> {
+    if (level, option) == (SOL_TCP, TCP_CONGESTION) {
+        let Some(Value::Text(name)) = value else { return None };
+        options.congestion = Algorithm::parse(name)?.id();
+        return Some(());
+    }
+    let n = value?.number()?;
+    match (level, option) {
+        (SOL_SOCKET, SO_KEEPALIVE) => options.keepalive = n != 0,
+        (SOL_SOCKET, SO_MAX_PACING_RATE) => options.max_pacing = n as u64,
+        (SOL_TCP, TCP_MAXSEG) => options.max_segment = n as u16,
+        (SOL_TCP, TCP_KEEPIDLE) => options.keep_idle_s = n as u32,
+        (SOL_TCP, TCP_KEEPINTVL) => options.keep_interval_s = n as u32,
+        (SOL_TCP, TCP_KEEPCNT) => options.keep_count = n as u32,
+        (SOL_TCP, TCP_SYNCNT) => options.syn_retries = n as u8,
+        (SOL_TCP, TCP_LINGER2) => options.linger2_s = n as i32,
+        (SOL_TCP, TCP_DEFER_ACCEPT) => options.defer_accept_s = n as u32,
+        (SOL_TCP, TCP_USER_TIMEOUT) => options.user_timeout_ms = n as u32,
+        (SOL_IP, IP_TOS) => options.tos = n as u8,
+        (SOL_IP, IP_TTL) => options.ttl = n as u8,
+        _ => return None,
+    }
+    Some(())
 }
 
 fn unknown(call: &Call) -> String {

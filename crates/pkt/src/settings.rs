@@ -4,6 +4,7 @@ use crate::frame::{LOCAL, LOCAL_MAC};
 use crate::script::{Action, Script, Trouble};
 use std::net::IpAddr;
 use towpath_sim::NodeConfig;
+use towpath_tcp::slow::congestion::Algorithm;
 
 /// How a script is run.
 #[derive(Clone)]
@@ -123,9 +124,14 @@ impl Settings {
             "tcp_challenge_ack_limit" => {
                 (slow.replies_per_s, fast.challenge_acks_per_s) = (number.clone()?, number?);
             }
+            "tcp_retries1" => slow.route_retries = small()?,
+            "tcp_sack" => slow.sack = number? != 0,
+            "tcp_congestion_control" => slow.congestion = Algorithm::parse(last).ok_or_else(wrong)?,
             "somaxconn" => slow.somaxconn = number?,
             "tcp_rmem" => self.node.rings.1 = power_of_two(number?),
             "tcp_wmem" => self.node.rings.0 = power_of_two(number?),
+            // It always does.
+            "tcp_slow_start_after_idle" if number == Ok(1) => {}
             _ if NOT_OURS.contains(&name) => {}
             _ => return Err(wrong()),
         }

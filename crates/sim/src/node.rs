@@ -9,7 +9,7 @@ use towpath_ports::{RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::buffers::{PortId, RxBatch, TxPorts};
 use towpath_tcp::counters::{Counters, Drop};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::flow::{FlowId, FlowSnapshot};
+use towpath_tcp::flow::{FlowId, FlowSnapshot, SocketOptions};
 use towpath_tcp::messages::{AppUpdate, AppView, FlowEvent, ToSlow};
 use towpath_tcp::slow::{ConnectError, ConnectionInfo, SlowConfig, SlowPath};
 use towpath_tcp::time::Micros;
@@ -148,8 +148,21 @@ impl Node {
 
     /// Starts an active open; [`Node::phase`] tells how it went. The error is an errno.
     pub fn connect(&mut self, remote: IpAddr, port: u16) -> Result<SocketId, i32> {
+        self.connect_with(remote, port, 0, SocketOptions::default())
+    }
+
+    /// The same from a port of ours (0 = any), with options that were set before.
+    pub fn connect_with(
+        &mut self,
+        remote: IpAddr,
+        port: u16,
+        local_port: u16,
+        options: SocketOptions,
+    ) -> Result<SocketId, i32> {
         let id = self.sockets.allocate(Phase::Connecting);
-        match self.slow.connect(self.now, id.owner(), remote, port, None, false, &mut self.sockets) {
+        self.slow.set_options(self.now, id.owner(), options, &mut self.sockets);
+        let local = (local_port != 0).then(|| (self.sockets.address(), local_port));
+        match self.slow.connect(self.now, id.owner(), remote, port, local, false, &mut self.sockets) {
             Ok(()) => Ok(id),
             Err(ConnectError::Errno(errno)) => {
                 self.sockets.fail(id, errno);
@@ -157,6 +170,11 @@ impl Node {
             }
             Err(ConnectError::NotOurs) => Err(ENOTCONN),
         }
+    }
+
+    /// Sets the options that the slow path has to know.
+    pub fn set_options(&mut self, id: SocketId, options: SocketOptions) {
+        self.slow.set_options(self.now, id.owner(), options, &mut self.sockets);
     }
 
     /// The next established connection of a listener.
