@@ -4,6 +4,7 @@ use crate::api::{ClientId, ClientSetup};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use towpath_ring::lines::app_flags;
 use towpath_ring::{Region, Slot};
 use towpath_tcp::flow::Owner;
 
@@ -87,10 +88,12 @@ impl ClientShared {
             return None;
         }
         let flags = line.flags.load(Ordering::Acquire);
+        let urgent = (flags & app_flags::URGENT != 0).then(|| line.urgent.load(Ordering::Acquire));
         Some(AppWords {
             flags,
             tx_tail: line.tx_tail.load(Ordering::Acquire),
             rx_head: line.rx_head.load(Ordering::Acquire),
+            urgent,
         })
     }
 }
@@ -104,6 +107,8 @@ pub struct AppWords {
     pub tx_tail: u32,
     /// See `AppLine::rx_head`.
     pub rx_head: u32,
+    /// See `AppLine::urgent`; `None` = nothing was ever urgent.
+    pub urgent: Option<u32>,
 }
 
 /// The protocol's name for a slot of a client.

@@ -49,7 +49,7 @@ impl SlowThread {
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {
-            return;
+            return self.options(now, index, slot);
         }
         if !may || entry.phase != Phase::Free {
             client.shared.lied();
@@ -65,6 +65,9 @@ impl SlowThread {
             }
             _ => -libc::EINVAL,
         };
+        if result == 0 {
+            self.show_congestion(index, slot);
+        }
         let Some(client) = self.host.client(index) else { return };
         let line = client.line(slot);
         line.command_result.store(result, Ordering::Relaxed);
@@ -92,6 +95,7 @@ impl SlowThread {
         client.show(slot, state::CONNECTING, 0);
         let bound = (!local.is_unspecified() || local_port != 0).then_some((local, local_port));
         let nodelay = command.flags & app_flags::NODELAY != 0;
+        self.early_options(now, index, slot);
         let owner = owner(index, slot);
         match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
             Ok(()) => 0,
@@ -118,6 +122,7 @@ impl SlowThread {
         let tuple = FourTuple { local, local_port: port, remote: any(local), remote_port: 0 };
         SlowHost::show_addresses(client, slot, &tuple, 10);
         client.show(slot, state::LISTENING, 0);
+        self.early_options(now, index, slot);
         match self.slow.listen(now, owner(index, slot), local, port, v6only, backlog, &mut self.host) {
             Ok(()) => 0,
             Err(errno) => {

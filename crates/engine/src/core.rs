@@ -252,7 +252,7 @@ impl Core {
         let Some(flow) = self.rings.flow_of(index, slot) else { return };
         let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
         let Some(client) = self.rings.client(index) else { return };
-        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head };
+        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head, urgent: None };
         let mut words = client.shared.app_words(slot).unwrap_or(last);
         words.flags |= app_flags::CLOSED | if abort { app_flags::ABORT } else { 0 };
         self.update(now, index, slot, flow, words);
@@ -277,7 +277,7 @@ impl Core {
             nodelay: flag(app_flags::NODELAY),
             cork: flag(app_flags::CORK),
             quickack: flag(app_flags::QUICKACK),
-            urgent: None,
+            urgent: words.urgent,
         };
         match self.fast.app_update(now, flow, update) {
             Ok(()) => (endpoint.tx_tail, endpoint.rx_head) = (words.tx_tail, words.rx_head),
@@ -317,11 +317,15 @@ impl Core {
         let has = |bit| what & bit != 0;
         endpoint.status |= if view.eof || has(event::EOF) { status::RX_EOF } else { 0 }
             | if view.tx_closed || has(event::TX_CLOSED) { status::TX_CLOSED } else { 0 }
-            | if has(event::ERROR) { status::RESET | status::TX_CLOSED } else { 0 };
+            | if has(event::ERROR) { status::RESET | status::TX_CLOSED } else { 0 }
+            | if view.urgent.is_some() { status::URGENT } else { 0 };
         let (index, slot, bits, tx_bytes, tx_tail) =
             (endpoint.client, endpoint.slot, endpoint.status, endpoint.tx_bytes, endpoint.tx_tail);
         let Some(client) = self.rings.client(index) else { return };
         let line = client.shared.region.stack(slot);
+        if let Some(urgent) = view.urgent {
+            line.urgent.store(urgent, Ordering::Release);
+        }
         line.tx_head.store(view.tx_head, Ordering::Release);
         line.rx_tail.store(view.rx_tail, Ordering::Release);
         if has(event::ERROR) {
@@ -331,7 +335,7 @@ impl Core {
         if bits & status::RESET != 0 {
             line.state.store(state::CLOSED, Ordering::Release);
         }
-        let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED;
+        let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED | event::URGENT;
         let raise = what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes);
         if raise && client.out.raise(&client.shared, slot) && !client.ringing {
             client.ringing = true;

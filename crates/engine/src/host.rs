@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 use towpath_ring::lines::state;
 use towpath_ring::{Slot, address};
-use towpath_tcp::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Owner};
+use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
 use towpath_tcp::messages::ToFast;
 use towpath_tcp::slow::{Host, Route, State};
 
@@ -85,20 +85,29 @@ impl SlowHost {
         info.mss.store(u32::from(mss), Ordering::Relaxed);
         info.srtt_us.store(srtt_us, Ordering::Relaxed);
         info.rttvar_us.store(srtt_us / 2, Ordering::Relaxed);
-        info.cwnd.store(0, Ordering::Relaxed);
-        info.retransmits.store(0, Ordering::Relaxed);
+        // The rest is an earlier connection's.
+        for word in [
+            &info.announced_mss,
+            &info.pmtu,
+            &info.retransmits,
+            &info.agreed,
+            &info.min_rtt_us,
+            &info.cwnd,
+            &info.ssthresh,
+            &info.send_window,
+            &info.unacked,
+            &info.sacked,
+            &info.lost,
+            &info.unsent,
+            &info.segments_in,
+            &info.segments_out,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&info.pacing_rate, &info.delivery_rate, &info.bytes_acked, &info.bytes_received] {
+            word.store(0, Ordering::Relaxed);
+        }
         info.tcp_state.store(tcp_state, Ordering::Release);
-    }
-    /// Copies the figures of a running flow to where `TCP_INFO` finds them.
-    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot) {
-        let Some((client, slot)) = self.find(owner) else { return };
-        let info = client.shared.region.info(slot);
-        info.mss.store(u32::from(snapshot.mss), Ordering::Relaxed);
-        info.srtt_us.store(snapshot.srtt_us, Ordering::Relaxed);
-        info.rttvar_us.store(snapshot.rttvar_us, Ordering::Relaxed);
-        info.cwnd.store(snapshot.cwnd, Ordering::Relaxed);
-        info.retransmits.store(snapshot.retransmits as u32, Ordering::Relaxed);
-        info.tcp_state.store(linux_state(State::of_flags(snapshot.flags)), Ordering::Relaxed);
     }
     /// Shows the addresses of a slot that has no flow yet.
     pub fn show_addresses(client: &SlowClient, slot: Slot, tuple: &FourTuple, tcp_state: u32) {
@@ -129,7 +138,7 @@ pub fn core_of(tuple: &FourTuple, cores: usize) -> usize {
 }
 
 /// A state as a number of Linux's `tcp_states.h`.
-fn linux_state(of: State) -> u32 {
+pub fn linux_state(of: State) -> u32 {
     match of {
         State::Established => 1,
         State::SynSent => 2,
@@ -242,6 +251,8 @@ impl Host for SlowHost {
             return false;
         }
         let Some(child) = client.shared.region.slot(child_raw) else { return false };
+        let region = &client.shared.region;
+        region.info(child).congestion.store(region.info(slot).congestion.load(Ordering::Relaxed), Ordering::Relaxed);
         match client.queue(slot, child, ring_addr(tuple.remote), tuple.remote_port) {
             Queued::Yes => {
                 client.slot(child).phase = Phase::Open;

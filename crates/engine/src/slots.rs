@@ -76,6 +76,8 @@ pub struct SlotState {
     pub app_closed: bool,
     /// The last command taken.
     pub command_seq: u32,
+    /// The last options taken.
+    pub options_seq: u32,
     /// Core that owns the flow.
     pub core: usize,
     /// The flow.

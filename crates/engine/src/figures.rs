@@ -1,0 +1,45 @@
+//! The figures of a running flow, where `TCP_INFO` finds them.
+
+use crate::host::{SlowHost, linux_state};
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_tcp::flow::{FlowSnapshot, Owner, flow_flags};
+use towpath_tcp::seq::Seq;
+use towpath_tcp::slow::State;
+
+/// Linux's `TCPI_OPT_TIMESTAMPS`, `TCPI_OPT_SACK`, `TCPI_OPT_WSCALE`.
+const AGREED: [(u64, u32); 3] = [(flow_flags::TIMESTAMPS, 1), (flow_flags::SACK, 2), (flow_flags::WSCALE, 4)];
+
+impl SlowHost {
+    /// Copies the figures of a running flow to its slot.
+    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot) {
+        let Some((client, slot)) = self.find(owner) else { return };
+        let info = client.shared.region.info(slot);
+        let ahead = |from: Seq, to: Seq| to.distance(from).max(0) as u32;
+        let agreed = AGREED.iter().filter(|(flag, _)| snapshot.flags & flag != 0).fold(0, |bits, (_, bit)| bits | bit);
+        for (word, value) in [
+            (&info.mss, u32::from(snapshot.mss)),
+            (&info.retransmits, snapshot.retransmits as u32),
+            (&info.agreed, agreed),
+            (&info.srtt_us, snapshot.srtt_us),
+            (&info.rttvar_us, snapshot.rttvar_us),
+            (&info.min_rtt_us, snapshot.min_rtt_us),
+            (&info.cwnd, snapshot.cwnd),
+            (&info.ssthresh, snapshot.ssthresh),
+            (&info.send_window, snapshot.snd_wnd),
+            (&info.unacked, ahead(snapshot.snd_una, snapshot.snd_max)),
+            (&info.unsent, ahead(snapshot.snd_max, snapshot.snd_queued)),
+            (&info.segments_in, snapshot.segments_in as u32),
+            (&info.segments_out, snapshot.segments_out as u32),
+            (&info.tcp_state, linux_state(State::of_flags(snapshot.flags))),
+        ] {
+            word.store(value, Relaxed);
+        }
+        for (word, value) in [
+            (&info.pacing_rate, snapshot.pacing),
+            (&info.bytes_acked, snapshot.bytes_acked),
+            (&info.bytes_received, snapshot.bytes_in),
+        ] {
+            word.store(value, Relaxed);
+        }
+    }
+}
