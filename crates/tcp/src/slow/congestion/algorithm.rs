@@ -1,6 +1,6 @@
 //! Which algorithm a connection uses, by Linux's names.
 
-use super::{CongestionControl, Constant, Cubic, Dctcp, DctcpRate, NewReno, Timely};
+use super::{Bbr, CongestionControl, Constant, Cubic, Dctcp, DctcpRate, NewReno, Timely};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -18,13 +18,15 @@ pub enum Algorithm {
     DctcpRate,
     /// TIMELY.
     Timely,
+    /// BBRv3.
+    Bbr,
     /// This rate in bytes per second, whatever happens.
     Constant(u64),
 }
 
 impl Algorithm {
     /// Those that have no parameter, in the order of their numbers.
-    pub const NAMED: [Self; 5] = [Self::Reno, Self::Cubic, Self::Dctcp, Self::DctcpRate, Self::Timely];
+    pub const NAMED: [Self; 6] = [Self::Reno, Self::Cubic, Self::Dctcp, Self::DctcpRate, Self::Timely, Self::Bbr];
 
     /// Its name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`.
     pub fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Algorithm {
             Self::Dctcp => "dctcp",
             Self::DctcpRate => "dctcp-rate",
             Self::Timely => "timely",
+            Self::Bbr => "bbr",
             Self::Constant(_) => "constant",
         }
     }
@@ -54,6 +57,7 @@ impl Algorithm {
             Self::Dctcp => 3,
             Self::DctcpRate => 4,
             Self::Timely => 5,
+            Self::Bbr => 6,
             Self::Constant(_) => 7,
         }
     }
@@ -76,6 +80,7 @@ impl Algorithm {
             Self::Dctcp => Box::new(Dctcp::default()),
             Self::DctcpRate => Box::new(DctcpRate::default()),
             Self::Timely => Box::new(Timely::default()),
+            Self::Bbr => Box::new(Bbr::default()),
             Self::Constant(bytes_per_s) => Box::new(Constant::new(bytes_per_s)),
         }
     }
@@ -132,6 +137,7 @@ impl CongestionRoute {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

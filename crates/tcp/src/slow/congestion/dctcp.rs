@@ -90,6 +90,7 @@ impl CongestionControl for Dctcp {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::slow::congestion::Interval;
 

@@ -86,6 +86,7 @@ impl CongestionControl for DctcpRate {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::slow::congestion::Interval;
 

@@ -6,6 +6,7 @@
 //! fast path has done since the reading would be overwritten.
 
 mod algorithm;
+mod bbr;
 mod choice;
 mod constant;
 mod controller;
@@ -22,6 +23,7 @@ mod timely;
 
 use crate::flow::Window;
 pub use algorithm::{Algorithm, CongestionRoute};
+pub use bbr::Bbr;
 pub use constant::Constant;
 pub(super) use controller::{Controller, Idle};
 pub use cubic::Cubic;

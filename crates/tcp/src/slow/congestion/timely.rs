@@ -123,6 +123,7 @@ impl CongestionControl for Timely {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::slow::congestion::Interval;
 

@@ -129,3 +129,49 @@ fn a_constant_rate_is_what_was_asked_for() {
     assert!((0.39..0.41).contains(&share), "{share}");
     assert_eq!(model.waiting(), 0);
 }
+
+#[test]
+fn bbr_fills_the_path_without_filling_the_queue() {
+    let path = Path { buffer: 1000, ..WIDE };
+    let mut model = alone(path, Algorithm::Bbr);
+    model.run(10.0);
+    let (share, mut waiting) = (model.shares(10.0)[0], 0);
+    for _ in 0..1000 {
+        model.run(0.01);
+        waiting += model.waiting();
+    }
+    assert!(share > 0.9, "{share}");
+    assert!(waiting / 1000 < 60, "{} packets wait on average", waiting / 1000);
+    assert_eq!(model.senders[0].losses, 0);
+}
+
+#[test]
+fn bbr_fills_a_short_queue_too() {
+    let mut model = alone(Path { buffer: 30, ..WIDE }, Algorithm::Bbr);
+    model.run(5.0);
+    let share = model.shares(20.0)[0];
+    assert!(share > 0.85, "{share}");
+}
+
+#[test]
+fn bbr_stands_random_loss_better_than_reno() {
+    // Every 200th packet, which is a quarter of what BBR would take for congestion.
+    let share = |algorithm| {
+        let mut model = alone(WIDE, algorithm);
+        model.lose_every = 200;
+        model.run(5.0);
+        model.shares(20.0)[0]
+    };
+    let (reno, bbr) = (share(Algorithm::Reno), share(Algorithm::Bbr));
+    assert!(bbr > 0.8 && reno < 0.4, "reno {reno}, bbr {bbr}");
+}
+
+#[test]
+fn two_bbr_flows_share() {
+    let senders = vec![Sender::new(Algorithm::Bbr, 0), Sender::new(Algorithm::Bbr, 1_000_000)];
+    let mut model = Model::new(WIDE, senders);
+    model.run(20.0);
+    let shares = model.shares(40.0);
+    assert!(unfairness(&shares) < 0.4, "{shares:?}");
+    assert!(shares.iter().sum::<f64>() > 0.85, "{shares:?}");
+}

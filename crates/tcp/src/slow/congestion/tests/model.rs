@@ -85,6 +85,9 @@ impl Sender {
         }
         if window.ssthresh != Window::KEEP {
             self.state.ssthresh = if recovering { window.ssthresh.min(self.state.ssthresh) } else { window.ssthresh };
+            if recovering {
+                self.state.cwnd = self.state.cwnd.min(self.state.ssthresh);
+            }
         }
         self.state.pacing = window.pacing;
         self.window = window;
@@ -168,6 +171,9 @@ pub struct Model {
     pub path: Path,
     pub senders: Vec<Sender>,
     pub now: Micros,
+    /// Of so many packets one is lost on the wire; 0 = none.
+    pub lose_every: u64,
+    sent: u64,
     slot: u64,
     queue: VecDeque<Packet>,
     back: VecDeque<(Micros, Packet)>,
@@ -177,7 +183,7 @@ pub struct Model {
 impl Model {
     pub fn new(path: Path, senders: Vec<Sender>) -> Self {
         let (queue, back, drops) = Default::default();
-        Self { path, senders, now: Micros(0), slot: 0, queue, back, drops }
+        Self { path, senders, now: Micros(0), lose_every: 0, sent: 0, slot: 0, queue, back, drops }
     }
 
     pub fn run(&mut self, seconds: f64) {
@@ -213,7 +219,9 @@ impl Model {
         for _ in 0..sender.may_send(slot_us) {
             sender.state.flight += MSS;
             let packet = Packet { flow, sent: now, marked: self.queue.len() >= self.path.mark_at };
-            if self.queue.len() < self.path.buffer {
+            self.sent += 1;
+            let wire_loss = self.lose_every != 0 && self.sent.is_multiple_of(self.lose_every);
+            if self.queue.len() < self.path.buffer && !wire_loss {
                 self.queue.push_back(packet);
             } else {
                 let wait = (self.queue.len() as f64 * slot_us) as u64;
