@@ -1,5 +1,6 @@
 //! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's.
 
+mod bulk;
 mod client;
 mod server;
 mod sys;
@@ -24,18 +25,31 @@ enum Role {
     },
     /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
     Client(client::Options),
+    /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
+    Sink(bulk::Options),
+    /// Sends as fast as it can until the other end has had enough.
+    Source {
+        /// Address of the sink.
+        sink: SocketAddrV4,
+    },
 }
 
 fn main() {
     let result = match Arguments::parse().role {
         Role::Server { listen } => server::run(listen),
-        Role::Client(options) => client::run(&options).map(|report| match serde_json::to_string(&report) {
-            Ok(text) => println!("{text}"),
-            Err(error) => eprintln!("{error}"),
-        }),
+        Role::Client(options) => client::run(&options).map(|report| print(&report)),
+        Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
+        Role::Source { sink } => bulk::source(sink),
     };
     if let Err(error) = result {
         eprintln!("towpath-rpc: {error}");
         std::process::exit(1);
+    }
+}
+
+fn print(report: &impl serde::Serialize) {
+    match serde_json::to_string(report) {
+        Ok(text) => println!("{text}"),
+        Err(error) => eprintln!("{error}"),
     }
 }

@@ -1,9 +1,8 @@
-//! What is done to the bytes of a frame: finishing checksums, cutting super-frames, ECN marks, flipped bits.
+//! What is done to the bytes of a frame: finishing checksums, cutting super-frames, flipping bits.
 
 use crate::rng::Rng;
-use towpath_wire::checksum;
+use towpath_wire::{ETHERNET_BYTES, checksum, ip};
 
-const ETHERNET: usize = 14;
 const VLAN: [u8; 2] = [0x81, 0x00];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -19,65 +18,14 @@ pub struct Unfinished {
     pub segment_bytes: u16,
 }
 
-/// Where the network header starts, and its EtherType: behind one VLAN tag if there is one.
-fn network(frame: &[u8]) -> Option<(usize, [u8; 2])> {
-    let kind = |at: usize| frame.get(at..at + 2).map(|kind| [kind[0], kind[1]]);
-    match kind(12)? {
-        VLAN => Some((ETHERNET + 4, kind(16)?)),
-        other => Some((ETHERNET, other)),
-    }
-}
-
-/// IP version at `at`, if frame and EtherType agree.
-fn version(frame: &[u8], at: usize, kind: [u8; 2]) -> Option<u8> {
-    let version = frame.get(at)? >> 4;
-    matches!((kind, version), ([0x08, 0x00], 4) | ([0x86, 0xdd], 6)).then_some(version)
-}
-
-/// Sets CE on an ECN-capable IPv4 or IPv6 packet (RFC 3168 §5). False = it is not ECN-capable, and unchanged. True also if it was
-/// marked before.
-pub fn mark_ce(frame: &mut [u8]) -> bool {
-    let Some((at, kind)) = network(frame) else { return false };
-    match version(frame, at, kind) {
-        Some(4) if frame.len() >= at + 20 => {
-            if frame[at + 1] & 3 == 0 {
-                return false;
-            }
-            frame[at + 1] |= 3;
-            ipv4_checksum(frame, at);
-            true
-        }
-        // The traffic class lies across two bytes; its low two bits are the upper half of the second.
-        Some(6) if frame.len() >= at + 40 => {
-            if frame[at + 1] & 0x30 == 0 {
-                return false;
-            }
-            frame[at + 1] |= 0x30;
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Computes the header checksum of the IPv4 packet at `at` anew.
-fn ipv4_checksum(frame: &mut [u8], at: usize) {
-    let end = (at + usize::from(frame[at] & 15) * 4).min(frame.len());
-    if end < at + 20 {
-        return;
-    }
-    frame[at + 10..at + 12].fill(0);
-    let sum = checksum::finish(checksum::add(0, &frame[at..end]));
-    frame[at + 10..at + 12].copy_from_slice(&sum);
-}
-
 /// Flips one to three different bits of one 16-bit word behind the Ethernet header: the one's complement sum always changes.
 /// False = there is no such word.
 pub fn flip_bits(frame: &mut [u8], rng: &mut Rng) -> bool {
-    let words = frame.len().saturating_sub(ETHERNET) / 2;
+    let words = frame.len().saturating_sub(ETHERNET_BYTES) / 2;
     if words == 0 {
         return false;
     }
-    let at = ETHERNET + rng.below(words as u64) as usize * 2;
+    let at = ETHERNET_BYTES + rng.below(words as u64) as usize * 2;
     let mut mask = 1u16 << rng.below(16);
     for _ in 0..rng.below(3) {
         mask |= 1 << rng.below(16);
@@ -126,8 +74,7 @@ struct Super {
 }
 
 fn take_apart(frame: &[u8]) -> Option<Super> {
-    let (ip, kind) = network(frame)?;
-    let version = version(frame, ip, kind)?;
+    let (ip, version) = ip::locate(frame)?;
     let (protocol, transport) = match version {
         4 => (*frame.get(ip + 9)?, ip + usize::from(frame[ip] & 15) * 4),
         _ => (*frame.get(ip + 6)?, ip + 40),
@@ -164,17 +111,17 @@ fn cut(frame: &[u8], segment_bytes: usize, mut out: impl FnMut(&[u8])) -> Option
 
 /// Lengths, identification, sequence number, flags and checksums of the `index`-th piece, whose payload starts at `offset`.
 fn piece_headers(piece: &mut [u8], apart: &Super, index: usize, offset: usize, last: bool) {
-    let &Super { ip, version, protocol, transport, .. } = apart;
+    let &Super { ip: network, version, protocol, transport, .. } = apart;
     let length = (piece.len() - transport) as u16;
     if version == 4 {
-        let total = (piece.len() - ip) as u16;
-        piece[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
-        let id = u16::from_be_bytes([piece[ip + 4], piece[ip + 5]]).wrapping_add(index as u16);
-        piece[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
-        ipv4_checksum(piece, ip);
+        let total = (piece.len() - network) as u16;
+        piece[network + 2..network + 4].copy_from_slice(&total.to_be_bytes());
+        let id = u16::from_be_bytes([piece[network + 4], piece[network + 5]]).wrapping_add(index as u16);
+        piece[network + 4..network + 6].copy_from_slice(&id.to_be_bytes());
+        ip::fill_header_checksum(piece, network);
     } else {
-        let payload = (piece.len() - ip - 40) as u16;
-        piece[ip + 4..ip + 6].copy_from_slice(&payload.to_be_bytes());
+        let payload = (piece.len() - network - 40) as u16;
+        piece[network + 4..network + 6].copy_from_slice(&payload.to_be_bytes());
     }
     let field = if protocol == TCP {
         let sequence = &mut piece[transport + 4..transport + 8];
@@ -191,7 +138,7 @@ fn piece_headers(piece: &mut [u8], apart: &Super, index: usize, offset: usize, l
         piece[transport + 4..transport + 6].copy_from_slice(&length.to_be_bytes());
         6
     };
-    let addresses = if version == 4 { ip + 12..ip + 20 } else { ip + 8..ip + 40 };
+    let addresses = if version == 4 { network + 12..network + 20 } else { network + 8..network + 40 };
     let mut pseudo = checksum::add(0, &piece[addresses]);
     pseudo = checksum::add(pseudo, &[0, protocol]);
     pseudo = checksum::add(pseudo, &length.to_be_bytes());

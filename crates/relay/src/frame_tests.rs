@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use towpath_wire::checksum;
+use towpath_wire::ip::{fill_header_checksum, mark_ce};
 
 /// An IPv4 or IPv6 frame with a TCP (or UDP) header and `payload` bytes; the checksum field is not filled.
 fn frame(version: u8, protocol: u8, payload: usize) -> (Vec<u8>, usize) {
@@ -10,7 +11,7 @@ fn frame(version: u8, protocol: u8, payload: usize) -> (Vec<u8>, usize) {
         frame.extend([0x08, 0x00, 0x45, 0b10]);
         frame.extend(((20 + transport + payload) as u16).to_be_bytes());
         frame.extend([0x10, 0x00, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        ipv4_checksum(&mut frame, ETHERNET);
+        fill_header_checksum(&mut frame, ETHERNET_BYTES);
     } else {
         frame.extend([0x86, 0xdd, 0x60, 0x20, 0, 0]);
         frame.extend(((transport + payload) as u16).to_be_bytes());

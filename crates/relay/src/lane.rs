@@ -6,6 +6,7 @@ use crate::rng::Rng;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use towpath_wire::ip;
 
 /// Bytes that a lane holds at most, whatever the delay; beyond it frames count as dropped by the queue.
 pub const HOLD_MAX_BYTES: u64 = 64 << 20;
@@ -169,7 +170,7 @@ impl Lane {
             return;
         }
         let mut frame = frame.to_vec();
-        if self.impairments.mark_bytes.is_some_and(|threshold| queued > threshold) && frame::mark_ce(&mut frame) {
+        if self.impairments.mark_bytes.is_some_and(|threshold| queued > threshold) && ip::mark_ce(&mut frame) {
             self.counters.marked += 1;
         }
         if self.streams.corrupt.chance(self.impairments.corrupt_ppm)

@@ -7,16 +7,18 @@ pub mod node;
 pub mod peer;
 pub mod rng;
 pub mod sockets;
+pub mod switch;
 pub mod talker;
 pub mod trace;
 pub mod world;
 
 pub use faults::{Faults, Faulty};
-pub use link::{Link, LinkConfig, LinkPort};
+pub use link::{Link, LinkConfig, LinkPort, QueueCounters};
 pub use node::{Node, NodeConfig};
 pub use peer::Peer;
 pub use rng::Rng;
 pub use sockets::{Phase, SocketId};
+pub use switch::Switch;
 pub use talker::{Endpoint, Plan, Talker, Talkers};
 pub use world::{Outcome, Program, World};
 

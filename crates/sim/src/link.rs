@@ -1,4 +1,4 @@
-//! A full-duplex wire between two ports: bandwidth, propagation delay, a finite queue at each sender (tail drop).
+//! A full-duplex wire between two ports: bandwidth, propagation delay, a finite queue at each sender (tail drop, ECN marks).
 
 use crate::TimedPort;
 use crate::trace::{self, Hash};
@@ -7,9 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use towpath_tcp::time::Micros;
-use towpath_wire::{emit, segment};
+use towpath_wire::{emit, ip, segment};
 
-/// The properties of both directions of a wire.
+/// The properties of a wire, seen from one end: of what that end sends.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkConfig {
     /// Bits per second; 0 = no limit.
@@ -18,10 +18,15 @@ pub struct LinkConfig {
     pub delay_us: u64,
     /// Bytes that may wait for the wire at each sender; a frame that would go beyond is dropped.
     pub queue_bytes: u64,
+    /// A frame that finds more bytes than this waiting is marked CE if its sender knows ECN (RFC 3168 §5; the threshold K of
+    /// RFC 8257). `None` = no marking.
+    pub mark_bytes: Option<u64>,
     /// Largest IP packet in bytes.
     pub mtu_bytes: u32,
     /// The port computes checksums on sending, and vouches for right ones on receiving.
     pub checksum_offload: bool,
+    /// Hash every frame for [`Link::hash`]; off where millions of frames are sent.
+    pub hashed: bool,
     /// Print every frame put on the wire to standard error.
     pub print: bool,
 }
@@ -33,8 +38,10 @@ impl Default for LinkConfig {
             bits_per_s: 1_000_000_000,
             delay_us: 50,
             queue_bytes: 256 << 10,
+            mark_bytes: None,
             mtu_bytes: 1500,
             checksum_offload: false,
+            hashed: true,
             print: false,
         }
     }
@@ -50,14 +57,26 @@ struct Direction {
     frames: VecDeque<InFlight>,
     /// When the last bit of what is queued leaves the sender.
     free_ns: u64,
+    counters: QueueCounters,
+}
+
+/// What a sender's queue has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Frames that came.
+    pub frames: u64,
+    /// Those of them that were dropped because the queue was full.
+    pub drops: u64,
+    /// Those of them that were marked CE.
+    pub marks: u64,
+    /// Most bytes that have waited at a time.
+    pub longest_bytes: u64,
 }
 
 #[derive(Default)]
 struct Shared {
     directions: [Direction; 2],
     hash: Hash,
-    frames: u64,
-    drops: u64,
     /// The newest frame from each end.
     newest: [Vec<u8>; 2],
 }
@@ -69,10 +88,15 @@ pub struct Link {
 }
 
 impl Link {
-    /// A wire and its two ends.
+    /// A wire and its two ends, which are alike.
     pub fn new(config: LinkConfig) -> (Self, LinkPort, LinkPort) {
+        Self::between([config, config])
+    }
+
+    /// A wire whose ends differ in how they send.
+    pub fn between(ends: [LinkConfig; 2]) -> (Self, LinkPort, LinkPort) {
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let port = |end| LinkPort {
+        let port = |end: usize, config: LinkConfig| LinkPort {
             shared: shared.clone(),
             config,
             end,
@@ -82,7 +106,7 @@ impl Link {
             free: Vec::new(),
             counters: PortCounters::default(),
         };
-        let (a, b) = (port(0), port(1));
+        let (a, b) = (port(0, ends[0]), port(1, ends[1]));
         (Self { shared }, a, b)
     }
 
@@ -93,12 +117,17 @@ impl Link {
 
     /// Frames put on the wire.
     pub fn frames(&self) -> u64 {
-        lock(&self.shared).frames
+        self.queue(0).frames + self.queue(1).frames
     }
 
     /// Frames dropped because a sender's queue was full.
     pub fn drops(&self) -> u64 {
-        lock(&self.shared).drops
+        self.queue(0).drops + self.queue(1).drops
+    }
+
+    /// What the queue at end 0 or 1 has done.
+    pub fn queue(&self, end: usize) -> QueueCounters {
+        lock(&self.shared).directions[end].counters
     }
 
     /// The newest frame that end 0 or 1 has put on the wire; empty if none.
@@ -138,12 +167,13 @@ pub struct LinkPort {
 
 impl LinkPort {
     /// Puts a complete frame on the wire. False = the queue was full and it is lost.
-    pub fn send(&mut self, frame: Vec<u8>) -> bool {
+    pub fn send(&mut self, mut frame: Vec<u8>) -> bool {
         let config = &self.config;
         let mut shared = lock(&self.shared);
-        shared.hash.word(self.now.0 * 2 + self.end as u64);
-        shared.hash.bytes(&frame);
-        shared.frames += 1;
+        if config.hashed {
+            shared.hash.word(self.now.0 * 2 + self.end as u64);
+            shared.hash.bytes(&frame);
+        }
         shared.newest[self.end].clone_from(&frame);
         if config.print {
             eprintln!("{}", trace::line(self.now, if self.end == 0 { "->" } else { "<-" }, &frame));
@@ -151,14 +181,20 @@ impl LinkPort {
         let now_ns = self.now.0 * 1000;
         let bits = frame.len() as u64 * 8;
         let direction = &mut shared.directions[self.end];
+        direction.counters.frames += 1;
         let mut done_ns = now_ns;
         if config.bits_per_s > 0 {
             let wait_ns = direction.free_ns.saturating_sub(now_ns);
             let waiting = u128::from(wait_ns) * u128::from(config.bits_per_s) / 8_000_000_000;
             if waiting + frame.len() as u128 > u128::from(config.queue_bytes) {
-                shared.drops += 1;
+                direction.counters.drops += 1;
                 self.counters.tx_dropped += 1;
                 return false;
+            }
+            let waiting = waiting as u64;
+            direction.counters.longest_bytes = direction.counters.longest_bytes.max(waiting + frame.len() as u64);
+            if config.mark_bytes.is_some_and(|threshold| waiting > threshold) && ip::mark_ce(&mut frame) {
+                direction.counters.marks += 1;
             }
             done_ns += wait_ns + bits * 1_000_000_000 / config.bits_per_s;
             direction.free_ns = done_ns;
@@ -294,6 +330,31 @@ mod tests {
         assert!(a.send(vec![0; 1000]), "one frame has left");
         b.advance(Micros(10_000));
         assert_eq!(std::iter::from_fn(|| b.take()).count(), 4);
+    }
+
+    #[test]
+    fn a_queue_beyond_its_threshold_marks_and_does_not_drop() {
+        let ends = [Some(3000), None].map(|mark_bytes| LinkConfig {
+            bits_per_s: 8_000_000,
+            queue_bytes: 10_000,
+            mark_bytes,
+            ..LinkConfig::default()
+        });
+        let (link, mut a, mut b) = Link::between(ends);
+        let mut frame = vec![0; 1000];
+        frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0b10]);
+        let deaf = vec![0; 1000];
+        // The fifth finds 4000 bytes before it; what does not know ECN is never marked, and both are dropped at the end.
+        for n in 0..12 {
+            let (here, there) = if n == 5 { (deaf.clone(), deaf.clone()) } else { (frame.clone(), frame.clone()) };
+            assert_eq!((a.send(here), b.send(there)), (n < 10, n < 10));
+        }
+        let expected = QueueCounters { frames: 12, drops: 2, marks: 5, longest_bytes: 10_000 };
+        assert_eq!(link.queue(0), expected);
+        assert_eq!(link.queue(1), QueueCounters { marks: 0, ..expected }, "the other end has no threshold");
+        b.advance(Micros(20_000));
+        let marked: Vec<bool> = std::iter::from_fn(|| b.take()).map(|frame| frame[15] & 3 == 3).collect();
+        assert_eq!(marked, [false, false, false, false, true, false, true, true, true, true]);
     }
 
     #[test]

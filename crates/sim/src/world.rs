@@ -3,6 +3,7 @@
 use crate::earlier;
 use crate::node::Node;
 use crate::peer::Peer;
+use crate::switch::Switch;
 use towpath_tcp::time::Micros;
 
 /// Nodes, foreign peers and the clock.
@@ -14,6 +15,8 @@ pub struct World {
     pub nodes: Vec<Node>,
     /// Hosts that run another one.
     pub peers: Vec<Peer>,
+    /// Switches between them.
+    pub switches: Vec<Switch>,
 }
 
 /// The programs in a world.
@@ -62,11 +65,16 @@ impl World {
         for peer in &mut self.peers {
             busy |= peer.step(self.now);
         }
+        for switch in &mut self.switches {
+            busy |= switch.step(self.now);
+        }
         busy
     }
 
     fn next_deadline(&mut self) -> Option<Micros> {
         let nodes = self.nodes.iter().filter_map(Node::next_deadline).min();
-        earlier(nodes, self.peers.iter_mut().filter_map(Peer::next_deadline).min())
+        let switches = self.switches.iter().filter_map(Switch::next_deadline).min();
+        let others = earlier(switches, self.peers.iter_mut().filter_map(Peer::next_deadline).min());
+        earlier(nodes, others)
     }
 }

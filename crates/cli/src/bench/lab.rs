@@ -75,13 +75,8 @@ impl Lab {
         command
     }
     /// Starts a background process and waits until its output contains `ready`.
-    pub fn start(&self, mut command: Command, log: &str, ready: &str) -> io::Result<Process> {
-        let path = self.dir.join(log);
-        let file = std::fs::File::create(&path)?;
-        let child = command.stdout(file.try_clone()?).stderr(file).spawn()?;
-        let mut process = Process { child };
-        wait(&path, &mut process, || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(ready)))?;
-        Ok(process)
+    pub fn start(&self, command: Command, log: &str, ready: &str) -> io::Result<Process> {
+        Process::start(command, &self.dir.join(log), |text| text.contains(ready))
     }
     /// Starts `towpath serve` on the server side's interface.
     pub fn serve(&self) -> io::Result<(Process, PathBuf)> {
@@ -91,8 +86,7 @@ impl Lab {
         let mut command = self.command(Side::Server, &words);
         command.arg("1").arg("--socket").arg(&socket);
         let path = self.dir.join("service.log");
-        let file = std::fs::File::create(&path)?;
-        let mut process = Process { child: command.stdout(file.try_clone()?).stderr(file).spawn()? };
+        let mut process = Process::start(command, &path, |_| true)?;
         wait(&path, &mut process, || socket.exists())?;
         Ok((process, socket))
     }
@@ -112,6 +106,24 @@ pub struct Process {
 }
 
 impl Process {
+    /// Starts it, its output going to `log`, and waits until `ready` likes what is in there.
+    pub fn start(mut command: Command, log: &Path, ready: impl Fn(&str) -> bool) -> io::Result<Self> {
+        let file = std::fs::File::create(log)?;
+        let mut process = Self { child: command.stdout(file.try_clone()?).stderr(file).spawn()? };
+        wait(log, &mut process, || std::fs::read_to_string(log).is_ok_and(|text| ready(&text)))?;
+        Ok(process)
+    }
+    /// Waits for its own end.
+    pub fn wait_end(&mut self, seconds: f64) -> io::Result<()> {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                return Err(io::Error::other(format!("a program did not end within {seconds} s")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -132,7 +144,8 @@ impl Drop for Process {
     }
 }
 
-fn wait(log: &Path, process: &mut Process, mut ready: impl FnMut() -> bool) -> io::Result<()> {
+/// Waits for `ready`, 20 s at most and only while the process runs.
+pub fn wait(log: &Path, process: &mut Process, mut ready: impl FnMut() -> bool) -> io::Result<()> {
     let end = Instant::now() + Duration::from_secs(20);
     while !ready() {
         if !matches!(process.child.try_wait(), Ok(None)) || Instant::now() > end {
@@ -144,7 +157,8 @@ fn wait(log: &Path, process: &mut Process, mut ready: impl FnMut() -> bool) -> i
     Ok(())
 }
 
-fn ip(line: &str) -> io::Result<()> {
+/// Runs `ip` with these words.
+pub fn ip(line: &str) -> io::Result<()> {
     let output = Command::new("ip").args(line.split_whitespace()).output()?;
     if output.status.success() {
         return Ok(());

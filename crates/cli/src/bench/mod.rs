@@ -2,10 +2,13 @@
 
 mod bulk;
 mod echo;
+mod fabric;
 mod instructions;
 mod lab;
+mod loss;
 mod measure;
 mod redis;
+mod wire;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -34,6 +37,12 @@ enum What {
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
+    /// One bulk connection through `towpath-relay` over eight bad paths: loss, bursts, reordering. Both stacks send to Linux.
+    Loss(loss::Options),
+    /// How evenly 50 to 2,000 flows share one simulated 40 Gbit/s port. Not root.
+    Fairness(fabric::Options),
+    /// One simulated host asks many for 64 KiB at once. Not root.
+    Incast(fabric::Options),
 }
 
 /// What the side-by-side benchmarks have in common.
@@ -78,6 +87,9 @@ pub fn run(args: &Arguments) -> io::Result<()> {
         What::Redis(options) => report(options, "redis-benchmark", &redis::run(options)?),
         What::Bulk(options) => report(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?),
         What::Instructions(options) => return instructions::run(options),
+        What::Loss(options) => return loss::run(options),
+        What::Fairness(options) => return fabric::run("fairness", options),
+        What::Incast(options) => return fabric::run("incast", options),
     }
     Ok(())
 }

@@ -29,6 +29,7 @@ pub fn random_path(rng: &mut Rng, loss_ppm: u32) -> Path {
         mtu_bytes: pick(rng, &[576, 1500, 1500, 9000]),
         checksum_offload: rng.chance(250_000),
         print: std::env::var_os("TOWPATH_TRACE").is_some(),
+        ..LinkConfig::default()
     };
     let nasty = rng.below(3) > 0;
     let mut faults = || Faults {

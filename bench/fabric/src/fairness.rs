@@ -1,0 +1,238 @@
+//! Bulk flows from a few hosts into one port: throughput of each over windows of 100 ms.
+
+use crate::rack::{Hosts, PORT};
+use crate::statistics::{jain, quantile};
+use crate::{Rack, as_json};
+use clap::Args;
+use serde::Serialize;
+use std::time::Instant;
+use towpath_sim::{Phase, Program, Rng, SocketId, World};
+use towpath_tcp::time::Micros;
+
+/// Arguments.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    rack: Rack,
+    /// Numbers of flows.
+    #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 200, 500, 1000, 2000])]
+    flows: Vec<u32>,
+    /// Simulated time that is measured, in ms.
+    #[arg(long, default_value_t = 500)]
+    ms: u64,
+    /// Simulated time before that, in ms.
+    #[arg(long, default_value_t = 200)]
+    warm_up_ms: u64,
+    /// Length of a window in ms.
+    #[arg(long, default_value_t = 100)]
+    window_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Row {
+    experiment: &'static str,
+    cc: &'static str,
+    flows: u32,
+    gbit: f64,
+    ms: u64,
+    window_ms: u64,
+    /// Payload over the wire's bits.
+    utilization: f64,
+    /// Jain's index of a window: median and least of the windows.
+    jain: f64,
+    jain_least: f64,
+    /// Throughput of a flow in a window over the fair share: quantiles over flows and windows.
+    median: f64,
+    p1: f64,
+    p99: f64,
+    drops: u64,
+    marks: u64,
+    longest_queue_kib: u64,
+    retransmits: u64,
+    timeouts: u64,
+    /// Quantiles of `median`'s distribution at 0, 5, ... 100 %, for drawing.
+    curve: Vec<f64>,
+}
+
+/// Runs every number of flows.
+pub fn run(options: &Options) -> Result<(), String> {
+    let Rack { gbit, senders, cc, json, .. } = options.rack;
+    if !json {
+        println!(
+            "{senders} hosts into one port of {gbit} Gbit/s, {cc}, {} ms in windows of {} ms",
+            options.ms, options.window_ms
+        );
+        println!(
+            "{:>6} {:>6} {:>7} {:>7} {:>7} {:>6} {:>6} {:>9} {:>9} {:>9} {:>8} {:>9}",
+            "flows",
+            "used",
+            "jain",
+            "least",
+            "median",
+            "p1",
+            "p99",
+            "drops",
+            "marks",
+            "queue KiB",
+            "retrans",
+            "time-outs"
+        );
+    }
+    for &flows in &options.flows {
+        let start = Instant::now();
+        let row = one(options, flows)?;
+        eprintln!("{flows} flows: {:.1} s", start.elapsed().as_secs_f64());
+        if as_json(json, &row) {
+            continue;
+        }
+        println!(
+            "{:>6} {:>5.1}% {:>7.4} {:>7.4} {:>7.3} {:>6.3} {:>6.3} {:>9} {:>9} {:>9} {:>8} {:>9}",
+            row.flows,
+            100.0 * row.utilization,
+            row.jain,
+            row.jain_least,
+            row.median,
+            row.p1,
+            row.p99,
+            row.drops,
+            row.marks,
+            row.longest_queue_kib,
+            row.retransmits,
+            row.timeouts
+        );
+    }
+    Ok(())
+}
+
+fn one(options: &Options, flows: u32) -> Result<Row, String> {
+    let rack = &options.rack;
+    // A ring bounds what a flow can have in flight; 64 KiB is several fair shares from 50 flows up.
+    let ring = if flows >= 50 { 64 << 10 } else { 512 << 10 };
+    let mut hosts = Hosts::new(rack, flows, (ring, 4096), (4096, ring))?;
+    let mut load = Bulk::start(&mut hosts, rack, flows)?;
+    hosts.world.run(Micros(options.warm_up_ms * 1000), &mut load);
+    if load.receiving.len() < flows as usize {
+        return Err(format!("only {} of {flows} connections after the warm-up", load.receiving.len()));
+    }
+    let (before, repaired) = (hosts.queue(), hosts.repairs());
+    let (mut jains, mut shares, mut total) = (Vec::new(), Vec::new(), 0.0);
+    for _ in 0..(options.ms / options.window_ms).max(1) {
+        load.received.fill(0);
+        let until = hosts.world.now.after(options.window_ms * 1000);
+        hosts.world.run(until, &mut load);
+        let got: Vec<f64> = load.received.iter().map(|&bytes| bytes as f64).collect();
+        let sum: f64 = got.iter().sum();
+        jains.push(jain(&got));
+        shares.extend(got.iter().map(|bytes| bytes * f64::from(flows) / sum.max(1.0)));
+        total += sum;
+    }
+    let (after, repairs) = (hosts.queue(), hosts.repairs());
+    let seconds = jains.len() as f64 * options.window_ms as f64 / 1000.0;
+    Ok(Row {
+        experiment: "fairness",
+        cc: rack.cc.name(),
+        flows,
+        gbit: rack.gbit,
+        ms: options.ms,
+        window_ms: options.window_ms,
+        utilization: total * 8.0 / seconds / (rack.gbit * 1e9),
+        jain: quantile(&jains, 0.5),
+        jain_least: quantile(&jains, 0.0),
+        median: quantile(&shares, 0.5),
+        p1: quantile(&shares, 0.01),
+        p99: quantile(&shares, 0.99),
+        drops: after.drops - before.drops,
+        marks: after.marks - before.marks,
+        longest_queue_kib: after.longest_bytes >> 10,
+        retransmits: repairs.0 - repaired.0,
+        timeouts: repairs.1 - repaired.1,
+        curve: (0..=20).map(|step| quantile(&shares, f64::from(step) / 20.0)).collect(),
+    })
+}
+
+/// How often a share of the flows is looked at, µs.
+const TICK_US: u64 = 10;
+/// How often each flow is looked at, µs.
+const ROUND_US: u64 = 100;
+/// Starting times are spread over this, µs.
+const SPREAD_US: u64 = 50_000;
+
+/// Programs that send and read as fast as they can. They look at their sockets every 100 µs, in turn: the rings are deep enough.
+struct Bulk {
+    /// Senders' sockets: when they connect, node, socket once there is one.
+    sending: Vec<(Micros, usize, Option<SocketId>)>,
+    receiving: Vec<SocketId>,
+    /// Bytes read in this window, by `receiving`.
+    received: Vec<u64>,
+    receiver: usize,
+    listener: SocketId,
+    address: std::net::Ipv4Addr,
+    next: Micros,
+    turn: usize,
+    buffer: Vec<u8>,
+}
+
+impl Bulk {
+    fn start(hosts: &mut Hosts, rack: &Rack, flows: u32) -> Result<Self, String> {
+        let mut rng = Rng::new(rack.seed);
+        let senders = usize::from(rack.senders);
+        let sending = (0..flows as usize).map(|n| (Micros(rng.below(SPREAD_US)), n % senders, None)).collect();
+        Ok(Self {
+            sending,
+            receiving: Vec::new(),
+            received: Vec::new(),
+            receiver: hosts.receiver,
+            listener: hosts.listener,
+            address: hosts.address(),
+            next: Micros(0),
+            turn: 0,
+            buffer: vec![7; 64 << 10],
+        })
+    }
+
+    fn write(&mut self, world: &mut World, index: usize) {
+        let (at, node, id) = self.sending[index];
+        if at > world.now {
+            return;
+        }
+        let Some(id) = id else {
+            self.sending[index].2 = world.nodes[node].connect(self.address, PORT).ok();
+            return;
+        };
+        if world.nodes[node].phase(id) == Phase::Open {
+            while world.nodes[node].send(id, &self.buffer).is_ok() {}
+        }
+    }
+
+    fn read(&mut self, world: &mut World, index: usize) {
+        let Some(&id) = self.receiving.get(index) else { return };
+        while let Ok(n @ 1..) = world.nodes[self.receiver].recv(id, &mut self.buffer) {
+            self.received[index] += n as u64;
+        }
+    }
+}
+
+impl Program for Bulk {
+    fn step(&mut self, world: &mut World) -> bool {
+        if world.now < self.next {
+            return false;
+        }
+        self.next = world.now.after(TICK_US);
+        while let Some(id) = world.nodes[self.receiver].accept(self.listener) {
+            self.receiving.push(id);
+            self.received.push(0);
+        }
+        let flows = self.sending.len();
+        let share = (flows as u64 * TICK_US).div_ceil(ROUND_US).max(1) as usize;
+        for _ in 0..share.min(flows) {
+            self.turn = (self.turn + 1) % flows;
+            self.write(world, self.turn);
+            self.read(world, self.turn);
+        }
+        true
+    }
+
+    fn next_deadline(&self) -> Option<Micros> {
+        Some(self.next)
+    }
+}

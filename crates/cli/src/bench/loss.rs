@@ -1,0 +1,210 @@
+//! One bulk connection over a bad path: Linux (cubic) and Towpath as senders, a Linux receiver, the same losses.
+
+use super::measure::{STACKS, median};
+use super::wire::{Place, RECEIVER, Wire};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::io;
+use std::process::Stdio;
+
+/// Arguments of `towpath bench loss`.
+#[derive(Args)]
+pub struct Options {
+    /// One JSON object per row instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Measured seconds of one run, after one second of warm-up.
+    #[arg(long, default_value_t = 8.0)]
+    seconds: f64,
+    /// Rounds of Linux, Towpath; the median counts. Each round has another seed.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Only the path of this name (see the table's first column).
+    #[arg(long)]
+    shape: Option<String>,
+    /// Bottleneck.
+    #[arg(long, default_value = "50mbit")]
+    rate: String,
+    /// Delay one way.
+    #[arg(long, default_value = "10ms")]
+    delay: String,
+    /// Queue of the bottleneck.
+    #[arg(long, default_value = "256k")]
+    queue: String,
+}
+
+/// The paths: name, flags of `towpath-relay`. Only the data's direction suffers.
+const PATHS: [(&str, &[&str]); 8] = [
+    ("clean", &[]),
+    ("loss-0.01%", &["--loss", "0.01%"]),
+    ("loss-0.1%", &["--loss", "0.1%"]),
+    ("loss-1%", &["--loss", "1%"]),
+    ("loss-2%", &["--loss", "2%"]),
+    ("loss-5%", &["--loss", "5%"]),
+    ("reorder-3%", &["--reorder", "3%:2ms"]),
+    ("burst-0.1%x8", &["--burst", "0.1%:8"]),
+];
+
+/// One row: a path over a stack.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    experiment: &'static str,
+    shape: &'static str,
+    stack: &'static str,
+    /// Payload that the receiver's program got.
+    goodput_mbit: f64,
+    /// Segments sent again, warm-up included.
+    retransmits: f64,
+    /// Frames that the relay lost, its queue's drops included.
+    lost: f64,
+    /// Longest time without a byte for the receiver's program.
+    longest_stall_ms: f64,
+    /// `goodput_mbit` divided by Linux's in the same rounds (median of the rounds' ratios).
+    ratio: f64,
+}
+
+/// Runs every path and prints its rows as they come.
+pub fn run(options: &Options) -> io::Result<()> {
+    let wire = Wire::new()?;
+    if !options.json {
+        let Options { rate, delay, queue, rounds, seconds, .. } = options;
+        println!(
+            "bulk over {rate}, {delay} each way, queue {queue}; median of {rounds} interleaved rounds of {seconds} s"
+        );
+        println!(
+            "{:14} {:8} {:>12} {:>7} {:>8} {:>7} {:>9}",
+            "path", "stack", "Mbit/s", "ratio", "retrans", "lost", "stall ms"
+        );
+    }
+    for (shape, flags) in PATHS {
+        if options.shape.as_deref().is_some_and(|wanted| wanted != shape) {
+            continue;
+        }
+        for row in compare(&wire, options, shape, flags)? {
+            print(&row, options.json)?;
+        }
+    }
+    Ok(())
+}
+
+fn print(row: &Row, json: bool) -> io::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(row).map_err(io::Error::other)?);
+        return Ok(());
+    }
+    println!(
+        "{:14} {:8} {:>12.2} {:>6.2}x {:>8.0} {:>7.0} {:>9.0}",
+        row.shape, row.stack, row.goodput_mbit, row.ratio, row.retransmits, row.lost, row.longest_stall_ms
+    );
+    Ok(())
+}
+
+fn compare(wire: &Wire, options: &Options, shape: &'static str, flags: &[&str]) -> io::Result<[Row; 2]> {
+    let mut runs: [Vec<Row>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..options.rounds.max(1) {
+        for (index, stack) in STACKS.into_iter().enumerate() {
+            eprint!("\r{shape}: round {} of {}, {stack}        ", round + 1, options.rounds);
+            runs[index].push(one(wire, options, shape, stack, flags, round + 1)?);
+        }
+    }
+    eprint!("\r{:60}\r", "");
+    let ratios = runs[1].iter().zip(&runs[0]).map(|(ours, linux)| ours.goodput_mbit / linux.goodput_mbit).collect();
+    let mut rows = runs.map(|rows| {
+        let of = |field: fn(&Row) -> f64| median(rows.iter().map(field).collect());
+        Row {
+            goodput_mbit: of(|row| row.goodput_mbit),
+            retransmits: of(|row| row.retransmits),
+            lost: of(|row| row.lost),
+            longest_stall_ms: of(|row| row.longest_stall_ms),
+            ..rows[0].clone()
+        }
+    });
+    rows[1].ratio = median(ratios);
+    Ok(rows)
+}
+
+fn one(
+    wire: &Wire,
+    options: &Options,
+    shape: &'static str,
+    stack: &'static str,
+    flags: &[&str],
+    seed: usize,
+) -> io::Result<Row> {
+    let exe = std::env::current_exe()?;
+    let Options { rate, delay, queue, .. } = options;
+    let mut command = wire.command(Place::Relay, &[exe.with_file_name("towpath-relay")]);
+    command.args([
+        "--a",
+        "wire0",
+        "--b",
+        "wire1",
+        "--json",
+        "--one-way",
+        "--rate",
+        rate,
+        "--delay",
+        delay,
+        "--queue",
+        queue,
+    ]);
+    command.args(flags).args(["--seed", &seed.to_string()]);
+    let relay = wire.start(command, "relay.log", "ready")?;
+    // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured.
+    let service = if stack == "towpath" { Some(wire.serve()?) } else { None };
+
+    let rpc = exe.with_file_name("towpath-rpc").into_os_string();
+    let mut sink = wire.command(Place::Receiver, &[&rpc]);
+    sink.args(["sink", &format!("{RECEIVER}:9003"), "--seconds", &options.seconds.to_string()]);
+    let mut sink = wire.start(sink, "sink.log", "ready")?;
+    let before = wire.retransmitted()?;
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some((_, socket)) = &service {
+        words.extend([
+            exe.clone().into_os_string(),
+            "run".into(),
+            "--require".into(),
+            "--socket".into(),
+            socket.into(),
+            "--".into(),
+        ]);
+    }
+    words.extend([rpc, "source".into(), format!("{RECEIVER}:9003").into()]);
+    let source = wire.command(Place::Sender, &words);
+    let source = wire.start(source, "source.log", "")?;
+    sink.wait_end(options.seconds + 40.0)?;
+    let retransmits = match &service {
+        Some((_, socket)) => ours(&exe, socket)?,
+        None => wire.retransmitted()? - before,
+    };
+    drop(source);
+    drop(service);
+    drop(relay);
+    let (got, lost) = (wire.last_json("sink.log")?, wire.last_json("relay.log")?);
+    let there = |name: &str| lost["a_to_b"][name].as_f64().unwrap_or(f64::NAN);
+    let number = |name: &str| got[name].as_f64().unwrap_or(f64::NAN);
+    Ok(Row {
+        experiment: "loss",
+        shape,
+        stack,
+        goodput_mbit: number("bytes") * 8e-6 / number("seconds"),
+        retransmits: retransmits as f64,
+        lost: there("lost") + there("lost_in_bursts") + there("queue_full"),
+        longest_stall_ms: number("longest_stall_ms"),
+        ratio: 1.0,
+    })
+}
+
+/// Segments that the service has sent again.
+fn ours(exe: &std::path::Path, socket: &std::path::Path) -> io::Result<u64> {
+    let output = std::process::Command::new(exe)
+        .args(["status", "--json", "--socket"])
+        .arg(socket)
+        .stderr(Stdio::inherit())
+        .output()?;
+    let status: Value = serde_json::from_slice(&output.stdout).map_err(io::Error::other)?;
+    let cores = status["cores"].as_array().ok_or_else(|| io::Error::other("towpath status names no cores"))?;
+    Ok(cores.iter().filter_map(|core| core["tally"]["retransmits"].as_u64().or(core["retransmits"].as_u64())).sum())
+}
