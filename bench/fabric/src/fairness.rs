@@ -166,7 +166,7 @@ struct Bulk {
     received: Vec<u64>,
     receiver: usize,
     listener: SocketId,
-    address: std::net::Ipv4Addr,
+    address: std::net::IpAddr,
     next: Micros,
     turn: usize,
     buffer: Vec<u8>,

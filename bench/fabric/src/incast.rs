@@ -129,7 +129,7 @@ struct Requests {
     asking: Vec<SocketId>,
     receiver: usize,
     listener: SocketId,
-    address: std::net::Ipv4Addr,
+    address: std::net::IpAddr,
     answer_bytes: usize,
     rounds: usize,
     /// When the request under way was sent.

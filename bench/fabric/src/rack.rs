@@ -1,7 +1,7 @@
 //! Hosts around one switch.
 
 use crate::Rack;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use towpath_sim::{Link, LinkConfig, Node, NodeConfig, QueueCounters, SocketId, Switch, World};
 use towpath_tcp::slow::SlowConfig;
 
@@ -51,7 +51,7 @@ impl Hosts {
     }
 
     /// The receiver's address.
-    pub fn address(&self) -> Ipv4Addr {
+    pub fn address(&self) -> IpAddr {
         address(self.receiver as u8 + 1)
     }
 
@@ -67,8 +67,8 @@ impl Hosts {
     }
 }
 
-fn address(n: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, n)
+fn address(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, n).into()
 }
 
 fn mac(n: u8) -> [u8; 6] {
