@@ -45,8 +45,11 @@ struct Rack {
     #[arg(long, default_value_t = 192)]
     mark_kib: u64,
     /// Congestion control.
-    #[arg(long, value_parser = algorithm, default_value_t)]
+    #[arg(long, value_parser = algorithm, default_value = "dctcp")]
     cc: Algorithm,
+    /// Algorithms other than DCTCP use ECN, too (RFC 3168).
+    #[arg(long)]
+    ecn: bool,
     /// Seed of ports, sequence numbers and starting times.
     #[arg(long, default_value_t = 1)]
     seed: u64,

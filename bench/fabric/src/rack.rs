@@ -92,6 +92,7 @@ fn ends(rack: &Rack) -> [LinkConfig; 2] {
 fn node(rack: &Rack, n: u8, flows: u32) -> NodeConfig {
     let mut config = NodeConfig::numbered(n, rack.seed.wrapping_mul(1000).wrapping_add(n.into()));
     config.max_flows = flows + 16;
-    config.slow = SlowConfig { max_flows: flows + 16, congestion: rack.cc, ..config.slow };
+    config.slow =
+        SlowConfig { max_flows: flows + 16, congestion: rack.cc, ecn: if rack.ecn { 1 } else { 2 }, ..config.slow };
     config
 }
