@@ -11,7 +11,8 @@ use towpath_ring::metrics::MetricsRegion;
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
 /// Words of `Counters` beside stages and drops.
-const OTHERS: [&str; 6] = ["retransmits", "timeouts", "opened", "failed", "resets", "lies"];
+const OTHERS: [&str; 8] =
+    ["retransmits", "timeouts", "opened", "failed", "resets", "lies", "cookies_sent", "cookies_accepted"];
 /// Words of the loop.
 const LOOP: [&str; 5] = ["turns", "busy_us", "idle_us", "sleeps", "flows"];
 /// Words of each port.
@@ -50,7 +51,8 @@ impl Metrics {
     /// Copies the counters of the protocol and the loop (see [`LOOP`]).
     pub fn publish(&self, thread: usize, c: &Counters, turns: [u64; LOOP.len()]) {
         let row = self.row(thread);
-        let others = [c.retransmits, c.timeouts, c.opened, c.failed, c.resets, c.lies];
+        let others =
+            [c.retransmits, c.timeouts, c.opened, c.failed, c.resets, c.lies, c.cookies_sent, c.cookies_accepted];
         for (word, value) in row.iter().zip(c.stages.iter().chain(&c.drops).chain(&others).chain(&turns)) {
             word.store(*value, Ordering::Relaxed);
         }
@@ -75,6 +77,8 @@ impl Metrics {
             failed: word(OTHER + 3),
             resets: word(OTHER + 4),
             lies: word(OTHER + 5),
+            cookies_sent: word(OTHER + 6),
+            cookies_accepted: word(OTHER + 7),
         };
         let port = |at: usize| PortCounters {
             rx_frames: word(at),

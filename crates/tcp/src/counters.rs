@@ -116,6 +116,10 @@ pub struct Counters {
     pub resets: u64,
     /// Applications' words that contradicted the contract.
     pub lies: u64,
+    /// SYN cookies sent.
+    pub cookies_sent: u64,
+    /// Connections opened by a SYN cookie that came back.
+    pub cookies_accepted: u64,
 }
 
 impl Counters {

@@ -59,6 +59,10 @@ pub struct SlowConfig {
     pub route_retry_ms: u32,
     /// After how many ms without a route a connect fails with EHOSTUNREACH (the kernel's ARP gives up after 3 s).
     pub route_timeout_ms: u32,
+    /// Answer SYNs with cookies where a listener's backlog is full (`tcp_syncookies`)?
+    pub syn_cookies: bool,
+    /// Most cookies per second: each may go to an address that somebody has forged.
+    pub cookies_per_s: u32,
     /// Path MTU in bytes where the route back to a peer is not known yet: Ethernet's.
     pub default_mtu_bytes: u16,
     /// Largest MSS to announce and to use, whatever the route's MTU says; 0 = no limit.
@@ -95,6 +99,8 @@ impl Default for SlowConfig {
             replies_per_s: 1000,
             route_retry_ms: 100,
             route_timeout_ms: 3000,
+            syn_cookies: true,
+            cookies_per_s: 100_000,
             default_mtu_bytes: 1500,
             mss_clamp: 0,
         }

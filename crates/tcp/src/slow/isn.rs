@@ -11,16 +11,23 @@ use std::net::IpAddr;
 pub(super) struct Secrets {
     isn: [u64; 2],
     timestamp: [u64; 2],
+    cookie: [u64; 2],
 }
 
 impl Secrets {
     /// Draws new keys.
     pub(super) fn new(mut random: impl FnMut() -> u64) -> Self {
-        Self { isn: [random(), random()], timestamp: [random(), random()] }
+        let mut key = || [random(), random()];
+        Self { isn: key(), timestamp: key(), cookie: key() }
     }
     /// RFC 6528 §3: ISN = M + F(tuple, secret), M ticking every 4 µs.
     pub(super) fn isn(&self, now: Micros, tuple: &FourTuple) -> Seq {
         Seq(((now.0 / 4) as u32).wrapping_add(hash(self.isn, tuple) as u32))
+    }
+    /// Part of a SYN cookie: another value for every tuple, sequence number of the peer's and `period`.
+    pub(super) fn cookie(&self, tuple: &FourTuple, irs: Seq, period: u32) -> u32 {
+        let salt = u64::from(irs.0) << 32 | u64::from(period);
+        hash([self.cookie[0], self.cookie[1] ^ salt], tuple) as u32
     }
     /// The same for every incarnation of a tuple, so that its timestamps go on rising from one to the next.
     pub(super) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {

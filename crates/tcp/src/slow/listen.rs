@@ -29,6 +29,8 @@ pub(super) struct Listener {
     pub half_open: BTreeSet<FlowId>,
     /// Its children's congestion control, if it has chosen one.
     pub congestion: Option<Algorithm>,
+    /// When a SYN was last answered with a cookie.
+    pub overflow: Option<Micros>,
     /// What children inherit.
     pub options: SocketOptions,
 }
@@ -111,6 +113,7 @@ impl SlowPath {
                 v6only,
                 limit,
                 half_open: BTreeSet::new(),
+                overflow: None,
                 congestion: Algorithm::from_id(options.congestion),
                 options,
             },

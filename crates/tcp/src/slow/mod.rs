@@ -9,6 +9,7 @@ mod closing;
 mod config;
 pub mod congestion;
 mod connections;
+mod cookies;
 pub mod errno;
 mod handshake;
 mod host;
@@ -90,6 +91,7 @@ pub struct SlowPath {
     reroute: Option<u32>,
     resets: RateLimit,
     challenges: RateLimit,
+    cookies: RateLimit,
     ident: u16,
     counters: Counters,
 }
@@ -110,6 +112,7 @@ impl SlowPath {
             reroute: None,
             resets: RateLimit::default(),
             challenges: RateLimit::default(),
+            cookies: RateLimit::default(),
             ident: 0,
             counters: Counters::default(),
         }
@@ -248,7 +251,7 @@ impl SlowPath {
         if arrival.has(flags::SYN) && segment.flags & (flags::FIN | flags::RST) != 0 {
             return self.counters.drop(Drop::BadFlags);
         }
-        let Some(id) = self.table.by_tuple(&arrival.tuple) else { return self.on_stray(now, &arrival, host) };
+        let Some(id) = self.table.by_tuple(&arrival.tuple) else { return self.on_stray(now, arrival, host) };
         let Some(connection) = self.table.get(id) else { return };
         match &connection.phase {
             Phase::Opening(opening) if opening.stage == Stage::SynReceived => {
@@ -270,10 +273,10 @@ impl SlowPath {
     }
 
     /// A segment without a connection: TIME-WAIT, a listener, or nobody's (RFC 9293 §3.10.7.1 and §3.10.7.2).
-    fn on_stray(&mut self, now: Micros, arrival: &Arrival, host: &mut dyn Host) {
+    fn on_stray(&mut self, now: Micros, arrival: Arrival, host: &mut dyn Host) {
         let tuple = &arrival.tuple;
         if let Some(entry) = self.time_wait.get(tuple) {
-            return self.in_time_wait(now, entry, arrival, true, host);
+            return self.in_time_wait(now, entry, &arrival, true, host);
         }
         if !host.is_local(tuple.local) {
             return self.counters.drop(Drop::NotLocal);
@@ -281,7 +284,7 @@ impl SlowPath {
         let control = arrival.segment.flags & (flags::SYN | flags::ACK | flags::RST);
         if self.listeners.find(tuple.local, tuple.local_port).is_some() {
             if control == flags::SYN {
-                self.passive_open(now, arrival, None, host);
+                self.passive_open(now, &arrival, None, host);
                 return;
             }
             if control == 0 {
@@ -289,8 +292,10 @@ impl SlowPath {
                 return self.counters.drop(Drop::NoAck);
             }
         }
-        self.counters.drop(Drop::NoSocket);
-        self.refuse(now, arrival, host);
+        if let Err(arrival) = self.hear_cookie(now, arrival, host) {
+            self.counters.drop(Drop::NoSocket);
+            self.refuse(now, &arrival, host);
+        }
     }
 
     /// Answers a segment with RST, if it may get one and not too many have been sent.

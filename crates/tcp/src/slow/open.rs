@@ -9,7 +9,7 @@ use super::segments::Arrival;
 use super::timers::Stamp;
 use super::{ConnectError, SlowPath};
 use crate::counters::Drop;
-use crate::flow::{FlowId, FourTuple, Owner};
+use crate::flow::{FlowId, FourTuple, Owner, SocketOptions};
 use crate::seq::Seq;
 use crate::time::Micros;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,10 +52,8 @@ impl SlowPath {
             Route::Resolving => None,
             Route::Via { link, source, mtu } => Some((Path { link, mtu }, source)),
         };
-        let mut opening = Opening::new(now, None, remote, host.ring_bytes(owner), self.config.timestamps);
-        opening.sack = self.config.sack;
+        let mut opening = self.new_opening(now, None, remote, host.ring_bytes(owner), options);
         (opening.nodelay, opening.bound_to) = (nodelay, bound_to);
-        (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
         let tuple = FourTuple { local: bound_to.0, local_port: bound_to.1, remote, remote_port };
         let congestion = Algorithm::from_id(options.congestion);
         let connection = Connection { congestion, ..new_connection(owner, tuple, opening, 0) };
@@ -160,33 +158,26 @@ impl SlowPath {
         let tuple = arrival.tuple;
         let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
         let (parent, options) = (listener.owner, listener.options);
-        if listener.half_open.len() >= listener.limit {
+        let full = listener.half_open.len() >= listener.limit;
+        if full && (old.is_some() || !self.config.syn_cookies) {
             self.counters.drop(Drop::BacklogFull);
             return false;
         }
-        let path = match host.route(tuple.remote, Some(tuple.local)) {
-            Route::Via { link, mtu, .. } => Path { link, mtu },
-            Route::Unreachable(_) => {
-                self.counters.drop(Drop::NotLocal);
-                return false;
-            }
-            // The answer needs no ARP: it goes back where the SYN came from. `retry_routes` corrects it later.
-            Route::Resolving | Route::NotOurs => Path { link: arrival.way_back(), mtu: self.config.default_mtu_bytes },
-        };
+        let Some(path) = self.way_back(arrival, host) else { return false };
+        let secrets = self.secrets(host);
+        let mut opening = self.new_opening(now, Some(parent), tuple.remote, host.ring_bytes(parent), options);
+        opening.ts_offset = secrets.timestamp_offset(&tuple);
+        (opening.stage, opening.path) = (Stage::SynReceived, Some(path));
+        opening.hear_syn(&arrival.segment);
+        if full {
+            self.send_cookie(now, arrival, opening, host);
+            return false;
+        }
         let Some(owner) = self.table.has_room().then(|| host.new_child(parent)).flatten() else {
             self.counters.drop(Drop::NoMemory);
             return false;
         };
-        let secrets = self.secrets(host);
-        let mut opening = Opening::new(now, Some(parent), tuple.remote, host.ring_bytes(owner), self.config.timestamps);
-        opening.sack = self.config.sack;
         opening.iss = later_isn(secrets.isn(now, &tuple), old);
-        opening.ts_offset = secrets.timestamp_offset(&tuple);
-        opening.dctcp = self.congestion_towards(Some(parent), tuple.remote.into()).needs_ecn();
-        opening.ecn = self.config.ecn != 0 || opening.dctcp;
-        (opening.stage, opening.path) = (Stage::SynReceived, Some(path));
-        (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
-        opening.hear_syn(&arrival.segment);
         let connection = Connection {
             bound: true,
             steered: old.is_some(),
@@ -201,6 +192,40 @@ impl SlowPath {
         }
         self.send_syn(now, id, host);
         true
+    }
+
+    /// A handshake that has not begun, with what configuration and application want.
+    pub(super) fn new_opening(
+        &self,
+        now: Micros,
+        listener: Option<Owner>,
+        remote: IpAddr,
+        ring_bytes: (u32, u32),
+        options: SocketOptions,
+    ) -> Opening {
+        let mut opening = Opening::new(now, listener, remote, ring_bytes, self.config.timestamps);
+        opening.sack = self.config.sack;
+        (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
+        if listener.is_some() {
+            opening.dctcp = self.congestion_towards(listener, remote).needs_ecn();
+            opening.ecn = self.config.ecn != 0 || opening.dctcp;
+        }
+        opening
+    }
+
+    /// The way to whom a segment is from; `None` = dropped, there is none.
+    pub(super) fn way_back(&mut self, arrival: &Arrival, host: &mut dyn Host) -> Option<Path> {
+        match host.route(arrival.tuple.remote, Some(arrival.tuple.local)) {
+            Route::Via { link, mtu, .. } => Some(Path { link, mtu }),
+            Route::Unreachable(_) => {
+                self.counters.drop(Drop::NotLocal);
+                None
+            }
+            // The answer needs no ARP: it goes back where the segment came from. `retry_routes` corrects it later.
+            Route::Resolving | Route::NotOurs => {
+                Some(Path { link: arrival.way_back(), mtu: self.config.default_mtu_bytes })
+            }
+        }
     }
 }
 
@@ -229,7 +254,7 @@ fn later_isn(isn: Seq, old: Option<Seq>) -> Seq {
 }
 
 /// A connection that nobody knows of yet.
-fn new_connection(owner: Owner, tuple: FourTuple, opening: Opening, core: usize) -> Connection {
+pub(super) fn new_connection(owner: Owner, tuple: FourTuple, opening: Opening, core: usize) -> Connection {
     let phase = Phase::Opening(Box::new(opening));
     Connection { owner, tuple, bound: false, steered: false, core, congestion: None, timer: Stamp::NONE, phase }
 }

@@ -102,7 +102,11 @@ fn a_syn_again_gets_the_syn_ack_again() {
 #[test]
 fn half_open_children_are_limited_by_the_backlog_but_at_least_eight() {
     for (backlog, limit) in [(0, 8), (20, 20), (1_000_000, 4096)] {
-        let mut bench = Bench::listening(backlog);
+        let mut bench = Bench::with(SlowConfig { syn_cookies: false, ..SlowConfig::default() });
+        bench
+            .slow
+            .listen(bench.now, SERVER, Ipv4Addr::UNSPECIFIED.into(), 80, false, backlog, &mut bench.world)
+            .unwrap();
         for port in 0..5000 {
             bench.for_server(10_000 + port, syn(5000));
         }

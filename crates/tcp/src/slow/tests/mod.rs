@@ -4,6 +4,7 @@
 mod active;
 mod closing;
 mod connect;
+mod cookies;
 mod joint;
 mod listen;
 mod options;

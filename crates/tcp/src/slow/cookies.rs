@@ -1,0 +1,199 @@
+//! SYN cookies (RFC 4987 §3.6): when a listener's half-open connections have reached their limit, a SYN is answered and forgotten. What
+//! must be known of it comes back in the peer's ACK: the hash, the minute and the MSS in its number, the other options in its timestamp.
+//! A flood thus holds no memory, and no slot of the application's.
+
+use super::SlowPath;
+use super::connections::Connection;
+use super::host::Host;
+use super::isn::Secrets;
+use super::negotiate::{Opening, Stage};
+use super::open::new_connection;
+use super::segments::{Arrival, Reply};
+use crate::counters::Drop;
+use crate::flow::FourTuple;
+use crate::seq::Seq;
+use crate::time::Micros;
+use towpath_wire::flags;
+
+/// How long a cookie counts as of the same age, in µs (Linux: `TCP_SYNCOOKIE_PERIOD`).
+const PERIOD_US: u64 = 60_000_000;
+/// A cookie is good in its period and so many after it: never longer than two minutes (`MAX_SYNCOOKIE_AGE`).
+const PERIODS: u32 = 2;
+/// MSS values that a cookie can say; the peer's is rounded down (Linux: `msstab`, from what was measured on the Internet).
+const MSS: [u16; 4] = [536, 1300, 1440, 1460];
+/// The same over IPv6: of its smallest MTU, of tunnels, of Ethernet, and of large frames.
+const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
+/// Bits of the cookie below the period's number.
+const BITS: u32 = 24;
+
+/// Bits of the timestamp that say what was agreed (as Linux lays them out).
+const TS_BITS: u32 = 6;
+/// The peer's window shift; [`NO_WINDOW_SCALE`] = none.
+const TS_WINDOW_SCALE: u32 = 0xf;
+const NO_WINDOW_SCALE: u32 = 0xf;
+const TS_SACK: u32 = 1 << 4;
+const TS_ECN: u32 = 1 << 5;
+
+/// The cookie, as initial sequence number, for a peer's SYN.
+fn make(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, peer_mss: u16) -> Seq {
+    let (period, index) = (period(now), sizes(tuple).iter().rposition(|mss| *mss <= peer_mss).unwrap_or(0) as u32);
+    let tail = secrets.cookie(tuple, irs, period).wrapping_add(index) & ((1 << BITS) - 1);
+    Seq(base(secrets, tuple, irs).wrapping_add(period << BITS).wrapping_add(tail))
+}
+
+/// The MSS in a cookie that is ours, for this peer and SYN, and not too old.
+fn check(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, cookie: Seq) -> Option<u16> {
+    let rest = cookie.0.wrapping_sub(base(secrets, tuple, irs));
+    let age = period(now).wrapping_sub(rest >> BITS) & 0xff;
+    if age >= PERIODS {
+        return None;
+    }
+    let tail = secrets.cookie(tuple, irs, period(now).wrapping_sub(age));
+    let index = rest.wrapping_sub(tail) & ((1 << BITS) - 1);
+    sizes(tuple).get(index as usize).copied()
+}
+
+/// What keeps numbers of one tuple rising, as RFC 9293 §3.4.1 wants.
+fn base(secrets: &Secrets, tuple: &FourTuple, irs: Seq) -> u32 {
+    secrets.cookie(tuple, Seq(0), u32::MAX).wrapping_add(irs.0)
+}
+
+fn sizes(tuple: &FourTuple) -> [u16; 4] {
+    if tuple.remote.is_ipv4() { MSS } else { MSS_V6 }
+}
+
+fn period(now: Micros) -> u32 {
+    (now.0 / PERIOD_US) as u32
+}
+
+/// Our timestamp with what was agreed in its lowest bits; never later than the clock (RFC 7323 §4.1).
+fn stamp(clock: u32, opening: &Opening) -> u32 {
+    let bit = |agreed, bit| if agreed { bit } else { 0 };
+    let shift = opening.peer_shift.map_or(NO_WINDOW_SCALE, u32::from);
+    let said = shift | bit(opening.sack, TS_SACK) | bit(opening.ecn, TS_ECN);
+    let stamp = clock >> TS_BITS << TS_BITS | said;
+    if stamp > clock { stamp.wrapping_sub(1 << TS_BITS) } else { stamp }
+}
+
+impl SlowPath {
+    /// Answers a SYN with a cookie. `opening`: what it agrees on.
+    pub(super) fn send_cookie(&mut self, now: Micros, arrival: &Arrival, mut opening: Opening, host: &mut dyn Host) {
+        if !self.config.syn_cookies || !self.cookies.allow(now, self.config.cookies_per_s) {
+            return self.counters.drop(Drop::BacklogFull);
+        }
+        let secrets = self.secrets(host);
+        if let Some(listener) = opening.listener.and_then(|owner| self.listeners.of(owner)) {
+            listener.overflow = Some(now);
+        }
+        if !opening.timestamps {
+            // There is nothing that could bring them back.
+            (opening.our_shift, opening.peer_shift) = (None, None);
+            (opening.sack, opening.ecn) = (false, false);
+        }
+        let seq = make(&secrets, now, &arrival.tuple, opening.irs, opening.peer_mss);
+        let mut syn = Reply::bare(seq, opening.irs.add(1), flags::SYN | flags::ACK);
+        (syn.window, syn.options) = (opening.window(), opening.options(now));
+        syn.flags |= opening.ecn_flags();
+        syn.service = super::options::service(&opening.options);
+        if let Some(ours) = &mut syn.options.timestamps {
+            let clock = ours.value.wrapping_sub(opening.ts_offset);
+            ours.value = stamp(clock, &opening).wrapping_add(opening.ts_offset);
+        }
+        let Some(path) = opening.path else { return };
+        self.counters.cookies_sent += 1;
+        self.transmit(arrival.core, &arrival.tuple, &path.link, &syn, host);
+    }
+
+    /// A segment to a listener that may be the answer to a cookie: opens the connection. False = it is none.
+    pub(super) fn hear_cookie(&mut self, now: Micros, arrival: Arrival, host: &mut dyn Host) -> Result<(), Arrival> {
+        let tuple = arrival.tuple;
+        let (irs, cookie) = (arrival.seq().sub(1), arrival.ack().sub(1));
+        let answers = arrival.has(flags::ACK) && arrival.segment.flags & (flags::SYN | flags::RST) == 0;
+        let listener = self.listeners.find(tuple.local, tuple.local_port).filter(|_| answers);
+        // Only where one can have been sent: else anybody could try numbers.
+        let recent = |at: Micros| now.since(at) < u64::from(PERIODS) * PERIOD_US;
+        let Some(listener) = listener.filter(|listener| listener.overflow.is_some_and(recent)) else {
+            return Err(arrival);
+        };
+        let (parent, options) = (listener.owner, listener.options);
+        let secrets = self.secrets(host);
+        let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else { return Err(arrival) };
+        let Some(path) = self.way_back(&arrival, host) else { return Ok(()) };
+        let Some(owner) = self.table.has_room().then(|| host.new_child(parent)).flatten() else {
+            self.counters.drop(Drop::NoMemory);
+            return Ok(());
+        };
+        let mut opening = self.new_opening(now, Some(parent), tuple.remote, host.ring_bytes(owner), options);
+        opening.ts_offset = secrets.timestamp_offset(&tuple);
+        (opening.stage, opening.path, opening.iss) = (Stage::SynReceived, Some(path), cookie);
+        (opening.irs, opening.peer_mss) = (irs, peer_mss);
+        recall(&mut opening, &arrival);
+        let connection = Connection { bound: true, ..new_connection(owner, tuple, opening, host.core_for(&tuple)) };
+        let Some(id) = self.table.insert(connection) else {
+            host.drop_child(owner);
+            return Ok(());
+        };
+        self.in_syn_received(now, id, arrival, host);
+        if self.table.opening(id).is_some() {
+            // The accept queue is full. The peer's next segment brings the cookie again.
+            self.discard_opening(id, host);
+        } else {
+            self.counters.cookies_accepted += 1;
+        }
+        Ok(())
+    }
+}
+
+/// What the timestamp that comes back says of the SYN's options.
+fn recall(opening: &mut Opening, arrival: &Arrival) {
+    let theirs = arrival.segment.options.timestamps.filter(|_| opening.timestamps);
+    let said = theirs.map_or(NO_WINDOW_SCALE, |stamps| stamps.echo.wrapping_sub(opening.ts_offset));
+    opening.timestamps = theirs.is_some();
+    opening.ts_recent = theirs.map_or(0, |stamps| stamps.value);
+    opening.sack &= said & TS_SACK != 0;
+    opening.ecn &= said & TS_ECN != 0;
+    match said & TS_WINDOW_SCALE {
+        NO_WINDOW_SCALE => opening.our_shift = None,
+        shift => opening.peer_shift = Some((shift as u8).min(towpath_wire::options::MAX_WINDOW_SCALE)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn tuple(remote_port: u16) -> FourTuple {
+        let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into());
+        FourTuple { local, local_port: 80, remote, remote_port }
+    }
+
+    fn secrets(mut n: u64) -> Secrets {
+        Secrets::new(|| {
+            n += 1;
+            n
+        })
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_its_peer_and_syn_and_up_to_two_minutes() {
+        let (keys, made) = (secrets(1), Micros(1_000 * PERIOD_US + 59_000_000));
+        for (peer_mss, said) in [(88, 536), (536, 536), (1299, 536), (1300, 1300), (1460, 1460), (9000, 1460)] {
+            let cookie = make(&keys, made, &tuple(4000), Seq(77), peer_mss);
+            let at = |us| check(&keys, made.after(us), &tuple(4000), Seq(77), cookie);
+            assert_eq!([0, 60_000_000].map(at), [Some(said); 2]);
+            assert_eq!([61_000_000, 120_000_000, 1 << 40].map(at), [None; 3]);
+            assert_eq!(check(&keys, made, &tuple(4001), Seq(77), cookie), None);
+            assert_eq!(check(&keys, made, &tuple(4000), Seq(78), cookie), None);
+            assert_eq!(check(&secrets(2), made, &tuple(4000), Seq(77), cookie), None);
+        }
+    }
+
+    #[test]
+    fn hardly_any_other_number_is_a_cookie() {
+        let (keys, now) = (secrets(1), Micros(5 * PERIOD_US));
+        let good = (0..4_000_000u32)
+            .filter(|i| check(&keys, now, &tuple(4000), Seq(77), Seq(i.wrapping_mul(2_654_435_761))).is_some());
+        assert!(good.count() <= 1, "8 of 2^32 are");
+    }
+}
