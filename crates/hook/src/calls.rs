@@ -160,6 +160,11 @@ calls! {
             = sys!(SYS_setsockopt, fd, level, name, value, len);
         fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int = sys!(SYS_fcntl, fd, cmd, arg);
         fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> c_int = sys!(SYS_ioctl, fd, request, arg);
+        fn sockatmark(fd: c_int) -> c_int = {
+            let mut answer: c_int = 0;
+            let outcome: c_int = sys!(SYS_ioctl, fd, 0x8905, &raw mut answer);
+            if outcome < 0 { -1 } else { answer }
+        };
         fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = sys!(SYS_read, fd, buf, len);
         fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = sys!(SYS_readv, fd, iov, count);
         fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t

@@ -26,6 +26,7 @@ struct Connection {
     /// Bytes copied from each end to the other.
     copied: [u32; 2],
     fin: [bool; 2],
+    urgent: [Option<u32>; 2],
     gone: [bool; 2],
     aborted: bool,
 }
@@ -232,6 +233,7 @@ impl Fake {
             generations: [ours, theirs],
             copied: [0; 2],
             fin: [false; 2],
+            urgent: [None; 2],
             gone: [false; 2],
             aborted: false,
         });
@@ -302,6 +304,14 @@ impl Fake {
             let live = app.generation.load(Acquire) == connection.generations[side];
             let flags = if live { app.flags.load(Acquire) } else { 0 };
             let copied = connection.copied[side];
+            let urgent = (flags & app_flags::URGENT != 0).then(|| app.urgent.load(Acquire));
+            if let Some(after) = urgent.filter(|after| connection.urgent[side] != Some(*after)) {
+                stack.urgent.store(after.wrapping_sub(1), Release);
+                stack.status.store(stack.status.load(Relaxed) | status::URGENT, Release);
+                self.connections[at].urgent[side] = urgent;
+                self.raise(to);
+                return true;
+            }
             let queued = if live { app.tx_tail.load(Acquire).wrapping_sub(copied) } else { 0 };
             let room = self.geometry.rx_bytes - copied.wrapping_sub(head).min(self.geometry.rx_bytes);
             let count = queued.min(room).min(self.geometry.tx_bytes);

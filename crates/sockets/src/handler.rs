@@ -5,7 +5,7 @@ use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
     accept, address, close, connect, doors, epoll, epoll_wait, fork, listen, message, options, poll, receive, select,
-    send,
+    send, tcp_info, urgent,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -15,6 +15,10 @@ use libc::{
 };
 use towpath_hook::{Answer, Handler, outcome, real};
 use towpath_ring::lines::{app_flags, state};
+
+/// Linux's `SIOCATMARK` and `SIOCOUTQNSD`.
+const SIOCATMARK: libc::Ioctl = 0x8905;
+const SIOCOUTQNSD: libc::Ioctl = 0x894b;
 
 /// The library's answers to the caught calls.
 pub struct Posix;
@@ -139,11 +143,14 @@ impl Handler for Posix {
     unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
         let socket = Socket::of(fd)?;
         let argument = arg as *mut c_int;
-        let unsent = || (socket.session.geometry.tx_bytes - socket.room()) as c_int;
         let answer = match request as _ {
-            libc::FIONREAD if socket.state() == state::LISTENING => return Some(Err(libc::EINVAL)),
-            libc::FIONREAD => socket.readable() as c_int,
-            libc::TIOCOUTQ => unsent(),
+            libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
+                return Some(Err(libc::EINVAL));
+            }
+            libc::FIONREAD => urgent::inquiry(&socket) as c_int,
+            libc::TIOCOUTQ => tcp_info::queued(&socket).0 as c_int,
+            SIOCOUTQNSD => tcp_info::queued(&socket).1 as c_int,
+            SIOCATMARK => urgent::at_mark(&socket).into(),
             libc::FIONBIO if argument.is_null() => return Some(Err(libc::EFAULT)),
             libc::FIONBIO => {
                 socket.mark(flag::NONBLOCK, unsafe { *argument } != 0);
@@ -156,6 +163,11 @@ impl Handler for Posix {
         }
         unsafe { *argument = answer };
         Some(Ok(0))
+    }
+
+    unsafe fn sockatmark(fd: c_int) -> Answer<c_int> {
+        let socket = Socket::of(fd)?;
+        Some(Ok(urgent::at_mark(&socket).into()))
     }
 
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {

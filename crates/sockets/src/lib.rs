@@ -6,7 +6,7 @@
 //!
 //! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) and stdio streams on sockets
 //! (`fdopen`) are not accelerated there and do not carry data; buffers that fault raise SIGSEGV instead of EFAULT;
-//! urgent data are ordinary data (no EPOLLPRI);
+//! urgent data raise no SIGURG;
 //! a signal handler that interrupts a call on a socket and uses the same socket gets EAGAIN.
 
 // The functions below take the place of libc's and have libc's contracts; repeating them would say nothing.
@@ -40,6 +40,7 @@ mod steer;
 mod sys;
 mod table;
 mod tcp_info;
+mod urgent;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]

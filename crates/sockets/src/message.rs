@@ -33,7 +33,7 @@ pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -
         let received = receive::receive(socket, iov, flags)?;
         msg.msg_namelen = 0;
         msg.msg_controllen = 0;
-        msg.msg_flags = 0;
+        msg.msg_flags = flags & libc::MSG_OOB;
         Ok(received as isize)
     }
 }

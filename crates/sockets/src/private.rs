@@ -88,6 +88,10 @@ pub struct Private {
     pub send_buffer: AtomicU32,
     /// `SO_PRIORITY`.
     pub priority: AtomicU32,
+    /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see `urgent`).
+    pub urgent_read: AtomicU64,
+    /// See `urgent_read`.
+    pub urgent_passed: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);

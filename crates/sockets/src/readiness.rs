@@ -2,6 +2,7 @@
 
 use crate::private::flag;
 use crate::socket::Socket;
+use crate::urgent;
 use core::sync::atomic::Ordering;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
@@ -16,6 +17,8 @@ pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 pub const HUP: u32 = libc::EPOLLHUP as u32;
 /// An error is pending.
 pub const ERR: u32 = libc::EPOLLERR as u32;
+/// An urgent byte has come.
+pub const PRI: u32 = libc::EPOLLPRI as u32;
 const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 /// Reported whether asked for or not.
@@ -34,12 +37,15 @@ pub fn events(socket: &Socket) -> u32 {
     // The end is looked at before the data: what came before it is then seen too.
     let receive_closed = socket.receive_closed();
     let send_closed = state == state::CLOSED || socket.has_app(app_flags::SHUT_WR);
-    let unread = socket.readable();
+    let unread = urgent::readable(socket);
     let mut events = 0;
     if receive_closed {
         events |= IN | RDNORM | RDHUP;
     } else if unread > 0 && unread >= socket.private().low_water.load(Ordering::Relaxed) {
         events |= IN | RDNORM;
+    }
+    if urgent::is_waiting(socket) {
+        events |= PRI;
     }
     if send_closed || socket.writable() {
         events |= OUT | WRNORM;

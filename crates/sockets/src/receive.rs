@@ -3,7 +3,7 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
-use crate::{block, doors};
+use crate::{block, doors, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::ByteRing;
@@ -25,14 +25,15 @@ pub fn total(iov: &[iovec]) -> Sys<usize> {
 /// The vectors must be writable memory.
 pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     let total = total(iov)?;
-    if flags & libc::MSG_OOB != 0 {
-        return Err(libc::EINVAL);
-    }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(libc::EAGAIN);
     }
     if socket.state() == state::LISTENING {
         return Err(libc::ENOTCONN);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        // SAFETY: the caller vouches for the vectors.
+        return unsafe { urgent::receive(socket, iov, total, flags) };
     }
     let keep = flags & libc::MSG_PEEK != 0;
     let all = flags & libc::MSG_WAITALL != 0 && !keep;
@@ -42,12 +43,12 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
     loop {
         // SAFETY: the caller vouches for the vectors.
         done += unsafe { take(socket, iov, done, total - done, flags)? };
-        if done == total || (done > 0 && !all) {
+        if done == total || (done > 0 && (!all || urgent::at_mark(socket))) {
             return Ok(done);
         }
         // The end is looked at before the data: what came before it is then seen too.
         let closed = socket.receive_closed();
-        if !socket.is_gone() && socket.readable() > 0 {
+        if !socket.is_gone() && urgent::readable(socket) > 0 {
             continue;
         }
         if done > 0 && (closed || nonblock || socket.error() != 0) {
@@ -63,7 +64,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         }
         let deadline = *deadline
             .get_or_insert_with(|| block::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed)));
-        let waited = block::until(socket, deadline, || socket.receive_closed() || socket.readable() > 0);
+        let waited = block::until(socket, deadline, || socket.receive_closed() || urgent::readable(socket) > 0);
         if let Err(errno) = waited {
             return if done > 0 { Ok(done) } else { Err(errno) };
         }
@@ -76,17 +77,27 @@ unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: 
     if socket.is_gone() {
         return Ok(0);
     }
-    let count = want.min(socket.readable() as usize);
+    let mut count = want.min(socket.readable() as usize);
     if count == 0 {
         return Ok(0);
     }
-    let head = socket.app().rx_head.load(Ordering::Relaxed);
+    let mut head = socket.app().rx_head.load(Ordering::Relaxed);
+    let (mark, mut hole) = (urgent::ahead(socket), 0);
+    if let Some(ahead) = mark {
+        let stop = urgent::stop(socket, ahead, count);
+        (count, hole) = (stop.count, stop.skip);
+        head = head.wrapping_add(hole);
+    }
     if flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
         unsafe { copy(Direction::Out, socket.session.region.rx(socket.slot), head, iov, skip, count) };
     }
     if flags & libc::MSG_PEEK == 0 {
-        consumed(socket, count as u32);
+        let moved = count as u32 + hole;
+        consumed(socket, moved);
+        if let Some(ahead) = mark {
+            urgent::moved(socket, ahead, moved);
+        }
     }
     Ok(count)
 }

@@ -4,13 +4,12 @@ use crate::private::flag;
 use crate::receive::{Direction, copy, total};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{block, doors};
+use crate::{block, doors, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::lines::state;
 
-/// `send` and its relatives. `flags` are MSG_*. Urgent data (MSG_OOB) are sent as ordinary data, as if the receiver had
-/// set SO_OOBINLINE, which RFC 6093 (section 6) tells programs to do.
+/// `send` and its relatives. `flags` are MSG_*.
 ///
 /// # Safety
 /// The vectors must be readable memory.
@@ -63,7 +62,7 @@ fn pump(
             if total == 0 {
                 return Ok(0);
             }
-            match put(socket, done, &mut fill) {
+            match put(socket, done, flags, &mut fill) {
                 Ok(count) => done += count,
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
@@ -92,7 +91,12 @@ fn pump(
 }
 
 /// One step: fills the room that there is and tells the stack.
-fn put(socket: &Socket, done: usize, fill: &mut impl FnMut(&Socket, usize, usize) -> Sys<usize>) -> Sys<usize> {
+fn put(
+    socket: &Socket,
+    done: usize,
+    flags: c_int,
+    fill: &mut impl FnMut(&Socket, usize, usize) -> Sys<usize>,
+) -> Sys<usize> {
     let _sending = socket.private().sending.lock().ok_or(libc::EAGAIN)?;
     let room = socket.room();
     if room == 0 || socket.is_gone() {
@@ -100,7 +104,11 @@ fn put(socket: &Socket, done: usize, fill: &mut impl FnMut(&Socket, usize, usize
     }
     let count = fill(socket, done, room as usize)?;
     let app = socket.app();
-    app.tx_tail.store(app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32), Ordering::Release);
+    let tail = app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
+    if flags & libc::MSG_OOB != 0 {
+        urgent::send(socket, tail);
+    }
+    app.tx_tail.store(tail, Ordering::Release);
     // The stack sees the receive head too when it looks.
     socket.private().told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
     doors::ring(socket);

@@ -85,6 +85,8 @@ impl Socket {
         private.receive_timeout_us.store(0, Ordering::Relaxed);
         private.send_timeout_us.store(0, Ordering::Relaxed);
         private.linger_s.store(-1, Ordering::Relaxed);
+        private.urgent_read.store(0, Ordering::Relaxed);
+        private.urgent_passed.store(0, Ordering::Relaxed);
         for word in [&private.receive_buffer, &private.send_buffer, &private.priority] {
             word.store(0, Ordering::Relaxed);
         }

@@ -1,6 +1,8 @@
 //! `TCP_INFO` from the stack's information line.
 
+use crate::private::flag;
 use crate::socket::Socket;
+use crate::steer;
 use core::sync::atomic::Ordering::Relaxed;
 use towpath_ring::lines::state;
 
@@ -9,6 +11,73 @@ const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
+/// Header bytes of a packet without options.
+const HEADERS: u32 = 40;
+const HEADERS_SIX: u32 = 60;
+/// Bytes of the timestamps option, padded.
+const TIMESTAMPS: u32 = 12;
+/// Linux's `TCPI_OPT_TIMESTAMPS`.
+const WITH_TIMESTAMPS: u32 = 1;
+
+/// Linux's `struct tcp_info`, of which libc has the beginning only; programs ask for as much as they know.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct TcpInfo {
+    state: u8,
+    ca_state: u8,
+    retransmits: u8,
+    probes: u8,
+    backoff: u8,
+    options: u8,
+    window_scales: u8,
+    application_limited: u8,
+    rto: u32,
+    ato: u32,
+    snd_mss: u32,
+    rcv_mss: u32,
+    unacked: u32,
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
+    fackets: u32,
+    last_data_sent: u32,
+    last_ack_sent: u32,
+    last_data_recv: u32,
+    last_ack_recv: u32,
+    pmtu: u32,
+    rcv_ssthresh: u32,
+    rtt: u32,
+    rttvar: u32,
+    snd_ssthresh: u32,
+    snd_cwnd: u32,
+    advmss: u32,
+    reordering: u32,
+    rcv_rtt: u32,
+    rcv_space: u32,
+    total_retrans: u32,
+    pacing_rate: u64,
+    max_pacing_rate: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+    segs_out: u32,
+    segs_in: u32,
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    delivery_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+    delivered: u32,
+    delivered_ce: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    dsack_dups: u32,
+    reord_seen: u32,
+    rcv_ooopack: u32,
+    snd_wnd: u32,
+}
 
 /// The connection's state in Linux's numbers.
 pub fn tcp_state(socket: &Socket) -> u8 {
@@ -23,21 +92,60 @@ pub fn tcp_state(socket: &Socket) -> u8 {
     }
 }
 
+/// Bytes in the send ring, and those of them that were never sent as far as is known.
+pub fn queued(socket: &Socket) -> (u32, u32) {
+    let queued = socket.session.geometry.tx_bytes - socket.room();
+    (queued, socket.info().unsent.load(Relaxed).min(queued))
+}
+
 /// What `getsockopt(TCP_INFO)` shows; what the stack does not tell is zero.
-pub fn tcp_info(socket: &Socket) -> libc::tcp_info {
-    // SAFETY: a struct of integers; all zero is a valid value.
-    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+pub fn tcp_info(socket: &Socket) -> TcpInfo {
     let line = socket.info();
-    info.tcpi_state = tcp_state(socket);
     let mss = line.mss.load(Relaxed).max(1);
-    info.tcpi_snd_mss = mss;
-    info.tcpi_rcv_mss = mss;
-    info.tcpi_advmss = mss;
-    info.tcpi_rtt = line.srtt_us.load(Relaxed);
-    info.tcpi_rttvar = line.rttvar_us.load(Relaxed);
-    // Linux's is in segments, ours in bytes.
-    info.tcpi_snd_cwnd = line.cwnd.load(Relaxed).div_ceil(mss);
-    info.tcpi_total_retrans = line.retransmits.load(Relaxed);
-    info.tcpi_rcv_space = socket.session.geometry.rx_bytes;
-    info
+    // Linux counts these in segments, the stack in bytes.
+    let segments = |bytes: u32| bytes.div_ceil(mss);
+    let options = line.agreed.load(Relaxed);
+    let (srtt, rttvar) = (line.srtt_us.load(Relaxed), line.rttvar_us.load(Relaxed));
+    let headers = if socket.has(flag::SIX) && towpath_ring::address::load(&line.remote_addr).to_ipv4_mapped().is_none()
+    {
+        HEADERS_SIX
+    } else {
+        HEADERS
+    };
+    let timestamps = if options & WITH_TIMESTAMPS != 0 { TIMESTAMPS } else { 0 };
+    let (queued, notsent) = queued(socket);
+    TcpInfo {
+        state: tcp_state(socket),
+        options: options as u8,
+        // RFC 6298 (2.3), not below Linux's 200 ms.
+        rto: if srtt == 0 { 1_000_000 } else { srtt.saturating_add((4 * rttvar).max(200_000)) },
+        snd_mss: mss,
+        rcv_mss: mss,
+        advmss: mss,
+        pmtu: mss + headers + timestamps,
+        unacked: segments(queued - notsent),
+        notsent_bytes: notsent,
+        rtt: srtt,
+        rttvar,
+        min_rtt: line.min_rtt_us.load(Relaxed),
+        snd_cwnd: segments(line.cwnd.load(Relaxed)),
+        // Linux's "infinite" is as many segments as there can be.
+        snd_ssthresh: match line.ssthresh.load(Relaxed) {
+            0 | 0x4000_0000.. => i32::MAX as u32,
+            bytes => segments(bytes),
+        },
+        snd_wnd: line.send_window.load(Relaxed),
+        rcv_space: socket.session.geometry.rx_bytes,
+        total_retrans: line.retransmits.load(Relaxed),
+        pacing_rate: match line.pacing_rate.load(Relaxed) {
+            0 => u64::MAX,
+            rate => rate,
+        },
+        max_pacing_rate: steer::max_pacing(socket),
+        bytes_acked: line.bytes_acked.load(Relaxed),
+        bytes_received: line.bytes_received.load(Relaxed),
+        segs_out: line.segments_out.load(Relaxed),
+        segs_in: line.segments_in.load(Relaxed),
+        ..TcpInfo::default()
+    }
 }

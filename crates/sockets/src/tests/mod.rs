@@ -7,3 +7,4 @@ mod os;
 mod readiness;
 mod six;
 mod stream;
+mod urgent;
