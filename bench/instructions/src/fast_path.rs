@@ -156,6 +156,7 @@ fn setup() -> FlowSetup {
         srtt_us: 20,
         nodelay: true,
         ecn: Ecn::Off,
+        group: 0,
         tos: 0,
         ttl: 64,
     }

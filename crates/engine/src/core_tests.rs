@@ -111,6 +111,7 @@ impl Bench {
             srtt_us: 0,
             nodelay: true,
             ecn: Ecn::Off,
+            group: 0,
             tos: 0,
             ttl: 64,
         };

@@ -92,6 +92,7 @@ fn setup(n: u32) -> FlowSetup {
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
+        group: 0,
         tos: 0,
         ttl: 64,
     }

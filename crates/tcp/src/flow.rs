@@ -83,6 +83,8 @@ pub struct FlowSetup {
     pub nodelay: bool,
     /// What was agreed about ECN.
     pub ecn: Ecn,
+    /// The group of flows with which it shares its core's ports: small numbers, 0 = the default (see `ToFast::SetWeight`).
+    pub group: u16,
     /// DSCP of its packets, in the upper six bits (`IP_TOS`).
     pub tos: u8,
     /// Time to live of its packets.
@@ -232,6 +234,8 @@ pub mod flow_flags {
     pub const PASSIVE_CLOSE: u64 = 1024;
     /// SACK agreed.
     pub const SACK: u64 = 1 << 32;
+    /// The rate limit of its group holds back what could be sent otherwise.
+    pub const LIMIT_WAIT: u64 = 1 << 27;
     /// ECN agreed (RFC 3168).
     pub const ECN: u64 = 1 << 43;
     /// Pacing holds back what could be sent otherwise.

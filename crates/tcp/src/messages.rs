@@ -47,6 +47,21 @@ pub enum ToFast {
     },
     /// The next hop has another MAC address.
     Relink(FlowId, Link),
+    /// A group of flows shares each port of this core with the others in proportion to its weight, in bytes; 1 until this is said, and
+    /// least.
+    SetWeight {
+        /// Which (`FlowSetup::group`).
+        group: u16,
+        /// How much.
+        weight: u16,
+    },
+    /// The flows of a group together send at most so much payload on this core.
+    SetLimit {
+        /// Which (`FlowSetup::group`).
+        group: u16,
+        /// Bytes per second; 0 = no limit.
+        bytes_per_s: u64,
+    },
     /// Send this complete frame (handshake, RST, TIME-WAIT ACK). The checksum is already right.
     Transmit(PortId, Box<[u8]>),
     /// Process this frame as if it had just been received (it came before `Install`).

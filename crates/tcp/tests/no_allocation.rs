@@ -131,6 +131,7 @@ fn setup(flow: u32) -> FlowSetup {
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
+        group: 0,
         tos: 0,
         ttl: 64,
     }

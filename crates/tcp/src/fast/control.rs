@@ -34,6 +34,10 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
     let flow = match &message {
         ToFast::Install(setup) => return install(table, state, now, setup),
         ToFast::Remove(flow) => return remove(table, state, *flow),
+        ToFast::SetWeight { group, weight } => return state.scheduler.set_weight(*group, *weight),
+        ToFast::SetLimit { group, bytes_per_s } => {
+            return state.scheduler.set_limit(&mut state.wheel, now, *group, *bytes_per_s);
+        }
         ToFast::Transmit(port, frame) => return transmit(state, *port, frame),
         ToFast::Inject(..) => return,
         ToFast::Relink(flow, _)
@@ -71,7 +75,12 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         }
         ToFast::Abort { rst, errno, .. } => state.kill(&mut t, lines, flow, rst, errno),
         ToFast::Relink(_, link) => t.flags = lines.set_link(t.flags, &link),
-        ToFast::Install(_) | ToFast::Remove(_) | ToFast::Transmit(..) | ToFast::Inject(..) => {}
+        ToFast::Install(_)
+        | ToFast::Remove(_)
+        | ToFast::SetWeight { .. }
+        | ToFast::SetLimit { .. }
+        | ToFast::Transmit(..)
+        | ToFast::Inject(..) => {}
     }
     post::flow(state, now, flow, lines, &mut t);
     lines.protocol.store(&t);

@@ -1,10 +1,11 @@
 //! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
 
 use super::plan::{self, Plan};
+use super::scheduler::Next;
 use super::{State, ecn, pace, report, settle};
-use crate::buffers::{PortId, Rings, TxPorts};
+use crate::buffers::{Rings, TxPorts};
 use crate::counters::Stage;
-use crate::flow::flow_flags::{ECN, FIN_SENT, TIMESTAMPS};
+use crate::flow::flow_flags::{ECN, FIN_SENT, LIMIT_WAIT, TIMESTAMPS};
 use crate::flow::{FlowId, FourTuple, Link};
 use crate::messages::event;
 use crate::seq::Seq;
@@ -27,13 +28,20 @@ pub(super) fn run(
     for _ in 0..state.scheduler.ports() {
         let port = state.scheduler.next_port();
         while sent < budget {
-            let Some(flow) = state.scheduler.pop(port) else { break };
+            let Some(Next { flow, share, pressing }) = state.scheduler.pop(port) else { break };
             let Some(lines) = table.get(flow) else { continue };
-            let quota = state.config.segments_per_turn.min(budget - sent);
-            let t = lines.protocol.load();
+            let mut quota = state.config.segments_per_turn.min(budget - sent);
+            let mut t = lines.protocol.load();
+            t.flags &= !(bits::PRESSING | LIMIT_WAIT);
+            if share != i64::MAX {
+                quota = quota.min(share as usize / usize::from(t.mss) + 1);
+            }
             let (link, tuple) = (lines.link(t.flags), lines.tuple(t.flags));
             let paced = t.has(bits::PACED);
-            let credit = if paced { pace::begin(&t, &lines.rate, now) } else { i64::MAX };
+            let own = if paced { pace::begin(&t, &lines.rate, now) } else { i64::MAX };
+            let group = lines.identity.group();
+            let credit = own.min(state.scheduler.credit(now, group)).min(if pressing { -1 } else { i64::MAX });
+            let before = credit;
             let held = false;
             let mut turn = Turn {
                 state: &mut *state,
@@ -46,16 +54,32 @@ pub(super) fn run(
                 credit,
                 held,
                 ect: 0,
+                bytes: 0,
                 rings,
                 ports: &mut *ports,
             };
-            let (frames, end) = turn.run(quota);
-            let (mut t, credit, held) = (turn.t, turn.credit, turn.held);
+            let (frames, mut end) = turn.run(quota);
+            let (mut t, spent, held, bytes) = (turn.t, before - turn.credit, turn.held, turn.bytes);
             sent += frames;
-            if paced {
-                pace::end(state, now, flow, &mut t, &lines.rate, credit, (held, end != End::Done));
+            if share != i64::MAX {
+                state.scheduler.charge(port, group, bytes);
             }
-            end_turn(state, now, &mut t, flow, link.port, end);
+            if pressing {
+                end_pressing(state, &mut t, lines, flow, end);
+            } else {
+                let own = own.saturating_sub(spent);
+                let by_pace = held && own < 0;
+                if paced {
+                    pace::end(state, now, flow, &mut t, &lines.rate, own, (by_pace, held || end != End::Done));
+                }
+                let by_group = held && !by_pace;
+                state.scheduler.spend(&mut state.wheel, now, group, spent, (by_group, end != End::Done));
+                if by_group && end == End::Done {
+                    t.flags |= LIMIT_WAIT;
+                    end = End::NoCredit;
+                }
+                end_turn(state, now, &mut t, lines, flow, end);
+            }
             lines.protocol.store(&t);
             if end == End::NoRoom && link.port == port {
                 break;
@@ -102,15 +126,31 @@ enum End {
     Quota,
     /// The port has no room.
     NoRoom,
+    /// The group has no credit.
+    NoCredit,
 }
 
-fn end_turn(state: &mut State, now: Micros, t: &mut Tcb, flow: FlowId, port: PortId, end: End) {
+/// The end of a turn for what no rate limit holds back: its place in the group's queue stays.
+#[cold]
+fn end_pressing(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, end: End) {
+    if end == End::NoRoom || end == End::Quota {
+        t.flags |= bits::PRESSING;
+        return state.scheduler.press(lines.identity.port(), flow);
+    }
+    if t.has(bits::SCHEDULED) {
+        t.flags |= LIMIT_WAIT;
+    }
+    t.flags = settle(&mut state.outbox, flow, t.flags);
+}
+
+fn end_turn(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, flow: FlowId, end: End) {
+    let (port, group) = (lines.identity.port(), lines.identity.group());
     if !t.has(bits::DEAD) {
         state.activate(t, flow);
     }
     match end {
-        End::Quota => state.scheduler.push(port, flow),
-        End::NoRoom => state.scheduler.push_front(port, flow),
+        End::Quota | End::NoCredit => state.scheduler.push(port, group, flow),
+        End::NoRoom => state.scheduler.push_front(port, group, flow),
         End::Done => {
             t.flags &= !bits::SCHEDULED;
             if t.has(bits::ACK_OWED) && !t.any(bits::DELAYED | bits::DEAD) {
@@ -146,6 +186,8 @@ struct Turn<'a, R, P> {
     held: bool,
     /// ECN field of the next packet.
     ect: u8,
+    /// Bytes of its frames.
+    bytes: usize,
     rings: &'a R,
     ports: &'a mut P,
 }
@@ -375,6 +417,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         };
         let bytes = frame.len();
         self.ports.commit(port, bytes, offload);
+        self.bytes += bytes;
         self.state.ident = self.state.ident.wrapping_add(1);
         self.lines.measures.segments_out.add(1);
         self.t.rcv_adv = edge;

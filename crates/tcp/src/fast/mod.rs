@@ -120,7 +120,26 @@ impl State {
     fn schedule(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId) {
         if !t.has(bits::SCHEDULED) {
             t.flags |= bits::SCHEDULED;
-            self.scheduler.push(lines.identity.port(), flow);
+            self.scheduler.push(lines.identity.port(), lines.identity.group(), flow);
+        }
+        self.press(t, lines, flow);
+    }
+
+    /// If the flow's group waits for credit: what the limit is not for goes nevertheless.
+    #[inline]
+    fn press(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId) {
+        if !self.scheduler.waits(lines.identity.group()) {
+            return;
+        }
+        t.flags |= flow_flags::LIMIT_WAIT;
+        let rest = bits::RESET | bits::PROBE | bits::KEEPALIVE;
+        if t.any(bits::ACK_NOW | bits::ACK_OWED | rest) && !t.has(bits::PRESSING) {
+            t.flags |= bits::PRESSING;
+            if t.has(bits::ACK_OWED) {
+                // No data will carry it soon.
+                t.flags |= bits::ACK_NOW;
+            }
+            self.scheduler.press(lines.identity.port(), flow);
         }
     }
 
@@ -157,7 +176,7 @@ impl State {
             self.schedule(t, lines, flow);
         }
         if errno != 0 {
-            lines.identity.errno.set(errno as u32);
+            lines.identity.set_errno(errno);
             self.raise(t, flow, event::ERROR);
         }
     }
@@ -167,7 +186,7 @@ impl State {
 /// read after this, so what it shows (the peer's FIN, our FIN) stays until the number is used again.
 #[inline]
 fn settle(outbox: &mut VecDeque<ToSlow>, flow: FlowId, flags: u64) -> u64 {
-    let queued = bits::SCHEDULED | bits::DELAYED | bits::EVENTS;
+    let queued = bits::SCHEDULED | bits::PRESSING | bits::DELAYED | bits::EVENTS;
     if flags & bits::REMOVING != 0 && flags & queued == 0 {
         outbox.push_back(ToSlow::Removed(flow));
         return flags & !bits::REMOVING;
@@ -257,7 +276,7 @@ impl FastPath {
         AppView {
             tx_head: tx_head(&t, lines),
             rx_tail: rx_tail(&t, lines),
-            errno: id.errno.get() as i32,
+            errno: id.errno(),
             eof: t.has(flow_flags::FIN_RECEIVED),
             tx_closed: t.any(flow_flags::FIN_SENT | bits::DEAD),
             urgent: t.has(bits::URGENT_IN).then(|| lines.recovery.rcv_up.get().wrapping_sub(id.rcv_start.get())),

@@ -1,6 +1,6 @@
 //! What a flow may send next: windows, Nagle, silly windows. A pure function of its line.
 
-use crate::flow::flow_flags::{FIN_WANTED, NODELAY, PACE_WAIT, RECOVERY};
+use crate::flow::flow_flags::{FIN_WANTED, LIMIT_WAIT, NODELAY, PACE_WAIT, RECOVERY};
 use crate::seq::Seq;
 use crate::table::{Lines, Tcb, bits};
 
@@ -62,7 +62,7 @@ fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32)
 /// The slow path then sees to it that it does not wait for ever.
 pub(super) fn stuck(t: &Tcb) -> bool {
     let unsent = t.snd_queued.distance(t.snd_nxt);
-    t.idle() && !t.has(PACE_WAIT) && (unsent > 0 || (unsent == 0 && t.has(FIN_WANTED)))
+    t.idle() && !t.any(PACE_WAIT | LIMIT_WAIT) && (unsent > 0 || (unsent == 0 && t.has(FIN_WANTED)))
 }
 
 /// The segment to be sent again from SND.UNA, whatever the windows say: a lost one, or a window probe of `probe` bytes.

@@ -24,6 +24,9 @@ pub(super) fn run(table: &FlowTable, state: &mut State, now: Micros, batch: &[It
 #[inline]
 pub(super) fn flow(state: &mut State, now: Micros, flow: FlowId, lines: &Lines, t: &mut Tcb) {
     if t.any(bits::SCHEDULED | bits::DEAD) {
+        if t.has(bits::SCHEDULED) {
+            state.press(t, lines, flow);
+        }
         return;
     }
     let may_send = !t.has(PACE_WAIT) && (t.has(bits::RESEND) || plan::next(t, lines).is_some());

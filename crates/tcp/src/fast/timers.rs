@@ -23,6 +23,7 @@ fn due(table: &FlowTable, state: &mut State, timer: Timer) {
                 lines.protocol.set_flags(t.flags);
             }
         }
-        Timer::Recovery(_) | Timer::Group(_) => {}
+        Timer::Group(group) => state.scheduler.release(group),
+        Timer::Recovery(_) => {}
     }
 }

@@ -37,7 +37,6 @@ pub(super) enum Timer {
     #[allow(dead_code, reason = "loss recovery arms it")]
     Recovery(FlowId),
     /// The rate limit of the group lets it send again.
-    #[allow(dead_code, reason = "rate limits arm it")]
     Group(u16),
 }
 

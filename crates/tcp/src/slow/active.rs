@@ -163,8 +163,8 @@ impl SlowPath {
         // have been lost), or behind TCP_CORK.
         let user_timeout_us = user_timeout_us(&live.options);
         let shut = flight == 0 || snapshot.snd_wnd == 0;
-        // Held back by pacing: that ends by itself. The timer of what is to be sent again has not begun.
-        let held = snapshot.flags & flow_flags::PACE_WAIT != 0;
+        // Held back by pacing or a rate limit: that ends by itself. The timer of what is to be sent again has not begun.
+        let held = snapshot.flags & (flow_flags::PACE_WAIT | flow_flags::LIMIT_WAIT) != 0;
         let due = if held && (flight == 0 || snapshot.snd_nxt.before(snapshot.snd_max)) {
             activity.persist.stop();
             activity.retransmit.hold(now)

@@ -261,6 +261,7 @@ impl Opening {
                 (true, false) => Ecn::Classic,
                 (true, true) => Ecn::Dctcp,
             },
+            group: 0,
             tos,
             ttl,
         }

@@ -27,8 +27,8 @@ pub(crate) struct Identity {
     pub rcv_start: Word,
     /// Added to the millisecond clock.
     pub ts_offset: Word,
-    /// errno shown to the application.
-    pub errno: Word,
+    /// errno shown to the application, and in the high half the group.
+    errno: Word,
     /// End of what had been sent when the last loss was seen (RFC 6582), if `bits::RECOVER_SET`.
     pub recover: Word,
     /// When the delayed acknowledgement became owed, µs modulo 2^32.
@@ -38,6 +38,21 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// errno shown to the application.
+    pub(crate) fn errno(&self) -> i32 {
+        (self.errno.get() & 0xffff) as i32
+    }
+    pub(crate) fn set_errno(&self, errno: i32) {
+        self.errno.set(self.errno.get() & !0xffff | (errno as u32 & 0xffff));
+    }
+    /// `FlowSetup::group`.
+    #[inline]
+    pub(crate) fn group(&self) -> u16 {
+        (self.errno.get() >> 16) as u16
+    }
+    pub(crate) fn set_group(&self, group: u16) {
+        self.errno.set(self.errno.get() & 0xffff | u32::from(group) << 16);
+    }
     /// The addresses of an IPv4 flow.
     #[inline]
     pub(crate) fn addresses(&self) -> (Ipv4Addr, Ipv4Addr) {

@@ -185,6 +185,8 @@ impl Lines {
         };
         id.set_ports(tuple.local_port, tuple.remote_port);
         id.set_core(core);
+        id.set_errno(0);
+        id.set_group(setup.group);
         id.set_service(setup.tos, setup.ttl);
         let vlan = self.set_link(0, &setup.link);
         id.tx_bytes.set(setup.tx_bytes);
@@ -193,7 +195,6 @@ impl Lines {
         id.rcv_start.set(setup.rcv_start.0);
         id.ts_offset.set(setup.ts_offset);
         for word in [
-            &id.errno,
             &id.recover,
             &id.owed_at,
             &self.recovery.retransmits,

@@ -8,7 +8,7 @@ pub(crate) mod bits {
     use crate::flow::flow_flags;
 
     /// The public bits.
-    pub const PUBLIC: u64 = 0x7ff | flow_flags::SACK | flow_flags::PACE_WAIT | flow_flags::ECN;
+    pub const PUBLIC: u64 = 0x7ff | flow_flags::SACK | flow_flags::PACE_WAIT | flow_flags::ECN | flow_flags::LIMIT_WAIT;
     /// Owned by a fast path.
     pub const INSTALLED: u64 = 1 << 11;
     /// Reset or aborted: segments are ignored until removal.
@@ -67,6 +67,8 @@ pub(crate) mod bits {
     pub const ECN_EDGE: u64 = 1 << 25;
     /// See `ECN_EDGE`.
     pub const ECN_EDGES: u64 = 3 << 25;
+    /// In its port's queue of what no rate limit holds back.
+    pub const PRESSING: u64 = 1 << 28;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

@@ -4,6 +4,7 @@
 mod ack;
 mod close;
 mod core;
+mod fairness;
 mod hostile;
 mod idle;
 mod load;
@@ -177,6 +178,7 @@ pub fn setup() -> FlowSetup {
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
+        group: 0,
         tos: 0,
         ttl: 64,
     }
