@@ -1,6 +1,7 @@
 //! Reads segments, their options, and ICMP errors.
 
 use crate::cursor::Cursor;
+use crate::frame::option_bytes;
 use crate::notation::{ACK, Endpoint, LETTERS, Segment, TcpOption};
 use crate::script::{Action, Icmp, Trouble};
 
@@ -136,7 +137,14 @@ fn options(cursor: &mut Cursor<'_>) -> Result<Option<Vec<TcpOption>>, Trouble> {
     }
     let list: Result<Vec<TcpOption>, Trouble> =
         text.split(',').filter(|item| !item.trim().is_empty()).map(|item| option(cursor, item)).collect();
-    list.map(Some)
+    let list = list?;
+    let bytes = option_bytes(&list).len();
+    if bytes % 4 != 0 || bytes > 40 {
+        return Err(
+            cursor.wrong(format!("options of {bytes} bytes: nop and eol must fill up whole words, at most ten"))
+        );
+    }
+    Ok(Some(list))
 }
 
 fn option(cursor: &Cursor<'_>, item: &str) -> Result<TcpOption, Trouble> {
