@@ -46,6 +46,9 @@ impl SlowThread {
     fn command(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         let (seq, command) = client.shared.region.command(slot).read();
+        if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
+            return self.refresh_one(now, index, slot, seq);
+        }
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {
@@ -68,11 +71,7 @@ impl SlowThread {
         if result == 0 {
             self.show_congestion(index, slot);
         }
-        let Some(client) = self.host.client(index) else { return };
-        let line = client.line(slot);
-        line.command_result.store(result, Ordering::Relaxed);
-        line.command_done.store(seq, Ordering::Release);
-        client.raise(slot);
+        self.answer(index, slot, seq, result);
     }
 
     fn connect(
@@ -130,6 +129,31 @@ impl SlowThread {
                 -errno
             }
         }
+    }
+
+    /// Copies the figures of a connection to where its application looks.
+    fn refresh_one(&mut self, now: Micros, index: u32, slot: Slot, seq: u32) {
+        // The options may have changed by the same entry of the queue.
+        self.options(now, index, slot);
+        let Some(client) = self.host.client(index) else { return };
+        let live = client.shared.app_words(slot).is_some();
+        let entry = client.slot(slot);
+        entry.command_seq = seq;
+        let flow = entry.flow.filter(|_| live && entry.phase == Phase::Open);
+        if let Some(flow) = flow {
+            let snapshot = self.table.snapshot(flow);
+            self.host.show_figures(owner(index, slot), &snapshot);
+        }
+        self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
+    }
+
+    /// Shows what was decided about a command.
+    fn answer(&mut self, index: u32, slot: Slot, seq: u32, result: i32) {
+        let Some(client) = self.host.client(index) else { return };
+        let line = client.line(slot);
+        line.command_result.store(result, Ordering::Relaxed);
+        line.command_done.store(seq, Ordering::Release);
+        client.raise(slot);
     }
 
     fn refuse(&mut self, index: u32, slot: Slot) {

@@ -87,8 +87,6 @@ impl SlowHost {
         info.rttvar_us.store(srtt_us / 2, Ordering::Relaxed);
         // The rest is an earlier connection's.
         for word in [
-            &info.announced_mss,
-            &info.pmtu,
             &info.retransmits,
             &info.agreed,
             &info.min_rtt_us,
@@ -96,15 +94,13 @@ impl SlowHost {
             &info.ssthresh,
             &info.send_window,
             &info.unacked,
-            &info.sacked,
-            &info.lost,
             &info.unsent,
             &info.segments_in,
             &info.segments_out,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&info.pacing_rate, &info.delivery_rate, &info.bytes_acked, &info.bytes_received] {
+        for word in [&info.pacing_rate, &info.bytes_acked, &info.bytes_received] {
             word.store(0, Ordering::Relaxed);
         }
         info.tcp_state.store(tcp_state, Ordering::Release);

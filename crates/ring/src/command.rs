@@ -12,6 +12,9 @@ pub mod op {
     /// Listen on `local_addr:local_port`. The bound kernel socket that reserves the port was passed before by
     /// [`crate::control::Request::Reserve`].
     pub const LISTEN: u32 = 2;
+    /// Bring the information line of a connection up to date. The only command for a slot in use, and for slots that the
+    /// stack has allocated; `AppLine::generation` must be the slot's.
+    pub const REFRESH: u32 = 3;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).

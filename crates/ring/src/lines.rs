@@ -206,10 +206,6 @@ pub struct InfoLine {
     pub tcp_state: AtomicU32,
     /// Effective send MSS, bytes.
     pub mss: AtomicU32,
-    /// MSS that was announced to the peer, bytes.
-    pub announced_mss: AtomicU32,
-    /// Path MTU, bytes.
-    pub pmtu: AtomicU32,
     /// `congestion` algorithm at work.
     pub congestion: AtomicU32,
     /// Retransmitted segments.
@@ -230,10 +226,6 @@ pub struct InfoLine {
     pub send_window: AtomicU32,
     /// Sent and not acknowledged, bytes.
     pub unacked: AtomicU32,
-    /// Of those, what the peer has acknowledged selectively, bytes.
-    pub sacked: AtomicU32,
-    /// Of those, what is judged lost now, bytes.
-    pub lost: AtomicU32,
     /// Bytes in the send ring that have never been sent.
     pub unsent: AtomicU32,
     /// Segments received.
@@ -242,13 +234,11 @@ pub struct InfoLine {
     pub segments_out: AtomicU32,
     /// Pacing rate, bytes per second; 0 = not paced.
     pub pacing_rate: AtomicU64,
-    /// Newest delivery rate, bytes per second; 0 = not measured.
-    pub delivery_rate: AtomicU64,
     /// Payload bytes that the peer has acknowledged.
     pub bytes_acked: AtomicU64,
     /// Payload bytes received.
     pub bytes_received: AtomicU64,
-    _reserved: [u32; 8],
+    _reserved: [u32; 14],
 }
 
 /// Congestion control algorithms, as [`OptionsLine::congestion`] and [`InfoLine::congestion`] number them.

@@ -68,9 +68,9 @@ fn tables_tell_the_offsets_of_all_words() {
     );
     check(
         "InfoLine",
-        fields!(InfoLine: local_addr remote_addr ports tcp_state mss announced_mss pmtu congestion retransmits agreed
-            srtt_us rttvar_us min_rtt_us cwnd ssthresh send_window unacked sacked lost unsent segments_in segments_out
-            pacing_rate delivery_rate bytes_acked bytes_received),
+        fields!(InfoLine: local_addr remote_addr ports tcp_state mss congestion retransmits agreed
+            srtt_us rttvar_us min_rtt_us cwnd ssthresh send_window unacked unsent segments_in segments_out
+            pacing_rate bytes_acked bytes_received),
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     assert!(TEXT.contains(&format!("Version {VERSION}.")));

@@ -6,7 +6,8 @@ use crate::sys::Sys;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
-use towpath_ring::command::Command;
+use towpath_ring::command::{Command, op};
+use towpath_ring::lines::state;
 use towpath_ring::{Slot, lines, wake};
 
 /// How long a command may take to be decided. It is answered by the slow path, which does nothing that takes time
@@ -41,6 +42,14 @@ pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), O
         0 => Ok(()),
         towpath_ring::command::NOT_OURS => Err(None),
         errno => Err(Some(errno.saturating_neg().clamp(1, 4095))),
+    }
+}
+
+/// Has the stack bring the information line of a connection up to date. If it cannot, the line stays as old as it is.
+pub fn refresh(socket: &Socket) {
+    let Some(_commanding) = socket.private().commanding.lock() else { return };
+    if !socket.is_gone() && socket.state() == state::ESTABLISHED {
+        let _ = command(socket.session, socket.slot, &Command { op: op::REFRESH, ..Command::default() });
     }
 }
 

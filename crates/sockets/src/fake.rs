@@ -17,6 +17,8 @@ use towpath_ring::{Geometry, Region, Slot, address, wake};
 
 /// One end of a connection: client number and slot.
 type End = (usize, Slot);
+/// The backlog of listeners that are refused.
+pub const FORBIDDEN: u32 = 1313;
 /// An address and port.
 type Address = (Ipv6Addr, u16);
 
@@ -188,12 +190,15 @@ impl Fake {
         let remote = (command.remote_addr, command.remote_port as u16);
         let result = match command.op {
             op::LISTEN if self.listeners.iter().any(|(_, taken, _)| *taken == local) => -libc::EADDRINUSE,
+            // A listener that a policy forbids.
+            op::LISTEN if command.backlog == FORBIDDEN => -libc::EACCES,
             op::LISTEN => {
                 self.listeners.push((end, local, command.flags & V6ONLY));
                 self.clients[end.0].open(end.1, state::LISTENING, local, (Ipv6Addr::UNSPECIFIED, 0));
                 0
             }
             op::CONNECT => self.connect(end, remote),
+            op::REFRESH => 0,
             _ => -libc::EINVAL,
         };
         let client = &self.clients[end.0];
@@ -203,6 +208,10 @@ impl Fake {
     }
 
     fn connect(&mut self, end: End, remote: Address) -> i32 {
+        if remote.1 == 2 {
+            // A port that a policy forbids.
+            return -libc::EACCES;
+        }
         if remote.1 == 1 {
             // A port on which nobody ever answers: the connection is refused after a while.
             self.clients[end.0].open(end.1, state::CONNECTING, (remote.0, 1), remote);

@@ -72,6 +72,8 @@ pub struct Private {
     pub receiving: Lock,
     /// One thread at a time moves `tx_tail`.
     pub sending: Lock,
+    /// One thread at a time gives a command for a slot in use.
+    pub commanding: Lock,
     /// `rx_head` as of the last doorbell.
     pub told_head: AtomicU32,
     /// `SO_RCVLOWAT`, bytes; 0 = 1.

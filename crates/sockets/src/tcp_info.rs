@@ -1,5 +1,6 @@
 //! `TCP_INFO` from the stack's information line.
 
+use crate::doors;
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::steer;
@@ -100,6 +101,7 @@ pub fn queued(socket: &Socket) -> (u32, u32) {
 
 /// What `getsockopt(TCP_INFO)` shows; what the stack does not tell is zero.
 pub fn tcp_info(socket: &Socket) -> TcpInfo {
+    doors::refresh(socket);
     let line = socket.info();
     let mss = line.mss.load(Relaxed).max(1);
     // Linux counts these in segments, the stack in bytes.

@@ -184,6 +184,16 @@ fn a_nonblocking_connect_says_so_then_zero_then_eisconn() {
 }
 
 #[test]
+fn what_a_policy_refuses_has_its_error() {
+    let fd = unconnected();
+    assert_eq!(connect(fd, 2), Err(libc::EACCES));
+    let backlog = crate::fake::FORBIDDEN as core::ffi::c_int;
+    assert_eq!(unsafe { Posix::listen(fd, backlog) }, Some(Err(libc::EACCES)));
+    listen(fd).expect("what is allowed is still possible");
+    close(fd).expect("close");
+}
+
+#[test]
 fn options_are_carried_over_kept_and_refused() {
     let (listening, port) = listener(0);
     set_option(listening, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).expect("option");
