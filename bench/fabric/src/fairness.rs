@@ -110,9 +110,14 @@ fn one(options: &Options, flows: u32) -> Result<Row, String> {
     let ring = if flows >= 50 { 64 << 10 } else { 512 << 10 };
     let mut hosts = Hosts::new(rack, flows, (ring, 4096), (4096, ring))?;
     let mut load = Bulk::start(&mut hosts, rack, flows)?;
-    hosts.world.run(Micros(options.warm_up_ms * 1000), &mut load);
+    while load.since.is_none() && hosts.world.now < CONNECT_LIMIT {
+        let until = hosts.world.now.after(1000);
+        hosts.world.run(until, &mut load);
+    }
+    let until = hosts.world.now.after(options.warm_up_ms * 1000);
+    hosts.world.run(until, &mut load);
     if load.receiving.len() < flows as usize {
-        return Err(format!("only {} of {flows} connections after the warm-up", load.receiving.len()));
+        return Err(format!("only {} of {flows} connections came about", load.receiving.len()));
     }
     let (before, repaired) = (hosts.queue(), hosts.repairs());
     let (mut jains, mut shares, mut total) = (Vec::new(), Vec::new(), 0.0);
@@ -157,10 +162,15 @@ const ROUND_US: u64 = 100;
 /// Starting times are spread over this, µs.
 const SPREAD_US: u64 = 50_000;
 
+/// By when all must be connected.
+const CONNECT_LIMIT: Micros = Micros(20_000_000);
+
 /// Programs that send and read as fast as they can. They look at their sockets every 100 µs, in turn: the rings are deep enough.
 struct Bulk {
-    /// Senders' sockets: when they connect, node, socket once there is one.
-    sending: Vec<(Micros, usize, Option<SocketId>)>,
+    /// Senders' sockets: how long after the start they connect, and later send, in µs; node; socket once there is one.
+    sending: Vec<(u64, usize, Option<SocketId>)>,
+    /// When all were connected: nobody sends before.
+    since: Option<Micros>,
     receiving: Vec<SocketId>,
     /// Bytes read in this window, by `receiving`.
     received: Vec<u64>,
@@ -176,9 +186,10 @@ impl Bulk {
     fn start(hosts: &mut Hosts, rack: &Rack, flows: u32) -> Result<Self, String> {
         let mut rng = Rng::new(rack.seed);
         let senders = usize::from(rack.senders);
-        let sending = (0..flows as usize).map(|n| (Micros(rng.below(SPREAD_US)), n % senders, None)).collect();
+        let sending = (0..flows as usize).map(|n| (rng.below(SPREAD_US), n % senders, None)).collect();
         Ok(Self {
             sending,
+            since: None,
             receiving: Vec::new(),
             received: Vec::new(),
             receiver: hosts.receiver,
@@ -191,14 +202,16 @@ impl Bulk {
     }
 
     fn write(&mut self, world: &mut World, index: usize) {
-        let (at, node, id) = self.sending[index];
-        if at > world.now {
-            return;
-        }
+        let (after_us, node, id) = self.sending[index];
         let Some(id) = id else {
-            self.sending[index].2 = world.nodes[node].connect(self.address, PORT).ok();
+            if world.now.0 >= after_us {
+                self.sending[index].2 = world.nodes[node].connect(self.address, PORT).ok();
+            }
             return;
         };
+        if self.since.is_none_or(|since| world.now < since.after(after_us)) {
+            return;
+        }
         if world.nodes[node].phase(id) == Phase::Open {
             while world.nodes[node].send(id, &self.buffer).is_ok() {}
         }
@@ -221,6 +234,9 @@ impl Program for Bulk {
         while let Some(id) = world.nodes[self.receiver].accept(self.listener) {
             self.receiving.push(id);
             self.received.push(0);
+        }
+        if self.since.is_none() && self.receiving.len() == self.sending.len() {
+            self.since = Some(world.now);
         }
         let flows = self.sending.len();
         let share = (flows as u64 * TICK_US).div_ceil(ROUND_US).max(1) as usize;

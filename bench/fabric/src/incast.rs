@@ -85,7 +85,7 @@ fn one(options: &Options, fan_in: u32) -> Result<Row, String> {
         let node = n % usize::from(rack.senders);
         let id =
             hosts.world.nodes[node].connect(load.address, PORT).map_err(|errno| format!("connect: errno {errno}"))?;
-        load.servers.push(Server { node, id, left: 0 });
+        load.servers.push(Server { node, id, left: 0, nodelay: false });
     }
     while load.took_us.len() < options.rounds {
         let until = hosts.world.now.after(100_000);
@@ -121,6 +121,7 @@ struct Server {
     id: SocketId,
     /// Bytes still to be written of the answer.
     left: usize,
+    nodelay: bool,
 }
 
 /// The asking host and those that answer.
@@ -164,6 +165,11 @@ impl Requests {
             let node = &mut world.nodes[server.node];
             if node.phase(server.id) != Phase::Open {
                 continue;
+            }
+            // As servers do: the answer's last, short segment shall not wait for an acknowledgement that may be held back.
+            if !server.nodelay {
+                node.set_nodelay(server.id);
+                server.nodelay = true;
             }
             if let Ok(n @ 1..) = node.recv(server.id, &mut self.buffer) {
                 server.left += n * self.answer_bytes;
