@@ -1,5 +1,5 @@
 # Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
-.PHONY: help setup build demo test test-slow check bench fuzz clean
+.PHONY: help setup build demo test test-slow check bench figures fuzz clean
 
 help: ## This text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -25,6 +25,10 @@ check: setup ## Format, lints, crate directions, licences, BPF object, docs
 
 bench: setup ## Side-by-side benchmarks: a table, and JSON in target/bench
 	@scripts/bench
+
+figures: ## Draw docs/figures from bench/figures; MEASURE=1 measures anew first (root, minutes)
+	@if [ -n "$(MEASURE)" ]; then scripts/setup build && scripts/measure-figures; fi
+	@scripts/figures
 
 fuzz: setup ## Fuzz every parser for 5 minutes each (FUZZ_SECONDS to change)
 	@scripts/fuzz
