@@ -125,6 +125,8 @@ impl Settings {
                 (slow.replies_per_s, fast.challenge_acks_per_s) = (number.clone()?, number?);
             }
             "tcp_retries1" => slow.route_retries = small()?,
+            "tcp_ecn" => slow.ecn = small()?,
+            "tcp_syncookies" => slow.syn_cookies = number? != 0,
             "tcp_sack" => slow.sack = number? != 0,
             "tcp_congestion_control" => slow.congestion = Algorithm::parse(last).ok_or_else(wrong)?,
             "somaxconn" => slow.somaxconn = number?,
