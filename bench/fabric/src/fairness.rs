@@ -252,3 +252,38 @@ impl Program for Bulk {
         Some(self.next)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Arguments, What};
+    use clap::Parser;
+
+    fn measured(flags: &str, flows: u32) -> Row {
+        let line =
+            format!("towpath-fabric fairness --gbit 2 --warm-up-ms 80 --ms 100 --queue-kib 1024 --mark-kib 64 {flags}");
+        let What::Fairness(options) = Arguments::try_parse_from(line.split_whitespace()).unwrap().what else {
+            panic!()
+        };
+        one(&options, flows).unwrap()
+    }
+
+    #[test]
+    fn flows_behind_a_marking_port_share_it_evenly_without_loss() {
+        let row = measured("--cc dctcp", 64);
+        assert!(row.jain >= 0.98, "{} of Jain's index", row.jain);
+        assert!(row.utilization > 0.9, "{} used", row.utilization);
+        assert!((0.95..=1.05).contains(&row.median) && row.p1 >= 0.6, "median {}, p1 {}", row.median, row.p1);
+        assert!(row.marks > 0);
+        assert_eq!((row.drops, row.retransmits, row.timeouts), (0, 0, 0));
+        assert!(row.curve.is_sorted());
+    }
+
+    #[test]
+    fn a_simulated_rack_gives_the_same_figures_each_time() {
+        let text = |flags| serde_json::to_string(&measured(flags, 10)).unwrap();
+        assert_eq!(text("--cc cubic"), text("--cc cubic"));
+        assert_ne!(text("--cc cubic"), text("--cc cubic --seed 2"));
+    }
+}
