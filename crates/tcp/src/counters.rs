@@ -44,11 +44,13 @@ pub enum Drop {
     SlowPathFull,
     /// Flow table or slots are full.
     NoMemory,
+    /// An ICMP error about nothing that is outstanding (RFC 5927 §4.1).
+    BadIcmp,
 }
 
 impl Drop {
     /// How many reasons there are.
-    pub const COUNT: usize = Self::NoMemory as usize + 1;
+    pub const COUNT: usize = Self::BadIcmp as usize + 1;
     /// All, in order, with the names shown to users.
     pub const NAMES: [&'static str; Self::COUNT] = [
         "truncated",
@@ -71,6 +73,7 @@ impl Drop {
         "backlog_full",
         "slow_path_full",
         "no_memory",
+        "bad_icmp",
     ];
 }
 

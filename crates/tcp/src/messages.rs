@@ -71,7 +71,7 @@ pub enum ToFast {
 /// A fast path to the slow path.
 #[derive(Clone, Debug)]
 pub enum ToSlow {
-    /// A valid TCP segment that belongs to no installed flow, or carries SYN.
+    /// A valid TCP segment that belongs to no installed flow, or carries SYN; or an ICMP error about a segment.
     Segment(PortId, Box<[u8]>),
     /// The flow has something outstanding (data, FIN, or data waiting behind a zero window) and was not on the list of active flows.
     Active(FlowId),

@@ -3,6 +3,7 @@
 pub mod checksum;
 pub mod emit;
 mod headers;
+pub mod icmp;
 pub mod ip;
 mod network;
 pub mod offload;

@@ -6,6 +6,7 @@ use crate::buffers::{PortId, RxBatch};
 use crate::counters::{Drop, Stage};
 use crate::flow::FourTuple;
 use crate::messages::ToSlow;
+use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
 use towpath_wire::segment::{ParseError, Segment, checksum_ok, flags, parse};
 
@@ -16,6 +17,10 @@ pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch:
         let frame = frames.bytes(i);
         let segment = match check(frame, frames.checksum(i)) {
             Ok(segment) => segment,
+            Err(Drop::NotTcp) if icmp::parse(frame).is_some() => {
+                to_slow(state, port, frame);
+                continue;
+            }
             Err(reason) => {
                 state.counters.drop(reason);
                 continue;

@@ -143,6 +143,9 @@ impl SlowPath {
         let activity = &mut live.activity;
         if activity.retransmit.una() != snapshot.snd_una {
             live.soft_error = 0;
+            if let Some(mss) = live.path.try_larger(now) {
+                host.send(core, ToFast::SetMss(id, mss));
+            }
         }
         let (config, base_us) = (&self.config, timeout_us(&self.config, snapshot));
         if flight == 0 && !snapshot.snd_queued.after(snapshot.snd_max) && !fin_due {
@@ -189,6 +192,11 @@ impl SlowPath {
             Due::Fire(timeouts) => {
                 let window = activity.congestion.timeout(now, snapshot, timeouts, config);
                 self.counters.timeouts += 1;
+                // Before the time-out, so that what is sent again is small enough.
+                let len = snapshot.snd_queued.distance(snapshot.snd_una).max(0) as u32;
+                if let Some(mss) = live.path.timed_out(now, timeouts, len) {
+                    host.send(core, ToFast::SetMss(id, mss));
+                }
                 host.send(core, ToFast::Timeout(id, window));
                 // MUST-20: R1.
                 if timeouts >= u32::from(self.config.route_retries) {

@@ -28,6 +28,7 @@ impl SlowPath {
         for id in std::mem::take(&mut self.looks) {
             if self.table.running(id).is_some_and(|live| std::mem::take(&mut live.look)) {
                 let snapshot = flows.snapshot(id);
+                self.look_at_icmp(now, id, &snapshot, host);
                 self.report_loss(now, id, &snapshot, host);
                 self.look_at_closing(now, id, &snapshot, host);
             }

@@ -4,9 +4,11 @@ use super::active::Activity;
 use super::congestion::Algorithm;
 use super::keepalive::Keepalive;
 use super::negotiate::Opening;
+use super::path_mtu::PathMtu;
 use super::timers::Stamp;
 use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions, flow_flags};
 use std::collections::{HashMap, VecDeque};
+use towpath_wire::icmp::IcmpError;
 
 /// Freed numbers wait until this many newer ones are free, so that what is still said of an old flow does not meet a new one.
 const REUSE_DISTANCE: usize = 64;
@@ -119,6 +121,12 @@ pub(super) struct Live {
     pub keepalive: Keepalive,
     /// errno of the last ICMP error that did not end the connection, 0 = none; forgotten when the peer acknowledges something.
     pub soft_error: i32,
+    /// An ICMP error that has not been looked at yet.
+    pub icmp: Option<IcmpError>,
+    /// How large its packets may be.
+    pub path: PathMtu,
+    /// Most payload per packet that the peer takes.
+    pub peer_payload: u16,
     /// Retransmission, persist and congestion control.
     pub activity: Activity,
 }

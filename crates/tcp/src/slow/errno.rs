@@ -14,3 +14,13 @@ pub const ETIMEDOUT: i32 = 110;
 pub const ECONNREFUSED: i32 = 111;
 /// The next hop does not answer.
 pub const EHOSTUNREACH: i32 = 113;
+/// Forbidden by policy (IPv6; IPv4 says EHOSTUNREACH).
+pub const EACCES: i32 = 13;
+/// A header that somebody did not understand.
+pub const EPROTO: i32 = 71;
+/// The host has no TCP.
+pub const ENOPROTOOPT: i32 = 92;
+/// The source route failed.
+pub const EOPNOTSUPP: i32 = 95;
+/// No route.
+pub const ENETUNREACH: i32 = 101;

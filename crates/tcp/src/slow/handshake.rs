@@ -8,6 +8,7 @@ use super::host::{Host, Route};
 use super::keepalive::Keepalive;
 use super::negotiate::{Opening, Path, Stage};
 use super::options::{defer_timeouts, service, user_timeout_us};
+use super::path_mtu::PathMtu;
 use super::segments::{Arrival, Reply};
 use super::timers::Stamp;
 use super::{SlowConfig, SlowPath};
@@ -137,7 +138,10 @@ impl SlowPath {
             ts_offset: opening.ts_offset,
             options: opening.options,
             keepalive: Keepalive::new(now),
-            soft_error: 0,
+            soft_error: opening.soft_error,
+            icmp: None,
+            path: PathMtu::new(opening.v6, setup.mss, opening.overhead()),
+            peer_payload: opening.payload_within(u16::MAX),
             activity: Activity::new(now, setup.snd_start, controller),
         };
         if !connection.steered {
@@ -202,7 +206,8 @@ impl SlowPath {
         let waits = opening.deferred && opening.timeouts + 1 < defers;
         if too_late || (opening.timeouts >= u32::from(retries) && !(opening.deferred && opening.timeouts < defers)) {
             // MUST-22: R2.
-            return self.fail_opening(id, ETIMEDOUT, host);
+            let errno = if opening.soft_error == 0 { ETIMEDOUT } else { opening.soft_error };
+            return self.fail_opening(id, errno, host);
         }
         opening.timeouts += 1;
         if waits {

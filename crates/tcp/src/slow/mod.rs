@@ -13,12 +13,14 @@ mod cookies;
 pub mod errno;
 mod handshake;
 mod host;
+mod icmp;
 mod isn;
 mod keepalive;
 mod listen;
 mod negotiate;
 mod open;
 mod options;
+mod path_mtu;
 mod persist;
 mod rto;
 mod segments;
@@ -245,7 +247,12 @@ impl SlowPath {
     fn on_frame(&mut self, now: Micros, core: usize, port: PortId, frame: Box<[u8]>, host: &mut dyn Host) {
         let segment = match parse(&frame) {
             Ok(segment) => segment,
-            Err(error) => return self.counters.drop(reason(error)),
+            Err(error) => {
+                return match towpath_wire::icmp::parse(&frame) {
+                    Some(error) => self.on_icmp(now, error, host),
+                    None => self.counters.drop(reason(error)),
+                };
+            }
         };
         let arrival = Arrival::new(core, port, segment, frame);
         if arrival.has(flags::SYN) && segment.flags & (flags::FIN | flags::RST) != 0 {
@@ -351,12 +358,17 @@ impl SlowPath {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Phase::Live(live) = &mut connection.phase else { return };
         let tuple = connection.tuple;
-        if let Route::Via { link, .. } = host.route(tuple.remote, Some(tuple.local))
+        if let Route::Via { link, mtu, .. } = host.route(tuple.remote, Some(tuple.local))
             && !live.removing
-            && link != live.link
         {
-            live.link = link;
-            host.send(connection.core, ToFast::Relink(id, link));
+            if link != live.link {
+                live.link = link;
+                host.send(connection.core, ToFast::Relink(id, link));
+            }
+            let payload = mtu.saturating_sub(live.path.overhead()).clamp(1, live.peer_payload.max(1));
+            if let Some(mss) = live.path.reroute(payload) {
+                host.send(connection.core, ToFast::SetMss(id, mss));
+            }
         }
     }
 }

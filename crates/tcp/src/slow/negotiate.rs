@@ -86,6 +86,8 @@ pub(super) struct Opening {
     pub sent_at: Micros,
     /// How often it has been sent.
     pub sent: u32,
+    /// errno of the last ICMP error that did not end it, 0 = none.
+    pub soft_error: i32,
     /// How often the timer has run out on it.
     pub timeouts: u32,
     /// The peer has acknowledged our SYN-ACK, but the listener wants data first (`TCP_DEFER_ACCEPT`).
@@ -126,6 +128,7 @@ impl Opening {
             started: now,
             sent_at: now,
             sent: 0,
+            soft_error: 0,
             timeouts: 0,
             deferred: false,
         }
@@ -197,16 +200,37 @@ impl Opening {
 
     /// Largest segment of the path (MUST-67, RFC 8200 §8.3), the configuration and the application.
     fn our_mss(&self) -> u16 {
-        let headers = if self.v6 { HEADERS.1 } else { HEADERS.0 };
-        let path = self.path.map_or(self.default_mss(), |path| path.mtu.saturating_sub(headers));
+        let path = self.path.map_or(self.default_mss(), |path| path.mtu.saturating_sub(self.headers()));
+        self.limited(path)
+    }
+
+    fn limited(&self, mss: u16) -> u16 {
         let limits = [self.mss_clamp, self.options.max_segment].into_iter().filter(|limit| *limit != 0);
-        limits.fold(path, u16::min).max(MIN_MSS)
+        limits.fold(mss, u16::min).max(MIN_MSS)
+    }
+
+    /// Bytes of packet headers without options.
+    fn headers(&self) -> u16 {
+        if self.v6 { HEADERS.1 } else { HEADERS.0 }
+    }
+
+    fn timestamp_bytes(&self) -> u16 {
+        if self.timestamps { TIMESTAMP_BYTES as u16 } else { 0 }
+    }
+
+    /// Bytes of headers and timestamps in each packet.
+    pub(super) fn overhead(&self) -> u16 {
+        self.headers() + self.timestamp_bytes()
     }
 
     /// Payload per packet (MUST-16).
     pub(super) fn payload(&self) -> u16 {
-        let timestamps = if self.timestamps { TIMESTAMP_BYTES as u16 } else { 0 };
-        self.our_mss().min(self.peer_mss) - timestamps
+        self.payload_within(self.our_mss())
+    }
+
+    /// Payload per packet on a path with segments of up to `mss`.
+    pub(super) fn payload_within(&self, mss: u16) -> u16 {
+        self.limited(mss).min(self.peer_mss) - self.timestamp_bytes()
     }
 
     /// The last segment of the handshake: window and newest timestamp (RFC 7323 §4.3). A window in a SYN is not scaled.

@@ -73,3 +73,29 @@ fn what_was_too_large_for_the_path_is_sent_again_at_once_in_smaller_segments() {
     h.message(ToFast::SetMss(FLOW, 1000));
     assert_eq!(h.write(1000).len(), 1);
 }
+
+#[test]
+fn icmp_errors_about_segments_go_to_the_slow_path_and_nothing_else_does() {
+    let mut h = Harness::new();
+    // From a router: fragmentation needed, next hop 1400.
+    let mut frame: Vec<u8> = [[2; 12].as_slice(), &[8, 0]].concat();
+    let header = |protocol: u8, len: u8, source: [u8; 4], destination: [u8; 4]| {
+        let mut ip = [[0x45, 0, 0, len, 0, 0, 0x40, 0, 64, protocol, 0, 0].as_slice(), &source, &destination].concat();
+        let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &ip));
+        ip[10..12].copy_from_slice(&sum);
+        ip
+    };
+    let mut message = vec![3, 4, 0, 0, 0, 0, 5, 120];
+    message.extend(header(6, 28, [10, 0, 0, 1], [10, 0, 0, 2]));
+    message.extend([0, 80, 15, 160, 1, 2, 3, 4]);
+    let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &message));
+    message[2..4].copy_from_slice(&sum);
+    frame.extend(header(1, 20 + message.len() as u8, [10, 0, 0, 254], [10, 0, 0, 1]));
+    frame.extend(message);
+    let mut ping = frame.clone();
+    ping[34] = 8;
+    h.fast.receive(h.now, PortId(1), &Frames(vec![frame, ping]), &mut h.rings);
+    h.collect();
+    assert_eq!(h.slow_names(), ["Segment"]);
+    assert_eq!(h.dropped(Drop::NotTcp), 1);
+}

@@ -34,7 +34,9 @@ fn an_idle_flow_leaves_the_list() {
 fn time_outs_back_off_and_end_in_etimedout() {
     let (mut bench, flow) = client();
     bench.outstanding(flow, 20_000);
-    let seen = watch(&mut bench, 1_000_000);
+    let mut seen = watch(&mut bench, 1_000_000);
+    // Smaller segments are tried on the way.
+    seen.retain(|(_, message)| !message.contains("mss"));
     let times: Vec<u64> = seen.iter().map(|(t, _)| *t).collect();
     let mut expected: Vec<u64> = (0..15)
         .scan(0, |sum, i| {

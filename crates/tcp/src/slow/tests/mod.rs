@@ -5,6 +5,7 @@ mod active;
 mod closing;
 mod connect;
 mod cookies;
+mod icmp;
 mod joint;
 mod listen;
 mod options;

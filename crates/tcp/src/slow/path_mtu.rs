@@ -1,0 +1,186 @@
+//! How large segments may be on a path: told by routers (RFC 1191, RFC 8201), or found out where nobody tells (RFC 4821, RFC 8899;
+//! Linux's `tcp_mtu_probing` = 1).
+
+use crate::time::Micros;
+
+/// Smallest path MTU that is believed: a forged error must not make us send tiny packets (Linux: `min_pmtu`; RFC 8200 §5).
+const MIN_MTU: (u32, u32) = (552, 1280);
+/// MTUs of common links, for routers that do not say (RFC 1191 §7).
+const PLATEAUS: [u32; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
+/// Segment sizes tried, one after the other, when large segments seem to vanish (Linux: `tcp_base_mss`, and half of it).
+const BASES: [u16; 2] = [1024, 512];
+/// Time-outs in a row of a full-size segment after which it is taken to be too large.
+const TIMEOUTS: u32 = 2;
+/// After what time without trouble larger segments are tried, µs (RFC 1191 §6.3; Linux: `ip_rt_mtu_expires`, `tcp_probe_interval`).
+const RAISE_US: u64 = 600_000_000;
+/// The same between the steps of a search that succeed, µs.
+const STEP_US: u64 = 60_000_000;
+/// A search ends when this close, in bytes (`tcp_probe_threshold`).
+const CLOSE: u16 = 8;
+
+/// What is known of a flow's path. Sizes are payload per packet, options not counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathMtu {
+    v6: bool,
+    /// Bytes of headers and timestamps in each packet.
+    overhead: u16,
+    /// What the route and the peer allow.
+    full: u16,
+    /// Used now.
+    mss: u16,
+    /// Known to get through, while `mss` is a try.
+    low: u16,
+    /// Largest worth a try.
+    high: u16,
+    /// `mss` is a try.
+    trying: bool,
+    /// Lowered because segments vanished, not because a router said so.
+    searching: bool,
+    /// When the next larger size is tried, if any.
+    next: Option<Micros>,
+}
+
+impl PathMtu {
+    /// Of a flow that begins with segments of `mss`, in packets larger by `overhead`.
+    pub(super) fn new(v6: bool, mss: u16, overhead: u16) -> Self {
+        Self { v6, overhead, full: mss, mss, low: mss, high: mss, trying: false, searching: false, next: None }
+    }
+
+    fn floor(&self) -> u16 {
+        let mtu = if self.v6 { MIN_MTU.1 } else { MIN_MTU.0 };
+        (mtu as u16).saturating_sub(self.overhead).min(self.full)
+    }
+
+    /// A router has no room for packets of `packet_bytes` on a link of `mtu` (0 = it does not say). The new segment size, if it changes.
+    pub(super) fn too_big(&mut self, now: Micros, mtu: u32, packet_bytes: u32) -> Option<u16> {
+        let said = match mtu {
+            0 => PLATEAUS.into_iter().find(|plateau| *plateau < packet_bytes).unwrap_or(0),
+            mtu => mtu,
+        };
+        let mss = u16::try_from(said.saturating_sub(self.overhead.into())).unwrap_or(u16::MAX).max(self.floor());
+        if mss >= self.mss {
+            return None;
+        }
+        (self.searching, self.high) = (false, self.full);
+        self.lower(now, mss)
+    }
+
+    /// The segment at SND.UNA, of `len` bytes, has timed out so many times in a row.
+    pub(super) fn timed_out(&mut self, now: Micros, timeouts: u32, len: u32) -> Option<u16> {
+        if timeouts < TIMEOUTS || len < u32::from(self.mss) {
+            return None;
+        }
+        if self.trying {
+            self.high = self.mss - 1;
+            return self.lower(now, self.low);
+        }
+        let base = BASES.into_iter().map(|base| base.max(self.floor())).find(|base| *base < self.mss)?;
+        self.high = if self.searching { self.high.min(self.mss - 1) } else { self.mss };
+        self.searching = true;
+        self.lower(now, base)
+    }
+
+    fn lower(&mut self, now: Micros, mss: u16) -> Option<u16> {
+        (self.mss, self.low, self.trying) = (mss, mss, false);
+        self.next = Some(now.after(RAISE_US));
+        Some(mss)
+    }
+
+    /// Something was acknowledged and more waits: is it time for larger segments?
+    pub(super) fn try_larger(&mut self, now: Micros) -> Option<u16> {
+        if self.next.is_none_or(|next| now < next) {
+            return None;
+        }
+        // The last size has been good for so long.
+        (self.low, self.trying) = (self.mss, false);
+        if self.high.saturating_sub(self.low) < CLOSE {
+            self.next = None;
+            return None;
+        }
+        self.mss = if self.searching { self.low + (self.high - self.low).div_ceil(2) } else { self.high };
+        self.trying = true;
+        self.next = Some(now.after(STEP_US));
+        Some(self.mss)
+    }
+
+    /// The route's MTU has changed: payload that it and the peer allow.
+    pub(super) fn reroute(&mut self, full: u16) -> Option<u16> {
+        if full == self.full {
+            return None;
+        }
+        let changed = self.mss != full;
+        *self = Self::new(self.v6, full, self.overhead);
+        changed.then_some(full)
+    }
+
+    /// Bytes of headers and timestamps in each packet.
+    pub(super) fn overhead(&self) -> u16 {
+        self.overhead
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path() -> PathMtu {
+        PathMtu::new(false, 1448, 52)
+    }
+
+    fn at(seconds: u64) -> Micros {
+        Micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_router_lowers_the_size_and_ten_minutes_raise_it() {
+        let mut path = path();
+        assert_eq!(path.too_big(at(0), 1400, 1500), Some(1348));
+        assert_eq!(path.too_big(at(0), 1400, 1500), None, "known");
+        assert_eq!(path.too_big(at(0), 9000, 1500), None, "never up");
+        assert_eq!(path.try_larger(at(599)), None);
+        assert_eq!(path.try_larger(at(600)), Some(1448));
+        assert_eq!(path.too_big(at(601), 1300, 1500), Some(1248), "still too large");
+        assert_eq!(path.try_larger(at(1201)), Some(1448));
+        assert_eq!(path.try_larger(at(9999)), None, "there");
+    }
+
+    #[test]
+    fn no_error_makes_packets_tiny_and_none_without_a_size_is_lost() {
+        assert_eq!(path().too_big(at(0), 68, 1500), Some(500), "552");
+        assert_eq!(PathMtu::new(true, 1428, 72).too_big(at(0), 68, 1500), Some(1208), "1280");
+        assert_eq!(path().too_big(at(0), 0, 1500), Some(1440), "plateaus");
+        assert_eq!(path().too_big(at(0), 0, 1492), Some(954));
+        assert_eq!(path().too_big(at(0), u32::MAX, 1500), None);
+    }
+
+    #[test]
+    fn large_segments_that_vanish_are_made_smaller_and_the_largest_that_passes_is_searched() {
+        let mut path = path();
+        assert_eq!(path.timed_out(at(0), 1, 1448), None, "once is nothing");
+        assert_eq!(path.timed_out(at(0), 2, 100), None, "a small one says nothing");
+        assert_eq!(path.timed_out(at(0), 2, 5000), Some(1024));
+        assert_eq!(path.timed_out(at(1), 3, 5000), Some(512));
+        assert_eq!(path.timed_out(at(2), 4, 5000), None, "no smaller");
+        // 900 bytes pass, 901 do not.
+        let (mut now, mut seen) = (2, Vec::new());
+        while now < 100_000 {
+            now += 60;
+            if let Some(mss) = path.try_larger(at(now)) {
+                seen.push(mss);
+                if mss > 900 {
+                    assert_eq!(path.timed_out(at(now + 1), 2, 5000), Some(path.low));
+                }
+            }
+        }
+        assert!((893..=900).contains(&path.mss), "{seen:?}");
+    }
+
+    #[test]
+    fn a_new_route_begins_anew() {
+        let mut path = path();
+        path.too_big(at(0), 1400, 1500);
+        assert_eq!(path.reroute(1448), None, "the same route");
+        assert_eq!(path.reroute(8948), Some(8948));
+        assert_eq!(path.too_big(at(0), 1400, 9000), Some(1348));
+    }
+}
