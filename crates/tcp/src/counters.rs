@@ -111,6 +111,10 @@ pub struct Counters {
     pub retransmits: u64,
     /// Retransmission time-outs.
     pub timeouts: u64,
+    /// Recoveries and time-outs that turned out to be needless, and were undone.
+    pub undone: u64,
+    /// Tail loss probes.
+    pub tail_probes: u64,
     /// Connections opened actively and passively.
     pub opened: u64,
     /// Connections refused or failed before they were established.

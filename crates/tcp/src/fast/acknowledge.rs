@@ -1,8 +1,8 @@
 //! What an acceptable acknowledgement does: frees the send ring, measures the round trip, moves the windows, repairs a loss
 //! (RFC 5681, RFC 6582, RFC 6298).
 
-use super::ecn;
 use super::protocol::Turn;
+use super::{ecn, rack, recovery};
 use crate::flow::flow_flags::{ECN, FIN_ACKED, RECOVERY};
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
@@ -16,8 +16,18 @@ pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
     window(turn, s);
     let ack = Seq(s.ack);
     let (una, flight) = (turn.t.snd_una, turn.t.snd_max.bytes_since(turn.t.snd_una));
-    if ack.after(turn.t.snd_una) {
+    if ack.after(una) {
+        if turn.t.has(bits::UNDO) && !turn.t.has(bits::TRACKED) {
+            undo_if_needless(turn, s, ack);
+        }
         advance(turn, ack);
+        if turn.t.has(bits::TRACKED) {
+            rack::acknowledged(turn, s, una);
+        }
+    } else if turn.t.has(bits::TRACKED) {
+        rack::acknowledged(turn, s, una);
+    } else if turn.t.has(bits::UNDO) && !s.options.sack.is_empty() {
+        report_after_recovery(turn, s);
     } else if s.payload_len == 0
         && s.flags & flags::FIN == 0
         && !turn.t.idle()
@@ -82,7 +92,10 @@ fn advance(turn: &mut Turn<'_>, ack: Seq) {
         turn.state.raise(t, turn.flow, event::ROOM);
     }
     if t.has(RECOVERY) {
-        recovering(turn, ack, acked);
+        // With a scoreboard that is the business of `rack`.
+        if !t.has(bits::TRACKED) {
+            recovering(turn, ack, acked);
+        }
         return;
     }
     t.dup_acks = 0;
@@ -131,10 +144,28 @@ fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {
     }
 }
 
+/// Without a scoreboard: was the repair needless?
+#[cold]
+fn undo_if_needless(turn: &mut Turn<'_>, s: &Segment, ack: Seq) {
+    if recovery::echoes_original(&turn.t, turn.lines, ack, turn.t.snd_una, s) {
+        recovery::undo(turn.state, &mut turn.t, turn.lines);
+    }
+}
+
+/// Everything is acknowledged, or there is but one segment out: a report can only be of what came twice (RFC 2883).
+#[cold]
+fn report_after_recovery(turn: &mut Turn<'_>, s: &Segment) {
+    if let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una)
+        && rack::arrived_twice(&mut turn.t, turn.lines, block)
+    {
+        recovery::undo(turn.state, &mut turn.t, turn.lines);
+    }
+}
+
 /// A duplicate acknowledgement: the third means a loss (RFC 5681 §3.2), unless it echoes an older repair (RFC 6582 §4.1).
 #[cold]
 fn duplicate(turn: &mut Turn<'_>) {
-    let (m, id) = (&turn.lines.measures, &turn.lines.identity);
+    let id = &turn.lines.identity;
     let t = &mut turn.t;
     let mss = u32::from(t.mss);
     t.dup_acks = t.dup_acks.saturating_add(1);
@@ -149,15 +180,10 @@ fn duplicate(turn: &mut Turn<'_>) {
     if t.has(bits::RECOVER_SET) && !t.snd_una.after(Seq(id.recover.get())) {
         return;
     }
-    let flight = t.snd_max.bytes_since(t.snd_una);
-    let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
-    let ssthresh = (left as u32).max(2 * mss);
-    m.ssthresh.set(ssthresh);
+    let ssthresh = recovery::enter(turn.state, t, turn.lines, turn.flow);
     t.cwnd = ssthresh.saturating_add(3 * mss);
-    id.recover.set(t.snd_max.0);
-    m.grown.set(0);
-    t.flags = t.flags & !bits::TIMING | RECOVERY | bits::RECOVER_SET | bits::RESEND;
-    turn.state.outbox.push_back(ToSlow::Loss(turn.flow));
+    t.flags |= bits::RESEND;
+    turn.lines.rate.bytes_lost.add(u64::from(mss));
 }
 
 /// RFC 6582 §3.2, step 3.
@@ -167,6 +193,7 @@ fn recovering(turn: &mut Turn<'_>, ack: Seq, acked: u32) {
     let mss = u32::from(t.mss);
     if ack.before(Seq(turn.lines.identity.recover.get())) {
         // Partial: the next hole. Deflate by what has left, but allow one new segment.
+        turn.lines.rate.bytes_lost.add(u64::from(mss));
         t.flags |= bits::RESEND;
         t.cwnd = t.cwnd.saturating_sub(acked).max(mss);
         if acked >= mss {

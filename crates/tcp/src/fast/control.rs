@@ -1,10 +1,10 @@
 //! What the slow path asks for.
 
 use super::wheel::Timer;
-use super::{State, owned, pace, post, settle};
+use super::{State, owned, pace, post, recovery, settle};
 use crate::buffers::{PortId, RxBatch};
 use crate::counters::Drop;
-use crate::flow::flow_flags::{ACTIVE, RECOVERY};
+use crate::flow::flow_flags::{ACTIVE, RECOVERY, TIMESTAMPS};
 use crate::flow::{FlowId, FlowSetup, Window};
 use crate::messages::{ToFast, ToSlow};
 use crate::table::{FlowTable, Lines, Tcb, bits};
@@ -67,7 +67,7 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
             t.flags |= bits::KEEPALIVE;
             state.schedule(&mut t, lines, flow);
         }
-        ToFast::SetMss(_, mss) => set_mss(&mut t, lines, mss),
+        ToFast::SetMss(_, mss) => set_mss(state, &mut t, lines, mss),
         ToFast::SetService { tos, ttl, .. } => lines.identity.set_service(tos, ttl),
         ToFast::Deactivate(_) => {
             t.flags &= !ACTIVE;
@@ -109,6 +109,7 @@ fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
     state.lookup.remove(&lines.tuple(t.flags), flow);
     state.wheel.cancel(Timer::Pace(flow));
     state.wheel.cancel(Timer::Recovery(flow));
+    state.untrack(&mut t, lines);
     state.out_of_order.release(t.out_of_order);
     (t.out_of_order, t.acks_due) = (0, 0);
     t.flags = t.flags & !bits::INSTALLED | bits::REMOVING | bits::DEAD;
@@ -144,24 +145,45 @@ fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Li
         return;
     }
     state.counters.timeouts += 1;
+    let again = recovery::timed_out(t, lines);
+    if !again && !t.has(RECOVERY | bits::UNDO) {
+        recovery::remember(t, lines);
+    }
     lines.measures.set_window(window);
     pace::set_rate(state, now, flow, t, lines, window.pacing);
     lines.measures.grown.set(0);
     lines.identity.recover.set(t.snd_max.0);
-    t.snd_nxt = t.snd_una;
     (t.cwnd, t.dup_acks) = (window.cwnd.max(u32::from(t.mss)), 0);
-    t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
+    t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL) | bits::RECOVER_SET;
+    // Timestamps tell at once whether it was needless; without them it takes two acknowledgements.
+    let lost = all_again(state, t, lines, !again && !t.has(TIMESTAMPS));
+    lines.rate.bytes_lost.add(u64::from(lost));
+}
+
+/// All that is out and not reported is to be sent again; returns how many bytes. `doubtful`: it may turn out not to be lost (F-RTO).
+fn all_again(state: &mut State, t: &mut Tcb, lines: &Lines, doubtful: bool) -> u32 {
+    let board = if t.has(bits::TRACKED) { state.boards.get(lines.recovery.board.get()) } else { None };
+    let Some(board) = board else {
+        t.snd_nxt = t.snd_una;
+        return t.snd_max.bytes_since(t.snd_una);
+    };
+    board.doubtful = u8::from(doubtful);
+    lines.recovery.deadline.set(0);
+    let lost = board.time_out();
+    recovery::count(&mut state.boards, t, lines);
+    lost
 }
 
 /// The path's packets are of another size now. What is out in larger ones is lost, and not by congestion: it goes again at once, and the
 /// window stays (RFC 1191 §6.4, RFC 8201 §5.4).
-fn set_mss(t: &mut Tcb, lines: &Lines, mss: u16) {
+fn set_mss(state: &mut State, t: &mut Tcb, lines: &Lines, mss: u16) {
     let shrinks = mss < t.mss;
     t.mss = mss.max(1);
     t.cwnd = t.cwnd.max(u32::from(t.mss));
     if shrinks && !t.idle() {
         lines.identity.recover.set(t.snd_max.0);
-        (t.snd_nxt, t.dup_acks) = (t.snd_una, 0);
-        t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND) | bits::RECOVER_SET;
+        t.dup_acks = 0;
+        t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL | bits::UNDO) | bits::RECOVER_SET;
+        all_again(state, t, lines, false);
     }
 }

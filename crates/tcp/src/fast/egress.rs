@@ -2,10 +2,10 @@
 
 use super::plan::{self, Plan};
 use super::scheduler::Next;
-use super::{State, ecn, pace, report, settle};
+use super::{State, ecn, pace, recovery, report, settle};
 use crate::buffers::{Rings, TxPorts};
 use crate::counters::Stage;
-use crate::flow::flow_flags::{ECN, FIN_SENT, LIMIT_WAIT, TIMESTAMPS};
+use crate::flow::flow_flags::{ECN, FIN_SENT, LIMIT_WAIT, SACK, TIMESTAMPS};
 use crate::flow::{FlowId, FourTuple, Link};
 use crate::messages::event;
 use crate::seq::Seq;
@@ -162,9 +162,13 @@ fn end_turn(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, flow: Fl
     }
 }
 
+/// What comes before new data.
+const RARE: u64 =
+    bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE | bits::KEEPALIVE | bits::ECN_EDGES | bits::LOST | bits::TAIL;
+
 /// What `Turn::send` did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+pub(super) enum Sent {
     Yes,
     NoRoom,
     /// The port's buffers are too small for it: as good as lost.
@@ -172,12 +176,12 @@ enum Sent {
 }
 
 /// One flow's turn to send.
-struct Turn<'a, R, P> {
-    state: &'a mut State,
-    lines: &'a Lines,
-    t: Tcb,
-    flow: FlowId,
-    now: Micros,
+pub(super) struct Turn<'a, R, P> {
+    pub(super) state: &'a mut State,
+    pub(super) lines: &'a Lines,
+    pub(super) t: Tcb,
+    pub(super) flow: FlowId,
+    pub(super) now: Micros,
     link: Link,
     tuple: FourTuple,
     /// What pacing lets go, see [`pace`].
@@ -202,8 +206,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
                 None | Some(Sent::TooLong) => return (frames, End::Done),
             }
         }
-        let more = self.t.any(bits::RESET | bits::RESEND | bits::PROBE | bits::ACK_NOW | bits::KEEPALIVE)
-            || (!self.t.has(bits::DEAD) && plan::next(&self.t, self.lines).is_some());
+        let urgent = bits::RESET | bits::RESEND | bits::PROBE | bits::ACK_NOW | bits::KEEPALIVE | bits::TAIL;
+        let sends = plan::repair_may_go(&self.t, self.lines) || plan::next(&self.t, self.lines).is_some();
+        let more = self.t.any(urgent) || (!self.t.has(bits::DEAD) && sends);
         (frames, if more { End::Quota } else { End::Done })
     }
 
@@ -213,7 +218,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         if self.credit < 0 {
             return self.without_credit();
         }
-        if self.t.any(bits::RESET | bits::DEAD | bits::RESEND | bits::PROBE | bits::KEEPALIVE | bits::ECN_EDGES)
+        if self.t.any(RARE)
             && let Some(result) = self.rare()
         {
             return result;
@@ -231,7 +236,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     /// What is not paced: RST, acknowledgements and window probes.
     #[cold]
     fn without_credit(&mut self) -> Option<Sent> {
-        let data = self.t.has(bits::RESEND);
+        let data = self.t.any(bits::RESEND | bits::TAIL) || plan::repair_may_go(&self.t, self.lines);
         let other = self.t.any(bits::RESET | bits::DEAD | bits::ECN_EDGES)
             || (self.t.any(bits::PROBE | bits::KEEPALIVE) && !data);
         if other && let Some(result) = self.rare() {
@@ -265,6 +270,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         }
         if self.t.has(bits::KEEPALIVE) {
             return self.keepalive();
+        }
+        if !self.t.any(bits::RESEND | bits::PROBE) {
+            return self.repair();
         }
         let (bit, limit) = if self.t.has(bits::RESEND) {
             (bits::RESEND, self.t.snd_max.bytes_since(self.t.snd_una).min(u32::from(self.t.mss)))
@@ -342,7 +350,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
 
     /// Sends a segment with data or FIN and keeps the books about it; SND.NXT is the caller's.
     #[inline]
-    fn data(&mut self, plan: &Plan) -> Sent {
+    pub(super) fn data(&mut self, plan: &Plan) -> Sent {
         let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
         let fin = if plan.fin { flags::FIN } else { 0 };
         let cwr = if self.t.has(ECN) { self.capable(plan) } else { 0 };
@@ -355,11 +363,17 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             self.t.flags &= !bits::ECN_CWR;
         }
         self.credit -= pace::cost(plan.len);
-        let (t, m) = (&mut self.t, &self.lines.measures);
+        let (t, m) = (&self.t, &self.lines.measures);
         let end = end(plan);
+        // RFC 8985 §6.1: of what is not alone in flight it is kept when it was sent.
+        if t.has(bits::TRACKED) || (t.snd_una != t.snd_max && t.has(SACK)) {
+            self.track(plan.seq, end);
+        }
+        let t = &mut self.t;
         if plan.seq.before(t.snd_max) {
             self.lines.recovery.retransmits.add(1);
             self.state.counters.retransmits += 1;
+            recovery::resent(t, self.lines, self.now, plan.seq, end.bytes_since(plan.seq));
             // Karn: an answer now may be to either copy.
             t.flags &= !bits::TIMING;
         } else if !t.has(bits::TIMING) {
@@ -475,7 +489,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
 }
 
 #[inline]
-fn end(plan: &Plan) -> Seq {
+pub(super) fn end(plan: &Plan) -> Seq {
     plan.seq.add(plan.len + u32::from(plan.fin))
 }
 

@@ -21,8 +21,12 @@ mod plan;
 mod post;
 mod pre;
 mod protocol;
+mod rack;
+mod recovery;
+mod repair;
 mod report;
 mod scheduler;
+mod scoreboard;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -41,6 +45,7 @@ use batch::Batch;
 use lookup::Lookup;
 use out_of_order::OutOfOrder;
 use scheduler::{Delayed, Scheduler};
+use scoreboard::Boards;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -82,6 +87,7 @@ struct State {
     config: FastConfig,
     lookup: Lookup,
     out_of_order: OutOfOrder,
+    boards: Boards,
     scheduler: Scheduler,
     delayed: Delayed,
     wheel: Wheel,
@@ -164,6 +170,16 @@ impl State {
         }
     }
 
+    /// Gives the flow's scoreboard back: nothing is outstanding, or nobody cares.
+    fn untrack(&mut self, t: &mut Tcb, lines: &Lines) {
+        if t.has(bits::TRACKED) {
+            self.boards.release(lines.recovery.board.get());
+            lines.recovery.board.set(0);
+            lines.recovery.deadline.set(0);
+            t.flags &= !(bits::TRACKED | bits::SCORED | bits::LOST | bits::TAIL);
+        }
+    }
+
     /// Ends the flow as far as peer and application are concerned; the slow path removes it.
     fn kill(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId, rst: bool, errno: i32) {
         let resend = bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::TIMING;
@@ -171,6 +187,7 @@ impl State {
         t.acks_due = 0;
         self.out_of_order.release(t.out_of_order);
         t.out_of_order = 0;
+        self.untrack(t, lines);
         if rst {
             t.flags |= bits::RESET;
             self.schedule(t, lines, flow);
@@ -210,6 +227,7 @@ impl FastPath {
             lookup: Lookup::new(config.seed),
             config,
             out_of_order: OutOfOrder::default(),
+            boards: Boards::default(),
             scheduler: Scheduler::default(),
             delayed: Delayed::default(),
             wheel: Wheel::default(),

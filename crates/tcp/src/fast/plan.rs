@@ -1,5 +1,6 @@
 //! What a flow may send next: windows, Nagle, silly windows. A pure function of its line.
 
+use super::recovery;
 use crate::flow::flow_flags::{FIN_WANTED, LIMIT_WAIT, NODELAY, PACE_WAIT, RECOVERY};
 use crate::seq::Seq;
 use crate::table::{Lines, Tcb, bits};
@@ -33,7 +34,8 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     // Limited transmit (RFC 3042): the first two duplicate ACKs let a new segment each through.
     let extra = if t.has(RECOVERY) { 0 } else { u32::from(t.dup_acks.min(2)) * mss };
     let by_peer = t.snd_wnd.saturating_sub(flight);
-    let by_network = t.cwnd.saturating_add(extra).saturating_sub(flight);
+    let left = if t.has(bits::SCORED) { lines.recovery.left.get() } else { 0 };
+    let by_network = t.cwnd.saturating_add(extra).saturating_sub(flight.saturating_sub(left));
     let len = unsent.min(mss).min(by_peer).min(by_network);
     let last = len == unsent;
     let fin = last && fin_wanted && by_peer > len;
@@ -65,14 +67,44 @@ pub(super) fn stuck(t: &Tcb) -> bool {
     t.idle() && !t.any(PACE_WAIT | LIMIT_WAIT) && (unsent > 0 || (unsent == 0 && t.has(FIN_WANTED)))
 }
 
+/// Does the window let something go that the scoreboard says is lost? A whole segment has to fit: the proportional rate reduction
+/// saves up for it.
+#[inline]
+pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
+    if !t.has(bits::LOST) {
+        return false;
+    }
+    let pipe = recovery::pipe(t, lines);
+    pipe == 0 || t.cwnd.saturating_sub(pipe) >= u32::from(t.mss)
+}
+
 /// The segment to be sent again from SND.UNA, whatever the windows say: a lost one, or a window probe of `probe` bytes.
 pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
-    let data = t.snd_queued.distance(t.snd_una);
+    again(t, t.snd_una, limit)
+}
+
+/// The same from `seq` on.
+pub(super) fn again(t: &Tcb, seq: Seq, limit: u32) -> Option<Plan> {
+    let data = t.snd_queued.distance(seq);
     if data < 0 {
         return None;
     }
     let len = (data as u32).min(limit);
     let last = len == data as u32;
     let fin = last && t.has(FIN_WANTED) && (len == 0 || t.snd_max.after(t.snd_queued));
-    (len != 0 || fin).then_some(Plan { seq: t.snd_una, len, fin, push: last })
+    (len != 0 || fin).then_some(Plan { seq, len, fin, push: last })
+}
+
+/// The tail probe: new data if the peer has room for them, whatever the congestion window says, else the last segment again
+/// (RFC 8985 §7.3).
+pub(super) fn tail(t: &Tcb) -> Option<Plan> {
+    let mss = u32::from(t.mss);
+    let unsent = t.snd_queued.distance(t.snd_nxt).max(0) as u32;
+    let room = t.snd_wnd.saturating_sub(t.snd_nxt.bytes_since(t.snd_una));
+    let len = unsent.min(mss);
+    if len != 0 && len <= room && (len == mss || !t.has(bits::CORK)) {
+        return Some(Plan { seq: t.snd_nxt, len, fin: false, push: len == unsent });
+    }
+    let flight = t.snd_max.bytes_since(t.snd_una);
+    again(t, t.snd_max.sub(flight.min(mss)), mss)
 }

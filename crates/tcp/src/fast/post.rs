@@ -29,7 +29,8 @@ pub(super) fn flow(state: &mut State, now: Micros, flow: FlowId, lines: &Lines, 
         }
         return;
     }
-    let may_send = !t.has(PACE_WAIT) && (t.has(bits::RESEND) || plan::next(t, lines).is_some());
+    let repairs = t.any(bits::RESEND | bits::TAIL) || plan::repair_may_go(t, lines);
+    let may_send = !t.has(PACE_WAIT) && (repairs || plan::next(t, lines).is_some());
     if may_send || t.has(bits::ACK_NOW) {
         state.schedule(t, lines, flow);
     } else if t.has(bits::ACK_OWED) && !t.has(bits::DELAYED) {

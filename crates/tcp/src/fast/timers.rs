@@ -1,7 +1,7 @@
 //! What a flow does when one of its deadlines on the [`wheel`](super::wheel) comes.
 
 use super::wheel::Timer;
-use super::{State, owned, pace};
+use super::{State, owned, pace, rack};
 use crate::table::{FlowTable, bits};
 use crate::time::Micros;
 
@@ -9,12 +9,12 @@ use crate::time::Micros;
 #[inline]
 pub(super) fn expire(table: &FlowTable, state: &mut State, now: Micros) {
     while let Some(timer) = state.wheel.pop_due(now) {
-        due(table, state, timer);
+        due(table, state, now, timer);
     }
 }
 
 #[cold]
-fn due(table: &FlowTable, state: &mut State, timer: Timer) {
+fn due(table: &FlowTable, state: &mut State, now: Micros, timer: Timer) {
     match timer {
         Timer::Pace(flow) => {
             let Some((lines, mut t)) = owned(table, state, flow) else { return };
@@ -24,6 +24,6 @@ fn due(table: &FlowTable, state: &mut State, timer: Timer) {
             }
         }
         Timer::Group(group) => state.scheduler.release(group),
-        Timer::Recovery(_) => {}
+        Timer::Recovery(flow) => rack::due(table, state, now, flow),
     }
 }

@@ -34,7 +34,6 @@ pub(super) enum Timer {
     /// The flow's pacing lets it send again.
     Pace(FlowId),
     /// Loss recovery of the flow: reordering and probe time-outs (RFC 8985 §6.2, §7.2).
-    #[allow(dead_code, reason = "loss recovery arms it")]
     Recovery(FlowId),
     /// The rate limit of the group lets it send again.
     Group(u16),

@@ -69,6 +69,16 @@ pub(crate) mod bits {
     pub const ECN_EDGES: u64 = 3 << 25;
     /// In its port's queue of what no rate limit holds back.
     pub const PRESSING: u64 = 1 << 28;
+    /// `Recovery::board` is the flow's scoreboard.
+    pub const TRACKED: u64 = 1 << 34;
+    /// `Recovery::left` is not 0.
+    pub const SCORED: u64 = 1 << 35;
+    /// Something on the scoreboard is lost and to be sent again.
+    pub const LOST: u64 = 1 << 36;
+    /// The tail is to be probed.
+    pub const TAIL: u64 = 1 << 37;
+    /// The last reduction can be undone.
+    pub const UNDO: u64 = 1 << 38;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

@@ -14,4 +14,26 @@ pub(crate) struct Recovery {
     pub rcv_up: Word,
     /// What has come twice and is to be reported, if `bits::DSACK`: its first sequence number, and the one after its last.
     pub duplicate: [Word; 2],
+    /// The flow's scoreboard, if `bits::TRACKED`.
+    pub board: Word,
+    /// Outstanding bytes that have left the network: reported or lost; if `bits::SCORED`.
+    pub left: Word,
+    /// When the flow is to be looked at, µs modulo 2^32 with bit 0 set; 0 = no timer runs.
+    pub deadline: Word,
+    /// When its timer on the wheel comes due, in the same form: not later than that.
+    pub queued: Word,
+    /// What has been learnt about reordering (`fast::rack`).
+    pub reordering: Word,
+    /// The reordering window does not grow again before this is acknowledged.
+    pub duplicate_round: Word,
+    /// Congestion window before the last reduction, if `bits::UNDO`.
+    pub prior_cwnd: Word,
+    /// Slow-start threshold before it.
+    pub prior_ssthresh: Word,
+    /// The first byte that was sent again since.
+    pub undo_from: Word,
+    /// Bytes sent again since, less those that arrived twice.
+    pub undo_bytes: Word,
+    /// Our timestamp when the first of them was sent again.
+    pub resent_ts: Word,
 }

@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn sound(h: &Harness) -> Result<(), TestCaseError> {
+fn sound(h: &mut Harness) -> Result<(), TestCaseError> {
     let lines = h.fast.table.get(FLOW).unwrap();
     let t = lines.protocol.load();
     let id = &lines.identity;
@@ -72,6 +72,20 @@ fn sound(h: &Harness) -> Result<(), TestCaseError> {
     prop_assert!(t.rcv_limit.distance(t.rcv_adv) >= -1, "only a FIN may stand beyond the ring: {t:?}");
     prop_assert!(!t.rcv_adv.before(t.rcv_nxt), "{t:?}");
     prop_assert!(h.snapshot().rx_queued <= id.rx_bytes.get(), "{t:?}");
+    let (tracked, left) = (t.has(bits::TRACKED), lines.recovery.left.get());
+    if let Some(board) = h.fast.state.boards.get(if tracked { lines.recovery.board.get() } else { 0 }) {
+        let mut end = t.snd_una;
+        for (start, span) in board.iter() {
+            prop_assert!(start == end && span.end.after(start), "{board:?} {t:?}");
+            end = span.end;
+        }
+        prop_assert_eq!(end, t.snd_max);
+        let counted = board.bytes(scoreboard::SACKED | scoreboard::LOST);
+        prop_assert_eq!(counted, if t.has(bits::SCORED) { left } else { 0 });
+        prop_assert!(!t.idle() || board.probe.is_some(), "nothing is out");
+    } else {
+        prop_assert!(!tracked && !t.any(bits::SCORED | bits::LOST | bits::TAIL));
+    }
     Ok(())
 }
 
@@ -127,7 +141,7 @@ proptest! {
             h.fast.transmit(h.now, 3, &h.rings, &mut h.tx);
             h.collect();
             h.tx.sent.clear();
-            sound(&h)?;
+            sound(&mut h)?;
         }
         h.tx.room = usize::MAX;
         h.message(ToFast::Remove(FLOW));
@@ -137,5 +151,6 @@ proptest! {
         prop_assert_eq!(h.slow.iter().filter(|m| matches!(m, ToSlow::Removed(_))).count(), 1);
         prop_assert!(h.fast.state.scheduler.is_empty() && h.fast.next_deadline().is_none());
         prop_assert_eq!(h.fast.state.out_of_order.in_use(), 0);
+        prop_assert_eq!(h.fast.state.boards.in_use(), 0);
     }
 }

@@ -11,6 +11,7 @@ mod load;
 mod loss;
 mod pacing;
 mod receive;
+mod recovery;
 mod rules;
 mod sack;
 mod send;

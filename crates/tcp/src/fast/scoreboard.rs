@@ -1,0 +1,525 @@
+//! The sender's scoreboard: for every byte between SND.UNA and SND.MAX when it was sent last, whether the peer reports it, and
+//! whether it counts as lost (RFC 6675 §3, RFC 8985 §5).
+//!
+//! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at about the
+//! same time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a
+//! board: of a single segment `Measures::rtt_at` says when it was sent, and nothing can be reported ahead of it.
+
+use crate::seq::Seq;
+
+/// Spans per flow: 31 holes at a time. An entry is some 900 bytes.
+pub(super) const SPANS: usize = 64;
+
+/// The peer reports it.
+pub(super) const SACKED: u8 = 1;
+/// Judged lost, and not sent again since.
+pub(super) const LOST: u8 = 2;
+/// Sent more than once.
+pub(super) const AGAIN: u8 = 4;
+
+/// Bytes from the end of the span before it up to its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    pub end: Seq,
+    /// When the newest of it was sent, µs modulo 2^32.
+    pub at: u32,
+    pub state: u8,
+}
+
+impl Span {
+    /// Is it in flight as far as we know?
+    fn flying(&self) -> bool {
+        self.state & (SACKED | LOST) == 0
+    }
+}
+
+/// What the proportional rate reduction has counted (RFC 9937 §6), bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reduction {
+    pub delivered: u32,
+    pub out: u32,
+    /// RecoverFS.
+    pub flight: u32,
+}
+
+/// The newest transmission that has arrived (RFC 8985 §5.2).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Newest {
+    pub at: u32,
+    pub end: Seq,
+    pub rtt_us: u32,
+}
+
+/// One flow's board.
+#[derive(Clone, Debug)]
+pub(super) struct Board {
+    spans: [Span; SPANS],
+    first: usize,
+    len: usize,
+    start: Seq,
+    /// When the last span was begun.
+    begun: u32,
+    /// Nothing is reported, lost, or sent again.
+    pub clean: bool,
+    /// RACK.segment, once something has arrived.
+    pub newest: Option<Newest>,
+    /// RACK.fack: the highest that has arrived.
+    pub highest: Seq,
+    /// Acknowledgements with news in their blocks since SND.UNA moved: duplicates, as RFC 6675 §2 counts them.
+    pub duplicates: u8,
+    pub reduction: Reduction,
+    /// TLP.end_seq, and TLP.is_retrans (RFC 8985 §7.1).
+    pub probe: Option<(Seq, bool)>,
+    /// After a time-out that may have been spurious (F-RTO): 1 = the first acknowledgement is awaited, 2 = the second.
+    pub doubtful: u8,
+    /// The timer that runs is the reordering timer, not that of the tail probe.
+    pub reordering_timer: bool,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self {
+            spans: [Span::default(); SPANS],
+            first: 0,
+            len: 0,
+            start: Seq(0),
+            begun: 0,
+            clean: true,
+            newest: None,
+            highest: Seq(0),
+            duplicates: 0,
+            reduction: Reduction::default(),
+            probe: None,
+            doubtful: 0,
+            reordering_timer: false,
+        }
+    }
+}
+
+impl Board {
+    /// Begins with `start..end`, all sent by `at`; `again`: some of it perhaps more than once.
+    fn begin(&mut self, start: Seq, end: Seq, at: u32, again: bool) {
+        (self.first, self.len, self.start, self.begun) = (0, 1, start, at);
+        self.spans[0] = Span { end, at, state: if again { AGAIN } else { 0 } };
+        (self.clean, self.newest, self.highest, self.duplicates) = (!again, None, start, 0);
+        (self.reduction, self.probe, self.doubtful) = (Reduction::default(), None, 0);
+        self.reordering_timer = false;
+    }
+
+    /// New data have been sent up to `end`. What was begun less than `grain_us` ago is the same span.
+    #[inline]
+    pub fn sent(&mut self, end: Seq, now: u32, grain_us: u32) {
+        if let Some(last) = self.last_mut()
+            && last.state == 0
+        {
+            let young = now.wrapping_sub(self.begun) <= grain_us;
+            let last = &mut self.spans[self.first + self.len - 1];
+            if young {
+                (last.end, last.at) = (end, now);
+                return;
+            }
+        }
+        self.push(Span { end, at: now, state: 0 });
+        self.begun = now;
+    }
+
+    fn last_mut(&mut self) -> Option<&mut Span> {
+        self.spans[self.first..self.first + self.len].last_mut()
+    }
+
+    fn push(&mut self, span: Span) {
+        if !self.has_room() {
+            // Better to forget a report than to count as received what was never sent before.
+            if let Some(last) = self.last_mut() {
+                *last = Span { state: last.state & AGAIN, ..span };
+            }
+            return;
+        }
+        self.spans[self.first + self.len] = span;
+        self.len += 1;
+    }
+
+    /// Makes room for one more span behind the last: by moving, else by joining the two neighbours that are most alike.
+    fn has_room(&mut self) -> bool {
+        if self.first + self.len < SPANS {
+            return true;
+        }
+        if self.first > 0 {
+            self.spans.copy_within(self.first..self.first + self.len, 0);
+            self.first = 0;
+            return true;
+        }
+        let alike = |i: &usize| {
+            let (a, b) = (&self.spans[*i], &self.spans[*i + 1]);
+            (a.state ^ b.state) & (SACKED | LOST) == 0
+        };
+        let apart = |i: &usize| self.spans[*i + 1].at.wrapping_sub(self.spans[*i].at) as i32;
+        let Some(i) = (0..self.len - 1).filter(alike).min_by_key(|i| apart(i).unsigned_abs()) else { return false };
+        self.join(i);
+        true
+    }
+
+    /// Joins span `i` with the next: sent by the later time of the two.
+    fn join(&mut self, i: usize) {
+        let (a, b) = (self.spans[i], self.spans[i + 1]);
+        let at = if (b.at.wrapping_sub(a.at) as i32) < 0 { a.at } else { b.at };
+        self.spans[i] = Span { end: b.end, at, state: a.state | b.state };
+        self.spans.copy_within(i + 2..self.first + self.len, i + 1);
+        self.len -= 1;
+    }
+
+    /// Forgets what is before `una`.
+    #[inline]
+    pub fn advance(&mut self, una: Seq) {
+        while self.len > 0 && !self.spans[self.first].end.after(una) {
+            self.first += 1;
+            self.len -= 1;
+        }
+        self.start = una;
+    }
+
+    /// The spans with their first sequence numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (Seq, &Span)> {
+        let mut start = self.start;
+        self.spans[self.first..self.first + self.len]
+            .iter()
+            .map(move |span| (std::mem::replace(&mut start, span.end), span))
+    }
+
+    /// Everything before `una` has been acknowledged; `new` gets what had not been reported.
+    pub fn acknowledge(&mut self, una: Seq, mut new: impl FnMut(Seq, &Span)) {
+        for (start, span) in self.iter().take_while(|(start, _)| start.before(una)) {
+            if span.state & SACKED == 0 {
+                let end = if span.end.after(una) { una } else { span.end };
+                new(start, &Span { end, ..*span });
+            }
+        }
+        self.advance(una);
+    }
+
+    /// The peer reports `start..end`, which is within the board; `new` gets what it had not reported before. If there is no room for
+    /// that, it is as if the report had not come.
+    pub fn report(&mut self, start: Seq, end: Seq, mut new: impl FnMut(Seq, &Span)) {
+        if !self.split(start) || !self.split(end) {
+            return;
+        }
+        let mut from = self.start;
+        for span in &mut self.spans[self.first..self.first + self.len] {
+            if !from.before(start) && !span.end.after(end) && span.state & SACKED == 0 {
+                new(from, span);
+                span.state = span.state & !LOST | SACKED;
+            }
+            from = span.end;
+        }
+        self.clean = false;
+        self.tidy();
+    }
+
+    /// `start..end` has been sent again.
+    pub fn resent(&mut self, start: Seq, end: Seq, now: u32) {
+        // Without room for a boundary all of the span counts as sent again now; what of it was not will be missed in time.
+        let _ = self.split(start) && self.split(end);
+        let mut from = self.start;
+        for span in &mut self.spans[self.first..self.first + self.len] {
+            if from.before(end) && span.end.after(start) && span.state & SACKED == 0 {
+                (span.state, span.at) = (AGAIN, now);
+            }
+            from = span.end;
+        }
+        self.clean = false;
+        self.tidy();
+    }
+
+    /// Judges those spans lost of which `lost` says so; returns how many bytes.
+    pub fn lose(&mut self, mut lost: impl FnMut(&Span) -> bool) -> u32 {
+        let (mut from, mut bytes) = (self.start, 0);
+        for span in &mut self.spans[self.first..self.first + self.len] {
+            if span.flying() && lost(span) {
+                span.state |= LOST;
+                bytes += span.end.bytes_since(from);
+            }
+            from = span.end;
+        }
+        self.clean &= bytes == 0;
+        bytes
+    }
+
+    /// Retransmission time-out: all is lost but what the peer reports. If it reports SND.UNA itself, it has thrown away what it had
+    /// (RFC 6675 §5.1, RFC 2018 §8), and none of its reports counts any more. Returns the bytes that are newly lost.
+    pub fn time_out(&mut self) -> u32 {
+        if self.spans[self.first..self.first + self.len].first().is_some_and(|span| span.state & SACKED != 0) {
+            for span in &mut self.spans[self.first..self.first + self.len] {
+                span.state &= !SACKED;
+            }
+        }
+        (self.newest, self.probe, self.reordering_timer, self.duplicates) = (None, None, false, 0);
+        let bytes = self.lose(|_| true);
+        self.tidy();
+        bytes
+    }
+
+    /// Nothing is lost after all.
+    pub fn find(&mut self) {
+        for span in &mut self.spans[self.first..self.first + self.len] {
+            span.state &= !LOST;
+        }
+        self.tidy();
+    }
+
+    /// The first that is lost.
+    pub fn first_lost(&self) -> Option<(Seq, Seq)> {
+        self.iter().find(|(_, span)| span.state & LOST != 0).map(|(start, span)| (start, span.end))
+    }
+
+    /// Bytes in this state.
+    pub fn bytes(&self, state: u8) -> u32 {
+        let some = |(start, span): (Seq, &Span)| if span.state & state == 0 { 0 } else { span.end.bytes_since(start) };
+        self.iter().map(some).sum()
+    }
+
+    /// Looks whether it is clean again.
+    pub fn look(&mut self) {
+        self.clean = self.probe.is_none() && self.iter().all(|(_, span)| span.state == 0);
+    }
+
+    /// Makes `seq` a boundary; false = there is no room.
+    fn split(&mut self, seq: Seq) -> bool {
+        if !seq.after(self.start) {
+            return true;
+        }
+        let inside = |board: &Self| (board.first..board.first + board.len).find(|&i| !board.spans[i].end.before(seq));
+        let Some(i) = inside(self) else { return true };
+        if self.spans[i].end == seq {
+            return true;
+        }
+        if !self.has_room() {
+            return false;
+        }
+        // Room may have been made by joining.
+        let Some(i) = inside(self) else { return true };
+        self.spans.copy_within(i..self.first + self.len, i + 1);
+        self.spans[i].end = seq;
+        self.len += 1;
+        true
+    }
+
+    /// Joins neighbours that no longer differ: reported ones whenever they were sent, others if sent at the same time.
+    fn tidy(&mut self) {
+        let mut i = self.first;
+        while i + 1 < self.first + self.len {
+            let (a, b) = (&self.spans[i], &self.spans[i + 1]);
+            let reported = a.state & b.state & SACKED != 0;
+            if reported || (a.state == b.state && (a.at == b.at || a.state & LOST != 0)) {
+                self.join(i);
+            } else {
+                i += 1;
+            }
+        }
+    }
+}
+
+/// The boards of a core. Entry numbers are one-based, 0 is none.
+#[derive(Debug, Default)]
+pub(super) struct Boards {
+    entries: Vec<Board>,
+    free: Vec<u16>,
+}
+
+impl Boards {
+    /// A board on which `start..end` has been sent by `at`; `None` if 65,535 flows have one.
+    pub fn take(&mut self, start: Seq, end: Seq, at: u32, again: bool) -> Option<u16> {
+        let entry = match self.free.pop() {
+            Some(entry) => entry,
+            None => {
+                let entry = u16::try_from(self.entries.len() + 1).ok()?;
+                self.entries.push(Board::default());
+                entry
+            }
+        };
+        self.get(u32::from(entry))?.begin(start, end, at, again);
+        Some(entry)
+    }
+
+    /// The board.
+    #[inline]
+    pub fn get(&mut self, entry: u32) -> Option<&mut Board> {
+        self.entries.get_mut((entry as usize).checked_sub(1)?)
+    }
+
+    /// Gives a board back.
+    pub fn release(&mut self, entry: u32) {
+        if entry != 0
+            && let Ok(entry) = u16::try_from(entry)
+        {
+            self.free.push(entry);
+        }
+    }
+
+    /// Boards in use.
+    #[cfg(test)]
+    pub fn in_use(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn board(start: Seq, end: Seq, at: u32) -> Board {
+        let mut board = Board::default();
+        board.begin(start, end, at, false);
+        board
+    }
+
+    fn spans(board: &Board) -> Vec<(u32, u32, u8)> {
+        board.iter().map(|(start, span)| (start.0, span.end.0, span.state)).collect()
+    }
+
+    #[test]
+    fn what_is_sent_at_about_the_same_time_is_one_span() {
+        let mut b = board(Seq(0), Seq(10), 5);
+        b.sent(Seq(20), 50, 100);
+        b.sent(Seq(30), 105, 100);
+        b.sent(Seq(40), 106, 100);
+        assert_eq!(b.iter().map(|(_, span)| (span.end.0, span.at)).collect::<Vec<_>>(), [(30, 105), (40, 106)]);
+        b.advance(Seq(30));
+        assert_eq!(spans(&b), [(30, 40, 0)]);
+    }
+
+    #[test]
+    fn a_hole_is_lost_repaired_and_found() {
+        let mut b = board(Seq(0), Seq(100), 5);
+        b.report(Seq(40), Seq(60), |_, _| {});
+        assert_eq!(b.lose(|span| span.end == Seq(40)), 40);
+        assert_eq!(b.first_lost(), Some((Seq(0), Seq(40))));
+        b.resent(Seq(0), Seq(10), 50);
+        assert_eq!(spans(&b), [(0, 10, AGAIN), (10, 40, LOST), (40, 60, SACKED), (60, 100, 0)]);
+        assert_eq!((b.bytes(LOST), b.bytes(SACKED)), (30, 20));
+        b.find();
+        assert_eq!(b.bytes(LOST), 0);
+    }
+
+    #[test]
+    fn a_peer_that_reports_the_first_missing_byte_has_reneged() {
+        let mut b = board(Seq(0), Seq(100), 5);
+        b.report(Seq(40), Seq(60), |_, _| {});
+        assert_eq!(b.clone().time_out(), 80, "what is reported is not sent again");
+        b.acknowledge(Seq(40), |_, _| {});
+        assert_eq!(b.time_out(), 60, "all is");
+    }
+
+    #[test]
+    fn a_full_board_forgets_reports_before_it_loses_data() {
+        let mut b = board(Seq(0), Seq(1000), 5);
+        for n in 0..200 {
+            b.report(Seq(n * 4 + 2), Seq(n * 4 + 4), |_, _| {});
+        }
+        assert!(b.iter().count() >= SPANS - 1);
+        b.sent(Seq(2000), 9, 0);
+        let (start, last) = b.iter().last().expect("not empty");
+        assert!(!start.after(Seq(1000)) && last.end == Seq(2000) && last.state == 0);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Sent(u32),
+        Report(u32, u32),
+        Resent(u32, u32),
+        Lose(u32),
+        Acknowledge(u32),
+        Find,
+        TimeOut,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let at = || 0u32..300;
+        prop_oneof![
+            2 => (1u32..40).prop_map(Step::Sent),
+            8 => (at(), 1u32..30).prop_map(|(a, n)| Step::Report(a, a + n)),
+            4 => (at(), 1u32..30).prop_map(|(a, n)| Step::Resent(a, a + n)),
+            2 => at().prop_map(Step::Lose),
+            1 => at().prop_map(Step::Acknowledge),
+            1 => Just(Step::Find),
+            1 => Just(Step::TimeOut),
+        ]
+    }
+
+    proptest! {
+        /// Against a state per byte. As long as there is room, both say the same; without room only reports may be missing.
+        #[test]
+        fn is_a_state_per_byte(base in any::<u32>(), steps in prop::collection::vec(step(), 1..120)) {
+            let at = |n: u32| Seq(base).add(n);
+            let (mut b, mut bytes, mut una) = (board(at(0), at(100), 1), vec![0u8; 100], 0u32);
+            let (mut full, mut reneged) = (false, false);
+            for (now, step) in steps.into_iter().enumerate() {
+                let max = bytes.len() as u32;
+                let clip = |a: u32, z: u32| (a.clamp(una, max), z.clamp(una, max));
+                match step {
+                    Step::Sent(n) => {
+                        bytes.resize((max + n) as usize, 0);
+                        b.sent(at(max + n), now as u32, 0);
+                    }
+                    Step::Report(a, z) => {
+                        let (a, z) = clip(a, z);
+                        let mut told = 0;
+                        b.report(at(a), at(z), |from, span| told += span.end.bytes_since(from));
+                        let range = &mut bytes[a as usize..z as usize];
+                        let new = range.iter().filter(|s| **s & SACKED == 0).count();
+                        prop_assert!(full || told as usize == new || b.iter().count() == SPANS);
+                        range.iter_mut().for_each(|s| *s = *s & !LOST | SACKED);
+                    }
+                    Step::Resent(a, z) => {
+                        let (a, z) = clip(a, z);
+                        b.resent(at(a), at(z), now as u32);
+                        bytes[a as usize..z as usize].iter_mut().filter(|s| **s & SACKED == 0).for_each(|s| *s = AGAIN);
+                    }
+                    Step::Lose(end) => {
+                        // Whole spans only.
+                        b.lose(|span| !span.end.after(at(end.max(una))));
+                        if let Some((_, last)) = b.iter().filter(|(_, span)| !span.end.after(at(end.max(una)))).last() {
+                            let end = last.end.bytes_since(at(0)) as usize;
+                            bytes[una as usize..end].iter_mut().filter(|s| **s & SACKED == 0).for_each(|s| *s |= LOST);
+                        }
+                    }
+                    Step::Acknowledge(to) => {
+                        una = to.clamp(una, max);
+                        b.acknowledge(at(una), |_, _| {});
+                    }
+                    Step::Find => {
+                        b.find();
+                        bytes.iter_mut().for_each(|s| *s &= !LOST);
+                    }
+                    Step::TimeOut => {
+                        if bytes.get(una as usize).is_some_and(|s| s & SACKED != 0) {
+                            bytes.iter_mut().for_each(|s| *s &= !SACKED);
+                            reneged = true;
+                        }
+                        b.time_out();
+                        bytes[una as usize..].iter_mut().filter(|s| **s & SACKED == 0).for_each(|s| *s |= LOST);
+                    }
+                }
+                full |= b.iter().count() == SPANS;
+                let mut end = at(una);
+                for (start, span) in b.iter() {
+                    prop_assert_eq!(start, end, "no gap");
+                    prop_assert!(span.end.after(start), "no empty span");
+                    end = span.end;
+                    for n in start.bytes_since(at(0))..end.bytes_since(at(0)) {
+                        let (ours, theirs) = (span.state, bytes[n as usize]);
+                        if full {
+                            prop_assert!(ours & SACKED <= theirs & SACKED, "never more than was reported");
+                        } else if ours & SACKED != 0 {
+                            prop_assert_eq!(theirs & SACKED, SACKED);
+                        } else {
+                            // Reported neighbours are joined, whether or not they were sent again.
+                            prop_assert!(ours == theirs || (reneged && ours == theirs | AGAIN), "byte {}", n);
+                        }
+                    }
+                }
+                prop_assert_eq!(end, at(bytes.len() as u32));
+            }
+        }
+    }
+}
