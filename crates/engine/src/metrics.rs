@@ -11,8 +11,18 @@ use towpath_ring::metrics::MetricsRegion;
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
 /// Words of `Counters` beside stages and drops.
-const OTHERS: [&str; 8] =
-    ["retransmits", "timeouts", "opened", "failed", "resets", "lies", "cookies_sent", "cookies_accepted"];
+const OTHERS: [&str; 10] = [
+    "retransmits",
+    "timeouts",
+    "opened",
+    "failed",
+    "resets",
+    "lies",
+    "cookies_sent",
+    "cookies_accepted",
+    "undone",
+    "tail_probes",
+];
 /// Words of the loop.
 const LOOP: [&str; 5] = ["turns", "busy_us", "idle_us", "sleeps", "flows"];
 /// Words of each port.
@@ -51,8 +61,18 @@ impl Metrics {
     /// Copies the counters of the protocol and the loop (see [`LOOP`]).
     pub fn publish(&self, thread: usize, c: &Counters, turns: [u64; LOOP.len()]) {
         let row = self.row(thread);
-        let others =
-            [c.retransmits, c.timeouts, c.opened, c.failed, c.resets, c.lies, c.cookies_sent, c.cookies_accepted];
+        let others = [
+            c.retransmits,
+            c.timeouts,
+            c.opened,
+            c.failed,
+            c.resets,
+            c.lies,
+            c.cookies_sent,
+            c.cookies_accepted,
+            c.undone,
+            c.tail_probes,
+        ];
         for (word, value) in row.iter().zip(c.stages.iter().chain(&c.drops).chain(&others).chain(&turns)) {
             word.store(*value, Ordering::Relaxed);
         }
@@ -79,6 +99,8 @@ impl Metrics {
             lies: word(OTHER + 5),
             cookies_sent: word(OTHER + 6),
             cookies_accepted: word(OTHER + 7),
+            undone: word(OTHER + 8),
+            tail_probes: word(OTHER + 9),
         };
         let port = |at: usize| PortCounters {
             rx_frames: word(at),
