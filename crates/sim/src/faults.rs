@@ -1,7 +1,7 @@
 //! A device that wraps any port and makes it worse, by seed.
 
 use crate::rng::Rng;
-use crate::{TimedPort, earlier};
+use crate::{FRAMING, TimedPort, earlier};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -155,7 +155,7 @@ impl<P: Port> Faulty<P> {
     pub fn new(inner: P, seed: u64, on_receive: Faults, on_transmit: Faults) -> Self {
         let mut rng = Rng::new(seed);
         let capabilities = inner.capabilities();
-        let room = (capabilities.mtu_bytes as usize + 14).max(capabilities.gso_max_bytes as usize);
+        let room = (capabilities.mtu_bytes as usize + FRAMING).max(capabilities.gso_max_bytes as usize);
         Self {
             inner,
             now: Micros(0),

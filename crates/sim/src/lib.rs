@@ -33,6 +33,9 @@ pub trait TimedPort: Port {
     fn next_deadline(&self) -> Option<Micros>;
 }
 
+/// What a frame is longer than its packet: an Ethernet header and a VLAN tag.
+pub(crate) const FRAMING: usize = towpath_wire::ETHERNET_BYTES + towpath_wire::VLAN_BYTES;
+
 /// The earlier of two optional moments.
 pub(crate) fn earlier(a: Option<Micros>, b: Option<Micros>) -> Option<Micros> {
     match (a, b) {

@@ -1,7 +1,7 @@
 //! A full-duplex wire between two ports: bandwidth, propagation delay, a finite queue at each sender (tail drop, ECN marks).
 
-use crate::TimedPort;
 use crate::trace::{self, Hash};
+use crate::{FRAMING, TimedPort};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,7 +101,7 @@ impl Link {
             config,
             end,
             now: Micros(0),
-            out: vec![0; config.mtu_bytes as usize + 14],
+            out: vec![0; config.mtu_bytes as usize + FRAMING],
             held: Vec::new(),
             free: Vec::new(),
             counters: PortCounters::default(),

@@ -28,6 +28,8 @@ pub struct NodeConfig {
     pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
+    /// VLAN that its frames are tagged with.
+    pub vlan: Option<u16>,
     /// Seed of its sequence numbers, ports and keys.
     pub seed: u64,
     /// Send and receive ring of each socket in bytes, powers of two.
@@ -47,6 +49,7 @@ impl NodeConfig {
         Self {
             address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, n)),
             mac: [2, 0, 0, 0, 0, n],
+            vlan: None,
             seed,
             rings: (64 << 10, 64 << 10),
             max_flows,

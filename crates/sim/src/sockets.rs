@@ -120,6 +120,7 @@ pub(crate) struct Sockets {
     pub newly_installed: Vec<SocketId>,
     address: IpAddr,
     mac: [u8; 6],
+    vlan: Option<u16>,
     rings: (u32, u32),
     rng: Rng,
 }
@@ -136,6 +137,7 @@ impl Sockets {
             newly_installed: Vec::new(),
             address: config.address,
             mac: config.mac,
+            vlan: config.vlan,
             rings: config.rings,
             rng: Rng::new(config.seed),
         }
@@ -146,7 +148,7 @@ impl Sockets {
     }
 
     pub fn add_route(&mut self, remote: IpAddr, mac: [u8; 6], mtu: u16) {
-        let link = Link { port: PortId(0), source: self.mac, destination: mac, vlan: None };
+        let link = Link { port: PortId(0), source: self.mac, destination: mac, vlan: self.vlan };
         self.routes.insert(remote, Route::Via { link, source: self.address, mtu });
     }
 

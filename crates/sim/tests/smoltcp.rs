@@ -2,36 +2,49 @@
 
 mod common;
 use common::*;
-use std::net::{IpAddr, Ipv4Addr};
-use towpath_sim::{Endpoint, Plan, Rng, Talker, Talkers};
+use std::net::Ipv6Addr;
+use towpath_sim::{Endpoint, NodeConfig, Plan, Rng, Talker, Talkers};
 
 const NAME: &str = "smoltcp";
-const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-fn against_smoltcp(seed: u64) -> Result<(), String> {
+fn over_ipv4(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let path = random_path(&mut rng, 30_000);
+    let config = random_config(1, &mut rng);
+    against_smoltcp(config, path, &mut rng)
+}
+
+fn over_ipv6(seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let mut path = random_path(&mut rng, 30_000);
+    // RFC 8200 §5.
+    path.link.mtu_bytes = path.link.mtu_bytes.max(1280);
+    let address = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).into();
+    let config = NodeConfig { address, ..random_config(1, &mut rng) };
+    against_smoltcp(config, path, &mut rng)
+}
+
+fn against_smoltcp(config: NodeConfig, mut path: Path, rng: &mut Rng) -> Result<(), String> {
     path.link.checksum_offload = false;
     // smoltcp 0.14 stalls for ever if an old zero window overtakes a newer open one and the data sent in between are lost: its
     // retransmission then waits for a window, and its window probe for an empty pipe. So nothing overtakes on the way to it.
     path.there.delay_ppm = 0;
-    let config = random_config(1, &mut rng);
-    let address = config.address;
+    let (address, peer) = (config.address, peer_of(&config));
     let (mut world, _) = node_and_peer(config, path, rng.next_u64());
     let ours_opens = rng.below(2) == 0;
     let rings = 1 << rng.between(12, 18);
     let (ours, theirs) = if ours_opens {
         let theirs = world.peers[0].listen(80, rings);
-        let ours = world.nodes[0].connect(PEER, 80).map_err(|errno| format!("connect: errno {errno}"))?;
+        let ours = world.nodes[0].connect(peer, 80).map_err(|errno| format!("connect: errno {errno}"))?;
         (Endpoint::Node(0, ours), theirs)
     } else {
         let listener = world.nodes[0].listen(80, 8).map_err(|errno| format!("listen: errno {errno}"))?;
         let theirs = world.peers[0].connect((address, 80), rng.between(1024, 60_000) as u16, rings);
         (Endpoint::Accept(0, listener), theirs)
     };
-    let ours = Talker::new(ours, random_plan(&mut rng));
+    let ours = Talker::new(ours, random_plan(rng));
     // smoltcp's own connect gives up only if told to; its reader never sleeps so that its timers rule its pace.
-    let plan = Plan { pause_ppm: 0, ..random_plan(&mut rng) };
+    let plan = Plan { pause_ppm: 0, ..random_plan(rng) };
     let theirs = Talker::new(Endpoint::Peer(0, theirs), plan);
     run_to_the_end(&mut world, &mut Talkers(vec![ours, theirs]))
         .map_err(|what| format!("ours opens: {ours_opens}\n{path:#?}\n{what}"))
@@ -39,14 +52,19 @@ fn against_smoltcp(seed: u64) -> Result<(), String> {
 
 #[test]
 fn a_thousand_seeds_against_smoltcp_at_up_to_three_percent_loss() {
-    for_seeds(NAME, 1000, against_smoltcp);
+    for_seeds(NAME, 1000, over_ipv4);
+}
+
+#[test]
+fn five_hundred_seeds_against_smoltcp_over_ipv6() {
+    for_seeds(NAME, 500, over_ipv6);
 }
 
 /// Repeats one seed (`TOWPATH_SEED`, 0 if unset), with every frame printed if `TOWPATH_TRACE` is set.
 #[test]
 fn one_seed() {
     let seed = seed_from_environment().unwrap_or(0);
-    if let Err(what) = caught(|| against_smoltcp(seed)) {
+    if let Err(what) = caught(|| over_ipv4(seed).and_then(|()| over_ipv6(seed))) {
         panic!("seed {seed}: {what}\n{}", replay(NAME, seed));
     }
 }

@@ -1,7 +1,7 @@
 //! Worlds of two hosts on one wire, made from a seed.
 #![allow(dead_code)]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_sim::{
     Endpoint, Faults, Faulty, Link, LinkConfig, Node, NodeConfig, Outcome, Peer, Plan, Rng, Talker, Talkers, World,
 };
@@ -77,12 +77,20 @@ pub fn two_nodes(configs: [NodeConfig; 2], path: Path, seed: u64) -> (World, Lin
     (World { nodes: vec![left, right], ..World::default() }, link)
 }
 
-/// One node, 10.0.0.1, and smoltcp at 10.0.0.2.
+/// smoltcp's address: 10.0.0.2, or fd00::2 for a node of IPv6.
+pub fn peer_of(config: &NodeConfig) -> IpAddr {
+    match config.address {
+        IpAddr::V4(_) => Ipv4Addr::new(10, 0, 0, 2).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).into(),
+    }
+}
+
+/// One node and smoltcp.
 pub fn node_and_peer(config: NodeConfig, path: Path, seed: u64) -> (World, Link) {
     let (link, a, b) = Link::new(path.link);
     let a = Faulty::new(a, seed, path.back, path.there);
     let at = (config.address, config.mac);
-    let peer_at = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), [2, 0, 0, 0, 0, 2]);
+    let peer_at = (peer_of(&config), [2, 0, 0, 0, 0, 2]);
     let mut node = Node::new(config, Box::new(a));
     node.add_route(peer_at.0, peer_at.1, path.link.mtu_bytes as u16);
     let peer = Peer::new(peer_at.0, peer_at.1, seed, vec![at], Box::new(b));
