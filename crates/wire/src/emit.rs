@@ -71,59 +71,65 @@ impl Header {
 /// addresses are of different families.
 #[inline]
 pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize> {
-    let payload_offset = header.wire_bytes();
-    let tcp_offset = header.tcp_offset();
-    let end = payload_offset.checked_add(payload_len)?;
-    if out.len() < end {
+    let (IpAddr::V4(source), IpAddr::V4(destination), None) = (header.source, header.destination, header.vlan) else {
+        return emit_other(header, payload_len, out);
+    };
+    const START: usize = ETHERNET_BYTES + IPV4_BYTES;
+    let payload_offset = START + TCP_BYTES + header.options.wire_bytes();
+    let total_len = u16::try_from((payload_offset - ETHERNET_BYTES).checked_add(payload_len)?).ok()?;
+    if out.len() < ETHERNET_BYTES + usize::from(total_len) {
         return None;
     }
-    match (header.source, header.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let start = ethernet(header, ETHERTYPE_IPV4, out);
-            let total_len = u16::try_from(end - start).ok()?;
-            ipv4(header, source, destination, total_len, &mut out[start..start + IPV4_BYTES]);
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let start = ethernet(header, ETHERTYPE_IPV6, out);
-            u16::try_from(end - start).ok()?;
-            let len = (end - tcp_offset) as u16;
-            ipv6(header, source, destination, len, &mut out[start..start + IPV6_BYTES]);
-        }
-        _ => return None,
-    }
-    let tcp_len = payload_offset - tcp_offset;
-    let tcp = Tcp {
-        source_port: header.source_port.into(),
-        destination_port: header.destination_port.into(),
-        seq: header.seq.into(),
-        ack: header.ack.into(),
-        data_offset: (tcp_len as u8 / 4) << 4,
-        flags: header.flags,
-        window: header.window.into(),
-        checksum: [0; 2],
-        urgent: header.urgent.into(),
-    };
-    let (headers, options) = out[tcp_offset..payload_offset].split_at_mut(TCP_BYTES);
-    headers.copy_from_slice(tcp.as_bytes());
+    let (headers, options) = out[..payload_offset].split_at_mut(START + TCP_BYTES);
+    headers[..ETHERNET_BYTES].copy_from_slice(ethernet(header, ETHERTYPE_IPV4).as_bytes());
+    headers[ETHERNET_BYTES..START].copy_from_slice(ipv4(header, source, destination, total_len).as_bytes());
+    headers[START..].copy_from_slice(tcp(header, payload_offset - START).as_bytes());
     header.options.write(options);
     Some(payload_offset)
 }
 
-/// Writes the Ethernet header, tagged if the header says so; returns where the packet starts.
-#[inline]
-fn ethernet(header: &Header, ethertype: u16, out: &mut [u8]) -> usize {
-    let first = if header.vlan.is_some() { ETHERTYPE_VLAN } else { ethertype };
-    let ethernet = Ethernet { destination: header.destination_mac, source: header.source_mac, ethertype: first.into() };
-    out[..ETHERNET_BYTES].copy_from_slice(ethernet.as_bytes());
-    let Some(vlan) = header.vlan else { return ETHERNET_BYTES };
-    // Priority 0 (best effort), not drop eligible.
-    let tag = Vlan { control: (vlan & VLAN_MASK).into(), ethertype: ethertype.into() };
-    out[ETHERNET_BYTES..ETHERNET_BYTES + VLAN_BYTES].copy_from_slice(tag.as_bytes());
-    ETHERNET_BYTES + VLAN_BYTES
+/// The same for what is not plain IPv4: IPv6, and either of them with a VLAN tag.
+#[inline(never)]
+fn emit_other(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize> {
+    let (payload_offset, tcp_offset) = (header.wire_bytes(), header.tcp_offset());
+    let end = payload_offset.checked_add(payload_len)?;
+    let (headers, options) = out.get_mut(..end)?[..payload_offset].split_at_mut(tcp_offset + TCP_BYTES);
+    let (link, rest) = headers.split_at_mut(ETHERNET_BYTES);
+    let ethertype = if header.source.is_ipv4() { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
+    let rest = match header.vlan {
+        None => {
+            link.copy_from_slice(ethernet(header, ethertype).as_bytes());
+            rest
+        }
+        Some(vlan) => {
+            link.copy_from_slice(ethernet(header, ETHERTYPE_VLAN).as_bytes());
+            let (tag, rest) = rest.split_at_mut(VLAN_BYTES);
+            // Priority 0 (best effort), not drop eligible.
+            let vlan = Vlan { control: (vlan & VLAN_MASK).into(), ethertype: ethertype.into() };
+            tag.copy_from_slice(vlan.as_bytes());
+            rest
+        }
+    };
+    let (network, segment) = rest.split_at_mut(rest.len() - TCP_BYTES);
+    let tcp_len = end - tcp_offset;
+    let total_len = u16::try_from(network.len() + tcp_len).ok()?;
+    match (header.source, header.destination) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => network.copy_from_slice(ipv4(header, from, to, total_len).as_bytes()),
+        (IpAddr::V6(from), IpAddr::V6(to)) => network.copy_from_slice(ipv6(header, from, to, tcp_len).as_bytes()),
+        _ => return None,
+    }
+    segment.copy_from_slice(tcp(header, payload_offset - tcp_offset).as_bytes());
+    header.options.write(options);
+    Some(payload_offset)
 }
 
 #[inline]
-fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16, out: &mut [u8]) {
+fn ethernet(header: &Header, ethertype: u16) -> Ethernet {
+    Ethernet { destination: header.destination_mac, source: header.source_mac, ethertype: ethertype.into() }
+}
+
+#[inline]
+fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16) -> Ipv4 {
     let mut ip = Ipv4 {
         version_ihl: 0x45,
         tos: header.tos,
@@ -137,20 +143,35 @@ fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16
         destination: destination.octets(),
     };
     ip.checksum = checksum::finish(checksum::add(0, ip.as_bytes()));
-    out.copy_from_slice(ip.as_bytes());
+    ip
 }
 
 /// The flow label is 0: none (RFC 6437 §2).
-fn ipv6(header: &Header, source: Ipv6Addr, destination: Ipv6Addr, payload_len: u16, out: &mut [u8]) {
-    let ip = Ipv6 {
+fn ipv6(header: &Header, source: Ipv6Addr, destination: Ipv6Addr, payload_len: usize) -> Ipv6 {
+    Ipv6 {
         version_class_flow: (6 << 28 | u32::from(header.tos) << 20).into(),
-        payload_len: payload_len.into(),
+        payload_len: (payload_len as u16).into(),
         next_header: PROTOCOL_TCP,
         hop_limit: header.ttl,
         source: source.octets(),
         destination: destination.octets(),
-    };
-    out.copy_from_slice(ip.as_bytes());
+    }
+}
+
+/// `len`: of the header with its options.
+#[inline]
+fn tcp(header: &Header, len: usize) -> Tcp {
+    Tcp {
+        source_port: header.source_port.into(),
+        destination_port: header.destination_port.into(),
+        seq: header.seq.into(),
+        ack: header.ack.into(),
+        data_offset: (len as u8 / 4) << 4,
+        flags: header.flags,
+        window: header.window.into(),
+        checksum: [0; 2],
+        urgent: header.urgent.into(),
+    }
 }
 
 /// The pseudo-header's sum, the TCP header's offset and the packet's end, of a frame made by [`emit`].
@@ -175,6 +196,7 @@ fn locate_v4(packet: &[u8], offset: usize) -> Option<(u64, usize, u16)> {
 }
 
 /// The same for what is not plain IPv4.
+#[inline(never)]
 fn locate_other(mut ethertype: u16, mut rest: &[u8]) -> Option<(u64, usize, u16)> {
     let mut offset = ETHERNET_BYTES;
     if ethertype == ETHERTYPE_VLAN {

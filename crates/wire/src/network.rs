@@ -14,25 +14,72 @@ const DESTINATION_OPTIONS: u8 = 60;
 /// So many extension headers are skipped: more serve no purpose but to cost time.
 const MAX_EXTENSIONS: usize = 8;
 
-/// What the network header says; `header_len <= total_len`, and both lie within the bytes that it was read from.
-pub(crate) struct Packet {
-    pub source: IpAddr,
-    pub destination: IpAddr,
+/// A network header, where its TCP segment starts and where that ends: `tcp <= end`, both within the bytes that it was read from.
+pub(crate) struct Packet<'a, H> {
+    pub header: &'a H,
+    pub tcp: usize,
+    pub end: usize,
+}
+
+/// What both kinds of header say.
+pub(crate) trait Network {
+    fn source(&self) -> IpAddr;
+    fn destination(&self) -> IpAddr;
     /// Type of service or traffic class.
-    pub tos: u8,
-    /// Offset of the TCP header.
-    pub header_len: usize,
-    /// Offset of the packet's end.
-    pub total_len: usize,
-    /// The source cannot be a peer's.
-    pub bad_source: bool,
-    /// Source and destination are the same.
-    pub to_itself: bool,
+    fn tos(&self) -> u8;
+    /// Can the source not be a peer's?
+    fn bad_source(&self) -> bool;
+    /// Are source and destination the same?
+    fn to_itself(&self) -> bool;
+}
+
+impl Network for Ipv4 {
+    #[inline]
+    fn source(&self) -> IpAddr {
+        IpAddr::V4(self.source.into())
+    }
+    #[inline]
+    fn destination(&self) -> IpAddr {
+        IpAddr::V4(self.destination.into())
+    }
+    #[inline]
+    fn tos(&self) -> u8 {
+        self.tos
+    }
+    #[inline]
+    fn bad_source(&self) -> bool {
+        let source = Ipv4Addr::from(self.source);
+        source.is_multicast() || source.is_broadcast() || source.is_unspecified()
+    }
+    #[inline]
+    fn to_itself(&self) -> bool {
+        self.source == self.destination
+    }
+}
+
+impl Network for Ipv6 {
+    fn source(&self) -> IpAddr {
+        IpAddr::V6(self.source.into())
+    }
+    fn destination(&self) -> IpAddr {
+        IpAddr::V6(self.destination.into())
+    }
+    fn tos(&self) -> u8 {
+        (self.version_class_flow.get() >> 20) as u8
+    }
+    /// An IPv4-mapped address on the wire would pass for an IPv4 peer (RFC 4038 §4.2 names the danger).
+    fn bad_source(&self) -> bool {
+        let source = Ipv6Addr::from(self.source);
+        source.is_multicast() || source.is_unspecified() || source.to_ipv4_mapped().is_some()
+    }
+    fn to_itself(&self) -> bool {
+        self.source == self.destination
+    }
 }
 
 /// An IPv4 packet with TCP in it (RFC 791 §3.1).
-#[inline(always)]
-pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet, ParseError> {
+#[inline]
+pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     let (ip, _) = Ipv4::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if ip.version_ihl >> 4 != 4 {
         return Err(ParseError::NotTcp);
@@ -51,39 +98,18 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet, ParseError> {
     if ip.protocol != PROTOCOL_TCP || ip.fragment.get() & FRAGMENT_MASK != 0 {
         return Err(ParseError::NotTcp);
     }
-    let source = Ipv4Addr::from(ip.source);
-    Ok(Packet {
-        source: source.into(),
-        destination: Ipv4Addr::from(ip.destination).into(),
-        tos: ip.tos,
-        header_len,
-        total_len,
-        bad_source: source.is_multicast() || source.is_broadcast() || source.is_unspecified(),
-        to_itself: ip.source == ip.destination,
-    })
+    Ok(Packet { header: ip, tcp: header_len, end: total_len })
 }
 
 /// An IPv6 packet with TCP in it (RFC 8200 §3), extension headers skipped.
-pub(crate) fn ipv6(bytes: &[u8]) -> Result<Packet, ParseError> {
+pub(crate) fn ipv6(bytes: &[u8]) -> Result<Packet<'_, Ipv6>, ParseError> {
     let (ip, _) = Ipv6::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
-    let first = ip.version_class_flow.get();
-    if first >> 28 != 6 {
+    if ip.version_class_flow.get() >> 28 != 6 {
         return Err(ParseError::NotTcp);
     }
     let total_len = IPV6_BYTES + usize::from(ip.payload_len.get());
     let packet = bytes.get(..total_len).ok_or(ParseError::Truncated)?;
-    let header_len = skip_extensions(packet, ip.next_header)?;
-    let source = Ipv6Addr::from(ip.source);
-    Ok(Packet {
-        source: source.into(),
-        destination: Ipv6Addr::from(ip.destination).into(),
-        tos: (first >> 20) as u8,
-        header_len,
-        total_len,
-        // An IPv4-mapped address on the wire would pass for an IPv4 peer (RFC 4038 §4.2 names the danger).
-        bad_source: source.is_multicast() || source.is_unspecified() || source.to_ipv4_mapped().is_some(),
-        to_itself: ip.source == ip.destination,
-    })
+    Ok(Packet { header: ip, tcp: skip_extensions(packet, ip.next_header)?, end: total_len })
 }
 
 /// Offset of the TCP header. Fragments, and headers that ask for more than to be skipped, are not ours.

@@ -4,7 +4,7 @@ use crate::checksum;
 use crate::headers::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, TCP_CHECKSUM_OFFSET, Tcp, VLAN_MASK, Vlan,
 };
-use crate::network::{self, Packet};
+use crate::network::{self, Network, Packet};
 use crate::offload::RxChecksum;
 pub use crate::options::{Options, SackBlocks, Timestamps};
 use crate::{ETHERNET_BYTES, TCP_BYTES, VLAN_BYTES};
@@ -97,12 +97,13 @@ pub enum ParseError {
 pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
     let (ethernet, rest) = Ethernet::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
     if ethernet.ethertype.get() == ETHERTYPE_IPV4 {
-        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, network::ipv4(rest)?);
+        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest)?);
     }
     parse_other(ethernet, rest)
 }
 
 /// What is not plain IPv4: IPv6, and either of them with one IEEE 802.1Q tag.
+#[inline(never)]
 fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseError> {
     let (mut vlan, mut offset, mut ethertype) = (None, ETHERNET_BYTES, ethernet.ethertype.get());
     if ethertype == ETHERTYPE_VLAN {
@@ -111,38 +112,37 @@ fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseErr
         vlan = Some(tag.control.get() & VLAN_MASK).filter(|number| *number != 0);
         (offset, ethertype, rest) = (offset + VLAN_BYTES, tag.ethertype.get(), inner);
     }
-    let packet = match ethertype {
-        ETHERTYPE_IPV4 => network::ipv4(rest)?,
-        ETHERTYPE_IPV6 => network::ipv6(rest)?,
-        _ => return Err(ParseError::NotTcp),
-    };
-    parse_tcp(ethernet, vlan, offset, rest, packet)
+    match ethertype {
+        ETHERTYPE_IPV4 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv4(rest)?),
+        ETHERTYPE_IPV6 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv6(rest)?),
+        _ => Err(ParseError::NotTcp),
+    }
 }
 
 /// The TCP header in a packet that starts at `offset` of the frame.
-#[inline(always)]
-fn parse_tcp(
+#[inline]
+fn parse_tcp<H: Network>(
     ethernet: &Ethernet,
     vlan: Option<u16>,
     offset: usize,
     rest: &[u8],
-    packet: Packet,
+    packet: &Packet<'_, H>,
 ) -> Result<Segment, ParseError> {
-    let segment = &rest[packet.header_len..packet.total_len];
+    let segment = &rest[packet.tcp..packet.end];
     let (tcp, _) = Tcp::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
     let tcp_len = usize::from(tcp.data_offset >> 4) * 4;
     let options = segment.get(TCP_BYTES..tcp_len).ok_or(ParseError::BadHeader)?;
     let options = Options::parse(options)?;
-    let land = packet.to_itself && tcp.source_port == tcp.destination_port;
-    if land || packet.bad_source {
+    let land = packet.header.to_itself() && tcp.source_port == tcp.destination_port;
+    if land || packet.header.bad_source() {
         return Err(ParseError::BadSource);
     }
     Ok(Segment {
         source_mac: ethernet.source,
         destination_mac: ethernet.destination,
         vlan,
-        source: packet.source,
-        destination: packet.destination,
+        source: packet.header.source(),
+        destination: packet.header.destination(),
         source_port: tcp.source_port.get(),
         destination_port: tcp.destination_port.get(),
         seq: tcp.seq.get(),
@@ -150,10 +150,10 @@ fn parse_tcp(
         flags: tcp.flags,
         window: tcp.window.get(),
         urgent: tcp.urgent.get(),
-        tos: packet.tos,
-        tcp_offset: (offset + packet.header_len) as u16,
-        payload_offset: (offset + packet.header_len + tcp_len) as u32,
-        payload_len: (packet.total_len - packet.header_len - tcp_len) as u32,
+        tos: packet.header.tos(),
+        tcp_offset: (offset + packet.tcp) as u16,
+        payload_offset: (offset + packet.tcp + tcp_len) as u32,
+        payload_len: (packet.end - packet.tcp - tcp_len) as u32,
         options,
     })
 }

@@ -33,6 +33,20 @@ struct V6 {
     ports: u32,
 }
 
+impl V6 {
+    fn of(tuple: &FourTuple) -> Self {
+        let halves = |address| {
+            let bits = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits(),
+            };
+            [(bits >> 64) as u64, bits as u64]
+        };
+        let ports = ports(tuple.local_port, tuple.remote_port);
+        Self { local: halves(tuple.local), remote: halves(tuple.remote), ports }
+    }
+}
+
 impl Key for V6 {
     #[inline]
     fn hash(&self, keys: &[u64; 4]) -> u64 {
@@ -72,10 +86,18 @@ impl Lookup {
     /// The flow with these addresses.
     #[inline]
     pub fn find(&self, tuple: &FourTuple) -> Option<FlowId> {
-        match key(tuple) {
-            Either::V4(key) => self.v4.find(&key),
-            Either::V6(key) => self.v6.find(&key),
+        let ports = ports(tuple.local_port, tuple.remote_port);
+        match (tuple.local, tuple.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                self.v4.find(&V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
+            }
+            _ => self.find_v6(tuple),
         }
+    }
+
+    #[inline(never)]
+    fn find_v6(&self, tuple: &FourTuple) -> Option<FlowId> {
+        self.v6.find(&V6::of(tuple))
     }
 
     /// Adds a flow; one with the same addresses is replaced and returned.
@@ -100,22 +122,19 @@ enum Either {
     V6(V6),
 }
 
-#[inline]
 fn key(tuple: &FourTuple) -> Either {
-    let ports = u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port);
     match (tuple.local, tuple.remote) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let ports = ports(tuple.local_port, tuple.remote_port);
             Either::V4(V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
         }
-        (local, remote) => {
-            let [local, remote] = [local, remote].map(|address| match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                IpAddr::V6(address) => address.to_bits(),
-            });
-            let halves = |bits: u128| [(bits >> 64) as u64, bits as u64];
-            Either::V6(V6 { local: halves(local), remote: halves(remote), ports })
-        }
+        _ => Either::V6(V6::of(tuple)),
     }
+}
+
+#[inline]
+fn ports(local: u16, remote: u16) -> u32 {
+    u32::from(local) << 16 | u32::from(remote)
 }
 
 /// A hash table. At most half full; linear probing; deletion shifts back, so that there are no tombstones.
