@@ -142,7 +142,7 @@ fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16
         source: source.octets(),
         destination: destination.octets(),
     };
-    ip.checksum = checksum::finish(checksum::add(0, ip.as_bytes()));
+    ip.checksum = checksum::finish(checksum::header(zerocopy::transmute_ref!(&ip)));
     ip
 }
 

@@ -78,7 +78,7 @@ impl Network for Ipv6 {
 }
 
 /// An IPv4 packet with TCP in it (RFC 791 §3.1).
-#[inline]
+#[inline(always)]
 pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     let (ip, _) = Ipv4::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if ip.version_ihl >> 4 != 4 {
@@ -92,7 +92,11 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     if total_len > bytes.len() {
         return Err(ParseError::Truncated);
     }
-    if !checksum::right(checksum::add(0, &bytes[..header_len])) {
+    let mut sum = checksum::header(zerocopy::transmute_ref!(ip));
+    if header_len > IPV4_BYTES {
+        sum = checksum::add(sum, &bytes[IPV4_BYTES..header_len]);
+    }
+    if !checksum::right(sum) {
         return Err(ParseError::IpChecksum);
     }
     if ip.protocol != PROTOCOL_TCP || ip.fragment.get() & FRAGMENT_MASK != 0 {

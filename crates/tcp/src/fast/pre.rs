@@ -15,19 +15,25 @@ pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch:
     state.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
         let frame = frames.bytes(i);
-        let segment = match check(frame, frames.checksum(i)) {
+        // A `Result` is looked at where it lies: a segment is large, and every step with a result of its own would copy it.
+        let parsed = parse(frame);
+        let segment = match &parsed {
             Ok(segment) => segment,
-            Err(Drop::NotTcp) if icmp::parse(frame).is_some() => {
+            Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => {
                 to_slow(state, port, frame);
                 continue;
             }
-            Err(reason) => {
-                state.counters.drop(reason);
+            Err(error) => {
+                state.counters.drop(reason(*error));
                 continue;
             }
         };
-        match state.lookup.find(&tuple(&segment)) {
-            Some(flow) => batch.push(Item { flow, frame: i as u32, segment, copy: Copy::default() }),
+        if let Some(reason) = check(frame, segment, frames.checksum(i)) {
+            state.counters.drop(reason);
+            continue;
+        }
+        match state.lookup.find(&tuple(segment)) {
+            Some(flow) => batch.push(Item { flow, frame: i as u32, segment: *segment, copy: Copy::default() }),
             None => to_slow(state, port, frame),
         }
     }
@@ -44,24 +50,25 @@ fn tuple(segment: &Segment) -> FourTuple {
     }
 }
 
-#[inline]
-fn check(frame: &[u8], checksum: RxChecksum) -> Result<Segment, Drop> {
-    let segment = parse(frame).map_err(|error| match error {
+fn reason(error: ParseError) -> Drop {
+    match error {
         ParseError::Truncated => Drop::Truncated,
         ParseError::NotTcp => Drop::NotTcp,
         ParseError::IpChecksum => Drop::IpChecksum,
         ParseError::BadHeader => Drop::BadHeader,
         ParseError::BadSource => Drop::BadSource,
-    })?;
-    if !checksum_ok(frame, &segment, checksum) {
-        return Err(Drop::TcpChecksum);
+    }
+}
+
+/// What is wrong with a segment.
+#[inline]
+fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> {
+    if !checksum_ok(frame, segment, checksum) {
+        return Some(Drop::TcpChecksum);
     }
     // At most one of SYN, FIN and RST makes sense.
     let control = segment.flags & (flags::SYN | flags::FIN | flags::RST);
-    if control & control.wrapping_sub(1) != 0 {
-        return Err(Drop::BadFlags);
-    }
-    Ok(segment)
+    (control & control.wrapping_sub(1) != 0).then_some(Drop::BadFlags)
 }
 
 /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are bounded.

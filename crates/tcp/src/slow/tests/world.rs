@@ -7,11 +7,13 @@ use crate::seq::Seq;
 use crate::slow::{Host, Route, SlowConfig, SlowPath, Snapshots, State};
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_wire::{Header, Options, Segment, Timestamps, emit, fill_checksum, flags, parse};
 
 pub const US: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+pub const US6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
+pub const PEER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const LINK: Link = Link { port: PortId(1), source: OUR_MAC, destination: PEER_MAC, vlan: None };
@@ -46,11 +48,11 @@ pub struct World {
 }
 
 impl Host for World {
-    fn route(&mut self, _: IpAddr, _: Option<IpAddr>) -> Route {
-        self.route.unwrap_or(Route::Via { link: LINK, source: US, mtu: 1500 })
+    fn route(&mut self, remote: IpAddr, _: Option<IpAddr>) -> Route {
+        self.route.unwrap_or(Route::Via { link: LINK, source: if remote.is_ipv4() { US } else { US6 }, mtu: 1500 })
     }
     fn is_local(&self, addr: IpAddr) -> bool {
-        addr == US
+        addr == US || addr == US6
     }
     fn core_for(&self, tuple: &FourTuple) -> usize {
         usize::from(tuple.remote_port % 2)
