@@ -167,3 +167,29 @@ print("true")
     let service = Service::embedded();
     assert_eq!(carried(&service, &format!("{PAIR}{script}"), 20).trim(), "true");
 }
+
+#[test]
+fn sigurg_goes_to_the_owner() {
+    let script = r#"
+got = []
+listener, ours, theirs = pair()
+def urgent(*_):
+    try: got.append(theirs.recv(1, socket.MSG_OOB))
+    except OSError as e: pass
+signal.signal(signal.SIGURG, urgent)
+ours.sendall(b"quiet"); ours.send(b"a", socket.MSG_OOB); time.sleep(0.1); print(got); theirs.recv(1, socket.MSG_OOB)
+fcntl.fcntl(theirs, fcntl.F_SETOWN, os.getpid()); print(fcntl.fcntl(theirs, fcntl.F_GETOWN) == os.getpid())
+ours.sendall(b"quiet"); time.sleep(0.1); print(got)
+for byte in b"b", b"c":
+    n = len(got); ours.send(byte, socket.MSG_OOB); end = time.monotonic() + 10
+    while len(got) == n and time.monotonic() < end: time.sleep(0.01)
+    print(got)
+# An owner that was named before the connection.
+early = socket.socket(); fcntl.fcntl(early, fcntl.F_SETOWN, os.getpid())
+early.connect(listener.getsockname()); theirs = early; peer, _ = listener.accept()
+peer.send(b"d", socket.MSG_OOB); end = time.monotonic() + 10
+while len(got) < 3 and time.monotonic() < end: time.sleep(0.01)
+print(got)
+"#;
+    as_the_kernel(&format!("{PAIR}{script}"), 10);
+}

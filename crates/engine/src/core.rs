@@ -335,6 +335,9 @@ impl Core {
         if bits & status::RESET != 0 {
             line.state.store(state::CLOSED, Ordering::Release);
         }
+        if has(event::URGENT) {
+            client.out.announce(&client.shared, slot);
+        }
         let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED | event::URGENT;
         let raise = what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes);
         if raise && client.out.raise(&client.shared, slot) && !client.ringing {

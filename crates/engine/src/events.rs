@@ -63,6 +63,17 @@ impl EventOut {
         }
         self.pending != 0
     }
+    /// An urgent byte is announced: rings the bell that the application has named for that, whether it sleeps or not.
+    pub fn announce(&self, client: &ClientShared, slot: Slot) {
+        let app = client.region.app(slot);
+        if app.generation.load(Ordering::Acquire) != client.generation(slot) {
+            return;
+        }
+        let context = app.urgent_bell.load(Ordering::Relaxed).wrapping_sub(1) as usize;
+        if let Some(Some(wake)) = self.wakes.get(context) {
+            ring(wake.as_fd());
+        }
+    }
     /// Wakes the contexts that have got something since the last call and sleep.
     pub fn ring(&mut self, client: &ClientShared) {
         while self.pending != 0 {

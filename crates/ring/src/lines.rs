@@ -31,7 +31,9 @@ pub struct AppLine {
     /// Position after the newest urgent byte put into the send ring (`MSG_OOB`); valid with [`app_flags::URGENT`], and
     /// stored before that flag and before the `tx_tail` that covers it.
     pub urgent: AtomicU32,
-    _reserved: [u32; 5],
+    /// Context, counted from 1, whose bell is rung for every new urgent byte of the peer's, armed or not; 0 = none.
+    pub urgent_bell: AtomicU32,
+    _reserved: [u32; 4],
 }
 
 /// Bits of [`AppLine::flags`].

@@ -54,7 +54,10 @@ fn tables_tell_the_offsets_of_all_words() {
     check("Header", fields!(Header: magic version total_bytes token geometry));
     check("Geometry", fields!(Geometry: slots app_slots tx_bytes rx_bytes contexts cores));
     check("SlotLines", fields!(SlotLines: app command options stack info));
-    check("AppLine", fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent));
+    check(
+        "AppLine",
+        fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent urgent_bell),
+    );
     check("CommandLine", fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags));
     check(
         "StackLine",

@@ -5,7 +5,7 @@ use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
     accept, address, close, connect, doors, epoll, epoll_wait, fork, listen, message, options, poll, receive, select,
-    send, tcp_info, urgent,
+    send, sigurg, tcp_info, urgent,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -16,7 +16,10 @@ use libc::{
 use towpath_hook::{Answer, Handler, outcome, real};
 use towpath_ring::lines::{app_flags, state};
 
-/// Linux's `SIOCATMARK` and `SIOCOUTQNSD`.
+/// Names of Linux that libc lacks.
+const F_SETOWN_EX: c_int = 15;
+const FIOSETOWN: libc::Ioctl = 0x8901;
+const SIOCSPGRP: libc::Ioctl = 0x8902;
 const SIOCATMARK: libc::Ioctl = 0x8905;
 const SIOCOUTQNSD: libc::Ioctl = 0x894b;
 
@@ -128,6 +131,15 @@ impl Handler for Posix {
         }
         match (cmd, kind) {
             (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => close::duplicate(fd, || unsafe { real::fcntl(fd, cmd, arg) }),
+            (libc::F_SETOWN | F_SETOWN_EX, Kind::Undecided(_)) => {
+                table::update_undecided(fd, |undecided| undecided.owned = true);
+                None
+            }
+            (libc::F_SETOWN | F_SETOWN_EX, Kind::Slot { slot, generation }) => {
+                let socket = Socket::at(slot, generation)?;
+                let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
+                Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
+            }
             (libc::F_GETFL, Kind::Slot { slot, generation }) => {
                 let socket = Socket::at(slot, generation)?;
                 Some(Ok(libc::O_RDWR | if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 }))
@@ -141,8 +153,16 @@ impl Handler for Posix {
         }
     }
     unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
+        let owner = matches!(request as _, FIOSETOWN | SIOCSPGRP);
+        if let (Kind::Undecided(_), true) = (table::get(fd), owner) {
+            table::update_undecided(fd, |undecided| undecided.owned = true);
+        }
         let socket = Socket::of(fd)?;
         let argument = arg as *mut c_int;
+        if owner {
+            let set = outcome(unsafe { real::ioctl(fd, request, arg) });
+            return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
+        }
         let answer = match request as _ {
             libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
                 return Some(Err(libc::EINVAL));

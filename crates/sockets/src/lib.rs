@@ -6,7 +6,6 @@
 //!
 //! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) and stdio streams on sockets
 //! (`fdopen`) are not accelerated there and do not carry data; buffers that fault raise SIGSEGV instead of EFAULT;
-//! urgent data raise no SIGURG;
 //! a signal handler that interrupts a call on a socket and uses the same socket gets EAGAIN.
 
 // The functions below take the place of libc's and have libc's contracts; repeating them would say nothing.
@@ -35,6 +34,7 @@ mod receive;
 mod select;
 mod send;
 mod session;
+mod sigurg;
 mod socket;
 mod steer;
 mod sys;

@@ -6,7 +6,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, options, steer};
+use crate::{address, close, interest, options, sigurg, steer};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -180,6 +180,7 @@ fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
     if undecided.options {
         options::carry(fd, undecided, socket);
     }
+    let owner = if undecided.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
     let [ours, theirs] = sys::socketpair()?;
     let watchers = interest::take_undecided(fd);
     let moved = sys::dup3(ours, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
@@ -187,6 +188,9 @@ fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
     if let Err(errno) = moved {
         sys::close(theirs);
         return Err(errno);
+    }
+    if owner != 0 && sys::fcntl(fd, libc::F_SETOWN, owner).is_ok() {
+        sigurg::set_owner(socket, libc::F_SETOWN, owner.into());
     }
     table::set(fd, socket.kind());
     attach(socket, theirs);

@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{context, fork};
+use crate::{context, fork, sigurg};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -184,6 +184,7 @@ impl Session {
         self.talking.reset();
         self.out_of_contexts.store(false, Ordering::Relaxed);
         context::forked();
+        sigurg::forked();
         // As long as it still may: servers that start as root give that up in their children.
         if rustix::process::geteuid().is_root() {
             self.join();

@@ -78,6 +78,7 @@ impl Socket {
         app.flags.store(app_flags, Ordering::Relaxed);
         app.ctx_mask.store(0, Ordering::Relaxed);
         app.want.store(0, Ordering::Relaxed);
+        app.urgent_bell.store(0, Ordering::Relaxed);
         let private = session.private(slot);
         private.flags.store(0, Ordering::Relaxed);
         private.told_head.store(0, Ordering::Relaxed);

@@ -41,6 +41,8 @@ pub struct Undecided {
     pub reuse_hidden: bool,
     /// An AF_INET6 socket.
     pub six: bool,
+    /// F_SETOWN has been used.
+    pub owned: bool,
     /// `TCP_CONGESTION` that was asked for: its number, 0 = none (below 16).
     pub congestion: u8,
     /// Which of the options that the stack has to know have been set (16 bits, see `steer`).
@@ -53,7 +55,7 @@ fn encode(kind: Kind) -> u64 {
     match kind {
         Kind::Kernel => 0,
         Kind::Undecided(u) => {
-            let flags = [u.bound, u.options, u.reuse_hidden, u.six];
+            let flags = [u.bound, u.options, u.reuse_hidden, u.six, u.owned];
             let word = flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit);
             word | u64::from(u.congestion & 15) << 8 | u64::from(u.steered & 0xffff) << 16
         }
@@ -70,6 +72,7 @@ fn decode(word: u64) -> Kind {
             options: word & 16 != 0,
             reuse_hidden: word & 32 != 0,
             six: word & 64 != 0,
+            owned: word & 128 != 0,
             congestion: (word >> 8) as u8 & 15,
             steered: (word >> 16) as u32 & 0xffff,
         }),
@@ -126,7 +129,13 @@ mod tests {
         for kind in [
             Kind::Kernel,
             Kind::Undecided(Undecided { bound: true, options: false, reuse_hidden: true, ..Undecided::default() }),
-            Kind::Undecided(Undecided { six: true, congestion: 7, steered: 0xffff, ..Undecided::default() }),
+            Kind::Undecided(Undecided {
+                six: true,
+                owned: true,
+                congestion: 7,
+                steered: 0xffff,
+                ..Undecided::default()
+            }),
             Kind::Slot { slot: 65_535, generation: u32::MAX },
             Kind::Slot { slot: 0, generation: 0 },
             Kind::Epoll(77),

@@ -4,6 +4,7 @@
 
 use crate::private::flag;
 use crate::receive::{self, Direction};
+use crate::sigurg;
 use crate::socket::Socket;
 use crate::sys::Sys;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -114,6 +115,7 @@ pub fn moved(socket: &Socket, ahead: u32, moved: u32) {
 /// # Safety
 /// The vectors must be writable memory.
 pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int) -> Sys<usize> {
+    sigurg::heard(socket);
     let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
     let Some(ahead) = ahead(socket).filter(|_| is_apart(socket) && !is_read(socket)) else {
         return Err(libc::EINVAL);
