@@ -58,6 +58,7 @@ const LOCAL: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 80);
 const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const RING: u32 = 1 << 16;
 const SIZE: u32 = 500;
+const PACING: u64 = 100_000_000;
 const SND_START: Seq = Seq(u32::MAX - 20_000);
 const RCV_START: Seq = Seq(u32::MAX - 10_000);
 
@@ -127,7 +128,14 @@ fn setup(flow: u32) -> FlowSetup {
         rcv_wnd: RING - 1,
         tx_bytes: RING,
         rx_bytes: RING,
-        window: Window { cwnd: 10_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
+        // Every other flow is paced, at a rate that makes it wait in every round but lets it send what the round brings.
+        window: Window {
+            cwnd: 10_000,
+            ssthresh: u32::MAX,
+            growth: 256,
+            beta: 128,
+            pacing: PACING * u64::from(flow % 2),
+        },
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
@@ -214,6 +222,11 @@ impl World {
                 fast.app_update(*now, FlowId(flow), update).unwrap();
             }
             while fast.has_work() && fast.transmit(*now, 64, &Sink, out) > 0 {}
+            let (mut due, end) = (fast.next_deadline(), now.after(40));
+            while let Some(at) = due.filter(|at| *at < end) {
+                while fast.transmit(at, 64, &Sink, out) > 0 {}
+                due = fast.next_deadline();
+            }
             fast.events().for_each(drop);
             while fast.pop_to_slow().is_some() {}
             fast.next_deadline();

@@ -4,6 +4,7 @@
 mod ack;
 mod close;
 mod core;
+mod ecn;
 mod fairness;
 mod hostile;
 mod idle;

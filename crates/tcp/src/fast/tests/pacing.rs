@@ -70,7 +70,7 @@ fn several_flows_keep_each_its_own_rate() {
 
 #[test]
 fn a_core_that_comes_late_makes_it_good() {
-    for late in [50, 300] {
+    for late in [50, 300, 900] {
         let mut load = Load::new([paced(125_000_000), paced(2_000_000)]);
         load.run(1_000_000, late);
         let sent = load.bytes();

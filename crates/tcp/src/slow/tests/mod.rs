@@ -5,6 +5,7 @@ mod active;
 mod closing;
 mod connect;
 mod cookies;
+mod ecn;
 mod families;
 mod icmp;
 mod joint;
