@@ -31,8 +31,8 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     }
     let mss = u32::from(t.mss);
     let flight = t.snd_nxt.bytes_since(t.snd_una);
-    // Limited transmit (RFC 3042): the first two duplicate ACKs let a new segment each through.
-    let extra = if t.has(RECOVERY) { 0 } else { u32::from(t.dup_acks.min(2)) * mss };
+    // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent before.
+    let extra = if t.has(RECOVERY) || t.snd_nxt.before(t.snd_max) { 0 } else { u32::from(t.dup_acks.min(2)) * mss };
     let by_peer = t.snd_wnd.saturating_sub(flight);
     let left = if t.has(bits::SCORED) { lines.recovery.left.get() } else { 0 };
     let by_network = t.cwnd.saturating_add(extra).saturating_sub(flight.saturating_sub(left));

@@ -105,7 +105,8 @@ pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines) {
 /// The reduction that a loss asks for.
 pub(super) fn reduce(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) -> u32 {
     let m = &lines.measures;
-    let flight = t.snd_max.bytes_since(t.snd_una);
+    // What limited transmit has sent beyond the window does not count (RFC 5681 §3.2, step 2).
+    let flight = t.snd_max.bytes_since(t.snd_una).min(t.cwnd);
     let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
     let ssthresh = (left as u32).max(2 * u32::from(t.mss));
     m.ssthresh.set(ssthresh);

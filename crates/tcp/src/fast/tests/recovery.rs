@@ -89,8 +89,8 @@ fn the_window_shrinks_in_proportion_to_what_arrives() {
     let s = h.snapshot();
     assert_eq!(
         (s.cwnd, s.flags & flow_flags::RECOVERY),
-        (11_000, 0),
-        "half of the 22 that were out when the loss was seen"
+        (10_000, 0),
+        "half of the 20 that were out, without limited transmission's two (RFC 5681 §3.2)"
     );
 }
 
