@@ -8,6 +8,7 @@ pub mod counters;
 pub mod fast;
 pub mod flow;
 pub mod messages;
+mod rate_limit;
 pub mod seq;
 pub mod slow;
 pub mod table;

@@ -38,6 +38,7 @@ use crate::buffers::{PortId, Rings, RxBatch, TxPorts};
 use crate::counters::Counters;
 use crate::flow::{FlowId, flow_flags};
 use crate::messages::{AppLie, AppUpdate, AppView, FlowEvent, ToFast, ToSlow, event};
+use crate::rate_limit::RateLimit;
 use crate::seq::Seq;
 use crate::table::{Lines, Tcb, bits};
 use crate::time::Micros;
@@ -98,17 +99,10 @@ struct State {
     slow_segments: usize,
     /// Complete frames of the slow path.
     frames: VecDeque<(PortId, Box<[u8]>)>,
-    challenges: Challenges,
+    challenges: RateLimit,
     counters: Counters,
     /// IPv4 identification of the next packet.
     ident: u16,
-}
-
-/// How many challenge ACKs have gone out in this second.
-#[derive(Debug, Default)]
-struct Challenges {
-    second: u64,
-    sent: u32,
 }
 
 impl State {
@@ -160,12 +154,7 @@ impl State {
 
     /// Asks for an ACK that somebody else may have provoked, within the limit (RFC 5961 §7).
     fn challenge(&mut self, now: Micros, t: &mut Tcb) {
-        let second = now.0 / 1_000_000;
-        if self.challenges.second != second {
-            self.challenges = Challenges { second, sent: 0 };
-        }
-        if self.challenges.sent < self.config.challenge_acks_per_s {
-            self.challenges.sent += 1;
+        if self.challenges.allow(now, self.config.challenge_acks_per_s, self.config.seed) {
             t.flags |= bits::ACK_NOW;
         }
     }
@@ -235,7 +224,7 @@ impl FastPath {
             outbox: VecDeque::with_capacity(256),
             slow_segments: 0,
             frames: VecDeque::new(),
-            challenges: Challenges::default(),
+            challenges: RateLimit::default(),
             counters: Counters::default(),
             ident: 0,
         };

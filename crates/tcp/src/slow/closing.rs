@@ -109,6 +109,7 @@ impl SlowPath {
         if !self.table.get(id).is_some_and(|connection| matches!(connection.phase, Phase::Live(_))) {
             return;
         }
+        self.timers.cancel(id);
         let Some(connection) = self.table.remove(id) else { return };
         self.unsteer(&connection, host);
         host.released(connection.owner, Some(id));
@@ -159,7 +160,7 @@ impl SlowPath {
                     let until = now.after(u64::from(self.config.time_wait_s) * 1_000_000);
                     self.time_wait.insert(arrival.tuple, TimeWait { until, ..entry });
                 }
-                if self.challenges.allow(now, self.config.replies_per_s) {
+                if self.may_challenge(now, host) {
                     let ack = entry.acknowledgement(now);
                     self.transmit(arrival.core, &arrival.tuple, &arrival.way_back(), &ack, host);
                 }

@@ -214,10 +214,6 @@ impl Connections {
     pub(super) fn by_owner(&self, owner: Owner) -> Option<FlowId> {
         self.by_owner.get(&owner).copied()
     }
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.by_owner.len()
-    }
     /// One more than the highest number that has ever been in use.
     pub(super) fn high_water(&self) -> u32 {
         self.slots.len() as u32

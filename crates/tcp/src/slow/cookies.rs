@@ -78,10 +78,10 @@ fn stamp(clock: u32, opening: &Opening) -> u32 {
 impl SlowPath {
     /// Answers a SYN with a cookie. `opening`: what it agrees on.
     pub(super) fn send_cookie(&mut self, now: Micros, arrival: &Arrival, mut opening: Opening, host: &mut dyn Host) {
-        if !self.config.syn_cookies || !self.cookies.allow(now, self.config.cookies_per_s) {
+        let secrets = self.secrets(host);
+        if !self.config.syn_cookies || !self.cookies.allow(now, self.config.cookies_per_s, secrets.rate()) {
             return self.counters.drop(Drop::BacklogFull);
         }
-        let secrets = self.secrets(host);
         if let Some(listener) = opening.listener.and_then(|owner| self.listeners.of(owner)) {
             listener.overflow = Some(now);
         }

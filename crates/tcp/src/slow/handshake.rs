@@ -92,7 +92,7 @@ impl SlowPath {
             }
             Verdict::SendSynAck => {
                 self.counters.drop(Drop::Duplicate);
-                if self.challenges.allow(now, self.config.replies_per_s) {
+                if self.may_challenge(now, host) {
                     self.transmit_syn(now, id, host);
                 }
             }
@@ -154,6 +154,7 @@ impl SlowPath {
         }
         connection.phase = Phase::Live(Box::new(live));
         connection.timer = Stamp::NONE;
+        self.timers.cancel(id);
         if let Some(listener) = parent.and_then(|parent| self.listeners.of(parent)) {
             listener.half_open.remove(&id);
         }
@@ -239,7 +240,7 @@ impl SlowPath {
         let mut ack = Reply::bare(opening.iss.add(1), opening.irs.add(1), flags::ACK);
         ack.window = opening.window() >> opening.our_shift.unwrap_or(0);
         ack.options = Options { timestamps: opening.stamp(now), ..Options::default() };
-        if self.challenges.allow(now, self.config.replies_per_s) {
+        if self.may_challenge(now, host) {
             self.send_opening(id, ack, host);
         }
     }
@@ -278,6 +279,7 @@ impl SlowPath {
     /// Forgets a connection that was never installed.
     pub(super) fn discard_opening(&mut self, id: FlowId, host: &mut dyn Host) {
         let parent = self.table.opening(id).and_then(|opening| opening.listener);
+        self.timers.cancel(id);
         let Some(connection) = self.table.remove(id) else { return };
         self.unsteer(&connection, host);
         match parent {

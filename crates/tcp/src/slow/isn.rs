@@ -12,17 +12,22 @@ pub(super) struct Secrets {
     isn: [u64; 2],
     timestamp: [u64; 2],
     cookie: [u64; 2],
+    rate: u64,
 }
 
 impl Secrets {
     /// Draws new keys.
     pub(super) fn new(mut random: impl FnMut() -> u64) -> Self {
         let mut key = || [random(), random()];
-        Self { isn: key(), timestamp: key(), cookie: key() }
+        Self { isn: key(), timestamp: key(), cookie: key(), rate: key()[0] }
     }
     /// RFC 6528 §3: ISN = M + F(tuple, secret), M ticking every 4 µs.
     pub(super) fn isn(&self, now: Micros, tuple: &FourTuple) -> Seq {
         Seq(((now.0 / 4) as u32).wrapping_add(hash(self.isn, tuple) as u32))
+    }
+    /// Key of the rate limits.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate
     }
     /// Part of a SYN cookie: another value for every tuple, sequence number of the peer's and `period`.
     pub(super) fn cookie(&self, tuple: &FourTuple, irs: Seq, period: u32) -> u32 {

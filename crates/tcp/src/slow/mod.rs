@@ -37,13 +37,14 @@ use crate::buffers::PortId;
 use crate::counters::{Counters, Drop};
 use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions};
 use crate::messages::{ToFast, ToSlow};
+use crate::rate_limit::RateLimit;
 use crate::time::Micros;
 use active::ActiveFlows;
 use connections::{Connections, Phase};
 use isn::Secrets;
 use listen::Listeners;
 use negotiate::Stage;
-use segments::{Arrival, RateLimit, Reply};
+use segments::{Arrival, Reply};
 use std::collections::HashMap;
 use time_wait::TimeWaits;
 use timers::Timers;
@@ -51,8 +52,6 @@ use towpath_wire::{ParseError, flags, parse};
 
 /// How many connections are asked for a new route in one `poll` after routes have changed.
 const REROUTES_PER_POLL: u32 = 1024;
-/// So many timer entries may be stale before they are swept.
-const STALE_TIMERS: usize = 4096;
 
 /// Why `connect` did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,9 +192,6 @@ impl SlowPath {
         self.look_at_active(now, flows, host);
         self.expire_time_wait(now, host);
         self.reroute_some(host);
-        if self.timers.len() > STALE_TIMERS + 2 * self.table.len() {
-            self.timers.retain(|id, stamp| self.table.get(id).is_some_and(|connection| connection.timer == stamp));
-        }
     }
 
     /// When `poll` has something to do; `None` = not before the next message or call.
@@ -308,16 +304,27 @@ impl SlowPath {
     /// Answers a segment with RST, if it may get one and not too many have been sent.
     fn refuse(&mut self, now: Micros, arrival: &Arrival, host: &mut dyn Host) {
         if let Some(reset) = Reply::reset_for(arrival)
-            && self.resets.allow(now, self.config.replies_per_s)
+            && self.may_reset(now, host)
         {
             self.counters.resets += 1;
             self.transmit(arrival.core, &arrival.tuple, &arrival.way_back(), &reset, host);
         }
     }
 
+    fn may_reset(&mut self, now: Micros, host: &mut dyn Host) -> bool {
+        let key = self.secrets(host).rate();
+        self.resets.allow(now, self.config.replies_per_s, key)
+    }
+
+    /// May one more challenge ACK go out (RFC 5961 §7)?
+    fn may_challenge(&mut self, now: Micros, host: &mut dyn Host) -> bool {
+        let key = self.secrets(host).rate() ^ 1;
+        self.challenges.allow(now, self.config.replies_per_s, key)
+    }
+
     /// Lets an installed flow send a challenge ACK (RFC 5961 §7 limits them).
     fn challenge(&mut self, now: Micros, flow: FlowId, host: &mut dyn Host) {
-        if self.table.running(flow).is_none() || !self.challenges.allow(now, self.config.replies_per_s) {
+        if self.table.running(flow).is_none() || !self.may_challenge(now, host) {
             return;
         }
         if let Some(connection) = self.table.get(flow) {

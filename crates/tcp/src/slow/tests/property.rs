@@ -299,7 +299,7 @@ fn random_events_reach_every_state() {
         proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
     );
     let (mut seen, mut bits) = (std::collections::HashSet::new(), 0);
-    for _ in 0..300 {
+    for _ in 0..1000 {
         let mut model = Model::new();
         let events = prop::collection::vec(event(), 100).new_tree(&mut runner).unwrap().current();
         for event in events {

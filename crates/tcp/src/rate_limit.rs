@@ -1,0 +1,53 @@
+//! How often something is said that anybody may provoke.
+
+use crate::time::Micros;
+
+/// At most so many per second, but nobody knows how many: a limit that is known lets an attacker count what others provoke
+/// (RFC 5961 §7; CVE-2016-5696).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RateLimit {
+    second: u64,
+    left: u32,
+}
+
+impl RateLimit {
+    /// One more? Between half of `per_second` and all of it; `key` must not be guessable.
+    pub(crate) fn allow(&mut self, now: Micros, per_second: u32, key: u64) -> bool {
+        // From 1, so that a fresh limit is always of an earlier second.
+        let second = now.0 / 1_000_000 + 1;
+        if second != self.second {
+            let half = per_second / 2;
+            let more = mix(key ^ second) % (u64::from(per_second - half) + 1);
+            *self = Self { second, left: half + more as u32 };
+        }
+        let allowed = self.left > 0;
+        self.left -= u32::from(allowed);
+        allowed
+    }
+}
+
+/// SplitMix64's finaliser.
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_limit_is_another_in_every_second_and_never_above_what_is_said() {
+        let counts = |key| -> Vec<usize> {
+            let mut limit = RateLimit::default();
+            let mut second = |s: u64| (0..5000).filter(|_| limit.allow(Micros(s * 1_000_000), 1000, key)).count();
+            (0..100).map(&mut second).collect()
+        };
+        let (a, b) = (counts(1), counts(2));
+        assert!(a.iter().chain(&b).all(|n| (500..=1000).contains(n)));
+        let distinct: std::collections::BTreeSet<_> = a.iter().collect();
+        assert!(distinct.len() > 50 && a != b, "{a:?}");
+        assert_eq!((0..9).filter(|_| RateLimit::default().allow(Micros(0), 0, 1)).count(), 0);
+    }
+}
