@@ -43,6 +43,7 @@ while True:
 const CLIENT_SCRIPT: &str = r#"
 import socket, sys, threading
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+print(s.getsockname()[0], s.getpeername()[0])
 data = bytes((i * 2654435761 >> 11) & 255 for i in range(200_000)) * 10
 def send():
     s.sendall(data)
@@ -54,7 +55,6 @@ while d := s.recv(65536):
     got += d
 t.join()
 assert got == data, (len(got), len(data))
-print(s.getsockname()[0], s.getpeername()[0])
 "#;
 
 fn python(script: &str, address: &str, port: u16) -> Program {

@@ -16,6 +16,7 @@ const OURS: &str = "service-test-a";
 const PEERS: &str = "service-test-b";
 /// What AF_XDP takes with the largest frames.
 const PORT_MTU: u32 = 3826;
+const PEER6: &str = "fd79::2";
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2));
 
 /// The namespaces; deleted with it.
@@ -32,6 +33,8 @@ impl Lab {
             format!("-n {PEERS} link set eth1 address 02:00:00:00:00:02 up"),
             format!("-n {PEERS} addr add {PEER}/24 dev eth1"),
             format!("-n {OURS} addr add 10.79.0.1/24 dev eth1"),
+            format!("-n {PEERS} addr add {PEER6}/64 dev eth1 nodad"),
+            format!("-n {OURS} addr add fd79::1/64 dev eth1 nodad"),
             format!("-n {OURS} link set lo up"),
             format!("-n {OURS} link set eth1 up"),
             format!("-n {OURS} route add 10.80.0.0/16 via {PEER} mtu 1400"),
@@ -115,6 +118,14 @@ fn in_our_namespace() {
     assert_eq!((link.port, link.source, link.destination), (PortId(1), [2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]));
     assert_eq!((source, mtu), (IpAddr::V4(Ipv4Addr::new(10, 79, 0, 1)), 1500));
     assert!(ip(&format!("-n {OURS} neigh show {PEER} dev eth1")).contains("managed"));
+
+    // The same over IPv6.
+    let peer6: IpAddr = PEER6.parse().unwrap();
+    let Route::Via { link, source: source6, mtu } = settled(&mut network, peer6) else { panic!("no way to {peer6}") };
+    assert_eq!((link.destination, source6, mtu), ([2, 0, 0, 0, 0, 2], "fd79::1".parse().unwrap(), 1500));
+    assert!(ip(&format!("-n {OURS} neigh show {PEER6} dev eth1")).contains("managed"));
+    assert_eq!(settled(&mut network, "fd79::99".parse().unwrap()), Route::Unreachable(libc::EHOSTUNREACH));
+    assert!(network.is_local(source6));
 
     // Never more than the port takes.
     ip(&format!("-n {OURS} link set eth1 mtu 9000"));

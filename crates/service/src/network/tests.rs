@@ -19,6 +19,20 @@ fn loopback_addresses_go_to_port_0() {
 }
 
 #[test]
+fn the_ipv6_loopback_is_ours_too() {
+    let mut network = embedded();
+    let remote = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+    let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6], vlan: None };
+    assert!(network.is_local(remote));
+    assert_eq!(network.route(remote, None), Route::Via { link, source: remote, mtu: 65_535 });
+    for elsewhere in ["2001:db8::1", "::", "ff02::1"] {
+        assert_eq!(network.route(elsewhere.parse().unwrap(), None), Route::NotOurs, "{elsewhere}");
+    }
+    let way = Netlink::connect().unwrap().way(remote, None).unwrap();
+    assert!(way.local);
+}
+
+#[test]
 fn own_addresses_are_the_kernels_list() {
     let network = embedded();
     let mut netlink = Netlink::connect().unwrap();
