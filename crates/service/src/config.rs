@@ -4,6 +4,7 @@ use crate::admission::Admit;
 use crate::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use towpath_tcp::slow::congestion::Algorithm;
 
 /// What can be configured. `Config::default()` serves the user who starts it, in memory only, with one core.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -43,6 +44,8 @@ pub struct Config {
     pub delayed_ack: Duration,
     /// How long a closed connection's addresses are kept out of use. Default 60s, as Linux; RFC 9293 says 4 minutes.
     pub time_wait: Duration,
+    /// Congestion control of connections that choose none (`TCP_CONGESTION`), by Linux's name. Default cubic, as Linux.
+    pub congestion: String,
     /// The service ends when it has had no client for so long. Default never; `towpath run` starts it with 30s.
     pub idle_exit: Option<Duration>,
 }
@@ -63,13 +66,14 @@ impl Default for Config {
             spin: Duration::from_micros(20),
             delayed_ack: Duration::from_micros(1_000),
             time_wait: Duration::from_secs(60),
+            congestion: Algorithm::default().to_string(),
             idle_exit: None,
         }
     }
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 14] = [
+pub const KEYS: [&str; 15] = [
     "socket",
     "interface",
     "cores",
@@ -83,6 +87,7 @@ pub const KEYS: [&str; 14] = [
     "spin",
     "delayed_ack",
     "time_wait",
+    "congestion",
     "idle_exit",
 ];
 
@@ -149,6 +154,14 @@ impl Config {
         time_in_range("spin", self.spin, Duration::from_micros(0), Duration::from_secs(1))?;
         time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
         time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
+        if Algorithm::parse(&self.congestion).is_none() {
+            let names: Vec<&str> = Algorithm::NAMED.iter().map(|algorithm| algorithm.name()).collect();
+            let known = names.join(", ");
+            return Err((
+                "congestion",
+                format!("{:?} is not known; there are {known} and constant:RATE", self.congestion),
+            ));
+        }
         Ok(())
     }
 
@@ -257,6 +270,7 @@ mod tests {
             spin = "50us"
             delayed_ack = "10ms"
             time_wait = "30s"
+            congestion = "constant:10m"
             idle_exit = "5min"
         "#;
         let config = parse(text).unwrap();
@@ -294,6 +308,11 @@ mod tests {
             (
                 "admit = [\"alice\"]\n",
                 "towpath.toml:1: admit: \"alice\" names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"",
+            ),
+            (
+                "congestion = \"vegas\"\n",
+                "towpath.toml:1: congestion: \"vegas\" is not known; there are reno, cubic, dctcp, dctcp-rate, timely, bbr and \
+                 constant:RATE",
             ),
             ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
         ];

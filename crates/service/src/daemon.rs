@@ -20,6 +20,7 @@ use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
 use towpath_ring::Geometry;
 use towpath_tcp::slow::SlowConfig;
+use towpath_tcp::slow::congestion::Algorithm;
 
 /// Descriptors of a keeper beside those of its client's sockets.
 const OTHER_DESCRIPTORS: u64 = 64;
@@ -197,6 +198,7 @@ fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface
     }
     let mut slow = SlowConfig {
         max_flows: config.max_connections,
+        congestion: Algorithm::parse(&config.congestion).unwrap_or_default(),
         time_wait_s: config.time_wait.as_micros().div_ceil(1_000_000) as u32,
         ..SlowConfig::default()
     };

@@ -20,13 +20,17 @@ pub enum Algorithm {
     Timely,
     /// BBRv3.
     Bbr,
-    /// This rate in bytes per second, whatever happens.
+    /// This rate in bytes per second, whatever happens; `u64::MAX` = the socket's `SO_MAX_PACING_RATE`, if there is one.
     Constant(u64),
 }
 
 impl Algorithm {
     /// Those that have no parameter, in the order of their numbers.
     pub const NAMED: [Self; 6] = [Self::Reno, Self::Cubic, Self::Dctcp, Self::DctcpRate, Self::Timely, Self::Bbr];
+
+    fn known() -> impl Iterator<Item = Self> {
+        Self::NAMED.into_iter().chain([Self::Constant(u64::MAX)])
+    }
 
     /// Its name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`.
     pub fn name(self) -> &'static str {
@@ -46,7 +50,7 @@ impl Algorithm {
         if let Some(rate) = name.strip_prefix("constant:") {
             return bits_per_s(rate).map(|bits| Self::Constant(bits / 8));
         }
-        Self::NAMED.into_iter().find(|algorithm| algorithm.name() == name)
+        Self::known().find(|algorithm| algorithm.name() == name)
     }
 
     /// Its number in [`SocketOptions::congestion`](crate::flow::SocketOptions::congestion); 0 is nobody's.
@@ -64,7 +68,7 @@ impl Algorithm {
 
     /// By number; `None` for 0 (the default) and for an unknown one.
     pub fn from_id(id: u8) -> Option<Self> {
-        Self::NAMED.into_iter().find(|algorithm| algorithm.id() == id)
+        Self::known().find(|algorithm| algorithm.id() == id)
     }
 
     /// Is it DCTCP or of its kind: does it need ECN, with the receiver's echo of RFC 8257?
@@ -89,7 +93,9 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Constant(bytes_per_s) => write!(f, "constant:{}", bytes_per_s.saturating_mul(8)),
+            Self::Constant(bytes_per_s) if *bytes_per_s != u64::MAX => {
+                write!(f, "constant:{}", bytes_per_s.saturating_mul(8))
+            }
             _ => f.write_str(self.name()),
         }
     }
@@ -171,14 +177,14 @@ mod tests {
 
     #[test]
     fn names_and_numbers_lead_back_to_the_algorithm() {
-        for algorithm in Algorithm::NAMED {
+        for algorithm in Algorithm::known() {
             assert_eq!(Algorithm::parse(algorithm.name()), Some(algorithm));
             assert_eq!(Algorithm::from_id(algorithm.id()), Some(algorithm));
             assert_eq!(algorithm.to_string(), algorithm.name());
         }
         assert_eq!(Algorithm::from_id(0), None);
         assert_eq!(Algorithm::from_id(255), None);
-        for unknown in ["", "Reno", "reno ", "vegas"] {
+        for unknown in ["", "Reno", "reno ", "vegas", "constant ", "constantly"] {
             assert_eq!(Algorithm::parse(unknown), None, "{unknown:?}");
         }
     }

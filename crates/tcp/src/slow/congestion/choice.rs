@@ -55,8 +55,7 @@ impl SlowPath {
             Phase::Opening(opening) => opening.listener,
             Phase::Live(_) => None,
         };
-        let remote = connection.tuple.remote.into();
-        own.unwrap_or_else(|| self.congestion_towards(parent, remote))
+        own.unwrap_or_else(|| self.congestion_towards(parent, connection.tuple.remote))
     }
 
     /// For a connection to this destination, of this listener if any, that has not chosen itself.

@@ -48,7 +48,8 @@ impl Controller {
     }
 
     /// The first window.
-    pub(in crate::slow) fn initial(&self) -> Window {
+    pub(in crate::slow) fn initial(&mut self) -> Window {
+        self.said.pacing = limited(self.said.pacing, self.max_pacing);
         self.said
     }
 
@@ -184,11 +185,16 @@ impl Controller {
             // What has hardly changed is not worth a message.
             if new.abs_diff(old) <= old / 16 { old } else { new }
         };
-        match (rate, self.max_pacing) {
-            (0, limit) => limit,
-            (rate, 0) => rate,
-            (rate, limit) => rate.min(limit),
-        }
+        limited(rate, self.max_pacing)
+    }
+}
+
+/// A pacing rate within a limit; 0 = none, for either.
+fn limited(rate: u64, limit: u64) -> u64 {
+    match (rate, limit) {
+        (0, limit) => limit,
+        (rate, 0) => rate,
+        (rate, limit) => rate.min(limit),
     }
 }
 

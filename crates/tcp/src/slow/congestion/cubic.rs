@@ -101,7 +101,9 @@ impl Cubic {
         let mut epoch = self.state.epoch.unwrap_or_else(|| self.begin(sample));
         // §4.3: as Reno would, by what has been acknowledged.
         let alpha = if epoch.estimate >= self.state.prior { 1.0 } else { ALPHA_CUBIC };
-        epoch.estimate += alpha * sample.interval.acked as f64 / f64::from(sample.cwnd.max(1));
+        if !sample.app_limited {
+            epoch.estimate += alpha * sample.interval.acked as f64 / f64::from(sample.cwnd.max(1));
+        }
         self.state.epoch = Some(epoch);
         let rtt = f64::from(sample.srtt_us.max(1)) / 1e6;
         let horizon = rtt.max(sample.interval.us.max(MIN_HORIZON_US) as f64 / 1e6);
@@ -189,5 +191,111 @@ impl CongestionControl for Cubic {
         self.state.epoch = None;
         self.growth = SLOW_START;
         super::restart(sample).map(|window| Window { beta: BETA, ..window })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::expect_used)]
+    use super::*;
+    use crate::slow::congestion::Interval;
+
+    const MSS: u32 = 1000;
+
+    /// A flow that follows what CUBIC says, looked at every 10 ms.
+    struct Flow {
+        cubic: Cubic,
+        sample: Sample,
+        cwnd: f64,
+    }
+
+    impl Flow {
+        /// In congestion avoidance at `cwnd` segments, after a loss at `prior`.
+        fn after_loss(prior: u32, rtt_ms: u32) -> Self {
+            let mut cubic = Cubic::default();
+            cubic.initial(MSS, false);
+            let ssthresh = prior * MSS / 256 * u32::from(BETA);
+            let mut sample = Sample { mss: MSS, cwnd: ssthresh, ssthresh, srtt_us: rtt_ms * 1000, ..Sample::default() };
+            sample.recovering = true;
+            assert_eq!(cubic.on_loss(&sample), None, "the fast path has done it");
+            sample.recovering = false;
+            Self { cubic, sample, cwnd: f64::from(ssthresh) }
+        }
+
+        fn run(&mut self, seconds: f64) -> f64 {
+            for _ in 0..(seconds * 100.0) as u32 {
+                let windows = 10_000.0 / f64::from(self.sample.srtt_us);
+                self.sample.interval =
+                    Interval { us: 10_000, acked: (self.cwnd * windows) as u64, ..Interval::default() };
+                self.cubic.on_interval(&self.sample);
+                self.sample.now = self.sample.now.after(10_000);
+                if !self.sample.app_limited {
+                    self.cwnd += f64::from(self.cubic.growth) / 256.0 * f64::from(MSS) * windows;
+                }
+                self.sample.cwnd = self.cwnd as u32;
+            }
+            self.cwnd / f64::from(MSS)
+        }
+    }
+
+    #[test]
+    fn the_window_follows_the_cubic_function_of_the_rfc() {
+        let mut flow = Flow::after_loss(200, 100);
+        let w_max = 200.0;
+        let k = (w_max * (1.0 - BETA_CUBIC) / C).cbrt();
+        for tenths in 1..100 {
+            let t = f64::from(tenths) / 10.0;
+            let (cwnd, curve) = (flow.run(0.1), C * (t - k).powi(3) + w_max);
+            assert!((cwnd / curve - 1.0).abs() < 0.03, "after {t} s: {cwnd} instead of {curve}");
+        }
+    }
+
+    #[test]
+    fn where_reno_would_be_faster_it_grows_as_reno_would() {
+        // 40 segments, 5 ms: the plateau is 3.1 s away, Reno's way of 12 segments takes 0.53 per round trip.
+        let mut flow = Flow::after_loss(40, 5);
+        let start = flow.cwnd / f64::from(MSS);
+        let cwnd = flow.run(0.1);
+        let expected = start + 20.0 * ALPHA_CUBIC;
+        assert!((cwnd - expected).abs() < 1.5, "{cwnd} instead of {expected}");
+        // Beyond the old window one segment per round trip (§4.3).
+        flow.run(0.1);
+        let (there, later) = (flow.run(0.1), flow.run(0.1));
+        assert!((later - there - 20.0).abs() < 1.0, "{there}, then {later}");
+    }
+
+    #[test]
+    fn time_without_data_to_send_does_not_count() {
+        let (mut busy, mut lazy) = (Flow::after_loss(200, 100), Flow::after_loss(200, 100));
+        busy.run(1.0);
+        lazy.run(1.0);
+        lazy.sample.app_limited = true;
+        lazy.run(30.0);
+        lazy.sample.app_limited = false;
+        let (busy, lazy) = (busy.run(1.0), lazy.run(1.0));
+        assert!((busy - lazy).abs() < 4.0, "{busy}, and {lazy} after a pause");
+    }
+
+    #[test]
+    fn a_loss_below_the_last_plateau_lowers_the_next_one() {
+        let mut cubic = Cubic::default();
+        let loss = |prior: u32| Sample { mss: MSS, ssthresh: prior * MSS / 256 * u32::from(BETA), ..Sample::default() };
+        cubic.on_loss(&loss(1000));
+        assert!((cubic.state.w_max - 1000.0).abs() < 5.0);
+        cubic.on_loss(&loss(800));
+        assert!((cubic.state.w_max - 680.0).abs() < 5.0, "800 * (1 + 0.7) / 2");
+        cubic.on_undo(&loss(800));
+        assert!((cubic.state.w_max - 1000.0).abs() < 5.0, "it was none");
+    }
+
+    #[test]
+    fn after_a_time_out_the_next_stage_begins_on_its_plateau() {
+        let mut cubic = Cubic::default();
+        let sample = Sample { mss: MSS, flight: 100 * MSS, cwnd: 100 * MSS, timeouts: 1, ..Sample::default() };
+        let window = cubic.on_timeout(&sample);
+        assert_eq!((window.cwnd, window.ssthresh / MSS, window.growth), (MSS, 69, 256));
+        cubic.on_interval(&Sample { cwnd: 70 * MSS, ssthresh: 69 * MSS, srtt_us: 100_000, ..sample });
+        let epoch = cubic.state.epoch.expect("in congestion avoidance");
+        assert_eq!((epoch.k, epoch.plateau), (0.0, 70.0));
     }
 }

@@ -3,6 +3,7 @@
 
 mod active;
 mod closing;
+mod congestion;
 mod connect;
 mod cookies;
 mod ecn;
