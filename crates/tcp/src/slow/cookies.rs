@@ -104,8 +104,8 @@ impl SlowPath {
         self.transmit(arrival.core, &arrival.tuple, &path.link, &syn, host);
     }
 
-    /// A segment to a listener that may be the answer to a cookie: opens the connection. False = it is none.
-    pub(super) fn hear_cookie(&mut self, now: Micros, arrival: Arrival, host: &mut dyn Host) -> Result<(), Arrival> {
+    /// A segment to a listener that may be the answer to a cookie: opens the connection. `None` = it was; else it comes back.
+    pub(super) fn hear_cookie(&mut self, now: Micros, arrival: Arrival, host: &mut dyn Host) -> Option<Arrival> {
         let tuple = arrival.tuple;
         let (irs, cookie) = (arrival.seq().sub(1), arrival.ack().sub(1));
         let answers = arrival.has(flags::ACK) && arrival.segment.flags & (flags::SYN | flags::RST) == 0;
@@ -113,15 +113,15 @@ impl SlowPath {
         // Only where one can have been sent: else anybody could try numbers.
         let recent = |at: Micros| now.since(at) < u64::from(PERIODS) * PERIOD_US;
         let Some(listener) = listener.filter(|listener| listener.overflow.is_some_and(recent)) else {
-            return Err(arrival);
+            return Some(arrival);
         };
         let (parent, options) = (listener.owner, listener.options);
         let secrets = self.secrets(host);
-        let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else { return Err(arrival) };
-        let Some(path) = self.way_back(&arrival, host) else { return Ok(()) };
+        let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else { return Some(arrival) };
+        let path = self.way_back(&arrival, host)?;
         let Some(owner) = self.table.has_room().then(|| host.new_child(parent)).flatten() else {
             self.counters.drop(Drop::NoMemory);
-            return Ok(());
+            return None;
         };
         let mut opening = self.new_opening(now, Some(parent), tuple.remote, host.ring_bytes(owner), options);
         opening.ts_offset = secrets.timestamp_offset(&tuple);
@@ -131,7 +131,7 @@ impl SlowPath {
         let connection = Connection { bound: true, ..new_connection(owner, tuple, opening, host.core_for(&tuple)) };
         let Some(id) = self.table.insert(connection) else {
             host.drop_child(owner);
-            return Ok(());
+            return None;
         };
         self.in_syn_received(now, id, arrival, host);
         if self.table.opening(id).is_some() {
@@ -140,7 +140,7 @@ impl SlowPath {
         } else {
             self.counters.cookies_accepted += 1;
         }
-        Ok(())
+        None
     }
 }
 

@@ -58,7 +58,7 @@ impl SlowPath {
             if acks_syn {
                 self.establish(now, id, true, host);
             } else {
-                // Simultaneous open.
+                // Simultaneous open (MUST-10).
                 opening.stage = Stage::SynReceived;
                 (opening.sent, opening.timeouts) = (0, 0);
                 self.send_syn(now, id, host);

@@ -21,7 +21,7 @@ impl Secrets {
         let mut key = || [random(), random()];
         Self { isn: key(), timestamp: key(), cookie: key(), rate: key()[0] }
     }
-    /// RFC 6528 §3: ISN = M + F(tuple, secret), M ticking every 4 µs.
+    /// RFC 6528 §3 (RFC 9293 MUST-8, MUST-9, SHLD-1): ISN = M + F(tuple, secret), M ticking every 4 µs.
     pub(super) fn isn(&self, now: Micros, tuple: &FourTuple) -> Seq {
         Seq(((now.0 / 4) as u32).wrapping_add(hash(self.isn, tuple) as u32))
     }

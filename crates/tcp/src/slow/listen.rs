@@ -43,7 +43,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// The listener for a destination: one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
+    /// The listener for a destination (MUST-42, MUST-43): one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
     /// serves both (RFC 3493 §5.3).
     pub(super) fn find(&self, addr: IpAddr, port: u16) -> Option<&Listener> {
         let on = |addr| self.by_address.get(&(port, addr));

@@ -295,7 +295,7 @@ impl SlowPath {
                 return self.counters.drop(Drop::NoAck);
             }
         }
-        if let Err(arrival) = self.hear_cookie(now, arrival, host) {
+        if let Some(arrival) = self.hear_cookie(now, arrival, host) {
             self.counters.drop(Drop::NoSocket);
             self.refuse(now, &arrival, host);
         }

@@ -229,7 +229,7 @@ impl SlowPath {
     }
 }
 
-/// Can this be one host's address?
+/// Can this be one host's address (MUST-46)?
 fn is_unicast(addr: IpAddr) -> bool {
     let broadcast = addr == IpAddr::V4(Ipv4Addr::BROADCAST);
     !(addr.is_unspecified() || addr.is_multicast() || broadcast)

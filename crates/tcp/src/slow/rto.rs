@@ -91,7 +91,7 @@ impl Retransmit {
     }
 }
 
-/// RFC 6298 §5.5: doubled `backoffs` times, at most `max_us`.
+/// RFC 6298 §5.5 (RFC 9293 MUST-19): doubled `backoffs` times, at most `max_us`.
 pub(super) fn backed_off(timeout_us: u64, backoffs: u32, max_us: u64) -> u64 {
     timeout_us.saturating_mul(1 << backoffs.min(32)).min(max_us)
 }

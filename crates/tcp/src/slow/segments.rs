@@ -86,7 +86,7 @@ impl Reply {
     pub(super) fn bare(seq: Seq, ack: Seq, flags: u8) -> Self {
         Self { seq, ack, flags, window: 0, service: (0, TTL), options: Options::default() }
     }
-    /// RFC 9293 §3.10.7.1: the RST that a segment without a connection gets; `None` for a RST.
+    /// RFC 9293 §3.10.7.1, §3.5.2: the RST that a segment without a connection gets; `None` for a RST.
     pub(super) fn reset_for(arrival: &Arrival) -> Option<Self> {
         if arrival.has(flags::RST) {
             None

@@ -38,7 +38,7 @@ pub(super) enum Answer {
 }
 
 impl TimeWait {
-    /// RFC 9293 §3.10.7.4 with RFC 1337 (RST is ignored) and RFC 6191 (a later SYN).
+    /// RFC 9293 §3.10.7.4 (MUST-13, MAY-2, SHLD-4) with RFC 1337 (RST is ignored) and RFC 6191 (a later SYN).
     pub(super) fn judge(&self, arrival: &Arrival) -> Answer {
         use crate::counters::Drop;
         let theirs = arrival.segment.options.timestamps.map(|t| t.value);
