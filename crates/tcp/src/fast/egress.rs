@@ -37,12 +37,9 @@ pub(super) fn run(
                 quota = quota.min(share as usize / usize::from(t.mss) + 1);
             }
             let (link, tuple) = (lines.link(t.flags), lines.tuple(t.flags));
-            let paced = t.has(bits::PACED);
-            let own = if paced { pace::begin(&t, &lines.rate, now) } else { i64::MAX };
-            let group = lines.identity.group();
-            let credit = own.min(state.scheduler.credit(now, group)).min(if pressing { -1 } else { i64::MAX });
-            let before = credit;
-            let held = false;
+            let metered = pressing || t.has(bits::PACED) || state.scheduler.limits();
+            let meter = if metered { Meter::read(state, now, lines, &t, pressing) } else { Meter::NONE };
+            let (credit, held) = (meter.credit(), false);
             let mut turn = Turn {
                 state: &mut *state,
                 lines,
@@ -59,24 +56,16 @@ pub(super) fn run(
                 ports: &mut *ports,
             };
             let (frames, mut end) = turn.run(quota);
-            let (mut t, spent, held, bytes) = (turn.t, before - turn.credit, turn.held, turn.bytes);
+            let (mut t, spent, held, bytes) = (turn.t, credit - turn.credit, turn.held, turn.bytes);
             sent += frames;
             if share != i64::MAX {
-                state.scheduler.charge(port, group, bytes);
+                state.scheduler.charge(port, lines.identity.group(), bytes);
             }
             if pressing {
                 end_pressing(state, &mut t, lines, flow, end);
             } else {
-                let own = own.saturating_sub(spent);
-                let by_pace = held && own < 0;
-                if paced {
-                    pace::end(state, now, flow, &mut t, &lines.rate, own, (by_pace, held || end != End::Done));
-                }
-                let by_group = held && !by_pace;
-                state.scheduler.spend(&mut state.wheel, now, group, spent, (by_group, end != End::Done));
-                if by_group && end == End::Done {
-                    t.flags |= LIMIT_WAIT;
-                    end = End::NoCredit;
+                if metered {
+                    end = meter.end(state, now, flow, lines, &mut t, spent, (held, end));
                 }
                 end_turn(state, now, &mut t, lines, flow, end);
             }
@@ -128,6 +117,57 @@ enum End {
     NoRoom,
     /// The group has no credit.
     NoCredit,
+}
+
+/// What holds a flow's turn back beside the windows: its own pacing and its group's rate limit.
+#[derive(Clone, Copy)]
+struct Meter {
+    /// The flow's credit.
+    own: i64,
+    /// Its group's; negative also if only what is not subject to limits may go.
+    group: i64,
+}
+
+impl Meter {
+    const NONE: Self = Self { own: i64::MAX, group: i64::MAX };
+
+    #[inline]
+    fn credit(self) -> i64 {
+        self.own.min(self.group)
+    }
+
+    #[cold]
+    fn read(state: &mut State, now: Micros, lines: &Lines, t: &Tcb, pressing: bool) -> Self {
+        let own = if t.has(bits::PACED) { pace::begin(t, &lines.rate, now) } else { i64::MAX };
+        let group = if pressing { -1 } else { state.scheduler.credit(now, lines.identity.group()) };
+        Self { own, group }
+    }
+
+    /// The turn has `spent` so much and ended like this; `held`: for want of credit. Returns how it ends in truth.
+    #[cold]
+    fn end(
+        self,
+        state: &mut State,
+        now: Micros,
+        flow: FlowId,
+        lines: &Lines,
+        t: &mut Tcb,
+        spent: i64,
+        (held, end): (bool, End),
+    ) -> End {
+        let own = self.own.saturating_sub(spent);
+        let by_pace = held && own < 0;
+        let by_group = held && !by_pace;
+        if t.has(bits::PACED) {
+            pace::end(state, now, flow, t, &lines.rate, own, (by_pace, held || end != End::Done));
+        }
+        state.scheduler.spend(&mut state.wheel, now, lines.identity.group(), spent, (by_group, end != End::Done));
+        if !by_group || end != End::Done {
+            return end;
+        }
+        t.flags |= LIMIT_WAIT;
+        End::NoCredit
+    }
 }
 
 /// The end of a turn for what no rate limit holds back: its place in the group's queue stays.
@@ -324,17 +364,14 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         Some(Some(sent))
     }
 
-    /// Flags that are seldom set.
+    /// Flags that are seldom set, added to those `present`, and the urgent pointer.
     #[cold]
-    fn seldom(&mut self, header: &mut Header, seq: Seq) {
-        if self.t.has(bits::URGENT_OUT) {
-            header.urgent = self.urgent(seq);
-            header.flags |= if header.urgent == 0 { 0 } else { flags::URG };
-        }
+    fn seldom(&mut self, seq: Seq, present: u8) -> (u8, u16) {
+        let urgent = if self.t.has(bits::URGENT_OUT) { self.urgent(seq) } else { 0 };
+        let urg = if urgent == 0 { 0 } else { flags::URG };
         // RFC 3168 §6.1.3.
-        if self.t.has(bits::ECN_ECHO) && header.flags & flags::RST == 0 {
-            header.flags |= flags::ECE;
-        }
+        let ece = if self.t.has(bits::ECN_ECHO) && present & flags::RST == 0 { flags::ECE } else { 0 };
+        (present | urg | ece, urgent)
     }
 
     /// Flag and pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093 §3.1 MUST-62), or as far
@@ -414,7 +451,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         let sack = self.sack(len);
         let mut header = self.header(seq, flags, window, sack);
         if self.t.any(bits::URGENT_OUT | bits::ECN_ECHO) {
-            self.seldom(&mut header, seq);
+            (header.flags, header.urgent) = self.seldom(seq, flags);
         }
         let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
         let Some(start) = emit(&header, len as usize, buffer) else { return Sent::TooLong };

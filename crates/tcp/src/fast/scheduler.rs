@@ -161,12 +161,14 @@ impl Scheduler {
         self.waiting != 0 && self.groups.get(usize::from(group)).is_some_and(|group| group.waits)
     }
 
-    /// What a group's rate limit lets it send; `i64::MAX` = there is none.
+    /// Has any group a rate limit?
     #[inline]
+    pub fn limits(&self) -> bool {
+        self.limited != 0
+    }
+
+    /// What a group's rate limit lets it send; `i64::MAX` = there is none.
     pub fn credit(&mut self, now: Micros, group: u16) -> i64 {
-        if self.limited == 0 {
-            return i64::MAX;
-        }
         let Some(group) = self.groups.get_mut(usize::from(group)).filter(|group| group.limit != 0) else {
             return i64::MAX;
         };
@@ -177,14 +179,7 @@ impl Scheduler {
 
     /// A flow of a group with a rate limit has had its turn. `held`: it could send more, and only the group's credit is lacking; `more`:
     /// it goes on in another turn.
-    #[inline]
     pub fn spend(&mut self, wheel: &mut Wheel, now: Micros, number: u16, spent: i64, (held, more): (bool, bool)) {
-        if self.limited != 0 {
-            self.spend_limited(wheel, now, number, spent, (held, more));
-        }
-    }
-
-    fn spend_limited(&mut self, wheel: &mut Wheel, now: Micros, number: u16, spent: i64, (held, more): (bool, bool)) {
         let Some(group) = self.groups.get_mut(usize::from(number)).filter(|group| group.limit != 0) else { return };
         group.credit -= spent;
         let queued =
