@@ -65,7 +65,7 @@ pub(super) fn run(
                 end_pressing(state, &mut t, lines, flow, end);
             } else {
                 if metered {
-                    end = meter.end(state, now, flow, lines, &mut t, spent, (held, end));
+                    end = meter.end(state, now, flow, lines, &mut t, (spent, held, end));
                 }
                 end_turn(state, now, &mut t, lines, flow, end);
             }
@@ -152,8 +152,7 @@ impl Meter {
         flow: FlowId,
         lines: &Lines,
         t: &mut Tcb,
-        spent: i64,
-        (held, end): (bool, End),
+        (spent, held, end): (i64, bool, End),
     ) -> End {
         let own = self.own.saturating_sub(spent);
         let by_pace = held && own < 0;
