@@ -148,7 +148,7 @@ fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {
 #[cold]
 fn undo_if_needless(turn: &mut Turn<'_>, s: &Segment, ack: Seq) {
     if recovery::echoes_original(&turn.t, turn.lines, ack, turn.t.snd_una, s) {
-        recovery::undo(turn.state, &mut turn.t, turn.lines);
+        recovery::undo(turn.state, &mut turn.t, turn.lines, turn.flow);
     }
 }
 
@@ -158,7 +158,7 @@ fn report_after_recovery(turn: &mut Turn<'_>, s: &Segment) {
     if let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una)
         && rack::arrived_twice(&mut turn.t, turn.lines, block)
     {
-        recovery::undo(turn.state, &mut turn.t, turn.lines);
+        recovery::undo(turn.state, &mut turn.t, turn.lines, turn.flow);
     }
 }
 

@@ -139,7 +139,7 @@ fn scored(turn: &mut Turn<'_>, s: &Segment, una: Seq) {
     if spurious && turn.t.has(bits::UNDO) {
         let learnt = &lines.recovery.reordering;
         learnt.set(learnt.get() | learnt::SEEN);
-        recovery::undo(turn.state, &mut turn.t, lines);
+        recovery::undo(turn.state, &mut turn.t, lines, turn.flow);
     }
     let lost = detect(turn);
     recovery::count(&mut turn.state.boards, &mut turn.t, lines);

@@ -83,7 +83,7 @@ pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Se
 
 /// Nothing was lost: everything as it was before (RFC 4015 §3.2).
 #[cold]
-pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines) {
+pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) {
     let line = &lines.recovery;
     t.cwnd = t.cwnd.max(line.prior_cwnd.get());
     let m = &lines.measures;
@@ -100,6 +100,7 @@ pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines) {
         board.doubtful = 0;
     }
     state.counters.undone += 1;
+    state.outbox.push_back(ToSlow::Undone(flow));
 }
 
 /// The reduction that a loss asks for.

@@ -246,6 +246,11 @@ fn timestamps_undo_a_needless_recovery() {
         let s = h.snapshot();
         assert_eq!((s.cwnd >= cwnd, s.ssthresh, s.flags & flow_flags::RECOVERY), (true, u32::MAX, 0), "sack {sack}");
         assert_eq!(h.fast.counters().undone, 1);
+        assert_eq!(
+            h.slow_names().iter().filter(|name| name.as_str() == "Undone").count(),
+            1,
+            "congestion control knows"
+        );
     }
 }
 
