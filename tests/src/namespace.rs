@@ -15,6 +15,10 @@ pub struct Lab {
 pub const SERVER: &str = "10.77.0.1";
 /// Address of the client side.
 pub const CLIENT: &str = "10.77.0.2";
+/// IPv6 address of the server side, after [`Lab::add_ipv6`].
+pub const SERVER6: &str = "fd77::1";
+/// IPv6 address of the client side, likewise.
+pub const CLIENT6: &str = "fd77::2";
 
 impl Lab {
     /// Makes the namespaces, the veth pair and the addresses; cubic as congestion control.
@@ -41,6 +45,13 @@ impl Lab {
             run(&format!("ip -n {namespace} route replace 10.77.0.0/24 dev eth1 src {address} congctl cubic"));
         }
         lab
+    }
+    /// Gives both sides an IPv6 address.
+    pub fn add_ipv6(&self) {
+        for (namespace, address) in [(&self.server, SERVER6), (&self.client, CLIENT6)] {
+            run(&format!("ip -n {namespace} addr add {address}/64 dev eth1 nodad"));
+            run(&format!("ip -n {namespace} route replace fd77::/64 dev eth1 src {address} congctl cubic"));
+        }
     }
     /// The program, in the server's namespace.
     pub fn on_server(&self, program: Program) -> Program {

@@ -1,23 +1,13 @@
 //! IPv6 on a real interface (a veth) and within this host: unmodified programs on one side, plain Linux on the other.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::namespace::SERVER;
+use towpath_system_tests::namespace::{CLIENT6, SERVER, SERVER6};
 use towpath_system_tests::{Lab, Program, Service, require_program};
-
-const SERVER6: &str = "fd77::1";
-const CLIENT6: &str = "fd77::2";
 
 /// A laboratory with IPv6 addresses.
 fn lab() -> Lab {
     let lab = Lab::new();
-    for (namespace, address) in [(&lab.server, SERVER6), (&lab.client, CLIENT6)] {
-        for line in [
-            format!("ip -n {namespace} addr add {address}/64 dev eth1 nodad"),
-            format!("ip -n {namespace} route replace fd77::/64 dev eth1 src {address} congctl cubic"),
-        ] {
-            Program::line(&line).run(10).ok();
-        }
-    }
+    lab.add_ipv6();
     lab
 }
 

@@ -85,7 +85,9 @@ fn table(sockets: &[Socket]) -> String {
 /// The detail line, in the words of `ss -ti`.
 fn details(t: &Tcp, core: Option<usize>) -> String {
     let mut words = Vec::new();
-    for (on, word) in [(t.timestamps, "ts"), (t.wscale, "wscale"), (t.recovery, "recovery")] {
+    for (on, word) in
+        [(t.timestamps, "ts"), (t.sack, "sack"), (t.ecn, "ecn"), (t.wscale, "wscale"), (t.recovery, "recovery")]
+    {
         if on {
             words.push(word.to_owned());
         }
@@ -157,6 +159,8 @@ mod tests {
                 retrans: 0,
                 timestamps: true,
                 wscale: true,
+                sack: true,
+                ecn: false,
                 recovery: false,
             }),
             ..listener()
@@ -165,7 +169,7 @@ mod tests {
 State        Recv-Q   Send-Q     Local Address:Port      Peer Address:Port  Program
 LISTEN            0      511           0.0.0.0:6379                    *:*  redis-server (pid 42, uid 1000)
 ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redis-server (pid 42, uid 1000)
-\tts wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 core:0
+\tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 core:0
 ";
         assert_eq!(table(&[listener(), connection]), expected);
     }

@@ -108,6 +108,10 @@ pub struct Tcp {
     pub timestamps: bool,
     /// Window scaling agreed?
     pub wscale: bool,
+    /// Selective acknowledgements agreed?
+    pub sack: bool,
+    /// ECN agreed?
+    pub ecn: bool,
     /// In loss recovery?
     pub recovery: bool,
 }

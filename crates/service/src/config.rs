@@ -46,6 +46,15 @@ pub struct Config {
     pub time_wait: Duration,
     /// Congestion control of connections that choose none (`TCP_CONGESTION`), by Linux's name. Default cubic, as Linux.
     pub congestion: String,
+    /// Offer and accept timestamps (RFC 7323). Default on, as Linux: round trips are measured and old duplicates told apart.
+    pub timestamps: bool,
+    /// Offer and accept selective acknowledgements (RFC 2018). Default on, as Linux.
+    pub sack: bool,
+    /// Offer and accept window scaling (RFC 7323). Default on, as Linux: without it no window is larger than 64 KiB.
+    pub window_scaling: bool,
+    /// ECN as Linux's `tcp_ecn`: 0 never, 1 requested and accepted, 2 accepted. Default 2, as Linux: there are still
+    /// networks that drop a SYN which asks.
+    pub ecn: u8,
     /// The service ends when it has had no client for so long. Default never; `towpath run` starts it with 30s.
     pub idle_exit: Option<Duration>,
 }
@@ -67,13 +76,17 @@ impl Default for Config {
             delayed_ack: Duration::from_micros(1_000),
             time_wait: Duration::from_secs(60),
             congestion: Algorithm::default().to_string(),
+            timestamps: true,
+            sack: true,
+            window_scaling: true,
+            ecn: 2,
             idle_exit: None,
         }
     }
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 15] = [
+pub const KEYS: [&str; 19] = [
     "socket",
     "interface",
     "cores",
@@ -88,6 +101,10 @@ pub const KEYS: [&str; 15] = [
     "delayed_ack",
     "time_wait",
     "congestion",
+    "timestamps",
+    "sack",
+    "window_scaling",
+    "ecn",
     "idle_exit",
 ];
 
@@ -154,6 +171,7 @@ impl Config {
         time_in_range("spin", self.spin, Duration::from_micros(0), Duration::from_secs(1))?;
         time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
         time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
+        in_range("ecn", self.ecn.into(), 0, 2)?;
         if Algorithm::parse(&self.congestion).is_none() {
             let names: Vec<&str> = Algorithm::NAMED.iter().map(|algorithm| algorithm.name()).collect();
             let known = names.join(", ");
@@ -271,6 +289,10 @@ mod tests {
             delayed_ack = "10ms"
             time_wait = "30s"
             congestion = "constant:10m"
+            timestamps = false
+            sack = false
+            window_scaling = false
+            ecn = 1
             idle_exit = "5min"
         "#;
         let config = parse(text).unwrap();
@@ -278,6 +300,7 @@ mod tests {
         assert_eq!(config.admit, [Admit::Uid(1000), Admit::All]);
         assert_eq!(config.receive_buffer.get(), 1 << 20);
         assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
+        assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
         // The list of keys for messages is the list of fields.
         for key in KEYS {
             assert!(line_of(text, key) > 1, "{key}");
@@ -314,6 +337,7 @@ mod tests {
                 "towpath.toml:1: congestion: \"vegas\" is not known; there are reno, cubic, dctcp, dctcp-rate, timely, bbr and \
                  constant:RATE",
             ),
+            ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
             ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
         ];
         for (text, error) in cases {

@@ -146,6 +146,8 @@ fn tcp(s: &FlowSnapshot) -> api::Tcp {
         retrans: s.retransmits,
         timestamps: flag(flow_flags::TIMESTAMPS),
         wscale: flag(flow_flags::WSCALE),
+        sack: flag(flow_flags::SACK),
+        ecn: flag(flow_flags::ECN),
         recovery: flag(flow_flags::RECOVERY),
     }
 }

@@ -200,6 +200,10 @@ fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface
         max_flows: config.max_connections,
         congestion: Algorithm::parse(&config.congestion).unwrap_or_default(),
         time_wait_s: config.time_wait.as_micros().div_ceil(1_000_000) as u32,
+        timestamps: config.timestamps,
+        sack: config.sack,
+        window_scaling: config.window_scaling,
+        ecn: config.ecn,
         ..SlowConfig::default()
     };
     let netlink = doing("asking the kernel for its addresses");

@@ -51,6 +51,8 @@ pub struct SlowConfig {
     pub timestamps: bool,
     /// Offer and accept selective acknowledgements (RFC 2018)?
     pub sack: bool,
+    /// Offer and accept window scaling (RFC 7323)? Without it no window is larger than 64 KiB.
+    pub window_scaling: bool,
     /// ECN as `net.ipv4.tcp_ecn`: 0 = never, 1 = requested and accepted, 2 = accepted. DCTCP connections request and accept it always.
     pub ecn: u8,
     /// Most RSTs, and most challenge ACKs, per second (RFC 5961 §7; Linux: `tcp_challenge_ack_limit`).
@@ -95,6 +97,7 @@ impl Default for SlowConfig {
             last_port: 60_999,
             timestamps: true,
             sack: true,
+            window_scaling: true,
             ecn: 2,
             replies_per_s: 1000,
             route_retry_ms: 100,

@@ -146,8 +146,8 @@ impl Opening {
         self.sack &= syn.options.sack_permitted;
         self.ecn &= self.agrees_to_ecn(syn);
         match syn.options.window_scale {
-            Some(shift) => self.peer_shift = Some(shift.min(MAX_WINDOW_SCALE)),
-            None => self.our_shift = None,
+            Some(shift) if self.our_shift.is_some() => self.peer_shift = Some(shift.min(MAX_WINDOW_SCALE)),
+            _ => self.our_shift = None,
         }
     }
 

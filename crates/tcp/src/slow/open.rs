@@ -205,6 +205,9 @@ impl SlowPath {
     ) -> Opening {
         let mut opening = Opening::new(now, listener, remote, ring_bytes, self.config.timestamps);
         opening.sack = self.config.sack;
+        if !self.config.window_scaling {
+            opening.our_shift = None;
+        }
         (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
         if listener.is_some() {
             opening.dctcp = self.congestion_towards(listener, remote).needs_ecn();
