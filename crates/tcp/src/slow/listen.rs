@@ -31,6 +31,9 @@ pub(super) struct Listener {
     pub congestion: Option<Algorithm>,
     /// When a SYN was last answered with a cookie.
     pub overflow: Option<Micros>,
+    /// The last child that was offered found the accept queue full: SYNs beyond the limit get no cookie then, as nobody would take
+    /// what comes of it (as Linux).
+    pub accept_full: bool,
     /// What children inherit.
     pub options: SocketOptions,
 }
@@ -114,6 +117,7 @@ impl SlowPath {
                 limit,
                 half_open: BTreeSet::new(),
                 overflow: None,
+                accept_full: false,
                 congestion: Algorithm::from_id(options.congestion),
                 options,
             },

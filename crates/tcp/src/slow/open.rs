@@ -159,7 +159,7 @@ impl SlowPath {
         let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
         let (parent, options) = (listener.owner, listener.options);
         let full = listener.half_open.len() >= listener.limit;
-        if full && (old.is_some() || !self.config.syn_cookies) {
+        if full && (old.is_some() || listener.accept_full || !self.config.syn_cookies) {
             self.counters.drop(Drop::BacklogFull);
             return false;
         }

@@ -104,6 +104,22 @@ fn a_cookie_may_come_back_with_the_first_data_alone_or_again() {
 }
 
 #[test]
+fn no_cookie_where_nobody_would_accept_what_comes_of_it() {
+    let mut bench = flooded();
+    let answer = ask(&mut bench, 4000);
+    bench.world.accept_full = true;
+    bench.for_server(4000, answer_to(&answer, 2));
+    bench.world.sent.clear();
+    bench.for_server(4001, syn(5000));
+    assert!(bench.frames().is_empty(), "the peer asks again when there may be room");
+    bench.world.accept_full = false;
+    bench.for_server(4000, answer_to(&answer, 3));
+    bench.world.sent.clear();
+    bench.for_server(4001, syn(5000));
+    assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+}
+
+#[test]
 fn a_forged_or_old_cookie_is_refused() {
     let mut bench = flooded();
     let answer = ask(&mut bench, 4000);
