@@ -2,6 +2,7 @@
 
 mod bench;
 mod locate;
+mod policy;
 mod run;
 mod serve;
 mod sockets;
@@ -43,6 +44,8 @@ enum Command {
     Sockets(sockets::Arguments),
     /// Show the service's cores, counters and clients
     Status(status::Arguments),
+    /// Say who may connect and listen to what, and what an application may take
+    Policy(policy::Arguments),
     /// End the service
     Stop(stop::Arguments),
     /// Measure beside Linux
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Sockets(arguments) => report(sockets::run(&arguments)),
         Command::Status(arguments) => report(status::run(&arguments)),
+        Command::Policy(arguments) => report(policy::run(&arguments)),
         Command::Stop(arguments) => report(stop::run(&arguments)),
         Command::Bench(arguments) => match bench::run(&arguments) {
             Ok(()) => ExitCode::SUCCESS,

@@ -65,6 +65,10 @@ fn page(first: &Status, s: &Status) -> String {
     }
     out.push_str("slow path:\n");
     tally(&mut out, &s.slow);
+    if s.policy.rules > 0 || s.policy.denied + s.policy.limited > 0 {
+        let (rules, denied, limited) = (counted(s.policy.rules as u64, "rule"), s.policy.denied, s.policy.limited);
+        let _ = writeln!(out, "policy: {rules}, {denied} attempts denied, {limited} over a limit");
+    }
     let _ = writeln!(out, "{}:", counted(s.clients.len() as u64, "client"));
     for c in &s.clients {
         let leaving = if c.leaving { ", leaving" } else { "" };
@@ -120,6 +124,7 @@ fn age(us: u64) -> String {
 mod tests {
     use super::*;
     use towpath_service::api::{Client, Core, Port};
+    use towpath_service::policy::request::Totals;
 
     fn named(entries: &[(&str, u64)]) -> Named {
         Named(entries.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect())
@@ -151,6 +156,7 @@ mod tests {
             interface: None,
             cores: vec![core],
             slow: Tally::default(),
+            policy: Totals { rules: 1, denied: 2, limited: 0 },
             clients: vec![client],
         };
         let mut second = first.clone();
@@ -165,6 +171,7 @@ core 0: 25 % busy, 1 connection, 3 sleeps
   drops: no_socket 2
   port memory: 6 in, 7 out, dropped 0 in, 1 out
 slow path:
+policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving
 ";

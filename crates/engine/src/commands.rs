@@ -1,10 +1,11 @@
 //! Commands of applications: connect and listen.
 
 use crate::clients::owner;
+use crate::guard::Verdict;
 use crate::host::SlowHost;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, op};
@@ -86,8 +87,15 @@ impl SlowThread {
         let (local, remote) = (command.local_addr.to_canonical(), command.remote_addr.to_canonical());
         // A socket of IPv6 that is bound to no address reaches IPv4 as well (RFC 3493 §3.7).
         let local = if local.is_unspecified() { any(remote) } else { local };
+        // Before anything is done, and whoever would carry it: what the application has written is not believed to be its right.
+        let congestion = match self.host.permit_connect(index, SocketAddr::new(remote, remote_port)) {
+            Verdict::Allow(congestion) => congestion,
+            Verdict::Refuse(errno) => return self.denied(index, slot, errno),
+            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot),
+        };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
+        client.slot(slot).congestion = congestion;
         // The state comes before the attempt, because that may fail at once and show it.
         let tuple = FourTuple { local, local_port, remote, remote_port };
         SlowHost::show_addresses(client, slot, &tuple, 2);
@@ -97,7 +105,10 @@ impl SlowThread {
         self.early_options(now, index, slot);
         let owner = owner(index, slot);
         match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
-            Ok(()) => 0,
+            Ok(()) => {
+                self.host.spend_token(index);
+                0
+            }
             Err(error) => {
                 self.refuse(index, slot);
                 match error {
@@ -110,10 +121,15 @@ impl SlowThread {
 
     fn listen(&mut self, now: Micros, index: u32, slot: Slot, command: &Command, port: u16) -> i32 {
         let local = command.local_addr.to_canonical();
+        let v6only = command.flags & V6ONLY != 0;
+        match self.host.permit_listen(index, local, port, local.is_ipv6() && !v6only) {
+            Verdict::Allow(_) => {}
+            Verdict::Refuse(errno) => return self.denied(index, slot, errno),
+            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot),
+        }
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot);
         }
-        let v6only = command.flags & V6ONLY != 0;
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
         let backlog = command.backlog.max(1);
@@ -161,6 +177,12 @@ impl SlowThread {
             client.refuse(slot);
             client.line(slot).state.store(state::FREE, Ordering::Release);
         }
+    }
+
+    /// The policy forbids it.
+    fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
+        self.not_ours(index, slot);
+        -errno
     }
 
     fn not_ours(&mut self, index: u32, slot: Slot) -> i32 {

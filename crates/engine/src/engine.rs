@@ -2,6 +2,7 @@
 
 use crate::api::{ClientId, ClientSetup, EngineConfig, Network};
 use crate::core::{Core, Scratch};
+use crate::guard::{Guard, Open};
 use crate::host::{CoreLink, SlowHost};
 use crate::mailbox::{Bell, mailbox};
 use crate::metrics::Metrics;
@@ -39,9 +40,19 @@ impl Engine {
     /// Starts the threads. `ports[core]` are that core's ports in the order of their `PortId`; port 0 of every core is its
     /// loopback.
     pub fn start(
+        config: EngineConfig,
+        ports: Vec<Vec<Box<dyn Port>>>,
+        network: Box<dyn Network>,
+    ) -> io::Result<Engine> {
+        Self::start_guarded(config, ports, network, Box::new(Open))
+    }
+
+    /// [`Engine::start`] under a policy.
+    pub fn start_guarded(
         mut config: EngineConfig,
         ports: Vec<Vec<Box<dyn Port>>>,
         network: Box<dyn Network>,
+        guard: Box<dyn Guard>,
     ) -> io::Result<Engine> {
         if !(1..=16).contains(&config.cores) || ports.len() != config.cores || ports.iter().any(Vec::is_empty) {
             return Err(io::Error::new(
@@ -85,7 +96,7 @@ impl Engine {
         }
         let slow = SlowThread {
             slow: SlowPath::new(config.slow),
-            host: SlowHost::new(links, network)?,
+            host: SlowHost::new(links, network, guard)?,
             table,
             inbox,
             requests: from_service,
@@ -151,6 +162,10 @@ impl Engine {
     /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
     pub fn remove_client(&self, client: ClientId) {
         self.ask(Request::RemoveClient(client));
+    }
+    /// The policy's rules or its knowledge of clients have changed: returns when limits and weights are in force.
+    pub fn policy_changed(&self) {
+        self.answer::<()>(Request::Policy);
     }
     /// [`Network::changed`] will now answer true.
     pub fn network_changed(&self) {

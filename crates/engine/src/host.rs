@@ -2,6 +2,7 @@
 
 use crate::api::Network;
 use crate::clients::{owner, split};
+use crate::guard::{Gate, Guard, Verdict};
 use crate::mailbox::Sender;
 use crate::messages::ToCore;
 use crate::random::Random;
@@ -12,7 +13,8 @@ use towpath_ring::lines::state;
 use towpath_ring::{Slot, address};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::slow::{Host, Route, State};
+use towpath_tcp::slow::{Admission, Host, Route, State};
+use towpath_tcp::time::Micros;
 
 /// A core, as the slow thread knows it.
 pub struct CoreLink {
@@ -56,14 +58,19 @@ pub struct SlowHost {
     pub owners: Vec<Option<Owner>>,
     /// See [`Later`].
     pub later: Vec<Later>,
+    /// The operator's policy.
+    pub gate: Gate,
+    /// When the present turn began.
+    pub now: Micros,
     random: Random,
 }
 
 impl SlowHost {
     /// Empty tables.
-    pub fn new(cores: Vec<CoreLink>, network: Box<dyn Network>) -> std::io::Result<Self> {
+    pub fn new(cores: Vec<CoreLink>, network: Box<dyn Network>, guard: Box<dyn Guard>) -> std::io::Result<Self> {
         let (clients, owners, later) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { clients, cores, network, owners, later, random: Random::new()? })
+        let (gate, now) = (Gate::new(guard), Micros(0));
+        Ok(Self { clients, cores, network, owners, later, gate, now, random: Random::new()? })
     }
     /// Client and slot of an owner.
     pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
@@ -188,7 +195,23 @@ impl Host for SlowHost {
         if client.slot(slot).phase != Phase::Listening {
             return None;
         }
-        client.take_child().map(|child| owner(index, child))
+        if !self.within_limits(index) {
+            return None;
+        }
+        let child = self.client(index)?.take_child().map(|child| owner(index, child))?;
+        self.spend_token(index);
+        Some(child)
+    }
+    fn admit(&mut self, listener: Owner, tuple: &FourTuple) -> Admission {
+        match self.permit_accept(split(listener).0, tuple) {
+            Verdict::Allow(congestion) => Admission::Yes(congestion),
+            Verdict::Refuse(_) => Admission::Refuse,
+            Verdict::Drop | Verdict::Kernel => Admission::Drop,
+        }
+    }
+    fn group(&self, owner: Owner) -> u16 {
+        let (index, _) = split(owner);
+        self.clients.get(index as usize).and_then(Option::as_ref).map_or(0, |client| client.group)
     }
     fn drop_child(&mut self, child: Owner) {
         let Some((client, slot)) = self.find(child) else { return };

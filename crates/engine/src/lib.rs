@@ -13,6 +13,7 @@ mod core_tests;
 mod engine;
 mod events;
 mod figures;
+mod guard;
 mod host;
 mod listing;
 mod mailbox;
@@ -31,4 +32,5 @@ mod thread;
 
 pub use api::{ClientId, ClientSetup, EngineConfig, Network};
 pub use engine::Engine;
+pub use guard::{Exceeded, Guard, Limit, Verdict};
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

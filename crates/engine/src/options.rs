@@ -33,6 +33,11 @@ fn checked(options: &Options) -> SocketOptions {
     }
 }
 
+/// With the congestion control that the policy has chosen, if it has.
+fn imposed(options: SocketOptions, congestion: u8) -> SocketOptions {
+    if congestion == 0 { options } else { SocketOptions { congestion, ..options } }
+}
+
 /// An algorithm's number on the ring.
 fn number_of(algorithm: Algorithm) -> u32 {
     congestion::NAMES.iter().position(|name| *name == algorithm.name()).unwrap_or(0) as u32
@@ -43,8 +48,10 @@ impl SlowThread {
     pub fn early_options(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         let (seq, options) = client.shared.region.options(slot).read();
-        client.slot(slot).options_seq = seq;
-        self.slow.set_options(now, owner(index, slot), checked(&options), &mut self.host);
+        let entry = client.slot(slot);
+        entry.options_seq = seq;
+        let options = imposed(checked(&options), entry.congestion);
+        self.slow.set_options(now, owner(index, slot), options, &mut self.host);
     }
 
     /// The slot stands in the command queue and has no new command: have its options changed?
@@ -57,7 +64,8 @@ impl SlowThread {
         if known || !live || !matches!(entry.phase, Phase::Opening | Phase::Listening | Phase::Open) {
             return;
         }
-        self.slow.set_options(now, owner(index, slot), checked(&options), &mut self.host);
+        let options = imposed(checked(&options), entry.congestion);
+        self.slow.set_options(now, owner(index, slot), options, &mut self.host);
         self.show_congestion(index, slot);
     }
 

@@ -23,6 +23,8 @@ pub enum Request {
     Hangup(ClientId, u32, u32),
     /// See [`crate::Engine::remove_client`].
     RemoveClient(ClientId),
+    /// See [`crate::Engine::policy_changed`].
+    Policy(Sender<()>),
     /// See [`crate::Engine::connections`].
     Connections(Sender<Vec<Connection>>),
     /// The slow path's counters and the clients.
@@ -40,6 +42,10 @@ impl SlowThread {
             Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
             Request::RemoveClient(id) => self.remove_client(now, id),
+            Request::Policy(done) => {
+                self.apply_policy();
+                drop(done);
+            }
             Request::Connections(reply) => {
                 let _ = reply.send(self.connections());
             }

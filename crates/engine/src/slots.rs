@@ -2,6 +2,7 @@
 
 use crate::clients::ClientShared;
 use crate::events::EventOut;
+use crate::guard::{Limit, group_of};
 use crate::sparse::Sparse;
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -76,6 +77,10 @@ pub struct SlotState {
     pub app_closed: bool,
     /// The last command taken.
     pub command_seq: u32,
+    /// Counts as one of the client's connections.
+    pub counted: bool,
+    /// The congestion control that the policy has chosen for it, 0 = none.
+    pub congestion: u8,
     /// The last options taken.
     pub options_seq: u32,
     /// Core that owns the flow.
@@ -111,6 +116,12 @@ pub struct SlowClient {
     pub slots: Sparse<SlotState>,
     /// Slots in use.
     pub in_use: u32,
+    /// Those of connections.
+    pub connections: u32,
+    /// The policy's limit for it.
+    pub limit: Option<Limit>,
+    /// The group of its flows (`FlowSetup::group`).
+    pub group: u16,
     /// No process of it is left.
     pub leaving: bool,
     /// Cores that have still to forget it; only while it is being forgotten.
@@ -133,6 +144,9 @@ impl SlowClient {
             out: EventOut::new(thread),
             command_head: 0,
             in_use: 0,
+            connections: 0,
+            limit: None,
+            group: group_of(shared.index, None),
             leaving: false,
             forgetting: None,
             loose_sockets: Vec::new(),
@@ -162,6 +176,8 @@ impl SlowClient {
         entry.phase = phase;
         entry.app_closed = false;
         entry.flow = None;
+        (entry.counted, entry.congestion) = (phase != Phase::Listening, 0);
+        self.connections += u32::from(phase != Phase::Listening);
         self.in_use += 1;
     }
     /// Takes a slot of the stack's own range, the one freed last.
@@ -179,6 +195,8 @@ impl SlowClient {
         entry.phase = Phase::Free;
         entry.socket = None;
         entry.listener = None;
+        let counted = std::mem::take(&mut entry.counted);
+        self.connections -= u32::from(counted);
         self.in_use -= 1;
     }
     /// Frees a slot for its allocator.
@@ -187,8 +205,9 @@ impl SlowClient {
         if entry.phase == Phase::Free {
             return;
         }
-        let command_seq = entry.command_seq;
+        let (command_seq, counted) = (entry.command_seq, entry.counted);
         *entry = SlotState { command_seq, ..SlotState::default() };
+        self.connections -= u32::from(counted);
         self.in_use -= 1;
         self.line(slot).state.store(state::FREE, Ordering::Release);
         if !self.shared.region.layout().is_app_slot(slot) {

@@ -96,6 +96,7 @@ impl SlowThread {
 
     /// Everything that is there now; how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
+        self.host.now = now;
         let mut work = self.requests(now) + self.messages(now) + self.commands(now);
         if self.host.network.changed() {
             self.slow.retry_routes(now, &mut self.host);

@@ -1,5 +1,6 @@
 //! The control interface: JSON lines on a stream socket beside the registration socket. One command, one answer.
 
+use crate::policy;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,12 @@ use std::time::Duration;
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
 /// Longest command line that the service reads, bytes.
-pub const MAX_COMMAND_BYTES: u64 = 4096;
+pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
 /// How long either side waits for the other.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command: `{"command":"status"}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Command {
     /// Who is there, and am I admitted? Also counts as use: it puts the idle exit off.
@@ -30,6 +31,8 @@ pub enum Command {
     Sockets,
     /// Counters and clients.
     Status,
+    /// The operator's policy (the service's own user and root only).
+    Policy(policy::Request),
     /// Ends the service (its own user and root only).
     Stop,
 }
@@ -133,6 +136,8 @@ pub struct Status {
     pub cores: Vec<Core>,
     /// The slow path's counters.
     pub slow: Tally,
+    /// What the policy has refused.
+    pub policy: policy::request::Totals,
     /// Its clients.
     pub clients: Vec<Client>,
 }
@@ -342,8 +347,9 @@ fn ask_line(stream: &mut UnixStream, command: Command) -> io::Result<String> {
 
 /// Reads one command.
 pub fn parse_command(line: &str) -> Result<Command, String> {
-    serde_json::from_str(line)
-        .map_err(|error| format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, stop"))
+    serde_json::from_str(line).map_err(|error| {
+        format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stop")
+    })
 }
 
 #[cfg(test)]

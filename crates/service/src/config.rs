@@ -1,6 +1,8 @@
 //! The service's configuration: one flat TOML file, every value with its unit, every default with its reason.
 
 use crate::admission::Admit;
+use crate::policy::Entry;
+use crate::policy::list::Default as PolicyDefault;
 use crate::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,11 @@ pub struct Config {
     /// Who else may use the service: `"user:alice"`, `"group:web"`, `"uid:1000"`, `"all"`. Default nobody but the
     /// service's own user and root, because a stack sees its users' data.
     pub admit: Vec<Admit>,
+    /// Who may connect and listen to what, and what an application may take: `"deny connect user www-data port 25"`,
+    /// `"limit program nginx rate 1gbit"`; the first rule that matches decides. Default none.
+    pub policy: Vec<Entry>,
+    /// What happens where no rule of `policy` matches: `"allow"`, `"deny"` or `"kernel"`. Default allow.
+    pub policy_default: PolicyDefault,
     /// Client processes that one user may have. Default 256: each has a region and a thread in the service.
     pub clients_per_user: u32,
     /// Socket slots of one client process, a power of two from 16 to 65,536. Default 16,384: half of
@@ -67,6 +74,8 @@ impl Default for Config {
             cores: 1,
             cpus: Vec::new(),
             admit: Vec::new(),
+            policy: Vec::new(),
+            policy_default: PolicyDefault::Allow,
             clients_per_user: 256,
             sockets_per_client: 16_384,
             send_buffer: Bytes::from_kib(128),
@@ -86,12 +95,14 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 19] = [
+pub const KEYS: [&str; 21] = [
     "socket",
     "interface",
     "cores",
     "cpus",
     "admit",
+    "policy",
+    "policy_default",
     "clients_per_user",
     "sockets_per_client",
     "send_buffer",
@@ -280,6 +291,8 @@ mod tests {
             cores = 2
             cpus = [2, 3]
             admit = ["uid:1000", "all"]
+            policy = ["deny connect port 25", "limit program nginx rate 1gbit"]
+            policy_default = "deny"
             clients_per_user = 8
             sockets_per_client = 1024
             send_buffer = "256KiB"

@@ -1,6 +1,7 @@
 //! The service's side of the control interface (see [`crate::api`]).
 
 use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
+use crate::policy::Request;
 use crate::shared::Shared;
 use rustix::fd::OwnedFd;
 use rustix::net::SocketFlags;
@@ -91,6 +92,8 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
             good(&hello())
         }
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
+        Ok(Command::Policy(request)) if operator => policy(shared, &request),
+        Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
         Ok(Command::Sockets) => {
             let seen = |c: &Connection| operator || c.uid == asker.uid;
             let sockets = shared.stack.connections().iter().filter(|c| seen(c)).map(socket).collect();
@@ -98,6 +101,22 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
         }
         Ok(Command::Status) => good(&status(shared, operator, asker.uid)),
     }
+}
+
+fn policy(shared: &Shared, request: &Request) -> String {
+    let policy = &shared.settings.policy;
+    if let Request::Test { question } = request {
+        return policy.test(question).map_or_else(error, |tested| good(&tested));
+    }
+    match policy.change(request) {
+        Err(why) => return error(why),
+        Ok(true) => {
+            shared.stack.policy_changed();
+            tracing::info!(rules = policy.totals().rules, "policy changed: {}", request.words());
+        }
+        Ok(false) => {}
+    }
+    good(&policy.listing())
 }
 
 fn good<T: Serialize>(answer: &T) -> String {
@@ -193,6 +212,7 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         interface: shared.settings.interface.clone(),
         cores: cores.collect(),
         slow: (&status.slow).into(),
+        policy: shared.settings.policy.totals(),
         clients: clients.collect(),
     }
 }

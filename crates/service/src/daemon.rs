@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::network::{HostNetwork, Known, Watcher};
 use crate::paths::{self, PathError};
+use crate::policy::Policy;
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::shared::{Settings, Shared};
 use crate::table;
@@ -123,8 +124,9 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     };
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(&config, limit);
-    let (engine, known, interface) = start_engine(&config)?;
-    let settings = settings(&config, socket, geometry, admission);
+    let policy = Policy::new(config.policy.clone(), config.policy_default).map_err(ConfigError::Value)?;
+    let (engine, known, interface) = start_engine(&config, policy.clone())?;
+    let settings = settings(&config, socket, geometry, (admission, policy));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -154,11 +156,17 @@ fn end_signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-fn settings(config: &Config, socket: PathBuf, geometry: Geometry, admission: Admission) -> Settings {
+fn settings(
+    config: &Config,
+    socket: PathBuf,
+    geometry: Geometry,
+    (admission, policy): (Admission, Policy),
+) -> Settings {
     Settings {
         socket,
         geometry,
         admission,
+        policy,
         clients_per_user: config.clients_per_user,
         idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),
@@ -188,7 +196,7 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
     }
 }
 
-fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {
+fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {
     let mut ports: Vec<Vec<Box<dyn Port>>> = Vec::new();
     let mut loopback_mtu = u16::MAX;
     for _ in 0..config.cores {
@@ -224,7 +232,8 @@ fn start_engine(config: &Config) -> Result<(Engine, Arc<Known>, Option<Interface
         cpus: config.cpus.clone(),
         slow,
     };
-    let engine = Engine::start(engine, ports, Box::new(network)).map_err(doing("starting the cores"))?;
+    let engine = Engine::start_guarded(engine, ports, Box::new(network), Box::new(policy))
+        .map_err(doing("starting the cores"))?;
     Ok((engine, known, interface))
 }
 

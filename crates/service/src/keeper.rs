@@ -1,6 +1,7 @@
 //! One keeper thread per connection of a client process. It answers the process's requests and holds the stack's ends of
 //! its sockets in a descriptor table of its own; when one hangs up, every descriptor of that socket is closed.
 
+use crate::policy::Identity;
 use crate::shared::{Call, Membership, Shared};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,6 +37,8 @@ pub struct Peer {
     pub connection: u64,
     /// User.
     pub uid: u32,
+    /// Its primary group.
+    pub gid: u32,
     /// Process.
     pub pid: i32,
 }
@@ -82,13 +85,14 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
             format!("its library speaks version {version}, this service version {VERSION}; install matching ones");
         return refuse(Errno::PROTO.raw_os_error(), &why);
     }
+    let identity = Identity::of(peer.uid, peer.gid, peer.pid);
     let (membership, descriptors) = if join == 0 {
-        match shared.new_client(peer.uid, peer.pid) {
+        match shared.new_client(identity) {
             Ok(client) => client,
             Err(error) => return refuse(crate::shared::errno_of(&error), &error.to_string()),
         }
     } else {
-        match shared.join_client(peer.uid, join) {
+        match shared.join_client(identity, join) {
             Some(client) => client,
             None => return refuse(Errno::NOENT.raw_os_error(), "the region it wants to join is not there"),
         }

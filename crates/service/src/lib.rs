@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod network;
 pub mod options;
 pub mod paths;
+pub mod policy;
 pub mod server;
 pub mod shared;
 pub mod stack;

@@ -249,7 +249,7 @@ impl Server {
             let why = format!("uid {uid} has {limit} clients already; raise `clients_per_user`");
             return self.refuse(&socket, Errno::USERS, &why);
         };
-        let peer = Peer { connection, uid, pid: credentials.pid.as_raw_nonzero().get() };
+        let peer = Peer { connection, uid, gid, pid: credentials.pid.as_raw_nonzero().get() };
         // Locked until the thread is noted: the desk, which joins it, must find it.
         let mut registry = self.shared.registry();
         let spawned = {
@@ -309,7 +309,7 @@ fn spare() -> Option<OwnedFd> {
 
 /// Ten lines a second at most, so that a stranger cannot fill the log.
 #[derive(Default)]
-struct Throttle {
+pub struct Throttle {
     second: Option<Instant>,
     lines: u32,
 }
@@ -317,7 +317,8 @@ struct Throttle {
 impl Throttle {
     const LINES: u32 = 10;
 
-    fn allows(&mut self) -> bool {
+    /// May one more be written now?
+    pub fn allows(&mut self) -> bool {
         let now = Instant::now();
         if self.second.is_none_or(|start| now - start >= Duration::from_secs(1)) {
             *self = Self { second: Some(now), lines: 0 };

@@ -1,6 +1,7 @@
 //! What the service's threads share: the clients, their connections, and the stack.
 
 use crate::admission::Admission;
+use crate::policy::{Identity, Policy};
 use crate::stack::Stack;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub geometry: Geometry,
     /// Who may come.
     pub admission: Admission,
+    /// Who may do what.
+    pub policy: Policy,
     /// Client processes of one user.
     pub clients_per_user: u32,
     /// End after so long without a client.
@@ -261,7 +264,8 @@ impl Shared {
     }
 
     /// A new client with a region of its own. The descriptors are those of `Welcome`.
-    pub fn new_client(&self, uid: u32, pid: i32) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+    pub fn new_client(&self, identity: Identity) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+        let Identity { uid, pid, .. } = identity;
         let (region, memfd) = Region::create(self.settings.geometry).map_err(io::Error::other)?;
         let region = Arc::new(region);
         let mut descriptors = vec![memfd];
@@ -273,6 +277,9 @@ impl Shared {
         }
         let setup = ClientSetup { region: region.clone(), doorbells, uid, pid, name: program_name(pid) };
         let id = self.stack.add_client(setup)?;
+        // Before the client has its region, and with that the first word in it.
+        self.settings.policy.enter(id, identity);
+        self.stack.policy_changed();
         let (token, descriptors) = (region.token(), Arc::new(descriptors));
         let membership = Membership { id, token, region: region.clone() };
         let client = Client { id, uid, region, descriptors: descriptors.clone(), contexts: 0, keepers: 1 };
@@ -281,9 +288,12 @@ impl Shared {
     }
 
     /// One more process of an existing client; `None` = this user has no such client.
-    pub fn join_client(&self, uid: u32, token: u64) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
+    pub fn join_client(&self, identity: Identity, token: u64) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
         let mut registry = self.registry();
-        let client = registry.clients.get_mut(&token).filter(|client| client.uid == uid)?;
+        let client = registry.clients.get_mut(&token).filter(|client| client.uid == identity.uid)?;
+        if !self.settings.policy.enter(client.id, identity) {
+            return None;
+        }
         client.keepers += 1;
         let membership = Membership { id: client.id, token, region: client.region.clone() };
         Some((membership, client.descriptors.clone()))
@@ -352,6 +362,7 @@ fn left(shared: &Shared, token: u64) {
         if let Some(client) = gone {
             tracing::debug!(client = client.id.0, "client has gone");
             shared.stack.remove_client(client.id);
+            shared.settings.policy.leave(client.id);
         }
     }
 }

@@ -24,6 +24,8 @@ pub trait Stack: Send + Sync {
     fn status(&self) -> Status;
     /// Routes, addresses or neighbours have changed.
     fn network_changed(&self);
+    /// The policy's rules or its knowledge of clients have changed.
+    fn policy_changed(&self);
     /// Ends its threads.
     fn stop(self: Box<Self>);
 }
@@ -55,6 +57,9 @@ impl Stack for Engine {
     }
     fn network_changed(&self) {
         Engine::network_changed(self);
+    }
+    fn policy_changed(&self) {
+        Engine::policy_changed(self);
     }
     fn stop(self: Box<Self>) {
         Engine::stop(*self);

@@ -46,11 +46,13 @@ pub enum Drop {
     NoMemory,
     /// An ICMP error about nothing that is outstanding (RFC 5927 §4.1).
     BadIcmp,
+    /// A SYN that the operator's policy forbids.
+    Forbidden,
 }
 
 impl Drop {
     /// How many reasons there are.
-    pub const COUNT: usize = Self::BadIcmp as usize + 1;
+    pub const COUNT: usize = Self::Forbidden as usize + 1;
     /// All, in order, with the names shown to users.
     pub const NAMES: [&'static str; Self::COUNT] = [
         "truncated",
@@ -74,6 +76,7 @@ impl Drop {
         "slow_path_full",
         "no_memory",
         "bad_icmp",
+        "forbidden",
     ];
 }
 

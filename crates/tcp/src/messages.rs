@@ -55,6 +55,8 @@ pub enum ToFast {
         /// How much.
         weight: u16,
     },
+    /// The flow belongs to this group from now on (`FlowSetup::group`).
+    SetGroup(FlowId, u16),
     /// The flows of a group together send at most so much payload on this core.
     SetLimit {
         /// Which (`FlowSetup::group`).

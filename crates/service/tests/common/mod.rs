@@ -77,6 +77,7 @@ impl Stack for NotingStack {
     fn hangup(&self, id: ClientId, slot: u32, generation: u32) {
         self.note(Told::Hangup { id, slot, generation });
     }
+    fn policy_changed(&self) {}
     fn remove_client(&self, id: ClientId) {
         self.note(Told::Removed { id });
     }
@@ -155,6 +156,7 @@ impl Service {
         let mut settings = Settings {
             socket: scratch.socket(),
             geometry: GEOMETRY,
+            policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),
             admission: Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(),
             clients_per_user: 300,
             idle_exit: None,

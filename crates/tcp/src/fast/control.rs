@@ -47,6 +47,7 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         | ToFast::SendAck(flow)
         | ToFast::KeepAlive(flow)
         | ToFast::SetMss(flow, _)
+        | ToFast::SetGroup(flow, _)
         | ToFast::SetService { flow, .. }
         | ToFast::Deactivate(flow)
         | ToFast::Abort { flow, .. } => *flow,
@@ -69,6 +70,8 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         }
         ToFast::SetMss(_, mss) => set_mss(state, &mut t, lines, mss),
         ToFast::SetService { tos, ttl, .. } => lines.identity.set_service(tos, ttl),
+        // Where it stands in the old group's queue, it has that one turn yet.
+        ToFast::SetGroup(_, group) => lines.identity.set_group(group),
         ToFast::Deactivate(_) => {
             t.flags &= !ACTIVE;
             state.activate(&mut t, flow);

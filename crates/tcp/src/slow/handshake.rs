@@ -123,7 +123,8 @@ impl SlowPath {
         let (keepalive, max_pacing) = (opening.options.keepalive, opening.options.max_pacing);
         let mut controller = Controller::new(now, algorithm, u32::from(opening.payload()), opening.sent > 1);
         controller.set_max_pacing(max_pacing);
-        let setup = opening.setup(now, id, owner, tuple, link, controller.initial());
+        let mut setup = opening.setup(now, id, owner, tuple, link, controller.initial());
+        setup.group = host.group(owner);
         let live = Live {
             removing: false,
             orphan: false,

@@ -24,6 +24,17 @@ pub enum Route {
     Unreachable(i32),
 }
 
+/// What the world says to a SYN for a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It may be answered; the connection has this congestion control (`Algorithm::id`), 0 = the listener's.
+    Yes(u8),
+    /// It is not answered.
+    Drop,
+    /// It is answered with RST.
+    Refuse,
+}
+
 /// What the slow path needs from the world. Implemented by the engine's slow thread and by the simulator.
 pub trait Host {
     /// The way to `remote` (from `local` if the socket is bound).
@@ -38,6 +49,14 @@ pub trait Host {
     fn steer(&mut self, tuple: &FourTuple, on: bool);
     /// Segments to this listening address and port shall come to us from now on / no more.
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
+    /// May this listener hear from this peer? Asked once for each SYN that would begin a connection.
+    fn admit(&mut self, _listener: Owner, _tuple: &FourTuple) -> Admission {
+        Admission::Yes(0)
+    }
+    /// The group of an owner's flows (`FlowSetup::group`); asked when one is installed.
+    fn group(&self, _owner: Owner) -> u16 {
+        0
+    }
     /// Reserves a socket for a connection that a listener got, before it is shown to the application;
     /// `None` = no room, the peer gets no answer.
     fn new_child(&mut self, listener: Owner) -> Option<Owner>;

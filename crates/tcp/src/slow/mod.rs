@@ -31,7 +31,7 @@ mod timers;
 
 pub use config::SlowConfig;
 pub use connections::State;
-pub use host::{Host, Route, Snapshots};
+pub use host::{Admission, Host, Route, Snapshots};
 
 use crate::buffers::PortId;
 use crate::counters::{Counters, Drop};

@@ -3,7 +3,7 @@
 use super::congestion::Algorithm;
 use super::connections::{Connection, Phase};
 use super::errno::{EADDRNOTAVAIL, EHOSTUNREACH, EISCONN, ENOBUFS};
-use super::host::{Host, Route};
+use super::host::{Admission, Host, Route};
 use super::negotiate::{Opening, Path, Stage};
 use super::segments::Arrival;
 use super::timers::Stamp;
@@ -158,14 +158,30 @@ impl SlowPath {
         let tuple = arrival.tuple;
         let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
         let (parent, options) = (listener.owner, listener.options);
-        let full = listener.half_open.len() >= listener.limit;
-        if full && (old.is_some() || listener.accept_full || !self.config.syn_cookies) {
+        let (full, accept_full) = (listener.half_open.len() >= listener.limit, listener.accept_full);
+        let congestion = match host.admit(parent, &tuple) {
+            Admission::Yes(congestion) => Algorithm::from_id(congestion),
+            Admission::Drop => {
+                self.counters.drop(Drop::Forbidden);
+                return false;
+            }
+            Admission::Refuse => {
+                self.counters.drop(Drop::Forbidden);
+                self.refuse(now, arrival, host);
+                return false;
+            }
+        };
+        if full && (old.is_some() || accept_full || !self.config.syn_cookies) {
             self.counters.drop(Drop::BacklogFull);
             return false;
         }
         let Some(path) = self.way_back(arrival, host) else { return false };
         let secrets = self.secrets(host);
         let mut opening = self.new_opening(now, Some(parent), tuple.remote, host.ring_bytes(parent), options);
+        if let Some(algorithm) = congestion {
+            opening.dctcp = algorithm.needs_ecn();
+            opening.ecn = self.config.ecn != 0 || opening.dctcp;
+        }
         opening.ts_offset = secrets.timestamp_offset(&tuple);
         (opening.stage, opening.path) = (Stage::SynReceived, Some(path));
         opening.hear_syn(&arrival.segment);
@@ -181,6 +197,7 @@ impl SlowPath {
         let connection = Connection {
             bound: true,
             steered: old.is_some(),
+            congestion,
             ..new_connection(owner, tuple, opening, host.core_for(&tuple))
         };
         let Some(id) = self.table.insert(connection) else {

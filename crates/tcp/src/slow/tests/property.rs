@@ -204,7 +204,7 @@ impl Model {
                     assert!(self.installed.contains_key(&flow), "removed but not installed");
                     assert!(self.leaving.insert(flow), "removed twice");
                 }
-                ToFast::SetWeight { .. } | ToFast::SetLimit { .. } => {}
+                ToFast::SetGroup(..) | ToFast::SetWeight { .. } | ToFast::SetLimit { .. } => {}
                 ToFast::Transmit(PortId(port), frame) => {
                     assert_eq!(port, 1);
                     let segment = towpath_wire::parse(&frame).unwrap();

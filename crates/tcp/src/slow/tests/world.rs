@@ -331,6 +331,7 @@ pub fn word(message: &ToFast) -> String {
         ToFast::Abort { flow, rst, errno } => format!("abort {} rst {rst} errno {errno}", flow.0),
         ToFast::Relink(flow, _) => format!("relink {}", flow.0),
         ToFast::SetWeight { group, weight } => format!("weight {group} {weight}"),
+        ToFast::SetGroup(flow, group) => format!("group {} {group}", flow.0),
         ToFast::SetLimit { group, bytes_per_s } => format!("limit {group} {bytes_per_s}"),
         ToFast::Transmit(..) => "transmit".into(),
         ToFast::Inject(_, frame) => format!("inject {}", parse(frame).unwrap().payload_len),

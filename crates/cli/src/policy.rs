@@ -1,0 +1,192 @@
+//! `towpath policy`: who may connect and listen to what, and what an application may take.
+
+use crate::locate::{NoService, Which};
+use std::fmt::Write;
+use std::path::PathBuf;
+use towpath_service::api::{self, AskError, Command};
+use towpath_service::policy::request::{Line, Listing, Request, Tested};
+
+/// Shows and changes the operator's policy of a running service.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath policy add deny connect user www-data to 10.0.0.0/8 port 25
+  towpath policy add limit program nginx rate 1gbit weight 3 connections 10000
+  towpath policy insert 1 allow connect program /usr/bin/curl port 8000-8099 congestion dctcp
+  towpath policy add deny accept from 192.0.2.0/24 port 80 with reset
+  towpath policy test connect user www-data to 10.1.2.3 port 25
+  towpath policy replace /etc/towpath/policy
+  towpath policy list --json
+
+RULE is one of
+  allow|deny|kernel connect [WHO] [to CIDR] [port N[-M]]
+  allow|deny|kernel listen  [WHO] [on CIDR] [port N[-M]]
+  allow|deny accept         [WHO] [from CIDR] [on CIDR] [port N[-M]]
+  allow|deny|kernel all     [WHO] [port N[-M]]
+  limit [WHO] [rate RATE] [weight N] [connections N] [new N]
+WHO is any of user NAME|UID, group NAME|GID, program NAME|/PATH, cgroup /PATH; all that is said must be so.
+deny: with EPERM|EACCES|ECONNREFUSED, for accept with drop|reset. allow connect|accept: congestion NAME.
+The first rule that matches decides; the first limit that matches holds for all it matches together.")]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Show the rules, how often each has decided, and the default
+    #[command(visible_alias = "show", after_help = "Example:\n  towpath policy list --json")]
+    List,
+    /// Add a rule at the end
+    #[command(after_help = "Example:\n  towpath policy add deny connect user www-data port 25")]
+    Add {
+        /// The rule
+        #[arg(required = true, value_name = "RULE")]
+        rule: Vec<String>,
+    },
+    /// Insert a rule before number N
+    #[command(after_help = "Example:\n  towpath policy insert 1 allow connect user backup")]
+    Insert {
+        /// Before which
+        #[arg(value_name = "N")]
+        number: usize,
+        /// The rule
+        #[arg(required = true, value_name = "RULE")]
+        rule: Vec<String>,
+    },
+    /// Delete a rule by its number or its text
+    #[command(
+        visible_alias = "del",
+        after_help = "Examples:\n  towpath policy delete 3\n  towpath policy delete deny connect user www-data port 25"
+    )]
+    Delete {
+        /// Number, or the rule
+        #[arg(required = true, value_name = "N|RULE")]
+        rule: Vec<String>,
+    },
+    /// Say what happens where no rule matches: allow, deny or kernel
+    #[command(after_help = "Example:\n  towpath policy default deny")]
+    Default {
+        /// allow, deny or kernel
+        default: String,
+    },
+    /// Put the rules of a file in place of all, in one step (a rule per line, # comments, and "default deny")
+    #[command(after_help = "Example:\n  towpath policy replace /etc/towpath/policy")]
+    Replace {
+        /// The file; - = standard input
+        file: PathBuf,
+    },
+    /// Delete all rules and allow everything
+    #[command(after_help = "Example:\n  towpath policy flush")]
+    Flush,
+    /// Say which rule would decide an attempt, and why
+    #[command(after_help = "Examples:
+  towpath policy test connect user alice program /usr/bin/curl to 10.1.2.3 port 25
+  towpath policy test listen pid 4711 port 80
+  towpath policy test accept program nginx from 192.0.2.1 port 80")]
+    Test {
+        /// connect|listen|accept [pid N] [WHO] [to|from|on ADDRESS] port N
+        #[arg(required = true, value_name = "ATTEMPT")]
+        question: Vec<String>,
+    },
+}
+
+impl Action {
+    fn request(&self) -> Result<Request, String> {
+        Ok(match self {
+            Self::List => Request::List,
+            Self::Add { rule } => Request::Add { rule: rule.join(" ") },
+            Self::Insert { number, rule } => Request::Insert { number: *number, rule: rule.join(" ") },
+            Self::Delete { rule } => Request::Delete { rule: rule.join(" ") },
+            Self::Default { default } => Request::Default { default: default.clone() },
+            Self::Flush => Request::Flush,
+            Self::Test { question } => Request::Test { question: question.join(" ") },
+            Self::Replace { file } => {
+                let text = if file.as_os_str() == "-" {
+                    std::io::read_to_string(std::io::stdin())
+                } else {
+                    std::fs::read_to_string(file)
+                };
+                replacement(&text.map_err(|error| format!("{}: {error}", file.display()))?)
+            }
+        })
+    }
+}
+
+/// The rules of a file.
+fn replacement(text: &str) -> Request {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let (mut rules, mut default) = (Vec::new(), "allow".to_owned());
+    for line in lines.filter(|line| !line.is_empty()) {
+        match line.strip_prefix("default ") {
+            Some(word) => default = word.trim().to_owned(),
+            None => rules.push(line.to_owned()),
+        }
+    }
+    Request::Replace { rules, default }
+}
+
+/// Asks the service.
+pub fn run(arguments: &Arguments) -> Result<String, NoService> {
+    let request = arguments.action.request().map_err(AskError::Refused)?;
+    let socket = arguments.which.find()?;
+    if let Request::Test { .. } = request {
+        let tested: Tested = api::ask(&socket, Command::Policy(request))?;
+        return Ok(if arguments.json { json(&tested) } else { verdict(&tested) });
+    }
+    let shows = request == Request::List;
+    let listing: Listing = api::ask(&socket, Command::Policy(request))?;
+    Ok(match (arguments.json, shows) {
+        (true, _) => json(&listing),
+        (false, true) => table(&listing),
+        (false, false) => String::new(),
+    })
+}
+
+fn json<T: serde::Serialize>(answer: &T) -> String {
+    serde_json::to_string(answer).unwrap_or_default() + "\n"
+}
+
+fn table(listing: &Listing) -> String {
+    let mut out = String::new();
+    for Line { number, rule, hits } in &listing.rules {
+        let _ = writeln!(out, "{number:>4} {hits:>10}  {rule}");
+    }
+    let _ = writeln!(out, "     {:>10}  default {}", listing.default_hits, listing.default);
+    out
+}
+
+fn verdict(tested: &Tested) -> String {
+    let with = tested.with.as_ref().map(|with| format!(" with {with}")).unwrap_or_default();
+    let mut out = format!("{}{with}: {}\n", tested.verdict, tested.why);
+    if let Some(Line { number, rule, .. }) = &tested.limit {
+        let _ = writeln!(out, "under rule {number}: {rule}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_a_rule_per_line() {
+        let text = "# mail\ndeny connect port 25   # from anybody\n\n default deny\nlimit program nginx rate 1gbit\n";
+        let rules = vec!["deny connect port 25".to_owned(), "limit program nginx rate 1gbit".to_owned()];
+        assert_eq!(replacement(text), Request::Replace { rules, default: "deny".into() });
+        assert_eq!(replacement(""), Request::Replace { rules: vec![], default: "allow".into() });
+    }
+
+    #[test]
+    fn the_list_is_numbered_and_counted() {
+        let line = |number, rule: &str, hits| Line { number, rule: rule.into(), hits };
+        let rules = vec![line(1, "deny connect port 25", 7), line(2, "limit user 1000 rate 1mbit", 0)];
+        let listing = Listing { rules, default: "allow".into(), default_hits: 12 };
+        let expected = "   1          7  deny connect port 25\n   2          0  limit user 1000 rate 1mbit\n             12  default allow\n";
+        assert_eq!(table(&listing), expected);
+    }
+}

@@ -1,0 +1,183 @@
+//! The list against a model without any cleverness.
+#![allow(clippy::unwrap_used)]
+use super::*;
+use std::net::IpAddr;
+
+fn list(lines: &[&str]) -> List {
+    let mut list = List::default();
+    list.replace(lines.iter().map(|line| line.parse().unwrap()).collect(), Default::Allow).unwrap();
+    list
+}
+
+fn connect(to: &str) -> Query {
+    Query::connect(to.parse().unwrap())
+}
+
+fn decide(list: &List, identity: &Identity, query: &Query) -> (Option<usize>, Verdict) {
+    list.decide(&list.about(identity), query)
+}
+
+fn user(uid: u32) -> Identity {
+    Identity { uid, ..Identity::default() }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let list = list(&[
+        "allow connect user 1000 to 10.1.0.0/16",
+        "deny connect to 10.0.0.0/8 port 25",
+        "kernel connect to 10.0.0.0/8",
+        "deny connect user 7 with ECONNREFUSED",
+    ]);
+    let (alice, bob) = (user(1000), user(7));
+    assert_eq!(decide(&list, &alice, &connect("10.1.2.3:25")), (Some(0), Verdict::Allow(0)));
+    assert_eq!(decide(&list, &bob, &connect("10.1.2.3:25")), (Some(1), Verdict::Refuse(libc::EPERM)));
+    assert_eq!(decide(&list, &bob, &connect("10.1.2.3:26")), (Some(2), Verdict::Kernel));
+    assert_eq!(decide(&list, &bob, &connect("[fd00::1]:25")), (Some(3), Verdict::Refuse(libc::ECONNREFUSED)));
+    assert_eq!(decide(&list, &alice, &connect("1.1.1.1:25")), (None, Verdict::Allow(0)));
+}
+
+#[test]
+fn a_listener_on_all_addresses_is_denied_with_any_and_allowed_only_with_all() {
+    let at = |text: &str, dual| Query::listen(text.parse().unwrap(), dual);
+    let denied = list(&["deny listen on 10.0.0.0/8 port 80"]);
+    let somebody = user(1);
+    for (query, refused) in [
+        (at("10.0.0.1:80", false), true),
+        (at("11.0.0.1:80", false), false),
+        (at("0.0.0.0:80", false), true),
+        (at("[::]:80", true), true),
+        (at("[::]:80", false), false),
+        (at("0.0.0.0:81", false), false),
+    ] {
+        assert_eq!(decide(&denied, &somebody, &query).1 == Verdict::Refuse(libc::EACCES), refused, "{query:?}");
+    }
+    let mut allowed = list(&["allow listen on 127.0.0.0/8"]);
+    allowed.default = Default::Deny;
+    for (query, fine) in [(at("127.0.0.1:80", false), true), (at("0.0.0.0:80", false), false)] {
+        assert_eq!(decide(&allowed, &somebody, &query).1 == Verdict::Allow(0), fine, "{query:?}");
+    }
+    let mut whole = list(&["allow listen on 0.0.0.0/0"]);
+    whole.default = Default::Deny;
+    assert_eq!(decide(&whole, &somebody, &at("0.0.0.0:80", false)).1, Verdict::Allow(0));
+    assert_eq!(decide(&whole, &somebody, &at("[::]:80", true)).1, Verdict::Refuse(libc::EACCES));
+}
+
+#[test]
+fn a_replaced_list_keeps_the_counts_and_numbers_of_what_stays() {
+    let mut list = list(&["limit user 1 rate 1mbit", "deny connect", "limit user 2 rate 1mbit"]);
+    list.hit(Some(1));
+    let limit = |list: &List, uid| list.limit(&list.about(&user(uid))).unwrap().1;
+    let (one, two) = (limit(&list, 1), limit(&list, 2));
+    let lines = ["limit user 3 rate 2mbit", "limit user 2 rate 1mbit", "deny connect"];
+    list.replace(lines.iter().map(|line| line.parse().unwrap()).collect(), Default::Deny).unwrap();
+    assert_eq!(list.entries().iter().map(|counted| counted.hits).collect::<Vec<_>>(), [0, 0, 1]);
+    assert_eq!(limit(&list, 2), two);
+    let three = limit(&list, 3);
+    assert!(three.id != one.id && three.id != two.id && three.number != two.number);
+    assert_eq!(three.number, one.number, "small numbers are used again");
+}
+
+/// What `list.rs` and `rule.rs` do, written down a second time from the documentation, for connects and accepts.
+fn naive(list: &List, identity: &Identity, query: &Query) -> (Option<usize>, Verdict) {
+    for (at, counted) in list.entries().iter().enumerate() {
+        let Entry::Rule(rule) = &counted.entry else { continue };
+        let text = counted.entry.to_string();
+        let words: Vec<&str> = text.split(' ').collect();
+        let after = |keyword: &str| words.iter().position(|word| *word == keyword).map(|at| words[at + 1]);
+        let inside = |block: &str, addr: Option<IpAddr>| {
+            let (base, prefix) =
+                block.split_once('/').unwrap_or((block, if block.contains(':') { "128" } else { "32" }));
+            let bits = |addr: IpAddr| match addr {
+                IpAddr::V4(v4) => {
+                    v4.octets().iter().flat_map(|b| (0..8).rev().map(move |i| b >> i & 1)).collect::<Vec<u8>>()
+                }
+                IpAddr::V6(v6) => v6.octets().iter().flat_map(|b| (0..8).rev().map(move |i| b >> i & 1)).collect(),
+            };
+            let (base, addr, prefix) = (bits(base.parse().unwrap()), bits(addr.unwrap()), prefix.parse().unwrap());
+            base.len() == addr.len() && base[..prefix] == addr[..prefix]
+        };
+        let matches = (words[1] == "all" || words[1] == query.attempt.name())
+            && after("user").is_none_or(|uid| uid.parse() == Ok(identity.uid))
+            && after("group").is_none_or(|gid| identity.groups.contains(&gid.parse().unwrap()))
+            && after("program").is_none_or(|p| p == identity.program || identity.program.ends_with(&format!("/{p}")))
+            && after("to").or(after("from")).is_none_or(|block| inside(block, query.remote))
+            && after("on").is_none_or(|block| inside(block, query.local))
+            && after("port").is_none_or(|ports| {
+                let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+                (first.parse().unwrap()..=last.parse().unwrap()).contains(&query.port)
+            });
+        if matches {
+            return (Some(at), rule.verdict(query.attempt));
+        }
+    }
+    (None, list.default.verdict(query.attempt))
+}
+
+mod random {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    const BLOCKS: [&str; 8] =
+        ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "0.0.0.0/0", "::/0", "fd00::/8", "fd00:1::/32", "fd00:1::1"];
+    const ADDRESSES: [&str; 6] = ["10.1.2.3", "10.1.2.4", "10.9.9.9", "192.168.0.1", "fd00:1::1", "fe80::1"];
+
+    prop_compose! {
+        fn line()(
+            action in select(vec!["allow", "deny"]),
+            attempt in select(vec!["connect", "accept", "all"]),
+            user in prop::option::of(1u32..4),
+            group in prop::option::of(1u32..4),
+            program in prop::option::of(select(vec!["nginx", "/usr/bin/nginx", "curl"])),
+            remote in prop::option::of(select(BLOCKS.to_vec())),
+            local in prop::option::of(select(BLOCKS.to_vec())),
+            ports in prop::option::of((1u16..6, 0u16..3)),
+        ) -> String {
+            let mut line = format!("{action} {attempt}");
+            let mut add = |keyword: &str, value: Option<String>| {
+                if let Some(value) = value { line += &format!(" {keyword} {value}"); }
+            };
+            add("user", user.map(|n| n.to_string()));
+            add("group", group.map(|n| n.to_string()));
+            add("program", program.map(str::to_owned));
+            match attempt {
+                "connect" => add("to", remote.map(str::to_owned)),
+                "accept" => {
+                    add("from", remote.map(str::to_owned));
+                    add("on", local.map(str::to_owned));
+                }
+                _ => {}
+            }
+            add("port", ports.map(|(first, more)| format!("{first}-{}", first + more)));
+            line
+        }
+    }
+
+    prop_compose! {
+        fn attempt()(
+            connect in any::<bool>(),
+            (remote, local) in (select(ADDRESSES.to_vec()), select(ADDRESSES.to_vec())),
+            port in 1u16..9,
+        ) -> Query {
+            let attempt = if connect { Attempt::Connect } else { Attempt::Accept };
+            let local = (!connect).then(|| local.parse().unwrap());
+            Query { attempt, remote: Some(remote.parse().unwrap()), local, port, dual: false }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn first_match_equals_the_naive_model(
+            lines in prop::collection::vec(line(), 0..12),
+            (uid, gid, program) in (1u32..4, 1u32..4, select(vec!["/usr/bin/nginx", "/tmp/nginx", "/usr/bin/curl", ""])),
+            queries in prop::collection::vec(attempt(), 1..8),
+        ) {
+            let list = list(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+            let identity = Identity { uid, groups: vec![gid], program: program.into(), ..Identity::default() };
+            for query in &queries {
+                prop_assert_eq!(decide(&list, &identity, query), naive(&list, &identity, query), "{:?} {:?}", lines, query);
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Reading rules, limits and questions from words.
+
+use super::identity::Identity;
+use super::limit::{Share, parse_rate};
+use super::list::{Default, Entry};
+use super::query::Query;
+use super::rule::{Action, Attempt, ERRNOS, How, Rule};
+use super::who::{Named, Who};
+use nix::unistd::{Group, User};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use towpath_tcp::slow::congestion::Algorithm;
+
+/// Longest line, bytes.
+const MAX_LINE: usize = 1024;
+
+/// The words that are left, and what was said about whom.
+struct Words<'a> {
+    left: std::str::SplitWhitespace<'a>,
+}
+
+impl<'a> Words<'a> {
+    fn value(&mut self, of: &str) -> Result<&'a str, String> {
+        self.left.next().ok_or_else(|| format!("{of:?} needs a value behind it"))
+    }
+    fn number<T: FromStr + PartialEq + std::default::Default>(&mut self, of: &str) -> Result<T, String> {
+        let text = self.value(of)?;
+        let number = text.parse().ok().filter(|number| *number != T::default());
+        number.ok_or_else(|| format!("{of}: {text:?} is no number that fits; it must be at least 1"))
+    }
+}
+
+/// Sets what may be said once.
+fn once<T>(place: &mut Option<T>, of: &str, value: T) -> Result<(), String> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("{of:?} is there twice")),
+    }
+}
+
+/// Takes a condition about whom; false = the keyword is none.
+fn who(keyword: &str, words: &mut Words<'_>, who: &mut Who) -> Result<bool, String> {
+    match keyword {
+        "user" => once(&mut who.user, keyword, user(words.value(keyword)?)?)?,
+        "group" => once(&mut who.group, keyword, group(words.value(keyword)?)?)?,
+        "program" => {
+            let program = words.value(keyword)?;
+            if program.contains('/') && !program.starts_with('/') {
+                return Err(format!("program {program:?} is neither a whole path nor a name"));
+            }
+            once(&mut who.program, keyword, program.to_owned())?;
+        }
+        "cgroup" => {
+            let cgroup = words.value(keyword)?;
+            if !cgroup.starts_with('/') {
+                return Err(format!("cgroup {cgroup:?} does not begin with \"/\"; see /proc/PID/cgroup"));
+            }
+            once(&mut who.cgroup, keyword, cgroup.to_owned())?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn user(text: &str) -> Result<Named, String> {
+    let known = || User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
+    let number = text.parse().ok().or_else(known);
+    let number = number.ok_or_else(|| format!("there is no user {text:?} on this machine (see `getent passwd`)"))?;
+    Ok(Named { text: text.into(), number })
+}
+
+fn group(text: &str) -> Result<Named, String> {
+    let known = || Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw());
+    let number = text.parse().ok().or_else(known);
+    let number = number.ok_or_else(|| format!("there is no group {text:?} on this machine (see `getent group`)"))?;
+    Ok(Named { text: text.into(), number })
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse::<u16>(), last.parse::<u16>()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        _ => Err(format!("port {text:?} is neither a port nor a range like \"8000-8099\"")),
+    }
+}
+
+fn how(text: &str) -> Result<How, String> {
+    match text {
+        "drop" => Ok(How::Drop),
+        "reset" => Ok(How::Reset),
+        _ => ERRNOS.iter().find(|(name, _)| *name == text).map(|(_, errno)| How::Errno(*errno)).ok_or_else(|| {
+            format!("with {text:?}: write EACCES, EPERM or ECONNREFUSED, for an accept \"drop\" or \"reset\"")
+        }),
+    }
+}
+
+fn attempt(text: &str) -> Result<Option<Attempt>, String> {
+    let known = [Attempt::Connect, Attempt::Listen, Attempt::Accept].into_iter().find(|known| known.name() == text);
+    match (known, text) {
+        (Some(known), _) => Ok(Some(known)),
+        (None, "all") => Ok(None),
+        _ => Err(format!("{text:?} is nothing that can be attempted; write connect, listen, accept or all")),
+    }
+}
+
+fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
+    let attempt = attempt(words.value(action.name())?)?;
+    let mut rule = Rule {
+        action,
+        attempt,
+        who: Who::default(),
+        remote: None,
+        local: None,
+        ports: None,
+        how: None,
+        congestion: None,
+    };
+    while let Some(keyword) = words.left.next() {
+        match (keyword, attempt) {
+            ("to", Some(Attempt::Connect)) | ("from", Some(Attempt::Accept)) => {
+                once(&mut rule.remote, keyword, words.value(keyword)?.parse()?)?;
+            }
+            ("on", Some(Attempt::Listen | Attempt::Accept)) => {
+                once(&mut rule.local, keyword, words.value(keyword)?.parse()?)?;
+            }
+            ("to" | "from" | "on", _) => {
+                return Err(format!(
+                    "{keyword:?} is out of place: \"to\" is for connect, \"from\" for accept, \"on\" for both listen and accept"
+                ));
+            }
+            ("port", _) => once(&mut rule.ports, keyword, ports(words.value(keyword)?)?)?,
+            ("with", _) => once(&mut rule.how, keyword, how(words.value(keyword)?)?)?,
+            ("congestion", _) => {
+                let name = words.value(keyword)?;
+                let algorithm = Algorithm::parse(name).ok_or_else(|| {
+                    let names: Vec<String> = Algorithm::NAMED.iter().map(ToString::to_string).collect();
+                    format!("there is no congestion control {name:?}; there are {}", names.join(", "))
+                })?;
+                once(&mut rule.congestion, keyword, algorithm)?;
+            }
+            _ if who(keyword, words, &mut rule.who)? => {}
+            _ => return Err(unknown(keyword)),
+        }
+    }
+    check(rule)
+}
+
+/// What does not go together.
+fn check(rule: Rule) -> Result<Rule, String> {
+    if rule.how.is_some() && rule.action != Action::Deny {
+        return Err("\"with\" is for deny".into());
+    }
+    let fits = match rule.how {
+        None => true,
+        Some(How::Errno(_)) => rule.attempt != Some(Attempt::Accept) && rule.attempt.is_some(),
+        Some(How::Drop | How::Reset) => rule.attempt == Some(Attempt::Accept),
+    };
+    if !fits {
+        return Err("\"with\" takes an errno for connect and listen, \"drop\" or \"reset\" for accept".into());
+    }
+    if rule.congestion.is_some()
+        && (rule.action != Action::Allow || !matches!(rule.attempt, Some(Attempt::Connect | Attempt::Accept)))
+    {
+        return Err("\"congestion\" is for allow connect and allow accept".into());
+    }
+    if rule.action == Action::Kernel && rule.attempt == Some(Attempt::Accept) {
+        return Err("a peer's SYN for a listener of ours cannot be left to the kernel; write \"deny accept\"".into());
+    }
+    Ok(rule)
+}
+
+fn share(words: &mut Words<'_>) -> Result<Share, String> {
+    let mut share = Share::default();
+    while let Some(keyword) = words.left.next() {
+        match keyword {
+            "rate" => once(&mut share.rate, keyword, parse_rate(words.value(keyword)?)?)?,
+            "weight" => once(&mut share.weight, keyword, words.number(keyword)?)?,
+            "connections" => once(&mut share.connections, keyword, words.number(keyword)?)?,
+            "new" => once(&mut share.new_per_s, keyword, words.number(keyword)?)?,
+            _ if who(keyword, words, &mut share.who)? => {}
+            _ => return Err(unknown(keyword)),
+        }
+    }
+    if share.weight.is_some_and(|weight| weight > 1000) {
+        return Err("weight: at most 1000".into());
+    }
+    let Share { rate, weight, connections, new_per_s, .. } = &share;
+    if rate.is_none() && weight.is_none() && connections.is_none() && new_per_s.is_none() {
+        return Err("a limit needs at least one of rate, weight, connections, new".into());
+    }
+    Ok(share)
+}
+
+fn unknown(keyword: &str) -> String {
+    format!(
+        "{keyword:?} is no keyword; rules have user, group, program, cgroup, to, from, on, port, with, congestion, and limits \
+         user, group, program, cgroup, rate, weight, connections, new"
+    )
+}
+
+impl FromStr for Entry {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_LINE {
+            return Err(format!("a rule has at most {MAX_LINE} bytes"));
+        }
+        let mut words = Words { left: text.split_whitespace() };
+        match words.left.next() {
+            Some("allow") => rule(Action::Allow, &mut words).map(Entry::Rule),
+            Some("deny") => rule(Action::Deny, &mut words).map(Entry::Rule),
+            Some("kernel") => rule(Action::Kernel, &mut words).map(Entry::Rule),
+            Some("limit") => share(&mut words).map(Entry::Limit),
+            Some(other) => Err(format!("{other:?} begins no rule; write allow, deny, kernel or limit")),
+            None => Err("an empty rule; write allow, deny, kernel or limit".into()),
+        }
+    }
+}
+
+impl FromStr for Default {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "allow" => Ok(Self::Allow),
+            "deny" => Ok(Self::Deny),
+            "kernel" => Ok(Self::Kernel),
+            other => Err(format!("default {other:?}: write allow, deny or kernel")),
+        }
+    }
+}
+
+/// Reads a question: `connect user alice program /usr/bin/curl to 10.1.2.3 port 25`. `pid N` stands for whoever that is.
+pub fn question(text: &str) -> Result<(Identity, Query), String> {
+    let mut words = Words { left: text.split_whitespace() };
+    let attempt = attempt(words.value("test")?)?.ok_or("write connect, listen or accept")?;
+    let (mut said, mut pid) = (Who::default(), None);
+    let (mut remote, mut local, mut port) = (None::<IpAddr>, None::<IpAddr>, None);
+    while let Some(keyword) = words.left.next() {
+        let address = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is no address"));
+        match keyword {
+            "to" | "from" => once(&mut remote, keyword, address(words.value(keyword)?)?)?,
+            "on" => once(&mut local, keyword, address(words.value(keyword)?)?)?,
+            "port" => once(&mut port, keyword, words.number(keyword)?)?,
+            "pid" => once(&mut pid, keyword, words.number::<u32>(keyword)?)?,
+            _ if who(keyword, &mut words, &mut said)? => {}
+            _ => {
+                return Err(format!(
+                    "{keyword:?} is no keyword here; questions have pid, user, group, program, cgroup, to, from, on, port"
+                ));
+            }
+        }
+    }
+    let identity = match pid {
+        None => said_to_be(&said),
+        Some(pid) => {
+            super::identity::Identity::running(pid as i32).ok_or_else(|| format!("there is no process {pid}"))?
+        }
+    };
+    match attempt {
+        Attempt::Connect => remote = Some(remote.ok_or("a connect goes \"to\" an address")?),
+        Attempt::Accept => {
+            remote = Some(remote.ok_or("an accept comes \"from\" an address")?);
+            local.get_or_insert(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+        }
+        Attempt::Listen => local = Some(local.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))),
+    }
+    let port = port.ok_or("which \"port\"?")?;
+    let dual = attempt == Attempt::Listen && local.is_some_and(|local| local.is_ipv6() && local.is_unspecified());
+    Ok((identity, Query { attempt, remote, local, port, dual }))
+}
+
+/// A process of which nothing is known but this.
+fn said_to_be(said: &Who) -> Identity {
+    let group = said.group.as_ref().map(|group| group.number);
+    let own = said.user.as_ref().map(|user| {
+        let known = User::from_uid(nix::unistd::Uid::from_raw(user.number)).ok().flatten();
+        (user.number, known.map(|user| user.gid.as_raw()))
+    });
+    Identity {
+        uid: own.map_or(u32::MAX, |(uid, _)| uid),
+        groups: group.into_iter().chain(own.and_then(|(_, gid)| gid)).collect(),
+        program: said.program.clone().unwrap_or_default(),
+        cgroup: said.cgroup.clone().unwrap_or_default(),
+        pid: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_rule_reads_as_it_is_written() {
+        for text in [
+            "deny connect user daemon to 10.0.0.0/8 port 25",
+            "allow connect user 0 group daemon program /usr/bin/curl cgroup /system.slice to fd00::/8 port 8000-8099 congestion dctcp",
+            "kernel listen on 127.0.0.1 port 22",
+            "deny listen program nginx with EPERM",
+            "deny accept from 192.168.0.0/16 on 10.0.0.1 port 80 with reset",
+            "allow accept from 10.0.0.0/8 congestion cubic",
+            "deny all",
+            "limit program nginx rate 1gbit weight 3 connections 10000 new 500",
+            "limit weight 2",
+        ] {
+            assert_eq!(text.parse::<Entry>().unwrap().to_string(), text);
+        }
+        let spaced = "  deny   connect\tport 25 to 10.0.0.0/8 ".parse::<Entry>().unwrap();
+        assert_eq!(spaced.to_string(), "deny connect to 10.0.0.0/8 port 25", "order and spaces do not matter");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_rule_is_said() {
+        for (text, error) in [
+            ("", "an empty rule"),
+            ("permit connect", "\"permit\" begins no rule; write allow, deny, kernel or limit"),
+            ("deny", "\"deny\" needs a value behind it"),
+            ("deny send", "write connect, listen, accept or all"),
+            ("deny connect to", "\"to\" needs a value behind it"),
+            ("deny connect from 10.0.0.0/8", "\"from\" is out of place"),
+            ("deny all to 10.0.0.0/8", "\"to\" is out of place"),
+            ("deny connect to 10.0.0.1/8", "write \"10.0.0.0/8\""),
+            ("deny connect port 80-79", "a range like \"8000-8099\""),
+            ("deny connect port 80 port 81", "\"port\" is there twice"),
+            ("deny connect user no-such-user", "there is no user \"no-such-user\""),
+            ("deny connect group no-such-group", "there is no group \"no-such-group\""),
+            ("deny connect program bin/nginx", "neither a whole path nor a name"),
+            ("deny connect cgroup system.slice", "does not begin with \"/\""),
+            ("deny connect with ENOENT", "write EACCES, EPERM or ECONNREFUSED"),
+            ("deny accept with EPERM", "\"with\" takes an errno for connect and listen"),
+            ("allow connect with EPERM", "\"with\" is for deny"),
+            ("allow listen congestion dctcp", "is for allow connect and allow accept"),
+            ("allow connect congestion vegas", "there is no congestion control \"vegas\"; there are "),
+            ("kernel accept", "cannot be left to the kernel"),
+            ("limit program nginx", "a limit needs at least one of"),
+            ("limit rate 1", "is no rate"),
+            ("limit connections 0", "at least 1"),
+            ("limit weight 2000", "at most 1000"),
+            ("deny connect colour blue", "\"colour\" is no keyword"),
+        ] {
+            let said = text.parse::<Entry>().unwrap_err();
+            assert!(said.contains(error), "{text:?}: {said}");
+        }
+    }
+}

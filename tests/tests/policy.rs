@@ -1,0 +1,258 @@
+//! The operator's policy, seen from programs, from a client that speaks to the ring itself, and from the log.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::Value;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use towpath_ring::command::{Command, NOT_OURS, op};
+use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::{Region, wake};
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Finished, Program, Service, bin, require_program, require_root, until};
+
+/// A user that is neither root nor the service's.
+const OTHER: u32 = 23_451;
+
+fn service() -> Service {
+    Service::start(|program| program.arg("--admit").arg("all"))
+}
+
+/// `towpath policy LINE`.
+fn policy(service: &Service, line: &str) -> Finished {
+    let mut program = Program::new(&[bin("towpath")]).arg("policy").arg("--socket").arg(&service.socket);
+    for word in line.split_whitespace() {
+        program = program.arg(word);
+    }
+    program.run(20)
+}
+
+fn listing(service: &Service) -> Value {
+    serde_json::from_str(&policy(service, "--json list").ok()).expect("JSON")
+}
+
+fn hits(service: &Service, number: usize) -> u64 {
+    listing(service)["rules"][number - 1]["hits"].as_u64().expect("hits")
+}
+
+/// A Python program on the service, as this user; its output.
+fn python(service: &Service, uid: u32, text: &str) -> String {
+    require_program("python3", "python3-minimal");
+    require_program("setpriv", "util-linux");
+    let script = service.scratch.path(&format!("script-{uid}-{}.py", text.len()));
+    std::fs::write(&script, text).expect("script");
+    let line = format!("setpriv --reuid {uid} --regid {uid} --clear-groups python3 {}", script.display());
+    service.accelerated(&line).run(60).ok().trim().to_owned()
+}
+
+/// The errno (a name) that a connect gives, or `connected`.
+fn connect(service: &Service, uid: u32, port: u16) -> String {
+    let text = format!(
+        "import socket, errno\ns = socket.socket()\ntry:\n    s.connect(('127.0.0.1', {port}))\n    print('connected')\n\
+         except OSError as e:\n    print(errno.errorcode[e.errno])\n"
+    );
+    python(service, uid, &text)
+}
+
+/// A server that accepts and holds whatever comes, and reads it all.
+fn sink(service: &Service, port: u16) -> Running {
+    require_program("python3", "python3-minimal");
+    let text = format!(
+        "import socket, threading\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
+         s.bind(('127.0.0.1', {port}))\ns.listen(64)\nprint('listening', flush=True)\n\
+         def read(c):\n    while c.recv(65536): pass\n\
+         while True:\n    c, _ = s.accept()\n    threading.Thread(target=read, args=(c,), daemon=True).start()\n"
+    );
+    let script = service.scratch.path(&format!("sink-{port}.py"));
+    std::fs::write(&script, text).expect("script");
+    let mut server =
+        service.accelerated(&format!("python3 {}", script.display())).start(service.scratch.path("sink.log"));
+    server.wait_for("listening", 20);
+    server
+}
+
+#[test]
+fn a_denied_connect_gives_its_errno_a_line_in_the_log_and_a_count() {
+    require_root();
+    let service = service();
+    let _sink = sink(&service, 7501);
+    policy(&service, &format!("add deny connect user {OTHER} to 127.0.0.0/8 port 7501")).ok();
+    assert_eq!(connect(&service, OTHER, 7501), "EPERM");
+    assert_eq!(connect(&service, OTHER + 1, 7501), "connected", "the rule is about another user");
+    assert_eq!(hits(&service, 1), 1);
+    assert_eq!(service.status()["policy"]["denied"], 1);
+    let log = service.running.output();
+    assert!(log.contains("policy: connect to 127.0.0.1:7501 denied by rule 1 (EPERM)"), "{log}");
+    assert!(log.contains(&format!("uid={OTHER}")) && log.contains("python3"), "{log}");
+    policy(&service, "replace /dev/null").ok();
+    assert_eq!(connect(&service, OTHER, 7501), "connected", "the change holds at once");
+    policy(&service, &format!("add deny connect user {OTHER} with ECONNREFUSED")).ok();
+    assert_eq!(connect(&service, OTHER, 7501), "ECONNREFUSED");
+    policy(&service, "insert 1 allow connect program /bin/no-such-program").ok();
+    assert_eq!(connect(&service, OTHER, 7501), "ECONNREFUSED", "it is another program");
+    policy(&service, "delete 1").ok();
+    policy(&service, &format!("delete deny connect user {OTHER} with ECONNREFUSED")).ok();
+    assert_eq!(listing(&service)["rules"].as_array().expect("rules").len(), 0);
+}
+
+#[test]
+fn a_denied_listen_gives_its_errno_and_test_says_why() {
+    require_root();
+    let service = service();
+    policy(&service, &format!("add deny listen user {OTHER} port 7500-7509")).ok();
+    let listen = |port| {
+        let text = format!(
+            "import socket, errno\ns = socket.socket()\ns.bind(('0.0.0.0', {port}))\ntry:\n    s.listen()\n    print('listening')\n\
+             except OSError as e:\n    print(errno.errorcode[e.errno])\n"
+        );
+        python(&service, OTHER, &text)
+    };
+    assert_eq!(listen(7502), "EACCES");
+    assert_eq!(listen(7512), "listening");
+    let said = policy(&service, &format!("test listen user {OTHER} port 7502")).ok();
+    assert_eq!(
+        said.trim(),
+        format!("deny with EACCES: rule 1 is the first that matches: deny listen user {OTHER} port 7500-7509")
+    );
+    let said = policy(&service, "test listen user 0 port 7502").ok();
+    assert_eq!(said.trim(), "allow: no rule matches; the default is allow");
+    assert_eq!(hits(&service, 1), 1, "a question is no attempt");
+}
+
+#[test]
+fn a_peer_that_is_not_accepted_gets_a_reset_or_nothing() {
+    require_root();
+    let service = service();
+    let _sink = sink(&service, 7503);
+    policy(&service, "add deny accept from 127.0.0.1 port 7503 with reset").ok();
+    assert_eq!(connect(&service, OTHER, 7503), "ECONNREFUSED");
+    let slow = service.status()["slow"]["drops"]["forbidden"].as_u64().expect("drops");
+    assert_eq!((slow, hits(&service, 1)), (1, 1));
+    policy(&service, "flush").ok();
+    assert_eq!(connect(&service, OTHER, 7503), "connected");
+}
+
+#[test]
+fn connections_beyond_the_limit_fail_with_eagain() {
+    require_root();
+    let service = service();
+    let _sink = sink(&service, 7504);
+    policy(&service, &format!("add limit user {OTHER} connections 3")).ok();
+    let text = "import socket, errno\nheld = []\nfor _ in range(5):\n    s = socket.socket()\n    try:\n        s.connect(('127.0.0.1', 7504))\n        \
+                print('connected', end=' ')\n    except OSError as e:\n        print(errno.errorcode[e.errno], end=' ')\n    held.append(s)\n";
+    assert_eq!(python(&service, OTHER, text), "connected connected connected EAGAIN EAGAIN");
+    assert_eq!((hits(&service, 1), service.status()["policy"]["limited"].as_u64()), (2, Some(2)));
+    let log = service.running.output();
+    assert!(log.contains("policy: rule 1 allows no more than 3 connections"), "{log}");
+}
+
+#[test]
+fn a_rate_limit_holds_also_for_a_running_connection() {
+    require_root();
+    let service = service();
+    let _sink = sink(&service, 7505);
+    let rate = 4_000_000;
+    let text = "import socket, time\ns = socket.socket()\ns.connect(('127.0.0.1', 7505))\nblock = bytes(65536)\n\
+                print('running', flush=True)\nwhile True: s.sendall(block)\n";
+    let script = service.scratch.path("send.py");
+    std::fs::write(&script, text).expect("script");
+    let line = format!("setpriv --reuid {OTHER} --regid {OTHER} --clear-groups python3 {}", script.display());
+    let mut sender = service.accelerated(&line).start(service.scratch.path("send.log"));
+    sender.wait_for("running", 20);
+    policy(&service, &format!("add limit user {OTHER} rate {rate}bps")).ok();
+    let sent = || {
+        let sockets = service.sockets();
+        let sockets = sockets["sockets"].as_array().expect("sockets").clone();
+        let of = sockets.iter().find(|s| s["uid"] == OTHER && s["state"] == "ESTAB").expect("the sender's socket");
+        of["tcp"]["bytes_acked"].as_u64().expect("bytes")
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    let (start, before) = (std::time::Instant::now(), sent());
+    std::thread::sleep(Duration::from_secs(3));
+    let (bytes, seconds) = (sent() - before, start.elapsed().as_secs_f64());
+    let share = bytes as f64 / seconds / f64::from(rate);
+    assert!((0.85..1.15).contains(&share), "{bytes} bytes in {seconds} s are {share} of the limit");
+    policy(&service, "flush").ok();
+    let before = sent();
+    until("it is faster without the limit", 20, || sent() - before > 3 * u64::from(rate as u32));
+}
+
+/// A client that speaks the protocol itself.
+struct Raw {
+    _socket: OwnedFd,
+    region: Region,
+    doorbells: Vec<OwnedFd>,
+    tail: u32,
+}
+
+impl Raw {
+    fn new(service: &Service) -> Self {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("socket");
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&service.socket).expect("path")).expect("connect");
+        let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0 };
+        control::send_request(socket.as_fd(), &hello, &[]).expect("hello");
+        let (Reply::Welcome { geometry, .. }, mut doorbells) = control::recv_reply(socket.as_fd()).expect("welcome")
+        else {
+            panic!("refused");
+        };
+        let memfd = doorbells.remove(0);
+        let region = Region::map(memfd.as_fd(), geometry).expect("region");
+        Self { _socket: socket, region, doorbells, tail: 0 }
+    }
+    /// What the stack answers to a command for slot `raw`.
+    fn command(&mut self, raw: u32, command: &Command) -> i32 {
+        let slot = self.region.slot(raw).expect("slot");
+        let seq = self.region.command(slot).post(command);
+        let (app, stack) = (self.region.app(slot), self.region.stack(slot));
+        self.region.commands().push(&mut self.tail, slot, &app.ctl_seq, &stack.ctl_ack);
+        wake::ring(self.doorbells.last().expect("bell").as_fd());
+        until("the answer", 20, || stack.command_done.load(Ordering::Acquire) == seq);
+        stack.command_result.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
+    let service = service();
+    let program = std::env::current_exe().expect("own path");
+    policy(&service, &format!("add deny connect program {} to 127.0.0.0/8 port 7506", program.display())).ok();
+    policy(&service, &format!("add deny listen program {} port 7507", program.display())).ok();
+    policy(&service, &format!("add kernel listen program {} port 7508", program.display())).ok();
+    let mut raw = Raw::new(&service);
+    let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+    let connect = |port| Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
+    let listen =
+        |port| Command { op: op::LISTEN, local_addr: here, local_port: port, backlog: 8, ..Command::default() };
+    assert_eq!(raw.command(0, &connect(7506)), -libc::EPERM);
+    assert_eq!(raw.command(0, &listen(7507)), -libc::EACCES);
+    assert_eq!(raw.command(0, &listen(7508)), NOT_OURS);
+    assert_eq!(raw.command(0, &listen(7509)), 0, "what is not forbidden is allowed, in the same slot");
+    assert_eq!(raw.command(1, &connect(7509)), 0);
+    policy(&service, &format!("add limit program {} connections 2", program.display())).ok();
+    assert_eq!(raw.command(2, &connect(7509)), -libc::EAGAIN, "the one above has two ends here");
+    assert_eq!((hits(&service, 1), hits(&service, 2), hits(&service, 3), hits(&service, 4)), (1, 1, 1, 1));
+}
+
+#[test]
+fn the_configuration_has_rules_and_only_the_operator_changes_them() {
+    require_root();
+    let config = towpath_system_tests::Scratch::new("policy");
+    let file = config.path("towpath.toml");
+    let rules = format!("admit = [\"all\"]\npolicy = [\"deny connect user {OTHER}\"]\npolicy_default = \"allow\"\n");
+    std::fs::write(&file, rules).expect("configuration");
+    let service = Service::start(|program| program.arg("--config").arg(&file));
+    assert_eq!(connect(&service, OTHER, 7510), "EPERM");
+    let line = format!(
+        "setpriv --reuid {OTHER} --regid {OTHER} --clear-groups {} policy --socket {}",
+        bin("towpath").display(),
+        service.socket.display()
+    );
+    let words: Vec<&str> = line.split_whitespace().collect();
+    for action in ["flush", "list"] {
+        let refused = Program::new(&words).arg(action).run(20);
+        assert!(refused.code == 3 && refused.err.contains("only the service's own user and root"), "{}", refused.err);
+    }
+    assert_eq!(hits(&service, 1), 1);
+}
