@@ -159,6 +159,7 @@ fn data_for_a_closed_socket_is_answered_with_reset() {
     assert_eq!(world.nodes[0].send(client, b"more"), Err(EPIPE), "as Linux: the reset came in CLOSE-WAIT");
 }
 
+/// RFC 9293 MAY-8, MUST-37.
 #[test]
 fn a_reader_that_stops_for_an_hour_loses_nothing() {
     let (mut world, _, client, server) = connected();

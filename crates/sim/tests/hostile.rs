@@ -152,6 +152,7 @@ fn wrong_ip_checksum() {
     });
 }
 
+/// RFC 9293 MUST-3.
 #[test]
 fn wrong_tcp_checksum() {
     refused(Drop::TcpChecksum, |scene| {

@@ -117,12 +117,17 @@ pub fn settle_kernel<T>(fd: c_int, undecided: Undecided) -> Answer<T> {
             return Some(Err(libc::ENETDOWN));
         }
     }
+    leave(fd, undecided);
+    None
+}
+
+/// An undecided socket is the kernel's from now on.
+pub fn leave(fd: c_int, undecided: Undecided) {
     if undecided.reuse_hidden {
         let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     }
     table::set(fd, Kind::Kernel);
     interest::forget_undecided(fd);
-    None
 }
 
 /// Gives an undecided socket to the stack with a command. `Err(None)`: the stack does not want it.

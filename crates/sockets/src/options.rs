@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{steer, tcp_info};
+use crate::{listen, steer, tcp_info};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
@@ -189,6 +189,13 @@ pub unsafe fn set_undecided(
         undecided.options = true;
         undecided.steered |= if set.is_ok() { steer::carried(level, name) } else { 0 };
     });
+    // Source routes and the like (RFC 9293 §3.9.2.1, MUST-51, MUST-52): the kernel sends IP options, the stack does not.
+    if (level, name) == (libc::IPPROTO_IP, libc::IP_OPTIONS)
+        && set.is_ok()
+        && let table::Kind::Undecided(undecided) = table::get(fd)
+    {
+        listen::leave(fd, undecided);
+    }
     if (level, name) != (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
         return Some(set);
     }

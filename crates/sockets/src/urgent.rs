@@ -45,7 +45,7 @@ fn is_apart(socket: &Socket) -> bool {
     !socket.has(flag::OOBINLINE)
 }
 
-/// Is the next byte the urgent one (`SIOCATMARK`)?
+/// Is the next byte the urgent one (`SIOCATMARK`; RFC 9293 §3.8.5, MUST-33)?
 #[inline]
 pub fn at_mark(socket: &Socket) -> bool {
     ahead(socket) == Some(0)
@@ -58,7 +58,7 @@ pub fn readable(socket: &Socket) -> u32 {
     if at_mark(socket) && is_apart(socket) { unread.saturating_sub(1) } else { unread }
 }
 
-/// What `FIONREAD` shows: bytes up to the mark.
+/// What `FIONREAD` shows: bytes up to the mark (RFC 9293 §3.8.5, MUST-33).
 pub fn inquiry(socket: &Socket) -> u32 {
     let unread = socket.readable();
     match ahead(socket) {

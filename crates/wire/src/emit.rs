@@ -42,7 +42,7 @@ pub struct Header {
     /// IPv4 identification; IPv6 has none. The packet has DF set, so any value will do (RFC 6864 §4.1); a counter lets a device that
     /// cuts super-segments number them.
     pub ident: u16,
-    /// IPv4 type of service or IPv6 traffic class: DSCP and ECN.
+    /// IPv4 type of service or IPv6 traffic class: DSCP, unchanged from the application (RFC 9293 SHLD-22), and ECN.
     pub tos: u8,
     /// IPv4 time to live or IPv6 hop limit (RFC 9293 MUST-49).
     pub ttl: u8,
@@ -211,7 +211,7 @@ fn locate_other(mut ethertype: u16, mut rest: &[u8]) -> Option<(u64, usize, u16)
     Some((checksum::pseudo_header_v6(ip.source, ip.destination, tcp_len), offset + IPV6_BYTES, tcp_len))
 }
 
-/// Computes and stores the TCP checksum of a complete frame made by [`emit`] (payload in place). The field's old content
+/// Computes and stores the TCP checksum (RFC 9293 MUST-2) of a complete frame made by [`emit`] (payload in place). The field's old content
 /// does not matter. A frame that [`emit`] cannot have made is left alone.
 #[inline]
 pub fn fill_checksum(frame: &mut [u8]) {

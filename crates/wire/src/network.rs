@@ -77,7 +77,7 @@ impl Network for Ipv6 {
     }
 }
 
-/// An IPv4 packet with TCP in it (RFC 791 §3.1).
+/// An IPv4 packet with TCP in it (RFC 791 §3.1). IP options are skipped (RFC 9293 §3.9.2.1, MUST-50).
 #[inline(always)]
 pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     let (ip, _) = Ipv4::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;

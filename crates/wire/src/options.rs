@@ -74,7 +74,7 @@ pub struct Timestamps {
 }
 
 impl Options {
-    /// Reads the option area of a header.
+    /// Reads the option area of a header: of every segment, SYN or not (RFC 9293 MUST-5).
     ///
     /// A length of 0 or 1, or one beyond the header's end, is [`ParseError::BadHeader`] (RFC 9293 MUST-7 asks to be
     /// ready for it); a known option of a length that is not its own is skipped, as Linux does.
@@ -93,6 +93,7 @@ impl Options {
         let mut found = Self::default();
         loop {
             match bytes {
+                // RFC 9293 MUST-4: end of list, no-operation and MSS at least. MUST-64: wherever they begin.
                 [] | [END, ..] => return Ok(found),
                 [NOP, rest @ ..] => bytes = rest,
                 [kind, len, ..] => {
@@ -125,11 +126,13 @@ impl Options {
                     }
                 }
             }
+            // RFC 9293 MUST-6.
             _ => {}
         }
     }
 
-    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 40.
+    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 40. There is no end of list, so nothing stands behind it that would
+    /// have to be zero (RFC 9293 MUST-69).
     #[inline]
     pub fn wire_bytes(&self) -> usize {
         let fixed = self.fixed_bytes();
@@ -159,7 +162,8 @@ impl Options {
         mss + scale + rest
     }
 
-    /// Writes the options in Linux's order: MSS, SACK-permitted and timestamps, window scale. `out` is exactly
+    /// Writes the options, each but NOP with its length (RFC 9293 MUST-68), in Linux's order: MSS, SACK-permitted and timestamps, window
+    /// scale. `out` is exactly
     /// [`Options::wire_bytes`] long.
     #[inline]
     pub(crate) fn write(&self, out: &mut [u8]) {
@@ -210,6 +214,7 @@ impl Timestamps {
 mod tests {
     use super::*;
 
+    /// RFC 9293 MUST-7.
     #[test]
     fn impossible_lengths_are_bad_headers() {
         for bytes in [

@@ -80,6 +80,7 @@ fn a_syn_is_read() {
     assert!(checksum_ok(SYN, &s, RxChecksum::Unknown));
 }
 
+/// RFC 9293 MUST-2, MUST-68, MUST-69.
 #[test]
 fn a_syn_is_made() {
     let mut out = [0xffu8; 100];
@@ -157,6 +158,7 @@ fn impossible_lengths() {
     }
 }
 
+/// RFC 9293 MUST-63.
 #[test]
 fn sources_that_cannot_be_peers() {
     let land: &[(usize, u8)] = &[(29, 2), (34, 0), (35, 80)];
@@ -172,6 +174,7 @@ fn sources_that_cannot_be_peers() {
     assert!(parse(&with(SYN, &land[..1])).is_ok(), "same address, other port");
 }
 
+/// RFC 9293 MUST-50.
 #[test]
 fn ip_options_are_skipped() {
     let mut frame = SYN[..34].to_vec();
@@ -184,6 +187,7 @@ fn ip_options_are_skipped() {
     assert!(checksum_ok(&frame, &s, RxChecksum::Unknown));
 }
 
+/// RFC 9293 MUST-3.
 #[test]
 fn a_damaged_segment_fails_the_checksum_but_not_where_the_port_vouches() {
     let good = parse(DATA).unwrap();

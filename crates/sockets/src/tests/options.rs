@@ -108,6 +108,20 @@ fn the_pacing_rate_has_two_forms() {
     close_both(ours, theirs);
 }
 
+/// RFC 9293 MUST-51, MUST-52.
+#[test]
+fn a_socket_with_ip_options_is_the_kernels() {
+    let listening = unconnected();
+    listen(listening).expect("listen");
+    let fd = socket(0);
+    let nothing = u32::from_ne_bytes([1, 1, 1, 0]);
+    set_option(fd, libc::IPPROTO_IP, libc::IP_OPTIONS, nothing).expect("option");
+    assert_eq!(connect(fd, port_of(listening)), Err(libc::ECONNREFUSED), "the kernel knows no such listener");
+    assert!(Socket::of(fd).is_none());
+    close(fd).expect("close");
+    close(listening).expect("close");
+}
+
 /// What was set before `connect` and `listen` is on the options line when the command comes, and a connection begins with
 /// what its listener has.
 #[test]

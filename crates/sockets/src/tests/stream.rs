@@ -116,6 +116,7 @@ fn timeouts_end_blocking_calls() {
     close_both(ours, theirs);
 }
 
+/// RFC 9293 MUST-12.
 #[test]
 fn an_abort_is_reported_once_and_then_it_is_over() {
     let (ours, theirs) = pair();

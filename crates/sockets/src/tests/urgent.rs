@@ -72,6 +72,7 @@ fn same(play: fn(&mut Script)) {
 
 const OOB: c_int = libc::MSG_OOB;
 
+/// RFC 9293 MUST-33.
 #[test]
 fn a_read_stops_at_the_mark_and_leaves_the_byte_out() {
     same(|s| {

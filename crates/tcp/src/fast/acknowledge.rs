@@ -43,7 +43,7 @@ pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
     }
 }
 
-/// RFC 9293 §3.10.7.4: the window is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA do not come here.) One
+/// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA do not come here.) One
 /// that acknowledges something new is the newest even if its own data is sent again, below WL1: the window that goes with the old
 /// SND.UNA must not be added to the new one.
 #[inline]
@@ -119,7 +119,8 @@ pub(super) fn round_trip(m: &Measures, sample_us: u32) {
     m.srtt_us.set((srtt - srtt / 8 + r / 8).max(1));
 }
 
-/// Growth between two decisions of the slow path: slow start and congestion avoidance, counted in bytes (RFC 5681 §3.1, RFC 3465),
+/// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19), counted in bytes
+/// (RFC 5681 §3.1, RFC 3465),
 /// and only if it was this window that held the sender back (RFC 7661 §1).
 #[inline]
 fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {

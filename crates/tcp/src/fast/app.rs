@@ -85,6 +85,7 @@ fn take_flags(t: &mut Tcb, update: &AppUpdate) {
         (update.nodelay, NODELAY),
         (update.cork, bits::CORK),
         (update.quickack, bits::QUICKACK),
+        // RFC 9293 §3.6.1, MAY-1: half of the connection.
         (update.shut_wr, FIN_WANTED),
         (update.shut_rd, bits::SHUT_RD),
     ] {
@@ -106,7 +107,8 @@ fn urgent(t: &mut Tcb, lines: &Lines, position: u32) {
     t.flags |= bits::URGENT_OUT | bits::ACK_NOW;
 }
 
-/// `close()`: what is queued still goes out, then FIN; but RST if received data are lost (RFC 2525 §2.17) or asked for.
+/// `close()`: what is queued still goes out, then FIN; but RST if received data are lost (RFC 9293 §3.6.1 SHLD-3,
+/// RFC 2525 §2.17) or asked for.
 fn close(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, abort: bool) {
     let unread = rx_tail(t, lines) != rx_head(t, lines);
     let over = t.has(FIN_ACKED | FIN_RECEIVED);
@@ -121,7 +123,7 @@ fn close(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, abort: boo
 }
 
 /// Tells the peer about room if that changes much for it: two segments or half the ring, or one segment if it cannot send one
-/// now (RFC 9293 §3.8.6.2.2).
+/// now (RFC 9293 §3.8.6.2.2, MUST-39). Until the application reads nothing is said (MAY-8).
 fn window_update(t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;

@@ -1,4 +1,4 @@
-//! Explicit congestion notification (RFC 3168), and DCTCP's accurate echo of it (RFC 8257).
+//! Explicit congestion notification (RFC 3168; RFC 9293 §3.8.2 SHLD-8), and DCTCP's accurate echo of it (RFC 8257).
 //!
 //! Receiver: a data segment marked CE makes our acknowledgements carry ECE, until the peer's CWR says that it has slowed down; with
 //! DCTCP exactly those that acknowledge marked data do. Sender: ECE counts what it acknowledges as marked, and reduces the window once

@@ -374,7 +374,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     }
 
     /// Flag and pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093 §3.1 MUST-62), or as far
-    /// as the field goes.
+    /// as the field goes: urgent data may be longer than that (MUST-31).
     #[cold]
     fn urgent(&mut self, seq: Seq) -> u16 {
         let up = Seq(self.lines.recovery.snd_up.get());
@@ -410,7 +410,7 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             self.lines.recovery.retransmits.add(1);
             self.state.counters.retransmits += 1;
             recovery::resent(t, self.lines, self.now, plan.seq, end.bytes_since(plan.seq));
-            // Karn: an answer now may be to either copy.
+            // Karn (RFC 9293 MUST-18): an answer now may be to either copy.
             t.flags &= !bits::TIMING;
         } else if !t.has(bits::TIMING) {
             t.flags |= bits::TIMING;
@@ -531,7 +531,7 @@ pub(super) fn end(plan: &Plan) -> Seq {
 
 /// The window field, and the right edge that has been promised with it.
 ///
-/// The edge advances in steps worth a segment (RFC 9293 §3.8.6.2.2) and never goes back, but for the rounding that the window shift
+/// The edge advances in steps worth a segment (RFC 9293 §3.8.6.2.2 MUST-39) and never goes back (SHLD-14), but for the rounding that the window shift
 /// brings (RFC 7323 §2.4): up while there is room for it, else down.
 #[inline]
 fn advertise(t: &Tcb, lines: &Lines) -> (u16, Seq) {

@@ -33,9 +33,11 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let flight = t.snd_nxt.bytes_since(t.snd_una);
     // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent before.
     let extra = if t.has(RECOVERY) || t.snd_nxt.before(t.snd_max) { 0 } else { u32::from(t.dup_acks.min(2)) * mss };
+    // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
     let by_peer = t.snd_wnd.saturating_sub(flight);
     let left = if t.has(bits::SCORED) { lines.recovery.left.get() } else { 0 };
     let by_network = t.cwnd.saturating_add(extra).saturating_sub(flight.saturating_sub(left));
+    // As full as can be (RFC 9293 SHLD-28).
     let len = unsent.min(mss).min(by_peer).min(by_network);
     let last = len == unsent;
     let fin = last && fin_wanted && by_peer > len;
@@ -46,13 +48,14 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     if len < mss && !fin && !again && !partial_may_go(t, lines, len, last, by_network) {
         return None;
     }
+    // PSH is on the last of what is queued, however many writes that were (RFC 9293 §3.9.1.2, MUST-61, SHLD-27).
     Some(Plan { seq: t.snd_nxt, len, fin, push: last })
 }
 
-/// May this new segment go although it is not a full one?
+/// May this new segment go although it is not a full one (RFC 9293 §3.8.6.2.1, MUST-38)?
 fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
     if last {
-        // Nagle (RFC 9293 §3.7.4); what is urgent does not wait (as Linux).
+        // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17); what is urgent does not wait (as Linux).
         return !t.has(bits::CORK) && (t.any(NODELAY | bits::URGENT_OUT) || t.idle());
     }
     // A window cuts it: wait for it to open, unless nothing is out that would open it and it is worth it, i.e. half of the
@@ -61,7 +64,7 @@ fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32)
 }
 
 /// Does something wait to be sent that no acknowledgement on its way will release: behind a closed or silly window, or `TCP_CORK`?
-/// The slow path then sees to it that it does not wait for ever.
+/// The slow path then sees to it that it does not wait for ever (RFC 9293 MUST-60).
 pub(super) fn stuck(t: &Tcb) -> bool {
     let unsent = t.snd_queued.distance(t.snd_nxt);
     t.idle() && !t.any(PACE_WAIT | LIMIT_WAIT) && (unsent > 0 || (unsent == 0 && t.has(FIN_WANTED)))
@@ -78,7 +81,7 @@ pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
     pipe == 0 || t.cwnd.saturating_sub(pipe) >= u32::from(t.mss)
 }
 
-/// The segment to be sent again from SND.UNA, whatever the windows say: a lost one, or a window probe of `probe` bytes.
+/// The segment to be sent again from SND.UNA, whatever the windows say (RFC 9293 §3.8.6, SHLD-16, MAY-7): a lost one, or a window probe of `probe` bytes.
 pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
     again(t, t.snd_una, limit)
 }

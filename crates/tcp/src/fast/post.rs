@@ -9,7 +9,8 @@ use crate::flow::flow_flags::PACE_WAIT;
 use crate::table::{FlowTable, Lines, Tcb, bits};
 use crate::time::Micros;
 
-/// Looks once at every flow of the batch.
+/// Looks once at every flow of the batch, when all its segments have been processed (RFC 9293 §3.10.7.4, MUST-59): one acknowledgement is for
+/// all of them (MUST-58).
 pub(super) fn run(table: &FlowTable, state: &mut State, now: Micros, batch: &[Item]) {
     state.counters.stage(Stage::Post, batch.len());
     for item in batch {
@@ -39,7 +40,7 @@ pub(super) fn flow(state: &mut State, now: Micros, flow: FlowId, lines: &Lines, 
     }
 }
 
-/// Schedules the acknowledgements that have waited long enough for data.
+/// Schedules the acknowledgements that have waited long enough for data: 1 ms by default (RFC 9293 §3.8.6.3, MUST-40: less than 500).
 pub(super) fn expire(table: &FlowTable, state: &mut State, now: Micros) {
     while let Some(flow) = state.delayed.pop_due(now) {
         let Some(lines) = table.get(flow) else { continue };

@@ -63,6 +63,7 @@ fn reason(error: ParseError) -> Drop {
 /// What is wrong with a segment.
 #[inline]
 fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> {
+    // RFC 9293 MUST-3.
     if !checksum_ok(frame, segment, checksum) {
         return Some(Drop::TcpChecksum);
     }

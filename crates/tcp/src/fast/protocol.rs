@@ -122,7 +122,8 @@ impl Turn<'_> {
         }
     }
 
-    /// RFC 5961 §3: a RST counts only at exactly RCV.NXT.
+    /// RFC 5961 §3 (RFC 9293 MAY-12): a RST counts only at exactly RCV.NXT, whatever the window (MUST-66). Data in it mean nothing (SHLD-2). The
+    /// application learns that this was no orderly end (MUST-12).
     #[cold]
     fn reset(&mut self, s: &Segment) -> Result<Copy, Drop> {
         let offset = Seq(s.seq).bytes_since(self.t.rcv_nxt);
@@ -224,7 +225,7 @@ impl Turn<'_> {
         Ok(Copy { position, offset: from, len: if wanted { len } else { 0 } })
     }
 
-    /// Data behind a hole (RFC 9293 §3.10.7.4: may be kept): acknowledge at once, so that the sender notices (RFC 5681 §4.2).
+    /// Data behind a hole are kept (RFC 9293 §3.10.7.4, SHLD-31) and acknowledged at once (MAY-13), so that the sender notices (RFC 5681 §4.2).
     #[cold]
     fn ahead(&mut self, start: Seq, len: u32, fin: bool, from: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
@@ -275,7 +276,8 @@ impl Turn<'_> {
             self.fin();
         }
         let t = &mut self.t;
-        // Every second full segment (RFC 5681 §4.2); with segments as large as the ring, every half ring.
+        // Every second full segment (RFC 5681 §4.2, RFC 9293 SHLD-19); with segments as large as the ring, every half ring. Else it is
+        // owed: SHLD-18.
         let enough = (2 * u32::from(t.rcv_mss)).min(self.lines.identity.rx_bytes.get() / 2);
         if t.rcv_nxt.bytes_since(t.last_ack) >= enough || t.has(bits::QUICKACK) {
             t.flags |= bits::ACK_NOW;

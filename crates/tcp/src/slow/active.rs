@@ -161,9 +161,10 @@ impl SlowPath {
             host.send(core, ToFast::Deactivate(id));
             return false;
         }
-        // The peer has no room (what is out was sent for room that it has taken back). Or nothing is out although something waits:
+        // The peer has no room (what is out was sent for room that it has taken back: RFC 9293 §3.8.6 MUST-35, and no retransmission limit
+        // ends it, SHLD-17). Or nothing is out although something waits:
         // behind a window too small to be worth a segment (RFC 9293 §3.8.6.2.1 wants a time-out then, as the window's update may
-        // have been lost), or behind TCP_CORK.
+        // have been lost), or behind TCP_CORK (MUST-60).
         let user_timeout_us = user_timeout_us(&live.options);
         let shut = flight == 0 || snapshot.snd_wnd == 0;
         // Held back by pacing or a rate limit: that ends by itself. The timer of what is to be sent again has not begun.

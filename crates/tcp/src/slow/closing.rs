@@ -63,6 +63,7 @@ impl SlowPath {
                 rcv_nxt: snapshot.rcv_nxt,
                 timestamps: live.timestamps.then_some((snapshot.ts_recent, live.ts_offset)),
                 since: now,
+                // RFC 9293 §3.6.1, MUST-13.
                 until: now.after(u64::from(self.config.time_wait_s) * 1_000_000),
             };
             self.time_wait.insert(connection.tuple, entry);
@@ -87,7 +88,8 @@ impl SlowPath {
         }
     }
 
-    /// Ends a flow whose peer does not answer: with the errno of what was last heard of the path (RFC 9293 §3.9.2.2), else ETIMEDOUT.
+    /// Ends a flow whose peer does not answer: with the errno of what was last heard of the path (RFC 9293 §3.9.1.8
+    /// MUST-47, §3.9.2.2 SHLD-25), else ETIMEDOUT.
     pub(super) fn give_up(&mut self, id: FlowId, rst: bool, host: &mut dyn Host) {
         let Some(live) = self.table.running(id) else { return };
         let errno = if live.soft_error == 0 { ETIMEDOUT } else { live.soft_error };

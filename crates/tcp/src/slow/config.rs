@@ -21,7 +21,7 @@ pub struct SlowConfig {
     pub rto_max_ms: u32,
     /// Time-outs without progress after which the route is asked for again: R1 of RFC 9293 §3.8.3 (`tcp_retries1`; SHLD-10).
     pub route_retries: u8,
-    /// Time-outs without progress before ETIMEDOUT: R2 of RFC 9293 §3.8.3 (`tcp_retries2`).
+    /// Time-outs without progress before ETIMEDOUT: R2 of RFC 9293 §3.8.3 (`tcp_retries2`). 15 take at least 924 s (SHLD-11: 100).
     pub retries: u8,
     /// The same for a connection that the application has closed (`tcp_orphan_retries`).
     pub orphan_retries: u8,

@@ -58,7 +58,7 @@ impl SlowPath {
             if acks_syn {
                 self.establish(now, id, true, host);
             } else {
-                // Simultaneous open (MUST-10).
+                // Simultaneous open (RFC 9293 §3.5, MUST-10).
                 opening.stage = Stage::SynReceived;
                 (opening.sent, opening.timeouts) = (0, 0);
                 self.send_syn(now, id, host);
@@ -150,11 +150,7 @@ impl SlowPath {
             host.steer(&tuple, true);
         }
         host.established(owner, &setup);
-        let accepted = parent.is_none_or(|parent| host.accepted(parent, owner, &tuple));
-        if let Some(listener) = parent.and_then(|parent| self.listeners.of(parent)) {
-            listener.accept_full = !accepted;
-        }
-        if !accepted {
+        if parent.is_some_and(|parent| !host.accepted(parent, owner, &tuple)) {
             return false;
         }
         connection.phase = Phase::Live(Box::new(live));
@@ -219,7 +215,7 @@ impl SlowPath {
         if waits {
             return self.await_answer(now, id);
         }
-        // The next hop may have moved since.
+        // MUST-22: R1, as the next hop may have moved since.
         if let Route::Via { link, mtu, .. } = host.route(connection.tuple.remote, Some(connection.tuple.local)) {
             opening.path = Some(Path { link, mtu });
         }

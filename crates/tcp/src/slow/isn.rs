@@ -21,7 +21,7 @@ impl Secrets {
         let mut key = || [random(), random()];
         Self { isn: key(), timestamp: key(), cookie: key(), rate: key()[0] }
     }
-    /// RFC 6528 §3 (RFC 9293 MUST-8, MUST-9, SHLD-1): ISN = M + F(tuple, secret), M ticking every 4 µs.
+    /// RFC 6528 §3: ISN = M + F(tuple, secret), M ticking every 4 µs (RFC 9293 §3.4.1, MUST-8, SHLD-1).
     pub(super) fn isn(&self, now: Micros, tuple: &FourTuple) -> Seq {
         Seq(((now.0 / 4) as u32).wrapping_add(hash(self.isn, tuple) as u32))
     }
@@ -40,7 +40,7 @@ impl Secrets {
     }
 }
 
-/// Keyed hash of a tuple.
+/// Keyed hash of a tuple. Without the key nobody can compute it (RFC 9293 MUST-9).
 fn hash(key: [u64; 2], tuple: &FourTuple) -> u64 {
     let mut bytes = [0u8; 36];
     let mut len = 0;
@@ -122,6 +122,7 @@ mod tests {
         assert_eq!(siphash(key, &input), 0xa129_ca61_49be_45e5);
     }
 
+    /// RFC 9293 MUST-8, SHLD-1, MUST-9.
     #[test]
     fn isn_moves_with_the_clock_and_differs_by_tuple_and_key() {
         let mut n = 0;

@@ -1,4 +1,4 @@
-//! Keepalive (RFC 9293 §3.8.4): is the peer of an idle connection still there? Off unless the application asks for it (MUST-25).
+//! Keepalive (RFC 9293 §3.8.4, MAY-5): is the peer of an idle connection still there? Off unless the application asks for it (MUST-25).
 
 use super::SlowPath;
 use super::connections::Connection;
@@ -129,6 +129,7 @@ mod tests {
         (sent, None)
     }
 
+    /// RFC 9293 MUST-28, MUST-29.
     #[test]
     fn defaults_are_two_hours_nine_probes_75_seconds() {
         let (sent, end) = probes(SocketOptions::default(), |_| false, 100_000);

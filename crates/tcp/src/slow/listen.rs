@@ -46,7 +46,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// The listener for a destination (MUST-42, MUST-43): one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
+    /// The listener for a destination (MUST-43): one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
     /// serves both (RFC 3493 §5.3).
     pub(super) fn find(&self, addr: IpAddr, port: u16) -> Option<&Listener> {
         let on = |addr| self.by_address.get(&(port, addr));
@@ -55,7 +55,8 @@ impl Listeners {
             IpAddr::V6(_) => on(addr).or_else(|| on(ANY_V6)),
         }
     }
-    /// Is there one in the way: on exactly this address, or of :: with 0.0.0.0?
+    /// Is there one in the way: on exactly this address, or of :: with 0.0.0.0? Connections are not, whatever their state (RFC 9293 §3.9.1.1
+    /// MUST-42).
     fn conflict(&self, addr: IpAddr, port: u16, v6only: bool) -> bool {
         let dual = |listener: &Listener| !listener.v6only;
         self.by_address.contains_key(&(port, addr))
@@ -108,6 +109,7 @@ impl SlowPath {
             return Err(EADDRINUSE);
         }
         let options = self.take_early_options(owner);
+        // RFC 9293 §3.9.1.1: a new record, and no other is touched (MUST-41); the address may be left open (MUST-43).
         self.listeners.insert(
             addr,
             port,

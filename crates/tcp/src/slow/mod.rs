@@ -281,6 +281,7 @@ impl SlowPath {
         if let Some(entry) = self.time_wait.get(tuple) {
             return self.in_time_wait(now, entry, &arrival, true, host);
         }
+        // RFC 9293 §3.9.2.3, MUST-57: broadcast and multicast addresses are nobody's.
         if !host.is_local(tuple.local) {
             return self.counters.drop(Drop::NotLocal);
         }
@@ -360,7 +361,7 @@ impl SlowPath {
         self.reroute = (end < self.table.high_water()).then_some(end);
     }
 
-    /// Asks for the route of an installed flow again, and has it follow.
+    /// Asks for the route of an installed flow again, and has it follow. Its addresses stay (RFC 9293 §3.9.1.1 MUST-45).
     fn ask_route(&mut self, id: FlowId, host: &mut dyn Host) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Phase::Live(live) = &mut connection.phase else { return };

@@ -40,7 +40,7 @@ pub(super) struct Path {
 pub(super) struct Opening {
     /// How far.
     pub stage: Stage,
-    /// Whose child it is, if opened by the peer.
+    /// Whose child it is, if opened by the peer: passive or active, also in SYN-RECEIVED (RFC 9293 MUST-11).
     pub listener: Option<Owner>,
     /// Over IPv6?
     pub v6: bool,
@@ -137,6 +137,7 @@ impl Opening {
     /// Takes over what the peer's SYN says. An option is agreed if both SYNs have it (RFC 7323 §2.2, §3.2).
     pub(super) fn hear_syn(&mut self, syn: &Segment) {
         self.irs = Seq(syn.seq);
+        // MUST-14, MUST-15.
         self.peer_mss = syn.options.mss.unwrap_or(self.default_mss()).max(MIN_MSS);
         self.snd_wnd = u32::from(syn.window);
         match syn.options.timestamps {
@@ -184,7 +185,7 @@ impl Opening {
     /// Options of our SYN or SYN-ACK.
     pub(super) fn options(&self, now: Micros) -> Options {
         Options {
-            // SHLD-5, MUST-14, MUST-65: in every SYN, and only there.
+            // SHLD-5, MAY-3, MUST-14, MUST-65: in every SYN, and only there.
             mss: Some(self.our_mss()),
             window_scale: self.our_shift,
             sack_permitted: self.sack,
@@ -198,7 +199,7 @@ impl Opening {
         self.timestamps.then(|| Timestamps { value: timestamp(now, self.ts_offset), echo: self.ts_recent })
     }
 
-    /// Largest segment of the path (MUST-67, RFC 8200 §8.3), the configuration and the application.
+    /// Largest segment of the path and its interface (MUST-67, SHLD-6, RFC 8200 §8.3), the configuration and the application.
     fn our_mss(&self) -> u16 {
         let path = self.path.map_or(self.default_mss(), |path| path.mtu.saturating_sub(self.headers()));
         self.limited(path)

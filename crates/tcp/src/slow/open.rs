@@ -32,6 +32,7 @@ impl SlowPath {
         host: &mut dyn Host,
     ) -> Result<(), ConnectError> {
         let options = self.take_early_options(owner);
+        // RFC 9293 §3.9.1.1, MUST-46: the kernel has the errno for that.
         if !is_unicast(remote) || remote_port == 0 {
             return Err(ConnectError::NotOurs);
         }
@@ -101,6 +102,7 @@ impl SlowPath {
     ) -> Result<(), i32> {
         let Some(connection) = self.table.get(id) else { return Ok(()) };
         let Phase::Opening(opening) = &connection.phase else { return Ok(()) };
+        // RFC 9293 §3.9.1.1: what the application has named (MUST-43), else what the route says (MUST-44).
         let local = specified(opening.bound_to.0).unwrap_or(source);
         let wanted = FourTuple { local, ..connection.tuple };
         let tuple = self.choose_tuple(now, wanted, host).ok_or(EADDRNOTAVAIL)?;

@@ -38,7 +38,9 @@ impl SlowPath {
             Phase::Live(live) if live.removing => {}
             Phase::Live(live) => {
                 let old = std::mem::replace(&mut live.options, options);
+                // RFC 9293 §3.8.4, MUST-24.
                 let ticks = options.keepalive && !live.fin_wait;
+                // RFC 9293 §3.9.1.9, SHLD-21.
                 if service(&old) != service(&options) {
                     let (tos, ttl) = service(&options);
                     host.send(core, ToFast::SetService { flow: id, tos, ttl });

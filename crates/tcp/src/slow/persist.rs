@@ -1,4 +1,4 @@
-//! Zero-window probing (RFC 9293 §3.8.6.1, MUST-35, MUST-36, MAY-8).
+//! Zero-window probing (RFC 9293 §3.8.6.1, MUST-36).
 
 use super::SlowConfig;
 use super::rto::{Due, backed_off};
@@ -21,8 +21,8 @@ impl Persist {
     pub(super) fn stop(&mut self) {
         self.running = false;
     }
-    /// The window is zero and something waits. The first probe comes one time-out after the window was seen closed (SHLD-29); then the
-    /// interval doubles (SHLD-30).
+    /// The window is zero and something waits. The first probe comes one time-out after the window was seen closed (SHLD-29); then the interval
+    /// doubles (SHLD-30).
     ///
     /// A peer that answers is probed for ever (MUST-37), unless the application has closed the socket: then `config.retries` probes are all it
     /// gets, so that a silent reader cannot keep memory of programs that are gone.

@@ -8,7 +8,7 @@ use crate::time::Micros;
 /// Clock granularity G in µs: timestamps tick in milliseconds.
 const GRANULARITY_US: u64 = 1000;
 
-/// RFC 6298 §2: the time-out in µs before any backoff.
+/// RFC 6298 §2: the time-out in µs before any backoff (RFC 9293 §3.8.1 MUST-18).
 pub(super) fn timeout_us(config: &SlowConfig, snapshot: &FlowSnapshot) -> u64 {
     let (min, max) = (u64::from(config.rto_min_ms) * 1000, u64::from(config.rto_max_ms) * 1000);
     let rto = match u64::from(snapshot.srtt_us) {
@@ -91,7 +91,7 @@ impl Retransmit {
     }
 }
 
-/// RFC 6298 §5.5 (RFC 9293 MUST-19): doubled `backoffs` times, at most `max_us`.
+/// RFC 6298 §5.5: doubled `backoffs` times, at most `max_us` (RFC 9293 §3.8.2 MUST-19).
 pub(super) fn backed_off(timeout_us: u64, backoffs: u32, max_us: u64) -> u64 {
     timeout_us.saturating_mul(1 << backoffs.min(32)).min(max_us)
 }
@@ -102,6 +102,7 @@ mod tests {
 
     const LIMIT: Limit = Limit { retries: 3, user_timeout_us: 0, max_us: 1_000_000 };
 
+    /// RFC 9293 MUST-18.
     #[test]
     fn timeout_follows_rfc_6298_with_linux_bounds() {
         let config = SlowConfig::default();

@@ -38,7 +38,7 @@ pub(super) enum Answer {
 }
 
 impl TimeWait {
-    /// RFC 9293 §3.10.7.4 (MUST-13, MAY-2, SHLD-4) with RFC 1337 (RST is ignored) and RFC 6191 (a later SYN).
+    /// RFC 9293 §3.10.7.4 (MAY-2, SHLD-4) with RFC 1337 (RST is ignored) and RFC 6191 (a later SYN).
     pub(super) fn judge(&self, arrival: &Arrival) -> Answer {
         use crate::counters::Drop;
         let theirs = arrival.segment.options.timestamps.map(|t| t.value);
@@ -46,6 +46,7 @@ impl TimeWait {
             return Answer::Drop(Drop::BadReset);
         }
         if arrival.has(flags::SYN) && !arrival.has(flags::ACK) {
+            // SHLD-4: timestamps tell, where both have them.
             let later = match (self.timestamps, theirs) {
                 (Some((recent, _)), Some(value)) if value != recent => Seq(value).after(Seq(recent)),
                 _ => arrival.seq().after(self.rcv_nxt),
@@ -93,7 +94,7 @@ impl TimeWaits {
     pub(super) fn take(&mut self, tuple: &FourTuple) -> Option<TimeWait> {
         self.by_tuple.remove(tuple)
     }
-    /// May an active open use the tuple (RFC 6191)?
+    /// May an active open use the tuple (RFC 6191; RFC 9293 §3.6.1 SHLD-4)?
     pub(super) fn may_take(&self, now: Micros, tuple: &FourTuple) -> bool {
         self.by_tuple.get(tuple).is_none_or(|old| old.timestamps.is_some() && now.since(old.since) >= REUSE_AFTER_US)
     }

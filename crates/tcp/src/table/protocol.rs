@@ -101,7 +101,7 @@ pub(crate) struct Tcb {
     pub snd_max: Seq,
     /// End of the queued data.
     pub snd_queued: Seq,
-    /// The peer's window in bytes, from `snd_una`.
+    /// The peer's window in bytes, from `snd_una`: 32 bits (RFC 9293 REC-1).
     pub snd_wnd: u32,
     /// Congestion window in bytes.
     pub cwnd: u32,

@@ -45,6 +45,7 @@ fn the_delay_counts_from_the_debt_and_not_from_the_queue_entry() {
     assert_eq!(h.wait(1)[0].ack, 128);
 }
 
+/// RFC 9293 MUST-58, MUST-59, SHLD-19.
 #[test]
 fn every_second_full_segment_is_acknowledged_once_per_batch() {
     let mut h = Harness::new();

@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// RFC 9293 SHLD-12.
 #[test]
 fn a_keepalive_probe_is_empty_and_one_before_what_is_acknowledged() {
     let mut h = Harness::new();
@@ -23,6 +24,7 @@ fn a_keepalive_probe_to_us_is_answered() {
     assert_eq!(answer.iter().map(|s| (s.seq, s.ack, s.flags)).collect::<Vec<_>>(), [(0, 10, ACK)]);
 }
 
+/// RFC 9293 MUST-26.
 #[test]
 fn a_flow_with_something_outstanding_sends_no_keepalive_probe() {
     let mut h = Harness::new();
@@ -43,6 +45,7 @@ fn quickack_acknowledges_at_once() {
     assert_eq!(h.rx(seg(20, 0, &bytes(20, 10))).len(), 0);
 }
 
+/// RFC 9293 SHLD-22.
 #[test]
 fn type_of_service_and_time_to_live_are_in_every_packet() {
     let mut h = Harness::of(FlowSetup { tos: 0x13, ttl: 9, ..setup() });

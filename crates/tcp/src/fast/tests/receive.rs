@@ -18,6 +18,7 @@ fn data_in_order_across_the_wrap_of_sequence_numbers() {
     assert_eq!((h.snapshot().bytes_in, h.snapshot().rx_queued, h.drops()), (4000, 0, 0));
 }
 
+/// RFC 9293 SHLD-31.
 #[test]
 fn a_hole_is_filled_and_joined() {
     let mut h = h();
@@ -125,6 +126,7 @@ fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
     assert_eq!(h.flush()[0].wnd, 3200);
 }
 
+/// RFC 9293 SHLD-14.
 #[test]
 fn the_right_edge_never_goes_back() {
     for shift in [0u8, 3, 7] {

@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// RFC 9293 SHLD-28, MUST-61.
 #[test]
 fn data_are_cut_into_segments_and_freed_when_acknowledged() {
     let mut h = Harness::new();
@@ -34,6 +35,7 @@ fn the_send_ring_wraps() {
     }
 }
 
+/// RFC 9293 MUST-19.
 #[test]
 fn congestion_window_holds_back_and_grows() {
     let mut h = Harness::of(FlowSetup {
@@ -205,6 +207,7 @@ fn round_trip_times() {
     assert_eq!((h.snapshot().srtt_us, h.snapshot().rttvar_us), (900, 500));
 }
 
+/// RFC 9293 MUST-18.
 #[test]
 fn karn() {
     let mut h = Harness::of(FlowSetup { srtt_us: 1000, ..setup() });

@@ -24,6 +24,7 @@ fn the_pointer_leads_to_the_byte_after_the_urgent_one_in_every_segment_before_it
     assert_eq!(pointers(&h.write(100)), [(2600, 100, false, 0)]);
 }
 
+/// RFC 9293 MUST-31.
 #[test]
 fn the_pointer_of_a_segment_far_before_the_urgent_byte_is_the_largest() {
     let mut h = Harness::of(FlowSetup {

@@ -1,5 +1,5 @@
 //! Congestion control: what a sender may have in flight, decided per control interval on counters that the fast path gathers.
-//! An application cannot bypass it.
+//! An application cannot bypass it; it may choose among several (RFC 9293 §3.8.2 MAY-18).
 //!
 //! The fast path enforces window and pacing rate, and between two decisions grows the window as [`Window::growth`] says and cuts it
 //! to [`Window::beta`] when it repairs a loss. An algorithm changes these; it names a window itself only where it must, as what the

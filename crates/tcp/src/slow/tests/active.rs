@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::flow::{FlowId, FlowSnapshot, Owner, flow_flags as bit};
 use crate::messages::ToSlow;
-use crate::slow::{SlowConfig, State};
+use crate::slow::{Route, SlowConfig, State};
 
 /// Passes `ms` in steps of 10 ms; returns each message with the time in ms at which it came.
 fn watch(bench: &mut Bench, ms: u64) -> Vec<(u64, String)> {
@@ -30,6 +30,7 @@ fn an_idle_flow_leaves_the_list() {
     assert_eq!(bench.slow.next_deadline(), None, "no timer runs for it");
 }
 
+/// RFC 9293 MUST-20 (R2), SHLD-11.
 #[test]
 fn time_outs_back_off_and_end_in_etimedout() {
     let (mut bench, flow) = client();
@@ -54,6 +55,19 @@ fn time_outs_back_off_and_end_in_etimedout() {
     assert!(bench.said().is_empty());
     bench.say(ToSlow::Removed(flow));
     assert_eq!(bench.said(), [Said::Released(CLIENT, Some(flow))]);
+}
+
+/// RFC 9293 MUST-20 (R1), SHLD-10.
+#[test]
+fn the_third_time_out_asks_for_the_route_again() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 1000);
+    let link = crate::flow::Link { destination: [9; 6], ..LINK };
+    bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
+    let mut seen = watch(&mut bench, 2000);
+    seen.retain(|(_, message)| !message.contains("mss"));
+    let times: Vec<_> = seen.iter().map(|(at, message)| (*at, message.split(' ').next().unwrap())).collect();
+    assert_eq!(times, [(200, "0:timeout"), (600, "0:timeout"), (1400, "0:timeout"), (1400, "0:relink")]);
 }
 
 #[test]
@@ -161,6 +175,7 @@ fn a_peer_that_answers_no_probe_is_given_up() {
     assert_eq!(bench.states(), [State::Closed]);
 }
 
+/// RFC 9293 MUST-35, SHLD-17.
 #[test]
 fn a_window_that_shrank_over_data_in_flight_is_probed() {
     let (mut bench, flow) = client();

@@ -261,6 +261,7 @@ fn client_in_time_wait() -> (Bench, Seq) {
     (bench, end)
 }
 
+/// RFC 9293 SHLD-4.
 #[test]
 fn an_active_open_reuses_time_wait_after_a_second_if_timestamps_protect_it() {
     let (mut bench, end) = client_in_time_wait();

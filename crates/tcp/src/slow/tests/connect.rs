@@ -9,6 +9,7 @@ use crate::slow::{ConnectError, Route, SlowConfig, State};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, flags};
 
+/// RFC 9293 MUST-44.
 #[test]
 fn syn_offers_every_option() {
     let mut bench = Bench::new();
@@ -73,6 +74,7 @@ fn a_ridiculous_mss_is_not_believed() {
     assert_eq!(bench.world.setups.values().next().unwrap().mss, 76);
 }
 
+/// RFC 9293 MUST-22, MUST-23.
 #[test]
 fn syn_is_retransmitted_with_backoff_until_etimedout() {
     let mut bench = Bench::new();
@@ -181,6 +183,7 @@ fn close_in_syn_sent_is_silent() {
     assert!(!bench.slow.close(bench.now, CLIENT, &mut bench.world), "only once");
 }
 
+/// RFC 9293 MUST-46.
 #[test]
 fn destinations_that_are_not_ours() {
     let mut bench = Bench::new();
@@ -204,6 +207,7 @@ fn destinations_that_are_not_ours() {
     assert_eq!(connect(&mut bench, PEER, 80), Err(ConnectError::Errno(106)), "one owner, one connection");
 }
 
+/// RFC 9293 MUST-43.
 #[test]
 fn a_bound_socket_keeps_its_address_and_port() {
     let mut bench = Bench::new();
@@ -289,6 +293,7 @@ fn close_while_resolving() {
     assert!(bench.said().is_empty() && bench.frames().is_empty());
 }
 
+/// RFC 9293 MUST-45.
 #[test]
 fn installed_flows_follow_a_route_change() {
     let mut bench = Bench::new();
@@ -297,9 +302,11 @@ fn installed_flows_follow_a_route_change() {
     bench.poll();
     assert!(bench.messages().is_empty(), "same link");
     let link = crate::flow::Link { destination: [9; 6], ..LINK };
-    bench.world.route = Some(Route::Via { link, source: US, mtu: 1500 });
+    let source = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
+    bench.world.route = Some(Route::Via { link, source, mtu: 1500 });
     bench.slow.retry_routes(bench.now, &mut bench.world);
     assert_eq!(bench.slow.next_deadline(), Some(crate::time::Micros(0)));
     bench.poll();
     assert_eq!(bench.messages(), [format!("0:relink {}", flow.0)]);
+    assert_eq!(bench.slow.connections()[0].tuple.local, US, "a connection keeps its address");
 }

@@ -68,6 +68,7 @@ fn an_error_that_quotes_nothing_outstanding_is_forged() {
     assert_eq!(hear(&mut bench, good).len(), 1);
 }
 
+/// RFC 9293 MUST-56.
 #[test]
 fn no_error_ends_an_established_connection() {
     let (mut bench, flow) = busy();
@@ -87,6 +88,7 @@ fn no_error_ends_an_established_connection() {
     assert_eq!(bench.states(), [State::Established]);
 }
 
+/// RFC 9293 MUST-47, SHLD-25, MUST-54.
 #[test]
 fn the_errno_at_the_end_is_what_the_path_said_last() {
     for (progress, errno) in [(false, 113), (true, 110)] {

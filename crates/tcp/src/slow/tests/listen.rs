@@ -14,6 +14,7 @@ fn last_ack(syn_ack_seq: u32) -> Peer {
     Peer { seq: 5001, ack: syn_ack_seq.wrapping_add(1), flags: flags::ACK, ..stamped(2) }
 }
 
+/// RFC 9293 REC-1 (a window of 1 MiB), MUST-14.
 #[test]
 fn syn_is_answered_and_the_ack_installs_the_child() {
     let mut bench = Bench::listening(10);
@@ -236,6 +237,23 @@ fn listen_twice() {
     assert_eq!(bench.frames().len(), 50, "the exact address wins, with its new backlog");
 }
 
+/// RFC 9293 MUST-41, MUST-42.
+#[test]
+fn a_port_can_be_listened_on_while_it_connects() {
+    let mut bench = Bench::new();
+    let local = Some((US, 80));
+    bench.slow.connect(bench.now, CLIENT, PEER, 4000, local, false, &mut bench.world).unwrap();
+    let sent = bench.frame();
+    assert_eq!(bench.slow.listen(bench.now, SERVER, US, 80, false, 8, &mut bench.world), Ok(()));
+    assert_eq!(bench.states(), [State::Listen, State::SynSent]);
+    bench.for_server(4001, syn(5000));
+    assert_eq!(bench.frame().flags, flags::SYN | flags::ACK, "a new connection");
+    let answer = Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) };
+    bench.for_server(4000, answer);
+    assert_eq!(bench.said(), [Said::Established(CLIENT)], "the older one goes on");
+}
+
+/// RFC 9293 MUST-57.
 #[test]
 fn segments_of_nobody() {
     let mut bench = Bench::listening(10);

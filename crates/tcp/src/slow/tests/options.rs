@@ -42,6 +42,7 @@ fn an_idle_peer_is_probed_and_given_up() {
     assert_eq!(seen[3..], [(130, "0:abort 0 rst true errno 110".into()), (130, "0:remove 0".into())]);
 }
 
+/// RFC 9293 MAY-5, MUST-24.
 #[test]
 fn an_idle_peer_that_answers_is_left_alone() {
     let mut bench = Bench::new();
@@ -130,6 +131,7 @@ fn the_user_timeout_ends_a_connection_whose_data_are_not_acknowledged() {
     assert_eq!(seen.iter().find(|(_, m)| m.starts_with("0:abort")).map(|(t, _)| *t), Some(5), "{seen:?}");
 }
 
+/// RFC 9293 SHLD-21.
 #[test]
 fn type_of_service_changes_on_a_live_flow() {
     let mut bench = Bench::new();
