@@ -13,7 +13,7 @@ pub struct SlowConfig {
     pub syn_retries: u8,
     /// Retransmissions of a SYN-ACK before the half-open connection is dropped (`tcp_synack_retries`).
     pub synack_retries: u8,
-    /// Retransmission time-out before the first round-trip sample, in ms (RFC 6298 §2.1).
+    /// Retransmission time-out, in ms, where the handshake gave no round-trip sample because its SYN was sent twice (RFC 6298 §5.7).
     pub rto_initial_ms: u32,
     /// Shortest retransmission time-out in ms (`TCP_RTO_MIN`; RFC 6298 says 1 s, all of today's stacks less).
     pub rto_min_ms: u32,
@@ -78,7 +78,7 @@ impl Default for SlowConfig {
             syn_timeout_ms: 1000,
             syn_retries: 7,
             synack_retries: 5,
-            rto_initial_ms: 1000,
+            rto_initial_ms: 3000,
             rto_min_ms: 200,
             rto_max_ms: 120_000,
             route_retries: 3,

@@ -150,7 +150,11 @@ impl SlowPath {
             host.steer(&tuple, true);
         }
         host.established(owner, &setup);
-        if parent.is_some_and(|parent| !host.accepted(parent, owner, &tuple)) {
+        let accepted = parent.is_none_or(|parent| host.accepted(parent, owner, &tuple));
+        if let Some(listener) = parent.and_then(|parent| self.listeners.of(parent)) {
+            listener.accept_full = !accepted;
+        }
+        if !accepted {
             return false;
         }
         connection.phase = Phase::Live(Box::new(live));

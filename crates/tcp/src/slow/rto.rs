@@ -107,7 +107,7 @@ mod tests {
     fn timeout_follows_rfc_6298_with_linux_bounds() {
         let config = SlowConfig::default();
         let rto = |srtt_us, rttvar_us| timeout_us(&config, &FlowSnapshot { srtt_us, rttvar_us, ..Default::default() });
-        assert_eq!(rto(0, 0), 1_000_000, "no sample");
+        assert_eq!(rto(0, 0), 3_000_000, "no sample: RFC 6298 §5.7");
         assert_eq!(rto(50, 10), 200_000, "minimum");
         assert_eq!(rto(300_000, 0), 301_000, "granularity");
         assert_eq!(rto(300_000, 50_000), 500_000);
