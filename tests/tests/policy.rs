@@ -36,13 +36,19 @@ fn hits(service: &Service, number: usize) -> u64 {
     listing(service)["rules"][number - 1]["hits"].as_u64().expect("hits")
 }
 
+/// The distribution's Python: what a user has installed for himself, another may not be able to run.
+fn require_python() {
+    let there = std::path::Path::new("/usr/bin/python3").exists();
+    assert!(there, "/usr/bin/python3 is missing: apt-get install -y python3-minimal (or run scripts/setup)");
+}
+
 /// A Python program on the service, as this user; its output.
 fn python(service: &Service, uid: u32, text: &str) -> String {
-    require_program("python3", "python3-minimal");
+    require_python();
     require_program("setpriv", "util-linux");
     let script = service.scratch.path(&format!("script-{uid}-{}.py", text.len()));
     std::fs::write(&script, text).expect("script");
-    let line = format!("setpriv --reuid {uid} --regid {uid} --clear-groups python3 {}", script.display());
+    let line = format!("setpriv --reuid {uid} --regid {uid} --clear-groups /usr/bin/python3 {}", script.display());
     service.accelerated(&line).run(60).ok().trim().to_owned()
 }
 
@@ -57,7 +63,7 @@ fn connect(service: &Service, uid: u32, port: u16) -> String {
 
 /// A server that accepts and holds whatever comes, and reads it all.
 fn sink(service: &Service, port: u16) -> Running {
-    require_program("python3", "python3-minimal");
+    require_python();
     let text = format!(
         "import socket, threading\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
          s.bind(('127.0.0.1', {port}))\ns.listen(64)\nprint('listening', flush=True)\n\
@@ -67,7 +73,7 @@ fn sink(service: &Service, port: u16) -> Running {
     let script = service.scratch.path(&format!("sink-{port}.py"));
     std::fs::write(&script, text).expect("script");
     let mut server =
-        service.accelerated(&format!("python3 {}", script.display())).start(service.scratch.path("sink.log"));
+        service.accelerated(&format!("/usr/bin/python3 {}", script.display())).start(service.scratch.path("sink.log"));
     server.wait_for("listening", 20);
     server
 }
@@ -157,7 +163,7 @@ fn a_rate_limit_holds_also_for_a_running_connection() {
                 print('running', flush=True)\nwhile True: s.sendall(block)\n";
     let script = service.scratch.path("send.py");
     std::fs::write(&script, text).expect("script");
-    let line = format!("setpriv --reuid {OTHER} --regid {OTHER} --clear-groups python3 {}", script.display());
+    let line = format!("setpriv --reuid {OTHER} --regid {OTHER} --clear-groups /usr/bin/python3 {}", script.display());
     let mut sender = service.accelerated(&line).start(service.scratch.path("send.log"));
     sender.wait_for("running", 20);
     policy(&service, &format!("add limit user {OTHER} rate {rate}bps")).ok();
