@@ -6,8 +6,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use towpath_ring::command::{Command, NOT_OURS, op};
+use towpath_ring::command::{Command, NOT_OURS, Options, op};
 use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::lines::congestion;
 use towpath_ring::{Region, wake};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Finished, Program, Service, bin, require_program, require_root, until};
@@ -239,6 +240,27 @@ fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
     policy(&service, &format!("add limit program {} connections 2", program.display())).ok();
     assert_eq!(raw.command(2, &connect(7509)), -libc::EAGAIN, "the one above has two ends here");
     assert_eq!((hits(&service, 1), hits(&service, 2), hits(&service, 3), hits(&service, 4)), (1, 1, 1, 1));
+}
+
+#[test]
+fn a_rule_chooses_the_congestion_control_whatever_the_application_sets() {
+    let service = service();
+    policy(&service, "add allow connect to 127.0.0.0/8 port 7511 congestion dctcp").ok();
+    let mut raw = Raw::new(&service);
+    let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+    let number = |name| congestion::NAMES.iter().position(|known| *known == name).expect("a name") as u32;
+    let options = Options { congestion: number("cubic"), ..Options::default() };
+    for (slot, port) in [(0, 7511), (1, 7512)] {
+        let listen = Command { op: op::LISTEN, local_addr: here, local_port: port, backlog: 8, ..Command::default() };
+        assert_eq!(raw.command(slot, &listen), 0);
+    }
+    for (slot, port, name) in [(2, 7511, "dctcp"), (3, 7512, "cubic")] {
+        let connect = Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
+        raw.region.options(raw.region.slot(slot).expect("slot")).post(&options);
+        assert_eq!(raw.command(slot, &connect), 0);
+        let info = raw.region.info(raw.region.slot(slot).expect("slot"));
+        assert_eq!(congestion::NAMES[info.congestion.load(Ordering::Relaxed) as usize], name);
+    }
 }
 
 #[test]

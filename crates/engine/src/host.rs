@@ -60,6 +60,8 @@ pub struct SlowHost {
     pub later: Vec<Later>,
     /// The operator's policy.
     pub gate: Gate,
+    /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
+    child_congestion: u8,
     /// When the present turn began.
     pub now: Micros,
     random: Random,
@@ -70,7 +72,8 @@ impl SlowHost {
     pub fn new(cores: Vec<CoreLink>, network: Box<dyn Network>, guard: Box<dyn Guard>) -> std::io::Result<Self> {
         let (clients, owners, later) = (Vec::new(), Vec::new(), Vec::new());
         let (gate, now) = (Gate::new(guard), Micros(0));
-        Ok(Self { clients, cores, network, owners, later, gate, now, random: Random::new()? })
+        let child_congestion = 0;
+        Ok(Self { clients, cores, network, owners, later, gate, child_congestion, now, random: Random::new()? })
     }
     /// Client and slot of an owner.
     pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
@@ -198,13 +201,19 @@ impl Host for SlowHost {
         if !self.within_limits(index) {
             return None;
         }
-        let child = self.client(index)?.take_child().map(|child| owner(index, child))?;
+        let congestion = std::mem::take(&mut self.child_congestion);
+        let client = self.client(index)?;
+        let child = client.take_child()?;
+        client.slot(child).congestion = congestion;
         self.spend_token(index);
-        Some(child)
+        Some(owner(index, child))
     }
     fn admit(&mut self, listener: Owner, tuple: &FourTuple) -> Admission {
         match self.permit_accept(split(listener).0, tuple) {
-            Verdict::Allow(congestion) => Admission::Yes(congestion),
+            Verdict::Allow(congestion) => {
+                self.child_congestion = congestion;
+                Admission::Yes(congestion)
+            }
             Verdict::Refuse(_) => Admission::Refuse,
             Verdict::Drop | Verdict::Kernel => Admission::Drop,
         }

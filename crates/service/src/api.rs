@@ -318,6 +318,13 @@ pub enum AskError {
 /// Asks the service whose registration socket is `socket`.
 pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, AskError> {
     let broken = |source| AskError::Broken { socket: socket.into(), source };
+    let text = serde_json::to_string(&command).map_err(|e| broken(e.into()))? + "\n";
+    if text.len() as u64 > MAX_COMMAND_BYTES {
+        let length = text.len();
+        return Err(AskError::Refused(format!(
+            "a command of {length} bytes is too long; {MAX_COMMAND_BYTES} is the most"
+        )));
+    }
     let mut stream =
         UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied => {
@@ -325,7 +332,7 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, As
             }
             _ => AskError::Absent { socket: socket.into(), source },
         })?;
-    let line = ask_line(&mut stream, command).map_err(broken)?;
+    let line = ask_line(&mut stream, &text).map_err(broken)?;
     let mut value: serde_json::Value = serde_json::from_str(&line).map_err(|e| broken(e.into()))?;
     if let Some(error) = value.get_mut("error").and_then(|error| error.as_str()) {
         return Err(AskError::Refused(error.to_owned()));
@@ -334,11 +341,9 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, As
     serde_json::from_str(&line).map_err(|e| broken(e.into()))
 }
 
-fn ask_line(stream: &mut UnixStream, command: Command) -> io::Result<String> {
+fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let mut text = serde_json::to_string(&command)?;
-    text.push('\n');
     stream.write_all(text.as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream).take(64 << 20).read_line(&mut line)?;

@@ -5,7 +5,7 @@ pub mod app;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
-use towpath_engine::{Engine, EngineConfig, Network};
+use towpath_engine::{Engine, EngineConfig, Guard, Network};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
 use towpath_tcp::buffers::PortId;
@@ -47,10 +47,21 @@ impl Network for TestNetwork {
 
 /// An engine with nothing but loopback ports.
 pub fn engine(cores: usize) -> Engine {
+    let (config, ports) = loopback_only(cores);
+    Engine::start(config, ports, Box::new(TestNetwork::default())).unwrap()
+}
+
+/// The same under a policy.
+pub fn guarded(cores: usize, guard: Box<dyn Guard>) -> Engine {
+    let (config, ports) = loopback_only(cores);
+    Engine::start_guarded(config, ports, Box::new(TestNetwork::default()), guard).unwrap()
+}
+
+fn loopback_only(cores: usize) -> (EngineConfig, Vec<Vec<Box<dyn Port>>>) {
     let slow = SlowConfig { time_wait_s: 1, ..SlowConfig::default() };
     let config = EngineConfig { cores, max_flows: 8192, spin_us: 0, delayed_ack_us: 1000, cpus: Vec::new(), slow };
     let ports = (0..cores).map(|_| vec![Box::new(Loopback::new()) as Box<dyn Port>]).collect();
-    Engine::start(config, ports, Box::new(TestNetwork::default())).unwrap()
+    (config, ports)
 }
 
 /// A reproducible stream of bytes (xorshift).

@@ -118,6 +118,8 @@ impl SlowPath {
         let (parent, options) = (listener.owner, listener.options);
         let secrets = self.secrets(host);
         let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else { return Some(arrival) };
+        // Again: the rules may have changed since the SYN.
+        let congestion = self.admitted(now, parent, &arrival, host)?;
         let path = self.way_back(&arrival, host)?;
         let Some(owner) = self.table.has_room().then(|| host.new_child(parent)).flatten() else {
             self.counters.drop(Drop::NoMemory);
@@ -128,7 +130,8 @@ impl SlowPath {
         (opening.stage, opening.path, opening.iss) = (Stage::SynReceived, Some(path), cookie);
         (opening.irs, opening.peer_mss) = (irs, peer_mss);
         recall(&mut opening, &arrival);
-        let connection = Connection { bound: true, ..new_connection(owner, tuple, opening, host.core_for(&tuple)) };
+        let connection =
+            Connection { bound: true, congestion, ..new_connection(owner, tuple, opening, host.core_for(&tuple)) };
         let Some(id) = self.table.insert(connection) else {
             host.drop_child(owner);
             return None;

@@ -49,7 +49,8 @@ pub trait Host {
     fn steer(&mut self, tuple: &FourTuple, on: bool);
     /// Segments to this listening address and port shall come to us from now on / no more.
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
-    /// May this listener hear from this peer? Asked once for each SYN that would begin a connection.
+    /// May this listener hear from this peer? Asked for each SYN that would begin a connection and for the answer to a
+    /// cookie, right before `new_child`.
     fn admit(&mut self, _listener: Owner, _tuple: &FourTuple) -> Admission {
         Admission::Yes(0)
     }

@@ -161,18 +161,7 @@ impl SlowPath {
         let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
         let (parent, options) = (listener.owner, listener.options);
         let (full, accept_full) = (listener.half_open.len() >= listener.limit, listener.accept_full);
-        let congestion = match host.admit(parent, &tuple) {
-            Admission::Yes(congestion) => Algorithm::from_id(congestion),
-            Admission::Drop => {
-                self.counters.drop(Drop::Forbidden);
-                return false;
-            }
-            Admission::Refuse => {
-                self.counters.drop(Drop::Forbidden);
-                self.refuse(now, arrival, host);
-                return false;
-            }
-        };
+        let Some(congestion) = self.admitted(now, parent, arrival, host) else { return false };
         if full && (old.is_some() || accept_full || !self.config.syn_cookies) {
             self.counters.drop(Drop::BacklogFull);
             return false;
@@ -211,6 +200,26 @@ impl SlowPath {
         }
         self.send_syn(now, id, host);
         true
+    }
+
+    /// Asks whether a peer may be heard; answers it if it shall get an RST. `Some` = it may, with this congestion control if that is
+    /// not to be the listener's.
+    pub(super) fn admitted(
+        &mut self,
+        now: Micros,
+        listener: Owner,
+        arrival: &Arrival,
+        host: &mut dyn Host,
+    ) -> Option<Option<Algorithm>> {
+        let admission = host.admit(listener, &arrival.tuple);
+        if let Admission::Yes(congestion) = admission {
+            return Some(Algorithm::from_id(congestion));
+        }
+        self.counters.drop(Drop::Forbidden);
+        if admission == Admission::Refuse {
+            self.refuse(now, arrival, host);
+        }
+        None
     }
 
     /// A handshake that has not begun, with what configuration and application want.

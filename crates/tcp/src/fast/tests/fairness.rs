@@ -47,6 +47,29 @@ fn weights_1_to_3_give_1_to_3_bytes() {
 }
 
 #[test]
+fn a_flow_that_changes_its_group_has_the_new_ones_weight_and_limit() {
+    let mut load = Load::new([of_group(0), of_group(1), of_group(1)]);
+    load.message(weight(2, 3));
+    saturate(&mut load, 7, 1_000);
+    load.message(ToFast::SetGroup(FlowId(2), 2));
+    let before = load.bytes();
+    saturate(&mut load, 7, 5_000);
+    let got: Vec<f64> = load.bytes().iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
+    assert!(close(got[1] / got[0], 1.0, 1.0) && close(got[2] / got[0], 3.0, 1.0), "{got:?}");
+    // Out of a group that waits for credit, and into one.
+    load.message(limit(0, 1_000));
+    saturate(&mut load, 7, 100);
+    load.message(ToFast::SetGroup(FlowId(0), 1));
+    load.message(ToFast::SetGroup(FlowId(2), 0));
+    load.message(limit(0, 0));
+    load.message(limit(0, 1_000_000));
+    let before = load.bytes();
+    saturate(&mut load, 7, 50_000);
+    let got: Vec<f64> = load.bytes().iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
+    assert!(close(got[2], 500_000.0, 2.0) && close(got[0] / got[1], 1.0, 1.0), "{got:?}");
+}
+
+#[test]
 fn a_thousand_flows_do_not_starve_one() {
     let mut load = Load::new((0..1001).map(|n| of_group(u16::from(n == 0))));
     saturate(&mut load, 32, 2_000);

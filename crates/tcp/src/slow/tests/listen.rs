@@ -5,7 +5,8 @@ use crate::counters::Drop;
 use crate::flow::Owner;
 use crate::messages::ToFast;
 use crate::seq::Seq;
-use crate::slow::{Route, SlowConfig, State};
+use crate::slow::congestion::Algorithm;
+use crate::slow::{Admission, Route, SlowConfig, State};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, Timestamps, flags};
 
@@ -348,4 +349,25 @@ fn a_small_ring_needs_no_scaling() {
         Peer { seq: 5001 + 16_384, ack: answer.seq.wrapping_add(1), flags: flags::ACK, options, payload: 1 },
     );
     assert_eq!(bench.frame().flags, flags::ACK, "outside this window");
+}
+
+#[test]
+fn a_syn_that_is_not_admitted_is_dropped_or_reset_and_holds_nothing() {
+    let mut bench = Bench::listening(10);
+    bench.world.admission = Some(Admission::Drop);
+    bench.for_server(4001, syn(5000));
+    assert!(bench.frames().is_empty());
+    bench.world.admission = Some(Admission::Refuse);
+    bench.for_server(4001, syn(5000));
+    let answer = bench.frame();
+    assert_eq!((answer.flags, answer.ack), (flags::RST | flags::ACK, 5001));
+    assert_eq!(bench.slow.counters().drops[Drop::Forbidden as usize], 2);
+    assert_eq!(bench.states(), [State::Listen]);
+    bench.world.admission = Some(Admission::Yes(Algorithm::Dctcp.id()));
+    bench.for_server(4001, syn(5000));
+    let answer = bench.frame();
+    bench.for_server(4001, last_ack(answer.seq));
+    assert_eq!(bench.slow.congestion(Owner(1001)), Algorithm::Dctcp, "chosen with the admission");
+    let setup = bench.world.setups.values().next().unwrap();
+    assert_eq!(setup.group, 1, "the host says which group its flow is of");
 }

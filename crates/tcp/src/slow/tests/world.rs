@@ -4,7 +4,7 @@ use crate::buffers::PortId;
 use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner};
 use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Host, Route, SlowConfig, SlowPath, Snapshots, State};
+use crate::slow::{Admission, Host, Route, SlowConfig, SlowPath, Snapshots, State};
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,6 +34,7 @@ pub enum Said {
 #[derive(Default)]
 pub struct World {
     pub route: Option<Route>,
+    pub admission: Option<Admission>,
     pub no_children: bool,
     pub accept_full: bool,
     pub ring_bytes: Option<(u32, u32)>,
@@ -67,6 +68,12 @@ impl Host for World {
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
         let changed = if on { self.listening.insert((addr, port)) } else { self.listening.remove(&(addr, port)) };
         assert!(changed, "steer_listener({addr}, {port}, {on}) twice");
+    }
+    fn admit(&mut self, _: Owner, _: &FourTuple) -> Admission {
+        self.admission.unwrap_or(Admission::Yes(0))
+    }
+    fn group(&self, owner: Owner) -> u16 {
+        (owner.0 % 100) as u16
     }
     fn new_child(&mut self, _: Owner) -> Option<Owner> {
         if self.no_children {
