@@ -10,6 +10,7 @@ pub mod sockets;
 pub mod switch;
 pub mod talker;
 pub mod trace;
+pub mod watch;
 pub mod world;
 
 pub use faults::{Faults, Faulty};
@@ -20,6 +21,7 @@ pub use rng::Rng;
 pub use sockets::{Phase, SocketId};
 pub use switch::Switch;
 pub use talker::{Endpoint, Plan, Talker, Talkers};
+pub use watch::Watcher;
 pub use world::{Outcome, Program, World};
 
 use towpath_ports::Port;

@@ -1,6 +1,7 @@
 //! One host in the simulator: the real fast and slow path of one core, with a socket-like interface for tests.
 
 use crate::sockets::{Phase, SocketId, Sockets};
+use crate::watch::Watched;
 use crate::{TimedPort, earlier};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,6 +37,8 @@ pub struct NodeConfig {
     pub rings: (u32, u32),
     /// Flows that it can hold.
     pub max_flows: u32,
+    /// Every frame that it sends is held against TCP's rules ([`crate::watch`]); off where only speed counts.
+    pub watched: bool,
     /// The slow path's policy.
     pub slow: SlowConfig,
     /// The fast path's policy.
@@ -53,6 +56,7 @@ impl NodeConfig {
             seed,
             rings: (64 << 10, 64 << 10),
             max_flows,
+            watched: true,
             slow: SlowConfig { max_flows, ..SlowConfig::default() },
             fast: FastConfig { seed, ..FastConfig::default() },
         }
@@ -109,6 +113,7 @@ const BATCH: usize = 64;
 impl Node {
     /// A host on `port`.
     pub fn new(config: NodeConfig, port: Box<dyn TimedPort>) -> Self {
+        let port = if config.watched { Box::new(Watched::new(port)) } else { port };
         let table = Arc::new(FlowTable::new(config.max_flows));
         Self {
             fast: FastPath::new(0, config.fast.clone(), table.clone()),

@@ -7,11 +7,17 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_ports::TxOffload;
 use towpath_tcp::time::Micros;
 use towpath_wire::checksum;
+
+thread_local! {
+    /// What smoltcp's timestamps show: its generator is a plain function.
+    static CLOCK_MS: Cell<u32> = const { Cell::new(0) };
+}
 
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
@@ -25,6 +31,8 @@ pub struct Peer {
     sockets: SocketSet<'static>,
     wire: Wire,
     now: Micros,
+    /// Offer timestamps in what is opened from now on?
+    pub timestamps: bool,
 }
 
 /// smoltcp's view of a port. ARP and neighbour discovery are answered here: our nodes leave it to a kernel that a simulation does not have.
@@ -51,12 +59,16 @@ impl Peer {
             let pushed = addresses.push(IpCidr::new(address.into(), if address.is_ipv4() { 24 } else { 64 }));
             assert!(pushed.is_ok(), "room for one address");
         });
-        Self { interface, sockets: SocketSet::new(Vec::new()), wire, now: Micros(0) }
+        Self { interface, sockets: SocketSet::new(Vec::new()), wire, now: Micros(0), timestamps: false }
     }
 
     fn add(&mut self, rings: usize) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; rings]);
-        self.sockets.add(tcp::Socket::new(buffer(), buffer()))
+        let mut socket = tcp::Socket::new(buffer(), buffer());
+        if self.timestamps {
+            socket.set_tsval_generator(Some(|| CLOCK_MS.get()));
+        }
+        self.sockets.add(socket)
     }
 
     /// A socket with buffers of `rings` bytes that takes one connection on `port`.
@@ -107,6 +119,7 @@ impl Peer {
     /// Does all that can be done at `now`.
     pub fn step(&mut self, now: Micros) -> bool {
         self.now = now;
+        CLOCK_MS.set((now.0 / 1000) as u32);
         self.wire.port.advance(now);
         self.wire.port.flush();
         let result = self.interface.poll(Instant::from_micros(now.0 as i64), &mut self.wire, &mut self.sockets);

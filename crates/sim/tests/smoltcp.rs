@@ -1,4 +1,5 @@
-//! Our node against a foreign stack, both ways round, over a bad wire.
+//! Our node against a foreign stack, both ways round, over a bad wire, with and without each option of ours and with and without
+//! the foreign timestamps and window scaling (by the size of its buffers; it has no ECN and always permits SACK).
 
 mod common;
 use common::*;
@@ -31,6 +32,7 @@ fn against_smoltcp(config: NodeConfig, mut path: Path, rng: &mut Rng) -> Result<
     path.there.delay_ppm = 0;
     let (address, peer) = (config.address, peer_of(&config));
     let (mut world, _) = node_and_peer(config, path, rng.next_u64());
+    world.peers[0].timestamps = rng.below(2) == 0;
     let ours_opens = rng.below(2) == 0;
     let rings = 1 << rng.between(12, 18);
     let (ours, theirs) = if ours_opens {

@@ -60,6 +60,12 @@ pub fn random_config(n: u8, rng: &mut Rng) -> NodeConfig {
     let mut config = NodeConfig::numbered(n, rng.next_u64());
     config.rings =
         (pick(rng, &[4096, 16 << 10, 64 << 10, 256 << 10]), pick(rng, &[4096, 16 << 10, 64 << 10, 256 << 10]));
+    // Half of the worlds have all options, as Linux has them; in the others each may be missing.
+    if rng.below(2) == 0 {
+        let slow = &mut config.slow;
+        (slow.timestamps, slow.sack, slow.window_scaling) = (rng.below(2) == 0, rng.below(2) == 0, rng.below(2) == 0);
+        slow.ecn = rng.below(3) as u8;
+    }
     config
 }
 

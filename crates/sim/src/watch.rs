@@ -1,0 +1,406 @@
+//! A watcher between a host and its port: panics if a frame that the host sends breaks TCP's rules towards what the host has
+//! received. It keeps its own view of each connection, from the frames alone.
+
+use crate::TimedPort;
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
+use towpath_tcp::seq::Seq;
+use towpath_tcp::time::Micros;
+use towpath_wire::{Options, Segment, flags, segment};
+
+/// Acknowledgement numbers that are remembered of what came, for resets.
+const REMEMBERED: usize = 256;
+/// Most that is sent beyond a closed window: a probe (RFC 9293 §3.8.6.1).
+const PROBE_BYTES: u32 = 1;
+/// MSS of a peer that names none (RFC 9293 §3.7.1, RFC 8200 §5).
+const DEFAULT_MSS: (u16, u16) = (536, 1220);
+
+/// A SYN as it came.
+#[derive(Clone, Copy, Debug)]
+struct Syn {
+    seq: Seq,
+    flags: u8,
+    options: Options,
+}
+
+/// What both SYNs have said.
+#[derive(Clone, Copy, Debug)]
+struct Agreement {
+    timestamps: bool,
+    sack: bool,
+    /// Shifts of the windows that are sent and received.
+    shifts: (u8, u8),
+    peer_mss: u16,
+}
+
+/// One connection, or what is known of a tuple without one.
+#[derive(Debug, Default)]
+struct Conversation {
+    /// The SYN of ours that counts.
+    ours: Option<(Seq, Options)>,
+    /// After the highest sequence number that we have sent, FIN included.
+    sent_to: Seq,
+    /// Where our stream ends: the FIN's sequence number.
+    fin: Option<Seq>,
+    /// The highest acknowledgement number, and the end of the widest window, that we have sent.
+    acked: Option<(Seq, Seq)>,
+    /// The newest timestamp that we have sent outside a SYN.
+    stamp: Option<u32>,
+    syns: VecDeque<Syn>,
+    agreement: Option<Agreement>,
+    /// After the highest sequence number that has come.
+    came_to: Option<Seq>,
+    /// The furthest end of a window that the peer has offered: unscaled as if no scaling were agreed, and scaled.
+    offered: Option<(Seq, Seq)>,
+    /// After the peer's FIN.
+    ended: Option<Seq>,
+    newest_stamp: Option<u32>,
+    acks: VecDeque<Seq>,
+}
+
+/// Local and remote address and port.
+type Tuple = (IpAddr, u16, IpAddr, u16);
+
+/// The rules, and what has been seen.
+#[derive(Debug, Default)]
+pub struct Watcher {
+    conversations: HashMap<Tuple, Conversation>,
+    sent: u64,
+}
+
+fn end(s: &Segment) -> Seq {
+    let controls = u32::from(s.flags & flags::SYN != 0) + u32::from(s.flags & flags::FIN != 0);
+    Seq(s.seq).add(s.payload_len + controls)
+}
+
+fn option_bytes(s: &Segment) -> u32 {
+    s.payload_offset - u32::from(s.tcp_offset) - 20
+}
+
+fn later(newest: Option<Seq>, seq: Seq) -> Option<Seq> {
+    Some(newest.map_or(seq, |newest| newest.max(seq)))
+}
+
+impl Watcher {
+    /// The host has received a frame. One that no host may believe is left out.
+    pub fn received(&mut self, frame: &[u8]) {
+        let Ok(s) = segment::parse(frame) else { return };
+        if !segment::checksum_ok(frame, &s, RxChecksum::Unknown) {
+            return;
+        }
+        let tuple = (s.destination, s.destination_port, s.source, s.source_port);
+        self.conversations.entry(tuple).or_default().hear(&s);
+    }
+
+    /// The host sends a frame.
+    ///
+    /// # Panics
+    /// If it breaks a rule.
+    pub fn sends(&mut self, frame: &[u8], offload: TxOffload) {
+        let s = match segment::parse(frame) {
+            Ok(s) => s,
+            Err(error) => panic!("a frame that cannot be read: {error}: {frame:02x?}"),
+        };
+        let whole = offload.checksum_needed || segment::checksum_ok(frame, &s, RxChecksum::Unknown);
+        self.sent += 1;
+        let tuple = (s.source, s.source_port, s.destination, s.destination_port);
+        let conversation = self.conversations.entry(tuple).or_default();
+        let verdict = if whole { conversation.say(&s) } else { Err("a wrong checksum".into()) };
+        if let Err(broken) = verdict {
+            panic!("frame {} breaks a rule: {broken}\n{s:?}\n{conversation:?}", self.sent);
+        }
+    }
+
+    /// Frames that the host has sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+}
+
+/// Fails with a text if a rule is broken.
+macro_rules! rule {
+    ($holds:expr, $($text:tt)+) => {
+        if !$holds {
+            return Err(format!($($text)+));
+        }
+    };
+}
+
+impl Conversation {
+    fn hear(&mut self, s: &Segment) {
+        if s.flags & flags::RST != 0 {
+            return;
+        }
+        let seq = Seq(s.seq);
+        if s.flags & flags::SYN != 0 {
+            self.syns.retain(|syn| syn.seq != seq);
+            self.syns.push_front(Syn { seq, flags: s.flags, options: s.options });
+            self.syns.truncate(16);
+        }
+        self.came_to = later(self.came_to, end(s));
+        if s.flags & flags::FIN != 0 {
+            self.ended = later(self.ended, end(s));
+        }
+        if s.flags & flags::ACK != 0 {
+            let ack = Seq(s.ack);
+            self.acks.push_front(ack);
+            self.acks.truncate(REMEMBERED);
+            // The window of a SYN is never scaled (RFC 7323 §2.2); the shift in use is known only later.
+            let shift = match (s.flags & flags::SYN, self.agreement, self.syns.front()) {
+                (0, Some(agreement), _) => agreement.shifts.1,
+                (0, None, Some(syn)) => syn.options.window_scale.unwrap_or(0),
+                _ => 0,
+            };
+            let window = u32::from(s.window);
+            let (plain, scaled) = (ack.add(window), ack.add(window << shift));
+            self.offered = Some(self.offered.map_or((plain, scaled), |(a, b)| (a.max(plain), b.max(scaled))));
+        } else if s.flags & flags::SYN != 0 {
+            // What the SYN offers counts from our first byte on.
+            if let Some((iss, _)) = self.ours {
+                let to = iss.add(1 + u32::from(s.window));
+                self.offered = Some(self.offered.map_or((to, to), |(a, b)| (a.max(to), b.max(to))));
+            }
+        }
+        if let Some(stamps) = s.options.timestamps {
+            let newer = self.newest_stamp.is_none_or(|newest| Seq(stamps.value).after(Seq(newest)));
+            self.newest_stamp = if newer { Some(stamps.value) } else { self.newest_stamp };
+        }
+    }
+
+    fn say(&mut self, s: &Segment) -> Result<(), String> {
+        if s.flags & flags::RST != 0 {
+            return self.say_reset(s);
+        }
+        if s.flags & flags::SYN != 0 {
+            return self.say_syn(s);
+        }
+        // RFC 9293 §3.10.4 ff.: everything after the first SYN acknowledges.
+        rule!(s.flags & flags::ACK != 0, "no ACK outside a SYN and a reset");
+        let o = &s.options;
+        rule!(o.mss.is_none() && o.window_scale.is_none() && !o.sack_permitted, "an option that belongs in a SYN");
+        let Some((iss, _)) = self.ours else { return Err("a segment of a connection that we have not opened".into()) };
+        let agreement = self.agree(s)?;
+        self.sequence(s, iss, &agreement)?;
+        self.acknowledgement(s, &agreement)?;
+        self.stamps(s, &agreement)
+    }
+
+    /// RFC 9293 §3.5.2: a reset has the number that the offending segment asked for, or 0 and an acknowledgement, or one of ours.
+    fn say_reset(&mut self, s: &Segment) -> Result<(), String> {
+        let seq = Seq(s.seq);
+        let asked = self.acks.contains(&seq);
+        let answers = s.flags & flags::ACK != 0 && seq == Seq(0) && self.came_to.is_some();
+        let own = self.ours.is_some_and(|(iss, _)| !seq.before(iss) && !seq.after(self.sent_to.max(iss.add(1))));
+        rule!(s.payload_len == 0 && s.flags & (flags::SYN | flags::FIN) == 0, "a reset with more");
+        rule!(asked || answers || own, "a reset with a number of nobody");
+        Ok(())
+    }
+
+    fn say_syn(&mut self, s: &Segment) -> Result<(), String> {
+        let seq = Seq(s.seq);
+        rule!(s.flags & flags::FIN == 0 && s.payload_len == 0, "a SYN with more");
+        rule!(s.options.sack.is_empty(), "SACK blocks in a SYN");
+        rule!(s.options.mss.is_some_and(|mss| mss > 0), "a SYN without MSS (SHLD-5)");
+        if s.flags & flags::ACK != 0 {
+            let irs = Seq(s.ack).sub(1);
+            let Some(syn) = self.syns.iter().find(|syn| syn.seq == irs) else {
+                return Err("a SYN-ACK to no SYN that came".into());
+            };
+            // An option is in a SYN-ACK only if it was in the SYN (RFC 7323 §2.2, §3.2, RFC 2018 §2).
+            let (theirs, ours, answers) = (&syn.options, &s.options, syn.flags & flags::ACK == 0);
+            let asked = |ours: bool, theirs: bool| !ours || theirs || !answers;
+            rule!(asked(ours.timestamps.is_some(), theirs.timestamps.is_some()), "timestamps that nobody asked for");
+            rule!(asked(ours.window_scale.is_some(), theirs.window_scale.is_some()), "a shift that nobody asked for");
+            rule!(asked(ours.sack_permitted, theirs.sack_permitted), "SACK that nobody asked for");
+        }
+        match self.ours {
+            Some((iss, _)) if iss == seq => {}
+            _ => {
+                // A new connection. What has come for it is known, what was sent is not part of it.
+                let (syns, acks) = (std::mem::take(&mut self.syns), std::mem::take(&mut self.acks));
+                let newest =
+                    (syns.front().map(|syn| syn.seq.add(1)), syns.front().and_then(|syn| syn.options.timestamps));
+                *self = Self { syns, acks, sent_to: seq.add(1), ..Self::default() };
+                (self.came_to, self.newest_stamp) = (newest.0, newest.1.map(|stamps| stamps.value));
+            }
+        }
+        self.ours = Some((seq, s.options));
+        Ok(())
+    }
+
+    /// What was agreed on, fixed with the first segment after the SYNs.
+    fn agree(&mut self, s: &Segment) -> Result<Agreement, String> {
+        if let Some(agreement) = self.agreement {
+            return Ok(agreement);
+        }
+        let Some((iss, ours)) = self.ours else { return Err("no SYN of ours".into()) };
+        let since = |syn: &&Syn| Seq(s.ack).bytes_since(syn.seq.add(1));
+        let Some(syn) = self.syns.iter().min_by_key(since) else { return Err("no SYN of the peer".into()) };
+        let theirs = &syn.options;
+        let scaled = ours.window_scale.zip(theirs.window_scale);
+        let default = if s.source.is_ipv4() { DEFAULT_MSS.0 } else { DEFAULT_MSS.1 };
+        let agreement = Agreement {
+            timestamps: ours.timestamps.is_some() && theirs.timestamps.is_some(),
+            sack: ours.sack_permitted && theirs.sack_permitted,
+            shifts: scaled.unwrap_or((0, 0)),
+            // RFC 9293 MUST-15; no smaller one than Linux's least is believed.
+            peer_mss: theirs.mss.unwrap_or(default).max(88),
+        };
+        if scaled.is_none() {
+            // What came before was taken to be scaled.
+            self.offered = self.offered.map(|(plain, _)| (plain, plain));
+        }
+        self.sent_to = self.sent_to.max(iss.add(1));
+        self.agreement = Some(agreement);
+        Ok(agreement)
+    }
+
+    /// Ours: within the window and the MSS, contiguous, nothing beyond the FIN.
+    fn sequence(&mut self, s: &Segment, iss: Seq, agreement: &Agreement) -> Result<(), String> {
+        let (seq, to) = (Seq(s.seq), Seq(s.seq).add(s.payload_len));
+        // A keepalive probe is one before what was acknowledged (RFC 9293 §3.8.4): at the start that is the SYN.
+        rule!(!seq.before(iss), "a sequence number before the first");
+        rule!(!seq.after(self.sent_to), "a gap: sequence numbers up to {:?} are not sent", self.sent_to);
+        if let Some(fin) = self.fin {
+            let bare = s.payload_len == 0 && s.flags & flags::FIN == 0;
+            rule!(!to.after(fin) || bare, "data after the FIN at {fin:?}");
+            rule!(s.flags & flags::FIN == 0 || to == fin, "a FIN that moved from {fin:?}");
+        } else if s.flags & flags::FIN != 0 {
+            rule!(!to.before(self.sent_to), "a FIN before data that were sent, up to {:?}", self.sent_to);
+            self.fin = Some(to);
+        }
+        if s.payload_len > 0 {
+            let (_, edge) = self.offered.ok_or("data although no window was offered")?;
+            let probe = if s.payload_len <= PROBE_BYTES { PROBE_BYTES } else { 0 };
+            rule!(!to.after(edge.add(probe)), "data beyond the window, which ends at {edge:?}");
+            // RFC 9293 §3.7.1: the options count (MUST-16, RFC 6691).
+            let len = s.payload_len + option_bytes(s);
+            rule!(len <= u32::from(agreement.peer_mss), "{len} bytes where the MSS is {}", agreement.peer_mss);
+        }
+        self.sent_to = self.sent_to.max(end(s));
+        Ok(())
+    }
+
+    /// The peer's: only what came is acknowledged, it is never taken back, and no window shrinks.
+    fn acknowledgement(&mut self, s: &Segment, agreement: &Agreement) -> Result<(), String> {
+        let ack = Seq(s.ack);
+        let edge = ack.add(u32::from(s.window) << agreement.shifts.0);
+        let came_to = self.came_to.ok_or("an acknowledgement of nothing")?;
+        rule!(!ack.after(came_to), "an acknowledgement of what has not come, which ends at {came_to:?}");
+        let mut widest = edge;
+        if let Some((acked, known)) = self.acked {
+            rule!(!ack.before(acked), "an acknowledgement of less than before, {acked:?}");
+            // SHLD-14, up to what the shift rounds away.
+            let rounding = (1 << agreement.shifts.0) - 1;
+            // After the peer's FIN there is nothing that a window could be for.
+            let over = self.ended == Some(ack);
+            rule!(over || !edge.add(rounding).before(known), "the window shrank from {known:?} to {edge:?}");
+            widest = known.max(edge);
+        }
+        self.acked = Some((ack, widest));
+        rule!(s.options.sack.is_empty() || agreement.sack, "SACK blocks that were not agreed on");
+        for (i, &(from, to)) in s.options.sack.as_slice().iter().enumerate() {
+            let (from, to) = (Seq(from), Seq(to));
+            rule!(from.before(to) && !to.after(came_to), "a SACK block of what has not come: {from:?} to {to:?}");
+            // The first may tell of what came twice (RFC 2883 §4).
+            rule!(i == 0 || from.after(ack), "SACK block {i} below the acknowledgement: {from:?} to {to:?}");
+        }
+        Ok(())
+    }
+
+    /// RFC 7323 §3.2 and §5: in every segment or in none, and never going back.
+    fn stamps(&mut self, s: &Segment, agreement: &Agreement) -> Result<(), String> {
+        let Some(stamps) = s.options.timestamps else {
+            rule!(!agreement.timestamps, "no timestamps although they were agreed on");
+            return Ok(());
+        };
+        rule!(agreement.timestamps, "timestamps that were not agreed on");
+        if let Some(before) = self.stamp {
+            rule!(!Seq(stamps.value).before(Seq(before)), "the clock went back from {before}");
+        }
+        self.stamp = Some(stamps.value);
+        let echoed = self.newest_stamp.is_some_and(|newest| !Seq(stamps.echo).after(Seq(newest)));
+        rule!(echoed, "an echo of a timestamp that has not come: {}", stamps.echo);
+        Ok(())
+    }
+}
+
+/// A port with a watcher on it.
+pub struct Watched {
+    inner: Box<dyn TimedPort>,
+    watcher: Watcher,
+    out: Vec<u8>,
+}
+
+impl Watched {
+    /// Watches what goes through `inner`.
+    pub fn new(inner: Box<dyn TimedPort>) -> Self {
+        Self { inner, watcher: Watcher::default(), out: Vec::new() }
+    }
+}
+
+impl Port for Watched {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
+        let before = frames.len();
+        self.inner.receive(frames, max);
+        for frame in &frames[before..] {
+            self.watcher.received(self.inner.bytes(frame));
+        }
+    }
+
+    fn bytes(&self, frame: &RxFrame) -> &[u8] {
+        self.inner.bytes(frame)
+    }
+
+    fn release(&mut self, frames: &[RxFrame]) {
+        self.inner.release(frames);
+    }
+
+    fn reserve(&mut self) -> Option<&mut [u8]> {
+        let room = self.inner.reserve()?.len();
+        self.out.resize(room, 0);
+        Some(&mut self.out)
+    }
+
+    fn commit(&mut self, len: usize, offload: TxOffload) {
+        let frame = &self.out[..len];
+        self.watcher.sends(frame, offload);
+        if let Some(buffer) = self.inner.reserve() {
+            buffer[..len].copy_from_slice(frame);
+            self.inner.commit(len, offload);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.wait_fd()
+    }
+
+    fn pending(&mut self) -> bool {
+        self.inner.pending()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+impl TimedPort for Watched {
+    fn advance(&mut self, now: Micros) {
+        self.inner.advance(now);
+    }
+
+    fn next_deadline(&self) -> Option<Micros> {
+        self.inner.next_deadline()
+    }
+}
