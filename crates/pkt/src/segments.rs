@@ -139,7 +139,7 @@ fn options(cursor: &mut Cursor<'_>) -> Result<Option<Vec<TcpOption>>, Trouble> {
         text.split(',').filter(|item| !item.trim().is_empty()).map(|item| option(cursor, item)).collect();
     let list = list?;
     let bytes = option_bytes(&list).len();
-    if bytes % 4 != 0 || bytes > 40 {
+    if !bytes.is_multiple_of(4) || bytes > 40 {
         return Err(
             cursor.wrong(format!("options of {bytes} bytes: nop and eol must fill up whole words, at most ten"))
         );
