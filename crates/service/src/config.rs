@@ -62,6 +62,10 @@ pub struct Config {
     /// ECN as Linux's `tcp_ecn`: 0 never, 1 requested and accepted, 2 accepted. Default 2, as Linux: there are still
     /// networks that drop a SYN which asks.
     pub ecn: u8,
+    /// Answer SYNs with cookies (RFC 4987 §3.6) where a listener's backlog is full? Default true, as Linux's `tcp_syncookies`.
+    pub syn_cookies: bool,
+    /// Largest MSS to announce and to use, bytes; 0 = what the route's MTU allows (the default).
+    pub mss_clamp: u16,
     /// The service ends when it has had no client for so long. Default never; `towpath run` starts it with 30s.
     pub idle_exit: Option<Duration>,
 }
@@ -89,13 +93,15 @@ impl Default for Config {
             sack: true,
             window_scaling: true,
             ecn: 2,
+            syn_cookies: true,
+            mss_clamp: 0,
             idle_exit: None,
         }
     }
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 21] = [
+pub const KEYS: [&str; 23] = [
     "socket",
     "interface",
     "cores",
@@ -116,6 +122,8 @@ pub const KEYS: [&str; 21] = [
     "sack",
     "window_scaling",
     "ecn",
+    "syn_cookies",
+    "mss_clamp",
     "idle_exit",
 ];
 
@@ -183,6 +191,9 @@ impl Config {
         time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
         time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
         in_range("ecn", self.ecn.into(), 0, 2)?;
+        if self.mss_clamp != 0 {
+            in_range("mss_clamp", self.mss_clamp.into(), 88, 65_495)?;
+        }
         if Algorithm::parse(&self.congestion).is_none() {
             let names: Vec<&str> = Algorithm::NAMED.iter().map(|algorithm| algorithm.name()).collect();
             let known = names.join(", ");
@@ -306,6 +317,8 @@ mod tests {
             sack = false
             window_scaling = false
             ecn = 1
+            syn_cookies = false
+            mss_clamp = 1200
             idle_exit = "5min"
         "#;
         let config = parse(text).unwrap();
@@ -314,6 +327,7 @@ mod tests {
         assert_eq!(config.receive_buffer.get(), 1 << 20);
         assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
         assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
+        assert_eq!((config.syn_cookies, config.mss_clamp), (false, 1200));
         // The list of keys for messages is the list of fields.
         for key in KEYS {
             assert!(line_of(text, key) > 1, "{key}");
@@ -351,6 +365,7 @@ mod tests {
                  constant:RATE",
             ),
             ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
+            ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65,495"),
             ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
         ];
         for (text, error) in cases {

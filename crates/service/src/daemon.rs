@@ -212,6 +212,8 @@ fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, 
         sack: config.sack,
         window_scaling: config.window_scaling,
         ecn: config.ecn,
+        syn_cookies: config.syn_cookies,
+        mss_clamp: config.mss_clamp,
         ..SlowConfig::default()
     };
     let netlink = doing("asking the kernel for its addresses");

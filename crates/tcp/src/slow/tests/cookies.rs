@@ -120,6 +120,19 @@ fn no_cookie_where_nobody_would_accept_what_comes_of_it() {
 }
 
 #[test]
+fn without_cookies_a_full_backlog_answers_nobody() {
+    let mut bench = Bench::with(SlowConfig { syn_cookies: false, ..SlowConfig::default() });
+    bench.slow.listen(bench.now, SERVER, US, 80, false, 8, &mut bench.world).unwrap();
+    for port in 0..8 {
+        bench.for_server(3000 + port, syn(1));
+    }
+    bench.frames();
+    bench.for_server(4000, syn(5000));
+    assert!(bench.frames().is_empty());
+    assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 1);
+}
+
+#[test]
 fn a_forged_or_old_cookie_is_refused() {
     let mut bench = flooded();
     let answer = ask(&mut bench, 4000);
