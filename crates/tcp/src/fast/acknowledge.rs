@@ -43,8 +43,8 @@ pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
     }
 }
 
-/// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA do not come here.) One
-/// that acknowledges something new is the newest even if its own data is sent again, below WL1: the window that goes with the old
+/// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA
+/// do not come here.) One that acknowledges something new is the newest even if its own data is sent again, below WL1: the window that goes with the old
 /// SND.UNA must not be added to the new one.
 #[inline]
 fn window(turn: &mut Turn<'_>, s: &Segment) {

@@ -142,7 +142,8 @@ fn set_window(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: 
     }
 }
 
-/// Go back to SND.UNA (RFC 6298 §5.4); duplicate ACKs of what is sent twice start no recovery (RFC 6582 §4).
+/// Go back to SND.UNA (RFC 6298 §5.4), also where the window has shrunk (RFC 9293 §3.8.6, SHLD-16); duplicate ACKs of what is sent twice
+/// start no recovery (RFC 6582 §4).
 fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, window: &Window) {
     if t.idle() {
         return;

@@ -81,7 +81,8 @@ pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
     pipe == 0 || t.cwnd.saturating_sub(pipe) >= u32::from(t.mss)
 }
 
-/// The segment to be sent again from SND.UNA, whatever the windows say (RFC 9293 §3.8.6, SHLD-16, MAY-7): a lost one, or a window probe of `probe` bytes.
+/// The segment to be sent again from SND.UNA, whatever the windows say (RFC 9293 §3.8.6, MAY-7): a lost one, or a window probe of
+/// `limit` bytes.
 pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
     again(t, t.snd_una, limit)
 }
