@@ -365,7 +365,7 @@ mod tests {
                  constant:RATE",
             ),
             ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
-            ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65,495"),
+            ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
             ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
         ];
         for (text, error) in cases {
