@@ -166,7 +166,15 @@ impl SlowPath {
             self.counters.drop(Drop::BacklogFull);
             return false;
         }
-        let Some(path) = self.way_back(arrival, host) else { return false };
+        // In a flood nobody's tables are asked about addresses that are forged: the cookie goes back where the SYN came from, and the
+        // route is looked up when its answer shows that somebody is there.
+        let path = match full {
+            true => Path { link: arrival.way_back(), mtu: self.config.default_mtu_bytes },
+            false => {
+                let Some(path) = self.way_back(arrival, host) else { return false };
+                path
+            }
+        };
         let secrets = self.secrets(host);
         let mut opening = self.new_opening(now, Some(parent), tuple.remote, host.ring_bytes(parent), options);
         if let Some(algorithm) = congestion {

@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::counters::Drop;
 use crate::messages::ToFast;
-use crate::slow::{SlowConfig, State};
+use crate::slow::{Route, SlowConfig, State};
 use std::net::Ipv4Addr;
 use towpath_wire::{Options, Segment, Timestamps, flags};
 
@@ -185,4 +185,16 @@ fn cookies_are_limited_per_second() {
     let sent = bench.frames().len();
     assert!((8 + 5..=8 + 10).contains(&sent), "{sent}");
     assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 100 - sent as u64);
+}
+
+#[test]
+fn a_cookie_asks_nobody_for_the_way_before_its_answer_comes() {
+    let mut bench = flooded();
+    let route = std::mem::replace(&mut bench.world.route, Some(Route::Unreachable(113)));
+    let answer = ask(&mut bench, 4000);
+    bench.for_server(4000, answer_to(&answer, 2));
+    assert_eq!((bench.slow.counters().drops[Drop::NotLocal as usize], bench.slow.counters().cookies_accepted), (1, 0));
+    bench.world.route = route;
+    bench.for_server(4000, answer_to(&answer, 2));
+    assert_eq!(install(&mut bench).tuple.remote_port, 4000);
 }
