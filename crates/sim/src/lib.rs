@@ -1,6 +1,7 @@
 //! Deterministic network simulator: a virtual clock, wires with bandwidth, delay and finite queues, devices that lose,
 //! delay, duplicate and corrupt, and nodes that run the real protocol code. A run is reproduced by its seed.
 
+pub mod adversary;
 pub mod faults;
 pub mod link;
 pub mod node;
@@ -13,6 +14,7 @@ pub mod trace;
 pub mod watch;
 pub mod world;
 
+pub use adversary::{Adversary, Powers};
 pub use faults::{Faults, Faulty};
 pub use link::{Link, LinkConfig, LinkPort, QueueCounters};
 pub use node::{Node, NodeConfig};

@@ -1,5 +1,6 @@
 //! Everything that shares the virtual clock, and the loop that moves it.
 
+use crate::adversary::Adversary;
 use crate::earlier;
 use crate::node::Node;
 use crate::peer::Peer;
@@ -17,6 +18,8 @@ pub struct World {
     pub peers: Vec<Peer>,
     /// Switches between them.
     pub switches: Vec<Switch>,
+    /// Those who mean harm.
+    pub adversaries: Vec<Adversary>,
 }
 
 /// The programs in a world.
@@ -68,6 +71,9 @@ impl World {
         for switch in &mut self.switches {
             busy |= switch.step(self.now);
         }
+        for adversary in &mut self.adversaries {
+            busy |= adversary.step(self.now);
+        }
         busy
     }
 
@@ -75,6 +81,7 @@ impl World {
         let nodes = self.nodes.iter().filter_map(Node::next_deadline).min();
         let switches = self.switches.iter().filter_map(Switch::next_deadline).min();
         let others = earlier(switches, self.peers.iter_mut().filter_map(Peer::next_deadline).min());
-        earlier(nodes, others)
+        let adversaries = self.adversaries.iter().filter_map(Adversary::next_deadline).min();
+        earlier(earlier(nodes, adversaries), others)
     }
 }
