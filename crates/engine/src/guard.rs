@@ -179,7 +179,7 @@ impl SlowHost {
         let under = self.clients.iter().flatten().filter(|client| client.limit.is_some_and(|l| l.id == limit.id));
         under.map(|client| u64::from(client.connections)).sum()
     }
-    fn to_all_cores(&mut self, message: ToFast) {
+    fn tell_cores(&mut self, message: ToFast) {
         for core in &mut self.cores {
             core.to.send(crate::messages::ToCore::Tcp(message.clone()));
         }
@@ -207,15 +207,15 @@ impl SlowThread {
         }
         let before = std::mem::take(&mut host.gate.shaped);
         for group in before.into_iter().filter(|old| !shaped.iter().any(|(group, _)| group == old)) {
-            host.to_all_cores(ToFast::SetWeight { group, weight: 1 });
-            host.to_all_cores(ToFast::SetLimit { group, bytes_per_s: 0 });
+            host.tell_cores(ToFast::SetWeight { group, weight: 1 });
+            host.tell_cores(ToFast::SetLimit { group, bytes_per_s: 0 });
         }
         let cores = host.cores.len().max(1) as u64;
         for (group, limit) in &shaped {
-            host.to_all_cores(ToFast::SetWeight { group: *group, weight: limit.weight.max(1) });
+            host.tell_cores(ToFast::SetWeight { group: *group, weight: limit.weight.max(1) });
             // Each core keeps its part, so that together they never send more.
             let bytes_per_s = if limit.rate == 0 { 0 } else { (limit.rate / cores).max(1) };
-            host.to_all_cores(ToFast::SetLimit { group: *group, bytes_per_s });
+            host.tell_cores(ToFast::SetLimit { group: *group, bytes_per_s });
         }
         host.gate.shaped = shaped.iter().map(|(group, _)| *group).collect();
         host.gate.tokens.retain(|id, _| shaped.iter().any(|(_, limit)| limit.id == *id));
