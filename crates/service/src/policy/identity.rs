@@ -21,7 +21,7 @@ pub struct Identity {
 
 impl Identity {
     /// Of the process at the other end of a socket: user, primary group and process are its `SO_PEERCRED`. What cannot be
-    /// read stays unknown, and matches no rule that names it.
+    /// read stays unknown (see `Who::matches`).
     pub fn of(uid: u32, gid: u32, pid: i32) -> Self {
         let known = Self { uid, groups: vec![gid], pid, ..Self::default() };
         Self::read(uid, gid, pid).unwrap_or(known)
@@ -31,7 +31,8 @@ impl Identity {
         let process = pidfd_open(Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
         let file = |name: &str| format!("/proc/{pid}/{name}");
         let status = std::fs::read_to_string(file("status"))?;
-        let program = std::fs::read_link(file("exe"))?.to_string_lossy().into_owned();
+        let program =
+            std::fs::read_link(file("exe")).map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
         let cgroup = cgroup(&std::fs::read_to_string(file("cgroup")).unwrap_or_default());
         // While the process lives its number is its own: what was read is of it, if it still lives now.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];

@@ -3,7 +3,7 @@
 use super::identity::Identity;
 use super::limit::Share;
 use super::query::Query;
-use super::rule::{Attempt, Rule, denial};
+use super::rule::{Action, Attempt, Rule, denial};
 use std::fmt;
 use towpath_engine::{Limit, Verdict};
 
@@ -157,8 +157,8 @@ impl List {
     /// The entries, by position, that can ever decide about this process.
     pub fn about(&self, identity: &Identity) -> Vec<usize> {
         let about = |counted: &Counted| match &counted.entry {
-            Entry::Rule(rule) => rule.who.matches(identity),
-            Entry::Limit(share) => share.who.matches(identity),
+            Entry::Rule(rule) => rule.who.matches(identity, rule.action == Action::Deny),
+            Entry::Limit(share) => share.who.matches(identity, true),
         };
         (0..self.entries.len()).filter(|at| about(&self.entries[*at])).collect()
     }

@@ -64,6 +64,19 @@ fn a_listener_on_all_addresses_is_denied_with_any_and_allowed_only_with_all() {
 }
 
 #[test]
+fn a_process_that_hides_its_program_is_denied_and_limited_but_not_allowed_by_it() {
+    let hidden = user(5);
+    let mut rules = list(&["allow connect program nginx", "allow connect cgroup /a"]);
+    rules.default = Default::Deny;
+    assert_eq!(decide(&rules, &hidden, &connect("10.0.0.1:1")), (None, Verdict::Refuse(libc::EPERM)));
+    let rules =
+        list(&["deny connect program nginx port 1", "deny connect cgroup /a port 2", "limit program nginx rate 1mbit"]);
+    assert_eq!(decide(&rules, &hidden, &connect("10.0.0.1:1")).0, Some(0));
+    assert_eq!(decide(&rules, &hidden, &connect("10.0.0.1:2")).0, Some(1));
+    assert!(rules.limit(&rules.about(&hidden)).is_some());
+}
+
+#[test]
 fn a_replaced_list_keeps_the_counts_and_numbers_of_what_stays() {
     let mut list = list(&["limit user 1 rate 1mbit", "deny connect", "limit user 2 rate 1mbit"]);
     list.hit(Some(1));
@@ -100,7 +113,10 @@ fn naive(list: &List, identity: &Identity, query: &Query) -> (Option<usize>, Ver
         let matches = (words[1] == "all" || words[1] == query.attempt.name())
             && after("user").is_none_or(|uid| uid.parse() == Ok(identity.uid))
             && after("group").is_none_or(|gid| identity.groups.contains(&gid.parse().unwrap()))
-            && after("program").is_none_or(|p| p == identity.program || identity.program.ends_with(&format!("/{p}")))
+            && after("program").is_none_or(|p| {
+                let hidden = identity.program.is_empty() && words[0] == "deny";
+                hidden || p == identity.program || identity.program.ends_with(&format!("/{p}"))
+            })
             && after("to").or(after("from")).is_none_or(|block| inside(block, query.remote))
             && after("on").is_none_or(|block| inside(block, query.local))
             && after("port").is_none_or(|ports| {

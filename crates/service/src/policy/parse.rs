@@ -279,8 +279,9 @@ fn said_to_be(said: &Who) -> Identity {
     Identity {
         uid: own.map_or(u32::MAX, |(uid, _)| uid),
         groups: group.into_iter().chain(own.and_then(|(_, gid)| gid)).collect(),
-        program: said.program.clone().unwrap_or_default(),
-        cgroup: said.cgroup.clone().unwrap_or_default(),
+        // Not empty, which would be a process that hides them.
+        program: said.program.clone().unwrap_or_else(|| "?".into()),
+        cgroup: said.cgroup.clone().unwrap_or_else(|| "?".into()),
         pid: 0,
     }
 }

@@ -26,12 +26,18 @@ pub struct Who {
 }
 
 impl Who {
-    /// Is this process meant?
-    pub fn matches(&self, identity: &Identity) -> bool {
+    /// Is this process meant? `unknown`: what to take it for where its program or control group cannot be read. A process can hide
+    /// its executable from a service without privileges, so what denies or limits takes the unknown for meant.
+    pub fn matches(&self, identity: &Identity, unknown: bool) -> bool {
         self.user.as_ref().is_none_or(|user| user.number == identity.uid)
             && self.group.as_ref().is_none_or(|group| identity.groups.contains(&group.number))
-            && self.program.as_ref().is_none_or(|program| is_program(program, identity))
-            && self.cgroup.as_ref().is_none_or(|cgroup| is_below(&identity.cgroup, cgroup))
+            && self
+                .program
+                .as_ref()
+                .is_none_or(|program| if identity.program.is_empty() { unknown } else { is_program(program, identity) })
+            && self.cgroup.as_ref().is_none_or(|cgroup| {
+                if identity.cgroup.is_empty() { unknown } else { is_below(&identity.cgroup, cgroup) }
+            })
     }
 }
 
@@ -42,7 +48,7 @@ fn is_program(wanted: &str, identity: &Identity) -> bool {
 /// Is the control group `inner` the group `outer` or below it?
 fn is_below(inner: &str, outer: &str) -> bool {
     let outer = outer.trim_end_matches('/');
-    !inner.is_empty() && inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl fmt::Display for Who {
@@ -67,7 +73,7 @@ mod tests {
     #[test]
     fn programs_match_by_path_or_by_name() {
         let nginx = Identity { program: "/usr/sbin/nginx".into(), ..Identity::default() };
-        let matches = |program: &str| Who { program: Some(program.into()), ..Who::default() }.matches(&nginx);
+        let matches = |program: &str| Who { program: Some(program.into()), ..Who::default() }.matches(&nginx, false);
         assert!(matches("nginx") && matches("/usr/sbin/nginx"));
         assert!(!matches("/tmp/nginx") && !matches("ngin") && !matches("sbin/nginx") && !matches("/nginx"));
     }
@@ -78,7 +84,6 @@ mod tests {
             is_below("/system.slice/nginx.service", "/system.slice") && is_below("/a", "/a") && is_below("/a/b", "/")
         );
         assert!(is_below("/a/b", "/a/") && !is_below("/ab", "/a") && !is_below("/a", "/a/b"));
-        assert!(!is_below("", "/"), "unknown is not below anything");
     }
 
     #[test]
@@ -89,8 +94,8 @@ mod tests {
             ..Who::default()
         };
         let of = |uid, groups: &[u32]| Identity { uid, groups: groups.into(), ..Identity::default() };
-        assert!(who.matches(&of(1000, &[3, 5])));
-        assert!(!who.matches(&of(1000, &[3])) && !who.matches(&of(1001, &[5])));
-        assert!(Who::default().matches(&Identity::default()));
+        assert!(who.matches(&of(1000, &[3, 5]), false));
+        assert!(!who.matches(&of(1000, &[3]), true) && !who.matches(&of(1001, &[5]), true));
+        assert!(Who::default().matches(&Identity::default(), false));
     }
 }
