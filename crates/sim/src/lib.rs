@@ -5,6 +5,7 @@ pub mod adversary;
 pub mod faults;
 pub mod link;
 pub mod node;
+pub mod pcap;
 pub mod peer;
 pub mod rng;
 pub mod sockets;

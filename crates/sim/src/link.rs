@@ -1,5 +1,6 @@
 //! A full-duplex wire between two ports: bandwidth, propagation delay, a finite queue at each sender (tail drop, ECN marks).
 
+use crate::pcap;
 use crate::trace::{self, Hash};
 use crate::{FRAMING, TimedPort};
 use std::collections::VecDeque;
@@ -79,6 +80,8 @@ struct Shared {
     hash: Hash,
     /// The newest frame from each end.
     newest: [Vec<u8>; 2],
+    /// Every frame with the time at which it was sent, if asked for.
+    recorded: Option<Vec<(Micros, Vec<u8>)>>,
 }
 
 /// The observer's handle of a wire.
@@ -135,6 +138,16 @@ impl Link {
         lock(&self.shared).newest[end].clone()
     }
 
+    /// Keeps every frame that is put on the wire from now on, those that a full queue drops included.
+    pub fn record(&self) {
+        lock(&self.shared).recorded.get_or_insert_default();
+    }
+
+    /// The frames kept since [`Link::record`], as a pcap file.
+    pub fn recording(&self) -> Vec<u8> {
+        pcap::file(lock(&self.shared).recorded.iter().flatten())
+    }
+
     /// Puts a forged frame on the wire, as if it came from `end`; it arrives with what is there already.
     pub fn inject(&self, end: usize, now: Micros, frame: Vec<u8>) {
         let direction = &mut lock(&self.shared).directions[end];
@@ -175,6 +188,9 @@ impl LinkPort {
             shared.hash.bytes(&frame);
         }
         shared.newest[self.end].clone_from(&frame);
+        if let Some(recorded) = &mut shared.recorded {
+            recorded.push((self.now, frame.clone()));
+        }
         if config.print {
             eprintln!("{}", trace::line(self.now, if self.end == 0 { "->" } else { "<-" }, &frame));
         }
