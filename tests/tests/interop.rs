@@ -2,10 +2,11 @@
 //! What both sides list as agreed is compared with what the two configurations allow.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use towpath_system_tests::namespace::{CLIENT, CLIENT6, SERVER, SERVER6};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Lab, Program, Service};
+use towpath_system_tests::{Lab, Program, Service, require_program, until};
 
 /// The options of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,4 +248,64 @@ fn we_with_every_combination_of_options_agree_with_linux_in_both_directions() {
         let table = Table::lay(&lab, ours);
         table.round(ours, DEFAULT);
     }
+}
+
+/// What Wireshark's experts say of our frames in what `scene` makes, taken at Linux's end, before it can lose anything.
+fn remarks(table: &Table, scene: impl FnOnce()) -> BTreeSet<String> {
+    let file = table.service.scratch.path("capture.pcap");
+    let line = "tcpdump -i eth1 --immediate-mode -U -n -Z root -s 0 -B 65536 -w";
+    let log = table.service.scratch.path("tcpdump.log");
+    let mut capture = table.lab.on_client(Program::line(line).arg(&file).arg("tcp")).start(log);
+    capture.wait_for("listening on", 10);
+    scene();
+    let size = || std::fs::metadata(&file).map_or(0, |data| data.len());
+    let mut before = 0;
+    until("the capture is quiet", 20, || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::mem::replace(&mut before, size()) == size()
+    });
+    capture.stop();
+    let output = capture.output();
+    assert!(output.contains("0 packets dropped by kernel") && size() > 2_000_000, "{} bytes: {output}", size());
+    let ours = format!("expert,note,ip.src=={SERVER}||ipv6.src=={SERVER6}");
+    let line = "tshark -o tcp.check_checksum:TRUE -o ip.check_checksum:TRUE -q -r";
+    let out = Program::line(line).arg(&file).arg("-z").arg(ours).run(60).ok();
+    let remark = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next()?.parse::<u32>().ok()?;
+        let summary = words.skip(2).collect::<Vec<_>>().join(" ");
+        let summary = summary.split(" (#").next()?.to_owned();
+        (!summary.ends_with("the connection closing")).then_some(summary)
+    };
+    out.lines().filter_map(remark).collect()
+}
+
+#[test]
+fn wireshark_finds_no_fault_in_our_side_of_connections_with_linux() {
+    require_program("tcpdump", "tcpdump");
+    require_program("tshark", "tshark");
+    require_program("ethtool", "ethtool");
+    let lab = Lab::new();
+    lab.add_ipv6();
+    // Right checksums and single frames in Linux's half of the capture too.
+    lab.on_client(Program::line("ethtool -K eth1 tx off gro off")).run(10).ok();
+    let all = Options { ecn: 1, ..DEFAULT };
+    all.set_on_linux(&lab);
+    let table = Table::lay(&lab, all);
+    lab.drop_kernel_tcp();
+    // A busy machine delays: segments may be repeated, and windows fill. Never a gap, an acknowledgement of nothing, a wrong sum or a reset.
+    let may = ["retransmission", "Duplicate ACK", "D-SACK", "out-of-order", "completely full", "Zero Window"];
+    let judge = |said: &BTreeSet<String>| {
+        for summary in said {
+            assert!(may.iter().any(|known| summary.contains(known)), "{summary:?} in {said:?}");
+        }
+    };
+    judge(&remarks(&table, || table.round(all, all)));
+    let rules = "add table inet loss;
+        add chain inet loss in { type filter hook input priority -300; };
+        add rule inet loss in iifname eth1 meta l4proto tcp meta length > 1000 numgen random mod 50 0 drop;";
+    lab.on_client(Program::new(&["nft", rules])).run(10).ok();
+    let said = remarks(&table, || table.round(all, all));
+    judge(&said);
+    assert!(said.iter().any(|summary| summary.contains("retransmission")), "nothing was lost: {said:?}");
 }
