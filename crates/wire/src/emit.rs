@@ -66,31 +66,72 @@ impl Header {
     }
 }
 
+/// A frame with its headers made: what is still to be known of it, so that nobody has to read them again.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// The payload's offset in the frame.
+    pub payload_offset: usize,
+    /// The frame's length.
+    pub end: usize,
+    tcp_offset: usize,
+    /// The pseudo-header's sum.
+    pseudo: u64,
+}
+
+impl Made {
+    /// [`fill_checksum`] of the frame, with its payload in place.
+    #[inline]
+    pub fn fill_checksum(&self, frame: &mut [u8]) {
+        fill(frame, (self.pseudo, self.tcp_offset, self.end));
+    }
+
+    /// [`partial_checksum`] of the frame.
+    #[inline]
+    pub fn partial_checksum(&self, frame: &mut [u8]) -> TxOffload {
+        leave(frame, (self.pseudo, self.tcp_offset))
+    }
+}
+
 /// Writes Ethernet, IP (header checksum right) and TCP headers (checksum field 0) for a payload of `payload_len` bytes; returns
 /// the payload's offset. `None`: headers and payload do not fit `out`, the packet would be longer than 65,535 bytes, or the
 /// addresses are of different families.
 #[inline]
 pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize> {
+    make(header, payload_len, out).map(|made| made.payload_offset)
+}
+
+/// The same; returns what else is known of the frame.
+pub fn make(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
+    make_inline(header, payload_len, out)
+}
+
+/// The same, for a caller that knows much of the header when it is compiled.
+#[inline(always)]
+pub fn make_inline(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
     let (IpAddr::V4(source), IpAddr::V4(destination), None) = (header.source, header.destination, header.vlan) else {
-        return emit_other(header, payload_len, out);
+        return make_other(*header, payload_len, out);
     };
     const START: usize = ETHERNET_BYTES + IPV4_BYTES;
-    let payload_offset = START + TCP_BYTES + header.options.wire_bytes();
+    const FIXED: usize = START + TCP_BYTES;
+    let payload_offset = FIXED + header.options.wire_bytes();
     let total_len = u16::try_from((payload_offset - ETHERNET_BYTES).checked_add(payload_len)?).ok()?;
-    if out.len() < ETHERNET_BYTES + usize::from(total_len) {
+    let end = ETHERNET_BYTES + usize::from(total_len);
+    if end > out.len() {
         return None;
     }
-    let (headers, options) = out[..payload_offset].split_at_mut(START + TCP_BYTES);
+    let (headers, rest) = out.split_first_chunk_mut::<FIXED>()?;
     headers[..ETHERNET_BYTES].copy_from_slice(ethernet(header, ETHERTYPE_IPV4).as_bytes());
     headers[ETHERNET_BYTES..START].copy_from_slice(ipv4(header, source, destination, total_len).as_bytes());
     headers[START..].copy_from_slice(tcp(header, payload_offset - START).as_bytes());
-    header.options.write(options);
-    Some(payload_offset)
+    header.options.write(rest.get_mut(..payload_offset - FIXED)?);
+    let pseudo = checksum::pseudo_header(source.octets(), destination.octets(), total_len - IPV4_BYTES as u16);
+    Some(Made { payload_offset, end, tcp_offset: START, pseudo })
 }
 
 /// The same for what is not plain IPv4: IPv6, and either of them with a VLAN tag.
 #[inline(never)]
-fn emit_other(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize> {
+fn make_other(header: Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
+    let header = &header;
     let (payload_offset, tcp_offset) = (header.wire_bytes(), header.tcp_offset());
     let end = payload_offset.checked_add(payload_len)?;
     let (headers, options) = out.get_mut(..end)?[..payload_offset].split_at_mut(tcp_offset + TCP_BYTES);
@@ -113,22 +154,28 @@ fn emit_other(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usi
     let (network, segment) = rest.split_at_mut(rest.len() - TCP_BYTES);
     let tcp_len = end - tcp_offset;
     let total_len = u16::try_from(network.len() + tcp_len).ok()?;
-    match (header.source, header.destination) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => network.copy_from_slice(ipv4(header, from, to, total_len).as_bytes()),
-        (IpAddr::V6(from), IpAddr::V6(to)) => network.copy_from_slice(ipv6(header, from, to, tcp_len).as_bytes()),
+    let pseudo = match (header.source, header.destination) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            network.copy_from_slice(ipv4(header, from, to, total_len).as_bytes());
+            checksum::pseudo_header(from.octets(), to.octets(), tcp_len as u16)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            network.copy_from_slice(ipv6(header, from, to, tcp_len).as_bytes());
+            checksum::pseudo_header_v6(from.octets(), to.octets(), tcp_len as u16)
+        }
         _ => return None,
-    }
+    };
     segment.copy_from_slice(tcp(header, payload_offset - tcp_offset).as_bytes());
     header.options.write(options);
-    Some(payload_offset)
+    Some(Made { payload_offset, end, tcp_offset, pseudo })
 }
 
-#[inline]
+#[inline(always)]
 fn ethernet(header: &Header, ethertype: u16) -> Ethernet {
     Ethernet { destination: header.destination_mac, source: header.source_mac, ethertype: ethertype.into() }
 }
 
-#[inline]
+#[inline(always)]
 fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16) -> Ipv4 {
     let mut ip = Ipv4 {
         version_ihl: 0x45,
@@ -159,7 +206,7 @@ fn ipv6(header: &Header, source: Ipv6Addr, destination: Ipv6Addr, payload_len: u
 }
 
 /// `len`: of the header with its options.
-#[inline]
+#[inline(always)]
 fn tcp(header: &Header, len: usize) -> Tcp {
     Tcp {
         source_port: header.source_port.into(),
@@ -215,20 +262,31 @@ fn locate_other(mut ethertype: u16, mut rest: &[u8]) -> Option<(u64, usize, u16)
 /// does not matter. A frame that [`emit`] cannot have made is left alone.
 #[inline]
 pub fn fill_checksum(frame: &mut [u8]) {
-    let Some((pseudo, start, end)) = locate(frame) else { return };
-    let field = start + TCP_CHECKSUM_OFFSET;
-    frame[field..field + 2].fill(0);
-    let sum = checksum::finish(checksum::add(pseudo, &frame[start..end]));
-    frame[field..field + 2].copy_from_slice(&sum);
+    if let Some(place) = locate(frame) {
+        fill(frame, place);
+    }
+}
+
+#[inline]
+fn fill(frame: &mut [u8], (pseudo, start, end): (u64, usize, usize)) {
+    let Some(segment) = frame.get_mut(start..end).filter(|segment| segment.len() >= TCP_BYTES) else { return };
+    segment[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].fill(0);
+    let sum = checksum::finish(checksum::add(pseudo, segment));
+    segment[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].copy_from_slice(&sum);
 }
 
 /// Stores only the pseudo-header sum and returns the [`TxOffload`] for a port that computes the rest. `gso_bytes` is left 0
 /// for the caller.
 #[inline]
 pub fn partial_checksum(frame: &mut [u8]) -> TxOffload {
-    let Some((pseudo, start, _)) = locate(frame) else { return TxOffload::default() };
+    locate(frame).map_or_else(TxOffload::default, |(pseudo, start, _)| leave(frame, (pseudo, start)))
+}
+
+#[inline]
+fn leave(frame: &mut [u8], (pseudo, start): (u64, usize)) -> TxOffload {
     let field = start + TCP_CHECKSUM_OFFSET;
-    frame[field..field + 2].copy_from_slice(&checksum::fold(pseudo).to_ne_bytes());
+    let Some(field) = frame.get_mut(field..field + 2) else { return TxOffload::default() };
+    field.copy_from_slice(&checksum::fold(pseudo).to_ne_bytes());
     TxOffload {
         gso_bytes: 0,
         checksum_start: start as u16,

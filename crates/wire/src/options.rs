@@ -168,6 +168,19 @@ impl Options {
     #[inline]
     pub(crate) fn write(&self, out: &mut [u8]) {
         debug_assert_eq!(out.len(), self.wire_bytes());
+        // The data path's layout, as in `parse`.
+        if let (Self { mss: None, window_scale: None, sack_permitted: false, timestamps: Some(stamps), .. }, Ok(out)) =
+            (self, <&mut [u8; 12]>::try_from(&mut *out))
+        {
+            let [a, b, c, d] = stamps.value.to_be_bytes();
+            let [e, f, g, h] = stamps.echo.to_be_bytes();
+            *out = [NOP, NOP, TIMESTAMPS, 10, a, b, c, d, e, f, g, h];
+            return;
+        }
+        self.write_any(out);
+    }
+
+    fn write_any(&self, out: &mut [u8]) {
         let mut words = out.as_chunks_mut::<4>().0.iter_mut();
         let mut put = |word: [u8; 4]| {
             if let Some(place) = words.next() {

@@ -93,7 +93,7 @@ pub enum ParseError {
 /// Checks a frame's headers and reads them. The TCP checksum is left to [`checksum_ok`], as it touches the payload.
 ///
 /// Never panics, whatever the bytes. Bytes after the packet's own length (Ethernet padding) are ignored.
-#[inline]
+#[inline(always)]
 pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
     let (ethernet, rest) = Ethernet::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
     if ethernet.ethertype.get() == ETHERTYPE_IPV4 {
@@ -120,7 +120,7 @@ fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseErr
 }
 
 /// The TCP header in a packet that starts at `offset` of the frame.
-#[inline]
+#[inline(always)]
 fn parse_tcp<H: Network>(
     ethernet: &Ethernet,
     vlan: Option<u16>,
@@ -170,9 +170,14 @@ pub fn checksum_ok(frame: &[u8], segment: &Segment, what: RxChecksum) -> bool {
     }
     let start = usize::from(segment.tcp_offset);
     let end = segment.payload_offset as usize + segment.payload_len as usize;
-    let Some(tcp) = frame.get(start..end) else { return false };
+    frame.get(start..end).is_some_and(|tcp| sum_ok(tcp, segment.source, segment.destination, what))
+}
+
+/// The same for the part of the frame that is summed up.
+#[inline(never)]
+fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> bool {
     let len = tcp.len() as u16;
-    let pseudo = match (segment.source, segment.destination) {
+    let pseudo = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(to)) => checksum::pseudo_header(source.octets(), to.octets(), len),
         (IpAddr::V6(source), IpAddr::V6(to)) => checksum::pseudo_header_v6(source.octets(), to.octets(), len),
         _ => return false,

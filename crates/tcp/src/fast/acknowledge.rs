@@ -53,7 +53,7 @@ fn window(turn: &mut Turn<'_>, s: &Segment) {
         return;
     }
     t.snd_wl1 = Seq(s.seq);
-    let wnd = u32::from(s.window) << t.snd_wscale;
+    let wnd = u32::from(s.window) << t.shifts.peer();
     if wnd != t.snd_wnd {
         t.snd_wnd = wnd;
         let max = &turn.lines.measures.max_wnd;
@@ -98,7 +98,7 @@ fn advance(turn: &mut Turn<'_>, ack: Seq) {
         }
         return;
     }
-    t.dup_acks = 0;
+    t.acks.set_seen(0);
     if t.has(bits::RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
         t.flags &= !bits::RECOVER_SET;
     }
@@ -169,13 +169,13 @@ fn duplicate(turn: &mut Turn<'_>) {
     let id = &turn.lines.identity;
     let t = &mut turn.t;
     let mss = u32::from(t.mss);
-    t.dup_acks = t.dup_acks.saturating_add(1);
+    t.acks.set_seen(t.acks.seen() + 1);
     if t.has(RECOVERY) {
         // A segment has left the network.
         t.cwnd = t.cwnd.saturating_add(mss);
         return;
     }
-    if t.dup_acks != 3 {
+    if t.acks.seen() != 3 {
         return;
     }
     if t.has(bits::RECOVER_SET) && !t.snd_una.after(Seq(id.recover.get())) {
@@ -204,6 +204,6 @@ fn recovering(turn: &mut Turn<'_>, ack: Seq, acked: u32) {
     }
     let flight = t.snd_max.bytes_since(t.snd_una);
     t.cwnd = turn.lines.measures.ssthresh.get().min(flight.max(mss).saturating_add(mss));
-    t.dup_acks = 0;
+    t.acks.set_seen(0);
     t.flags &= !RECOVERY;
 }

@@ -114,7 +114,8 @@ fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
     state.wheel.cancel(Timer::Recovery(flow));
     state.untrack(&mut t, lines);
     state.out_of_order.release(t.out_of_order);
-    (t.out_of_order, t.acks_due) = (0, 0);
+    t.out_of_order = 0;
+    t.acks.set_due(0);
     t.flags = t.flags & !bits::INSTALLED | bits::REMOVING | bits::DEAD;
     t.flags = settle(&mut state.outbox, flow, t.flags);
     lines.protocol.store(&t);
@@ -157,7 +158,8 @@ fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Li
     pace::set_rate(state, now, flow, t, lines, window.pacing);
     lines.measures.grown.set(0);
     lines.identity.recover.set(t.snd_max.0);
-    (t.cwnd, t.dup_acks) = (window.cwnd.max(u32::from(t.mss)), 0);
+    t.cwnd = window.cwnd.max(u32::from(t.mss));
+    t.acks.set_seen(0);
     t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL) | bits::RECOVER_SET;
     // Timestamps tell at once whether it was needless; without them it takes two acknowledgements.
     let lost = all_again(state, t, lines, !again && !t.has(TIMESTAMPS));
@@ -186,7 +188,7 @@ fn set_mss(state: &mut State, t: &mut Tcb, lines: &Lines, mss: u16) {
     t.cwnd = t.cwnd.max(u32::from(t.mss));
     if shrinks && !t.idle() {
         lines.identity.recover.set(t.snd_max.0);
-        t.dup_acks = 0;
+        t.acks.set_seen(0);
         t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL | bits::UNDO) | bits::RECOVER_SET;
         all_again(state, t, lines, false);
     }

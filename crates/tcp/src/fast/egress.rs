@@ -11,7 +11,7 @@ use crate::messages::event;
 use crate::seq::Seq;
 use crate::table::{FlowTable, Lines, Tcb, bits};
 use crate::time::Micros;
-use towpath_wire::emit::{Header, emit, fill_checksum, partial_checksum};
+use towpath_wire::emit::{Header, Made, make, make_inline};
 use towpath_wire::offload::TxOffload;
 use towpath_wire::segment::{Options, SackBlocks, Timestamps, flags};
 
@@ -31,46 +31,40 @@ pub(super) fn run(
             let Some(Next { flow, share, pressing }) = state.scheduler.pop(port) else { break };
             let Some(lines) = table.get(flow) else { continue };
             let mut quota = state.config.segments_per_turn.min(budget - sent);
-            let mut t = lines.protocol.load();
-            t.flags &= !(bits::PRESSING | LIMIT_WAIT);
-            if share != i64::MAX {
-                quota = quota.min(share as usize / usize::from(t.mss) + 1);
-            }
-            let (link, tuple) = (lines.link(t.flags), lines.tuple(t.flags));
-            let metered = pressing || t.has(bits::PACED) || state.scheduler.limits();
-            let meter = if metered { Meter::read(state, now, lines, &t, pressing) } else { Meter::NONE };
-            let (credit, held) = (meter.credit(), false);
             let mut turn = Turn {
+                t: lines.protocol.load(),
                 state: &mut *state,
                 lines,
-                t,
                 flow,
                 now,
-                link,
-                tuple,
-                credit,
-                held,
+                credit: i64::MAX,
+                held: false,
                 ect: 0,
                 bytes: 0,
                 rings,
                 ports: &mut *ports,
             };
+            turn.t.flags &= !(bits::PRESSING | LIMIT_WAIT);
+            if share != i64::MAX {
+                quota = quota.min(share as usize / usize::from(turn.t.mss) + 1);
+            }
+            let metered = pressing || turn.t.has(bits::PACED) || turn.state.scheduler.limits();
+            let meter = if metered { turn.meter(pressing) } else { Meter::NONE };
             let (frames, mut end) = turn.run(quota);
-            let (mut t, spent, held, bytes) = (turn.t, credit - turn.credit, turn.held, turn.bytes);
             sent += frames;
             if share != i64::MAX {
-                state.scheduler.charge(port, lines.identity.group(), bytes);
+                turn.state.scheduler.charge(port, lines.identity.group(), turn.bytes);
             }
             if pressing {
-                end_pressing(state, &mut t, lines, flow, end);
+                turn.end_pressing(end);
             } else {
                 if metered {
-                    end = meter.end(state, now, flow, lines, &mut t, (spent, held, end));
+                    end = meter.end(&mut turn, end);
                 }
-                end_turn(state, now, &mut t, lines, flow, end);
+                turn.end(end);
             }
-            lines.protocol.store(&t);
-            if end == End::NoRoom && link.port == port {
+            lines.protocol.store(&turn.t);
+            if end == End::NoRoom && lines.identity.port() == port {
                 break;
             }
         }
@@ -131,34 +125,17 @@ struct Meter {
 impl Meter {
     const NONE: Self = Self { own: i64::MAX, group: i64::MAX };
 
-    #[inline]
-    fn credit(self) -> i64 {
-        self.own.min(self.group)
-    }
-
+    /// The turn `turn` has ended like this. Returns how it ends in truth.
     #[cold]
-    fn read(state: &mut State, now: Micros, lines: &Lines, t: &Tcb, pressing: bool) -> Self {
-        let own = if t.has(bits::PACED) { pace::begin(t, &lines.rate, now) } else { i64::MAX };
-        let group = if pressing { -1 } else { state.scheduler.credit(now, lines.identity.group()) };
-        Self { own, group }
-    }
-
-    /// The turn has `spent` so much and ended like this; `held`: for want of credit. Returns how it ends in truth.
-    #[cold]
-    fn end(
-        self,
-        state: &mut State,
-        now: Micros,
-        flow: FlowId,
-        lines: &Lines,
-        t: &mut Tcb,
-        (spent, held, end): (i64, bool, End),
-    ) -> End {
+    fn end<R, P>(self, turn: &mut Turn<'_, R, P>, end: End) -> End {
+        let Turn { state, lines, t, flow, now, held, .. } = turn;
+        let (now, held) = (*now, *held);
+        let spent = self.own.min(self.group) - turn.credit;
         let own = self.own.saturating_sub(spent);
         let by_pace = held && own < 0;
         let by_group = held && !by_pace;
         if t.has(bits::PACED) {
-            pace::end(state, now, flow, t, &lines.rate, own, (by_pace, held || end != End::Done));
+            pace::end(state, now, *flow, t, &lines.rate, own, (by_pace, held || end != End::Done));
         }
         state.scheduler.spend(&mut state.wheel, now, lines.identity.group(), spent, (by_group, end != End::Done));
         if !by_group || end != End::Done {
@@ -166,38 +143,6 @@ impl Meter {
         }
         t.flags |= LIMIT_WAIT;
         End::NoCredit
-    }
-}
-
-/// The end of a turn for what no rate limit holds back: its place in the group's queue stays.
-#[cold]
-fn end_pressing(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, end: End) {
-    if end == End::NoRoom || end == End::Quota {
-        t.flags |= bits::PRESSING;
-        return state.scheduler.press(lines.identity.port(), flow);
-    }
-    if t.has(bits::SCHEDULED) {
-        t.flags |= LIMIT_WAIT;
-    }
-    t.flags = settle(&mut state.outbox, flow, t.flags);
-}
-
-fn end_turn(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, flow: FlowId, end: End) {
-    let (port, group) = (lines.identity.port(), lines.identity.group());
-    if !t.has(bits::DEAD) {
-        state.activate(t, flow);
-    }
-    match end {
-        End::Quota | End::NoCredit => state.scheduler.push(port, group, flow),
-        End::NoRoom => state.scheduler.push_front(port, group, flow),
-        End::Done => {
-            t.flags &= !bits::SCHEDULED;
-            if t.has(bits::ACK_OWED) && !t.any(bits::DELAYED | bits::DEAD) {
-                t.flags |= bits::DELAYED;
-                state.delayed.push(now.after(state.config.delayed_ack_us), flow);
-            }
-            t.flags = settle(&mut state.outbox, flow, t.flags);
-        }
     }
 }
 
@@ -221,9 +166,7 @@ pub(super) struct Turn<'a, R, P> {
     pub(super) t: Tcb,
     pub(super) flow: FlowId,
     pub(super) now: Micros,
-    link: Link,
-    tuple: FourTuple,
-    /// What pacing lets go, see [`pace`].
+    /// What pacing and the group's rate limit let go, see [`pace`].
     credit: i64,
     /// Something could be sent but for the credit.
     held: bool,
@@ -235,7 +178,55 @@ pub(super) struct Turn<'a, R, P> {
     ports: &'a mut P,
 }
 
+impl<R, P> Turn<'_, R, P> {
+    /// What holds this turn back.
+    #[cold]
+    fn meter(&mut self, pressing: bool) -> Meter {
+        let (state, t, now) = (&mut *self.state, &self.t, self.now);
+        let own = if t.has(bits::PACED) { pace::begin(t, &self.lines.rate, now) } else { i64::MAX };
+        let group = if pressing { -1 } else { state.scheduler.credit(now, self.lines.identity.group()) };
+        self.credit = own.min(group);
+        Meter { own, group }
+    }
+
+    /// The end of a turn for what no rate limit holds back: its place in the group's queue stays.
+    #[cold]
+    fn end_pressing(&mut self, end: End) {
+        let Self { state, lines, t, flow, .. } = self;
+        if end == End::NoRoom || end == End::Quota {
+            t.flags |= bits::PRESSING;
+            return state.scheduler.press(lines.identity.port(), *flow);
+        }
+        if t.has(bits::SCHEDULED) {
+            t.flags |= LIMIT_WAIT;
+        }
+        t.flags = settle(&mut state.outbox, *flow, t.flags);
+    }
+
+    #[inline]
+    fn end(&mut self, end: End) {
+        let Self { state, lines, t, .. } = self;
+        let (flow, port, group) = (self.flow, lines.identity.port(), lines.identity.group());
+        if !t.has(bits::DEAD) {
+            state.activate(t, flow);
+        }
+        match end {
+            End::Quota | End::NoCredit => state.scheduler.push(port, group, flow),
+            End::NoRoom => state.scheduler.push_front(port, group, flow),
+            End::Done => {
+                t.flags &= !bits::SCHEDULED;
+                if t.has(bits::ACK_OWED) && !t.any(bits::DELAYED | bits::DEAD) {
+                    t.flags |= bits::DELAYED;
+                    state.delayed.push(self.now.after(state.config.delayed_ack_us), flow);
+                }
+                t.flags = settle(&mut state.outbox, flow, t.flags);
+            }
+        }
+    }
+}
+
 impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
+    #[inline]
     fn run(&mut self, quota: usize) -> (usize, End) {
         let mut frames = 0;
         while frames < quota {
@@ -444,25 +435,27 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards.
     #[inline]
     fn send(&mut self, seq: Seq, flags: u8, len: u32) -> Sent {
-        let port = self.link.port;
-        let unsummed = self.ports.tx_checksum(port);
         let (window, edge) = advertise(&self.t, self.lines);
         let sack = self.sack(len);
-        let mut header = self.header(seq, flags, window, sack);
-        if self.t.any(bits::URGENT_OUT | bits::ECN_ECHO) {
-            (header.flags, header.urgent) = self.seldom(seq, flags);
-        }
+        let (flags, urgent) =
+            if self.t.any(bits::URGENT_OUT | bits::ECN_ECHO) { self.seldom(seq, flags) } else { (flags, 0) };
+        let fields = Fields { seq, flags, window, urgent, sack };
+        let port = self.lines.identity.port();
+        let unsummed = self.ports.tx_checksum(port);
         let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
-        let Some(start) = emit(&header, len as usize, buffer) else { return Sent::TooLong };
-        let frame = &mut buffer[..start + len as usize];
+        let (ident, ect) = (self.state.ident, self.ect);
+        let Some(made) = headers(&self.t, self.lines, self.now, &fields, (ident, ect), len as usize, buffer) else {
+            return Sent::TooLong;
+        };
+        let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
         if len != 0 {
             let position = seq.bytes_since(Seq(self.lines.identity.snd_start.get()));
-            self.rings.fetch(self.flow, position, &mut frame[start..]);
+            self.rings.fetch(self.flow, position, &mut frame[made.payload_offset..]);
         }
         let offload = if unsummed {
-            partial_checksum(frame)
+            made.partial_checksum(frame)
         } else {
-            fill_checksum(frame);
+            made.fill_checksum(frame);
             TxOffload::default()
         };
         let bytes = frame.len();
@@ -476,10 +469,12 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         if !sack.is_empty() {
             self.t.flags &= !bits::DSACK;
         }
-        if self.t.acks_due != 0 {
+        let due = self.t.acks.due();
+        if due != 0 {
             // Only an empty segment counts as a duplicate.
-            self.t.acks_due -= u8::from(len == 0);
-            self.t.flags |= if self.t.acks_due == 0 { 0 } else { bits::ACK_NOW };
+            let due = due - u8::from(len == 0);
+            self.t.acks.set_due(due);
+            self.t.flags |= if due == 0 { 0 } else { bits::ACK_NOW };
         }
         Sent::Yes
     }
@@ -493,35 +488,58 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         let room = u32::from(self.t.mss).saturating_sub(len + 4) / 8;
         report::blocks(&self.t, self.lines, &self.state.out_of_order, if len == 0 { usize::MAX } else { room as usize })
     }
+}
 
-    #[inline]
-    fn header(&self, seq: Seq, flags: u8, window: u16, sack: SackBlocks) -> Header {
-        let (t, id) = (&self.t, &self.lines.identity);
-        let (tos, ttl) = id.service();
-        let mut options = Options { sack, ..Options::default() };
-        if t.has(TIMESTAMPS) {
-            let value = ((self.now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
-            options.timestamps = Some(Timestamps { value, echo: t.ts_recent });
-        }
-        Header {
-            source_mac: self.link.source,
-            destination_mac: self.link.destination,
-            vlan: self.link.vlan,
-            source: self.tuple.local,
-            destination: self.tuple.remote,
-            source_port: self.tuple.local_port,
-            destination_port: self.tuple.remote_port,
-            seq: seq.0,
-            ack: t.rcv_nxt.0,
-            flags,
-            window,
-            ident: self.state.ident,
-            tos: tos | self.ect,
-            ttl,
-            urgent: 0,
-            options,
-        }
+/// What differs from one frame of a flow to the next.
+struct Fields {
+    seq: Seq,
+    flags: u8,
+    window: u16,
+    urgent: u16,
+    sack: SackBlocks,
+}
+
+/// Writes a frame's headers. `ident`: the packet's number; `ect`: its ECN field.
+#[inline]
+fn headers(
+    t: &Tcb,
+    lines: &Lines,
+    now: Micros,
+    fields: &Fields,
+    (ident, ect): (u16, u8),
+    len: usize,
+    buffer: &mut [u8],
+) -> Option<Made> {
+    let id = &lines.identity;
+    let (tos, ttl) = id.service();
+    let mut options = Options { sack: fields.sack, ..Options::default() };
+    if t.has(TIMESTAMPS) {
+        let value = ((now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
+        options.timestamps = Some(Timestamps { value, echo: t.ts_recent });
     }
+    let header = |link: Link, tuple: FourTuple| Header {
+        source_mac: link.source,
+        destination_mac: link.destination,
+        vlan: link.vlan,
+        source: tuple.local,
+        destination: tuple.remote,
+        source_port: tuple.local_port,
+        destination_port: tuple.remote_port,
+        seq: fields.seq.0,
+        ack: t.rcv_nxt.0,
+        flags: fields.flags,
+        window: fields.window,
+        ident,
+        tos: tos | ect,
+        ttl,
+        urgent: fields.urgent,
+        options,
+    };
+    if t.any(bits::V6 | bits::VLAN) {
+        return make(&header(lines.link(t.flags), lines.tuple(t.flags)), len, buffer);
+    }
+    // Inlined, so that the compiler sees what cannot be, and writes the frame without a `Header` between.
+    make_inline(&header(id.link(), id.tuple()), len, buffer)
 }
 
 #[inline]
@@ -535,7 +553,7 @@ pub(super) fn end(plan: &Plan) -> Seq {
 /// brings (RFC 7323 §2.4): up while there is room for it, else down.
 #[inline]
 fn advertise(t: &Tcb, lines: &Lines) -> (u16, Seq) {
-    let shift = t.rcv_wscale;
+    let shift = t.shifts.ours();
     let room = t.rcv_limit.distance(t.rcv_nxt).max(0) as u32;
     let now = t.rcv_wnd();
     let step = u32::from(t.mss).min(lines.identity.rx_bytes.get() / 2);

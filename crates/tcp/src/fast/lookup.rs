@@ -91,13 +91,13 @@ impl Lookup {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 self.v4.find(&V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
             }
-            _ => self.find_v6(tuple),
+            _ => self.find_v6(*tuple),
         }
     }
 
     #[inline(never)]
-    fn find_v6(&self, tuple: &FourTuple) -> Option<FlowId> {
-        self.v6.find(&V6::of(tuple))
+    fn find_v6(&self, tuple: FourTuple) -> Option<FlowId> {
+        self.v6.find(&V6::of(&tuple))
     }
 
     /// Adds a flow; one with the same addresses is replaced and returned.

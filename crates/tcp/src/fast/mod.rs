@@ -1,8 +1,8 @@
 //! The fast path: established connections, in batches, on one core. No locks, no clock, no allocation per packet.
 //!
-//! A received batch runs through the stages [`pre`] (parse, check, look up), [`protocol`] (the state machine), [`deliver`]
-//! (payload into the ring, once) and [`post`] (what has to be said, to the peer and to the application). [`egress`] sends,
-//! by turns of a round-robin [`scheduler`]. Stages are functions over a batch and the core's state, so that they can be
+//! A received batch runs through the stages [`pre`] (parse, check, look up), [`protocol`] (the state machine, and with the flow's line
+//! still at hand [`post`]: what has to be said, to the peer and to the application) and [`deliver`] (payload into the ring, once).
+//! [`egress`] sends, by turns of a round-robin [`scheduler`]. Stages are functions over a batch and the core's state, so that they can be
 //! taken apart.
 //!
 //! Nothing is acknowledged before it has been copied: acknowledgements are built in `transmit`, after `receive` is done.
@@ -173,7 +173,7 @@ impl State {
     fn kill(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId, rst: bool, errno: i32) {
         let resend = bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::TIMING;
         t.flags = t.flags & !resend | bits::DEAD;
-        t.acks_due = 0;
+        t.acks.set_due(0);
         self.out_of_order.release(t.out_of_order);
         t.out_of_order = 0;
         self.untrack(t, lines);
@@ -238,7 +238,6 @@ impl FastPath {
         pre::run(state, port, frames, batch);
         protocol::run(table, state, now, batch);
         deliver::run(state, frames, rings, batch);
-        post::run(table, state, now, batch);
     }
 
     /// Takes over what the application has written. On a lie its connection is aborted.
@@ -321,19 +320,22 @@ impl FastPath {
 }
 
 /// The flow's lines, if it is installed on this core.
+#[inline]
 fn owned<'a>(table: &'a FlowTable, state: &State, flow: FlowId) -> Option<(&'a Lines, Tcb)> {
     let lines = table.get(flow)?;
-    let t = lines.protocol.load();
-    (t.has(bits::INSTALLED) && lines.identity.core() as usize == state.core).then_some((lines, t))
+    let installed = lines.protocol.flags() & bits::INSTALLED != 0;
+    (installed && lines.identity.core() as usize == state.core).then(|| (lines, lines.protocol.load()))
 }
 
 /// Position up to which the send ring is acknowledged.
+#[inline]
 fn tx_head(t: &Tcb, lines: &Lines) -> u32 {
     let una = if t.snd_una.after(t.snd_queued) { t.snd_queued } else { t.snd_una };
     una.bytes_since(Seq(lines.identity.snd_start.get()))
 }
 
 /// Position up to which the receive ring holds data in order.
+#[inline]
 fn rx_tail(t: &Tcb, lines: &Lines) -> u32 {
     let fin = u32::from(t.has(flow_flags::FIN_RECEIVED));
     t.rcv_nxt.sub(fin).bytes_since(Seq(lines.identity.rcv_start.get()))

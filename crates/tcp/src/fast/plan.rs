@@ -32,7 +32,7 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let mss = u32::from(t.mss);
     let flight = t.snd_nxt.bytes_since(t.snd_una);
     // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent before.
-    let extra = if t.has(RECOVERY) || t.snd_nxt.before(t.snd_max) { 0 } else { u32::from(t.dup_acks.min(2)) * mss };
+    let extra = if t.has(RECOVERY) || t.snd_nxt.before(t.snd_max) { 0 } else { u32::from(t.acks.seen().min(2)) * mss };
     // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
     let by_peer = t.snd_wnd.saturating_sub(flight);
     let left = if t.has(bits::SCORED) { lines.recovery.left.get() } else { 0 };

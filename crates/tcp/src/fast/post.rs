@@ -1,25 +1,11 @@
-//! What a batch has left to be said: acknowledgements now or later, and a turn for flows that may send again.
+//! What segments or the application have left to be said: acknowledgements now or later, and a turn for flows that may send again.
 
-use super::batch::Item;
 use super::plan;
 use super::{State, settle};
-use crate::counters::Stage;
 use crate::flow::FlowId;
 use crate::flow::flow_flags::PACE_WAIT;
 use crate::table::{FlowTable, Lines, Tcb, bits};
 use crate::time::Micros;
-
-/// Looks once at every flow of the batch, when all its segments have been processed (RFC 9293 §3.10.7.4, MUST-59): one acknowledgement is for
-/// all of them (MUST-58).
-pub(super) fn run(table: &FlowTable, state: &mut State, now: Micros, batch: &[Item]) {
-    state.counters.stage(Stage::Post, batch.len());
-    for item in batch {
-        let Some(lines) = table.get(item.flow) else { continue };
-        let mut t = lines.protocol.load();
-        flow(state, now, item.flow, lines, &mut t);
-        lines.protocol.set_flags(t.flags);
-    }
-}
 
 /// Queues the flow for sending if it has anything to send; else its owed acknowledgement waits.
 #[inline]

@@ -15,25 +15,24 @@ pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch:
     state.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
         let frame = frames.bytes(i);
-        // A `Result` is looked at where it lies: a segment is large, and every step with a result of its own would copy it.
-        let parsed = parse(frame);
-        let segment = match &parsed {
+        // A segment is large. What needs a reference to it is inlined, so that the compiler writes it where it ends: in the batch.
+        let segment = match parse(frame) {
             Ok(segment) => segment,
             Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => {
                 to_slow(state, port, frame);
                 continue;
             }
             Err(error) => {
-                state.counters.drop(reason(*error));
+                state.counters.drop(reason(error));
                 continue;
             }
         };
-        if let Some(reason) = check(frame, segment, frames.checksum(i)) {
+        if let Some(reason) = check(frame, &segment, frames.checksum(i)) {
             state.counters.drop(reason);
             continue;
         }
-        match state.lookup.find(&tuple(segment)) {
-            Some(flow) => batch.push(Item { flow, frame: i as u32, segment: *segment, copy: Copy::default() }),
+        match state.lookup.find(&tuple(&segment)) {
+            Some(flow) => batch.push(Item { flow, frame: i as u32, segment, copy: Copy::default() }),
             None => to_slow(state, port, frame),
         }
     }
@@ -73,6 +72,7 @@ fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> 
 }
 
 /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are bounded.
+#[cold]
 fn to_slow(state: &mut State, port: PortId, frame: &[u8]) {
     if state.slow_segments >= state.config.slow_segments {
         state.counters.drop(Drop::SlowPathFull);

@@ -7,6 +7,7 @@ use super::acknowledge;
 use super::batch::{Copy, Item};
 use super::ecn;
 use super::out_of_order::Inserted;
+use super::post;
 use super::report;
 use crate::counters::{Drop, Stage};
 use crate::flow::{FlowId, flow_flags};
@@ -32,18 +33,23 @@ pub(super) struct Turn<'a> {
     pub now: Micros,
 }
 
-/// Runs the state machine over the batch.
+/// Runs the state machine over the batch. What is to be said is decided for neighbouring segments of a flow together, and said when the
+/// whole batch has been processed (RFC 9293 §3.10.7.4, MUST-59): one acknowledgement is for all of them (MUST-58).
 pub(super) fn run(table: &FlowTable, state: &mut State, now: Micros, batch: &mut [Item]) {
     state.counters.stage(Stage::Protocol, batch.len());
-    for item in batch {
-        let Some(lines) = table.get(item.flow) else { continue };
-        lines.measures.segments_in.add(1);
-        let t = lines.protocol.load();
-        let mut turn = Turn { state: &mut *state, lines, t, flow: item.flow, now };
-        match turn.segment(&item.segment) {
-            Ok(copy) => item.copy = copy,
-            Err(reason) => turn.state.counters.drop(reason),
+    for items in batch.chunk_by_mut(|one, next| one.flow == next.flow) {
+        let flow = items[0].flow;
+        let Some(lines) = table.get(flow) else { continue };
+        lines.measures.segments_in.add(items.len() as u64);
+        let mut turn = Turn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
+        for item in items {
+            match turn.segment(&item.segment) {
+                Ok(copy) => item.copy = copy,
+                Err(reason) => turn.state.counters.drop(reason),
+            }
         }
+        turn.state.counters.stage(Stage::Post, 1);
+        post::flow(turn.state, now, flow, lines, &mut turn.t);
         lines.protocol.store(&turn.t);
     }
 }
@@ -230,7 +236,7 @@ impl Turn<'_> {
     fn ahead(&mut self, start: Seq, len: u32, fin: bool, from: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
         t.flags |= bits::ACK_NOW;
-        t.acks_due = (t.acks_due + 1).min(15);
+        t.acks.set_due(t.acks.due() + 1);
         if t.out_of_order == 0 {
             t.out_of_order = self.state.out_of_order.take().ok_or(Drop::OutOfOrderFull)?;
         }
@@ -291,7 +297,7 @@ impl Turn<'_> {
     #[cold]
     fn fill_hole(&mut self, end: Seq, fin: bool) -> (Seq, bool) {
         self.t.flags |= bits::ACK_NOW;
-        self.t.acks_due = 0;
+        self.t.acks.set_due(0);
         let Some(ranges) = self.state.out_of_order.get(self.t.out_of_order) else { return (end, fin) };
         let end = ranges.advance(end);
         let fin = fin || ranges.fin_at(end);

@@ -90,7 +90,7 @@ pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) 
     m.ssthresh.set(m.ssthresh.get().max(line.prior_ssthresh.get()));
     m.grown.set(0);
     t.flags &= !(RECOVERY | bits::RECOVER_SET | bits::UNDO | bits::RESEND);
-    t.dup_acks = 0;
+    t.acks.set_seen(0);
     // Not from SND.UNA again.
     t.snd_nxt = t.snd_max;
     if t.has(bits::TRACKED)

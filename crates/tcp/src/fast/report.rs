@@ -57,7 +57,7 @@ pub(super) fn blocks(t: &Tcb, lines: &Lines, out_of_order: &OutOfOrder, room: us
         put(newest);
     }
     let others = ranges.len() - 1.min(ranges.len());
-    let turn = (usize::from(t.acks_due.max(1)) - 1) * 2 % others.max(1);
+    let turn = (usize::from(t.acks.due().max(1)) - 1) * 2 % others.max(1);
     recent.clone().skip(turn).for_each(&mut put);
     recent.take(turn).for_each(&mut put);
     blocks

@@ -121,6 +121,10 @@ impl Scheduler {
     #[inline]
     pub fn pop(&mut self, port: PortId) -> Option<Next> {
         let Self { ports, groups, ready, .. } = self;
+        if *ready == 0 {
+            // A group whose queue has run empty stays in the round until somebody comes after it.
+            return None;
+        }
         let port = ports.get_mut(usize::from(port.0))?;
         if let Some(flow) = port.pressing.pop_front() {
             *ready -= 1;

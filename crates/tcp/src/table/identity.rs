@@ -2,7 +2,7 @@
 
 use super::words::Word;
 use crate::buffers::PortId;
-use crate::flow::Link;
+use crate::flow::{FourTuple, Link};
 use std::net::Ipv4Addr;
 
 /// Who a flow is: the template of its headers, its rings, and what is seldom touched. One line.
@@ -53,18 +53,19 @@ impl Identity {
     pub(crate) fn set_group(&self, group: u16) {
         self.errno.set(self.errno.get() & 0xffff | u32::from(group) << 16);
     }
-    /// The addresses of an IPv4 flow.
+    /// The addresses and ports of an IPv4 flow; of one with IPv6 the ports.
     #[inline]
-    pub(crate) fn addresses(&self) -> (Ipv4Addr, Ipv4Addr) {
-        (Ipv4Addr::from_bits(self.local.get()), Ipv4Addr::from_bits(self.remote.get()))
-    }
-    /// Local and remote port.
-    #[inline]
-    pub(crate) fn ports(&self) -> (u16, u16) {
-        let ports = self.ports.get();
-        ((ports >> 16) as u16, ports as u16)
+    pub(crate) fn tuple(&self) -> FourTuple {
+        let (ports, [local, remote]) = (self.ports.get(), [&self.local, &self.remote].map(|word| word.get()));
+        FourTuple {
+            local: Ipv4Addr::from_bits(local).into(),
+            local_port: (ports >> 16) as u16,
+            remote: Ipv4Addr::from_bits(remote).into(),
+            remote_port: ports as u16,
+        }
     }
     /// The way out, without its VLAN.
+    #[inline]
     pub(crate) fn link(&self) -> Link {
         let [a, b, c] = [0, 1, 2].map(|i: usize| self.macs[i].get().to_be_bytes());
         Link {

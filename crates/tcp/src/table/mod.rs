@@ -15,6 +15,7 @@ use crate::flow::{Ecn, FlowId, FlowSetup, FlowSnapshot, FourTuple, Link};
 pub(crate) use addresses::Addresses;
 pub(crate) use identity::Identity;
 pub(crate) use measures::Measures;
+use protocol::{Acks, Shifts};
 pub(crate) use protocol::{ProtocolLine, Tcb, bits};
 pub(crate) use rate::Rate;
 pub(crate) use recovery::Recovery;
@@ -160,14 +161,11 @@ impl Lines {
     /// The flow's addresses; `flags` are its `Tcb::flags`.
     #[inline]
     pub(crate) fn tuple(&self, flags: u64) -> FourTuple {
-        let (local_port, remote_port) = self.identity.ports();
-        let (local, remote): (IpAddr, IpAddr) = if flags & bits::V6 == 0 {
-            let (local, remote) = self.identity.addresses();
-            (local.into(), remote.into())
-        } else {
-            (self.addresses.local().into(), self.addresses.remote().into())
-        };
-        FourTuple { local, local_port, remote, remote_port }
+        let mut tuple = self.identity.tuple();
+        if flags & bits::V6 != 0 {
+            (tuple.local, tuple.remote) = (self.addresses.local().into(), self.addresses.remote().into());
+        }
+        tuple
     }
     fn fill(&self, core: usize, now_us: u64, setup: &FlowSetup) {
         use crate::flow::flow_flags::{ECN, NODELAY, SACK, TIMESTAMPS, WSCALE};
@@ -261,11 +259,9 @@ impl Lines {
             flags,
             mss,
             rcv_mss: mss.min(536),
-            dup_acks: 0,
-            acks_due: 0,
-            snd_wscale: setup.snd_wscale.min(14),
-            rcv_wscale: setup.rcv_wscale.min(14),
             out_of_order: 0,
+            acks: Acks::default(),
+            shifts: Shifts::new(setup.snd_wscale, setup.rcv_wscale),
         });
     }
 }

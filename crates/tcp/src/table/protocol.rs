@@ -1,7 +1,8 @@
 //! The protocol stage's line of a flow, and the working copy that the stages use.
 
-use super::words::Word;
+use super::words::Counter;
 use crate::seq::Seq;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bits of [`Tcb::flags`] beyond the public ones of [`crate::flow::flow_flags`].
 pub(crate) mod bits {
@@ -85,13 +86,17 @@ pub(crate) mod bits {
     pub const EVENTS: u64 = 0xff << EVENT_SHIFT;
 }
 
-/// The protocol stage's state of a flow: one line.
+/// The protocol stage's state of a flow: one line, word by word as a [`Tcb`] lies in memory, so that loading and storing are plain copies.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct ProtocolLine([Word; 16]);
+pub(crate) struct ProtocolLine([Counter; 8]);
+
+/// The word that is `Tcb::flags`.
+const FLAGS: usize = std::mem::offset_of!(Tcb, flags) / 8;
 
 /// A working copy of a [`ProtocolLine`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub(crate) struct Tcb {
     /// Oldest unacknowledged.
     pub snd_una: Seq,
@@ -123,17 +128,60 @@ pub(crate) struct Tcb {
     pub mss: u16,
     /// Largest payload seen, as estimate of the peer's segments.
     pub rcv_mss: u16,
-    /// Duplicate acknowledgements in a row, up to 15.
-    pub dup_acks: u8,
-    /// Duplicate acknowledgements to be sent, up to 15: one for each segment that came ahead of a hole, however many there were in
-    /// a batch, as the peer counts them (RFC 5681 §3.2, §4.2).
-    pub acks_due: u8,
-    /// The peer's window shift.
-    pub snd_wscale: u8,
-    /// Our window shift.
-    pub rcv_wscale: u8,
     /// Entry in the out-of-order table plus one; 0 = everything is in order.
     pub out_of_order: u16,
+    /// Duplicate acknowledgements.
+    pub acks: Acks,
+    /// Window shifts.
+    pub shifts: Shifts,
+}
+
+/// Two small numbers about duplicate acknowledgements, up to 15 each.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(crate) struct Acks(u8);
+
+impl Acks {
+    /// Duplicate acknowledgements received in a row.
+    #[inline]
+    pub fn seen(self) -> u8 {
+        self.0 & 15
+    }
+    #[inline]
+    pub fn set_seen(&mut self, count: u8) {
+        self.0 = self.0 & !15 | count.min(15);
+    }
+    /// Duplicate acknowledgements to be sent: one for each segment that came ahead of a hole, however many there were in a batch, as the
+    /// peer counts them (RFC 5681 §3.2, §4.2).
+    #[inline]
+    pub fn due(self) -> u8 {
+        self.0 >> 4
+    }
+    #[inline]
+    pub fn set_due(&mut self, count: u8) {
+        self.0 = self.0 & 15 | count.min(15) << 4;
+    }
+}
+
+/// Both window shifts (RFC 7323 §2), up to 14.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(crate) struct Shifts(u8);
+
+impl Shifts {
+    pub fn new(peer: u8, ours: u8) -> Self {
+        Self(peer.min(14) | ours.min(14) << 4)
+    }
+    /// The peer's.
+    #[inline]
+    pub fn peer(self) -> u8 {
+        self.0 & 15
+    }
+    /// Ours.
+    #[inline]
+    pub fn ours(self) -> u8 {
+        self.0 >> 4
+    }
 }
 
 impl Tcb {
@@ -162,57 +210,13 @@ impl Tcb {
 impl ProtocolLine {
     #[inline]
     pub(crate) fn load(&self) -> Tcb {
-        let w = |i: usize| self.0[i].get();
-        let (sizes, small) = (w(14), w(15));
-        Tcb {
-            snd_una: Seq(w(0)),
-            snd_nxt: Seq(w(1)),
-            snd_max: Seq(w(2)),
-            snd_queued: Seq(w(3)),
-            snd_wnd: w(4),
-            cwnd: w(5),
-            snd_wl1: Seq(w(7)),
-            rcv_nxt: Seq(w(8)),
-            rcv_adv: Seq(w(9)),
-            rcv_limit: Seq(w(10)),
-            last_ack: Seq(w(11)),
-            ts_recent: w(12),
-            flags: u64::from(w(13)) | u64::from(w(6)) << 32,
-            mss: sizes as u16,
-            rcv_mss: (sizes >> 16) as u16,
-            dup_acks: small as u8 & 15,
-            acks_due: (small >> 4) as u8 & 15,
-            snd_wscale: (small >> 8) as u8 & 15,
-            rcv_wscale: (small >> 12) as u8 & 15,
-            out_of_order: (small >> 16) as u16,
-        }
+        let [a, b, c, d, e, f, g, h] = &self.0;
+        let words = [a.get(), b.get(), c.get(), d.get(), e.get(), f.get(), g.get(), h.get()];
+        zerocopy::transmute!(words)
     }
     #[inline]
     pub(crate) fn store(&self, t: &Tcb) {
-        let sizes = u32::from(t.mss) | u32::from(t.rcv_mss) << 16;
-        let small = u32::from(t.dup_acks.min(15))
-            | u32::from(t.acks_due.min(15)) << 4
-            | u32::from(t.snd_wscale & 15) << 8
-            | u32::from(t.rcv_wscale & 15) << 12
-            | u32::from(t.out_of_order) << 16;
-        let words = [
-            t.snd_una.0,
-            t.snd_nxt.0,
-            t.snd_max.0,
-            t.snd_queued.0,
-            t.snd_wnd,
-            t.cwnd,
-            (t.flags >> 32) as u32,
-            t.snd_wl1.0,
-            t.rcv_nxt.0,
-            t.rcv_adv.0,
-            t.rcv_limit.0,
-            t.last_ack.0,
-            t.ts_recent,
-            t.flags as u32,
-            sizes,
-            small,
-        ];
+        let words: [u64; 8] = zerocopy::transmute!(*t);
         for (word, value) in self.0.iter().zip(words) {
             word.set(value);
         }
@@ -220,12 +224,11 @@ impl ProtocolLine {
     /// The flags alone.
     #[inline]
     pub(crate) fn flags(&self) -> u64 {
-        u64::from(self.0[13].get()) | u64::from(self.0[6].get()) << 32
+        self.0[FLAGS].get()
     }
     /// Changes the flags alone.
     #[inline]
     pub(crate) fn set_flags(&self, flags: u64) {
-        self.0[13].set(flags as u32);
-        self.0[6].set((flags >> 32) as u32);
+        self.0[FLAGS].set(flags);
     }
 }
