@@ -28,6 +28,11 @@ pub struct Report {
     pub result: Result<(), Trouble>,
 }
 
+/// Reads a script without running it.
+pub fn check(text: &str) -> Result<(), Trouble> {
+    parse::script(text).map(drop)
+}
+
 /// Runs a script of ours: every segment that the stack sends must be in it.
 pub fn run(text: &str) -> Report {
     run_as(text, false)
