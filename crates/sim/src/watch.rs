@@ -2,8 +2,7 @@
 //! received. It keeps its own view of each connection, from the frames alone.
 
 use crate::TimedPort;
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use towpath_ports::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
@@ -15,6 +14,8 @@ use towpath_wire::{Options, Segment, flags, segment};
 const REMEMBERED: usize = 256;
 /// Most that is sent beyond a closed window: a probe (RFC 9293 §3.8.6.1).
 const PROBE_BYTES: u32 = 1;
+/// More than any window before the first acknowledgement.
+const NEAR: u32 = 1 << 24;
 /// MSS of a peer that names none (RFC 9293 §3.7.1, RFC 8200 §5).
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 
@@ -57,7 +58,8 @@ struct Conversation {
     offered: Option<(Seq, Seq)>,
     /// After the peer's FIN.
     ended: Option<Seq>,
-    newest_stamp: Option<u32>,
+    /// All timestamps that have come.
+    stamps: HashSet<u32>,
     acks: VecDeque<Seq>,
 }
 
@@ -138,16 +140,24 @@ impl Conversation {
         if s.flags & flags::SYN != 0 {
             self.syns.retain(|syn| syn.seq != seq);
             self.syns.push_front(Syn { seq, flags: s.flags, options: s.options });
-            self.syns.truncate(16);
+            self.syns.truncate(4096);
         }
-        self.came_to = later(self.came_to, end(s));
-        if s.flags & flags::FIN != 0 {
+        self.stamps.extend(s.options.timestamps.map(|stamps| stamps.value));
+        let (to, within) = self.within(s);
+        if within {
+            self.came_to = later(self.came_to, to);
+        }
+        if s.flags & flags::FIN != 0 && within {
             self.ended = later(self.ended, end(s));
         }
         if s.flags & flags::ACK != 0 {
             let ack = Seq(s.ack);
             self.acks.push_front(ack);
             self.acks.truncate(REMEMBERED);
+            // An acknowledgement of what was not sent is nobody's, and its window neither.
+            if self.ours.is_none_or(|(iss, _)| ack.before(iss) || ack.after(self.sent_to)) {
+                return;
+            }
             // The window of a SYN is never scaled (RFC 7323 §2.2); the shift in use is known only later.
             let shift = match (s.flags & flags::SYN, self.agreement, self.syns.front()) {
                 (0, Some(agreement), _) => agreement.shifts.1,
@@ -164,10 +174,13 @@ impl Conversation {
                 self.offered = Some(self.offered.map_or((to, to), |(a, b)| (a.max(to), b.max(to))));
             }
         }
-        if let Some(stamps) = s.options.timestamps {
-            let newer = self.newest_stamp.is_none_or(|newest| Seq(stamps.value).after(Seq(newest)));
-            self.newest_stamp = if newer { Some(stamps.value) } else { self.newest_stamp };
-        }
+    }
+
+    /// Up to where could the host take what this segment has, if it could? Not beyond the widest window that it has offered.
+    fn within(&self, s: &Segment) -> (Seq, bool) {
+        let Some((_, edge)) = self.acked else { return (end(s), true) };
+        let last = edge.add(1);
+        (if end(s).after(last) { last } else { end(s) }, !Seq(s.seq).after(last))
     }
 
     fn say(&mut self, s: &Segment) -> Result<(), String> {
@@ -221,10 +234,8 @@ impl Conversation {
             _ => {
                 // A new connection. What has come for it is known, what was sent is not part of it.
                 let (syns, acks) = (std::mem::take(&mut self.syns), std::mem::take(&mut self.acks));
-                let newest =
-                    (syns.front().map(|syn| syn.seq.add(1)), syns.front().and_then(|syn| syn.options.timestamps));
-                *self = Self { syns, acks, sent_to: seq.add(1), ..Self::default() };
-                (self.came_to, self.newest_stamp) = (newest.0, newest.1.map(|stamps| stamps.value));
+                let (stamps, came_to) = (std::mem::take(&mut self.stamps), syns.front().map(|syn| syn.seq.add(1)));
+                *self = Self { syns, acks, stamps, came_to, sent_to: seq.add(1), ..Self::default() };
             }
         }
         self.ours = Some((seq, s.options));
@@ -288,7 +299,12 @@ impl Conversation {
     fn acknowledgement(&mut self, s: &Segment, agreement: &Agreement) -> Result<(), String> {
         let ack = Seq(s.ack);
         let edge = ack.add(u32::from(s.window) << agreement.shifts.0);
-        let came_to = self.came_to.ok_or("an acknowledgement of nothing")?;
+        let mut came_to = self.came_to.ok_or("an acknowledgement of nothing")?;
+        if self.acked.is_none() && came_to.bytes_since(ack) > NEAR {
+            // Forgeries have come before there was a window to tell them by, and have hidden what else came.
+            came_to = edge;
+            self.came_to = Some(edge);
+        }
         rule!(!ack.after(came_to), "an acknowledgement of what has not come, which ends at {came_to:?}");
         let mut widest = edge;
         if let Some((acked, known)) = self.acked {
@@ -322,8 +338,7 @@ impl Conversation {
             rule!(!Seq(stamps.value).before(Seq(before)), "the clock went back from {before}");
         }
         self.stamp = Some(stamps.value);
-        let echoed = self.newest_stamp.is_some_and(|newest| !Seq(stamps.echo).after(Seq(newest)));
-        rule!(echoed, "an echo of a timestamp that has not come: {}", stamps.echo);
+        rule!(self.stamps.contains(&stamps.echo), "an echo of a timestamp that has not come: {}", stamps.echo);
         Ok(())
     }
 }
