@@ -312,7 +312,7 @@ impl Conversation {
             // SHLD-14, up to what the shift rounds away.
             let rounding = (1 << agreement.shifts.0) - 1;
             // After the peer's FIN there is nothing that a window could be for.
-            let over = self.ended == Some(ack);
+            let over = self.ended.is_some();
             rule!(over || !edge.add(rounding).before(known), "the window shrank from {known:?} to {edge:?}");
             widest = known.max(edge);
         }
