@@ -2,7 +2,7 @@
 
 use crate::checksum;
 use crate::headers::{
-    DONT_FRAGMENT, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, Ipv4, Ipv6, PROTOCOL_TCP,
+    DONT_FRAGMENT, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, Ipv4, Ipv6, PROTOCOL_TCP, Plain,
     TCP_CHECKSUM_OFFSET, Tcp, VLAN_MASK, Vlan,
 };
 use crate::offload::TxOffload;
@@ -119,10 +119,12 @@ pub fn make_inline(header: &Header, payload_len: usize, out: &mut [u8]) -> Optio
     if end > out.len() {
         return None;
     }
-    let (headers, rest) = out.split_first_chunk_mut::<FIXED>()?;
-    headers[..ETHERNET_BYTES].copy_from_slice(ethernet(header, ETHERTYPE_IPV4).as_bytes());
-    headers[ETHERNET_BYTES..START].copy_from_slice(ipv4(header, source, destination, total_len).as_bytes());
-    headers[START..].copy_from_slice(tcp(header, payload_offset - START).as_bytes());
+    let (headers, rest) = Plain::mut_from_prefix(out).ok()?;
+    *headers = Plain {
+        ethernet: ethernet(header, ETHERTYPE_IPV4),
+        ip: ipv4(header, source, destination, total_len),
+        tcp: tcp(header, payload_offset - START),
+    };
     header.options.write(rest.get_mut(..payload_offset - FIXED)?);
     let pseudo = checksum::pseudo_header(source.octets(), destination.octets(), total_len - IPV4_BYTES as u16);
     Some(Made { payload_offset, end, tcp_offset: START, pseudo })

@@ -65,6 +65,15 @@ pub(crate) struct Ipv4 {
     pub destination: [u8; 4],
 }
 
+/// All headers of an untagged IPv4 segment.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Plain {
+    pub ethernet: Ethernet,
+    pub ip: Ipv4,
+    pub tcp: Tcp,
+}
+
 /// TCP without options (RFC 9293 §3.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

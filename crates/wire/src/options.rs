@@ -42,6 +42,9 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
+    /// No blocks.
+    pub const NONE: Self = Self { blocks: [(0, 0); MAX_SACK_BLOCKS], len: 0 };
+
     /// Adds a block: its first sequence number, and the one after its last. A fifth is ignored.
     #[inline]
     pub fn push(&mut self, start: u32, end: u32) {
@@ -74,6 +77,10 @@ pub struct Timestamps {
 }
 
 impl Options {
+    /// No options.
+    pub const NONE: Self =
+        Self { mss: None, window_scale: None, sack_permitted: false, timestamps: None, sack: SackBlocks::NONE };
+
     /// Reads the option area of a header: of every segment, SYN or not (RFC 9293 MUST-5).
     ///
     /// A length of 0 or 1, or one beyond the header's end, is [`ParseError::BadHeader`] (RFC 9293 MUST-7 asks to be
@@ -84,13 +91,13 @@ impl Options {
         if let [NOP, NOP, TIMESTAMPS, 10, body @ ..] = bytes
             && let Ok(body) = <&[u8; 8]>::try_from(body)
         {
-            return Ok(Self { timestamps: Some(Timestamps::read(body)), ..Self::default() });
+            return Ok(Self { timestamps: Some(Timestamps::read(body)), ..Self::NONE });
         }
         Self::parse_any(bytes)
     }
 
     fn parse_any(mut bytes: &[u8]) -> Result<Self, ParseError> {
-        let mut found = Self::default();
+        let mut found = Self::NONE;
         loop {
             match bytes {
                 // RFC 9293 MUST-4: end of list, no-operation and MSS at least. MUST-64: wherever they begin.

@@ -8,7 +8,7 @@ use crate::network::{self, Network, Packet};
 use crate::offload::RxChecksum;
 pub use crate::options::{Options, SackBlocks, Timestamps};
 use crate::{ETHERNET_BYTES, TCP_BYTES, VLAN_BYTES};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use zerocopy::FromBytes;
 
 /// The flag bits of the TCP header (RFC 9293 §3.1, RFC 3168 §6.1).
@@ -70,6 +70,29 @@ pub struct Segment {
     pub options: Options,
 }
 
+impl Segment {
+    /// A place for one.
+    pub const NONE: Self = Self {
+        source_mac: [0; 6],
+        destination_mac: [0; 6],
+        vlan: None,
+        source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        destination: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        source_port: 0,
+        destination_port: 0,
+        seq: 0,
+        ack: 0,
+        flags: 0,
+        window: 0,
+        urgent: 0,
+        tos: 0,
+        tcp_offset: 0,
+        payload_offset: 0,
+        payload_len: 0,
+        options: Options::NONE,
+    };
+}
+
 /// Why a frame is no segment of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
@@ -93,18 +116,25 @@ pub enum ParseError {
 /// Checks a frame's headers and reads them. The TCP checksum is left to [`checksum_ok`], as it touches the payload.
 ///
 /// Never panics, whatever the bytes. Bytes after the packet's own length (Ethernet padding) are ignored.
-#[inline(always)]
+#[inline]
 pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
+    let mut segment = Segment::NONE;
+    parse_into(frame, &mut segment).map(|()| segment)
+}
+
+/// The same, written where it is to stay. On an error nothing is written.
+#[inline]
+pub fn parse_into(frame: &[u8], segment: &mut Segment) -> Result<(), ParseError> {
     let (ethernet, rest) = Ethernet::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
     if ethernet.ethertype.get() == ETHERTYPE_IPV4 {
-        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest)?);
+        return parse_tcp(ethernet, None, ETHERNET_BYTES, rest, &network::ipv4(rest)?, segment);
     }
-    parse_other(ethernet, rest)
+    parse_other(ethernet, rest, segment)
 }
 
 /// What is not plain IPv4: IPv6, and either of them with one IEEE 802.1Q tag.
 #[inline(never)]
-fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseError> {
+fn parse_other(ethernet: &Ethernet, mut rest: &[u8], segment: &mut Segment) -> Result<(), ParseError> {
     let (mut vlan, mut offset, mut ethertype) = (None, ETHERNET_BYTES, ethernet.ethertype.get());
     if ethertype == ETHERTYPE_VLAN {
         let (tag, inner) = Vlan::ref_from_prefix(rest).map_err(|_| ParseError::Truncated)?;
@@ -113,8 +143,8 @@ fn parse_other(ethernet: &Ethernet, mut rest: &[u8]) -> Result<Segment, ParseErr
         (offset, ethertype, rest) = (offset + VLAN_BYTES, tag.ethertype.get(), inner);
     }
     match ethertype {
-        ETHERTYPE_IPV4 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv4(rest)?),
-        ETHERTYPE_IPV6 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv6(rest)?),
+        ETHERTYPE_IPV4 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv4(rest)?, segment),
+        ETHERTYPE_IPV6 => parse_tcp(ethernet, vlan, offset, rest, &network::ipv6(rest)?, segment),
         _ => Err(ParseError::NotTcp),
     }
 }
@@ -127,18 +157,18 @@ fn parse_tcp<H: Network>(
     offset: usize,
     rest: &[u8],
     packet: &Packet<'_, H>,
-) -> Result<Segment, ParseError> {
+    out: &mut Segment,
+) -> Result<(), ParseError> {
     let segment = &rest[packet.tcp..packet.end];
     let (tcp, _) = Tcp::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
     let tcp_len = usize::from(tcp.data_offset >> 4) * 4;
     let options = segment.get(TCP_BYTES..tcp_len).ok_or(ParseError::BadHeader)?;
     let options = Options::parse(options)?;
     let land = packet.header.to_itself() && tcp.source_port == tcp.destination_port;
-    // RFC 9293 §3.9.2.3, MUST-63.
     if land || packet.header.bad_source() {
         return Err(ParseError::BadSource);
     }
-    Ok(Segment {
+    *out = Segment {
         source_mac: ethernet.source,
         destination_mac: ethernet.destination,
         vlan,
@@ -156,7 +186,8 @@ fn parse_tcp<H: Network>(
         payload_offset: (offset + packet.tcp + tcp_len) as u32,
         payload_len: (packet.end - packet.tcp - tcp_len) as u32,
         options,
-    })
+    };
+    Ok(())
 }
 
 /// Whether the TCP checksum of a parsed frame is right, as far as `what` leaves that open.

@@ -11,7 +11,7 @@ use crate::messages::event;
 use crate::seq::Seq;
 use crate::table::{FlowTable, Lines, Tcb, bits};
 use crate::time::Micros;
-use towpath_wire::emit::{Header, Made, make, make_inline};
+use towpath_wire::emit::{Header, make, make_inline};
 use towpath_wire::offload::TxOffload;
 use towpath_wire::segment::{Options, SackBlocks, Timestamps, flags};
 
@@ -436,17 +436,24 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     #[inline]
     fn send(&mut self, seq: Seq, flags: u8, len: u32) -> Sent {
         let (window, edge) = advertise(&self.t, self.lines);
-        let sack = self.sack(len);
+        let room = if self.t.out_of_order == 0 && !self.t.has(bits::DSACK) { 0 } else { self.report_room(len) };
         let (flags, urgent) =
             if self.t.any(bits::URGENT_OUT | bits::ECN_ECHO) { self.seldom(seq, flags) } else { (flags, 0) };
-        let fields = Fields { seq, flags, window, urgent, sack };
+        let fields = Fields { seq, flags, window, urgent, tos: self.ect, ident: self.state.ident };
         let port = self.lines.identity.port();
         let unsummed = self.ports.tx_checksum(port);
         let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
-        let (ident, ect) = (self.state.ident, self.ect);
-        let Some(made) = headers(&self.t, self.lines, self.now, &fields, (ident, ect), len as usize, buffer) else {
-            return Sent::TooLong;
+        let made = if room != 0 || self.t.any(bits::V6 | bits::VLAN) {
+            let sack = report::blocks(&self.t, self.lines, &self.state.out_of_order, room);
+            let (link, tuple) = (self.lines.link(self.t.flags), self.lines.tuple(self.t.flags));
+            make(&header(&self.t, self.lines, self.now, fields, (link, tuple), sack), len as usize, buffer)
+        } else {
+            // Inlined, so that the compiler sees what is not, and writes the frame without a `Header` between.
+            let (link, tuple) = (self.lines.identity.link(), self.lines.identity.tuple());
+            let header = header(&self.t, self.lines, self.now, fields, (link, tuple), SackBlocks::NONE);
+            make_inline(&header, len as usize, buffer)
         };
+        let Some(made) = made else { return Sent::TooLong };
         let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
         if len != 0 {
             let position = seq.bytes_since(Seq(self.lines.identity.snd_start.get()));
@@ -466,7 +473,8 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         self.t.rcv_adv = edge;
         self.t.last_ack = self.t.rcv_nxt;
         self.t.flags &= !(bits::ACK_NOW | bits::ACK_OWED);
-        if !sack.is_empty() {
+        if room != 0 {
+            // It stood first.
             self.t.flags &= !bits::DSACK;
         }
         let due = self.t.acks.due();
@@ -479,14 +487,11 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         Sent::Yes
     }
 
-    /// The SACK blocks of a segment of `len` bytes: with data only those that fit beside it.
-    #[inline]
-    fn sack(&self, len: u32) -> SackBlocks {
-        if self.t.out_of_order == 0 && !self.t.has(bits::DSACK) {
-            return SackBlocks::default();
-        }
-        let room = u32::from(self.t.mss).saturating_sub(len + 4) / 8;
-        report::blocks(&self.t, self.lines, &self.state.out_of_order, if len == 0 { usize::MAX } else { room as usize })
+    /// How many SACK blocks a segment of `len` bytes has room for: with data only those that fit beside it.
+    #[cold]
+    fn report_room(&self, len: u32) -> usize {
+        let beside = u32::from(self.t.mss).saturating_sub(len + 4) / 8;
+        if len == 0 { usize::MAX } else { beside as usize }
     }
 }
 
@@ -496,28 +501,21 @@ struct Fields {
     flags: u8,
     window: u16,
     urgent: u16,
-    sack: SackBlocks,
+    /// ECN field.
+    tos: u8,
+    /// The packet's number.
+    ident: u16,
 }
 
-/// Writes a frame's headers. `ident`: the packet's number; `ect`: its ECN field.
-#[inline]
-fn headers(
-    t: &Tcb,
-    lines: &Lines,
-    now: Micros,
-    fields: &Fields,
-    (ident, ect): (u16, u8),
-    len: usize,
-    buffer: &mut [u8],
-) -> Option<Made> {
-    let id = &lines.identity;
+#[inline(always)]
+fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, way: (Link, FourTuple), sack: SackBlocks) -> Header {
+    let ((link, tuple), id) = (way, &lines.identity);
     let (tos, ttl) = id.service();
-    let mut options = Options { sack: fields.sack, ..Options::default() };
-    if t.has(TIMESTAMPS) {
+    let timestamps = t.has(TIMESTAMPS).then(|| {
         let value = ((now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
-        options.timestamps = Some(Timestamps { value, echo: t.ts_recent });
-    }
-    let header = |link: Link, tuple: FourTuple| Header {
+        Timestamps { value, echo: t.ts_recent }
+    });
+    Header {
         source_mac: link.source,
         destination_mac: link.destination,
         vlan: link.vlan,
@@ -529,17 +527,12 @@ fn headers(
         ack: t.rcv_nxt.0,
         flags: fields.flags,
         window: fields.window,
-        ident,
-        tos: tos | ect,
+        ident: fields.ident,
+        tos: tos | fields.tos,
         ttl,
         urgent: fields.urgent,
-        options,
-    };
-    if t.any(bits::V6 | bits::VLAN) {
-        return make(&header(lines.link(t.flags), lines.tuple(t.flags)), len, buffer);
+        options: Options { timestamps, sack, ..Options::NONE },
     }
-    // Inlined, so that the compiler sees what cannot be, and writes the frame without a `Header` between.
-    make_inline(&header(id.link(), id.tuple()), len, buffer)
 }
 
 #[inline]

@@ -236,8 +236,8 @@ impl FastPath {
         let Self { table, state, batch } = self;
         batch.clear();
         pre::run(state, port, frames, batch);
-        protocol::run(table, state, now, batch);
-        deliver::run(state, frames, rings, batch);
+        protocol::run(table, state, now, batch.items());
+        deliver::run(state, frames, rings, batch.items());
     }
 
     /// Takes over what the application has written. On a lie its connection is aborted.

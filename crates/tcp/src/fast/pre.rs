@@ -1,23 +1,23 @@
 //! First stage: parse, verify the checksum, find the flow. Touches no flow's state.
 
 use super::State;
-use super::batch::{Batch, Copy, Item};
+use super::batch::{Batch, Copy};
 use crate::buffers::{PortId, RxBatch};
 use crate::counters::{Drop, Stage};
 use crate::flow::FourTuple;
 use crate::messages::ToSlow;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
-use towpath_wire::segment::{ParseError, Segment, checksum_ok, flags, parse};
+use towpath_wire::segment::{ParseError, Segment, checksum_ok, flags, parse_into};
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
 pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
     state.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
         let frame = frames.bytes(i);
-        // A segment is large. What needs a reference to it is inlined, so that the compiler writes it where it ends: in the batch.
-        let segment = match parse(frame) {
-            Ok(segment) => segment,
+        let item = batch.place();
+        match parse_into(frame, &mut item.segment) {
+            Ok(()) => {}
             Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => {
                 to_slow(state, port, frame);
                 continue;
@@ -26,15 +26,17 @@ pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch:
                 state.counters.drop(reason(error));
                 continue;
             }
-        };
-        if let Some(reason) = check(frame, &segment, frames.checksum(i)) {
+        }
+        if let Some(reason) = check(frame, &item.segment, frames.checksum(i)) {
             state.counters.drop(reason);
             continue;
         }
-        match state.lookup.find(&tuple(&segment)) {
-            Some(flow) => batch.push(Item { flow, frame: i as u32, segment, copy: Copy::default() }),
-            None => to_slow(state, port, frame),
-        }
+        let Some(flow) = state.lookup.find(&tuple(&item.segment)) else {
+            to_slow(state, port, frame);
+            continue;
+        };
+        (item.flow, item.frame, item.copy) = (flow, i as u32, Copy::default());
+        batch.take();
     }
 }
 

@@ -95,8 +95,9 @@ impl Scheduler {
     }
 
     /// The ports in turn.
+    #[inline]
     pub fn next_port(&mut self) -> PortId {
-        self.next = (self.next + 1) % self.ports.len().max(1);
+        self.next = if self.next + 1 < self.ports.len() { self.next + 1 } else { 0 };
         PortId(self.next as u8)
     }
 

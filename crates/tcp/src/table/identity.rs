@@ -56,7 +56,7 @@ impl Identity {
     /// The addresses and ports of an IPv4 flow; of one with IPv6 the ports.
     #[inline]
     pub(crate) fn tuple(&self) -> FourTuple {
-        let (ports, [local, remote]) = (self.ports.get(), [&self.local, &self.remote].map(|word| word.get()));
+        let (ports, local, remote) = (self.ports.get(), self.local.get(), self.remote.get());
         FourTuple {
             local: Ipv4Addr::from_bits(local).into(),
             local_port: (ports >> 16) as u16,
@@ -67,13 +67,13 @@ impl Identity {
     /// The way out, without its VLAN.
     #[inline]
     pub(crate) fn link(&self) -> Link {
-        let [a, b, c] = [0, 1, 2].map(|i: usize| self.macs[i].get().to_be_bytes());
-        Link {
-            port: self.port(),
-            source: [a[0], a[1], a[2], a[3], b[0], b[1]],
-            destination: [b[2], b[3], c[0], c[1], c[2], c[3]],
-            vlan: None,
-        }
+        let [a, b, c] = &self.macs;
+        let (a, b, c) = (u64::from(a.get()), u64::from(b.get()), u64::from(c.get()));
+        let mac = |bits: u64| {
+            let [_, _, mac @ ..] = bits.to_be_bytes();
+            mac
+        };
+        Link { port: self.port(), source: mac(a << 16 | b >> 16), destination: mac((b & 0xffff) << 32 | c), vlan: None }
     }
     pub(crate) fn set_link(&self, link: &Link) {
         let (s, d) = (link.source, link.destination);
