@@ -217,8 +217,8 @@ impl ProtocolLine {
     #[inline]
     pub(crate) fn store(&self, t: &Tcb) {
         let words: [u64; 8] = zerocopy::transmute!(*t);
-        for i in 0..words.len() {
-            self.0[i].set(words[i]);
+        for (word, value) in self.0.iter().zip(&words) {
+            word.set(*value);
         }
     }
     /// The flags alone.
