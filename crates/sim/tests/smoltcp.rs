@@ -53,8 +53,8 @@ fn against_smoltcp(config: NodeConfig, mut path: Path, rng: &mut Rng) -> Result<
 }
 
 #[test]
-fn a_thousand_seeds_against_smoltcp_at_up_to_three_percent_loss() {
-    for_seeds(NAME, 1000, over_ipv4);
+fn two_thousand_seeds_against_smoltcp_at_up_to_three_percent_loss() {
+    for_seeds(NAME, 2000, over_ipv4);
 }
 
 #[test]

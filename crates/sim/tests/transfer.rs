@@ -46,8 +46,8 @@ fn transfer_between(configs: [NodeConfig; 2], path: Path, mut rng: Rng) -> Resul
 }
 
 #[test]
-fn a_thousand_seeds_of_transfer_at_up_to_five_percent_loss() {
-    for_seeds(NAME, 1000, |seed| transfer(seed).map(|_| ()));
+fn two_thousand_seeds_of_transfer_at_up_to_five_percent_loss() {
+    for_seeds(NAME, 2000, |seed| transfer(seed).map(|_| ()));
 }
 
 #[test]
