@@ -20,6 +20,10 @@ const FIELD: u8 = 3;
 /// An acceptable segment with data on a flow with ECN, before its data are taken.
 pub(super) fn receive(t: &mut Tcb, lines: &Lines, s: &Segment) {
     let marked = s.tos & FIELD == CE;
+    if s.flags & flags::CWR != 0 {
+        // The sender has slowed down, perhaps to a segment at a time: it should not have to wait (as Linux).
+        t.flags |= bits::ACK_NOW;
+    }
     if t.has(bits::ECN_DCTCP) {
         // RFC 8257 §3.2.
         if marked != t.has(bits::ECN_ECHO) {
@@ -97,6 +101,13 @@ pub(super) fn echoed(turn: &mut Turn<'_>, s: &Segment, acked: u32, flight: u32) 
     rate.ecn_recover.set(t.snd_max.0);
     t.flags |= bits::ECN_REDUCED | bits::ECN_CWR;
     if t.has(bits::ECN_DCTCP) {
+        // Slow start is over with the first mark, which has the full effect (RFC 8257 §3.3: the estimate begins at 1): until the
+        // algorithm has its say, the window would double a few times.
+        if t.cwnd < m.ssthresh.get() {
+            t.cwnd = (t.cwnd / 2).max(u32::from(t.mss));
+            m.ssthresh.set(t.cwnd);
+            m.grown.set(0);
+        }
         return;
     }
     let left = (u64::from(flight) * u64::from(m.beta())) >> 8;

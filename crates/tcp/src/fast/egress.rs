@@ -417,13 +417,16 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     }
 
     /// ECN of a segment: only new data are ECN-capable, no retransmissions and no window probes (RFC 3168 §6.1.5, §6.1.6), and the
-    /// first of them after a reduction says so (§6.1.2). Returns that flag.
+    /// first of them after a reduction says so (§6.1.2). Returns that flag. With DCTCP each one of a window
+    /// below two segments does: the receiver ignores it (RFC 8257 §3.2) but for acknowledging at once, as Linux does, so that a
+    /// lone segment does not wait for its delayed acknowledgement.
     fn capable(&mut self, plan: &Plan) -> u8 {
         if plan.len == 0 || plan.seq.before(self.t.snd_max) || self.t.has(bits::PROBE) {
             return 0;
         }
         self.ect = ecn::ECT0;
-        if self.t.has(bits::ECN_CWR) { flags::CWR } else { 0 }
+        let lone = self.t.has(bits::ECN_DCTCP) && self.t.cwnd < 2 * u32::from(self.t.mss);
+        if self.t.has(bits::ECN_CWR) || lone { flags::CWR } else { 0 }
     }
 
     /// Sequence number of a segment without data: as high as the peer's window lets it pass.

@@ -66,13 +66,19 @@ impl CongestionControl for Dctcp {
 
     fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
         let marked = self.marks.look(sample)?;
-        if !marked || sample.recovering {
+        if sample.recovering {
             return None;
         }
-        // RFC 8257 §3.3, equation 8; never below two segments, as with a loss (RFC 5681 §3.1).
+        if !marked {
+            return Some(KEEP);
+        }
+        // RFC 8257 §3.3, equation 8. Down to one segment: with two each, a thousand flows overflow the port that they share. The
+        // receiver does not hold back what acknowledges a lone segment, as that carries CWR.
         let cwnd = f64::from(sample.cwnd) * (1.0 - self.marks.alpha / 2.0);
-        let cwnd = (cwnd as u32).max(sample.mss.saturating_mul(2)).min(sample.cwnd.max(sample.mss));
-        Some(Window { cwnd, ssthresh: cwnd, ..KEEP })
+        let cwnd = (cwnd as u32).max(sample.mss).min(sample.cwnd.max(sample.mss));
+        // Below two segments the marks of one round trip say that the next one has no room for more either.
+        let growth = if cwnd < sample.mss.saturating_mul(2) { 0 } else { GROWTH };
+        Some(Window { cwnd, ssthresh: cwnd, growth, ..KEEP })
     }
 
     fn on_loss(&mut self, _: &Sample) -> Option<Window> {
@@ -117,7 +123,7 @@ mod tests {
     fn alpha_follows_the_marks_by_a_sixteenth_per_window() {
         let (mut dctcp, mut total) = (Dctcp::default(), 0);
         for n in 1..40 {
-            assert_eq!(window(&mut dctcp, &mut total, 0), None);
+            assert_eq!(window(&mut dctcp, &mut total, 0).unwrap().cwnd, Window::KEEP);
             assert!((dctcp.marks.alpha - (15.0f64 / 16.0).powi(n)).abs() < 1e-12, "after {n} windows");
         }
         for _ in 0..200 {
@@ -143,9 +149,25 @@ mod tests {
         for _ in 0..50 {
             sample.interval = Interval { us: 10, acked: 10_000, marked: 10_000, ..Interval::default() };
             sample.bytes_acked += 10_000;
-            cuts += u32::from(dctcp.on_interval(&sample).is_some());
+            let window = dctcp.on_interval(&sample);
+            cuts += u32::from(window.is_some_and(|window| window.cwnd != Window::KEEP));
         }
         assert_eq!(cuts, 5);
+    }
+
+    #[test]
+    fn a_window_of_one_segment_grows_only_after_a_round_trip_without_marks() {
+        let (mut dctcp, mut sample) = (Dctcp::default(), Sample { mss: MSS, cwnd: 4 * MSS, ..Sample::default() });
+        let mut look = |cwnd, marked| {
+            sample.interval = Interval { us: 500, acked: 1000, marked, ..Interval::default() };
+            (sample.cwnd, sample.ssthresh, sample.bytes_acked) = (cwnd, cwnd, sample.bytes_acked + 1000);
+            let window = dctcp.on_interval(&sample).unwrap();
+            (window.cwnd, window.growth)
+        };
+        assert_eq!(look(4 * MSS, 1000), (2 * MSS, GROWTH));
+        assert_eq!(look(2 * MSS, 1000), (MSS, 0));
+        assert_eq!(look(MSS, 1000), (MSS, 0), "never below one");
+        assert_eq!(look(MSS, 0), (Window::KEEP, GROWTH));
     }
 
     #[test]
