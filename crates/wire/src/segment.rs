@@ -165,6 +165,7 @@ fn parse_tcp<H: Network>(
     let options = segment.get(TCP_BYTES..tcp_len).ok_or(ParseError::BadHeader)?;
     let options = Options::parse(options)?;
     let land = packet.header.to_itself() && tcp.source_port == tcp.destination_port;
+    // RFC 9293 §3.9.2.3, MUST-63: also a SYN from an impossible address.
     if land || packet.header.bad_source() {
         return Err(ParseError::BadSource);
     }
