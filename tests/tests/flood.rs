@@ -104,7 +104,7 @@ fn mac(lab: &Lab, server: bool) -> [u8; 6] {
 /// The `n`th SYN: other source address (10.77.0.10 to 10.77.0.209), port and number each time.
 fn syn(macs: [[u8; 6]; 2], n: u64) -> Vec<u8> {
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 40);
-    let timestamps = (n % 2 == 0).then_some(Timestamps { value: mixed as u32, echo: 0 });
+    let timestamps = n.is_multiple_of(2).then_some(Timestamps { value: mixed as u32, echo: 0 });
     let header = Header {
         source_mac: macs[0],
         destination_mac: macs[1],

@@ -190,7 +190,7 @@ fn cookies_are_limited_per_second() {
 #[test]
 fn a_cookie_asks_nobody_for_the_way_before_its_answer_comes() {
     let mut bench = flooded();
-    let route = std::mem::replace(&mut bench.world.route, Some(Route::Unreachable(113)));
+    let route = bench.world.route.replace(Route::Unreachable(113));
     let answer = ask(&mut bench, 4000);
     bench.for_server(4000, answer_to(&answer, 2));
     assert_eq!((bench.slow.counters().drops[Drop::NotLocal as usize], bench.slow.counters().cookies_accepted), (1, 0));
