@@ -76,8 +76,9 @@ impl CongestionControl for Dctcp {
         // receiver does not hold back what acknowledges a lone segment, as that carries CWR.
         let cwnd = f64::from(sample.cwnd) * (1.0 - self.marks.alpha / 2.0);
         let cwnd = (cwnd as u32).max(sample.mss).min(sample.cwnd.max(sample.mss));
-        // Below two segments the marks of one round trip say that the next one has no room for more either.
-        let growth = if cwnd < sample.mss.saturating_mul(2) { 0 } else { GROWTH };
+        // Where everything is marked, or a window is below two segments, the next round trip has no room for more either; flows that
+        // grew all the same would keep the others down.
+        let growth = if self.marks.alpha > 0.9 || cwnd < sample.mss.saturating_mul(2) { 0 } else { GROWTH };
         Some(Window { cwnd, ssthresh: cwnd, growth, ..KEEP })
     }
 
@@ -164,7 +165,7 @@ mod tests {
             let window = dctcp.on_interval(&sample).unwrap();
             (window.cwnd, window.growth)
         };
-        assert_eq!(look(4 * MSS, 1000), (2 * MSS, GROWTH));
+        assert_eq!(look(4 * MSS, 1000), (2 * MSS, 0));
         assert_eq!(look(2 * MSS, 1000), (MSS, 0));
         assert_eq!(look(MSS, 1000), (MSS, 0), "never below one");
         assert_eq!(look(MSS, 0), (Window::KEEP, GROWTH));
