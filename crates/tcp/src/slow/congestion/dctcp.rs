@@ -9,6 +9,9 @@ pub(super) const G: f64 = 1.0 / 16.0;
 const ALPHA_FIRST: f64 = 1.0;
 /// RFC 8257 §3.3: otherwise as Reno.
 const GROWTH: u16 = 256;
+/// How much of the step of additive increase is gone where everything is marked; our own, not RFC 8257's. Simulated with 50 to 2,000 flows
+/// into one 40 Gbit/s port: with less, 2,000 flows overflow its queue; with more, 200 share it less evenly.
+const STEP_CUT: f64 = 0.85;
 /// RFC 8257 §3.5: half the window is left after a loss.
 const BETA: u16 = 128;
 
@@ -76,9 +79,9 @@ impl CongestionControl for Dctcp {
         // receiver does not hold back what acknowledges a lone segment, as that carries CWR.
         let cwnd = f64::from(sample.cwnd) * (1.0 - self.marks.alpha / 2.0);
         let cwnd = (cwnd as u32).max(sample.mss).min(sample.cwnd.max(sample.mss));
-        // Where everything is marked, or a window is below two segments, the next round trip has no room for more either; flows that
-        // grew all the same would keep the others down.
-        let growth = if self.marks.alpha > 0.9 || cwnd < sample.mss.saturating_mul(2) { 0 } else { GROWTH };
+        // A flow rests where what it gains in a round trip is what a mark takes: at 2/alpha steps. The step shrinks with alpha, for all
+        // flows alike, so that where everything is marked that is one segment and not two.
+        let growth = (f64::from(GROWTH) * (1.0 - STEP_CUT * self.marks.alpha)) as u16;
         Some(Window { cwnd, ssthresh: cwnd, growth, ..KEEP })
     }
 
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_one_segment_grows_only_after_a_round_trip_without_marks() {
+    fn where_all_is_marked_the_window_goes_down_to_one_segment_and_hardly_grows() {
         let (mut dctcp, mut sample) = (Dctcp::default(), Sample { mss: MSS, cwnd: 4 * MSS, ..Sample::default() });
         let mut look = |cwnd, marked| {
             sample.interval = Interval { us: 500, acked: 1000, marked, ..Interval::default() };
@@ -165,9 +168,9 @@ mod tests {
             let window = dctcp.on_interval(&sample).unwrap();
             (window.cwnd, window.growth)
         };
-        assert_eq!(look(4 * MSS, 1000), (2 * MSS, 0));
-        assert_eq!(look(2 * MSS, 1000), (MSS, 0));
-        assert_eq!(look(MSS, 1000), (MSS, 0), "never below one");
+        assert_eq!(look(4 * MSS, 1000), (2 * MSS, 38), "15 % of a step");
+        assert_eq!(look(2 * MSS, 1000), (MSS, 38));
+        assert_eq!(look(MSS, 1000), (MSS, 38), "never below one");
         assert_eq!(look(MSS, 0), (Window::KEEP, GROWTH));
     }
 
