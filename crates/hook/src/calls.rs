@@ -50,6 +50,8 @@ macro_rules! calls {
         pub mod real {
             use super::*;
             $(
+                /// # Safety
+                /// The contract of the libc function of this name.
                 #[inline]
                 pub unsafe fn $name($($arg: $ty),*) -> $ret {
                     let address = TABLE.$name.load(Ordering::Relaxed);
@@ -63,6 +65,8 @@ macro_rules! calls {
                 }
             )*
             $(
+                /// # Safety
+                /// The contract of the libc function of this name.
                 #[inline]
                 pub unsafe fn $other($($oarg: $oty),*) -> $oret {
                     let address = TABLE.$other.load(Ordering::Relaxed);
@@ -83,7 +87,13 @@ macro_rules! calls {
         pub trait Handler {
             /// Called once, when the real functions are known and before any other method.
             fn init() {}
-            $( unsafe fn $name($($arg: $ty),*) -> Answer<$ret> { None } )*
+            $(
+                /// # Safety
+                /// The contract of the libc function of this name.
+                unsafe fn $name($($arg: $ty),*) -> Answer<$ret> {
+                    None
+                }
+            )*
         }
 
         /// Defines the exported functions of a preloaded library and lets them ask the given [`Handler`].

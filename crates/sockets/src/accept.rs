@@ -12,6 +12,9 @@ use towpath_ring::command::Accepted;
 use towpath_ring::lines::state;
 
 /// `accept4`.
+///
+/// # Safety
+/// The contract of `accept4`: `addr` is null, or `len` is valid and `addr` has `*len` writable bytes.
 pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
     let listener = Socket::of(fd)?;
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
@@ -21,6 +24,8 @@ pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags:
     Some(unsafe { accept_on(&listener, addr, len, flags) })
 }
 
+/// # Safety
+/// As [`accept`].
 unsafe fn accept_on(listener: &Socket, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
     let waiting = || listener.readable() as usize >= Accepted::BYTES;
     let deadline = block::deadline(listener.private().receive_timeout_us.load(Relaxed));
@@ -65,6 +70,8 @@ fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
     None
 }
 
+/// # Safety
+/// As [`accept`].
 unsafe fn install(
     listener: &Socket,
     socket: &Socket,

@@ -48,6 +48,9 @@ pub fn close(fd: c_int) -> Answer<c_int> {
 }
 
 /// `fclose` (of a stream made by `fdopen`).
+///
+/// # Safety
+/// `stream` is null or an open stream.
 pub unsafe fn fclose(stream: *mut FILE) {
     if !stream.is_null() {
         // SAFETY: the caller keeps the contract of `fclose`.

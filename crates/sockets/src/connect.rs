@@ -17,6 +17,9 @@ use towpath_ring::lines::state;
 const LOOPBACK: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
 
 /// `connect`.
+///
+/// # Safety
+/// The contract of `connect`: `addr` is null or has `len` readable bytes.
 pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
     let kind = table::get(fd);
     if kind == Kind::Kernel {

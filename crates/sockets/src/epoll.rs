@@ -252,6 +252,9 @@ pub fn forked() {
 }
 
 /// `epoll_ctl`.
+///
+/// # Safety
+/// The contract of `epoll_ctl`: `event` is null or valid.
 pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Answer<c_int> {
     let (Kind::Epoll(id), kind) = (table::get(epfd), table::get(fd)) else { return None };
     if kind == Kind::Internal {

@@ -18,6 +18,9 @@ const NATIVE_EVERY: u32 = 16;
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
 
 /// `epoll_wait` and its relatives. `timeout` `None` = for ever.
+///
+/// # Safety
+/// The contract of `epoll_pwait`: `events` has room for `count`, `mask` is null or valid.
 pub unsafe fn wait(
     epfd: c_int,
     events: *mut epoll_event,

@@ -34,8 +34,7 @@ fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
-/// Everything below: the caller keeps the contract of the function of that name, pointers included.
-#[allow(clippy::undocumented_unsafe_blocks)]
+// Each method has the contract of the libc function of its name ([`Handler`]).
 impl Handler for Posix {
     fn init() {
         fork::init();
@@ -45,18 +44,22 @@ impl Handler for Posix {
         listen::socket(domain, kind, protocol)
     }
     unsafe fn bind(fd: c_int, addr: *const sockaddr_t, len: socklen_t) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `bind`: `addr` has `len` readable bytes.
         unsafe { listen::bind(fd, addr, len) }
     }
     unsafe fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
         listen::listen(fd, backlog)
     }
     unsafe fn accept(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `accept`: `addr` and `len` are null or name room for an address.
         unsafe { accept::accept(fd, addr, len, 0) }
     }
     unsafe fn accept4(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `accept4`: `addr` and `len` are null or name room for an address.
         unsafe { accept::accept(fd, addr, len, flags) }
     }
     unsafe fn connect(fd: c_int, addr: *const sockaddr_t, len: socklen_t) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `connect`: `addr` has `len` readable bytes.
         unsafe { connect::connect(fd, addr, len) }
     }
 
@@ -82,6 +85,7 @@ impl Handler for Posix {
         let info = socket.info();
         let port = (info.ports.load(Ordering::Relaxed) >> 16) as u16;
         let local = (towpath_ring::address::load(&info.local_addr), port);
+        // SAFETY: the caller keeps the contract of `getsockname`: `len` is null or valid, `addr` null or `*len` bytes of room.
         Some(unsafe { address::write(socket.has(flag::SIX), local, addr, len) }.map(|()| 0))
     }
     unsafe fn getpeername(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
@@ -91,6 +95,7 @@ impl Handler for Posix {
         }
         let info = socket.info();
         let remote = (towpath_ring::address::load(&info.remote_addr), info.ports.load(Ordering::Relaxed) as u16);
+        // SAFETY: the caller keeps the contract of `getpeername`: `len` is null or valid, `addr` null or `*len` bytes of room.
         Some(unsafe { address::write(socket.has(flag::SIX), remote, addr, len) }.map(|()| 0))
     }
     unsafe fn getsockopt(
@@ -103,11 +108,13 @@ impl Handler for Posix {
         match table::get(fd) {
             Kind::Slot { slot, generation } => {
                 let socket = Socket::at(slot, generation)?;
+                // SAFETY: the caller keeps the contract of `getsockopt`: `value` has `*len` writable bytes.
                 Some(unsafe { options::get(&socket, level, name, value, len) })
             }
             Kind::Undecided(undecided)
                 if undecided.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
             {
+                // SAFETY: as above.
                 Some(unsafe { options::get_congestion(undecided, value, len) })
             }
             _ => None,
@@ -117,8 +124,10 @@ impl Handler for Posix {
         match table::get(fd) {
             Kind::Slot { slot, generation } => {
                 let socket = Socket::at(slot, generation)?;
+                // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
                 Some(unsafe { options::set(&socket, level, name, value, len) })
             }
+            // SAFETY: as above.
             Kind::Undecided(_) => unsafe { options::set_undecided(fd, level, name, value, len) },
             _ => None,
         }
@@ -130,6 +139,7 @@ impl Handler for Posix {
             return None;
         }
         match (cmd, kind) {
+            // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
             (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => close::duplicate(fd, || unsafe { real::fcntl(fd, cmd, arg) }),
             (libc::F_SETOWN | F_SETOWN_EX, Kind::Undecided(_)) => {
                 table::update_undecided(fd, |undecided| undecided.owned = true);
@@ -137,6 +147,7 @@ impl Handler for Posix {
             }
             (libc::F_SETOWN | F_SETOWN_EX, Kind::Slot { slot, generation }) => {
                 let socket = Socket::at(slot, generation)?;
+                // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
                 let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
                 Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
             }
@@ -160,7 +171,9 @@ impl Handler for Posix {
         let socket = Socket::of(fd)?;
         let argument = arg as *mut c_int;
         if owner {
+            // SAFETY: the arguments as the program gave them to `ioctl`; the kernel checks the pointer.
             let set = outcome(unsafe { real::ioctl(fd, request, arg) });
+            // SAFETY: the kernel has just read an integer there.
             return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
         }
         let answer = match request as _ {
@@ -173,6 +186,7 @@ impl Handler for Posix {
             SIOCATMARK => urgent::at_mark(&socket).into(),
             libc::FIONBIO if argument.is_null() => return Some(Err(libc::EFAULT)),
             libc::FIONBIO => {
+                // SAFETY: the caller keeps the contract of `ioctl`: an integer, and not null.
                 socket.mark(flag::NONBLOCK, unsafe { *argument } != 0);
                 return Some(Ok(0));
             }
@@ -181,6 +195,7 @@ impl Handler for Posix {
         if argument.is_null() {
             return Some(Err(libc::EFAULT));
         }
+        // SAFETY: the caller keeps the contract of `ioctl`: room for an integer, and not null.
         unsafe { *argument = answer };
         Some(Ok(0))
     }
@@ -192,18 +207,22 @@ impl Handler for Posix {
 
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
         count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], 0) })
     }
     unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `readv`: `iov` has `vectors` entries (a negative number is refused).
         let iov = match unsafe { message::vectors(iov, vectors as usize) } {
             Ok(iov) => iov,
             Err(errno) => return Some(Err(errno)),
         };
+        // SAFETY: the caller keeps the contract of `readv`: the vectors are writable.
         count(unsafe { receive::receive(&socket, iov, 0) })
     }
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `recv`: `buf` has `len` writable bytes.
         count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) })
     }
     unsafe fn recvfrom(
@@ -215,15 +234,18 @@ impl Handler for Posix {
         alen: *mut socklen_t,
     ) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `recvfrom`: `buf` has `len` writable bytes.
         let received = unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) };
         if received.is_ok() && !addr.is_null() && !alen.is_null() {
             // A connected stream names no sender.
+            // SAFETY: the caller keeps the contract of `recvfrom`, and it is not null.
             unsafe { *alen = 0 };
         }
         count(received)
     }
     unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `recvmsg`: `msg` is null or valid, and so are its vectors.
         Some(unsafe { message::receive_message(&socket, msg, flags) })
     }
     unsafe fn recvmmsg(
@@ -234,23 +256,28 @@ impl Handler for Posix {
         timeout: *mut timespec,
     ) -> Answer<c_int> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `recvmmsg`: `msgs` has `messages` entries, `timeout` is null or valid.
         Some(unsafe { message::receive_messages(&socket, msgs, messages, flags, timeout) })
     }
 
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `write`: `buf` has `len` readable bytes.
         count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], 0) })
     }
     unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `writev`: `iov` has `vectors` entries (a negative number is refused).
         let iov = match unsafe { message::vectors(iov, vectors as usize) } {
             Ok(iov) => iov,
             Err(errno) => return Some(Err(errno)),
         };
+        // SAFETY: the caller keeps the contract of `writev`: the vectors are readable.
         count(unsafe { send::send(&socket, iov, 0) })
     }
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `send`: `buf` has `len` readable bytes.
         count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
     }
     unsafe fn sendto(
@@ -261,18 +288,22 @@ impl Handler for Posix {
         _addr: *const sockaddr_t,
         _alen: socklen_t,
     ) -> Answer<ssize_t> {
+        // SAFETY: the caller keeps the contract of `sendto`: `buf` has `len` readable bytes.
         unsafe { Self::send(fd, buf, len, flags) }
     }
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `sendmsg`: `msg` is null or valid, and so are its vectors.
         Some(unsafe { message::send_message(&socket, msg, flags) })
     }
     unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, messages: c_uint, flags: c_int) -> Answer<c_int> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `sendmmsg`: `msgs` has `messages` entries.
         Some(unsafe { message::send_messages(&socket, msgs, messages, flags) })
     }
     unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(out)?;
+        // SAFETY: the caller keeps the contract of `sendfile`: `offset` is null or valid.
         Some(unsafe { message::send_file(&socket, input, offset, len) })
     }
     unsafe fn splice(
@@ -288,12 +319,16 @@ impl Handler for Posix {
     }
 
     unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `poll`: `fds` has `n` entries.
         unsafe { poll::poll(fds, n, milliseconds(timeout_ms), core::ptr::null()) }
     }
     unsafe fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `ppoll`: null or valid.
         match unsafe { timeout.as_ref() } {
+            // SAFETY: the caller keeps the contract of `ppoll`: `fds` has `n` entries, `mask` is null or valid.
             None => unsafe { poll::poll(fds, n, None, mask) },
             // A time that is none: the kernel says so.
+            // SAFETY: the caller keeps the contract of `ppoll`: `fds` has `n` entries, `mask` is null or valid.
             Some(time) => unsafe { poll::poll(fds, n, Some(poll::duration(time)?), mask) },
         }
     }
@@ -304,6 +339,7 @@ impl Handler for Posix {
         except: *mut fd_set,
         timeout: *mut timeval,
     ) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `select`: null or valid, and not shared during the call.
         let time = unsafe { timeout.as_mut() };
         let limit = match &time {
             None => None,
@@ -313,6 +349,7 @@ impl Handler for Posix {
             }
         };
         let start = std::time::Instant::now();
+        // SAFETY: the caller keeps the contract of `select`: sets of at least `n` bits or null.
         let found = unsafe { select::select(n, [read, write, except], limit, core::ptr::null()) }?;
         if let (Some(time), Some(limit)) = (time, limit) {
             // Linux leaves what is left.
@@ -329,23 +366,29 @@ impl Handler for Posix {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `pselect`: null or valid.
         let limit = match unsafe { timeout.as_ref() } {
             None => None,
             Some(time) => Some(poll::duration(time)?),
         };
+        // SAFETY: the caller keeps the contract of `pselect`: sets of at least `n` bits or null.
         unsafe { select::select(n, [read, write, except], limit, mask) }
     }
 
     unsafe fn epoll_create(size: c_int) -> Answer<c_int> {
+        // SAFETY: integers only.
         Some(outcome(unsafe { real::epoll_create(size) }).inspect(|fd| epoll::created(*fd)))
     }
     unsafe fn epoll_create1(flags: c_int) -> Answer<c_int> {
+        // SAFETY: integers only.
         Some(outcome(unsafe { real::epoll_create1(flags) }).inspect(|fd| epoll::created(*fd)))
     }
     unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `epoll_ctl`: `event` is null or valid.
         unsafe { epoll::control(epfd, op, fd, event) }
     }
     unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `epoll_wait`: `events` has room for `n`.
         unsafe { epoll_wait::wait(epfd, events, n, milliseconds(timeout_ms), core::ptr::null()) }
     }
     unsafe fn epoll_pwait(
@@ -355,6 +398,7 @@ impl Handler for Posix {
         timeout_ms: c_int,
         mask: *const sigset_t,
     ) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `epoll_pwait`: `events` has room for `n`, `mask` is null or valid.
         unsafe { epoll_wait::wait(epfd, events, n, milliseconds(timeout_ms), mask) }
     }
     unsafe fn epoll_pwait2(
@@ -364,10 +408,12 @@ impl Handler for Posix {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `epoll_pwait2`: null or valid.
         let limit = match unsafe { timeout.as_ref() } {
             None => None,
             Some(time) => Some(poll::duration(time)?),
         };
+        // SAFETY: the caller keeps the contract of `epoll_pwait2`: `events` has room for `n`, `mask` is null or valid.
         unsafe { epoll_wait::wait(epfd, events, n, limit, mask) }
     }
 
@@ -375,12 +421,15 @@ impl Handler for Posix {
         close::close(fd)
     }
     unsafe fn dup(fd: c_int) -> Answer<c_int> {
+        // SAFETY: integers only.
         close::duplicate(fd, || unsafe { real::dup(fd) })
     }
     unsafe fn dup2(fd: c_int, new: c_int) -> Answer<c_int> {
+        // SAFETY: integers only.
         close::duplicate_over(fd, new, || unsafe { real::dup2(fd, new) })
     }
     unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> Answer<c_int> {
+        // SAFETY: integers only.
         close::duplicate_over(fd, new, || unsafe { real::dup3(fd, new, flags) })
     }
     unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Answer<c_int> {
@@ -390,6 +439,7 @@ impl Handler for Posix {
         close::close_range(first.max(0) as c_uint, c_uint::MAX, 0).map(|_| Ok(()))
     }
     unsafe fn fclose(stream: *mut FILE) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `fclose`: an open stream.
         unsafe { close::fclose(stream) };
         None
     }

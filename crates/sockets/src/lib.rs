@@ -8,9 +8,6 @@
 //! (`fdopen`) are not accelerated there and do not carry data; buffers that fault raise SIGSEGV instead of EFAULT;
 //! a signal handler that interrupts a call on a socket and uses the same socket gets EAGAIN.
 
-// The functions below take the place of libc's and have libc's contracts; repeating them would say nothing.
-#![allow(clippy::missing_safety_doc)]
-
 mod accept;
 mod address;
 mod block;
@@ -43,10 +40,10 @@ mod tcp_info;
 mod urgent;
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#[allow(clippy::unwrap_used)]
 mod fake;
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 pub use handler::Posix;

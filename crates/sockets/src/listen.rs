@@ -40,6 +40,9 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
 ///
 /// The reservation must not have SO_REUSEADDR, or another program could bind the port beside it. So that option is
 /// taken off for the bind, and only put on if the port cannot be had without.
+///
+/// # Safety
+/// The contract of `bind`: `addr` has `len` readable bytes, if it is a place that can be read at all.
 pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
     let kind = table::get(fd);
     if let Kind::Slot { .. } = kind {

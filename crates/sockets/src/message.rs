@@ -24,7 +24,23 @@ pub unsafe fn vectors<'a>(iov: *const iovec, count: usize) -> Sys<&'a [iovec]> {
     }
 }
 
+/// The messages of a call, of which Linux takes no more than it takes vectors.
+///
+/// # Safety
+/// `msgs` must be null or point at `count` messages that nobody else uses meanwhile.
+unsafe fn headers<'a>(msgs: *mut mmsghdr, count: c_uint) -> Sys<&'a mut [mmsghdr]> {
+    match (count as usize).min(IOV_MAX) {
+        0 => Ok(&mut []),
+        _ if msgs.is_null() => Err(libc::EFAULT),
+        // SAFETY: the caller vouches for it.
+        count => Ok(unsafe { core::slice::from_raw_parts_mut(msgs, count) }),
+    }
+}
+
 /// `recvmsg`.
+///
+/// # Safety
+/// `msg` is null or valid; its vectors are writable memory.
 pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -> Sys<isize> {
     // SAFETY: the caller keeps the contract of `recvmsg`.
     unsafe {
@@ -39,6 +55,9 @@ pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -
 }
 
 /// `sendmsg`. A connected stream socket ignores the name; it has no control messages that matter here.
+///
+/// # Safety
+/// `msg` is null or valid; its vectors are readable memory.
 pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) -> Sys<isize> {
     // SAFETY: the caller keeps the contract of `sendmsg`.
     unsafe {
@@ -49,6 +68,9 @@ pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) ->
 }
 
 /// `recvmmsg`.
+///
+/// # Safety
+/// `msgs` is null or has `count` entries, each as for [`receive_message`]; `timeout` is null or valid.
 pub unsafe fn receive_messages(
     socket: &Socket,
     msgs: *mut mmsghdr,
@@ -56,11 +78,10 @@ pub unsafe fn receive_messages(
     flags: c_int,
     timeout: *const timespec,
 ) -> Sys<c_int> {
-    // SAFETY: the caller keeps the contract of `recvmmsg`.
-    let (msgs, give_up) = unsafe {
-        let msgs = if count == 0 { &mut [] } else { core::slice::from_raw_parts_mut(msgs, count.min(1024) as usize) };
-        (msgs, timeout.as_ref().and_then(crate::poll::duration).map(|time| Instant::now() + time))
-    };
+    // SAFETY: the caller vouches for both.
+    let (msgs, timeout) = unsafe { (headers(msgs, count)?, timeout.as_ref()) };
+    // A time that no clock reaches is for ever.
+    let give_up = timeout.and_then(crate::poll::duration).and_then(|time| Instant::now().checked_add(time));
     let for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;
     for (done, message) in msgs.iter_mut().enumerate() {
@@ -80,10 +101,12 @@ pub unsafe fn receive_messages(
 }
 
 /// `sendmmsg`.
+///
+/// # Safety
+/// `msgs` is null or has `count` entries, each as for [`send_message`].
 pub unsafe fn send_messages(socket: &Socket, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> Sys<c_int> {
-    // SAFETY: the caller keeps the contract of `sendmmsg`.
-    let msgs =
-        unsafe { if count == 0 { &mut [] } else { core::slice::from_raw_parts_mut(msgs, count.min(1024) as usize) } };
+    // SAFETY: the caller vouches for it.
+    let msgs = unsafe { headers(msgs, count)? };
     for (done, message) in msgs.iter_mut().enumerate() {
         // SAFETY: as above.
         match unsafe { send_message(socket, &raw const message.msg_hdr, flags) } {
@@ -95,6 +118,9 @@ pub unsafe fn send_messages(socket: &Socket, msgs: *mut mmsghdr, count: c_uint, 
 }
 
 /// `sendfile`.
+///
+/// # Safety
+/// `offset` is null or valid.
 pub unsafe fn send_file(socket: &Socket, input: c_int, offset: *mut off_t, len: usize) -> Sys<isize> {
     if matches!(table::get(input), Kind::Slot { .. }) {
         return Err(libc::EINVAL);

@@ -13,6 +13,9 @@ use towpath_hook::{outcome, real};
 use towpath_ring::lines::{app_flags, state};
 
 /// TCP_INFO and others are cut to what the caller has room for, as on Linux.
+///
+/// # Safety
+/// `len` is null or valid, and `out` is null or has `*len` writable bytes.
 unsafe fn give<T: Copy>(value: T, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
     // SAFETY: the caller of `getsockopt` gives `*len` writable bytes.
     unsafe {
@@ -29,6 +32,8 @@ unsafe fn give<T: Copy>(value: T, out: *mut c_void, len: *mut socklen_t) -> Sys<
     Ok(0)
 }
 
+/// # Safety
+/// `value` is null or has `len` readable bytes, and every pattern of bits is a `T`.
 unsafe fn given<T: Copy>(value: *const c_void, len: socklen_t) -> Sys<T> {
     if value.is_null() {
         return Err(libc::EFAULT);
@@ -85,12 +90,14 @@ fn harmless(level: c_int, name: c_int) -> bool {
 }
 
 /// `setsockopt` on a socket in a slot.
+///
+/// # Safety
+/// The contract of `setsockopt`: `value` is null or has `len` readable bytes.
 pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Sys<c_int> {
     let private = socket.private();
-    // SAFETY (all below): the caller keeps the contract of `setsockopt`.
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for `value`; any bits are two integers.
             let linger: linger = unsafe { given(value, len)? };
             let seconds = if linger.l_onoff == 0 { -1 } else { linger.l_linger.max(0) };
             private.linger_s.store(seconds, Relaxed);
@@ -150,6 +157,9 @@ pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_vo
 }
 
 /// The algorithm that `TCP_CONGESTION` names.
+///
+/// # Safety
+/// As [`set`].
 unsafe fn congestion(value: *const c_void, len: socklen_t) -> Sys<u32> {
     if value.is_null() {
         return Err(libc::EFAULT);
@@ -162,6 +172,9 @@ unsafe fn congestion(value: *const c_void, len: socklen_t) -> Sys<u32> {
 }
 
 /// `SO_MAX_PACING_RATE` in its 32-bit and 64-bit forms.
+///
+/// # Safety
+/// As [`set`].
 unsafe fn pacing(value: *const c_void, len: socklen_t) -> Sys<u64> {
     // SAFETY: the caller keeps the contract of `setsockopt`.
     unsafe {
@@ -176,6 +189,9 @@ unsafe fn pacing(value: *const c_void, len: socklen_t) -> Sys<u64> {
 }
 
 /// `setsockopt` on a kernel socket that may become ours: the kernel answers, except for what only the stack knows.
+///
+/// # Safety
+/// As [`set`].
 pub unsafe fn set_undecided(
     fd: c_int,
     level: c_int,
@@ -210,20 +226,29 @@ pub unsafe fn set_undecided(
 }
 
 /// `TCP_CONGESTION` of a socket that is not decided.
+///
+/// # Safety
+/// As [`get`].
 pub unsafe fn get_congestion(undecided: Undecided, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
     // SAFETY: the caller keeps the contract of `getsockopt`.
     unsafe { give(steer::name_of(undecided.congestion.into()), out, len) }
 }
 
+/// # Safety
+/// As [`set`].
 unsafe fn set_time(word: &AtomicU64, value: *const c_void, len: socklen_t) -> Sys<c_int> {
     // SAFETY: the caller keeps the contract of `setsockopt`.
     let time: timeval = unsafe { given(value, len)? };
     if !(0..1_000_000).contains(&time.tv_usec) {
         return Err(libc::EDOM);
     }
-    let us = if time.tv_sec < 0 { 0 } else { (time.tv_sec as u64).saturating_mul(1_000_000) + time.tv_usec as u64 };
-    word.store(us, Relaxed);
+    word.store(microseconds(time), Relaxed);
     Ok(0)
+}
+
+/// 0, which is no limit, for a negative time.
+fn microseconds(time: timeval) -> u64 {
+    u64::try_from(time.tv_sec).map_or(0, |s| s.saturating_mul(1_000_000).saturating_add(time.tv_usec as u64))
 }
 
 fn time_of(word: &AtomicU64) -> timeval {
@@ -232,6 +257,9 @@ fn time_of(word: &AtomicU64) -> timeval {
 }
 
 /// `getsockopt` on a socket in a slot.
+///
+/// # Safety
+/// The contract of `getsockopt`: `len` is null or valid, `out` is null or has `*len` writable bytes.
 pub unsafe fn get(socket: &Socket, level: c_int, name: c_int, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
     let private = socket.private();
     // SAFETY: the caller keeps the contract of `getsockopt`.
@@ -332,7 +360,7 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
     {
         let zero = timeval { tv_sec: 0, tv_usec: 0 };
         let time = sys::getsockopt(fd, libc::SOL_SOCKET, name, zero).unwrap_or(zero);
-        word.store(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64, Relaxed);
+        word.store(microseconds(time), Relaxed);
     }
     for name in [libc::SO_RCVLOWAT, libc::SO_PRIORITY] {
         if let Some((word, low, high)) = stored(private, libc::SOL_SOCKET, name) {

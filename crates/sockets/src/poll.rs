@@ -30,6 +30,9 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 }
 
 /// `poll` and `ppoll`. `timeout` `None` = for ever.
+///
+/// # Safety
+/// The contract of `ppoll`: `fds` is null or has `n` entries, `mask` is null or valid.
 pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask: *const sigset_t) -> Answer<c_int> {
     if n == 0 || fds.is_null() || n > 1 << 20 {
         return None;

@@ -12,8 +12,12 @@ use towpath_ring::lines::state;
 /// Two full segments: less free room than this and the peer may have stopped sending.
 const TWO_SEGMENTS: u32 = 2 * 1460;
 
-/// Bytes that the vectors have room for, EINVAL if that is more than a call can return.
-pub fn total(iov: &[iovec]) -> Sys<usize> {
+/// Bytes that the vectors have room for: EINVAL if that is more than a call can return, EFAULT if there is none behind a
+/// vector (other places that fault raise SIGSEGV). With MSG_TRUNC nothing is written.
+pub fn total(iov: &[iovec], flags: c_int) -> Sys<usize> {
+    if flags & libc::MSG_TRUNC == 0 && iov.iter().any(|v| v.iov_base.is_null() && v.iov_len > 0) {
+        return Err(libc::EFAULT);
+    }
     iov.iter()
         .try_fold(0usize, |sum, v| sum.checked_add(v.iov_len).filter(|sum| *sum <= isize::MAX as usize))
         .ok_or(libc::EINVAL)
@@ -24,7 +28,7 @@ pub fn total(iov: &[iovec]) -> Sys<usize> {
 /// # Safety
 /// The vectors must be writable memory.
 pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
-    let total = total(iov)?;
+    let total = total(iov, flags)?;
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(libc::EAGAIN);
     }
@@ -72,6 +76,9 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
 }
 
 /// Takes (or with MSG_PEEK copies) what is there, at most `want` bytes, to after the first `skip` bytes of the vectors.
+///
+/// # Safety
+/// The vectors are writable memory of `skip + want` bytes.
 unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Sys<usize> {
     let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
     if socket.is_gone() {

@@ -12,6 +12,9 @@ const READ: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POL
 const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
 const EXCEPT: i16 = libc::POLLPRI;
 
+/// Bits of an `fd_set`.
+const FD_SETSIZE: c_int = libc::FD_SETSIZE as c_int;
+
 /// The bits of one set. Programs may pass sets longer than FD_SETSIZE, so only `count` bits count.
 #[derive(Clone, Copy)]
 struct Bits(*mut u64);
@@ -36,6 +39,10 @@ impl Bits {
 }
 
 /// `select` and `pselect`. `timeout` `None` = for ever.
+///
+/// # Safety
+/// The contract of `pselect`: each set is null or has `count` bits, in whole words, as far as the kernel looks; `mask` is
+/// null or valid.
 pub unsafe fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
@@ -44,12 +51,20 @@ pub unsafe fn select(
 ) -> Answer<c_int> {
     let sets = sets.map(|set| Bits(set.cast()));
     let named = |fd: &c_int| sets.iter().any(|set| set.get(*fd));
-    let count = count.min(1 << 20);
+    let count = if count > FD_SETSIZE { count.min(table_size()) } else { count };
     let ours = |fd: &c_int| named(fd) && matches!(table::get(*fd), Kind::Slot { .. } | Kind::Epoll(_));
     if !(0..count).any(|fd| ours(&fd)) {
         return None;
     }
     Some(run(count, sets, named, timeout, mask))
+}
+
+/// How many bits of a longer set the kernel looks at. `select(getdtablesize(), ...)` on ordinary sets is common, and what
+/// lies behind them is not theirs.
+fn table_size() -> c_int {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    size.and_then(|size| size.trim().parse().ok()).unwrap_or(FD_SETSIZE).max(FD_SETSIZE)
 }
 
 fn run(

@@ -14,7 +14,7 @@ use towpath_ring::lines::state;
 /// # Safety
 /// The vectors must be readable memory.
 pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
-    let total = total(iov)?;
+    let total = total(iov, 0)?;
     pump(socket, total, flags, |socket, done, room| {
         let count = room.min(total - done);
         let tail = socket.app().tx_tail.load(Ordering::Relaxed);

@@ -2,6 +2,7 @@
 //! them.
 
 mod epoll;
+mod hostile;
 mod options;
 mod os;
 mod readiness;

@@ -45,6 +45,7 @@ fn poll_on_an_epoll_descriptor_sees_the_slots_in_it() {
 #[test]
 fn select_sets_bits_and_leaves_the_rest_of_the_time() {
     let (ours, theirs) = pair();
+    // SAFETY: the set and the time are locals; `ours` is a small number.
     let select = |read: &mut fd_set, ms: i64| unsafe {
         libc::FD_ZERO(read);
         libc::FD_SET(ours, read);
@@ -53,6 +54,7 @@ fn select_sets_bits_and_leaves_the_rest_of_the_time() {
         let found = Posix::select(ours + 1, &raw mut *read, null, null, &raw mut time).expect("ours");
         (found, libc::FD_ISSET(ours, read), time.tv_sec * 1_000 + time.tv_usec / 1_000)
     };
+    // SAFETY: an empty set is all zero.
     let mut read: fd_set = unsafe { core::mem::zeroed() };
     assert_eq!(select(&mut read, 30), (Ok(0), false, 0));
     let sender = later(20, move || send(theirs, b"x", 0));

@@ -24,6 +24,7 @@ fn address6(address: Ipv6Addr, port: u16) -> sockaddr_in6 {
 
 fn socket6() -> c_int {
     start();
+    // SAFETY: integers only.
     unsafe { Posix::socket(libc::AF_INET6, libc::SOCK_STREAM, 0) }.expect("ours").expect("socket")
 }
 
@@ -37,14 +38,17 @@ fn call(
 ) -> Os<c_int> {
     let (addr, len) = (address6(at.0, at.1), size_of::<sockaddr_in6>() as socklen_t);
     let addr = (&raw const addr).cast();
+    // SAFETY: `addr` is a local of `len` bytes.
     unsafe { what(fd, addr, len) }.unwrap_or_else(|| outcome(otherwise(addr, len)))
 }
 
 fn bind6(fd: c_int, address: Ipv6Addr) -> Os<c_int> {
+    // SAFETY: `call` gives a local of `len` bytes.
     call(Posix::bind, |addr, len| unsafe { real::bind(fd, addr, len) }, fd, (address, 0))
 }
 
 fn connect6(fd: c_int, address: Ipv6Addr, port: u16) -> Os<c_int> {
+    // SAFETY: `call` gives a local of `len` bytes.
     call(Posix::connect, |addr, len| unsafe { real::connect(fd, addr, len) }, fd, (address, port))
 }
 
@@ -59,10 +63,12 @@ fn named(what: impl FnOnce(*mut libc::sockaddr, *mut socklen_t) -> Option<Os<c_i
 }
 
 fn own(fd: c_int) -> (Ipv6Addr, u16) {
+    // SAFETY: `named` gives a local of `len` bytes.
     named(|addr, len| unsafe { Posix::getsockname(fd, addr, len) })
 }
 
 fn peer(fd: c_int) -> (Ipv6Addr, u16) {
+    // SAFETY: `named` gives a local of `len` bytes.
     named(|addr, len| unsafe { Posix::getpeername(fd, addr, len) })
 }
 
@@ -84,6 +90,7 @@ fn connections_over_ipv6_have_names_of_ipv6() {
     let mut from = (Ipv6Addr::UNSPECIFIED, 0);
     let mut theirs = -1;
     from.clone_from(&named(|addr, len| {
+        // SAFETY: `named` gives a local of `len` bytes.
         theirs = unsafe { Posix::accept4(listening, addr, len, 0) }.expect("ours").expect("accept");
         Some(Ok(0))
     }));

@@ -57,6 +57,7 @@ fn vectors_of_all_kinds() {
     let (mut a, mut b) = (*b"one", *b"two");
     let iov = [(a.as_mut_ptr(), 3), (core::ptr::null_mut(), 0), (b.as_mut_ptr(), 3)]
         .map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
+    // SAFETY: the vectors are arrays of this function.
     unsafe {
         assert_eq!(Posix::writev(ours, iov.as_ptr(), 3), Some(Ok(6)));
         assert_eq!(Posix::writev(ours, iov.as_ptr(), -1), Some(Err(libc::EINVAL)));
@@ -189,6 +190,7 @@ fn what_a_policy_refuses_has_its_error() {
     let fd = unconnected();
     assert_eq!(connect(fd, 2), Err(libc::EACCES));
     let backlog = crate::fake::FORBIDDEN as core::ffi::c_int;
+    // SAFETY: integers only.
     assert_eq!(unsafe { Posix::listen(fd, backlog) }, Some(Err(libc::EACCES)));
     listen(fd).expect("what is allowed is still possible");
     close(fd).expect("close");
@@ -219,6 +221,7 @@ fn options_are_carried_over_kept_and_refused() {
 #[test]
 fn a_copy_keeps_the_connection_open() {
     let (ours, theirs) = pair();
+    // SAFETY: integers only.
     let copy = unsafe { Posix::dup(ours) }.expect("ours").expect("dup");
     close(ours).expect("close");
     send(copy, b"still here", 0).expect("send");
@@ -262,6 +265,7 @@ fn a_file_is_sent_from_where_it_is_told() {
     });
     use std::os::fd::AsRawFd;
     let mut offset = 100;
+    // SAFETY: `offset` is a local or null.
     unsafe {
         let sent = Posix::sendfile(ours, file.as_raw_fd(), &raw mut offset, 1 << 20);
         assert_eq!((sent, offset), (Some(Ok(49_900)), 50_000));

@@ -20,6 +20,7 @@ fn kernels() -> (c_int, c_int) {
 fn ioctl(fd: c_int, request: libc::c_ulong) -> Os<c_int> {
     let mut answer: c_int = -1;
     let at = (&raw mut answer) as libc::c_long;
+    // SAFETY: `at` is a local integer.
     unsafe { Posix::ioctl(fd, request, at) }.unwrap_or_else(|| outcome(unsafe { real::ioctl(fd, request, at) }))?;
     Ok(answer)
 }
@@ -169,9 +170,12 @@ fn epoll_and_select_tell_of_urgent_bytes() {
     assert_eq!(wait(epfd, 2000), [(5, libc::EPOLLPRI)]);
     assert_eq!(recv(theirs, 1, OOB), Ok(b"!".to_vec()));
     assert_eq!(recv(theirs, 8, 0), Ok(b"ordinary".to_vec()));
+    // SAFETY: integers only.
     assert_eq!(unsafe { Posix::sockatmark(theirs) }, Some(Ok(1)));
+    // SAFETY: an empty set is all zero.
     let mut set: libc::fd_set = unsafe { core::mem::zeroed() };
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    // SAFETY: the set and the time are locals; `theirs` is a small number.
     let mut ask = || unsafe {
         libc::FD_ZERO(&raw mut set);
         libc::FD_SET(theirs, &raw mut set);
