@@ -1,6 +1,6 @@
 //! What can be set.
 
-use super::congestion::{Algorithm, CongestionRoute};
+use super::congestion::Algorithm;
 
 /// Settings of the slow path. The defaults are Linux's where Linux has the same knob.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +37,6 @@ pub struct SlowConfig {
     pub control_interval_min_us: u32,
     /// Congestion control of connections that choose none (`tcp_congestion_control`).
     pub congestion: Algorithm,
-    /// The same by destination, before `congestion`; the longest prefix counts (`ip route ... congctl`).
-    pub congestion_routes: Vec<CongestionRoute>,
     /// Pace also what window-based algorithms send? Costs a timer per flow; off, a window is sent as fast as acknowledgements come.
     pub pace_windows: bool,
     /// Upper limit of a listener's backlog (`somaxconn`).
@@ -90,7 +88,6 @@ impl Default for SlowConfig {
             control_interval_us: 10_000,
             control_interval_min_us: 500,
             congestion: Algorithm::default(),
-            congestion_routes: Vec::new(),
             pace_windows: false,
             somaxconn: 4096,
             first_port: 32_768,

@@ -246,7 +246,7 @@ impl SlowPath {
         }
         (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
         if listener.is_some() {
-            opening.dctcp = self.congestion_towards(listener, remote).needs_ecn();
+            opening.dctcp = self.inherited_congestion(listener).needs_ecn();
             opening.ecn = self.config.ecn != 0 || opening.dctcp;
         }
         opening

@@ -2,7 +2,6 @@
 
 use super::{Bbr, CongestionControl, Constant, Cubic, Dctcp, DctcpRate, NewReno, Timely};
 use std::fmt;
-use std::net::IpAddr;
 
 /// The algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -112,35 +111,6 @@ fn bits_per_s(text: &str) -> Option<u64> {
     number.parse::<u64>().ok().filter(|_| digits)?.checked_mul(unit).filter(|bits| *bits >= 8)
 }
 
-/// Connections to these destinations use another algorithm than the default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CongestionRoute {
-    /// Any address of the network.
-    pub network: IpAddr,
-    /// How many bits of it count.
-    pub prefix: u8,
-    /// What they use.
-    pub algorithm: Algorithm,
-}
-
-impl CongestionRoute {
-    /// Is this destination in the network?
-    fn covers(&self, destination: IpAddr) -> bool {
-        let differing = match (self.network, destination) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-            _ => return false,
-        };
-        differing >= u32::from(self.prefix)
-    }
-
-    /// The longest match, as routes have it.
-    pub fn find(routes: &[Self], destination: IpAddr) -> Option<Algorithm> {
-        let matching = routes.iter().filter(|route| route.covers(destination));
-        matching.max_by_key(|route| route.prefix).map(|route| route.algorithm)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -156,23 +126,6 @@ mod tests {
         for wrong in ["", "0", "7", "k", "-8", "+8", "1.5m", "10x", "99999999999999999999", "20000000000g", "ä"] {
             assert_eq!(Algorithm::parse(&format!("constant:{wrong}")), None, "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn the_longest_prefix_names_the_algorithm() {
-        let route =
-            |network: &str, prefix, algorithm| CongestionRoute { network: network.parse().unwrap(), prefix, algorithm };
-        let routes = [
-            route("10.0.0.0", 8, Algorithm::Dctcp),
-            route("10.1.2.3", 32, Algorithm::Reno),
-            route("fd00::", 8, Algorithm::Timely),
-        ];
-        let find = |address: &str| CongestionRoute::find(&routes, address.parse().unwrap());
-        assert_eq!(find("10.200.0.1"), Some(Algorithm::Dctcp));
-        assert_eq!(find("10.1.2.3"), Some(Algorithm::Reno));
-        assert_eq!(find("11.0.0.1"), None);
-        assert_eq!(find("fd12::1"), Some(Algorithm::Timely));
-        assert_eq!(find("::1"), None);
     }
 
     #[test]

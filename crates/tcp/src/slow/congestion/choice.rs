@@ -1,12 +1,12 @@
-//! Which connection uses which algorithm: its own choice, else its listener's, else its destination's, else the default.
+//! Which connection uses which algorithm: its own choice, else its listener's, else the default. What the operator's policy says of a
+//! destination arrives as the connection's own choice.
 
-use super::{Algorithm, CongestionRoute};
+use super::Algorithm;
 use crate::flow::{FlowId, Owner};
 use crate::slow::SlowPath;
 use crate::slow::connections::Phase;
 use crate::slow::host::Host;
 use crate::time::Micros;
-use std::net::IpAddr;
 
 impl SlowPath {
     /// `TCP_CONGESTION`: this socket's algorithm from now on; children of a listener inherit it. A running connection goes on from
@@ -44,7 +44,7 @@ impl SlowPath {
             Phase::Live(live) => Some(live.activity.congestion.algorithm()),
             Phase::Opening(_) => connection.congestion,
         });
-        choice.or_else(|| self.listeners.congestion(owner)).unwrap_or(self.config.congestion)
+        choice.unwrap_or_else(|| self.inherited_congestion(Some(owner)))
     }
 
     /// For a connection that is about to be installed.
@@ -55,14 +55,11 @@ impl SlowPath {
             Phase::Opening(opening) => opening.listener,
             Phase::Live(_) => None,
         };
-        own.unwrap_or_else(|| self.congestion_towards(parent, connection.tuple.remote))
+        own.unwrap_or_else(|| self.inherited_congestion(parent))
     }
 
-    /// For a connection to this destination, of this listener if any, that has not chosen itself.
-    pub(in crate::slow) fn congestion_towards(&self, parent: Option<Owner>, remote: IpAddr) -> Algorithm {
-        parent
-            .and_then(|parent| self.listeners.congestion(parent))
-            .or_else(|| CongestionRoute::find(&self.config.congestion_routes, remote))
-            .unwrap_or(self.config.congestion)
+    /// For a connection, of this listener if any, that has not chosen itself.
+    pub(in crate::slow) fn inherited_congestion(&self, parent: Option<Owner>) -> Algorithm {
+        parent.and_then(|parent| self.listeners.congestion(parent)).unwrap_or(self.config.congestion)
     }
 }

@@ -1,20 +1,21 @@
 //! DCTCP as a rate: what TAS (EuroSys 2019, §3.2 and §4) makes of it for a slow path that sets rates.
 
+use super::Sample;
 use super::dctcp::Marks;
-use super::rate::Rated;
-use super::{CongestionControl, Sample};
-use crate::flow::Window;
+use super::rate::{ByRate, RateLaw};
 
 /// TAS: additive increase per decision in bytes per second: 10 Mbit/s.
 const STEP: u64 = 1_250_000;
 /// TAS: the rate grows no further than 1.2 times what was really delivered.
 const HEADROOM: f64 = 1.2;
 
+/// The algorithm.
+pub type DctcpRate = ByRate<DctcpLaw>;
+
 /// State for one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DctcpRate {
+pub struct DctcpLaw {
     marks: Marks,
-    rated: Rated,
     slow_start_over: bool,
     /// Acknowledged in this observation window, bytes and µs.
     acked: u64,
@@ -23,7 +24,7 @@ pub struct DctcpRate {
     halved: bool,
 }
 
-impl DctcpRate {
+impl DctcpLaw {
     fn grown(&self, rate: u64, delivered: f64) -> u64 {
         // In slow start what is delivered is what the last, half as large, rate let go.
         let (more, headroom) = match self.slow_start_over {
@@ -34,53 +35,27 @@ impl DctcpRate {
     }
 }
 
-impl CongestionControl for DctcpRate {
-    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
-        self.rated.initial(mss, syn_lost)
-    }
-
-    fn adopt(&mut self, sample: &Sample) -> Window {
-        self.slow_start_over = !sample.slow_start();
-        self.rated.begin(sample).unwrap_or(self.rated.initial(sample.mss, false))
-    }
-
-    fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
-        let Some(rate) = self.rated.known() else { return self.rated.begin(sample) };
+impl RateLaw for DctcpLaw {
+    fn next(&mut self, rate: u64, sample: &Sample) -> Option<u64> {
         self.acked = self.acked.saturating_add(sample.interval.acked);
         self.us = self.us.saturating_add(sample.interval.us);
         let marked = self.marks.look(sample)?;
         let delivered = self.acked as f64 * 1e6 / self.us.max(1) as f64;
         (self.acked, self.us, self.halved) = (0, 0, false);
         self.slow_start_over |= marked;
-        let rate = match () {
+        Some(match () {
             () if marked => (rate as f64 * (1.0 - self.marks.alpha / 2.0)) as u64,
             () if sample.app_limited => rate,
             () => self.grown(rate, delivered),
-        };
-        Some(self.rated.set(rate, sample))
+        })
     }
 
-    fn on_loss(&mut self, sample: &Sample) -> Option<Window> {
-        self.slow_start_over = true;
-        let rate = self.rated.known().filter(|_| !std::mem::replace(&mut self.halved, true))?;
-        Some(self.rated.set(rate / 2, sample))
+    fn after_loss(&mut self, rate: u64) -> Option<u64> {
+        (!std::mem::replace(&mut self.halved, true)).then_some(rate / 2)
     }
 
-    fn on_timeout(&mut self, sample: &Sample) -> Window {
-        self.slow_start_over = true;
-        self.rated.timeout(sample)
-    }
-
-    fn on_idle(&mut self, _: &Sample) -> Option<Window> {
-        None
-    }
-
-    fn paced(&self) -> bool {
-        true
-    }
-
-    fn per_round_trip(&self) -> bool {
-        true
+    fn set_slow_start_over(&mut self, over: bool) {
+        self.slow_start_over = over;
     }
 }
 
@@ -88,7 +63,7 @@ impl CongestionControl for DctcpRate {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::slow::congestion::Interval;
+    use crate::slow::congestion::{CongestionControl, Interval};
 
     /// A flow of 10 MB/s; each call is one round trip of 1 ms at the full rate.
     struct Bench {

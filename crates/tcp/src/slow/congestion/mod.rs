@@ -22,7 +22,7 @@ mod tests;
 mod timely;
 
 use crate::flow::Window;
-pub use algorithm::{Algorithm, CongestionRoute};
+pub use algorithm::Algorithm;
 pub use bbr::Bbr;
 pub use constant::Constant;
 pub(super) use controller::{Controller, Idle};

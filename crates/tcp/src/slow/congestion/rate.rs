@@ -1,6 +1,6 @@
 //! What rate-based algorithms have in common: a rate for the pacing, and a window around it that only catches what goes wrong.
 
-use super::{Sample, initial_window};
+use super::{CongestionControl, Sample, initial_window};
 use crate::flow::Window;
 
 /// Lowest rate in bytes per second: 100 kbit/s. Never 0, which would mean no limit.
@@ -49,6 +49,63 @@ impl Rated {
     pub(super) fn timeout(&mut self, sample: &Sample) -> Window {
         let window = self.set(self.rate / 2, sample);
         Window { cwnd: sample.mss, growth: 256, ..window }
+    }
+}
+
+/// How a rate changes; everything else about such an algorithm is [`ByRate`]'s.
+pub trait RateLaw: Send {
+    /// The next rate in bytes per second after `rate`; `None` = it is not yet time for a decision.
+    fn next(&mut self, rate: u64, sample: &Sample) -> Option<u64>;
+    /// The rate after a loss; `None` = it stays.
+    fn after_loss(&mut self, rate: u64) -> Option<u64>;
+    /// Whether the first, fast, search for the path's rate is over from now on.
+    fn set_slow_start_over(&mut self, over: bool);
+}
+
+/// An algorithm that sets a rate, by its law.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByRate<L> {
+    pub(super) rated: Rated,
+    pub(super) law: L,
+}
+
+impl<L: RateLaw> CongestionControl for ByRate<L> {
+    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
+        self.rated.initial(mss, syn_lost)
+    }
+
+    fn adopt(&mut self, sample: &Sample) -> Window {
+        self.law.set_slow_start_over(!sample.slow_start());
+        self.rated.begin(sample).unwrap_or(self.rated.initial(sample.mss, false))
+    }
+
+    fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
+        let Some(rate) = self.rated.known() else { return self.rated.begin(sample) };
+        let next = self.law.next(rate, sample)?;
+        Some(self.rated.set(next, sample))
+    }
+
+    fn on_loss(&mut self, sample: &Sample) -> Option<Window> {
+        self.law.set_slow_start_over(true);
+        let less = self.law.after_loss(self.rated.known()?)?;
+        Some(self.rated.set(less, sample))
+    }
+
+    fn on_timeout(&mut self, sample: &Sample) -> Window {
+        self.law.set_slow_start_over(true);
+        self.rated.timeout(sample)
+    }
+
+    fn on_idle(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn per_round_trip(&self) -> bool {
+        true
     }
 }
 

@@ -3,9 +3,8 @@
 //! The paper's thresholds are round-trip times of one data centre; here they are queueing delays above the smallest round trip seen, so
 //! that a longer path is not taken for a full queue.
 
-use super::rate::Rated;
-use super::{CongestionControl, Sample};
-use crate::flow::Window;
+use super::Sample;
+use super::rate::{ByRate, RateLaw};
 
 /// Algorithm 1: delta, additive increment in bytes per second: 10 Mbit/s.
 const DELTA: u64 = 1_250_000;
@@ -22,10 +21,12 @@ const HAI_AFTER: u32 = 5;
 /// by so many steps at once.
 const HAI_STEPS: u64 = 5;
 
+/// The algorithm.
+pub type Timely = ByRate<TimelyLaw>;
+
 /// State for one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Timely {
-    rated: Rated,
+pub struct TimelyLaw {
     previous_us: f64,
     difference_us: f64,
     falling: u32,
@@ -35,7 +36,7 @@ pub struct Timely {
     round_end: u64,
 }
 
-impl Timely {
+impl TimelyLaw {
     /// Algorithm 1 for one new round-trip time.
     fn decide(&mut self, rate: u64, sample: &Sample) -> u64 {
         let rtt = f64::from(sample.rtt_us);
@@ -69,18 +70,8 @@ impl Timely {
     }
 }
 
-impl CongestionControl for Timely {
-    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
-        self.rated.initial(mss, syn_lost)
-    }
-
-    fn adopt(&mut self, sample: &Sample) -> Window {
-        self.slow_start_over = !sample.slow_start();
-        self.rated.begin(sample).unwrap_or(self.rated.initial(sample.mss, false))
-    }
-
-    fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
-        let Some(rate) = self.rated.known() else { return self.rated.begin(sample) };
+impl RateLaw for TimelyLaw {
+    fn next(&mut self, rate: u64, sample: &Sample) -> Option<u64> {
         if sample.rtt_us == 0 || sample.interval.acked == 0 || sample.bytes_acked < self.round_end {
             return None;
         }
@@ -93,31 +84,16 @@ impl CongestionControl for Timely {
         let next = self.decide(rate, sample);
         // Not in the paper, whose flows begin at a fixed rate: the first sign of a queue ends the doubling.
         self.slow_start_over |= next < rate.saturating_mul(2) && !sample.app_limited;
-        Some(self.rated.set(next, sample))
+        Some(next)
     }
 
     /// The paper's network loses nothing; elsewhere a loss is a full queue.
-    fn on_loss(&mut self, sample: &Sample) -> Option<Window> {
-        self.slow_start_over = true;
-        let rate = self.rated.known()?;
-        Some(self.rated.set(rate / 2, sample))
+    fn after_loss(&mut self, rate: u64) -> Option<u64> {
+        Some(rate / 2)
     }
 
-    fn on_timeout(&mut self, sample: &Sample) -> Window {
-        self.slow_start_over = true;
-        self.rated.timeout(sample)
-    }
-
-    fn on_idle(&mut self, _: &Sample) -> Option<Window> {
-        None
-    }
-
-    fn paced(&self) -> bool {
-        true
-    }
-
-    fn per_round_trip(&self) -> bool {
-        true
+    fn set_slow_start_over(&mut self, over: bool) {
+        self.slow_start_over = over;
     }
 }
 
@@ -125,11 +101,12 @@ impl CongestionControl for Timely {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::slow::congestion::Interval;
+    use crate::slow::congestion::{CongestionControl, Interval};
 
     /// Rates after one decision for each of these round-trip times, at a smallest one of 20 µs and 100 MB/s.
     fn rates(rtts_us: &[u32]) -> Vec<u64> {
-        let mut timely = Timely { slow_start_over: true, smallest_us: 20, ..Timely::default() };
+        let law = TimelyLaw { slow_start_over: true, smallest_us: 20, ..TimelyLaw::default() };
+        let mut timely = Timely { law, ..Timely::default() };
         let mut sample = Sample { mss: 1000, cwnd: 2_000, srtt_us: 20, min_rtt_us: 20, ..Sample::default() };
         timely.on_interval(&sample);
         sample.interval = Interval { us: 20, acked: 1000, ..Interval::default() };

@@ -4,7 +4,7 @@ use super::world::*;
 use crate::flow::{FlowId, SocketOptions, Window};
 use crate::messages::{ToFast, ToSlow};
 use crate::slow::SlowConfig;
-use crate::slow::congestion::{Algorithm, CongestionRoute};
+use crate::slow::congestion::Algorithm;
 
 /// Windows sent since the last call.
 fn windows(bench: &mut Bench) -> Vec<Window> {
@@ -118,9 +118,8 @@ fn a_running_flow_changes_its_algorithm_and_keeps_its_window() {
 }
 
 #[test]
-fn own_choice_before_the_listeners_before_the_destinations() {
-    let to_peer = CongestionRoute { network: PEER, prefix: 24, algorithm: Algorithm::Dctcp };
-    let config = SlowConfig { congestion_routes: vec![to_peer], ..SlowConfig::default() };
+fn own_choice_before_the_listeners_before_the_default() {
+    let config = using(Algorithm::Dctcp);
     let beta = |bench: &Bench, flow| bench.world.setups[&flow].window.beta;
     let mut bench = Bench::with(config.clone());
     let flow = bench.client();
