@@ -33,6 +33,8 @@ enum Verdict {
     Refuse(Drop),
     /// A valid RST.
     Reset,
+    /// Return to LISTEN: the peer has begun anew.
+    Listen,
 }
 
 impl SlowPath {
@@ -107,6 +109,10 @@ impl SlowPath {
             }
             Verdict::Reset => {
                 self.counters.resets += 1;
+                self.fail_opening(id, ECONNREFUSED, host);
+            }
+            Verdict::Listen => {
+                self.counters.drop(Drop::BadFlags);
                 self.fail_opening(id, ECONNREFUSED, host);
             }
         }
@@ -334,6 +340,9 @@ fn judge(opening: &Opening, arrival: &Arrival) -> Verdict {
         () if !acceptable => Verdict::Challenge(Drop::OutOfWindow),
         () if reset && seq == next => Verdict::Reset,
         () if reset => Verdict::Challenge(Drop::BadReset),
+        // Fourth check. SYN-RECEIVED is no synchronized state, so RFC 5961 §4 asks for a challenge after an active open alone. A passive
+        // one is forgotten (MUST-11) without an answer, which would end the peer's new attempt: its next SYN finds the listener.
+        () if arrival.has(flags::SYN) && opening.listener.is_some() => Verdict::Listen,
         () if arrival.has(flags::SYN) => Verdict::Challenge(Drop::BadFlags),
         () if !arrival.has(flags::ACK) => Verdict::Ignore(Drop::NoAck),
         () if !acks_syn => Verdict::Refuse(Drop::BadAck),

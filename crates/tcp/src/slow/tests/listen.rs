@@ -191,14 +191,26 @@ fn bad_segments_in_syn_received() {
     assert_eq!(bench.frame().flags, flags::ACK, "PAWS");
     bench.for_server(4000, Peer { seq: 5001 + 65_535, ..last_ack(answer.seq) });
     assert_eq!(bench.frame().flags, flags::ACK, "outside the window");
-    bench.for_server(4000, Peer { seq: 5003, ..syn(0) });
-    assert_eq!(bench.frame().flags, flags::ACK, "SYN in the window");
-    for reason in [Drop::BadAck, Drop::NoAck, Drop::Paws, Drop::OutOfWindow, Drop::BadFlags] {
+    for reason in [Drop::BadAck, Drop::NoAck, Drop::Paws, Drop::OutOfWindow] {
         assert_eq!(bench.slow.counters().drops[reason as usize], 1, "{reason:?}");
     }
     assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
     bench.for_server(4000, last_ack(answer.seq));
     assert_eq!(bench.states(), [State::Listen, State::Established]);
+}
+
+/// RFC 9293 §3.10.7.4, fourth check (MUST-11): in silence.
+#[test]
+fn another_syn_in_the_window_returns_a_passive_open_to_listen() {
+    let mut bench = Bench::listening(10);
+    bench.for_server(4000, syn(5000));
+    bench.frame();
+    bench.for_server(4000, syn(5003));
+    assert!(bench.frames().is_empty());
+    assert_eq!((bench.said(), bench.states()), (vec![Said::DropChild(Owner(1001))], vec![State::Listen]));
+    assert_eq!(bench.slow.counters().drops[Drop::BadFlags as usize], 1);
+    bench.for_server(4000, syn(5003));
+    assert_eq!(bench.frame().ack, 5004, "the next one opens");
 }
 
 #[test]
