@@ -1,5 +1,5 @@
 # Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
-.PHONY: help setup build demo test test-slow check bench figures fuzz clean
+.PHONY: help setup build demo test test-slow posix check bench figures fuzz clean
 
 help: ## This text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -19,6 +19,11 @@ test: setup ## All tests; last line is the summary
 
 test-slow: setup ## The long tests: many simulator seeds, long kill and soak runs
 	@scripts/test --slow
+
+posix: ## Compare sockets under Towpath with the kernel's, case by case (tests/posix)
+	@scripts/setup build
+	@cargo build --quiet --workspace
+	@tests/posix/compare --bin "$${CARGO_TARGET_DIR:-target}/debug"
 
 check: setup ## Format, lints, crate directions, licences, BPF object, docs
 	@scripts/check

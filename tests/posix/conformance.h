@@ -1,0 +1,106 @@
+// What the cases share. A case prints what it saw; the same program run on the kernel and under Towpath must print the same.
+#pragma once
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/errqueue.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+// One case: runs in a process of its own and ends with the function.
+struct test_case {
+    const char *theme;
+    const char *name;
+    void (*run)(void);
+};
+void add_case(struct test_case c);
+
+#define CASE(ident)                                                                                                    \
+    static void case_##ident(void);                                                                                    \
+    __attribute__((constructor)) static void add_##ident(void) {                                                       \
+        add_case((struct test_case){THEME, #ident, case_##ident});                                                     \
+    }                                                                                                                  \
+    static void case_##ident(void)
+
+// Prints ` key=value` of the case's line.
+void say(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// The outcome of a call: its value, or the name of its errno.
+void say_result(const char *key, long result);
+// Bytes, with unprintable ones as dots, long runs of one byte as `x*1000`.
+void say_bytes(const char *key, const void *bytes, long count);
+// POLL* bits by name. EPOLL* are the same bits.
+void say_events(const char *key, unsigned events);
+
+#define CALL(key, expression)                                                                                          \
+    ({                                                                                                                 \
+        errno = 0;                                                                                                     \
+        long result_ = (long)(expression);                                                                             \
+        say_result(key, result_);                                                                                      \
+        result_;                                                                                                       \
+    })
+// Set-up that cannot fail: ends the case with the line of the program if it does.
+#define MUST(expression)                                                                                               \
+    ({                                                                                                                 \
+        errno = 0;                                                                                                     \
+        long result_ = (long)(expression);                                                                             \
+        if (result_ < 0) must_failed(__LINE__, #expression);                                                           \
+        result_;                                                                                                       \
+    })
+void must_failed(int line, const char *what) __attribute__((noreturn));
+
+// Sockets. `listener`, `client` and `server` of a pair are all blocking and without options.
+struct pair {
+    int listener, client, server;
+};
+int tcp(void);
+int tcp6(void);
+struct sockaddr_in loopback(int port);
+struct sockaddr_in6 loopback6(int port);
+int bound(int port);     // bound to 127.0.0.1
+int listening(void);     // on a port of the kernel's choice
+int listening6(void);
+int port_of(int fd);
+int connect_to(int fd, int listener);
+struct pair pair(void);
+struct pair pair6(void);
+// A pair whose client or server was closed with a reset, and the reset has arrived.
+int reset_by_peer(void);
+
+// States. The wire is not instantaneous, so a case waits for what it will look at.
+unsigned events_of(int fd);                     // all that poll says now
+unsigned wait_events(int fd, unsigned wanted);  // waits (5 s at most) until all wanted are there
+bool wait_unread(int fd, int count);            // until FIONREAD says at least count
+bool wait_sent(int fd);                         // until SIOCOUTQ says 0
+void rest(int ms);
+long now_ms(void);
+int fill(int fd);                               // sends until EAGAIN and the peer's window is full; bytes sent
+long drain(int fd);                             // reads until EAGAIN, the end, or an error
+int nonblocking(int fd, bool on);
+int get_int(int fd, int level, int name);       // -errno on failure
+int set_int(int fd, int level, int name, int value);
+
+// Threads and signals.
+pthread_t later(int ms, void (*work)(void *), void *argument);
+void handle(int signal, bool restart);          // counts in `signals_seen`
+extern volatile sig_atomic_t signals_seen;
+pthread_t signal_later(int ms, int signal);     // to the calling thread

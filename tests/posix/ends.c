@@ -1,0 +1,231 @@
+// How connections end: shutdown in each direction, close, resets, linger.
+#include "conformance.h"
+#define THEME "ends"
+
+static char buf[1000];
+
+CASE(shutdown_write) {
+    struct pair p = pair();
+    signal(SIGPIPE, SIG_IGN);
+    CALL("shutdown", shutdown(p.client, SHUT_WR));
+    say_events("peer", wait_events(p.server, POLLRDHUP));
+    say_events("own", events_of(p.client));
+    CALL("peer_reads", read(p.server, buf, 1));
+    CALL("write", write(p.client, "x", 1));
+    CALL("again", shutdown(p.client, SHUT_WR));
+    CALL("peer_writes", write(p.server, "yz", 2));
+    wait_unread(p.client, 2);
+    CALL("reads", read(p.client, buf, 10));
+    say_events("own_then", events_of(p.client));
+}
+
+CASE(shutdown_read) {
+    struct pair p = pair();
+    CALL("shutdown", shutdown(p.client, SHUT_RD));
+    say_events("own", events_of(p.client));
+    CALL("read", read(p.client, buf, 1));
+    CALL("dontwait", recv(p.client, buf, 1, MSG_DONTWAIT));
+    CALL("peer_writes", send(p.server, "abc", 3, MSG_NOSIGNAL));
+    CALL("arrives", wait_unread(p.client, 3));
+    CALL("read_after", recv(p.client, buf, 10, MSG_DONTWAIT));
+    say_bytes("bytes", buf, 3);
+    CALL("write", write(p.client, "x", 1));
+    say_events("peer", wait_events(p.server, POLLIN));
+}
+
+CASE(shutdown_both) {
+    struct pair p = pair();
+    signal(SIGPIPE, SIG_IGN);
+    CALL("shutdown", shutdown(p.client, SHUT_RDWR));
+    say_events("own", events_of(p.client));
+    say_events("peer", wait_events(p.server, POLLRDHUP));
+    CALL("read", read(p.client, buf, 1));
+    CALL("write", write(p.client, buf, 1));
+    CALL("peer_reads", read(p.server, buf, 1));
+    MUST(shutdown(p.server, SHUT_RDWR));
+    say_events("peer_then", wait_events(p.server, POLLHUP));
+    CALL("again", shutdown(p.client, SHUT_RD));
+    CALL("error", get_int(p.client, SOL_SOCKET, SO_ERROR));
+}
+
+CASE(both_ways_closed_is_hang_up) {
+    struct pair p = pair();
+    MUST(shutdown(p.client, SHUT_WR));
+    wait_events(p.server, POLLRDHUP);
+    MUST(shutdown(p.server, SHUT_WR));
+    say_events("client", wait_events(p.client, POLLHUP));
+    say_events("server", wait_events(p.server, POLLHUP));
+    CALL("read", read(p.client, buf, 1));
+    CALL("error", get_int(p.client, SOL_SOCKET, SO_ERROR));
+    CALL("peername", getpeername(p.server, (struct sockaddr *)buf, &(socklen_t){100}));
+    CALL("shutdown", shutdown(p.server, SHUT_WR));
+}
+
+CASE(shutdown_wrong) {
+    struct pair p = pair();
+    CALL("three", shutdown(p.client, 3));
+    CALL("negative", shutdown(p.client, -1));
+    int fd = tcp();
+    CALL("unconnected", shutdown(fd, SHUT_WR));
+    CALL("unconnected3", shutdown(fd, 3));
+    int b = bound(0);
+    CALL("bound", shutdown(b, SHUT_RDWR));
+}
+
+CASE(shutdown_listener_read) {
+    int fd = listening();
+    CALL("shutdown", shutdown(fd, SHUT_RD));
+    say_events("events", events_of(fd));
+    CALL("accept", accept(fd, NULL, NULL));
+    CALL("accepting", get_int(fd, SOL_SOCKET, SO_ACCEPTCONN));
+    CALL("listen_again", listen(fd, 5));
+    int c = tcp();
+    CALL("connect", connect_to(c, fd));
+}
+
+CASE(shutdown_listener_write) {
+    int fd = listening();
+    CALL("shutdown", shutdown(fd, SHUT_WR));
+    int c = tcp();
+    CALL("connect", connect_to(c, fd));
+    CALL("accept", accept(fd, NULL, NULL) > 0);
+}
+
+CASE(close_sends_end) {
+    struct pair p = pair();
+    MUST(write(p.client, "abc", 3));
+    CALL("close", close(p.client));
+    say_events("peer", wait_events(p.server, POLLRDHUP));
+    CALL("read", read(p.server, buf, 10));
+    CALL("end", read(p.server, buf, 10));
+    CALL("write", send(p.server, "x", 1, MSG_NOSIGNAL));
+    say_events("reset", wait_events(p.server, POLLERR));
+    CALL("error", get_int(p.server, SOL_SOCKET, SO_ERROR));
+    CALL("write2", send(p.server, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(close_with_unread_resets) {
+    struct pair p = pair();
+    MUST(write(p.server, "abc", 3));
+    wait_unread(p.client, 3);
+    MUST(close(p.client));
+    say_events("peer", wait_events(p.server, POLLHUP));
+    CALL("read", read(p.server, buf, 10));
+    CALL("read2", read(p.server, buf, 10));
+    say_events("then", events_of(p.server));
+}
+
+CASE(reset) {
+    int fd = reset_by_peer();
+    say_events("events", events_of(fd));
+    CALL("read", read(fd, buf, 1));
+    CALL("read2", read(fd, buf, 1));
+    say_events("then", events_of(fd));
+    CALL("write", send(fd, "x", 1, MSG_NOSIGNAL));
+    CALL("peer", getpeername(fd, (struct sockaddr *)buf, &(socklen_t){100}));
+    CALL("name", getsockname(fd, (struct sockaddr *)buf, &(socklen_t){100}));
+    CALL("shutdown", shutdown(fd, SHUT_WR));
+}
+
+CASE(reset_write_first) {
+    int fd = reset_by_peer();
+    CALL("write", send(fd, "x", 1, MSG_NOSIGNAL));
+    CALL("write2", send(fd, "x", 1, MSG_NOSIGNAL));
+    CALL("read", read(fd, buf, 1));
+    say_events("then", events_of(fd));
+}
+
+CASE(reset_error_option) {
+    int fd = reset_by_peer();
+    CALL("error", get_int(fd, SOL_SOCKET, SO_ERROR));
+    CALL("error2", get_int(fd, SOL_SOCKET, SO_ERROR));
+    say_events("then", events_of(fd));
+    CALL("read", read(fd, buf, 1));
+    CALL("write", send(fd, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(reset_loses_unread) {
+    struct pair p = pair();
+    struct linger now = {1, 0};
+    MUST(write(p.server, "abc", 3));
+    wait_unread(p.client, 3);
+    MUST(setsockopt(p.server, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    MUST(close(p.server));
+    wait_events(p.client, POLLHUP);
+    int unread = -1;
+    CALL("fionread", ioctl(p.client, FIONREAD, &unread));
+    say("unread", "%d", unread);
+    CALL("read", read(p.client, buf, 10));
+    CALL("read2", read(p.client, buf, 10));
+    CALL("read3", read(p.client, buf, 10));
+}
+
+CASE(reset_after_end_is_broken_pipe) {
+    struct pair p = pair();
+    MUST(close(p.server));
+    wait_events(p.client, POLLRDHUP);
+    CALL("write", send(p.client, "x", 1, MSG_NOSIGNAL));
+    wait_events(p.client, POLLERR);
+    CALL("read", read(p.client, buf, 1));
+    CALL("read2", read(p.client, buf, 1));
+    CALL("write2", send(p.client, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(reset_while_reading) {
+    struct pair p = pair();
+    MUST(shutdown(p.client, SHUT_RD));
+    MUST(write(p.client, "x", 1));
+    wait_unread(p.server, 1);
+    MUST(close(p.server));
+    say_events("events", wait_events(p.client, POLLERR));
+    CALL("write", send(p.client, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(linger_sent) {
+    struct pair p = pair();
+    struct linger some = {1, 3};
+    CALL("set", setsockopt(p.client, SOL_SOCKET, SO_LINGER, &some, sizeof some));
+    MUST(write(p.client, "abc", 3));
+    CALL("close", close(p.client));
+    CALL("read", recv(p.server, buf, 10, MSG_WAITALL));
+}
+
+CASE(linger_option) {
+    struct pair p = pair();
+    struct linger l = {0, 0};
+    socklen_t len = sizeof l;
+    CALL("get", getsockopt(p.client, SOL_SOCKET, SO_LINGER, &l, &len));
+    say("off", "%d,%d", l.l_onoff, l.l_linger);
+    l = (struct linger){5, 7};
+    CALL("set", setsockopt(p.client, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+    MUST(getsockopt(p.client, SOL_SOCKET, SO_LINGER, &l, &len));
+    say("on", "%d,%d", l.l_onoff, l.l_linger);
+    CALL("short", setsockopt(p.client, SOL_SOCKET, SO_LINGER, &l, 4));
+}
+
+CASE(close_twice) {
+    struct pair p = pair();
+    CALL("first", close(p.client));
+    CALL("second", close(p.client));
+    CALL("read", read(p.client, buf, 1));
+}
+
+CASE(abort_by_connect_unspec) {
+    struct pair p = pair();
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    CALL("disconnect", connect(p.client, &nowhere, sizeof nowhere));
+    CALL("peer", getpeername(p.client, (struct sockaddr *)buf, &(socklen_t){100}));
+    say_events("server", wait_events(p.server, POLLHUP));
+    CALL("read", read(p.client, buf, 1));
+    int l = listening();
+    CALL("connect_again", connect_to(p.client, l));
+}
+
+CASE(unsent_data_after_shutdown_both) {
+    struct pair p = pair();
+    MUST(write(p.client, "abc", 3));
+    MUST(shutdown(p.client, SHUT_RDWR));
+    CALL("read", recv(p.server, buf, 10, MSG_WAITALL));
+    CALL("write", send(p.server, "x", 1, MSG_NOSIGNAL));
+    say_events("server", wait_events(p.server, POLLRDHUP));
+}
