@@ -3,11 +3,13 @@
 
 pub mod namespace;
 pub mod program;
+pub mod raw;
 pub mod service;
 pub mod wait;
 
 pub use namespace::Lab;
 pub use program::{Finished, Program};
+pub use raw::RawClient;
 pub use service::Service;
 pub use wait::until;
 

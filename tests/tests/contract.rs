@@ -3,13 +3,11 @@
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::{Region, wake};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Service, require_program, until};
+use towpath_system_tests::{RawClient, Service, require_program, until};
 
 fn redis(service: &Service, port: u16) -> Running {
     require_program("redis-server", "redis-server");
@@ -21,7 +19,7 @@ fn redis(service: &Service, port: u16) -> Running {
     server
 }
 
-/// A client that speaks the protocol itself.
+/// A client that can write any word of its region.
 struct Client {
     socket: OwnedFd,
     memfd: OwnedFd,
@@ -33,17 +31,7 @@ struct Client {
 
 impl Client {
     fn new(service: &Service) -> Self {
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let socket = socket.expect("socket");
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&service.socket).expect("path")).expect("connect");
-        let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0 };
-        control::send_request(socket.as_fd(), &hello, &[]).expect("hello");
-        let (Reply::Welcome { geometry, .. }, mut doorbells) = control::recv_reply(socket.as_fd()).expect("welcome")
-        else {
-            panic!("refused");
-        };
-        let memfd = doorbells.remove(0);
-        let region = Region::map(memfd.as_fd(), geometry).expect("region");
+        let RawClient { socket, memfd, region, doorbells } = RawClient::new(service);
         let bytes = rustix::fs::fstat(&memfd).expect("fstat").st_size as usize;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice; it is only touched as atomic words.

@@ -1,17 +1,15 @@
 //! The operator's policy, seen from programs, from a client that speaks to the ring itself, and from the log.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::fd::AsFd;
 use serde_json::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use towpath_ring::command::{Command, NOT_OURS, Options, op};
-use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::lines::congestion;
-use towpath_ring::{Region, wake};
+use towpath_ring::wake;
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Finished, Program, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Finished, Program, RawClient, Service, bin, require_program, require_root, until};
 
 /// A user that is neither root nor the service's.
 const OTHER: u32 = 23_451;
@@ -185,36 +183,24 @@ fn a_rate_limit_holds_also_for_a_running_connection() {
     until("it is faster without the limit", 20, || sent() - before > 3 * u64::from(rate as u32));
 }
 
-/// A client that speaks the protocol itself.
+/// A client that posts commands itself.
 struct Raw {
-    _socket: OwnedFd,
-    region: Region,
-    doorbells: Vec<OwnedFd>,
+    client: RawClient,
     tail: u32,
 }
 
 impl Raw {
     fn new(service: &Service) -> Self {
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let socket = socket.expect("socket");
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&service.socket).expect("path")).expect("connect");
-        let hello = Request::Hello { version: towpath_ring::layout::VERSION, join: 0 };
-        control::send_request(socket.as_fd(), &hello, &[]).expect("hello");
-        let (Reply::Welcome { geometry, .. }, mut doorbells) = control::recv_reply(socket.as_fd()).expect("welcome")
-        else {
-            panic!("refused");
-        };
-        let memfd = doorbells.remove(0);
-        let region = Region::map(memfd.as_fd(), geometry).expect("region");
-        Self { _socket: socket, region, doorbells, tail: 0 }
+        Self { client: RawClient::new(service), tail: 0 }
     }
     /// What the stack answers to a command for slot `raw`.
     fn command(&mut self, raw: u32, command: &Command) -> i32 {
-        let slot = self.region.slot(raw).expect("slot");
-        let seq = self.region.command(slot).post(command);
-        let (app, stack) = (self.region.app(slot), self.region.stack(slot));
-        self.region.commands().push(&mut self.tail, slot, &app.ctl_seq, &stack.ctl_ack);
-        wake::ring(self.doorbells.last().expect("bell").as_fd());
+        let RawClient { region, doorbells, .. } = &self.client;
+        let slot = region.slot(raw).expect("slot");
+        let seq = region.command(slot).post(command);
+        let (app, stack) = (region.app(slot), region.stack(slot));
+        region.commands().push(&mut self.tail, slot, &app.ctl_seq, &stack.ctl_ack);
+        wake::ring(doorbells.last().expect("bell").as_fd());
         until("the answer", 20, || stack.command_done.load(Ordering::Acquire) == seq);
         stack.command_result.load(Ordering::Relaxed)
     }
@@ -256,9 +242,9 @@ fn a_rule_chooses_the_congestion_control_whatever_the_application_sets() {
     }
     for (slot, port, name) in [(2, 7511, "dctcp"), (3, 7512, "cubic")] {
         let connect = Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
-        raw.region.options(raw.region.slot(slot).expect("slot")).post(&options);
+        raw.client.region.options(raw.client.region.slot(slot).expect("slot")).post(&options);
         assert_eq!(raw.command(slot, &connect), 0);
-        let info = raw.region.info(raw.region.slot(slot).expect("slot"));
+        let info = raw.client.region.info(raw.client.region.slot(slot).expect("slot"));
         assert_eq!(congestion::NAMES[info.congestion.load(Ordering::Relaxed) as usize], name);
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of a running flow, where `TCP_INFO` finds them.
 
-use crate::host::{SlowHost, linux_state};
+use crate::host::SlowHost;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_tcp::flow::{FlowSnapshot, Owner, flow_flags};
 use towpath_tcp::seq::Seq;
@@ -30,7 +30,7 @@ impl SlowHost {
             (&info.unsent, ahead(snapshot.snd_max, snapshot.snd_queued)),
             (&info.segments_in, snapshot.segments_in as u32),
             (&info.segments_out, snapshot.segments_out as u32),
-            (&info.tcp_state, linux_state(State::of_flags(snapshot.flags))),
+            (&info.tcp_state, State::of_flags(snapshot.flags).linux_number()),
         ] {
             word.store(value, Relaxed);
         }

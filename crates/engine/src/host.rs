@@ -13,7 +13,7 @@ use towpath_ring::lines::state;
 use towpath_ring::{Slot, address};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::slow::{Admission, Host, Route, State};
+use towpath_tcp::slow::{Admission, Host, Route};
 use towpath_tcp::time::Micros;
 
 /// A core, as the slow thread knows it.
@@ -141,23 +141,6 @@ pub fn core_of(tuple: &FourTuple, cores: usize) -> usize {
     let sum = end(tuple.local, tuple.local_port).wrapping_add(end(tuple.remote, tuple.remote_port));
     let mixed = (sum ^ sum >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed >> 32) as usize) % cores.max(1)
-}
-
-/// A state as a number of Linux's `tcp_states.h`.
-pub fn linux_state(of: State) -> u32 {
-    match of {
-        State::Established => 1,
-        State::SynSent => 2,
-        State::SynReceived => 3,
-        State::FinWait1 => 4,
-        State::FinWait2 => 5,
-        State::TimeWait => 6,
-        State::Closed => 7,
-        State::CloseWait => 8,
-        State::LastAck => 9,
-        State::Listen => 10,
-        State::Closing => 11,
-    }
 }
 
 impl Host for SlowHost {

@@ -1,7 +1,6 @@
 //! What the service's threads ask the slow thread for.
 
 use crate::api::{ClientId, ClientSetup};
-use crate::slots::Phase;
 use crate::slow::SlowThread;
 use crate::status::{ClientStatus, Connection};
 use std::io;
@@ -57,22 +56,11 @@ impl SlowThread {
 
     fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, seq: u32, socket: OwnedFd) {
         let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
-        let Some(slot) = client.shared.region.slot(raw) else {
-            client.shared.lied();
-            return;
-        };
-        let entry = client.slot(slot);
-        let ahead = seq.wrapping_sub(entry.command_seq) as i32;
-        match entry.phase {
-            // The command has not come yet.
-            Phase::Free if ahead > 0 => {
-                entry.socket = Some((socket, now));
-                client.loose_sockets.push(slot);
-            }
-            // Its use of the slot is over already, however short it was: the port must not stay taken.
-            Phase::Free => {}
-            _ if ahead == 0 => entry.socket = Some((socket, now)),
-            _ => {}
+        let layout = client.shared.region.layout();
+        // Only those have commands.
+        match layout.slot(raw).filter(|slot| layout.is_app_slot(*slot)) {
+            Some(slot) => client.reserve(slot, seq, socket, now),
+            None => client.shared.lied(),
         }
     }
 

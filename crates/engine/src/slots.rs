@@ -4,7 +4,7 @@ use crate::clients::ClientShared;
 use crate::events::EventOut;
 use crate::guard::{Limit, group_of};
 use crate::sparse::Sparse;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -127,7 +127,7 @@ pub struct SlowClient {
     /// Cores that have still to forget it; only while it is being forgotten.
     pub forgetting: Option<usize>,
     /// Reserved sockets of slots that are not in use.
-    pub loose_sockets: Vec<Slot>,
+    pub loose_sockets: BTreeSet<Slot>,
     /// Slots of the stack's own range that are free again.
     free: Vec<Slot>,
     /// Those that were never used.
@@ -149,7 +149,7 @@ impl SlowClient {
             group: group_of(shared.index, None),
             leaving: false,
             forgetting: None,
-            loose_sockets: Vec::new(),
+            loose_sockets: BTreeSet::new(),
             free: Vec::new(),
             fresh: geometry.app_slots..geometry.slots,
             shared,
@@ -278,6 +278,21 @@ impl SlowClient {
         let _ = self.sync_listener(slot);
         self.slot(slot).listener.take().map(|l| l.queue.into()).unwrap_or_default()
     }
+    /// Keeps the kernel socket that reserves the port of the command with number `seq`. It may come before its command, but not
+    /// when the use of the slot is over already, however short that was: the port must not stay taken.
+    pub fn reserve(&mut self, slot: Slot, seq: u32, socket: OwnedFd, now: Micros) {
+        let entry = self.slots.entry(slot.index());
+        let ahead = seq.wrapping_sub(entry.command_seq) as i32;
+        match entry.phase {
+            Phase::Free if ahead > 0 => {
+                entry.socket = Some((socket, now));
+                self.loose_sockets.insert(slot);
+            }
+            Phase::Free => {}
+            _ if ahead == 0 => entry.socket = Some((socket, now)),
+            _ => {}
+        }
+    }
     /// Lets go the kernel sockets that have been here for `limit_us` without a command for their slot.
     pub fn expire_sockets(&mut self, now: Micros, limit_us: u64) {
         let slots = &mut self.slots;
@@ -290,5 +305,30 @@ impl SlowClient {
             }
             loose && !old
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::api::{ClientId, ClientSetup};
+    use towpath_ring::{Geometry, Region};
+
+    #[test]
+    fn a_port_that_is_reserved_again_and_again_is_kept_once() {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
+        let (region, memfd) = Region::create(geometry).unwrap();
+        let setup =
+            ClientSetup { region: Arc::new(region), doorbells: Vec::new(), uid: 0, pid: 0, name: String::new() };
+        let mut client = SlowClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0);
+        let slot = client.shared.region.slot(3).unwrap();
+        for seq in 1..1000 {
+            client.reserve(slot, seq, memfd.try_clone().unwrap(), Micros(u64::from(seq)));
+            client.expire_sockets(Micros(u64::from(seq)), 500);
+        }
+        assert_eq!(client.loose_sockets.len(), 1);
+        client.expire_sockets(Micros(1499), 500);
+        assert!(client.loose_sockets.is_empty() && client.slot(slot).socket.is_none());
     }
 }

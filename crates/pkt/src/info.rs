@@ -21,23 +21,6 @@ pub enum Refusal {
     False(String),
 }
 
-/// The state as Linux numbers it.
-pub fn state_number(state: State) -> i64 {
-    match state {
-        State::Established => 1,
-        State::SynSent => 2,
-        State::SynReceived => 3,
-        State::FinWait1 => 4,
-        State::FinWait2 => 5,
-        State::TimeWait => 6,
-        State::Closed => 7,
-        State::CloseWait => 8,
-        State::LastAck => 9,
-        State::Listen => 10,
-        State::Closing => 11,
-    }
-}
-
 impl Info {
     /// A field.
     fn field(&self, name: &str) -> Option<i64> {
@@ -45,7 +28,7 @@ impl Info {
         let mss = u32::from(f.mss).max(1);
         let in_recovery = f.flags & flow_flags::RECOVERY != 0;
         Some(match name {
-            "tcpi_state" => state_number(self.state),
+            "tcpi_state" => self.state.linux_number().into(),
             "tcpi_snd_cwnd" => i64::from(f.cwnd / mss),
             "tcpi_snd_ssthresh" => match f.ssthresh / mss {
                 threshold if threshold > 1 << 15 => 0x7fff_ffff,

@@ -31,6 +31,23 @@ pub enum State {
 }
 
 impl State {
+    /// As a number of Linux's `tcp_states.h`.
+    pub fn linux_number(self) -> u32 {
+        match self {
+            Self::Established => 1,
+            Self::SynSent => 2,
+            Self::SynReceived => 3,
+            Self::FinWait1 => 4,
+            Self::FinWait2 => 5,
+            Self::TimeWait => 6,
+            Self::Closed => 7,
+            Self::CloseWait => 8,
+            Self::LastAck => 9,
+            Self::Listen => 10,
+            Self::Closing => 11,
+        }
+    }
+
     /// As `ss` prints it.
     pub fn name(self) -> &'static str {
         match self {
