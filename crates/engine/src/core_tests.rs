@@ -99,6 +99,7 @@ impl Bench {
             snd_wnd: 4096,
             snd_wscale: 0,
             rcv_wscale: 0,
+            window_scaling: false,
             mss: 1400,
             timestamps: false,
             sack: false,

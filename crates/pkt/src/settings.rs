@@ -124,6 +124,9 @@ impl Settings {
             "tcp_challenge_ack_limit" => {
                 (slow.replies_per_s, fast.challenge_acks_per_s) = (number.clone()?, number?);
             }
+            "tcp_invalid_ratelimit" => {
+                (slow.challenge_interval_ms, fast.challenge_interval_ms) = (number.clone()?, number?);
+            }
             "tcp_retries1" => slow.route_retries = small()?,
             "tcp_ecn" => slow.ecn = small()?,
             "tcp_syncookies" => slow.syn_cookies = number? != 0,

@@ -80,6 +80,7 @@ fn setup(n: u32) -> FlowSetup {
         snd_wnd: 1 << 20,
         snd_wscale: 7,
         rcv_wscale: 7,
+        window_scaling: true,
         mss: 1448,
         timestamps: true,
         sack: true,

@@ -59,6 +59,8 @@ pub struct FlowSetup {
     pub snd_wscale: u8,
     /// Our window shift, 0 if not agreed.
     pub rcv_wscale: u8,
+    /// Window scaling agreed (RFC 7323 §2.2)? Both shifts may be 0 nevertheless.
+    pub window_scaling: bool,
     /// Largest payload to send in one packet, timestamps already subtracted.
     pub mss: u16,
     /// Timestamps agreed?
@@ -139,6 +141,12 @@ pub struct FlowSnapshot {
     pub rcv_nxt: Seq,
     /// Peer's window in bytes.
     pub snd_wnd: u32,
+    /// What is left of the window that we advertised last, bytes.
+    pub rcv_wnd: u32,
+    /// The peer's window shift and ours (RFC 7323).
+    pub snd_wscale: u8,
+    /// See `snd_wscale`.
+    pub rcv_wscale: u8,
     /// Congestion window in bytes.
     pub cwnd: u32,
     /// Slow-start threshold in bytes.

@@ -1,7 +1,7 @@
 //! All that the two paths say to each other.
 
 use crate::buffers::PortId;
-use crate::flow::{FlowId, FlowSetup, FourTuple, Link, Window};
+use crate::flow::{FlowId, FlowSetup, Link, Window};
 
 /// Slow path to a fast path.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub enum ToFast {
     ProbeWindow(FlowId),
     /// Send an empty acknowledgement now.
     SendAck(FlowId),
+    /// Send a challenge ACK, if the limits let it go (RFC 5961 §4.2, §7).
+    Challenge(FlowId),
     /// Send a keepalive probe now: nothing, one before SND.NXT (RFC 9293 §3.8.4). Ignored if anything is outstanding.
     KeepAlive(FlowId),
     /// The path takes no larger packets (or larger ones again): payload per packet, options not counted. What was sent in larger ones
@@ -95,8 +97,6 @@ pub enum ToSlow {
     Aborted(FlowId),
     /// The flow is forgotten; its number may be used again.
     Removed(FlowId),
-    /// A segment that needs a challenge ACK's rate limit or other rare care, with the flow it belongs to.
-    Exception(FlowId, FourTuple),
 }
 
 /// What the fast path tells the engine about a flow after a batch, so that the application can see it.

@@ -120,6 +120,7 @@ fn setup(flow: u32) -> FlowSetup {
         snd_wnd: 60_000,
         snd_wscale: 0,
         rcv_wscale: 0,
+        window_scaling: false,
         mss: 1000,
         timestamps: true,
         sack: true,

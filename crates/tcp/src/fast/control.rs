@@ -45,6 +45,7 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         | ToFast::Timeout(flow, _)
         | ToFast::ProbeWindow(flow)
         | ToFast::SendAck(flow)
+        | ToFast::Challenge(flow)
         | ToFast::KeepAlive(flow)
         | ToFast::SetMss(flow, _)
         | ToFast::SetGroup(flow, _)
@@ -64,6 +65,7 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
             state.schedule(&mut t, lines, flow);
         }
         ToFast::SendAck(_) => t.flags |= bits::ACK_NOW,
+        ToFast::Challenge(_) => state.challenge(now, &mut t, lines),
         ToFast::KeepAlive(_) => {
             t.flags |= bits::KEEPALIVE;
             state.schedule(&mut t, lines, flow);

@@ -65,6 +65,8 @@ pub struct FastConfig {
     pub segments_per_turn: usize,
     /// Challenge ACKs per second and core (RFC 5961 §7). 1000 as Linux, and per core, so that the limit tells little about others.
     pub challenge_acks_per_s: u32,
+    /// Shortest time between two challenge ACKs of one flow, in ms (RFC 5961 §7; Linux: `tcp_invalid_ratelimit`).
+    pub challenge_interval_ms: u32,
     /// Segments waiting for the slow path; more are dropped. 4096: some 6 MB.
     pub slow_segments: usize,
 }
@@ -76,6 +78,7 @@ impl Default for FastConfig {
             delayed_ack_us: 1000,
             segments_per_turn: 16,
             challenge_acks_per_s: 1000,
+            challenge_interval_ms: 500,
             slow_segments: 4096,
         }
     }
@@ -152,9 +155,18 @@ impl State {
         }
     }
 
-    /// Asks for an ACK that somebody else may have provoked, within the limit (RFC 5961 §7).
-    fn challenge(&mut self, now: Micros, t: &mut Tcb) {
+    /// Asks for an ACK that somebody else may have provoked, within the limits of the flow and of all together (RFC 5961 §7). The flow's
+    /// is the first, so that one that two hosts talk past each other on does not use up the others'.
+    #[cold]
+    fn challenge(&mut self, now: Micros, t: &mut Tcb, lines: &Lines) {
+        let at = &lines.addresses.challenged_at_ms;
+        // 0 is never.
+        let now_ms = ((now.0 / 1000) as u32).max(1);
+        if at.get() != 0 && now_ms.wrapping_sub(at.get()) < self.config.challenge_interval_ms {
+            return;
+        }
         if self.challenges.allow(now, self.config.challenge_acks_per_s, self.config.seed) {
+            at.set(now_ms);
             t.flags |= bits::ACK_NOW;
         }
     }

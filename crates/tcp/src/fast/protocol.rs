@@ -67,7 +67,7 @@ impl Turn<'_> {
         }
         if s.flags & flags::SYN != 0 {
             // RFC 5961 §4: whatever its sequence number.
-            self.state.challenge(self.now, &mut self.t);
+            self.state.challenge(self.now, &mut self.t, self.lines);
             return Err(Drop::BadFlags);
         }
         self.in_window(s)?;
@@ -124,7 +124,7 @@ impl Turn<'_> {
         if s.payload_len != 0 || s.flags & flags::FIN != 0 {
             self.t.flags |= bits::ACK_NOW;
         } else {
-            self.state.challenge(self.now, &mut self.t);
+            self.state.challenge(self.now, &mut self.t, self.lines);
         }
     }
 
@@ -135,7 +135,7 @@ impl Turn<'_> {
         let offset = Seq(s.seq).bytes_since(self.t.rcv_nxt);
         if offset != 0 {
             if offset < self.t.rcv_wnd() {
-                self.state.challenge(self.now, &mut self.t);
+                self.state.challenge(self.now, &mut self.t, self.lines);
             }
             return Err(Drop::BadReset);
         }
@@ -343,7 +343,7 @@ impl Turn<'_> {
         let t = &mut self.t;
         let ack = Seq(s.ack);
         if ack.after(t.snd_max) || ack.before(t.snd_una.sub(self.lines.measures.max_wnd.get())) {
-            self.state.challenge(self.now, t);
+            self.state.challenge(self.now, t, self.lines);
             return Err(Drop::BadAck);
         }
         if !ack.before(t.snd_una) {

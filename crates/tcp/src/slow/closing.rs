@@ -11,6 +11,7 @@ use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple, flow_flags};
 use crate::messages::ToFast;
 use crate::time::Micros;
+use towpath_wire::flags;
 
 impl SlowPath {
     /// Asks for a look at the flow in the next `poll`.
@@ -65,6 +66,8 @@ impl SlowPath {
                 since: now,
                 // RFC 9293 §3.6.1, MUST-13.
                 until: now.after(u64::from(self.config.time_wait_s) * 1_000_000),
+                window: (snapshot.rcv_wnd >> snapshot.rcv_wscale).min(u32::from(u16::MAX)) as u16,
+                answered_at: None,
             };
             self.time_wait.insert(connection.tuple, entry);
         }
@@ -162,7 +165,10 @@ impl SlowPath {
                     let until = now.after(u64::from(self.config.time_wait_s) * 1_000_000);
                     self.time_wait.insert(arrival.tuple, TimeWait { until, ..entry });
                 }
-                if self.may_challenge(now, host) {
+                // As Linux: who sends data is no loop of acknowledgements.
+                let last = entry.answered_at.filter(|_| arrival.segment.payload_len == 0 || arrival.has(flags::SYN));
+                if self.may_challenge(now, last, host) {
+                    self.time_wait.answered(now, &arrival.tuple);
                     let ack = entry.acknowledgement(now);
                     self.transmit(arrival.core, &arrival.tuple, &arrival.way_back(), &ack, host);
                 }

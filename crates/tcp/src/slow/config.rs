@@ -55,6 +55,8 @@ pub struct SlowConfig {
     pub ecn: u8,
     /// Most RSTs, and most challenge ACKs, per second (RFC 5961 §7; Linux: `tcp_challenge_ack_limit`).
     pub replies_per_s: u32,
+    /// Shortest time between two challenge ACKs of one connection, in ms (RFC 5961 §7; Linux: `tcp_invalid_ratelimit`).
+    pub challenge_interval_ms: u32,
     /// How often a route that is being resolved is asked for again, in ms.
     pub route_retry_ms: u32,
     /// After how many ms without a route a connect fails with EHOSTUNREACH (the kernel's ARP gives up after 3 s).
@@ -97,6 +99,7 @@ impl Default for SlowConfig {
             window_scaling: true,
             ecn: 2,
             replies_per_s: 1000,
+            challenge_interval_ms: 500,
             route_retry_ms: 100,
             route_timeout_ms: 3000,
             syn_cookies: true,

@@ -94,7 +94,7 @@ impl SlowPath {
             }
             Verdict::SendSynAck => {
                 self.counters.drop(Drop::Duplicate);
-                if self.may_challenge(now, host) {
+                if self.may_challenge_opening(now, id, host) {
                     self.transmit_syn(now, id, host);
                 }
             }
@@ -251,9 +251,19 @@ impl SlowPath {
         let mut ack = Reply::bare(opening.iss.add(1), opening.irs.add(1), flags::ACK);
         ack.window = opening.window() >> opening.our_shift.unwrap_or(0);
         ack.options = Options { timestamps: opening.stamp(now), ..Options::default() };
-        if self.may_challenge(now, host) {
+        if self.may_challenge_opening(now, id, host) {
             self.send_opening(id, ack, host);
         }
+    }
+
+    /// May a half-open connection's peer get one more answer that it, or who claims to be it, has provoked?
+    fn may_challenge_opening(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) -> bool {
+        let last = self.table.opening(id).and_then(|opening| opening.challenged_at);
+        let may = self.may_challenge(now, last, host);
+        if may && let Some(opening) = self.table.opening(id) {
+            opening.challenged_at = Some(now);
+        }
+        may
     }
 
     /// Resets the peer of a half-open connection.

@@ -162,7 +162,6 @@ impl SlowPath {
             // The fast path has counted the RST.
             ToSlow::Reset(flow) | ToSlow::Aborted(flow) => self.remove_flow(flow, host),
             ToSlow::Removed(flow) => self.removed(flow, host),
-            ToSlow::Exception(flow, _) => self.challenge(now, flow, host),
         }
     }
 
@@ -268,7 +267,7 @@ impl SlowPath {
             // RFC 5961 §4: whatever its numbers, a SYN gets a challenge ACK. It is also what a lost last ACK needs.
             Phase::Live(_) if arrival.has(flags::SYN) => {
                 self.counters.drop(Drop::Duplicate);
-                self.challenge(now, id, host);
+                host.send(connection.core, ToFast::Challenge(id));
             }
             // It came before `Install`, or to another core.
             Phase::Live(_) => host.send(connection.core, ToFast::Inject(arrival.port, arrival.frame)),
@@ -317,20 +316,14 @@ impl SlowPath {
         self.resets.allow(now, self.config.replies_per_s, key)
     }
 
-    /// May one more challenge ACK go out (RFC 5961 §7)?
-    fn may_challenge(&mut self, now: Micros, host: &mut dyn Host) -> bool {
+    /// May one more challenge ACK go out to a connection that got its last one at `last` (RFC 5961 §7)?
+    fn may_challenge(&mut self, now: Micros, last: Option<Micros>, host: &mut dyn Host) -> bool {
+        let interval_us = u64::from(self.config.challenge_interval_ms) * 1000;
+        if last.is_some_and(|last| now.since(last) < interval_us) {
+            return false;
+        }
         let key = self.secrets(host).rate() ^ 1;
         self.challenges.allow(now, self.config.replies_per_s, key)
-    }
-
-    /// Lets an installed flow send a challenge ACK (RFC 5961 §7 limits them).
-    fn challenge(&mut self, now: Micros, flow: FlowId, host: &mut dyn Host) {
-        if self.table.running(flow).is_none() || !self.may_challenge(now, host) {
-            return;
-        }
-        if let Some(connection) = self.table.get(flow) {
-            host.send(connection.core, ToFast::SendAck(flow));
-        }
     }
 
     /// Sends a frame of our own.

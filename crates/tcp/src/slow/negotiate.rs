@@ -88,6 +88,8 @@ pub(super) struct Opening {
     pub sent: u32,
     /// errno of the last ICMP error that did not end it, 0 = none.
     pub soft_error: i32,
+    /// When the last challenge ACK, or SYN-ACK for a SYN that came again, was sent.
+    pub challenged_at: Option<Micros>,
     /// How often the timer has run out on it.
     pub timeouts: u32,
     /// The peer has acknowledged our SYN-ACK, but the listener wants data first (`TCP_DEFER_ACCEPT`).
@@ -129,6 +131,7 @@ impl Opening {
             sent_at: now,
             sent: 0,
             soft_error: 0,
+            challenged_at: None,
             timeouts: 0,
             deferred: false,
         }
@@ -270,6 +273,7 @@ impl Opening {
             snd_wnd: self.snd_wnd,
             snd_wscale: self.peer_shift.unwrap_or(0),
             rcv_wscale: self.our_shift.unwrap_or(0),
+            window_scaling: self.our_shift.is_some(),
             mss: self.payload(),
             timestamps: self.timestamps,
             sack: self.sack,

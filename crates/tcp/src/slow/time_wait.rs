@@ -24,6 +24,10 @@ pub(super) struct TimeWait {
     pub since: Micros,
     /// When it ends.
     pub until: Micros,
+    /// The window that we advertised last, as it stands in the segment (scaled).
+    pub window: u16,
+    /// When it was last answered with an ACK.
+    pub answered_at: Option<Micros>,
 }
 
 /// What becomes of a segment in TIME-WAIT.
@@ -63,6 +67,7 @@ impl TimeWait {
     pub(super) fn acknowledgement(&self, now: Micros) -> Reply {
         let mut ack = Reply::bare(self.snd_nxt, self.rcv_nxt, flags::ACK);
         let stamp = self.timestamps.map(|(recent, offset)| Timestamps { value: timestamp(now, offset), echo: recent });
+        ack.window = self.window;
         ack.options = Options { timestamps: stamp, ..Options::default() };
         ack
     }
@@ -85,6 +90,12 @@ impl TimeWaits {
     /// The entry of a tuple.
     pub(super) fn get(&self, tuple: &FourTuple) -> Option<TimeWait> {
         self.by_tuple.get(tuple).copied()
+    }
+    /// An acknowledgement goes out now.
+    pub(super) fn answered(&mut self, now: Micros, tuple: &FourTuple) {
+        if let Some(entry) = self.by_tuple.get_mut(tuple) {
+            entry.answered_at = Some(now);
+        }
     }
     /// Is it in TIME-WAIT?
     pub(super) fn has(&self, tuple: &FourTuple) -> bool {

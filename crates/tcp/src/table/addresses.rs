@@ -1,4 +1,4 @@
-//! The line of what does not fit the identity's words: IPv6 addresses and VLANs.
+//! The line of what does not fit the identity's words: IPv6 addresses, VLANs, what seldom happens.
 
 use super::words::Word;
 use std::net::Ipv6Addr;
@@ -11,6 +11,8 @@ pub(crate) struct Addresses {
     remote: [Word; 4],
     /// VLAN number (`bits::VLAN`).
     pub vlan: Word,
+    /// When a challenge ACK was sent last, ms modulo 2^32; 0 = never. Here because it is as rare.
+    pub challenged_at_ms: Word,
 }
 
 impl Addresses {

@@ -76,6 +76,9 @@ impl FlowTable {
             snd_queued: t.snd_queued,
             rcv_nxt: t.rcv_nxt,
             snd_wnd: t.snd_wnd,
+            rcv_wnd: t.rcv_wnd(),
+            snd_wscale: t.shifts.peer(),
+            rcv_wscale: t.shifts.ours(),
             cwnd: t.cwnd,
             ssthresh: m.ssthresh.get(),
             srtt_us: m.srtt_us.get(),
@@ -202,6 +205,7 @@ impl Lines {
             &self.recovery.reordering,
             &self.recovery.snd_up,
             &self.recovery.rcv_up,
+            &self.addresses.challenged_at_ms,
             &self.rate.rtt_us,
             &self.rate.min_rtt_us,
             &self.rate.min_rtt_at,
@@ -237,7 +241,7 @@ impl Lines {
             (setup.window.pacing != 0, bits::PACED),
             (setup.ecn != Ecn::Off, ECN),
             (setup.ecn == Ecn::Dctcp, bits::ECN_DCTCP),
-            (setup.snd_wscale != 0 || setup.rcv_wscale != 0, WSCALE),
+            (setup.window_scaling, WSCALE),
         ] {
             flags |= if on { bit } else { 0 };
         }

@@ -168,6 +168,7 @@ pub fn setup() -> FlowSetup {
         snd_wnd: 60000,
         snd_wscale: 0,
         rcv_wscale: 0,
+        window_scaling: false,
         mss: MSS as u16,
         timestamps: false,
         sack: false,

@@ -33,7 +33,7 @@ fn reset_after_the_peers_fin_is_a_broken_pipe() {
 
 #[test]
 fn syn_gets_a_challenge_wherever_it_is() {
-    let mut h = Harness::new();
+    let mut h = Harness::configured(setup(), FastConfig { challenge_interval_ms: 0, ..FastConfig::default() });
     for (n, seq) in [0u32, 5, 0x7000_0000, u32::MAX].into_iter().enumerate() {
         let sent = h.rx(seg(seq, 0, &[]).with(SYN));
         assert_eq!((sent.len(), sent[0].flags, sent[0].seq, sent[0].ack), (1, ACK, 0, 0));
@@ -44,7 +44,10 @@ fn syn_gets_a_challenge_wherever_it_is() {
 
 #[test]
 fn challenges_are_limited_per_second() {
-    let mut h = Harness::configured(setup(), FastConfig { challenge_acks_per_s: 3, ..FastConfig::default() });
+    let mut h = Harness::configured(
+        setup(),
+        FastConfig { challenge_acks_per_s: 3, challenge_interval_ms: 0, ..FastConfig::default() },
+    );
     let mut sent = 0;
     for _ in 0..10 {
         sent += h.rx(seg(5, 0, &[]).with(SYN)).len();
@@ -52,6 +55,31 @@ fn challenges_are_limited_per_second() {
     assert!((1..=3).contains(&sent), "{sent}");
     assert_eq!(h.wait(1_000_000).len(), 0);
     assert_eq!(h.rx(seg(5, 0, &[]).with(SYN)).len(), 1);
+}
+
+/// RFC 5961 §7; Linux: `tcp_invalid_ratelimit`.
+#[test]
+fn a_flow_is_challenged_once_in_half_a_second_and_data_are_answered_nevertheless() {
+    let mut h = Harness::new();
+    h.rx(seg(0, 0, &bytes(0, 10)));
+    h.wait(10_000);
+    let mut sent = 0;
+    for seq in 0..100 {
+        sent += h.rx(seg(20 + seq, 0, &[]).with(RST)).len();
+        sent += h.rx(seg(0, 99, &[])).len();
+        sent += h.rx(seg(5, 0, &[]).with(SYN)).len();
+    }
+    assert_eq!(sent, 1, "whatever provokes it");
+    assert_eq!(h.rx(seg(0, 0, &bytes(0, 10))).len(), 1, "data that came again are no loop of acknowledgements");
+    h.wait(499_000);
+    assert_eq!(h.rx(seg(20, 0, &[]).with(RST)).len(), 0);
+    h.wait(1000);
+    assert_eq!(h.rx(seg(20, 0, &[]).with(RST)).len(), 1);
+    h.message(ToFast::Challenge(FLOW));
+    assert_eq!(h.wait(0).len(), 0, "what the slow path asks for counts, too");
+    h.wait(500_000);
+    h.message(ToFast::Challenge(FLOW));
+    assert_eq!(h.wait(0).len(), 1);
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn time_wait() -> (Bench, Seq) {
     let flow = bench.child(4000);
     let reading = bench.reading(flow);
     (reading.snd_max, reading.rcv_nxt, reading.ts_recent) = (reading.snd_max.add(1), Seq(5002), 50);
+    (reading.rcv_wnd, reading.rcv_wscale) = (40_000, 3);
     let end = reading.snd_max;
     closing(&mut bench, flow, WE_FIRST);
     assert_eq!(bench.messages(), ["0:remove 0"]);
@@ -148,6 +149,7 @@ fn time_wait_acknowledges_the_fin_again_and_starts_over() {
     bench.for_server(4000, Peer { seq: 5001, ack: end.0, flags: flags::FIN | flags::ACK, ..stamped(60) });
     let ack = bench.frame();
     assert_eq!((ack.flags, ack.seq, ack.ack), (flags::ACK, end.0, 5002));
+    assert_eq!(ack.window, 5000, "the last window, scaled, as Linux says it");
     assert_eq!(ack.options.timestamps.unwrap().echo, 50);
     assert_eq!((ack.source_mac, ack.destination_mac), (OUR_MAC, PEER_MAC));
     bench.pass_ms(59_900);
@@ -167,6 +169,22 @@ fn time_wait_ignores_rst_and_bare_acks() {
     assert_eq!(bench.slow.counters().drops[Drop::BadReset as usize], 2);
     bench.for_server(4000, Peer { seq: 4000, ack: end.0, flags: flags::ACK, payload: 10, ..stamped(60) });
     assert_eq!(bench.frame().flags, flags::ACK, "old data is acknowledged");
+}
+
+/// RFC 5961 §7: two hosts that answer each other's acknowledgements stop.
+#[test]
+fn time_wait_answers_once_in_half_a_second_but_data_always() {
+    let (mut bench, end) = time_wait();
+    let fin = Peer { seq: 5001, ack: end.0, flags: flags::FIN | flags::ACK, ..stamped(60) };
+    for _ in 0..50 {
+        bench.for_server(4000, fin);
+    }
+    assert_eq!(bench.frames().len(), 1);
+    bench.for_server(4000, Peer { seq: 4000, payload: 10, ..fin });
+    assert_eq!(bench.frames().len(), 1, "data");
+    bench.pass_ms(500);
+    bench.for_server(4000, fin);
+    assert_eq!(bench.frames().len(), 1);
 }
 
 #[test]
@@ -207,6 +225,7 @@ fn an_older_syn_does_not_reopen() {
     let (mut bench, _) = time_wait();
     bench.for_server(4000, Peer { options: stamped(49).options, ..syn(6000) });
     assert_eq!(bench.frame().flags, flags::ACK, "an older timestamp, whatever the sequence number");
+    bench.pass_ms(500);
     bench.for_server(4000, Peer { options: Default::default(), ..syn(5000) });
     assert_eq!(bench.frame().flags, flags::ACK, "an older sequence number");
     assert_eq!(bench.states(), [State::Listen, State::TimeWait]);

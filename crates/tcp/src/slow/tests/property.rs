@@ -184,7 +184,7 @@ impl Model {
             3 => ToSlow::Reset(id),
             4 => ToSlow::AppClosed(id),
             5 => ToSlow::Aborted(id),
-            _ => ToSlow::Exception(id, self.installed[&id]),
+            _ => ToSlow::Marked(id),
         });
     }
 
@@ -225,6 +225,7 @@ impl Model {
                 | ToFast::Timeout(flow, _)
                 | ToFast::ProbeWindow(flow)
                 | ToFast::SendAck(flow)
+                | ToFast::Challenge(flow)
                 | ToFast::KeepAlive(flow)
                 | ToFast::SetMss(flow, _)
                 | ToFast::SetService { flow, .. }

@@ -331,6 +331,7 @@ pub fn word(message: &ToFast) -> String {
         }
         ToFast::ProbeWindow(flow) => format!("probe {}", flow.0),
         ToFast::SendAck(flow) => format!("ack {}", flow.0),
+        ToFast::Challenge(flow) => format!("challenge {}", flow.0),
         ToFast::KeepAlive(flow) => format!("keepalive {}", flow.0),
         ToFast::SetMss(flow, mss) => format!("mss {} {mss}", flow.0),
         ToFast::SetService { flow, tos, ttl } => format!("service {} tos {tos} ttl {ttl}", flow.0),
