@@ -144,6 +144,7 @@ fn setup() -> FlowSetup {
         snd_wnd: 65_535,
         snd_wscale: 7,
         rcv_wscale: 2,
+        window_scaling: true,
         mss: 1448,
         timestamps: true,
         sack: true,
