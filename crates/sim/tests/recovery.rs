@@ -80,8 +80,9 @@ fn random_losses_cost_less_with_selective_acknowledgements() {
         let bytes = if ppm > 5_000 { BYTES / 5 } else { BYTES };
         let (with, without) = (mean(lossy(ppm), true, bytes), mean(lossy(ppm), false, bytes));
         assert!(with.share > least, "{ppm} ppm: {with:?}");
-        // At high rates the window is a few segments, and holes are rarely more than one at a time.
-        let at_least = if ppm <= 1_000 { 1.0 } else { 0.9 };
+        // At high rates the window is a few segments, and holes are rarely more than one at a time; and without a scoreboard slow start
+        // goes on until the first loss, which the queue here has room for.
+        let at_least = if ppm <= 100 { 1.0 } else { 0.9 };
         assert!(with.share > without.share * at_least, "{ppm} ppm: {with:?}, without {without:?}");
         assert!(with.timeouts <= without.timeouts && with.timeouts <= 2, "{ppm} ppm: {with:?}, without {without:?}");
         // What is lost is sent again, once, and nothing else (four runs of a segment per 1448 bytes).

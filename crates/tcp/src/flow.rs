@@ -124,6 +124,8 @@ pub struct Window {
 impl Window {
     /// As `cwnd` or `ssthresh` of a later decision: the present one stays, whatever it has become by now.
     pub const KEEP: u32 = 0;
+    /// As `ssthresh`: not known; the first slow start goes on until the path seems full (RFC 9406).
+    pub const SEARCH: u32 = u32::MAX - 1;
 }
 
 /// A reading of a flow's state by another thread. Fields are each true, but not of one instant.

@@ -2,11 +2,12 @@
 //! (RFC 5681, RFC 6582, RFC 6298).
 
 use super::protocol::Turn;
-use super::{ecn, rack, recovery};
+use super::{ecn, hystart, rack, recovery};
+use crate::flow::Window;
 use crate::flow::flow_flags::{ECN, FIN_ACKED, RECOVERY};
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
-use crate::table::{Measures, Tcb, bits};
+use crate::table::{Measures, bits};
 use towpath_wire::segment::{Segment, flags};
 
 /// An acknowledgement between SND.UNA and SND.MAX.
@@ -102,7 +103,7 @@ fn advance(turn: &mut Turn<'_>, ack: Seq) {
     if t.has(bits::RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
         t.flags &= !bits::RECOVER_SET;
     }
-    grow(t, m, bytes, flight);
+    grow(turn, ack, bytes, flight);
 }
 
 /// RFC 6298 §2, in µs.
@@ -123,12 +124,16 @@ pub(super) fn round_trip(m: &Measures, sample_us: u32) {
 /// (RFC 5681 §3.1, RFC 3465),
 /// and only if it was this window that held the sender back (RFC 7661 §1).
 #[inline]
-fn grow(t: &mut Tcb, m: &Measures, bytes: u32, flight: u32) {
+fn grow(turn: &mut Turn<'_>, ack: Seq, bytes: u32, flight: u32) {
+    let (t, m) = (&mut turn.t, &turn.lines.measures);
     let mss = u32::from(t.mss);
     let ssthresh = m.ssthresh.get();
     if t.cwnd < ssthresh {
         if flight.saturating_mul(2) > t.cwnd {
-            let more = (u64::from(bytes) * u64::from(m.growth())) >> 8;
+            let searches = ssthresh == Window::SEARCH && t.has(bits::TRACKED);
+            let growth = if searches { hystart::growth(turn, ack) } else { m.growth() };
+            let t = &mut turn.t;
+            let more = (u64::from(bytes) * u64::from(growth)) >> 8;
             t.cwnd = t.cwnd.saturating_add(more as u32).min(ssthresh.max(t.cwnd.saturating_add(mss)));
         }
     } else if flight.saturating_add(mss) > t.cwnd {

@@ -14,6 +14,7 @@ mod control;
 mod deliver;
 mod ecn;
 mod egress;
+mod hystart;
 mod lookup;
 mod out_of_order;
 mod pace;

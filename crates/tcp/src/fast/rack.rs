@@ -126,6 +126,7 @@ fn scored(turn: &mut Turn<'_>, s: &Segment, una: Seq) {
         board.duplicates = 0;
     } else if news.bytes > cumulative {
         board.duplicates = board.duplicates.saturating_add(1);
+        board.hystart.heard(news.now, news.min_rtt_us);
     }
     let repaired = probe_answered(board, ack, ack == una && blocks.is_empty(), twice);
     let stage = board.doubtful;

@@ -5,6 +5,7 @@
 //! same time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a
 //! board: of a single segment `Measures::rtt_at` says when it was sent, and nothing can be reported ahead of it.
 
+use super::hystart::HyStart;
 use crate::seq::Seq;
 
 /// Spans per flow: 127 holes at a time. An entry is some 4 KiB, of which a flow without holes touches one line.
@@ -68,6 +69,7 @@ pub(super) struct Board {
     /// Acknowledgements with news in their blocks since SND.UNA moved: duplicates, as RFC 6675 §2 counts them.
     pub duplicates: u8,
     pub reduction: Reduction,
+    pub hystart: HyStart,
     /// TLP.end_seq, and TLP.is_retrans (RFC 8985 §7.1).
     pub probe: Option<(Seq, bool)>,
     /// After a time-out that may have been spurious (F-RTO): 1 = the first acknowledgement is awaited, 2 = the second.
@@ -89,6 +91,7 @@ impl Default for Board {
             highest: Seq(0),
             duplicates: 0,
             reduction: Reduction::default(),
+            hystart: HyStart::default(),
             probe: None,
             doubtful: 0,
             reordering_timer: false,
@@ -103,7 +106,7 @@ impl Board {
         self.spans[0] = Span { end, at, state: if again { AGAIN } else { 0 } };
         (self.clean, self.newest, self.highest, self.duplicates) = (!again, None, start, 0);
         (self.reduction, self.probe, self.doubtful) = (Reduction::default(), None, 0);
-        self.reordering_timer = false;
+        (self.reordering_timer, self.hystart) = (false, HyStart::default());
     }
 
     /// New data have been sent up to `end`. What was begun less than `grain_us` ago is the same span.
@@ -176,6 +179,13 @@ impl Board {
             self.len -= 1;
         }
         self.start = una;
+    }
+
+    /// When the byte before `ack` was sent, if only once.
+    #[inline]
+    pub fn sent_at(&self, ack: Seq) -> Option<u32> {
+        let span = self.spans[self.first..self.first + self.len].iter().find(|span| !span.end.before(ack))?;
+        (span.state & AGAIN == 0).then_some(span.at)
     }
 
     /// The spans with their first sequence numbers.

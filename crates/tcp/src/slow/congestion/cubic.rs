@@ -3,7 +3,6 @@
 //! The curve is computed here once per control interval; the fast path is told how many segments per window lead along it until the
 //! next look, so that the window grows on acknowledgements, as in the RFC.
 
-use super::hystart::{HyStart, Stage};
 use super::{CongestionControl, Sample, initial_window, timeout_threshold};
 use crate::flow::Window;
 use crate::time::Micros;
@@ -17,8 +16,6 @@ const BETA_CUBIC: f64 = 0.7;
 const ALPHA_CUBIC: f64 = 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC);
 /// RFC 5681 §3.1: slow start, a byte per byte.
 const SLOW_START: u16 = 256;
-/// RFC 9406 §4.3: CSS_GROWTH_DIVISOR = 4.
-const CONSERVATIVE: u16 = SLOW_START / 4;
 /// Sooner than this many µs after a decision the next look does not come.
 const MIN_HORIZON_US: u64 = 10_000;
 
@@ -56,7 +53,6 @@ struct State {
 pub struct Cubic {
     state: State,
     before: State,
-    hystart: HyStart,
     growth: u16,
 }
 
@@ -75,17 +71,9 @@ impl Cubic {
         Some(self.keep())
     }
 
-    fn slow_start(&mut self, sample: &Sample) -> Option<Window> {
+    fn slow_start(&mut self) -> Option<Window> {
         self.state.epoch = None;
-        // Only the first one, which knows nothing of the path (RFC 9406 §4.3).
-        if sample.ssthresh != u32::MAX {
-            return self.set_growth(SLOW_START);
-        }
-        match self.hystart.look(sample) {
-            Stage::Standard => self.set_growth(SLOW_START),
-            Stage::Conservative => self.set_growth(CONSERVATIVE),
-            Stage::Done => Some(Window { ssthresh: sample.cwnd, ..self.keep() }),
-        }
+        self.set_growth(SLOW_START)
     }
 
     /// RFC 9438 §4.2: a congestion avoidance stage begins.
@@ -140,12 +128,14 @@ impl CongestionControl for Cubic {
     fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
         self.growth = SLOW_START;
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
-        Window { cwnd, ssthresh: u32::MAX, ..self.keep() }
+        // The fast path ends it: it sees every acknowledgement (RFC 9406 §4.3: only the first one, which knows nothing of the path).
+        Window { cwnd, ssthresh: Window::SEARCH, ..self.keep() }
     }
 
     fn adopt(&mut self, sample: &Sample) -> Window {
         self.growth = SLOW_START;
-        self.on_interval(sample).unwrap_or(self.keep())
+        let window = self.on_interval(sample).unwrap_or(self.keep());
+        if sample.ssthresh == u32::MAX { Window { ssthresh: Window::SEARCH, ..window } } else { window }
     }
 
     fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
@@ -153,7 +143,7 @@ impl CongestionControl for Cubic {
             return None;
         }
         if sample.slow_start() {
-            return self.slow_start(sample);
+            return self.slow_start();
         }
         if sample.app_limited {
             // §4.2, §5.8: time in which the window was not used does not count.

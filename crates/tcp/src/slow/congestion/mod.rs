@@ -13,7 +13,6 @@ mod controller;
 mod cubic;
 mod dctcp;
 mod dctcp_rate;
-mod hystart;
 mod newreno;
 mod rate;
 mod sample;

@@ -62,17 +62,6 @@ fn cubic_does_not_starve_reno_where_windows_are_small() {
 }
 
 #[test]
-fn hystart_leaves_slow_start_without_a_loss_where_the_queue_is_deep() {
-    let path = Path { buffer: 3000, ..WIDE };
-    let mut model = alone(path, Algorithm::Cubic);
-    model.run(2.0);
-    let sender = &model.senders[0];
-    assert!(sender.state.ssthresh < u32::MAX, "out of slow start");
-    assert_eq!(sender.losses, 0, "without a loss");
-    assert!(model.shares(1.0)[0] > 0.95);
-}
-
-#[test]
 fn dctcp_keeps_the_queue_at_the_mark_and_the_path_full() {
     let mut model = alone(RACK, Algorithm::Dctcp);
     model.run(0.2);
