@@ -2,6 +2,7 @@
 
 mod bulk;
 mod client;
+mod many;
 mod server;
 mod sys;
 
@@ -32,6 +33,12 @@ enum Role {
         /// Address of the sink.
         sink: SocketAddrV4,
     },
+    /// Many connections that send blocks when asked, until the other end has gone.
+    Senders(many::Senders),
+    /// Asks many connections to send without end and prints one JSON object: what each gets in each window.
+    Share(many::Share),
+    /// Asks many connections for a block at once, again and again, and prints one JSON object: how long that took.
+    Incast(many::Incast),
 }
 
 fn main() {
@@ -40,6 +47,9 @@ fn main() {
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
+        Role::Senders(options) => many::senders(&options),
+        Role::Share(options) => many::share(&options).map(|report| print(&report)),
+        Role::Incast(options) => many::incast(&options).map(|report| print(&report)),
     };
     if let Err(error) = result {
         eprintln!("towpath-rpc: {error}");

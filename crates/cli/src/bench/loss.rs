@@ -4,10 +4,7 @@ use super::measure::{STACKS, median};
 use super::wire::{Place, RECEIVER, Wire};
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
-use std::ffi::OsString;
 use std::io;
-use std::process::Stdio;
 
 /// Arguments of `towpath bench loss`.
 #[derive(Args)]
@@ -133,50 +130,24 @@ fn one(
     flags: &[&str],
     seed: usize,
 ) -> io::Result<Row> {
-    let exe = std::env::current_exe()?;
     let Options { rate, delay, queue, .. } = options;
-    let mut command = wire.command(Place::Relay, &[exe.with_file_name("towpath-relay")]);
-    command.args([
-        "--a",
-        "wire0",
-        "--b",
-        "wire1",
-        "--json",
-        "--one-way",
-        "--rate",
-        rate,
-        "--delay",
-        delay,
-        "--queue",
-        queue,
-    ]);
-    command.args(flags).args(["--seed", &seed.to_string()]);
-    let relay = wire.start(command, "relay.log", "ready")?;
-    // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured.
-    let service = if stack == "towpath" { Some(wire.serve()?) } else { None };
-
-    let rpc = exe.with_file_name("towpath-rpc").into_os_string();
-    let mut sink = wire.command(Place::Receiver, &[&rpc]);
-    sink.args(["sink", &format!("{RECEIVER}:9003"), "--seconds", &options.seconds.to_string()]);
-    let mut sink = wire.start(sink, "sink.log", "ready")?;
+    let seed = seed.to_string();
+    let path = ["--rate", rate, "--delay", delay, "--queue", queue, "--seed", &seed];
+    let relay = wire.relay(&[&path[..], flags].concat())?;
+    // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured; its send ring is no limit.
+    let service = match stack {
+        "towpath" => Some(wire.serve(Place::Sender, "send_buffer = \"1MiB\"\n")?),
+        _ => None,
+    };
+    let at = format!("{RECEIVER}:9003");
+    let words = ["sink".to_owned(), at.clone(), "--seconds".to_owned(), options.seconds.to_string()];
+    let mut sink = wire.start(wire.rpc(Place::Receiver, None, &words)?, "sink.log", "ready")?;
     let before = wire.retransmitted()?;
-    let mut words: Vec<OsString> = Vec::new();
-    if let Some((_, socket)) = &service {
-        words.extend([
-            exe.clone().into_os_string(),
-            "run".into(),
-            "--require".into(),
-            "--socket".into(),
-            socket.into(),
-            "--".into(),
-        ]);
-    }
-    words.extend([rpc, "source".into(), format!("{RECEIVER}:9003").into()]);
-    let source = wire.command(Place::Sender, &words);
+    let source = wire.rpc(Place::Sender, service.as_ref(), &["source".to_owned(), at])?;
     let source = wire.start(source, "source.log", "")?;
     sink.wait_end(options.seconds + 40.0)?;
     let retransmits = match &service {
-        Some((_, socket)) => ours(&exe, socket)?,
+        Some(service) => service.retransmitted()?,
         None => wire.retransmitted()? - before,
     };
     drop(source);
@@ -195,16 +166,4 @@ fn one(
         longest_stall_ms: number("longest_stall_ms"),
         ratio: 1.0,
     })
-}
-
-/// Segments that the service has sent again.
-fn ours(exe: &std::path::Path, socket: &std::path::Path) -> io::Result<u64> {
-    let output = std::process::Command::new(exe)
-        .args(["status", "--json", "--socket"])
-        .arg(socket)
-        .stderr(Stdio::inherit())
-        .output()?;
-    let status: Value = serde_json::from_slice(&output.stdout).map_err(io::Error::other)?;
-    let cores = status["cores"].as_array().ok_or_else(|| io::Error::other("towpath status names no cores"))?;
-    Ok(cores.iter().filter_map(|core| core["tally"]["retransmits"].as_u64().or(core["retransmits"].as_u64())).sum())
 }

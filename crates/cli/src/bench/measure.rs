@@ -141,7 +141,20 @@ fn median_row(rows: &[Row]) -> Row {
 }
 
 /// The middle value (the lower of two).
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+pub fn median(values: Vec<f64>) -> f64 {
+    quantile(&values, 0.5)
+}
+
+/// Jain's fairness index: 1 = all the same, 1/n = one has everything.
+pub fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+    if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+/// The value below which `q` of all lie (nearest rank).
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = ((q * sorted.len() as f64).ceil() as usize).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }

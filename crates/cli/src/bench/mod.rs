@@ -1,8 +1,11 @@
 //! `towpath bench`: the same programs over Linux and over Towpath, interleaved, on the same veth and CPUs.
 
 mod bulk;
+mod crowd;
 mod echo;
 mod fabric;
+mod fairness;
+mod incast;
 mod instructions;
 mod lab;
 mod loss;
@@ -39,10 +42,11 @@ enum What {
     Instructions(instructions::Options),
     /// One bulk connection through `towpath-relay` over eight bad paths: loss, bursts, reordering. Both stacks send to Linux.
     Loss(loss::Options),
-    /// How evenly 50 to 2,000 flows share one simulated 40 Gbit/s port. Not root.
-    Fairness(fabric::Options),
-    /// One simulated host asks many for 64 KiB at once. Not root.
-    Incast(fabric::Options),
+    /// How evenly many flows share one port: 50 to 500 real ones through `towpath-relay`, Linux beside Towpath (root), and 50 to 2,000
+    /// simulated ones at 40 Gbit/s.
+    Fairness(fairness::Options),
+    /// One host asks many for 64 KiB at once: real ones through `towpath-relay`, Linux beside Towpath (root), and simulated ones.
+    Incast(incast::Options),
 }
 
 /// What the side-by-side benchmarks have in common.
@@ -88,8 +92,8 @@ pub fn run(args: &Arguments) -> io::Result<()> {
         What::Bulk(options) => report(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?),
         What::Instructions(options) => return instructions::run(options),
         What::Loss(options) => return loss::run(options),
-        What::Fairness(options) => return fabric::run("fairness", options),
-        What::Incast(options) => return fabric::run("incast", options),
+        What::Fairness(options) => return fairness::run(options),
+        What::Incast(options) => return incast::run(options),
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::lab::{CLIENT_CPU, Process, SERVER_CPU, ip, wait};
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -19,6 +19,34 @@ pub enum Place {
     Receiver,
     /// The relay: CPU 1.
     Relay,
+}
+
+/// A Towpath service.
+pub struct Under {
+    _process: Process,
+    socket: PathBuf,
+}
+
+impl Under {
+    /// Segments that it has sent again.
+    pub fn retransmitted(&self) -> io::Result<u64> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["status", "--json", "--socket"]).arg(&self.socket);
+        let output = command.stderr(Stdio::inherit()).output()?;
+        let status: Value = serde_json::from_slice(&output.stdout).map_err(io::Error::other)?;
+        let cores = status["cores"].as_array().ok_or_else(|| io::Error::other("towpath status names no cores"))?;
+        Ok(cores.iter().filter_map(|core| core["tally"]["retransmits"].as_u64().or(core["retransmits"].as_u64())).sum())
+    }
+}
+
+/// The namespaces for `towpath bench` of this name, which has a half that needs no root.
+pub fn for_crowd(name: &str) -> io::Result<Wire> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(io::Error::other(format!(
+            "real flows need network namespaces: sudo towpath bench {name}; without root: towpath bench {name} --only simulated"
+        )));
+    }
+    Wire::new()
 }
 
 /// The namespaces and a directory for logs and sockets.
@@ -85,15 +113,56 @@ impl Wire {
         Process::start(command, &self.dir.join(log), |text| text.contains(ready))
     }
 
-    /// Starts `towpath serve` at the sender, with a send ring that is no limit here.
-    pub fn serve(&self) -> io::Result<(Process, PathBuf)> {
-        let socket = self.dir.join("towpath.sock");
+    /// Starts the relay from sender to receiver.
+    pub fn relay<S: AsRef<OsStr>>(&self, flags: &[S]) -> io::Result<Process> {
+        let program = std::env::current_exe()?.with_file_name("towpath-relay");
+        let mut command = self.command(Place::Relay, &[program]);
+        command.args(["--a", "wire0", "--b", "wire1", "--json", "--one-way"]).args(flags);
+        self.start(command, "relay.log", "ready")
+    }
+
+    /// What the sender's kernel uses.
+    pub fn kernel(&self, congestion: &str, ecn: bool) -> io::Result<()> {
+        let sender = &self.names[Place::Sender as usize];
+        ip(&format!("-n {sender} route replace 10.78.0.0/24 dev eth1 src 10.78.0.1 congctl {congestion}"))?;
+        self.shell(Place::Sender, &format!("echo {} > /proc/sys/net/ipv4/tcp_ecn", u8::from(ecn))).map(drop)
+    }
+
+    /// Starts `towpath serve` there with these lines of configuration.
+    pub fn serve(&self, place: Place, config: &str) -> io::Result<Under> {
+        let file = |what: &str| self.dir.join(format!("towpath{}.{what}", place as usize));
+        let (socket, log) = (file("sock"), file("log"));
+        let _ = std::fs::remove_file(&socket);
+        std::fs::write(file("toml"), config)?;
         let exe = std::env::current_exe()?;
-        let mut command = self.command(Place::Sender, &[exe.as_os_str(), "serve".as_ref()]);
-        command.args(["--interface", "eth1", "--cores", "1", "--send-buffer", "1MiB", "--socket"]).arg(&socket);
-        let mut process = Process::start(command, &self.dir.join("service.log"), |_| true)?;
-        wait(&self.dir.join("service.log"), &mut process, || socket.exists())?;
-        Ok((process, socket))
+        let mut command = self.command(place, &[exe.as_os_str(), "serve".as_ref()]);
+        command
+            .args(["--interface", "eth1", "--cores", "1", "--config"])
+            .arg(file("toml"))
+            .arg("--socket")
+            .arg(&socket);
+        let mut process = Process::start(command, &log, |_| true)?;
+        wait(&log, &mut process, || socket.exists())?;
+        Ok(Under { _process: process, socket })
+    }
+
+    /// The load generator there, on Towpath if a service is named.
+    pub fn rpc(&self, place: Place, under: Option<&Under>, words: &[String]) -> io::Result<Command> {
+        let exe = std::env::current_exe()?;
+        let mut all: Vec<OsString> = Vec::new();
+        if let Some(Under { socket, .. }) = under {
+            all.extend([
+                exe.clone().into(),
+                "run".into(),
+                "--require".into(),
+                "--socket".into(),
+                socket.into(),
+                "--".into(),
+            ]);
+        }
+        all.push(exe.with_file_name("towpath-rpc").into());
+        all.extend(words.iter().map(OsString::from));
+        Ok(self.command(place, &all))
     }
 
     /// Segments that the sender's kernel has sent again since the namespace was made.
