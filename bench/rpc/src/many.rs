@@ -35,7 +35,7 @@ pub struct Share {
     /// Windows that are measured.
     #[arg(long, default_value_t = 5)]
     windows: usize,
-    /// Seconds before that.
+    /// Seconds before that; in the first half of them the connections begin, one after the other.
     #[arg(long, default_value_t = 2.0)]
     warm_up_seconds: f64,
 }
@@ -109,12 +109,9 @@ impl Set {
         Ok(set)
     }
 
-    /// Sends every connection a byte.
-    fn ask(&self) -> io::Result<()> {
-        for &fd in &self.fds {
-            sys::write(fd, b"?")?.ok_or_else(|| io::Error::other("no room for a request"))?;
-        }
-        Ok(())
+    /// Sends a connection a byte.
+    fn ask(&self, index: usize) -> io::Result<()> {
+        sys::write(self.fds[index], b"?")?.ok_or_else(|| io::Error::other("no room for a request")).map(drop)
     }
 
     /// Reads what has come by `until`, at least once, and tells whose it is.
@@ -136,8 +133,16 @@ impl Set {
 /// Measures what each connection gets.
 pub fn share(options: &Share) -> io::Result<Shares> {
     let mut set = Set::gather(options.listen, options.connections)?;
-    set.ask()?;
-    let mut end = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
+    let step = Duration::from_secs_f64(options.warm_up_seconds / 2.0 / options.connections.max(1) as f64);
+    let start = Instant::now();
+    for index in 0..options.connections {
+        set.ask(index)?;
+        let next = start + step * (index as u32 + 1);
+        while Instant::now() < next {
+            set.read(next, |_, _| {})?;
+        }
+    }
+    let mut end = start + Duration::from_secs_f64(options.warm_up_seconds);
     let mut windows = Vec::new();
     let measured = end;
     for window in 0..=options.windows {
@@ -162,7 +167,9 @@ pub fn incast(options: &Incast) -> io::Result<Waits> {
     for round in 0..=options.rounds {
         std::thread::sleep(Duration::from_millis(options.pause_ms));
         let (start, mut left) = (Instant::now(), options.bytes * options.connections as u64);
-        set.ask()?;
+        for index in 0..options.connections {
+            set.ask(index)?;
+        }
         let limit = start + Duration::from_secs(30);
         while left > 0 {
             set.read(limit, |_, n| left = left.saturating_sub(n))?;
