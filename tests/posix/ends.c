@@ -44,6 +44,7 @@ CASE(shutdown_both) {
     CALL("peer_reads", read(p.server, buf, 1));
     MUST(shutdown(p.server, SHUT_RDWR));
     say_events("peer_then", wait_events(p.server, POLLHUP));
+    rest(50);
     CALL("again", shutdown(p.client, SHUT_RD));
     CALL("error", get_int(p.client, SOL_SOCKET, SO_ERROR));
 }

@@ -1,0 +1,158 @@
+// dup in all its forms, before and after the socket is connected; descriptors passed; what a descriptor is.
+#include "conformance.h"
+#include <sys/stat.h>
+#define THEME "copies"
+
+static char buf[100];
+
+CASE(before_connect) {
+    int l = listening(), c = tcp(), copy = (int)MUST(dup(c));
+    CALL("connect", connect_to(c, l));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    CALL("write_copy", write(copy, "abc", 3));
+    CALL("read", recv(s, buf, 3, MSG_WAITALL));
+    say_events("copy", events_of(copy));
+    CALL("close", close(c));
+    CALL("write_rest", write(copy, "d", 1));
+    CALL("close_copy", close(copy));
+    CALL("read_rest", recv(s, buf, 3, MSG_WAITALL));
+}
+
+CASE(before_listen) {
+    int l = bound(0), copy = (int)MUST(dup(l));
+    CALL("listen", listen(l, 5));
+    int c = tcp();
+    CALL("connect", connect_to(c, copy));
+    CALL("accept_copy", accept(copy, NULL, NULL) >= 0);
+    CALL("listening", get_int(copy, SOL_SOCKET, SO_ACCEPTCONN));
+}
+
+CASE(connect_by_the_copy) {
+    int l = listening(), c = tcp(), copy = (int)MUST(fcntl(c, F_DUPFD_CLOEXEC, 100));
+    CALL("connect", connect_to(copy, l));
+    CALL("write", write(c, "abc", 3));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    CALL("read", recv(s, buf, 3, MSG_WAITALL));
+    say("flags", "%d,%d", fcntl(c, F_GETFD), fcntl(copy, F_GETFD));
+}
+
+CASE(forked_before_connect) {
+    int l = listening(), c = tcp();
+    pid_t pid = fork();
+    if (pid == 0) _exit(connect_to(c, l) == 0 ? 0 : 1);
+    int status;
+    waitpid(pid, &status, 0);
+    say("child", "%d", WEXITSTATUS(status));
+    CALL("write", send(c, "abc", 3, MSG_NOSIGNAL));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    CALL("read", recv(s, buf, 3, MSG_WAITALL));
+}
+
+CASE(forked_before_listen) {
+    int l = bound(0);
+    pid_t pid = fork();
+    if (pid == 0) _exit(listen(l, 5) == 0 ? 0 : 1);
+    int status;
+    waitpid(pid, &status, 0);
+    int c = tcp();
+    CALL("connect", connect_to(c, l));
+    CALL("accept", accept(l, NULL, NULL) >= 0);
+}
+
+CASE(after_connect) {
+    struct pair p = pair();
+    int copy = (int)MUST(dup2(p.client, 50));
+    CALL("nonblock_is_shared", nonblocking(p.client, true));
+    CALL("read", read(copy, buf, 1));
+    CALL("dup3_same", dup3(copy, copy, 0));
+    CALL("dup2_same", dup2(copy, copy) == copy);
+    CALL("dup2_bad", dup2(999, 51));
+    CALL("dup3_flags", dup3(copy, 52, 77));
+    CALL("cloexec", dup3(copy, 52, O_CLOEXEC) == 52);
+    say("fd_flags", "%d,%d", fcntl(52, F_GETFD), fcntl(copy, F_GETFD));
+    CALL("close", close(p.client));
+    CALL("write", write(copy, "x", 1));
+    MUST(close(copy));
+    CALL("peer", recv(p.server, buf, 10, 0));
+    CALL("not_ended", recv(p.server, buf, 10, MSG_DONTWAIT));
+    MUST(close(52));
+    CALL("ended", recv(p.server, buf, 10, 0));
+}
+
+CASE(over_a_socket) {
+    struct pair p = pair(), q = pair();
+    CALL("dup2", dup2(q.client, p.client) == p.client);
+    CALL("ended", recv(p.server, buf, 10, 0));
+    MUST(write(q.server, "x", 1));
+    CALL("read", recv(p.client, buf, 10, 0));
+}
+
+CASE(shared_error_and_shutdown) {
+    struct pair p = pair();
+    int copy = (int)MUST(dup(p.client));
+    MUST(shutdown(copy, SHUT_WR));
+    CALL("write", send(p.client, "x", 1, MSG_NOSIGNAL));
+    int r = reset_by_peer(), copy2 = (int)MUST(dup(r));
+    CALL("error", get_int(r, SOL_SOCKET, SO_ERROR));
+    CALL("copy", get_int(copy2, SOL_SOCKET, SO_ERROR));
+}
+
+CASE(what_a_descriptor_is) {
+    struct pair p = pair();
+    struct stat s;
+    CALL("fstat", fstat(p.client, &s));
+    say("socket", "%d", S_ISSOCK(s.st_mode));
+    CALL("isatty", isatty(p.client));
+    CALL("ftruncate", ftruncate(p.client, 0));
+    CALL("fsync", fsync(p.client));
+    CALL("fchmod", fchmod(p.client, 0600));
+    char link[100] = "", name[40];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", p.client);
+    CALL("readlink", readlink(name, link, 8));
+    say("link", "%s", link);
+}
+
+CASE(passed_to_oneself) {
+    struct pair p = pair();
+    int u[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    char space[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {"x", 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &p.client, sizeof(int));
+    CALL("send", sendmsg(u[0], &m, 0));
+    v.iov_base = buf;
+    m.msg_controllen = sizeof space;
+    CALL("recv", recvmsg(u[1], &m, 0));
+    int fd;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    MUST(close(p.client));
+    CALL("write", send(fd, "abc", 3, MSG_NOSIGNAL));
+    struct timeval t = {0, 300000};
+    MUST(setsockopt(p.server, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    CALL("read", recv(p.server, buf, 3, MSG_WAITALL));
+}
+
+CASE(stdio) {
+    struct pair p = pair();
+    FILE *out = fdopen(p.client, "w"), *in = fdopen(p.server, "r");
+    CALL("print", fprintf(out, "line %d\n", 1));
+    CALL("flush", fflush(out));
+    char line[100] = "";
+    say("got", "%d", fgets(line, sizeof line, in) != NULL);
+    say_bytes("line", line, (long)strlen(line));
+    CALL("dprintf", dprintf(p.client, "again\n"));
+    CALL("close", fclose(out));
+    say("second", "%d", fgets(line, sizeof line, in) != NULL);
+    say("end", "%d", fgets(line, sizeof line, in) == NULL && feof(in));
+}
+
+CASE(close_range_closes) {
+    struct pair p = pair();
+    unsigned low = (unsigned)(p.client < p.server ? p.client : p.server);
+    CALL("close", close_range(low, 100, 0));
+    CALL("read", read(p.client, buf, 1));
+    CALL("fresh", tcp() >= 0);
+}

@@ -1,0 +1,534 @@
+// epoll: level, edge, one shot, exclusive, nested, shared between threads; what epoll_ctl says.
+#include "conformance.h"
+#define THEME "epoll"
+
+static char buf[1000];
+
+static int epoll_of(int fd, unsigned events) {
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {events, {.u64 = 77}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    return ep;
+}
+
+// One wait; what it says of the one descriptor.
+static int wait_one(const char *key, int ep, int ms) {
+    struct epoll_event e[4];
+    memset(e, 0, sizeof e);
+    int n = (int)CALL(key, epoll_wait(ep, e, 4, ms));
+    if (n > 0) say_events("events", e[0].events & ~(unsigned)(EPOLLET | EPOLLONESHOT));
+    if (n > 0 && e[0].data.u64 != 77) say("data", "%lu", (unsigned long)e[0].data.u64);
+    return n;
+}
+
+static int control(int ep, int op, int fd, unsigned events) {
+    struct epoll_event e = {events, {.u64 = 77}};
+    return epoll_ctl(ep, op, fd, &e);
+}
+
+CASE(level) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    wait_one("idle", ep, 0);
+    MUST(write(p.server, "ab", 2));
+    wait_one("data", ep, 3000);
+    wait_one("again", ep, 0);
+    MUST(read(p.client, buf, 1));
+    wait_one("half", ep, 0);
+    MUST(read(p.client, buf, 1));
+    wait_one("empty", ep, 0);
+}
+
+CASE(edge) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLET);
+    wait_one("idle", ep, 0);
+    MUST(write(p.server, "ab", 2));
+    wait_one("data", ep, 3000);
+    wait_one("again", ep, 20);
+    MUST(read(p.client, buf, 1));
+    wait_one("half", ep, 20);
+    MUST(write(p.server, "c", 1));
+    wait_one("more", ep, 3000);
+    wait_one("more_again", ep, 20);
+    MUST(close(p.server));
+    wait_one("end", ep, 3000);
+    wait_one("end_again", ep, 20);
+}
+
+CASE(edge_out) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLOUT | EPOLLET);
+    wait_one("first", ep, 3000);
+    wait_one("second", ep, 20);
+    MUST(write(p.client, "x", 1));
+    MUST(read(p.server, buf, 1));
+    wait_sent(p.client);
+    wait_one("small_writes", ep, 20);
+    fill(p.client);
+    wait_one("full", ep, 0);
+    drain(p.server);
+    wait_one("room", ep, 3000);
+}
+
+CASE(edge_in_and_out) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    wait_one("first", ep, 3000);
+    wait_one("second", ep, 20);
+    MUST(write(p.server, "x", 1));
+    wait_one("data", ep, 3000);
+    MUST(shutdown(p.server, SHUT_WR));
+    wait_one("end", ep, 3000);
+    wait_one("end_again", ep, 20);
+}
+
+CASE(edge_data_before_add) {
+    struct pair p = pair();
+    MUST(write(p.server, "x", 1));
+    wait_unread(p.client, 1);
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLET);
+    wait_one("first", ep, 3000);
+    wait_one("second", ep, 20);
+    CALL("mod", control(ep, EPOLL_CTL_MOD, p.client, EPOLLIN | EPOLLET));
+    wait_one("after_mod", ep, 3000);
+    wait_one("after_mod2", ep, 20);
+}
+
+CASE(edge_listener) {
+    int l = listening(), c[2];
+    nonblocking(l, true);
+    int ep = epoll_of(l, EPOLLIN | EPOLLET);
+    c[0] = tcp(), MUST(connect_to(c[0], l));
+    wait_one("one", ep, 3000);
+    wait_one("again", ep, 20);
+    c[1] = tcp(), MUST(connect_to(c[1], l));
+    wait_one("two", ep, 3000);
+    CALL("accept", accept(l, NULL, NULL) >= 0);
+    CALL("accept2", accept(l, NULL, NULL) >= 0);
+    CALL("accept3", accept(l, NULL, NULL));
+}
+
+CASE(oneshot) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLONESHOT);
+    MUST(write(p.server, "a", 1));
+    wait_one("first", ep, 3000);
+    wait_one("second", ep, 20);
+    MUST(write(p.server, "b", 1));
+    wait_one("more", ep, 20);
+    CALL("mod", control(ep, EPOLL_CTL_MOD, p.client, EPOLLIN | EPOLLONESHOT));
+    wait_one("armed", ep, 3000);
+    MUST(close(p.server));
+    wait_one("hup_is_silent", ep, 30);
+}
+
+CASE(oneshot_edge) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLET | EPOLLONESHOT);
+    MUST(write(p.server, "a", 1));
+    wait_one("first", ep, 3000);
+    CALL("mod", control(ep, EPOLL_CTL_MOD, p.client, EPOLLIN | EPOLLET | EPOLLONESHOT));
+    wait_one("second", ep, 3000);
+    wait_one("third", ep, 20);
+}
+
+CASE(control_errors) {
+    struct pair p = pair();
+    int ep = (int)MUST(epoll_create1(0));
+    CALL("mod_first", control(ep, EPOLL_CTL_MOD, p.client, EPOLLIN));
+    CALL("del_first", control(ep, EPOLL_CTL_DEL, p.client, EPOLLIN));
+    CALL("add", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN));
+    CALL("add_again", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN));
+    CALL("op", control(ep, 99, p.client, EPOLLIN));
+    CALL("bad_fd", control(ep, EPOLL_CTL_ADD, 999, EPOLLIN));
+    CALL("bad_ep", control(999, EPOLL_CTL_ADD, p.client, EPOLLIN));
+    CALL("no_ep", control(p.server, EPOLL_CTL_ADD, p.client, EPOLLIN));
+    CALL("self", control(ep, EPOLL_CTL_ADD, ep, EPOLLIN));
+    CALL("del_null", epoll_ctl(ep, EPOLL_CTL_DEL, p.client, NULL));
+    CALL("del_again", control(ep, EPOLL_CTL_DEL, p.client, EPOLLIN));
+    int file = (int)MUST(open("/dev/null", O_RDWR));
+    (void)file;
+    int regular = (int)MUST(open("/proc/self/exe", O_RDONLY));
+    CALL("regular", control(ep, EPOLL_CTL_ADD, regular, EPOLLIN));
+    CALL("create0", epoll_create(0));
+    CALL("create_flags", epoll_create1(77));
+}
+
+CASE(wait_errors) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLOUT);
+    struct epoll_event e;
+    CALL("none", epoll_wait(ep, &e, 0, 0));
+    volatile int negative = -1;
+    CALL("negative", epoll_wait(ep, &e, negative, 0));
+    CALL("bad", epoll_wait(999, &e, 1, 0));
+    CALL("socket", epoll_wait(p.client, &e, 1, 0));
+    struct timespec t = {0, 1000000000};
+    CALL("time", epoll_pwait2(ep, &e, 1, &t, NULL));
+    CALL("fine", epoll_wait(ep, &e, 1, 0));
+}
+
+CASE(every_state) {
+    int ep = (int)MUST(epoll_create1(0)), fd = tcp();
+    unsigned all = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP;
+    CALL("add", control(ep, EPOLL_CTL_ADD, fd, all));
+    wait_one("fresh", ep, 0);
+    int l = listening();
+    nonblocking(fd, true);
+    connect_to(fd, l);
+    wait_events(fd, POLLOUT);
+    wait_one("connected", ep, 3000);
+    int s = (int)MUST(accept(l, NULL, NULL));
+    MUST(send(s, "u", 1, MSG_OOB));
+    wait_events(fd, POLLPRI);
+    wait_one("urgent", ep, 3000);
+    MUST(shutdown(s, SHUT_WR));
+    wait_events(fd, POLLRDHUP);
+    wait_one("end", ep, 3000);
+    MUST(shutdown(fd, SHUT_WR));
+    wait_one("both", ep, 3000);
+    int r = reset_by_peer();
+    int ep2 = epoll_of(r, 0);
+    wait_one("reset", ep2, 3000);
+}
+
+CASE(connecting_edge) {
+    int ep = (int)MUST(epoll_create1(0)), fd = tcp(), l = listening();
+    nonblocking(fd, true);
+    CALL("connect", connect_to(fd, l));
+    CALL("add", control(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLET));
+    wait_one("established", ep, 3000);
+    wait_one("again", ep, 20);
+}
+
+CASE(refused_edge) {
+    int ep = (int)MUST(epoll_create1(0)), fd = tcp(), b = bound(0);
+    nonblocking(fd, true);
+    MUST(control(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET));
+    CALL("connect", connect_to(fd, b));
+    wait_events(fd, POLLHUP);
+    wait_one("refused", ep, 3000);
+    wait_one("again", ep, 20);
+    CALL("error", get_int(fd, SOL_SOCKET, SO_ERROR));
+}
+
+CASE(closed_while_watched) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLOUT);
+    MUST(close(p.client));
+    wait_one("closed", ep, 20);
+    CALL("del", control(ep, EPOLL_CTL_DEL, p.client, 0));
+    int fd = tcp();
+    say("same_number", "%d", fd == p.client);
+    CALL("mod", control(ep, EPOLL_CTL_MOD, fd, EPOLLIN));
+    CALL("add", control(ep, EPOLL_CTL_ADD, fd, EPOLLIN));
+}
+
+CASE(copy_keeps_being_watched) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    int copy = (int)MUST(dup(p.client));
+    MUST(close(p.client));
+    MUST(write(p.server, "x", 1));
+    wait_one("still", ep, 3000);
+    CALL("del_copy", control(ep, EPOLL_CTL_DEL, copy, 0));
+    CALL("add_copy", control(ep, EPOLL_CTL_ADD, copy, EPOLLIN));
+}
+
+CASE(both_descriptors_watched) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    int copy = (int)MUST(dup(p.client));
+    struct epoll_event e = {EPOLLIN, {.u64 = 78}}, got[4];
+    CALL("add", epoll_ctl(ep, EPOLL_CTL_ADD, copy, &e));
+    MUST(write(p.server, "x", 1));
+    wait_unread(p.client, 1);
+    rest(20);
+    CALL("wait", epoll_wait(ep, got, 4, 3000));
+    CALL("del", epoll_ctl(ep, EPOLL_CTL_DEL, p.client, NULL));
+    CALL("wait_rest", epoll_wait(ep, got, 4, 0));
+    say("data", "%lu", (unsigned long)got[0].data.u64);
+}
+
+CASE(two_instances) {
+    struct pair p = pair();
+    int a = epoll_of(p.client, EPOLLIN), b = epoll_of(p.client, EPOLLIN | EPOLLET);
+    MUST(write(p.server, "x", 1));
+    wait_one("a", a, 3000);
+    wait_one("b", b, 3000);
+    wait_one("a2", a, 0);
+    wait_one("b2", b, 20);
+}
+
+CASE(max_events_rotate) {
+    struct pair p = pair(), q = pair();
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {.u64 = 1}}, f = {EPOLLIN, {.u64 = 2}}, got;
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, q.client, &f));
+    MUST(write(p.server, "x", 1));
+    wait_unread(p.client, 1);
+    MUST(write(q.server, "x", 1));
+    wait_unread(q.client, 1);
+    rest(20);
+    unsigned long seen = 0;
+    for (int i = 0; i < 4; i++) MUST(epoll_wait(ep, &got, 1, 3000)), seen = seen * 10 + got.data.u64;
+    say("order", "%lu", seen);
+}
+
+CASE(order_of_arrival) {
+    struct pair p[4];
+    int ep = (int)MUST(epoll_create1(0));
+    for (int i = 0; i < 4; i++) {
+        p[i] = pair();
+        struct epoll_event e = {EPOLLIN, {.u64 = (unsigned)i}};
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p[i].client, &e));
+    }
+    static const int order[] = {2, 0, 3, 1};
+    for (int i = 0; i < 4; i++) MUST(write(p[order[i]].server, "x", 1)), wait_unread(p[order[i]].client, 1), rest(5);
+    struct epoll_event got[8];
+    int n = (int)CALL("wait", epoll_wait(ep, got, 8, 3000));
+    for (int i = 0; i < n; i++) say("fd", "%lu", (unsigned long)got[i].data.u64);
+}
+
+CASE(nested) {
+    struct pair p = pair();
+    int inner = epoll_of(p.client, EPOLLIN), outer = epoll_of(inner, EPOLLIN);
+    wait_one("idle", outer, 0);
+    MUST(write(p.server, "x", 1));
+    wait_one("outer", outer, 3000);
+    wait_one("inner", inner, 3000);
+    wait_one("outer_again", outer, 0);
+    MUST(read(p.client, buf, 1));
+    wait_one("empty", outer, 0);
+    MUST(close(p.server));
+    wait_one("end", outer, 3000);
+}
+
+CASE(nested_edge) {
+    struct pair p = pair();
+    int inner = epoll_of(p.client, EPOLLIN), outer = epoll_of(inner, EPOLLIN | EPOLLET);
+    MUST(write(p.server, "x", 1));
+    wait_one("outer", outer, 3000);
+    wait_one("again", outer, 20);
+    MUST(write(p.server, "y", 1));
+    wait_one("more", outer, 3000);
+}
+
+CASE(nested_three) {
+    struct pair p = pair();
+    int a = epoll_of(p.client, EPOLLIN), b = epoll_of(a, EPOLLIN), c = epoll_of(b, EPOLLIN);
+    wait_one("idle", c, 0);
+    MUST(write(p.server, "x", 1));
+    wait_one("data", c, 3000);
+}
+
+CASE(nested_loops) {
+    int a = (int)MUST(epoll_create1(0)), b = (int)MUST(epoll_create1(0));
+    CALL("ab", control(a, EPOLL_CTL_ADD, b, EPOLLIN));
+    CALL("ba", control(b, EPOLL_CTL_ADD, a, EPOLLIN));
+    CALL("aa", control(a, EPOLL_CTL_ADD, a, EPOLLIN));
+    CALL("del", control(a, EPOLL_CTL_DEL, b, EPOLLIN));
+    CALL("ba2", control(b, EPOLL_CTL_ADD, a, EPOLLIN));
+}
+
+CASE(nested_added_later) {
+    struct pair p = pair();
+    int inner = (int)MUST(epoll_create1(0)), outer = epoll_of(inner, EPOLLIN);
+    MUST(write(p.server, "x", 1));
+    wait_unread(p.client, 1);
+    wait_one("before", outer, 0);
+    MUST(control(inner, EPOLL_CTL_ADD, p.client, EPOLLIN));
+    wait_one("added", outer, 3000);
+    MUST(control(inner, EPOLL_CTL_DEL, p.client, 0));
+    wait_one("taken_out", outer, 0);
+}
+
+CASE(polled) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    struct pollfd f = {ep, POLLIN | POLLOUT, 0};
+    CALL("idle", poll(&f, 1, 0));
+    MUST(write(p.server, "x", 1));
+    CALL("data", poll(&f, 1, 3000));
+    say_events("events", (unsigned short)f.revents);
+    fd_set r;
+    FD_ZERO(&r); FD_SET(ep, &r);
+    CALL("select", select(ep + 1, &r, NULL, NULL, &(struct timeval){3, 0}));
+    MUST(read(p.client, buf, 1));
+    CALL("empty", poll(&f, 1, 0));
+}
+
+CASE(mixed_with_eventfd) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN), ev = eventfd(0, 0);
+    struct epoll_event e = {EPOLLIN, {.u64 = 5}}, got[4];
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, ev, &e));
+    CALL("idle", epoll_wait(ep, got, 4, 0));
+    MUST(write(ev, &(uint64_t){1}, 8));
+    CALL("eventfd", epoll_wait(ep, got, 4, 3000));
+    say("data", "%lu", (unsigned long)got[0].data.u64);
+    MUST(write(p.server, "x", 1));
+    wait_unread(p.client, 1);
+    rest(20);
+    CALL("both", epoll_wait(ep, got, 4, 3000));
+}
+
+CASE(exclusive) {
+    int l = listening(), ep = (int)MUST(epoll_create1(0)), ep2 = (int)MUST(epoll_create1(0));
+    CALL("add", control(ep, EPOLL_CTL_ADD, l, EPOLLIN | EPOLLEXCLUSIVE));
+    CALL("add2", control(ep2, EPOLL_CTL_ADD, l, EPOLLIN | EPOLLEXCLUSIVE));
+    CALL("mod", control(ep, EPOLL_CTL_MOD, l, EPOLLIN));
+    CALL("mod_exclusive", control(ep, EPOLL_CTL_MOD, l, EPOLLIN | EPOLLEXCLUSIVE));
+    int c = tcp();
+    MUST(connect_to(c, l));
+    wait_one("ready", ep, 3000);
+    wait_one("ready2", ep2, 3000);
+    CALL("del", control(ep, EPOLL_CTL_DEL, l, 0));
+    struct pair p = pair();
+    CALL("oneshot", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT));
+    CALL("rdhup", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP));
+    CALL("edge", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET));
+    CALL("nested", control(ep, EPOLL_CTL_ADD, ep2, EPOLLIN | EPOLLEXCLUSIVE));
+}
+
+struct waiter {
+    int ep;
+    int found;
+};
+static void *wait_in_thread(void *argument) {
+    struct waiter *w = argument;
+    struct epoll_event e[4];
+    w->found = epoll_wait(w->ep, e, 4, 500);
+    return NULL;
+}
+
+// Of many threads asleep on the same thing, how many wake for one event.
+static void many_threads(const char *key, int watched, unsigned events, bool one_instance, void (*cause)(void *), void *argument) {
+    enum { THREADS = 4 };
+    struct waiter w[THREADS];
+    pthread_t t[THREADS];
+    int shared = one_instance ? epoll_of(watched, events) : 0;
+    for (int i = 0; i < THREADS; i++) {
+        w[i] = (struct waiter){one_instance ? shared : epoll_of(watched, events), -1};
+        pthread_create(&t[i], NULL, wait_in_thread, &w[i]);
+    }
+    rest(150);
+    cause(argument);
+    int woken = 0;
+    for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL), woken += w[i].found > 0;
+    say(key, "%s", woken == 0 ? "none" : woken == 1 ? "one" : woken == THREADS ? "all" : "some");
+}
+static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
+static void connect_one(void *fd) { MUST(connect_to(tcp(), *(int *)fd)); }
+
+CASE(threads_edge_on_one_instance) {
+    struct pair p = pair();
+    many_threads("woken", p.client, EPOLLIN | EPOLLET, true, write_one, &p.server);
+}
+CASE(threads_oneshot_on_one_instance) {
+    struct pair p = pair();
+    many_threads("woken", p.client, EPOLLIN | EPOLLONESHOT, true, write_one, &p.server);
+}
+CASE(threads_each_with_an_instance) {
+    struct pair p = pair();
+    many_threads("woken", p.client, EPOLLIN, false, write_one, &p.server);
+}
+CASE(threads_exclusive) {
+    int l = listening();
+    many_threads("woken", l, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET, false, connect_one, &l);
+}
+
+struct adder {
+    int ep, fd;
+};
+static void add_it(void *argument) {
+    struct adder *a = argument;
+    MUST(control(a->ep, EPOLL_CTL_ADD, a->fd, EPOLLIN | EPOLLOUT));
+}
+static void modify_it(void *argument) {
+    struct adder *a = argument;
+    MUST(control(a->ep, EPOLL_CTL_MOD, a->fd, EPOLLIN | EPOLLOUT));
+}
+
+CASE(added_while_waiting) {
+    struct pair p = pair();
+    int ep = (int)MUST(epoll_create1(0));
+    struct adder a = {ep, p.client};
+    later(80, add_it, &a);
+    wait_one("wait", ep, 3000);
+}
+
+CASE(modified_while_waiting) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    struct adder a = {ep, p.client};
+    later(80, modify_it, &a);
+    wait_one("wait", ep, 3000);
+}
+
+static void close_it(void *fd) { close(*(int *)fd); }
+
+CASE(socket_closed_while_waiting) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    later(80, close_it, &p.client);
+    wait_one("wait", ep, 250);
+}
+
+CASE(instance_closed_while_waiting) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    later(80, close_it, &ep);
+    wait_one("wait", ep, 250);
+    struct epoll_event e;
+    CALL("then", epoll_wait(ep, &e, 1, 0));
+}
+
+CASE(descriptor_copied) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN), copy = (int)MUST(dup(ep));
+    MUST(write(p.server, "x", 1));
+    wait_one("copy", copy, 3000);
+    MUST(close(ep));
+    wait_one("after_close", copy, 3000);
+    CALL("del", control(copy, EPOLL_CTL_DEL, p.client, 0));
+    wait_one("deleted", copy, 20);
+}
+
+CASE(wakeup_and_unknown_bits) {
+    struct pair p = pair();
+    int ep = (int)MUST(epoll_create1(0));
+    CALL("wakeup", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLWAKEUP));
+    CALL("unknown", control(ep, EPOLL_CTL_MOD, p.client, EPOLLIN | (1u << 26)));
+    MUST(write(p.server, "x", 1));
+    wait_one("wait", ep, 3000);
+    CALL("norm", control(ep, EPOLL_CTL_MOD, p.client, EPOLLRDNORM | EPOLLRDBAND));
+    wait_one("rdnorm", ep, 3000);
+    CALL("none", control(ep, EPOLL_CTL_MOD, p.client, 0));
+    wait_one("nothing", ep, 20);
+}
+
+CASE(half_closed_edge) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    MUST(shutdown(p.client, SHUT_WR));
+    wait_one("own_shutdown", ep, 20);
+    MUST(shutdown(p.server, SHUT_WR));
+    wait_events(p.client, POLLHUP);
+    wait_one("hup", ep, 3000);
+}
+
+CASE(forked_child_sees_it) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN);
+    pid_t pid = fork();
+    if (pid == 0) {
+        wait_one("child", ep, 3000);
+        _exit(0);
+    }
+    MUST(write(p.server, "x", 1));
+    waitpid(pid, NULL, 0);
+    wait_one("parent", ep, 3000);
+}

@@ -1,0 +1,296 @@
+// Signals: EINTR and SA_RESTART, masks, handlers that use the socket whose call they interrupt.
+#include "conformance.h"
+#define THEME "signals"
+
+static char buf[1000];
+static int handler_fd;
+static long handler_result;
+static int handler_errno;
+
+static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
+
+CASE(recv_interrupted) {
+    struct pair p = pair();
+    handle(SIGUSR1, false);
+    signal_later(80, SIGUSR1);
+    CALL("recv", recv(p.client, buf, 1, 0));
+    say("seen", "%d", signals_seen);
+}
+
+CASE(recv_restarted) {
+    struct pair p = pair();
+    handle(SIGUSR1, true);
+    signal_later(80, SIGUSR1);
+    later(200, write_one, &p.server);
+    CALL("recv", recv(p.client, buf, 1, 0));
+    say("seen", "%d", signals_seen);
+}
+
+// The signal that comes restarts, though another handler would not.
+CASE(recv_restarted_beside_one_that_does_not) {
+    struct pair p = pair();
+    handle(SIGUSR1, true);
+    handle(SIGUSR2, false);
+    signal_later(80, SIGUSR1);
+    later(200, write_one, &p.server);
+    CALL("recv", recv(p.client, buf, 1, 0));
+}
+
+CASE(recv_with_timeout_is_not_restarted) {
+    struct pair p = pair();
+    struct timeval t = {3, 0};
+    MUST(setsockopt(p.client, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    handle(SIGUSR1, true);
+    signal_later(80, SIGUSR1);
+    CALL("recv", recv(p.client, buf, 1, 0));
+}
+
+CASE(ignored_signal_does_not_interrupt) {
+    struct pair p = pair();
+    signal(SIGUSR1, SIG_IGN);
+    signal_later(80, SIGUSR1);
+    later(200, write_one, &p.server);
+    CALL("recv", recv(p.client, buf, 1, 0));
+}
+
+CASE(waitall_interrupted_after_some) {
+    struct pair p = pair();
+    handle(SIGUSR1, false);
+    MUST(write(p.server, "abc", 3));
+    signal_later(80, SIGUSR1);
+    CALL("recv", recv(p.client, buf, 10, MSG_WAITALL));
+}
+
+CASE(send_interrupted) {
+    struct pair p = pair();
+    fill(p.client);
+    handle(SIGUSR1, false);
+    static char much[10000000];
+    signal_later(80, SIGUSR1);
+    ssize_t n = 1;
+    for (int i = 0; i < 100 && n > 0; i++) n = send(p.client, much, sizeof much, 0);
+    say("send", "%s", n < 0 ? strerrorname_np(errno) : "sent");
+}
+
+CASE(accept_interrupted) {
+    int l = listening();
+    handle(SIGUSR1, false);
+    signal_later(80, SIGUSR1);
+    CALL("accept", accept(l, NULL, NULL));
+}
+
+static void connect_one(void *fd) { MUST(connect_to(tcp(), *(int *)fd)); }
+
+CASE(accept_restarted) {
+    int l = listening();
+    handle(SIGUSR1, true);
+    signal_later(80, SIGUSR1);
+    later(200, connect_one, &l);
+    CALL("accept", accept(l, NULL, NULL) >= 0);
+}
+
+CASE(waits_are_never_restarted) {
+    struct pair p = pair();
+    handle(SIGUSR1, true);
+    struct pollfd f = {p.client, POLLIN, 0};
+    signal_later(80, SIGUSR1);
+    CALL("poll", poll(&f, 1, 3000));
+    signal_later(80, SIGUSR1);
+    CALL("poll_forever", poll(&f, 1, -1));
+    fd_set r;
+    FD_ZERO(&r); FD_SET(p.client, &r);
+    signal_later(80, SIGUSR1);
+    CALL("select", select(p.client + 1, &r, NULL, NULL, &(struct timeval){3, 0}));
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {0}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    signal_later(80, SIGUSR1);
+    CALL("epoll", epoll_wait(ep, &e, 1, 3000));
+    signal_later(80, SIGUSR1);
+    CALL("epoll_forever", epoll_wait(ep, &e, 1, -1));
+    struct pollfd two[] = {{p.client, POLLIN, 0}, {p.server, POLLIN, 0}};
+    signal_later(80, SIGUSR1);
+    CALL("poll_two", poll(two, 2, 3000));
+    say("seen", "%d", signals_seen);
+}
+
+// Blocked outside, let in by the mask of the wait.
+static void masked(int number) {
+    sigset_t all;
+    sigemptyset(&all);
+    sigaddset(&all, number);
+    MUST(sigprocmask(SIG_BLOCK, &all, NULL));
+}
+
+CASE(masks_let_signals_in) {
+    struct pair p = pair();
+    handle(SIGUSR1, true);
+    masked(SIGUSR1);
+    sigset_t none;
+    sigemptyset(&none);
+    struct pollfd f = {p.client, POLLIN, 0};
+    raise(SIGUSR1);
+    say("blocked", "%d", signals_seen);
+    CALL("poll", poll(&f, 1, 30));
+    CALL("ppoll", ppoll(&f, 1, &(struct timespec){3, 0}, &none));
+    say("seen", "%d", signals_seen);
+    raise(SIGUSR1);
+    fd_set r;
+    FD_ZERO(&r); FD_SET(p.client, &r);
+    CALL("pselect", pselect(p.client + 1, &r, NULL, NULL, &(struct timespec){3, 0}, &none));
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {0}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    raise(SIGUSR1);
+    CALL("epoll_pwait", epoll_pwait(ep, &e, 1, 3000, &none));
+    raise(SIGUSR1);
+    CALL("epoll_pwait2", epoll_pwait2(ep, &e, 1, &(struct timespec){3, 0}, &none));
+    signal_later(80, SIGUSR1);
+    CALL("sleeping", ppoll(&f, 1, &(struct timespec){3, 0}, &none));
+    say("all", "%d", signals_seen);
+}
+
+CASE(masks_keep_signals_out) {
+    struct pair p = pair();
+    handle(SIGUSR1, true);
+    sigset_t some;
+    sigemptyset(&some);
+    sigaddset(&some, SIGUSR1);
+    struct pollfd f = {p.client, POLLIN, 0};
+    signal_later(50, SIGUSR1);
+    CALL("ppoll", ppoll(&f, 1, &(struct timespec){0, 200000000}, &some));
+    say("seen", "%d", signals_seen);
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {0}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    signal_later(50, SIGUSR1);
+    CALL("epoll_pwait", epoll_pwait(ep, &e, 1, 200, &some));
+    say("seen2", "%d", signals_seen);
+}
+
+CASE(ready_beats_a_pending_signal) {
+    struct pair p = pair();
+    handle(SIGUSR1, true);
+    masked(SIGUSR1);
+    sigset_t none;
+    sigemptyset(&none);
+    MUST(write(p.server, "x", 1));
+    wait_unread(p.client, 1);
+    raise(SIGUSR1);
+    struct pollfd f = {p.client, POLLIN, 0};
+    CALL("ppoll", ppoll(&f, 1, &(struct timespec){3, 0}, &none));
+    say("seen", "%d", signals_seen);
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {0}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    raise(SIGUSR1);
+    CALL("epoll", epoll_pwait(ep, &e, 1, 3000, &none));
+    say("seen2", "%d", signals_seen);
+}
+
+static void read_in_handler(int signal) {
+    (void)signal;
+    handler_result = recv(handler_fd, buf, 1, MSG_DONTWAIT);
+    handler_errno = errno;
+}
+static void write_in_handler(int signal) {
+    (void)signal;
+    handler_result = send(handler_fd, "h", 1, MSG_DONTWAIT);
+    handler_errno = errno;
+}
+static void on(int number, void (*handler)(int), bool restart) {
+    struct sigaction a = {.sa_handler = handler, .sa_flags = restart ? SA_RESTART : 0};
+    MUST(sigaction(number, &a, NULL));
+}
+static void say_handler(void) {
+    errno = handler_errno;
+    say_result("handler", handler_result);
+}
+
+CASE(handler_reads_the_interrupted_socket) {
+    struct pair p = pair();
+    handler_fd = p.client;
+    on(SIGUSR1, read_in_handler, true);
+    signal_later(80, SIGUSR1);
+    later(200, write_one, &p.server);
+    CALL("recv", recv(p.client, buf, 1, 0));
+    say_handler();
+}
+
+CASE(handler_writes_the_interrupted_socket) {
+    struct pair p = pair();
+    handler_fd = p.client;
+    on(SIGUSR1, write_in_handler, false);
+    signal_later(80, SIGUSR1);
+    CALL("recv", recv(p.client, buf, 1, 0));
+    say_handler();
+    CALL("peer", recv(p.server, buf, 10, 0));
+}
+
+// A handler in the middle of whatever the calls do: nothing may be lost, fail or hang.
+static volatile sig_atomic_t handler_sent, handler_failed;
+static void send_in_handler(int signal) {
+    (void)signal;
+    int saved = errno;
+    if (send(handler_fd, "h", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) handler_sent++;
+    else if (errno != EAGAIN) handler_failed++;
+    errno = saved;
+}
+
+CASE(handler_sends_all_the_time) {
+    struct pair p = pair();
+    handler_fd = p.client;
+    on(SIGALRM, send_in_handler, true);
+    struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    MUST(setitimer(ITIMER_REAL, &often, NULL));
+    long got = 0, sent = 0;
+    for (int i = 0; i < 3000; i++) {
+        if (send(p.client, "mmmm", 4, 0) == 4) sent += 4;
+        if (i % 16 == 0) got += drain(p.server);
+    }
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    for (long end = now_ms() + 3000; got < sent + handler_sent && now_ms() < end; rest(1)) got += drain(p.server);
+    say("lost", "%ld failed=%d", sent + handler_sent - got, handler_failed);
+}
+
+static void *noisy(void *argument) {
+    (void)argument;
+    return NULL;
+}
+
+CASE(pipe_signal) {
+    struct pair p = pair();
+    handle(SIGPIPE, true);
+    MUST(shutdown(p.client, SHUT_WR));
+    CALL("write", write(p.client, "x", 1));
+    say("seen", "%d", signals_seen);
+    CALL("nosignal", send(p.client, "x", 1, MSG_NOSIGNAL));
+    CALL("writev", writev(p.client, &(struct iovec){"x", 1}, 1));
+    say("seen2", "%d", signals_seen);
+    pthread_t t;
+    pthread_create(&t, NULL, noisy, NULL);
+    pthread_join(t, NULL);
+    int r = reset_by_peer();
+    CALL("reset", write(r, "x", 1));
+    say("seen3", "%d", signals_seen);
+    CALL("reset2", write(r, "x", 1));
+    say("seen4", "%d", signals_seen);
+}
+
+CASE(urgent_signal) {
+    struct pair p = pair();
+    handle(SIGURG, true);
+    MUST(fcntl(p.client, F_SETOWN, getpid()));
+    MUST(send(p.server, "u", 1, MSG_OOB));
+    wait_events(p.client, POLLPRI);
+    for (int i = 0; i < 1000 && !signals_seen; i++) rest(1);
+    say("seen", "%d", signals_seen);
+}
+
+CASE(connect_interrupted_goes_on) {
+    // A handshake over loopback cannot be held up; a connect that has to wait for nothing is not interrupted either.
+    int l = listening(), c = tcp();
+    handle(SIGUSR1, false);
+    raise(SIGUSR1);
+    CALL("connect", connect_to(c, l));
+}

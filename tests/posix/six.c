@@ -1,0 +1,143 @@
+// The basics over IPv6, and both families on one socket.
+#include "conformance.h"
+#define THEME "six"
+
+static char buf[100];
+
+static void say_name6(const char *key, int fd, int (*ask)(int, struct sockaddr *, socklen_t *)) {
+    struct sockaddr_in6 a;
+    memset(&a, 7, sizeof a);
+    socklen_t len = sizeof a;
+    char text[100];
+    if (CALL(key, ask(fd, (struct sockaddr *)&a, &len)) != 0) return;
+    say("is", "%d/%s/%d/%u/%u", a.sin6_family, inet_ntop(AF_INET6, &a.sin6_addr, text, sizeof text), (int)len,
+        a.sin6_flowinfo, a.sin6_scope_id);
+}
+
+CASE(data) {
+    struct pair p = pair6();
+    CALL("write", write(p.client, "hello", 5));
+    CALL("read", read(p.server, buf, 100));
+    say_name6("client", p.client, getsockname);
+    say_name6("peer", p.client, getpeername);
+    say_name6("server", p.server, getpeername);
+    say_events("events", events_of(p.client));
+    MUST(close(p.client));
+    say_events("end", wait_events(p.server, POLLRDHUP));
+}
+
+CASE(unconnected) {
+    int fd = tcp6();
+    say_name6("sock", fd, getsockname);
+    say_name6("peer", fd, getpeername);
+    CALL("read", read(fd, buf, 1));
+    CALL("v6only", get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
+    CALL("domain", get_int(fd, SOL_SOCKET, SO_DOMAIN));
+}
+
+CASE(mapped) {
+    int l = tcp6();
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    MUST(bind(l, (struct sockaddr *)&any, sizeof any));
+    MUST(listen(l, 5));
+    int c = tcp();
+    struct sockaddr_in a = loopback(port_of(l));
+    CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    say_name6("server", s, getsockname);
+    say_name6("peer", s, getpeername);
+    CALL("domain", get_int(s, SOL_SOCKET, SO_DOMAIN));
+    CALL("tos", get_int(s, IPPROTO_IP, IP_TOS));
+    CALL("ttl", get_int(s, IPPROTO_IP, IP_TTL));
+    CALL("class", get_int(s, IPPROTO_IPV6, IPV6_TCLASS));
+}
+
+CASE(mapped_connect) {
+    int l = listening(), c = tcp6();
+    struct sockaddr_in6 a = loopback6(port_of(l));
+    inet_pton(AF_INET6, "::ffff:127.0.0.1", &a.sin6_addr);
+    CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+    say_name6("sock", c, getsockname);
+    say_name6("peer", c, getpeername);
+}
+
+CASE(mapped_refused_by_v6only) {
+    int l = listening(), c = tcp6();
+    set_int(c, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    struct sockaddr_in6 a = loopback6(port_of(l));
+    inet_pton(AF_INET6, "::ffff:127.0.0.1", &a.sin6_addr);
+    CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+}
+
+CASE(four_address_on_six) {
+    int l = listening(), c = tcp6();
+    struct sockaddr_in a = loopback(port_of(l));
+    CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+    CALL("bind", bind(c, (struct sockaddr *)&a, sizeof a));
+    struct sockaddr_in6 six = loopback6(port_of(l));
+    CALL("short", connect(c, (struct sockaddr *)&six, 20));
+    CALL("rfc2133", connect(c, (struct sockaddr *)&six, 24));
+}
+
+CASE(only_six_listener) {
+    int l = tcp6();
+    set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    MUST(bind(l, (struct sockaddr *)&any, sizeof any));
+    MUST(listen(l, 5));
+    int c = tcp(), d = tcp6();
+    struct sockaddr_in a = loopback(port_of(l));
+    struct sockaddr_in6 six = loopback6(port_of(l));
+    CALL("four", connect(c, (struct sockaddr *)&a, sizeof a));
+    CALL("six", connect(d, (struct sockaddr *)&six, sizeof six));
+    CALL("set_after", set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+    CALL("get_after", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
+}
+
+CASE(both_listeners_on_one_port) {
+    int l = tcp6();
+    set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    MUST(bind(l, (struct sockaddr *)&any, sizeof any));
+    MUST(listen(l, 5));
+    int four = tcp();
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port_of(l))};
+    CALL("bind", bind(four, (struct sockaddr *)&a, sizeof a));
+    CALL("listen", listen(four, 5));
+    int c = tcp();
+    a = loopback(port_of(l));
+    CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+    CALL("accept", accept(four, NULL, NULL) >= 0);
+}
+
+CASE(options_of_the_other_family) {
+    struct pair p = pair();
+    CALL("get", get_int(p.client, IPPROTO_IPV6, IPV6_TCLASS));
+    CALL("set", set_int(p.client, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 3));
+    struct pair q = pair6();
+    CALL("get_hops", get_int(q.client, IPPROTO_IPV6, IPV6_UNICAST_HOPS));
+    CALL("set_class", set_int(q.client, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
+    CALL("get_class", get_int(q.client, IPPROTO_IPV6, IPV6_TCLASS));
+    CALL("too_much", set_int(q.client, IPPROTO_IPV6, IPV6_TCLASS, 0x200));
+    CALL("tos", get_int(q.client, IPPROTO_IP, IP_TOS));
+}
+
+CASE(refused_and_self) {
+    int fd = tcp6();
+    struct sockaddr_in6 a = loopback6(0);
+    MUST(bind(fd, (struct sockaddr *)&a, sizeof a));
+    int c = tcp6();
+    CALL("refused", connect_to(c, fd));
+    CALL("self", connect_to(fd, fd));
+}
+
+CASE(reset) {
+    struct pair p = pair6();
+    struct linger now = {1, 0};
+    MUST(setsockopt(p.server, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    MUST(close(p.server));
+    say_events("events", wait_events(p.client, POLLHUP));
+    CALL("read", read(p.client, buf, 1));
+    CALL("write", send(p.client, "x", 1, MSG_NOSIGNAL));
+}

@@ -1,0 +1,258 @@
+// Threads and processes: descriptors closed, shut down, copied and toggled while others use them.
+#include "conformance.h"
+#define THEME "threads"
+
+static char buf[1000];
+
+struct reader {
+    int fd;
+    long result;
+    int error;
+    int flags;
+};
+static void *read_one(void *argument) {
+    struct reader *r = argument;
+    char b[100];
+    r->result = recv(r->fd, b, 10, r->flags);
+    r->error = errno;
+    return NULL;
+}
+static void *accept_one(void *argument) {
+    struct reader *r = argument;
+    r->result = accept(r->fd, NULL, NULL) >= 0 ? 1 : -1;
+    r->error = errno;
+    return NULL;
+}
+static pthread_t blocked(struct reader *r, void *(*work)(void *)) {
+    pthread_t t;
+    pthread_create(&t, NULL, work, r);
+    rest(150);
+    return t;
+}
+// Joins, or says that the thread still sleeps after a while.
+static void join(const char *key, pthread_t t, struct reader *r) {
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 1;
+    if (pthread_timedjoin_np(t, NULL, &end) != 0) return say(key, "sleeps");
+    errno = r->error;
+    say_result(key, r->result);
+}
+
+CASE(closed_under_a_reader) {
+    struct pair p = pair();
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, read_one);
+    CALL("close", close(p.client));
+    // The reader holds the socket: the connection lives until it returns.
+    CALL("peer_write", send(p.server, "x", 1, MSG_NOSIGNAL));
+    join("reader", t, &r);
+    CALL("read", read(p.client, buf, 1));
+}
+
+static void close_it(void *fd) { close(*(int *)fd); }
+
+CASE(closed_under_a_poller) {
+    struct pair p = pair();
+    struct pollfd f = {p.client, POLLIN, 0};
+    int fd = p.client;
+    later(80, close_it, &fd);
+    CALL("poll", poll(&f, 1, 250));
+    CALL("then", poll(&f, 1, 0));
+    say_events("events", (unsigned short)f.revents);
+}
+
+CASE(shutdown_wakes_a_reader) {
+    struct pair p = pair();
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, read_one);
+    CALL("shutdown", shutdown(p.client, SHUT_RD));
+    join("reader", t, &r);
+}
+
+CASE(shutdown_write_does_not_wake_a_reader) {
+    struct pair p = pair();
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, read_one);
+    MUST(shutdown(p.client, SHUT_WR));
+    rest(50);
+    MUST(write(p.server, "x", 1));
+    join("reader", t, &r);
+}
+
+CASE(shutdown_wakes_accept) {
+    int l = listening();
+    struct reader r = {.fd = l};
+    pthread_t t = blocked(&r, accept_one);
+    CALL("shutdown", shutdown(l, SHUT_RD));
+    join("accept", t, &r);
+}
+
+CASE(closed_under_accept) {
+    int l = listening();
+    int port = port_of(l);
+    struct reader r = {.fd = l};
+    pthread_t t = blocked(&r, accept_one);
+    CALL("close", close(l));
+    int c = tcp();
+    struct sockaddr_in a = loopback(port);
+    // The sleeper holds the listener, so it still listens.
+    CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+    join("accept", t, &r);
+}
+
+CASE(nonblock_set_under_a_reader) {
+    struct pair p = pair();
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, read_one);
+    nonblocking(p.client, true);
+    rest(80);
+    MUST(write(p.server, "x", 1));
+    join("reader", t, &r);
+    CALL("then", read(p.client, buf, 1));
+}
+
+static void *write_much(void *argument) {
+    struct reader *r = argument;
+    static char much[20000000];
+    r->result = write(r->fd, much, sizeof much) > 0;
+    r->error = errno;
+    return NULL;
+}
+
+CASE(closed_by_the_peer_under_a_writer) {
+    struct pair p = pair();
+    signal(SIGPIPE, SIG_IGN);
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, write_much);
+    CALL("close", close(p.server));
+    join("writer", t, &r);
+    CALL("then", write(p.client, "x", 1));
+}
+
+CASE(shutdown_under_a_writer) {
+    struct pair p = pair();
+    signal(SIGPIPE, SIG_IGN);
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, write_much);
+    CALL("shutdown", shutdown(p.client, SHUT_WR));
+    join("writer", t, &r);
+}
+
+CASE(two_readers_get_one_byte_each) {
+    struct pair p = pair();
+    struct reader a = {.fd = p.client}, b = {.fd = p.client};
+    pthread_t t = blocked(&a, read_one), u = blocked(&b, read_one);
+    MUST(write(p.server, "x", 1));
+    rest(80);
+    MUST(write(p.server, "y", 1));
+    join("a", t, &a);
+    join("b", u, &b);
+}
+
+CASE(reader_and_writer_at_once) {
+    struct pair p = pair();
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, read_one);
+    CALL("write", write(p.client, "abc", 3));
+    CALL("peer", read(p.server, buf, 10));
+    MUST(write(p.server, "x", 1));
+    join("reader", t, &r);
+}
+
+CASE(two_accepters) {
+    int l = listening();
+    struct reader a = {.fd = l}, b = {.fd = l};
+    pthread_t t = blocked(&a, accept_one), u = blocked(&b, accept_one);
+    int c = tcp(), d = tcp();
+    MUST(connect_to(c, l));
+    MUST(connect_to(d, l));
+    pthread_join(t, NULL), pthread_join(u, NULL);
+    say("accepted", "%d,%d", a.result >= 0, b.result >= 0);
+}
+
+CASE(replaced_by_dup2_under_a_reader) {
+    struct pair p = pair(), q = pair();
+    struct reader r = {.fd = p.client};
+    pthread_t t = blocked(&r, read_one);
+    MUST(dup2(q.client, p.client));
+    MUST(write(q.server, "new", 3));
+    CALL("peer_write", send(p.server, "ab", 2, MSG_NOSIGNAL));
+    join("reader", t, &r);
+    CALL("new", recv(p.client, buf, 10, 0));
+}
+
+CASE(child_inherits) {
+    struct pair p = pair();
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(write(p.server, "from child", 10) == 10 && close(p.server) == 0 ? 0 : 1);
+    }
+    MUST(close(p.server));
+    int status;
+    waitpid(pid, &status, 0);
+    say("child", "%d", WEXITSTATUS(status));
+    CALL("read", recv(p.client, buf, 10, MSG_WAITALL));
+    CALL("end", read(p.client, buf, 1));
+}
+
+CASE(child_keeps_it_open) {
+    struct pair p = pair();
+    pid_t pid = fork();
+    if (pid == 0) {
+        rest(150);
+        _exit(0);
+    }
+    MUST(close(p.server));
+    CALL("not_yet", recv(p.client, buf, 1, MSG_DONTWAIT));
+    CALL("then", recv(p.client, buf, 1, 0));
+    waitpid(pid, NULL, 0);
+}
+
+CASE(child_accepts) {
+    int l = listening(), c = tcp();
+    pid_t pid = fork();
+    if (pid == 0) {
+        int s = accept(l, NULL, NULL);
+        _exit(s >= 0 && write(s, "hi", 2) == 2 ? 0 : 1);
+    }
+    MUST(connect_to(c, l));
+    CALL("read", recv(c, buf, 2, MSG_WAITALL));
+    int status;
+    waitpid(pid, &status, 0);
+    say("child", "%d", WEXITSTATUS(status));
+    CALL("end", read(c, buf, 1));
+}
+
+CASE(several_processes_accept) {
+    int l = listening();
+    pid_t pids[3];
+    for (int i = 0; i < 3; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            int s = accept(l, NULL, NULL);
+            char b;
+            _exit(s >= 0 && write(s, "hi", 2) == 2 && read(s, &b, 1) == 1 ? 0 : 1);
+        }
+    }
+    int c[3], ok = 0;
+    for (int i = 0; i < 3; i++) c[i] = tcp(), MUST(connect_to(c[i], l));
+    for (int i = 0; i < 3; i++) ok += recv(c[i], buf, 2, MSG_WAITALL) == 2;
+    for (int i = 0; i < 3; i++) MUST(write(c[i], "x", 1));
+    say("served", "%d", ok);
+    int status;
+    for (int i = 0; i < 3; i++) waitpid(pids[i], &status, 0), CALL("child", WEXITSTATUS(status));
+}
+
+CASE(killed_child_closes) {
+    struct pair p = pair();
+    pid_t pid = fork();
+    if (pid == 0) {
+        rest(10000);
+        _exit(0);
+    }
+    MUST(close(p.server));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    CALL("end", recv(p.client, buf, 1, 0));
+}
