@@ -109,6 +109,11 @@ fn details(t: &Tcp, core: Option<usize>) -> String {
     if t.retrans > 0 {
         words.push(format!("retrans:{}", t.retrans));
     }
+    for (count, word) in [(t.backoff, "backoff"), (t.probes, "probes")] {
+        if count > 0 {
+            words.push(format!("{word}:{count}"));
+        }
+    }
     if let Some(core) = core {
         words.push(format!("core:{core}"));
     }
@@ -157,6 +162,8 @@ mod tests {
                 segs_in: 4,
                 segs_out: 5,
                 retrans: 0,
+                backoff: 4,
+                probes: 0,
                 timestamps: true,
                 wscale: true,
                 sack: true,
@@ -169,7 +176,7 @@ mod tests {
 State        Recv-Q   Send-Q     Local Address:Port      Peer Address:Port  Program
 LISTEN            0      511           0.0.0.0:6379                    *:*  redis-server (pid 42, uid 1000)
 ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redis-server (pid 42, uid 1000)
-\tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 core:0
+\tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 core:0
 ";
         assert_eq!(table(&[listener(), connection]), expected);
     }

@@ -158,7 +158,8 @@ impl SlowThread {
         let flow = entry.flow.filter(|_| live && entry.phase == Phase::Open);
         if let Some(flow) = flow {
             let snapshot = self.table.snapshot(flow);
-            self.host.show_figures(owner(index, slot), &snapshot);
+            let trouble = self.slow.trouble(owner(index, slot));
+            self.host.show_figures(owner(index, slot), &snapshot, trouble);
         }
         self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
     }

@@ -4,14 +4,14 @@ use crate::host::SlowHost;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_tcp::flow::{FlowSnapshot, Owner, flow_flags};
 use towpath_tcp::seq::Seq;
-use towpath_tcp::slow::State;
+use towpath_tcp::slow::{State, Trouble};
 
 /// Linux's `TCPI_OPT_TIMESTAMPS`, `TCPI_OPT_SACK`, `TCPI_OPT_WSCALE`.
 const AGREED: [(u64, u32); 3] = [(flow_flags::TIMESTAMPS, 1), (flow_flags::SACK, 2), (flow_flags::WSCALE, 4)];
 
 impl SlowHost {
     /// Copies the figures of a running flow to its slot.
-    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot) {
+    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot, trouble: Trouble) {
         let Some((client, slot)) = self.find(owner) else { return };
         let info = client.shared.region.info(slot);
         let ahead = |from: Seq, to: Seq| to.distance(from).max(0) as u32;
@@ -30,6 +30,12 @@ impl SlowHost {
             (&info.unsent, ahead(snapshot.snd_max, snapshot.snd_queued)),
             (&info.segments_in, snapshot.segments_in as u32),
             (&info.segments_out, snapshot.segments_out as u32),
+            (&info.timeouts, trouble.timeouts),
+            (&info.probes, trouble.probes),
+            (&info.ca_state, ca_state(snapshot, trouble)),
+            (&info.window_shifts, u32::from(snapshot.snd_wscale) | u32::from(snapshot.rcv_wscale) << 4),
+            (&info.receive_mss, u32::from(snapshot.rcv_mss)),
+            (&info.marked, snapshot.bytes_marked as u32),
             (&info.tcp_state, State::of_flags(snapshot.flags).linux_number()),
         ] {
             word.store(value, Relaxed);
@@ -41,5 +47,14 @@ impl SlowHost {
         ] {
             word.store(value, Relaxed);
         }
+    }
+}
+
+/// Linux's `TCP_CA_Open`, `TCP_CA_Recovery`, `TCP_CA_Loss`.
+fn ca_state(snapshot: &FlowSnapshot, trouble: Trouble) -> u32 {
+    match () {
+        () if trouble.timeouts > 0 => 4,
+        () if snapshot.flags & flow_flags::RECOVERY != 0 => 3,
+        () => 0,
     }
 }

@@ -107,6 +107,12 @@ impl SlowHost {
             &info.unsent,
             &info.segments_in,
             &info.segments_out,
+            &info.timeouts,
+            &info.probes,
+            &info.ca_state,
+            &info.window_shifts,
+            &info.receive_mss,
+            &info.marked,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -275,6 +281,11 @@ impl Host for SlowHost {
                 self.later.push(Later::EndListener { client: index, slot });
                 false
             }
+        }
+    }
+    fn soft_error(&mut self, owner: Owner, errno: i32) {
+        if let Some((client, slot)) = self.find(owner) {
+            client.soft_error(slot, errno);
         }
     }
     fn connect_failed(&mut self, owner: Owner, errno: i32) {

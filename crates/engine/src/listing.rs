@@ -48,6 +48,7 @@ impl SlowThread {
             pid: client.map_or(0, |c| c.shared.pid),
             program: client.map_or_else(String::new, |c| c.shared.name.clone()),
             snapshot,
+            trouble: info.trouble,
             tx_queue,
             rx_queue,
             core: snapshot.and(slot).map(|s| s.core),

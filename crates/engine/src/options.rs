@@ -18,6 +18,8 @@ fn checked(options: &Options) -> SocketOptions {
     let name = congestion::NAMES.get(options.congestion as usize).copied().unwrap_or_default();
     SocketOptions {
         keepalive: options.flags & option_flags::KEEPALIVE != 0,
+        soft_errors: options.flags & option_flags::RECVERR != 0,
+        soft_errors_v6: options.flags & option_flags::RECVERR_SIX != 0,
         keep_idle_s: options.keep_idle_s.min(32_767),
         keep_interval_s: options.keep_interval_s.min(32_767),
         keep_count: options.keep_count.min(127),
@@ -25,6 +27,8 @@ fn checked(options: &Options) -> SocketOptions {
         max_segment: options.max_segment.min(32_767) as u16,
         tos: options.tos as u8,
         ttl: options.ttl.min(255) as u8,
+        tclass: options.tclass as u8,
+        hops: options.hops.min(255) as u8,
         congestion: Algorithm::parse(name).map_or(0, Algorithm::id),
         syn_retries: options.syn_retries.min(127) as u8,
         linger2_s: options.linger2_s,

@@ -221,6 +221,9 @@ impl SlowClient {
         line.rx_tail.store(0, Ordering::Relaxed);
         line.status.store(0, Ordering::Relaxed);
         line.error.store(0, Ordering::Relaxed);
+        // The count goes on, so that the next one is not taken for one that was reported of an earlier connection.
+        let soft_errors = line.soft_error.load(Ordering::Relaxed) & !0xffff;
+        line.soft_error.store(soft_errors, Ordering::Relaxed);
         line.queue.store(queue as u32, Ordering::Relaxed);
         line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
         line.state.store(new_state, Ordering::Release);
@@ -241,6 +244,13 @@ impl SlowClient {
         }
         self.shared.region.info(slot).tcp_state.store(7, Ordering::Relaxed);
         line.state.store(state::CLOSED, Ordering::Release);
+        self.raise(slot);
+    }
+    /// Shows an error that does not end the connection.
+    pub fn soft_error(&mut self, slot: Slot, errno: i32) {
+        let word = &self.line(slot).soft_error;
+        let count = (word.load(Ordering::Relaxed) >> 16).wrapping_add(1);
+        word.store(count << 16 | (errno as u32 & 0xffff), Ordering::Release);
         self.raise(slot);
     }
     /// Raises an event.

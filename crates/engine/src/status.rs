@@ -4,6 +4,7 @@ use crate::api::ClientId;
 use towpath_ports::PortCounters;
 use towpath_tcp::counters::Counters;
 use towpath_tcp::flow::{FlowSnapshot, FourTuple};
+use towpath_tcp::slow::Trouble;
 
 /// One socket.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Connection {
     pub program: String,
     /// Its flow, if it is established.
     pub snapshot: Option<FlowSnapshot>,
+    /// Does its peer answer?
+    pub trouble: Trouble,
     /// Bytes in the send ring, sent or not, that are not acknowledged; of a listener: its backlog.
     pub tx_queue: u32,
     /// Unread bytes in the receive ring; of a listener: connections waiting to be accepted.

@@ -91,9 +91,9 @@ pub struct Options {
     pub user_timeout_ms: u32,
     /// `TCP_MAXSEG`, bytes.
     pub max_segment: u32,
-    /// `IP_TOS` or `IPV6_TCLASS`.
+    /// `IP_TOS`.
     pub tos: u32,
-    /// `IP_TTL` or `IPV6_UNICAST_HOPS`.
+    /// `IP_TTL`.
     pub ttl: u32,
     /// A `congestion` algorithm.
     pub congestion: u32,
@@ -105,6 +105,10 @@ pub struct Options {
     pub defer_accept_s: u32,
     /// `SO_MAX_PACING_RATE`, bytes per second; 0 = no limit.
     pub max_pacing: u64,
+    /// `IPV6_TCLASS`.
+    pub tclass: u32,
+    /// `IPV6_UNICAST_HOPS`.
+    pub hops: u32,
 }
 
 impl OptionsLine {
@@ -125,6 +129,8 @@ impl OptionsLine {
             o.defer_accept_s,
             o.max_pacing as u32,
             (o.max_pacing >> 32) as u32,
+            o.tclass,
+            o.hops,
         ];
         publish(&self.seq, self.fields(), values);
     }
@@ -135,7 +141,7 @@ impl OptionsLine {
         let (seq, fields) = consume(&self.seq, self.fields());
         let linger2_s = self.linger2_s.load(Ordering::Relaxed);
         let [flags, keep_idle_s, keep_interval_s, keep_count, user_timeout_ms, max_segment, tos, ttl, ..] = fields;
-        let [.., congestion, syn_retries, defer_accept_s, low, high] = fields;
+        let [.., congestion, syn_retries, defer_accept_s, low, high, tclass, hops] = fields;
         let max_pacing = u64::from(high) << 32 | u64::from(low);
         let options = Options {
             flags,
@@ -151,11 +157,13 @@ impl OptionsLine {
             linger2_s,
             defer_accept_s,
             max_pacing,
+            tclass,
+            hops,
         };
         (seq, options)
     }
 
-    fn fields(&self) -> [&AtomicU32; 13] {
+    fn fields(&self) -> [&AtomicU32; 15] {
         [
             &self.flags,
             &self.keep_idle_s,
@@ -170,6 +178,8 @@ impl OptionsLine {
             &self.defer_accept_s,
             &self.pacing_low,
             &self.pacing_high,
+            &self.tclass,
+            &self.hops,
         ]
     }
 }

@@ -131,7 +131,6 @@ pub struct SlotLines {
     pub command: CommandLine,
     /// Written by the application.
     pub options: OptionsLine,
-    pub(crate) _application: [u32; 16],
     /// Written by the stack.
     pub stack: StackLine,
     /// Written by the stack.

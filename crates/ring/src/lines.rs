@@ -108,9 +108,9 @@ pub struct OptionsLine {
     pub user_timeout_ms: AtomicU32,
     /// `TCP_MAXSEG`, bytes.
     pub max_segment: AtomicU32,
-    /// `IP_TOS` or `IPV6_TCLASS`.
+    /// `IP_TOS`: of IPv4 packets.
     pub tos: AtomicU32,
-    /// `IP_TTL` or `IPV6_UNICAST_HOPS`.
+    /// `IP_TTL`: of IPv4 packets.
     pub ttl: AtomicU32,
     /// `TCP_CONGESTION`: one of `congestion`.
     pub congestion: AtomicU32,
@@ -124,13 +124,21 @@ pub struct OptionsLine {
     pub pacing_low: AtomicU32,
     /// Its high 32 bits.
     pub pacing_high: AtomicU32,
-    _reserved: u32,
+    /// `IPV6_TCLASS`: of IPv6 packets.
+    pub tclass: AtomicU32,
+    /// `IPV6_UNICAST_HOPS`: of IPv6 packets.
+    pub hops: AtomicU32,
+    _reserved: [u32; 15],
 }
 
 /// Bits of [`OptionsLine::flags`].
 pub mod option_flags {
     /// `SO_KEEPALIVE`.
     pub const KEEPALIVE: u32 = 1;
+    /// `IP_RECVERR`: soft errors of connections over IPv4 are reported ([`StackLine::soft_error`](super::StackLine::soft_error)).
+    pub const RECVERR: u32 = 2;
+    /// `IPV6_RECVERR`: those of connections over IPv6.
+    pub const RECVERR_SIX: u32 = 4;
 }
 
 /// Written by the stack, read by the application. One cache line.
@@ -164,7 +172,10 @@ pub struct StackLine {
     pub command_result: AtomicI32,
     /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before it.
     pub urgent: AtomicU32,
-    _reserved: [u32; 3],
+    /// The newest error that does not end the connection: its errno in the low 16 bits, 0 = none, and in the high ones how many
+    /// there have been in this slot. Only where `option_flags` ask for it.
+    pub soft_error: AtomicU32,
+    _reserved: [u32; 2],
 }
 
 /// Values of [`StackLine::state`].
@@ -240,7 +251,19 @@ pub struct InfoLine {
     pub bytes_acked: AtomicU64,
     /// Payload bytes received.
     pub bytes_received: AtomicU64,
-    _reserved: [u32; 14],
+    /// Retransmission time-outs since the last progress.
+    pub timeouts: AtomicU32,
+    /// Probes of a closed window, and keep-alives, since the last answer.
+    pub probes: AtomicU32,
+    /// Linux's `TCP_CA_*` state: 0 open, 3 recovery, 4 loss.
+    pub ca_state: AtomicU32,
+    /// Window shifts: the peer's in the low four bits, ours in the next four.
+    pub window_shifts: AtomicU32,
+    /// Estimate of the peer's segments, bytes of payload.
+    pub receive_mss: AtomicU32,
+    /// Payload bytes acknowledged with an ECN echo.
+    pub marked: AtomicU32,
+    _reserved: [u32; 8],
 }
 
 /// Congestion control algorithms, as [`OptionsLine::congestion`] and [`InfoLine::congestion`] number them.
@@ -252,5 +275,5 @@ pub mod congestion {
 const _: () = assert!(size_of::<AppLine>() == 64);
 const _: () = assert!(size_of::<CommandLine>() == 64);
 const _: () = assert!(size_of::<StackLine>() == 64);
-const _: () = assert!(size_of::<OptionsLine>() == 64);
+const _: () = assert!(size_of::<OptionsLine>() == 128);
 const _: () = assert!(size_of::<InfoLine>() == 192);

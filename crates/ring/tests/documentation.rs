@@ -62,18 +62,18 @@ fn tables_tell_the_offsets_of_all_words() {
     check(
         "StackLine",
         fields!(StackLine: tx_head rx_tail state status error event_seq generation queue door_ack ctl_ack
-            command_done command_result urgent),
+            command_done command_result urgent soft_error),
     );
     check(
         "OptionsLine",
         fields!(OptionsLine: seq flags keep_idle_s keep_interval_s keep_count user_timeout_ms max_segment tos ttl
-            congestion syn_retries linger2_s defer_accept_s pacing_low pacing_high),
+            congestion syn_retries linger2_s defer_accept_s pacing_low pacing_high tclass hops),
     );
     check(
         "InfoLine",
         fields!(InfoLine: local_addr remote_addr ports tcp_state mss congestion retransmits agreed
             srtt_us rttvar_us min_rtt_us cwnd ssthresh send_window unacked unsent segments_in segments_out
-            pacing_rate bytes_acked bytes_received),
+            pacing_rate bytes_acked bytes_received timeouts probes ca_state window_shifts receive_mss marked),
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     assert!(TEXT.contains(&format!("Version {VERSION}.")));

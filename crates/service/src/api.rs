@@ -107,6 +107,10 @@ pub struct Tcp {
     pub segs_out: u64,
     /// Segments retransmitted.
     pub retrans: u64,
+    /// Retransmission time-outs since the peer has last acknowledged something new: above 2, the program has been told if it wants to.
+    pub backoff: u32,
+    /// Probes of a closed window, and keep-alives, since the last answer.
+    pub probes: u32,
     /// Timestamps agreed?
     pub timestamps: bool,
     /// Window scaling agreed?

@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use towpath_engine::Connection;
 use towpath_tcp::flow::{FlowSnapshot, flow_flags};
+use towpath_tcp::slow::Trouble;
 
 /// Conversations at one time; more are turned away.
 const MAX_CONVERSATIONS: usize = 32;
@@ -144,11 +145,11 @@ fn socket(c: &Connection) -> api::Socket {
         uid: c.uid,
         slot: c.slot,
         core: c.core,
-        tcp: c.snapshot.as_ref().map(tcp),
+        tcp: c.snapshot.as_ref().map(|snapshot| tcp(snapshot, c.trouble)),
     }
 }
 
-fn tcp(s: &FlowSnapshot) -> api::Tcp {
+fn tcp(s: &FlowSnapshot, trouble: Trouble) -> api::Tcp {
     let flag = |bit| s.flags & bit != 0;
     api::Tcp {
         srtt_us: s.srtt_us,
@@ -163,6 +164,8 @@ fn tcp(s: &FlowSnapshot) -> api::Tcp {
         segs_in: s.segments_in,
         segs_out: s.segments_out,
         retrans: s.retransmits,
+        backoff: trouble.timeouts,
+        probes: trouble.probes,
         timestamps: flag(flow_flags::TIMESTAMPS),
         wscale: flag(flow_flags::WSCALE),
         sack: flag(flow_flags::SACK),

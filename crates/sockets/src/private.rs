@@ -94,6 +94,8 @@ pub struct Private {
     pub urgent_read: AtomicU64,
     /// See `urgent_read`.
     pub urgent_passed: AtomicU64,
+    /// `StackLine::soft_error` as it was reported last.
+    pub soft_error: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);

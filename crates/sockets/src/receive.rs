@@ -68,7 +68,9 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         }
         let deadline = *deadline
             .get_or_insert_with(|| block::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed)));
-        let waited = block::until(socket, deadline, || socket.receive_closed() || urgent::readable(socket) > 0);
+        let waited = block::until(socket, deadline, || {
+            socket.receive_closed() || urgent::readable(socket) > 0 || socket.error() != 0
+        });
         if let Err(errno) = waited {
             return if done > 0 { Ok(done) } else { Err(errno) };
         }

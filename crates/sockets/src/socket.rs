@@ -197,6 +197,14 @@ impl Socket {
         if self.has(flag::ERROR_TAKEN) {
             return 0;
         }
+        match self.end_error() {
+            0 => self.soft_error(),
+            errno => errno,
+        }
+    }
+
+    /// Why the connection has ended, if by an error.
+    fn end_error(&self) -> i32 {
         if self.is_gone() {
             return libc::ECONNRESET;
         }
@@ -208,11 +216,26 @@ impl Socket {
 
     /// The pending error, reported only once.
     pub fn take_error(&self) -> i32 {
-        let error = self.error();
-        if error != 0 && self.private().flags.fetch_or(flag::ERROR_TAKEN, Ordering::AcqRel) & flag::ERROR_TAKEN != 0 {
+        let error = if self.has(flag::ERROR_TAKEN) { 0 } else { self.end_error() };
+        if error == 0 {
+            return self.take_soft_error();
+        }
+        if self.private().flags.fetch_or(flag::ERROR_TAKEN, Ordering::AcqRel) & flag::ERROR_TAKEN != 0 {
             return 0;
         }
         error
+    }
+
+    /// An error that has not ended the connection and was not reported yet, as `IP_RECVERR` asks for it (RFC 9293 §3.9.1.8). 0 = none.
+    fn soft_error(&self) -> i32 {
+        let word = self.stack().soft_error.load(Ordering::Acquire);
+        if word == self.private().soft_error.load(Ordering::Relaxed) { 0 } else { (word & 0xfff) as i32 }
+    }
+
+    fn take_soft_error(&self) -> i32 {
+        let word = self.stack().soft_error.load(Ordering::Acquire);
+        let before = self.private().soft_error.swap(word, Ordering::AcqRel);
+        if word == before { 0 } else { (word & 0xfff) as i32 }
     }
 
     /// Can nothing be sent any more?

@@ -28,7 +28,7 @@ const ECN: c_int = 3;
 
 /// Those that are carried from the kernel socket to the slot, if the program has set them. `TCP_CONGESTION` goes another way,
 /// because the kernel may not have the algorithm.
-const CARRIED: [(c_int, c_int); 14] = [
+const CARRIED: [(c_int, c_int); 16] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -43,6 +43,8 @@ const CARRIED: [(c_int, c_int); 14] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
 ];
 
 /// The bit of such an option in [`Undecided::steered`]; 0 = it is none.
@@ -60,10 +62,27 @@ fn word(line: &OptionsLine, level: c_int, name: c_int) -> Option<&AtomicU32> {
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => &line.max_segment,
         (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => &line.syn_retries,
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => &line.defer_accept_s,
-        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => &line.tos,
-        (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => &line.ttl,
+        (libc::IPPROTO_IP, libc::IP_TOS) => &line.tos,
+        (libc::IPPROTO_IP, libc::IP_TTL) => &line.ttl,
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => &line.tclass,
+        (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => &line.hops,
         _ => return None,
     })
+}
+
+/// The bit of an option that is on or off.
+fn bit(level: c_int, name: c_int) -> Option<u32> {
+    Some(match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => option_flags::KEEPALIVE,
+        (libc::IPPROTO_IP, libc::IP_RECVERR) => option_flags::RECVERR,
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => option_flags::RECVERR_SIX,
+        _ => return None,
+    })
+}
+
+fn mark(line: &OptionsLine, bit: u32, on: bool) {
+    let flags = line.flags.load(Relaxed);
+    line.flags.store(if on { flags | bit } else { flags & !bit }, Relaxed);
 }
 
 /// What Linux makes of a value that is asked for, or EINVAL.
@@ -100,10 +119,12 @@ fn whole_timeouts(seconds: c_int) -> u32 {
 /// `setsockopt` of an integer option; `None` = it is not one of these.
 pub fn set(socket: &Socket, level: c_int, name: c_int, value: c_int) -> Option<Sys<c_int>> {
     let line = socket.options();
+    if let Some(bit) = bit(level, name) {
+        mark(line, bit, value != 0);
+        changed(socket);
+        return Some(Ok(0));
+    }
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
-            line.flags.store(if value != 0 { option_flags::KEEPALIVE } else { 0 }, Relaxed);
-        }
         (libc::IPPROTO_TCP, libc::TCP_LINGER2) => line.linger2_s.store(value.clamp(-1, LINGER2_MAX_S), Relaxed),
         _ => {
             let word = word(line, level, name)?;
@@ -120,11 +141,11 @@ pub fn set(socket: &Socket, level: c_int, name: c_int, value: c_int) -> Option<S
 /// `getsockopt` of an integer option; `None` = it is not one of these.
 pub fn get(socket: &Socket, level: c_int, name: c_int) -> Option<c_int> {
     let line = socket.options();
+    if let Some(bit) = bit(level, name) {
+        return Some((line.flags.load(Relaxed) & bit != 0).into());
+    }
     // What the stack does if nothing is set is what Linux does.
     let default = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
-            return Some((line.flags.load(Relaxed) & option_flags::KEEPALIVE) as c_int);
-        }
         (libc::IPPROTO_TCP, libc::TCP_LINGER2) => {
             return Some(match line.linger2_s.load(Relaxed) {
                 0 => 60,
@@ -211,10 +232,11 @@ pub fn initial(fd: c_int, undecided: Undecided, session: &Session, slot: Slot) {
             continue;
         }
         let value = sys::getsockopt::<c_int>(fd, level, name, 0).unwrap_or(0);
+        if let Some(bit) = bit(level, name) {
+            mark(line, bit, value != 0);
+            continue;
+        }
         match (level, name) {
-            (_, libc::SO_KEEPALIVE) if level == libc::SOL_SOCKET => {
-                line.flags.store(if value != 0 { option_flags::KEEPALIVE } else { 0 }, Relaxed);
-            }
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => line.linger2_s.store(value.clamp(-1, LINGER2_MAX_S), Relaxed),
             (_, libc::SO_MAX_PACING_RATE) if level == libc::SOL_SOCKET => {
                 let rate = sys::getsockopt::<u64>(fd, level, name, u64::MAX).unwrap_or(u64::MAX);

@@ -99,6 +99,12 @@ pub fn queued(socket: &Socket) -> (u32, u32) {
     (queued, socket.info().unsent.load(Relaxed).min(queued))
 }
 
+/// The retransmission time-out in µs, doubled with each that has run out (RFC 6298 §2.3, §5.5), from Linux's 200 ms to its 120 s.
+fn rto(srtt: u32, rttvar: u32, timeouts: u32) -> u32 {
+    let first = if srtt == 0 { 1_000_000 } else { u64::from(srtt) + u64::from(rttvar).saturating_mul(4).max(200_000) };
+    (first << timeouts.min(16)).min(120_000_000) as u32
+}
+
 /// What `getsockopt(TCP_INFO)` shows; what the stack does not tell is zero.
 pub fn tcp_info(socket: &Socket) -> TcpInfo {
     doors::refresh(socket);
@@ -119,10 +125,15 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
     TcpInfo {
         state: tcp_state(socket),
         options: options as u8,
-        // RFC 6298 (2.3), not below Linux's 200 ms.
-        rto: if srtt == 0 { 1_000_000 } else { srtt.saturating_add((4 * rttvar).max(200_000)) },
+        ca_state: line.ca_state.load(Relaxed) as u8,
+        // RFC 9293 §3.8.3, SHLD-9: a program that asks sees how long its peer has been silent.
+        retransmits: line.timeouts.load(Relaxed).min(255) as u8,
+        backoff: line.timeouts.load(Relaxed).min(255) as u8,
+        probes: line.probes.load(Relaxed).min(255) as u8,
+        window_scales: line.window_shifts.load(Relaxed) as u8,
+        rto: rto(srtt, rttvar, line.timeouts.load(Relaxed)),
         snd_mss: mss,
-        rcv_mss: mss,
+        rcv_mss: line.receive_mss.load(Relaxed),
         advmss: mss,
         pmtu: mss + headers + timestamps,
         unacked: segments(queued - notsent),
@@ -136,6 +147,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
             0 | 0x4000_0000.. => i32::MAX as u32,
             bytes => segments(bytes),
         },
+        delivered_ce: segments(line.marked.load(Relaxed)),
         snd_wnd: line.send_window.load(Relaxed),
         rcv_space: socket.session.geometry.rx_bytes,
         total_retrans: line.retransmits.load(Relaxed),

@@ -163,6 +163,8 @@ pub struct FlowSnapshot {
     pub ts_recent: u32,
     /// Effective MSS.
     pub mss: u16,
+    /// Estimate of the peer's segments, bytes of payload.
+    pub rcv_mss: u16,
     /// FIN sent / acknowledged / received, recovery (see `fast`): `flow_flags` bits.
     pub flags: u64,
     /// Segments received and sent, payload bytes received and acknowledged, segments retransmitted.
@@ -192,6 +194,10 @@ pub struct FlowSnapshot {
 pub struct SocketOptions {
     /// `SO_KEEPALIVE`.
     pub keepalive: bool,
+    /// `IP_RECVERR`: errors that do not end a connection over IPv4 are reported.
+    pub soft_errors: bool,
+    /// `IPV6_RECVERR`: those of one over IPv6.
+    pub soft_errors_v6: bool,
     /// `TCP_KEEPIDLE` in s.
     pub keep_idle_s: u32,
     /// `TCP_KEEPINTVL` in s.
@@ -202,10 +208,14 @@ pub struct SocketOptions {
     pub user_timeout_ms: u32,
     /// `TCP_MAXSEG`: largest MSS to announce and to use.
     pub max_segment: u16,
-    /// `IP_TOS` / `IPV6_TCLASS`; its ECN bits are ignored (RFC 9293 MUST-48).
+    /// `IP_TOS`: of a connection over IPv4; its ECN bits are ignored (RFC 9293 MUST-48).
     pub tos: u8,
-    /// `IP_TTL` / `IPV6_UNICAST_HOPS`.
+    /// `IP_TTL`: of a connection over IPv4.
     pub ttl: u8,
+    /// `IPV6_TCLASS`: of a connection over IPv6, as `tos`.
+    pub tclass: u8,
+    /// `IPV6_UNICAST_HOPS`: of a connection over IPv6.
+    pub hops: u8,
     /// `TCP_CONGESTION`.
     pub congestion: u8,
     /// `TCP_SYNCNT`.

@@ -77,7 +77,8 @@ impl Network for Ipv6 {
     }
 }
 
-/// An IPv4 packet with TCP in it (RFC 791 §3.1). IP options are skipped (RFC 9293 §3.9.2.1, MUST-50).
+/// An IPv4 packet with TCP in it (RFC 791 §3.1). IP options are skipped (RFC 9293 §3.9.2.1, MUST-50),
+/// but a packet with a source route is dropped whole (RFC 7126 §4.3; Linux: `accept_source_route` = 0): there is no return path to keep.
 #[inline(always)]
 pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     let (ip, _) = Ipv4::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
@@ -99,10 +100,32 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     if !checksum::right(sum) {
         return Err(ParseError::IpChecksum);
     }
+    if header_len > IPV4_BYTES && source_route(&bytes[IPV4_BYTES..header_len]) {
+        return Err(ParseError::BadHeader);
+    }
     if ip.protocol != PROTOCOL_TCP || ip.fragment.get() & FRAGMENT_MASK != 0 {
         return Err(ParseError::NotTcp);
     }
     Ok(Packet { header: ip, tcp: header_len, end: total_len })
+}
+
+/// Is there a source route among these options (RFC 791 §3.1)? What stands behind an option without a length is not looked at.
+#[cold]
+fn source_route(mut options: &[u8]) -> bool {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    while let [kind, rest @ ..] = options {
+        options = match (*kind, rest) {
+            (LOOSE | STRICT, _) => return true,
+            (END, _) => return false,
+            (NOTHING, _) => rest,
+            (_, [length, ..]) if *length >= 2 => options.get(usize::from(*length)..).unwrap_or_default(),
+            _ => return false,
+        };
+    }
+    false
 }
 
 /// An IPv6 packet with TCP in it (RFC 8200 §3), extension headers skipped.

@@ -105,7 +105,7 @@ pub enum ParseError {
     /// IPv4 header checksum wrong.
     #[error("the IPv4 header checksum is wrong")]
     IpChecksum,
-    /// Header length, data offset or option length impossible.
+    /// Header length, data offset or option length impossible; or an IPv4 source route.
     #[error("a header or option length is impossible")]
     BadHeader,
     /// Source = destination address and port (LAND), or the source is broadcast, multicast, unspecified or IPv4-mapped.

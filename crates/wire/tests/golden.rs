@@ -187,6 +187,25 @@ fn ip_options_are_skipped() {
     assert!(checksum_ok(&frame, &s, RxChecksum::Unknown));
 }
 
+/// RFC 7126 §4.3; so RFC 9293 MUST-53 has nothing to work on.
+#[test]
+fn a_packet_with_a_source_route_is_dropped() {
+    for (options, routed) in [
+        ([131, 3, 4, 0], true),
+        ([1, 137, 3, 4], true),
+        ([130, 3, 131, 0], false),
+        ([0, 131, 3, 4], false),
+        ([130, 0, 131, 3], false),
+        ([130, 200, 131, 3], false),
+    ] {
+        let mut frame = SYN[..34].to_vec();
+        frame.extend(options);
+        frame.extend(&SYN[34..]);
+        let frame = with(&frame, &[(14, 0x46), (17, 0x40)]);
+        assert_eq!(parse(&frame).err(), routed.then_some(ParseError::BadHeader), "{options:?}");
+    }
+}
+
 /// RFC 9293 MUST-3.
 #[test]
 fn a_damaged_segment_fails_the_checksum_but_not_where_the_port_vouches() {

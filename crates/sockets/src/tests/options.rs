@@ -14,7 +14,7 @@ fn kernels() -> c_int {
     TcpStream::connect(listener.local_addr().expect("an address")).expect("connect").into_raw_fd()
 }
 
-const INTEGERS: [(c_int, c_int); 17] = [
+const INTEGERS: [(c_int, c_int); 19] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::SOL_SOCKET, libc::SO_INCOMING_CPU),
@@ -29,6 +29,8 @@ const INTEGERS: [(c_int, c_int); 17] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),

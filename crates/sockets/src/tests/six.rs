@@ -147,3 +147,30 @@ fn link_local_addresses_stay_with_the_kernel() {
     assert_eq!(table::get(fd), Kind::Kernel);
     close(fd).expect("close");
 }
+
+/// Each family has words of its own, as in Linux: what counts is the family of the packets.
+#[test]
+fn type_of_service_and_hop_limit_are_separate_for_each_family() {
+    let (ip, ipv6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+    let (listening, port) = listener6(LOCALHOST, 0);
+    let fd = socket6();
+    set_option(fd, ipv6, libc::IPV6_TCLASS, 0x20).expect("before connecting");
+    connect6(fd, LOCALHOST, port).expect("connect");
+    for (level, name, value) in [
+        (ip, libc::IP_TOS, 0x10),
+        (ip, libc::IP_TTL, 9),
+        (ipv6, libc::IPV6_UNICAST_HOPS, 7),
+        (ipv6, libc::IPV6_RECVERR, 1),
+    ] {
+        set_option(fd, level, name, value).expect("option");
+    }
+    let read = |level, name| option(fd, level, name).expect("option");
+    assert_eq!((read(ip, libc::IP_TOS), read(ip, libc::IP_TTL), read(ip, libc::IP_RECVERR)), (0x10, 9, 0));
+    assert_eq!((read(ipv6, libc::IPV6_TCLASS), read(ipv6, libc::IPV6_UNICAST_HOPS)), (0x20, 7));
+    assert_eq!(read(ipv6, libc::IPV6_RECVERR), 1);
+    let shown = Socket::of(fd).expect("a slot").options().read().1;
+    assert_eq!((shown.tos, shown.ttl, shown.tclass, shown.hops, shown.flags), (0x10, 9, 0x20, 7, 4));
+    for fd in [fd, listening] {
+        close(fd).expect("close");
+    }
+}

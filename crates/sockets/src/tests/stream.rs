@@ -307,3 +307,24 @@ fn shutdown_for_reading_wakes_a_reader_of_the_same_program() {
     assert!(start.elapsed() < Duration::from_millis(500), "not by the life check");
     close_both(ours, theirs);
 }
+
+/// What `IP_RECVERR` asks for: reported once, by whatever is called first, and the connection goes on.
+#[test]
+fn an_error_that_ends_nothing_is_reported_once() {
+    let (ours, theirs) = pair();
+    let word = &Socket::of(ours).expect("a slot").stack().soft_error;
+    let poll_error = || poll(&[(ours, 0)], 0).map_or(0, |events| events[0] & libc::POLLERR);
+    assert_eq!(poll_error(), 0);
+    let (read, asked) = (1 << 16 | 110, 2 << 16 | 110);
+    word.store(read, std::sync::atomic::Ordering::Release);
+    assert_eq!(poll_error(), libc::POLLERR);
+    assert_eq!(recv(ours, 10, 0).err(), Some(libc::ETIMEDOUT));
+    assert_eq!(recv(ours, 10, libc::MSG_DONTWAIT).err(), Some(libc::EAGAIN));
+    assert_eq!(poll_error(), 0);
+    word.store(asked, std::sync::atomic::Ordering::Release);
+    assert_eq!(option(ours, libc::SOL_SOCKET, libc::SO_ERROR), Ok(libc::ETIMEDOUT), "the same again is told again");
+    assert_eq!(option(ours, libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
+    send(theirs, b"on", 0).expect("send");
+    assert_eq!(recv(ours, 2, 0).as_deref(), Ok(&b"on"[..]));
+    close_both(ours, theirs);
+}

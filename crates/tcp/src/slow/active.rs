@@ -19,8 +19,8 @@ const LOOK_US: u64 = 1;
 pub(super) struct Activity {
     /// Names its entry in the list; `NONE` = not on it.
     listed: Stamp,
-    retransmit: Retransmit,
-    persist: Persist,
+    pub(super) retransmit: Retransmit,
+    pub(super) persist: Persist,
     /// Congestion control.
     pub(super) congestion: Controller,
 }
@@ -29,6 +29,10 @@ impl Activity {
     /// Of a flow that begins.
     pub(super) fn new(now: Micros, una: Seq, congestion: Controller) -> Self {
         Self { listed: Stamp::NONE, retransmit: Retransmit::start(now, una), persist: Persist::default(), congestion }
+    }
+    /// Is the flow on the list?
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed != Stamp::NONE
     }
 }
 
@@ -202,6 +206,9 @@ impl SlowPath {
                 // MUST-20: R1.
                 if timeouts >= u32::from(self.config.route_retries) {
                     self.ask_route(id, host);
+                }
+                if timeouts == u32::from(self.config.route_retries) {
+                    self.delivery_problem(id, host);
                 }
             }
             Due::Expired => {

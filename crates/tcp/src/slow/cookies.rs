@@ -94,7 +94,7 @@ impl SlowPath {
         let mut syn = Reply::bare(seq, opening.irs.add(1), flags::SYN | flags::ACK);
         (syn.window, syn.options) = (opening.window(), opening.options(now));
         syn.flags |= opening.ecn_flags();
-        syn.service = super::options::service(&opening.options);
+        syn.service = super::options::service(&opening.options, opening.v6);
         if let Some(ours) = &mut syn.options.timestamps {
             let clock = ours.value.wrapping_sub(opening.ts_offset);
             ours.value = stamp(clock, &opening).wrapping_add(opening.ts_offset);

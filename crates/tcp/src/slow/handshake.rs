@@ -281,7 +281,7 @@ impl SlowPath {
         let Phase::Opening(opening) = &connection.phase else { return };
         if let Some(path) = opening.path {
             let (core, tuple) = (connection.core, connection.tuple);
-            reply.service = service(&opening.options);
+            reply.service = service(&opening.options, opening.v6);
             self.transmit(core, &tuple, &path.link, &reply, host);
         }
     }

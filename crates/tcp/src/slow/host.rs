@@ -71,6 +71,8 @@ pub trait Host {
     /// Puts an established child into its listener's accept queue; called after `established`, before `Install` is sent.
     /// False = queue full: no `Install` follows now; the peer's next segment, or our next SYN-ACK, makes another attempt.
     fn accepted(&mut self, listener: Owner, child: Owner, tuple: &FourTuple) -> bool;
+    /// Something that does not end a connection has gone wrong with it, and its application has asked to be told: an errno (positive).
+    fn soft_error(&mut self, _owner: Owner, _errno: i32) {}
     /// An active open has failed with this errno (positive).
     fn connect_failed(&mut self, owner: Owner, errno: i32);
     /// The flow of this owner is gone from every table; its slot may be used again once the application has closed it too. Called

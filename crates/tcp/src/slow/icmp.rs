@@ -81,7 +81,7 @@ impl SlowPath {
                     host.send(connection.core, ToFast::SetMss(id, mss));
                 }
             }
-            Meaning::Hard(errno) | Meaning::Soft(errno) => live.soft_error = errno,
+            Meaning::Hard(errno) | Meaning::Soft(errno) => self.soft_error(id, errno, host),
             Meaning::Nothing => {}
         }
     }

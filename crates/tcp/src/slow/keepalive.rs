@@ -43,6 +43,11 @@ impl Keepalive {
         Self { segments_in: 0, heard_at: now, probes: 0, probed_at: now }
     }
 
+    /// Probes since the peer was heard last.
+    pub(super) fn probes(&self) -> u32 {
+        self.probes
+    }
+
     /// `segments_in` have been received by now.
     pub(super) fn hear(&mut self, now: Micros, segments_in: u64) {
         if segments_in != self.segments_in {

@@ -28,10 +28,12 @@ mod segments;
 mod tests;
 mod time_wait;
 mod timers;
+mod trouble;
 
 pub use config::SlowConfig;
 pub use connections::State;
 pub use host::{Admission, Host, Route, Snapshots};
+pub use trouble::Trouble;
 
 use crate::buffers::PortId;
 use crate::counters::{Counters, Drop};
@@ -73,6 +75,8 @@ pub struct ConnectionInfo {
     pub tuple: FourTuple,
     /// Its number if it is installed.
     pub flow: Option<FlowId>,
+    /// Does its peer answer?
+    pub trouble: Trouble,
 }
 
 /// The slow path of one service.
@@ -222,6 +226,7 @@ impl SlowPath {
             owner: Some(listener.owner),
             tuple: nowhere(addr, port),
             flow: None,
+            trouble: Trouble::default(),
         });
         let connections = self.table.iter().map(|(id, connection)| ConnectionInfo {
             state: match &connection.phase {
@@ -233,8 +238,13 @@ impl SlowPath {
             owner: Some(connection.owner),
             tuple: connection.tuple,
             flow: matches!(connection.phase, Phase::Live(_)).then_some(id),
+            trouble: match &connection.phase {
+                Phase::Live(live) => live.trouble(),
+                Phase::Opening(opening) => Trouble { timeouts: opening.timeouts, probes: 0 },
+            },
         });
-        let waiting = |tuple| ConnectionInfo { state: State::TimeWait, owner: None, tuple, flow: None };
+        let trouble = Trouble::default();
+        let waiting = |tuple| ConnectionInfo { state: State::TimeWait, owner: None, tuple, flow: None, trouble };
         listeners.chain(connections).chain(self.time_wait.iter().map(waiting)).collect()
     }
 

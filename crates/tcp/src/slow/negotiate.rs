@@ -260,7 +260,7 @@ impl Opening {
         link: Link,
         window: Window,
     ) -> FlowSetup {
-        let (tos, ttl) = service(&self.options);
+        let (tos, ttl) = service(&self.options, self.v6);
         // Karn (MUST-18): a SYN that was sent twice says nothing about the round trip.
         let srtt_us = if self.sent == 1 { now.since(self.sent_at).clamp(1, u64::from(u32::MAX)) as u32 } else { 0 };
         FlowSetup {

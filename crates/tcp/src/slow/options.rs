@@ -41,8 +41,9 @@ impl SlowPath {
                 // RFC 9293 §3.8.4, MUST-24.
                 let ticks = options.keepalive && !live.fin_wait;
                 // RFC 9293 §3.9.1.9, SHLD-21.
-                if service(&old) != service(&options) {
-                    let (tos, ttl) = service(&options);
+                let v6 = connection.tuple.remote.is_ipv6();
+                if service(&old, v6) != service(&options, v6) {
+                    let (tos, ttl) = service(&options, v6);
                     host.send(core, ToFast::SetService { flow: id, tos, ttl });
                 }
                 if ticks {
@@ -59,9 +60,10 @@ impl SlowPath {
     }
 }
 
-/// Type of service and time to live of a socket's packets (RFC 9293 MUST-48, MUST-49). The ECN bits are not the application's.
-pub(super) fn service(options: &SocketOptions) -> (u8, u8) {
-    (options.tos & !3, if options.ttl == 0 { TTL } else { options.ttl })
+/// Type of service and time to live of a connection's packets (RFC 9293 MUST-48, MUST-49). The ECN bits are not the application's.
+pub(super) fn service(options: &SocketOptions, v6: bool) -> (u8, u8) {
+    let (tos, ttl) = if v6 { (options.tclass, options.hops) } else { (options.tos, options.ttl) };
+    (tos & !3, if ttl == 0 { TTL } else { ttl })
 }
 
 /// `TCP_USER_TIMEOUT` in µs (RFC 5482), 0 = none.

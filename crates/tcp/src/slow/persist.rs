@@ -17,6 +17,10 @@ pub(super) struct Persist {
 }
 
 impl Persist {
+    /// Probes since the peer was heard last.
+    pub(super) fn unanswered(&self) -> u32 {
+        if self.running { self.unanswered } else { 0 }
+    }
     /// The window is open.
     pub(super) fn stop(&mut self) {
         self.running = false;

@@ -60,6 +60,10 @@ impl Retransmit {
     pub(super) fn una(&self) -> Seq {
         self.una
     }
+    /// Time-outs since the last progress.
+    pub(super) fn timeouts(&self) -> u32 {
+        self.backoffs
+    }
     /// Starts over (something was sent after a pause, or the window has opened).
     pub(super) fn restart(&mut self, now: Micros) {
         *self = Self::start(now, self.una);

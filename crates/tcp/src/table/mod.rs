@@ -86,6 +86,7 @@ impl FlowTable {
             rx_queued: t.rcv_nxt.sub(fin).bytes_since(read),
             ts_recent: t.ts_recent,
             mss: t.mss,
+            rcv_mss: t.rcv_mss,
             flags: t.flags & bits::PUBLIC,
             segments_in: m.segments_in.get(),
             segments_out: m.segments_out.get(),

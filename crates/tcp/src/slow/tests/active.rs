@@ -70,6 +70,30 @@ fn the_third_time_out_asks_for_the_route_again() {
     assert_eq!(times, [(200, "0:timeout"), (600, "0:timeout"), (1400, "0:timeout"), (1400, "0:relink")]);
 }
 
+/// RFC 9293 SHLD-9, SHLD-20: at R1 (1.4 s), long before R2, and again when it happens again.
+#[test]
+fn a_silent_peer_is_reported_before_the_connection_ends() {
+    use crate::flow::SocketOptions;
+    for wanted in [false, true] {
+        let (mut bench, flow) = client();
+        let options = SocketOptions { soft_errors: wanted, ..SocketOptions::default() };
+        bench.slow.set_options(bench.now, CLIENT, options, &mut bench.world);
+        bench.outstanding(flow, 20_000);
+        watch(&mut bench, 1390);
+        assert_eq!((bench.said(), bench.slow.trouble(CLIENT).timeouts), (vec![], 2));
+        watch(&mut bench, 60_000);
+        let expected = if wanted { vec![Said::SoftError(CLIENT, 110)] } else { vec![] };
+        assert_eq!((bench.said(), bench.states()), (expected.clone(), vec![State::Established]));
+        assert_eq!(bench.slow.connections()[0].trouble.timeouts, 8, "for towpath sockets");
+        let reading = bench.reading(flow);
+        reading.snd_una = reading.snd_una.add(1000);
+        watch(&mut bench, 10);
+        assert_eq!(bench.slow.trouble(CLIENT), crate::slow::Trouble::default(), "it has answered");
+        watch(&mut bench, 2000);
+        assert_eq!(bench.said(), expected);
+    }
+}
+
 #[test]
 fn progress_starts_the_timer_over() {
     let (mut bench, flow) = client();

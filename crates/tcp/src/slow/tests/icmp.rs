@@ -107,6 +107,20 @@ fn the_errno_at_the_end_is_what_the_path_said_last() {
     }
 }
 
+/// RFC 9293 MUST-47, SHLD-20, SHLD-25.
+#[test]
+fn an_error_that_ends_nothing_is_told_to_who_asks_for_it() {
+    let wanted = SocketOptions { soft_errors: true, ..SocketOptions::default() };
+    for (options, told) in [(SocketOptions::default(), false), (wanted, true)] {
+        let (mut bench, flow) = busy();
+        bench.slow.set_options(bench.now, CLIENT, options, &mut bench.world);
+        let error = about(&bench, flow, IcmpKind::HostUnreachable, 0);
+        hear(&mut bench, error);
+        let expected = if told { vec![Said::SoftError(CLIENT, 113)] } else { vec![] };
+        assert_eq!((bench.said(), bench.states()), (expected, vec![State::Established]));
+    }
+}
+
 #[test]
 fn a_hard_error_refuses_a_connect_and_a_soft_one_is_remembered() {
     for (kind, at_once) in [(IcmpKind::PortUnreachable, Some(111)), (IcmpKind::HostUnreachable, None)] {

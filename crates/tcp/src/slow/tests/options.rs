@@ -143,6 +143,17 @@ fn type_of_service_changes_on_a_live_flow() {
 }
 
 #[test]
+fn each_family_has_its_own_type_of_service_and_hop_limit() {
+    let options = SocketOptions { tos: 0x10, ttl: 9, tclass: 0x20, hops: 7, ..SocketOptions::default() };
+    assert_eq!(crate::slow::options::service(&options, false), (0x10, 9));
+    assert_eq!(crate::slow::options::service(&options, true), (0x20, 7));
+    let mut bench = Bench::new();
+    bench.client();
+    set(&mut bench, CLIENT, SocketOptions { tclass: 0x10, hops: 3, ..SocketOptions::default() });
+    assert!(bench.messages().is_empty(), "what IPv6 has is nothing to a connection over IPv4");
+}
+
+#[test]
 fn linger2_sets_how_long_fin_wait_2_lasts() {
     for (linger2_s, expected) in [
         (0, vec![(60, "0:remove 0".to_string())]),

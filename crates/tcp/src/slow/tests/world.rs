@@ -26,6 +26,7 @@ pub enum Said {
     Established(Owner),
     Accepted(Owner),
     ConnectFailed(Owner, i32),
+    SoftError(Owner, i32),
     Released(Owner, Option<FlowId>),
     DropChild(Owner),
 }
@@ -106,6 +107,9 @@ impl Host for World {
     }
     fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
         self.said.push(Said::Released(owner, flow));
+    }
+    fn soft_error(&mut self, owner: Owner, errno: i32) {
+        self.said.push(Said::SoftError(owner, errno));
     }
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
