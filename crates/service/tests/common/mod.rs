@@ -93,6 +93,7 @@ impl Stack for NotingStack {
             pid: 1,
             program: "program".into(),
             snapshot: None,
+            trouble: towpath_tcp::slow::Trouble::default(),
             tx_queue: 0,
             rx_queue: 0,
             core: None,
