@@ -108,3 +108,21 @@ fn reordering_by_a_quarter_of_the_round_trip_is_no_loss_once_it_has_been_seen() 
     assert!(with.share > 0.9, "{with:?}");
     assert!(without.retransmits > 20 * with.retransmits.max(1), "without it would be the other way: {without:?}");
 }
+
+/// What reordering may cost a connection until the window for it is as wide as needed: one repair for each quarter of the round trip, and
+/// one for the third duplicate acknowledgement that came before any had been seen (RFC 8985 §6.2, steps 3 and 4).
+const LEARNING: u64 = 3;
+
+#[test]
+fn reordering_alone_costs_a_few_repairs_at_the_beginning_which_are_undone() {
+    for (us, timestamps) in [(1_000, true), (2_500, true), (2_500, false), (5_000, true), (5_000, false)] {
+        for seed in [1, 2] {
+            let faults = Faults { delay_ppm: 30_000, delay_us: us, ..Faults::default() };
+            let done = transfer(faults, seed, true, timestamps, 3 * BYTES);
+            println!("{us} us, timestamps {timestamps}: {done:?}");
+            assert!(done.retransmits <= LEARNING && done.timeouts == 0, "{us} us, timestamps {timestamps}: {done:?}");
+            assert!(done.undone >= done.retransmits.min(1), "{us} us, timestamps {timestamps}: {done:?}");
+            assert!(done.share > 0.9, "{us} us, timestamps {timestamps}: {done:?}");
+        }
+    }
+}

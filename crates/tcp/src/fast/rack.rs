@@ -60,6 +60,8 @@ impl News {
         if span.state & AGAIN != 0 {
             // Was it the first transmission that has arrived?
             if rtt_us < self.min_rtt_us || self.echo_age_ms.is_some_and(|age| age > rtt_us / 1000 + 1) {
+                // Then it was late, not lost.
+                self.reordered |= span.end.before(self.before);
                 return;
             }
         } else {
