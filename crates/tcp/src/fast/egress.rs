@@ -322,6 +322,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         if sent == Sent::Yes && bit == bits::PROBE && plan.len <= self.t.snd_wnd {
             // Inside the window: sent like any other. Beyond it, SND.NXT stays, as the peer may not have taken the byte.
             self.t.snd_nxt = self.t.snd_nxt.max(end(&plan));
+            // Half of the largest window ever is what a window has to be to be worth it: perhaps that one was not the peer's buffer.
+            let max = &self.lines.measures.max_wnd;
+            max.set(self.t.snd_wnd.max(max.get() / 2));
         }
         Some(Some(sent))
     }

@@ -3,7 +3,7 @@
 use super::congestion::{Controller, Idle};
 use super::host::Host;
 use super::options::user_timeout_us;
-use super::persist::Persist;
+use super::persist::{Peer, Persist};
 use super::rto::{Due, Limit, Retransmit, timeout_us};
 use super::timers::Stamp;
 use super::{SlowPath, Snapshots};
@@ -178,7 +178,8 @@ impl SlowPath {
             activity.retransmit.hold(now)
         } else if shut {
             activity.retransmit.restart(now);
-            activity.persist.check(now, snapshot.segments_in, base_us, live.orphan, user_timeout_us, config)
+            let peer = Peer { una: snapshot.snd_una, segments_in: snapshot.segments_in, open: snapshot.snd_wnd != 0 };
+            activity.persist.check(now, peer, base_us, live.orphan, user_timeout_us, config)
         } else {
             activity.persist.stop();
             let retries = if live.orphan { config.orphan_retries } else { config.retries };

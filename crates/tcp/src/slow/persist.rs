@@ -1,8 +1,23 @@
-//! Zero-window probing (RFC 9293 §3.8.6.1, MUST-36).
+//! Zero-window probing (RFC 9293 §3.8.6.1, MUST-36), and the time-out that lets something go into a silly window (§3.8.6.2.1, MUST-38).
 
 use super::SlowConfig;
 use super::rto::{Due, backed_off};
+use crate::seq::Seq;
 use crate::time::Micros;
+
+/// RFC 9293 §3.8.6.2.1: the override time-out is "in the range 0.1-1.0 seconds"; here the retransmission time-out, within these limits in µs.
+const OVERRIDE_US: (u64, u64) = (100_000, 1_000_000);
+
+/// What a look has shown of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    /// SND.UNA.
+    pub una: Seq,
+    /// Segments received from it.
+    pub segments_in: u64,
+    /// Its window is not zero, but what waits may not use it: it is silly, or the application holds a part of a segment back.
+    pub open: bool,
+}
 
 /// State of one flow's persist timer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +29,7 @@ pub(super) struct Persist {
     probes: u32,
     unanswered: u32,
     segments_in: u64,
+    una: Seq,
 }
 
 impl Persist {
@@ -25,7 +41,7 @@ impl Persist {
     pub(super) fn stop(&mut self) {
         self.running = false;
     }
-    /// The window is zero and something waits. The first probe comes one time-out after the window was seen closed (SHLD-29); then the interval
+    /// Something waits, and the window is zero, or open but not to be used. The first probe comes one time-out after the window was seen closed (SHLD-29); then the interval
     /// doubles (SHLD-30).
     ///
     /// A peer that answers is probed for ever (MUST-37), unless the application has closed the socket: then `config.retries` probes are all it
@@ -33,21 +49,27 @@ impl Persist {
     pub(super) fn check(
         &mut self,
         now: Micros,
-        segments_in: u64,
+        peer: Peer,
         timeout_us: u64,
         orphan: bool,
         user_timeout_us: u64,
         config: &SlowConfig,
     ) -> Due {
-        if !self.running {
-            *self = Self { running: true, since: now, segments_in, ..Self::default() };
+        let Peer { una, segments_in, open } = peer;
+        // What has gone into a silly window has arrived: the next of it is not a further attempt.
+        if !self.running || (open && una != self.una) {
+            *self = Self { running: true, since: now, segments_in, una, ..Self::default() };
             return Due::No;
         }
         if segments_in != self.segments_in {
             (self.segments_in, self.unanswered) = (segments_in, 0);
         }
         let max_us = u64::from(config.rto_max_ms) * 1000;
-        if now.since(self.since) < backed_off(timeout_us, self.probes, max_us) {
+        let interval_us = match open {
+            true => timeout_us.clamp(OVERRIDE_US.0, OVERRIDE_US.1),
+            false => backed_off(timeout_us, self.probes, max_us),
+        };
+        if now.since(self.since) < interval_us {
             return Due::No;
         }
         // As Linux: however the peer answers, an application that has set TCP_USER_TIMEOUT does not wait for ever (RFC 5482 §3.1).
@@ -77,7 +99,8 @@ mod tests {
     fn probes_until(answer: bool, orphan: bool, user_ms: u64, ms: u64) -> (Vec<u64>, bool) {
         let (config, mut persist, mut sent, mut heard) = (SlowConfig::default(), Persist::default(), Vec::new(), 1);
         for t in (0..ms).step_by(10) {
-            match persist.check(Micros(t * 1000), heard, 200_000, orphan, user_ms * 1000, &config) {
+            let peer = Peer { una: Seq(1), segments_in: heard, open: false };
+            match persist.check(Micros(t * 1000), peer, 200_000, orphan, user_ms * 1000, &config) {
                 Due::No => {}
                 Due::Fire(_) => {
                     sent.push(t);
@@ -101,6 +124,27 @@ mod tests {
     #[test]
     fn interval_doubles() {
         assert_eq!(probes(true, false, 3200).0, [200, 600, 1400, 3000]);
+    }
+
+    #[test]
+    fn a_silly_window_is_used_once_per_override_time_out_without_backing_off() {
+        let (config, mut persist, mut sent) = (SlowConfig::default(), Persist::default(), Vec::new());
+        for t in (0..2_000).step_by(10) {
+            // Each is acknowledged at once.
+            let peer = Peer { una: Seq(sent.len() as u32), segments_in: 1, open: true };
+            if persist.check(Micros(t * 1000), peer, 200_000, false, 0, &config) != Due::No {
+                sent.push(t);
+            }
+        }
+        assert_eq!(sent, [200, 410, 620, 830, 1040, 1250, 1460, 1670, 1880]);
+        let mut persist = Persist::default();
+        let peer = Peer { una: Seq(1), segments_in: 1, open: true };
+        let due = |ms: u64, persist: &mut Persist| persist.check(Micros(ms * 1000), peer, 9_000_000, false, 0, &config);
+        assert_eq!(
+            [0, 990, 1000].map(|ms| due(ms, &mut persist)),
+            [Due::No, Due::No, Due::Fire(1)],
+            "never later than 1 s"
+        );
     }
 
     #[test]
