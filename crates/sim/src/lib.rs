@@ -2,8 +2,10 @@
 //! delay, duplicate and corrupt, and nodes that run the real protocol code. A run is reproduced by its seed.
 
 pub mod adversary;
+pub mod differential;
 pub mod faults;
 pub mod link;
+pub mod model;
 pub mod node;
 pub mod pcap;
 pub mod peer;

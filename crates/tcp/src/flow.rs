@@ -250,7 +250,7 @@ pub mod flow_flags {
     pub const NODELAY: u64 = 256;
     /// Window scaling agreed.
     pub const WSCALE: u64 = 512;
-    /// The peer's FIN was received before ours was sent for the first time (passive close: LAST-ACK, no TIME-WAIT).
+    /// The peer's FIN was received before the application wanted ours (passive close: LAST-ACK, no TIME-WAIT).
     pub const PASSIVE_CLOSE: u64 = 1024;
     /// SACK agreed.
     pub const SACK: u64 = 1 << 32;

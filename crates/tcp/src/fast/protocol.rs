@@ -299,7 +299,8 @@ impl Turn<'_> {
         self.t.flags |= bits::ACK_NOW;
         self.t.acks.set_due(0);
         let Some(ranges) = self.state.out_of_order.get(self.t.out_of_order) else { return (end, fin) };
-        let end = ranges.advance(end);
+        // Behind a FIN there is nothing, whatever the peer has sent.
+        let end = if fin { end } else { ranges.advance(end) };
         let fin = fin || ranges.fin_at(end);
         if ranges.is_empty() || fin {
             self.state.out_of_order.release(self.t.out_of_order);
@@ -322,7 +323,7 @@ impl Turn<'_> {
         t.rcv_nxt = t.rcv_nxt.add(1);
         t.rcv_adv = t.rcv_adv.max(t.rcv_nxt);
         t.flags |= flow_flags::FIN_RECEIVED | bits::ACK_NOW;
-        if !t.has(flow_flags::FIN_SENT) {
+        if !t.has(flow_flags::FIN_WANTED) {
             t.flags |= flow_flags::PASSIVE_CLOSE;
         }
         self.state.raise(t, self.flow, event::EOF);

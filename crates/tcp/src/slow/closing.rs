@@ -42,7 +42,8 @@ impl SlowPath {
         let has = |bit| snapshot.flags & bit != 0;
         live.flags = snapshot.flags;
         live.orphan |= has(flow_flags::APP_CLOSED);
-        live.passive |= has(flow_flags::PASSIVE_CLOSE) || (has(flow_flags::FIN_RECEIVED) && !has(flow_flags::FIN_SENT));
+        live.passive |=
+            has(flow_flags::PASSIVE_CLOSE) || (has(flow_flags::FIN_RECEIVED) && !has(flow_flags::FIN_WANTED));
         if has(flow_flags::FIN_ACKED) && has(flow_flags::FIN_RECEIVED) {
             self.both_closed(now, id, snapshot, host);
         } else if has(flow_flags::FIN_ACKED) && live.orphan && !live.fin_wait {

@@ -67,7 +67,8 @@ impl State {
     /// The state of an installed flow, from [`FlowSnapshot::flags`](crate::flow::FlowSnapshot::flags).
     pub fn of_flags(flags: u64) -> Self {
         let has = |bit| flags & bit != 0;
-        match (has(flow_flags::FIN_SENT), has(flow_flags::FIN_ACKED), has(flow_flags::FIN_RECEIVED)) {
+        // RFC 9293 §3.10.4: CLOSE enters the next state at once, also where the FIN has to wait for data or the window.
+        match (has(flow_flags::FIN_WANTED), has(flow_flags::FIN_ACKED), has(flow_flags::FIN_RECEIVED)) {
             (false, _, false) => Self::Established,
             (false, _, true) => Self::CloseWait,
             (true, false, false) => Self::FinWait1,

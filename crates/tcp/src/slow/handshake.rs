@@ -72,6 +72,7 @@ impl SlowPath {
     pub(super) fn in_syn_received(&mut self, now: Micros, id: FlowId, arrival: Arrival, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
         let defers = opening.timeouts < self.config.defers(opening);
+        let irs = opening.irs;
         match judge(opening, &arrival) {
             // As Linux: the listener wants data before it wants the connection (`TCP_DEFER_ACCEPT`).
             Verdict::Establish { .. } if defers && arrival.seq_len() == 0 => {
@@ -84,8 +85,9 @@ impl SlowPath {
                     // As Linux: the ACK is as good as lost, so the peer's data or our next SYN-ACK try again.
                     return self.counters.drop(Drop::BacklogFull);
                 }
-                // Not a SYN's data: the core would give that back. The peer sends it again.
-                if (arrival.segment.payload_len > 0 || arrival.has(flags::FIN))
+                // Not a SYN's data: the core would give that back. The peer sends it again. An ACK that has overtaken data sets
+                // SND.WL1 (RFC 9293 §3.10.7.4, fifth check): their older window does not count.
+                if (arrival.seq_len() > 0 || arrival.seq() != irs.add(1))
                     && !arrival.has(flags::SYN)
                     && let Some(connection) = self.table.get(id)
                 {
@@ -345,8 +347,10 @@ fn judge(opening: &Opening, arrival: &Arrival) -> Verdict {
     }
     let end = next.add(u32::from(opening.window()).max(1));
     let acceptable = seq.before(end) && if len == 0 { !seq.before(next) } else { seq.add(len).after(next) };
+    // RFC 5961 §3: by its first number alone, whatever text it has.
+    let inside = !seq.before(next) && seq.before(end);
     match () {
-        () if !acceptable && reset => Verdict::Ignore(Drop::BadReset),
+        () if !inside && reset => Verdict::Ignore(Drop::BadReset),
         () if !acceptable => Verdict::Challenge(Drop::OutOfWindow),
         () if reset && seq == next => Verdict::Reset,
         () if reset => Verdict::Challenge(Drop::BadReset),
