@@ -139,13 +139,8 @@ impl Netlink {
         ask.header.index = interface;
         let mut info = LinkInfo::default();
         for answer in self.ask(RouteNetlinkMessage::GetLink(ask), 0)? {
-            let RouteNetlinkMessage::NewLink(link) = answer else { continue };
-            for attribute in link.attributes {
-                match attribute {
-                    LinkAttribute::Address(bytes) => info.mac = mac(&bytes).unwrap_or_default(),
-                    LinkAttribute::Mtu(mtu) => info.mtu = mtu,
-                    _ => {}
-                }
+            if let RouteNetlinkMessage::NewLink(link) = answer {
+                info.take(link);
             }
         }
         Ok(info)
@@ -164,28 +159,48 @@ impl Netlink {
         let mut answers = Vec::new();
         loop {
             let (packet, _) = self.socket.recv_from_full()?;
-            let mut rest = &packet[..];
-            while !rest.is_empty() {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|e| io::Error::other(e.to_string()))?;
-                let length = (answer.header.length as usize).next_multiple_of(4);
-                rest = rest.get(length.max(1)..).unwrap_or_default();
-                if answer.header.sequence_number != self.sequence {
-                    continue;
+            if hear(&packet, self.sequence, flags, &mut answers)? {
+                return Ok(answers);
+            }
+        }
+    }
+}
+
+/// Takes from a packet what answers the question `sequence`, which was asked with `flags`. True = that was all.
+fn hear(packet: &[u8], sequence: u32, flags: u16, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+    let mut rest = packet;
+    while !rest.is_empty() {
+        let answer =
+            NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|e| io::Error::other(e.to_string()))?;
+        let length = (answer.header.length as usize).next_multiple_of(4);
+        rest = rest.get(length.max(1)..).unwrap_or_default();
+        if answer.header.sequence_number != sequence {
+            continue;
+        }
+        match answer.payload {
+            NetlinkPayload::InnerMessage(inner) => {
+                answers.push(inner);
+                // Without ACK or DUMP the answer is one message.
+                if flags & (NLM_F_ACK | NLM_F_DUMP) == 0 {
+                    return Ok(true);
                 }
-                match answer.payload {
-                    NetlinkPayload::InnerMessage(inner) => {
-                        answers.push(inner);
-                        // Without ACK or DUMP the answer is one message.
-                        if flags & (NLM_F_ACK | NLM_F_DUMP) == 0 {
-                            return Ok(answers);
-                        }
-                    }
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    _ => {}
-                }
+            }
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+impl LinkInfo {
+    fn take(&mut self, link: LinkMessage) {
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::Address(bytes) => self.mac = mac(&bytes).unwrap_or_default(),
+                LinkAttribute::Mtu(mtu) => self.mtu = mtu,
+                _ => {}
             }
         }
     }
@@ -333,3 +348,7 @@ fn state_of(entry: &NeighbourMessage) -> Neighbour {
 fn mac(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.try_into().ok()
 }
+
+#[cfg(test)]
+#[path = "netlink_tests.rs"]
+mod tests;
