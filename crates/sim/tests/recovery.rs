@@ -119,7 +119,6 @@ fn reordering_alone_costs_a_few_repairs_at_the_beginning_which_are_undone() {
         for seed in [1, 2] {
             let faults = Faults { delay_ppm: 30_000, delay_us: us, ..Faults::default() };
             let done = transfer(faults, seed, true, timestamps, 3 * BYTES);
-            println!("{us} us, timestamps {timestamps}: {done:?}");
             assert!(done.retransmits <= LEARNING && done.timeouts == 0, "{us} us, timestamps {timestamps}: {done:?}");
             assert!(done.undone >= done.retransmits.min(1), "{us} us, timestamps {timestamps}: {done:?}");
             assert!(done.share > 0.9, "{us} us, timestamps {timestamps}: {done:?}");

@@ -17,6 +17,8 @@ pub enum ToFast {
     /// The peer's window is zero: send the byte at `snd_una` (or the FIN, if only that is left) although it is outside the window, and
     /// whether or not it has been sent before (RFC 9293 §3.8.6.1).
     ProbeWindow(FlowId),
+    /// Nothing has come back for the one segment that is out: send something new, or it again, without calling it lost (RFC 8985 §7).
+    ProbeTail(FlowId),
     /// Send an empty acknowledgement now.
     SendAck(FlowId),
     /// Send a challenge ACK, if the limits let it go (RFC 5961 §4.2, §7).

@@ -4,7 +4,7 @@ use super::wheel::Timer;
 use super::{State, owned, pace, post, recovery, settle};
 use crate::buffers::{PortId, RxBatch};
 use crate::counters::Drop;
-use crate::flow::flow_flags::{ACTIVE, RECOVERY, TIMESTAMPS};
+use crate::flow::flow_flags::{ACTIVE, RECOVERY, SACK, TIMESTAMPS};
 use crate::flow::{FlowId, FlowSetup, Window};
 use crate::messages::{ToFast, ToSlow};
 use crate::table::{FlowTable, Lines, Tcb, bits};
@@ -44,6 +44,7 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         | ToFast::SetWindow(flow, _)
         | ToFast::Timeout(flow, _)
         | ToFast::ProbeWindow(flow)
+        | ToFast::ProbeTail(flow)
         | ToFast::SendAck(flow)
         | ToFast::Challenge(flow)
         | ToFast::KeepAlive(flow)
@@ -64,13 +65,14 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
             t.flags |= bits::PROBE;
             state.schedule(&mut t, lines, flow);
         }
+        ToFast::ProbeTail(_) => probe_tail(state, now, &mut t, lines, flow),
         ToFast::SendAck(_) => t.flags |= bits::ACK_NOW,
         ToFast::Challenge(_) => state.challenge(now, &mut t, lines),
         ToFast::KeepAlive(_) => {
             t.flags |= bits::KEEPALIVE;
             state.schedule(&mut t, lines, flow);
         }
-        ToFast::SetMss(_, mss) => set_mss(state, &mut t, lines, mss),
+        ToFast::SetMss(_, mss) => set_mss(state, now, &mut t, lines, mss),
         ToFast::SetService { tos, ttl, .. } => lines.identity.set_service(tos, ttl),
         // Where it stands in the old group's queue, it has that one turn yet.
         ToFast::SetGroup(_, group) => lines.identity.set_group(group),
@@ -145,6 +147,17 @@ fn set_window(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: 
     }
 }
 
+/// The tail probe of a lone segment; with several out the timer of the fast path comes first.
+fn probe_tail(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, flow: FlowId) {
+    if t.idle() || t.any(RECOVERY | bits::TRACKED) || t.snd_wnd == 0 || recovery::timed_out(t, lines) {
+        return;
+    }
+    if state.track(t, lines, now.0 as u32) {
+        t.flags |= bits::TAIL;
+        state.schedule(t, lines, flow);
+    }
+}
+
 /// Go back to SND.UNA (RFC 6298 §5.4), also where the window has shrunk (RFC 9293 §3.8.6, SHLD-16); duplicate ACKs of what is sent twice
 /// start no recovery (RFC 6582 §4).
 fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, window: &Window) {
@@ -161,6 +174,7 @@ fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Li
     lines.measures.grown.set(0);
     lines.identity.recover.set(t.snd_max.0);
     t.cwnd = window.cwnd.max(u32::from(t.mss));
+    recovery::say_reduced(t);
     t.acks.set_seen(0);
     t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL) | bits::RECOVER_SET;
     // Timestamps tell at once whether it was needless; without them it takes two acknowledgements.
@@ -184,13 +198,21 @@ fn all_again(state: &mut State, t: &mut Tcb, lines: &Lines, doubtful: bool) -> u
 
 /// The path's packets are of another size now. What is out in larger ones is lost, and not by congestion: it goes again at once, and the
 /// window stays (RFC 1191 §6.4, RFC 8201 §5.4).
-fn set_mss(state: &mut State, t: &mut Tcb, lines: &Lines, mss: u16) {
+fn set_mss(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, mss: u16) {
     let shrinks = mss < t.mss;
     t.mss = mss.max(1);
     t.cwnd = t.cwnd.max(u32::from(t.mss));
     if shrinks && !t.idle() {
+        if t.has(RECOVERY) {
+            // What recovery has made of the window is not the reduction but the way there.
+            t.cwnd = lines.measures.ssthresh.get().max(u32::from(t.mss));
+        }
         lines.identity.recover.set(t.snd_max.0);
         t.acks.set_seen(0);
+        if t.has(SACK) && !t.has(bits::TRACKED) {
+            // The segment goes in pieces now, of which each may be reported.
+            state.track(t, lines, now.0 as u32);
+        }
         t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL | bits::UNDO) | bits::RECOVER_SET;
         all_again(state, t, lines, false);
     }

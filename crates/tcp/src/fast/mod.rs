@@ -172,6 +172,15 @@ impl State {
         }
     }
 
+    /// Gives the flow a scoreboard with what is out already: one segment, timed if it was sent but once. False = there is none left.
+    fn track(&mut self, t: &mut Tcb, lines: &Lines, now: u32) -> bool {
+        let (at, again) = if t.has(bits::TIMING) { (lines.measures.rtt_at.get(), false) } else { (now, true) };
+        let Some(entry) = self.boards.take(t.snd_una, t.snd_max, at, again) else { return false };
+        lines.recovery.board.set(u32::from(entry));
+        t.flags |= bits::TRACKED;
+        true
+    }
+
     /// Gives the flow's scoreboard back: nothing is outstanding, or nobody cares.
     fn untrack(&mut self, t: &mut Tcb, lines: &Lines) {
         if t.has(bits::TRACKED) {

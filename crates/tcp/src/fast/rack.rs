@@ -255,8 +255,8 @@ fn detect(turn: &mut Turn<'_>) -> u32 {
     lost
 }
 
-/// The tail probe's timer (RFC 8985 §7.2). Not for a single segment: its probe would have to wait for a delayed acknowledgement of
-/// 200 ms, so the retransmission time-out comes first.
+/// The tail probe's timer (RFC 8985 §7.2). Not for a single segment: its probe has to wait for a delayed acknowledgement, so the slow path's
+/// timers will do (`ToFast::ProbeTail`).
 #[inline]
 pub(super) fn arm_probe(state: &mut State, t: &Tcb, lines: &Lines, flow: FlowId, now: Micros) {
     let flight = t.snd_max.bytes_since(t.snd_una);

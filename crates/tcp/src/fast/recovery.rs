@@ -6,7 +6,7 @@ use super::protocol::Turn;
 use super::rack;
 use super::scoreboard::{Boards, LOST, Reduction, SACKED};
 use crate::flow::FlowId;
-use crate::flow::flow_flags::{RECOVERY, TIMESTAMPS};
+use crate::flow::flow_flags::{ECN, RECOVERY, TIMESTAMPS};
 use crate::messages::ToSlow;
 use crate::seq::Seq;
 use crate::table::{Lines, Tcb, bits};
@@ -89,7 +89,7 @@ pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) 
     let m = &lines.measures;
     m.ssthresh.set(m.ssthresh.get().max(line.prior_ssthresh.get()));
     m.grown.set(0);
-    t.flags &= !(RECOVERY | bits::RECOVER_SET | bits::UNDO | bits::RESEND);
+    t.flags &= !(RECOVERY | bits::RECOVER_SET | bits::UNDO | bits::RESEND | bits::ECN_CWR);
     t.acks.set_seen(0);
     // Not from SND.UNA again.
     t.snd_nxt = t.snd_max;
@@ -103,6 +103,13 @@ pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) 
     state.outbox.push_back(ToSlow::Undone(flow));
 }
 
+/// The window has been reduced, for whatever reason: the next new segment says so (RFC 3168 §6.1.2).
+pub(super) fn say_reduced(t: &mut Tcb) {
+    if t.has(ECN) {
+        t.flags |= bits::ECN_CWR;
+    }
+}
+
 /// The reduction that a loss asks for.
 pub(super) fn reduce(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) -> u32 {
     let m = &lines.measures;
@@ -112,6 +119,7 @@ pub(super) fn reduce(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId
     let ssthresh = (left as u32).max(2 * u32::from(t.mss));
     m.ssthresh.set(ssthresh);
     m.grown.set(0);
+    say_reduced(t);
     state.outbox.push_back(ToSlow::Loss(flow));
     ssthresh
 }

@@ -50,11 +50,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
             if t.has(RECOVERY) || !end.after(t.snd_max) {
                 return;
             }
-            // What is out already: one segment, timed if it was sent but once.
-            let (at, again) = if t.has(bits::TIMING) { (m.rtt_at.get(), false) } else { (now, true) };
-            let Some(entry) = self.state.boards.take(t.snd_una, t.snd_max, at, again) else { return };
-            line.board.set(u32::from(entry));
-            t.flags |= bits::TRACKED;
+            if !self.state.track(t, self.lines, now) {
+                return;
+            }
         }
         let Some(board) = self.state.boards.get(line.board.get()) else { return };
         if t.has(RECOVERY) {

@@ -4,7 +4,7 @@ use super::congestion::{Controller, Idle};
 use super::host::Host;
 use super::options::user_timeout_us;
 use super::persist::{Peer, Persist};
-use super::rto::{Due, Limit, Retransmit, timeout_us};
+use super::rto::{Due, Limit, Retransmit, lone_probe_us, timeout_us};
 use super::timers::Stamp;
 use super::{SlowPath, Snapshots};
 use crate::flow::{FlowId, FlowSnapshot, flow_flags};
@@ -182,6 +182,12 @@ impl SlowPath {
             activity.persist.check(now, peer, base_us, live.orphan, user_timeout_us, config)
         } else {
             activity.persist.stop();
+            if let Some(probe_us) = lone_probe_us(snapshot, base_us)
+                && activity.retransmit.probe(now, snapshot.snd_una, probe_us)
+            {
+                host.send(core, ToFast::ProbeTail(id));
+                return true;
+            }
             let retries = if live.orphan { config.orphan_retries } else { config.retries };
             let limit = Limit { retries, user_timeout_us, max_us: u64::from(config.rto_max_ms) * 1000 };
             activity.retransmit.check(now, snapshot.snd_una, flight, base_us, limit)

@@ -1,7 +1,7 @@
 //! The retransmission timer (RFC 6298), on readings of the flow instead of single segments.
 
 use super::SlowConfig;
-use crate::flow::FlowSnapshot;
+use crate::flow::{FlowSnapshot, flow_flags};
 use crate::seq::Seq;
 use crate::time::Micros;
 
@@ -16,6 +16,19 @@ pub(super) fn timeout_us(config: &SlowConfig, snapshot: &FlowSnapshot) -> u64 {
         srtt => srtt + GRANULARITY_US.max(4 * u64::from(snapshot.rttvar_us)),
     };
     rto.clamp(min.min(max), max)
+}
+
+/// WCDelAckT in µs: how long a peer may hold back its acknowledgement of a lone segment (RFC 8985 §7.2).
+const DELAYED_ACK_US: u64 = 200_000;
+
+/// When a lone segment is probed for, in µs, if that is before it times out after `timeout_us` (RFC 8985 §7.2). `None` = it is not: the
+/// time-out does the same then.
+pub(super) fn lone_probe_us(snapshot: &FlowSnapshot, timeout_us: u64) -> Option<u64> {
+    let flight = snapshot.snd_max.bytes_since(snapshot.snd_una);
+    let lone = flight <= u32::from(snapshot.mss) && snapshot.snd_nxt == snapshot.snd_max;
+    let sack = snapshot.flags & (flow_flags::SACK | flow_flags::RECOVERY) == flow_flags::SACK;
+    let probe_us = 2 * u64::from(snapshot.srtt_us) + DELAYED_ACK_US;
+    (lone && sack && snapshot.srtt_us != 0 && probe_us < timeout_us).then_some(probe_us)
 }
 
 /// What a timer wants.
@@ -49,12 +62,14 @@ pub(super) struct Retransmit {
     since: Micros,
     running: bool,
     backoffs: u32,
+    /// The tail has been probed since the last progress.
+    probed: bool,
 }
 
 impl Retransmit {
     /// Runs from `now`: something has just been sent.
     pub(super) fn start(now: Micros, una: Seq) -> Self {
-        Self { una, began: now, since: now, running: true, backoffs: 0 }
+        Self { una, began: now, since: now, running: true, backoffs: 0, probed: false }
     }
     /// SND.UNA at the last look.
     pub(super) fn una(&self) -> Seq {
@@ -73,10 +88,19 @@ impl Retransmit {
         self.since = now;
         Due::No
     }
+    /// Is it time for the one probe of a lone segment, `probe_us` after it was sent? Then the time-out starts over (RFC 8985 §7.3).
+    pub(super) fn probe(&mut self, now: Micros, una: Seq, probe_us: u64) -> bool {
+        let due =
+            self.running && una == self.una && self.backoffs == 0 && !self.probed && now.since(self.since) >= probe_us;
+        if due {
+            (self.probed, self.since) = (true, now);
+        }
+        due
+    }
     /// Looks at the flow. `flight`: bytes sent and not acknowledged.
     pub(super) fn check(&mut self, now: Micros, una: Seq, flight: u32, timeout_us: u64, limit: Limit) -> Due {
         if una != self.una || flight == 0 || !self.running {
-            *self = Self { una, began: now, since: now, running: flight > 0, backoffs: 0 };
+            *self = Self { running: flight > 0, ..Self::start(now, una) };
             return Due::No;
         }
         let timed = limit.user_timeout_us != 0;

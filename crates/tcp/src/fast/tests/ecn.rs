@@ -136,6 +136,23 @@ fn only_new_data_are_ecn_capable() {
 }
 
 #[test]
+fn the_first_new_segment_after_a_loss_or_a_time_out_says_that_the_window_is_smaller() {
+    let mut h = with(Ecn::Classic);
+    write(&mut h, 20_000);
+    let sent: Vec<u8> =
+        (0..8).flat_map(|_| flags_of(&rx(&mut h, &[(seg(0, 0, &[]), 0)]))).map(|flags| flags & CWR).collect();
+    // Limited transmit, twice; the repair; then new data.
+    assert_eq!(sent[..4], [0, 0, 0, CWR]);
+    assert!(sent[4..].iter().all(|flags| *flags == 0), "{sent:?}");
+    let mut h = with(Ecn::Classic);
+    write(&mut h, 1000);
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ..setup().window }));
+    assert_eq!(flags_of(&out(&mut h)), [0], "sent again");
+    rx(&mut h, &[(seg(0, 1000, &[]), 0)]);
+    assert_eq!(flags_of(&write(&mut h, 2000)), [CWR, 0]);
+}
+
+#[test]
 fn a_loss_in_the_same_round_trip_reduces_only_once() {
     let mut h = with(Ecn::Classic);
     write(&mut h, 10_000);

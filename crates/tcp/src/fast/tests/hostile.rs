@@ -126,7 +126,8 @@ proptest! {
                 Step::Message(n, window) => h.message(match n {
                     0 => ToFast::SetWindow(FLOW, window),
                     1 | 2 => ToFast::Timeout(FLOW, window),
-                    3 | 4 => ToFast::ProbeWindow(FLOW),
+                    3 => ToFast::ProbeWindow(FLOW),
+                    4 => ToFast::ProbeTail(FLOW),
                     5 => ToFast::SendAck(FLOW),
                     6 => ToFast::Deactivate(FLOW),
                     8 => ToFast::KeepAlive(FLOW),

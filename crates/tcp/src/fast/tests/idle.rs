@@ -78,6 +78,27 @@ fn what_was_too_large_for_the_path_is_sent_again_at_once_in_smaller_segments() {
 }
 
 #[test]
+fn what_was_reported_is_not_sent_again_in_smaller_segments() {
+    let mut h = Harness::of(FlowSetup { sack: true, ..setup() });
+    h.write(2500);
+    h.rx(seg(0, 0, &[]).sack(&[(1000, 2000)]));
+    h.message(ToFast::SetMss(FLOW, 600));
+    let sent: Vec<_> = h.flush().iter().map(|s| (s.seq, s.data.len())).collect();
+    assert_eq!(sent, [(0, 600), (600, 400), (2000, 500)]);
+    h.rx(seg(0, 2500, &[]));
+    // A lone segment goes in two pieces; of them only what is not reported goes once more.
+    h.message(ToFast::SetMss(FLOW, 1000));
+    h.write(1000);
+    h.message(ToFast::SetMss(FLOW, 600));
+    let sent: Vec<_> = h.flush().iter().map(|s| (s.seq, s.data.len())).collect();
+    assert_eq!(sent, [(2500, 600), (3100, 400)]);
+    h.rx(seg(0, 2500, &[]).sack(&[(3100, 3500)]));
+    h.message(ToFast::Timeout(FLOW, h.setup.window));
+    let sent: Vec<_> = h.flush().iter().map(|s| (s.seq, s.data.len())).collect();
+    assert_eq!(sent, [(2500, 600)]);
+}
+
+#[test]
 fn icmp_errors_about_segments_go_to_the_slow_path_and_nothing_else_does() {
     let mut h = Harness::new();
     // From a router: fragmentation needed, next hop 1400.

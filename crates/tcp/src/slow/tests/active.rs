@@ -95,6 +95,24 @@ fn a_silent_peer_is_reported_before_the_connection_ends() {
 }
 
 #[test]
+fn a_lone_segment_is_probed_once_before_its_time_out() {
+    let (mut bench, flow) = client();
+    let reading = bench.reading(flow);
+    // 900 ms of time-out, 800 ms of two round trips and a delayed acknowledgement.
+    (reading.srtt_us, reading.rttvar_us, reading.flags) = (300_000, 150_000, bit::SACK);
+    bench.outstanding(flow, 1000);
+    let seen = watch(&mut bench, 3000);
+    let seen: Vec<_> = seen.iter().map(|(at, message)| (*at, message.split(' ').next().unwrap())).collect();
+    assert_eq!(seen, [(800, "0:tail"), (1700, "0:timeout")], "and the time-out is not backed off");
+    // Several segments are the fast path's business.
+    let (mut bench, flow) = client();
+    let reading = bench.reading(flow);
+    (reading.srtt_us, reading.rttvar_us, reading.flags) = (300_000, 150_000, bit::SACK);
+    bench.outstanding(flow, 3000);
+    assert_eq!(watch(&mut bench, 1000)[0].0, 900);
+}
+
+#[test]
 fn progress_starts_the_timer_over() {
     let (mut bench, flow) = client();
     bench.outstanding(flow, 20_000);

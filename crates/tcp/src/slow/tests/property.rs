@@ -224,6 +224,7 @@ impl Model {
                 ToFast::SetWindow(flow, _)
                 | ToFast::Timeout(flow, _)
                 | ToFast::ProbeWindow(flow)
+                | ToFast::ProbeTail(flow)
                 | ToFast::SendAck(flow)
                 | ToFast::Challenge(flow)
                 | ToFast::KeepAlive(flow)

@@ -334,6 +334,7 @@ pub fn word(message: &ToFast) -> String {
             format!("timeout {} cwnd {} ssthresh {}", flow.0, window.cwnd, window.ssthresh)
         }
         ToFast::ProbeWindow(flow) => format!("probe {}", flow.0),
+        ToFast::ProbeTail(flow) => format!("tail {}", flow.0),
         ToFast::SendAck(flow) => format!("ack {}", flow.0),
         ToFast::Challenge(flow) => format!("challenge {}", flow.0),
         ToFast::KeepAlive(flow) => format!("keepalive {}", flow.0),
