@@ -324,3 +324,92 @@ fn wrk_from_a_linux_host_to_accelerated_nginx() {
     let rate = out.lines().find_map(|l| l.strip_prefix("Requests/sec:")).expect("a rate");
     assert!(rate.trim().parse::<f64>().expect("a number") > 50.0, "{out}");
 }
+
+/// The MAC address of `eth1` in a namespace.
+fn mac(namespace: &str) -> String {
+    let shown = Program::line(&format!("ip -n {namespace} -br link show dev eth1")).run(10).ok();
+    shown.split_whitespace().nth(2).expect("a MAC address").to_owned()
+}
+
+const ECHO: &str = "import socket, sys\ns = socket.create_server((sys.argv[1], int(sys.argv[2])))\nprint('up', flush=True)\n\
+while True:\n c, _ = s.accept()\n while d := c.recv(65536): c.sendall(d)\n c.close()";
+const ASK: &str = "import socket, sys, threading\ntry:\n s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)\n\
+except OSError as e:\n print(type(e).__name__); sys.exit()\n\
+d = bytes(range(256)) * 8000\nt = threading.Thread(target=lambda: (s.sendall(d), s.shutdown(socket.SHUT_WR)))\nt.start()\n\
+g = b''\nwhile b := s.recv(65536): g += b\nt.join()\nprint('same' if g == d else len(g))";
+
+/// Both ends are served, as this machine's kernel may have no VLAN devices; their neighbours are permanent, because the kernel's questions
+/// have no tag.
+#[test]
+fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
+    let lab = Lab::new();
+    for (here, there, address) in [(&lab.server, &lab.client, CLIENT), (&lab.client, &lab.server, SERVER)] {
+        let line = format!("ip -n {here} neigh replace {address} lladdr {} dev eth1 nud permanent", mac(there));
+        Program::line(&line).run(10).ok();
+    }
+    let files = towpath_system_tests::Scratch::new("vlan");
+    let config = |vlan: u16| {
+        let file = files.path(&format!("{vlan}.toml"));
+        std::fs::write(&file, format!("interface = \"eth1\"\nvlan = {vlan}\n")).expect("configuration");
+        file
+    };
+    let python = |service: &Service, script: &str, port: u16| {
+        service.accelerated("python3 -u -c").arg(script).arg(SERVER).arg(port.to_string())
+    };
+    let server = Service::start(|program| lab.on_server(program.arg("--config").arg(config(7))));
+    let mut echo = lab.on_server(python(&server, ECHO, 6431)).start(files.path("echo.log"));
+    echo.wait_for("up", 20);
+    let plain = |port: u16| Program::line("python3 -u -c").arg(ASK).arg(SERVER).arg(port.to_string());
+    {
+        let client = Service::start(|program| lab.on_client(program.arg("--config").arg(config(7))));
+        assert_eq!(lab.on_client(python(&client, ASK, 6431)).run(60).ok().trim(), "same");
+        // 2 MB each way in segments of 1,500 bytes.
+        assert!(server.segments() > 1000 && client.segments() > 1000);
+        // The same port without a tag is the kernel's, where nobody listens.
+        assert_eq!(lab.on_client(plain(6431)).run(20).ok().trim(), "ConnectionRefusedError");
+        let mut kernel = lab
+            .on_server(Program::line("python3 -u -c").arg(ECHO).arg(SERVER).arg("6432"))
+            .start(files.path("kernel.log"));
+        kernel.wait_for("up", 20);
+        assert_eq!(lab.on_client(plain(6432)).run(60).ok().trim(), "same");
+    }
+    let other = Service::start(|program| lab.on_client(program.arg("--config").arg(config(8))));
+    assert_eq!(lab.on_client(python(&other, ASK, 6431)).run(30).ok().trim(), "TimeoutError", "another VLAN");
+}
+
+/// RFC 9293 SHLD-9, seen from a program: the peer falls silent, the program is told once, and the connection survives.
+#[test]
+fn a_program_that_wants_to_know_is_told_that_its_peer_is_silent() {
+    towpath_system_tests::require_program("nft", "nftables");
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let mut echo = lab
+        .on_client(Program::line("python3 -u -c").arg(ECHO).arg(CLIENT).arg("6433"))
+        .start(service.scratch.path("echo.log"));
+    echo.wait_for("up", 20);
+    let script = format!(
+        "import errno, select, socket\ns = socket.create_connection(('{CLIENT}', 6433), 5); s.settimeout(20)\n\
+         s.setsockopt(socket.IPPROTO_IP, 11, 1)\ns.sendall(b'a'); assert s.recv(1) == b'a'\n\
+         print('talking', flush=True); input()\ns.sendall(b'b')\n\
+         try: print(s.recv(1))\nexcept OSError as e: print(errno.errorcode[e.errno], flush=True)\n\
+         print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[2] >= 3, flush=True)\n\
+         print(s.recv(1), flush=True)"
+    );
+    let shell = format!("(sleep 3; echo) | python3 -u -c \"{script}\"");
+    let program = service.scratch.path("ask.sh");
+    std::fs::write(&program, shell).expect("script");
+    let line = service.accelerated("sh").arg(&program);
+    let mut asks = lab.on_server(line).start(service.scratch.path("ask.log"));
+    asks.wait_for("talking", 20);
+    let nft = |rules: &str| lab.on_client(Program::new(&["nft", rules])).run(10).ok();
+    nft("add table inet silence; add chain inet silence in { type filter hook input priority -300; };
+         add rule inet silence in meta l4proto tcp drop;");
+    asks.wait_for("ETIMEDOUT", 20);
+    let shown =
+        Program::new(&[towpath_system_tests::bin("towpath")]).arg("sockets").arg("--socket").arg(&service.socket);
+    let shown = shown.run(20).ok();
+    assert!(shown.contains("backoff:"), "{shown}");
+    nft("delete table inet silence");
+    asks.wait_for("b'b'", 30);
+    assert!(asks.output().contains("True"), "{}", asks.output());
+}

@@ -8,8 +8,9 @@ use std::time::Duration;
 use towpath_ring::command::{Command, NOT_OURS, Options, op};
 use towpath_ring::lines::congestion;
 use towpath_ring::wake;
+use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Finished, Program, RawClient, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Finished, Lab, Program, RawClient, Service, bin, require_program, require_root, until};
 
 /// A user that is neither root nor the service's.
 const OTHER: u32 = 23_451;
@@ -269,4 +270,72 @@ fn the_configuration_has_rules_and_only_the_operator_changes_them() {
         assert!(refused.code == 3 && refused.err.contains("only the service's own user and root"), "{}", refused.err);
     }
     assert_eq!(hits(&service, 1), 1);
+}
+
+/// A plain Linux connect from the peer's side: the errno's name, `TimeoutError`, or `connected`.
+fn knock(lab: &Lab, port: u16) -> String {
+    let text = format!(
+        "import socket, errno\ns = socket.socket(); s.settimeout(2)\ntry:\n    s.connect(('{SERVER}', {port})); print('connected')\n\
+         except TimeoutError: print('TimeoutError')\nexcept OSError as e: print(errno.errorcode[e.errno])\n"
+    );
+    lab.on_client(Program::new(&["/usr/bin/python3", "-c", &text])).run(20).ok().trim().to_owned()
+}
+
+/// On a real interface, with peers that know nothing of us.
+#[test]
+fn peers_on_the_network_are_refused_and_connects_to_them_denied() {
+    require_python();
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let listener = format!(
+        "import socket\ns = socket.create_server(('{SERVER}', 7520))\nprint('up', flush=True)\nwhile True: s.accept()[0].close()"
+    );
+    let program = service.accelerated("/usr/bin/python3 -u -c").arg(&listener);
+    let mut server = lab.on_server(program).start(service.scratch.path("listener.log"));
+    server.wait_for("up", 20);
+    assert_eq!(knock(&lab, 7520), "connected");
+    let forbidden = || service.status()["slow"]["drops"]["forbidden"].as_u64().expect("a counter");
+    policy(&service, &format!("add deny accept from {CLIENT} port 7520 with reset")).ok();
+    assert_eq!(knock(&lab, 7520), "ECONNREFUSED");
+    assert_eq!((hits(&service, 1), forbidden()), (1, 1));
+    let log = service.running.output();
+    assert!(log.contains("denied by rule 1 (reset)") && log.contains(CLIENT), "{log}");
+    policy(&service, "flush").ok();
+    policy(&service, "add deny accept from 10.77.0.0/24").ok();
+    assert_eq!(knock(&lab, 7520), "TimeoutError");
+    // The SYN and its repetition after a second.
+    assert_eq!((hits(&service, 1), forbidden()), (2, 3));
+    assert!(service.running.output().contains("denied by rule 1 (drop)"));
+    policy(&service, "replace /dev/null").ok();
+    assert_eq!(knock(&lab, 7520), "connected", "the change holds at once");
+
+    let outside = format!(
+        "import socket, errno\nfor port in (7521, 7522):\n    s = socket.socket(); s.settimeout(3)\n    try:\n        s.connect(('{CLIENT}', port))\n\
+         \x20   except OSError as e: print(errno.errorcode[e.errno], end=' ')\n"
+    );
+    policy(&service, "add deny connect to 10.77.0.0/24 port 7521").ok();
+    let program = lab.on_server(service.accelerated("/usr/bin/python3 -c").arg(&outside));
+    assert_eq!(program.run(20).ok().trim(), "EPERM ECONNREFUSED", "nobody listens on the other port");
+    assert_eq!(hits(&service, 1), 1);
+    assert!(service.running.output().contains(&format!("connect to {CLIENT}:7521 denied by rule 1 (EPERM)")));
+}
+
+#[test]
+fn new_connections_beyond_the_rate_fail_until_time_has_passed() {
+    require_root();
+    let service = service();
+    let _sink = sink(&service, 7523);
+    policy(&service, &format!("add limit user {OTHER} new 5")).ok();
+    let text = "import socket, time\nheld = []\ndef burst():\n    made = 0\n    for _ in range(30):\n        s = socket.socket()\n        \
+                try:\n            s.connect(('127.0.0.1', 7523)); made += 1; held.append(s)\n        except BlockingIOError: pass\n    \
+                return made\nstart = time.monotonic()\nmade = [burst()]\ntime.sleep(1.5)\nmade.append(burst())\n\
+                print(*made, time.monotonic() - start)\n";
+    let said = python(&service, OTHER, text);
+    let words: Vec<f64> = said.split(' ').map(|word| word.parse().expect("a number")).collect();
+    let &[first, second, seconds] = words.as_slice() else { panic!("{said}") };
+    // One second's worth at once, never more; then what has grown meanwhile.
+    assert!((5.0..=6.0).contains(&first) && (5.0..=6.0).contains(&second), "{said}");
+    assert!(first + second <= 5.0 + 5.0 * seconds, "{said}");
+    assert_eq!(hits(&service, 1) as f64, 60.0 - first - second);
+    assert!(service.running.output().contains("policy: rule 1 allows no more than 5 new connections per second"));
 }

@@ -5,8 +5,10 @@ use crate::api::ClientId;
 use crate::host::SlowHost;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::messages::ToFast;
 use towpath_tcp::time::Micros;
@@ -109,13 +111,15 @@ pub struct Gate {
     guard: Box<dyn Guard>,
     tokens: HashMap<u64, Tokens>,
     /// Groups with a weight or rate of their own.
-    shaped: Vec<u16>,
+    shaped: BTreeSet<u16>,
+    /// The connections of all clients under a limit, by its id.
+    under: HashMap<u64, Arc<AtomicU64>>,
 }
 
 impl Gate {
     /// With nothing to remember yet.
     pub fn new(guard: Box<dyn Guard>) -> Self {
-        Self { guard, tokens: HashMap::new(), shaped: Vec::new() }
+        Self { guard, tokens: HashMap::new(), shaped: BTreeSet::new(), under: HashMap::new() }
     }
 }
 
@@ -176,8 +180,7 @@ impl SlowHost {
         known.map_or(Tokens::full(self.now, limit.new_per_s), |tokens| tokens.grown(self.now, limit.new_per_s))
     }
     fn connections_under(&self, limit: &Limit) -> u64 {
-        let under = self.clients.iter().flatten().filter(|client| client.limit.is_some_and(|l| l.id == limit.id));
-        under.map(|client| u64::from(client.connections)).sum()
+        self.gate.under.get(&limit.id).map_or(0, |under| under.load(Ordering::Relaxed))
     }
     fn tell_cores(&mut self, message: ToFast) {
         for core in &mut self.cores {
@@ -190,7 +193,8 @@ impl SlowThread {
     /// Clients or rules have changed: every client gets its limit and its group, its running connections too.
     pub fn apply_policy(&mut self) {
         let host = &mut self.host;
-        let mut shaped: Vec<(u16, Limit)> = Vec::new();
+        let mut shaped: BTreeMap<u16, Limit> = BTreeMap::new();
+        let mut under: HashMap<u64, Arc<AtomicU64>> = HashMap::new();
         let mut moved = Vec::new();
         // Those that have left keep what they had while their connections drain; it says nothing to the others.
         let (left, here): (Vec<_>, Vec<_>) = host.clients.iter_mut().flatten().partition(|client| client.leaving);
@@ -198,15 +202,18 @@ impl SlowThread {
             let limit = if client.leaving { client.limit } else { host.gate.guard.limit(client.shared.id) };
             let group = group_of(client.shared.index, limit.as_ref());
             client.limit = limit;
-            if let Some(limit) = limit.filter(|_| !shaped.iter().any(|(other, _)| *other == group)) {
-                shaped.push((group, limit));
-            }
+            client.under = limit.map(|limit| {
+                shaped.entry(group).or_insert(limit);
+                let count = under.entry(limit.id).or_default().clone();
+                count.fetch_add(client.connections.into(), Ordering::Relaxed);
+                count
+            });
             if std::mem::replace(&mut client.group, group) != group {
                 moved.push((client.shared.index, group));
             }
         }
         let before = std::mem::take(&mut host.gate.shaped);
-        for group in before.into_iter().filter(|old| !shaped.iter().any(|(group, _)| group == old)) {
+        for group in before.into_iter().filter(|old| !shaped.contains_key(old)) {
             host.tell_cores(ToFast::SetWeight { group, weight: 1 });
             host.tell_cores(ToFast::SetLimit { group, bytes_per_s: 0 });
         }
@@ -217,8 +224,10 @@ impl SlowThread {
             let bytes_per_s = if limit.rate == 0 { 0 } else { (limit.rate / cores).max(1) };
             host.tell_cores(ToFast::SetLimit { group: *group, bytes_per_s });
         }
-        host.gate.shaped = shaped.iter().map(|(group, _)| *group).collect();
-        host.gate.tokens.retain(|id, _| shaped.iter().any(|(_, limit)| limit.id == *id));
+        let ids: HashSet<u64> = shaped.values().map(|limit| limit.id).collect();
+        host.gate.tokens.retain(|id, _| ids.contains(id));
+        host.gate.shaped = shaped.into_keys().collect();
+        host.gate.under = under;
         for (index, group) in moved {
             self.move_flows(index, group);
         }

@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{Slot, StackLine};
@@ -120,6 +120,8 @@ pub struct SlowClient {
     pub connections: u32,
     /// The policy's limit for it.
     pub limit: Option<Limit>,
+    /// The connections of all clients under that limit.
+    pub under: Option<Arc<AtomicU64>>,
     /// The group of its flows (`FlowSetup::group`).
     pub group: u16,
     /// No process of it is left.
@@ -146,6 +148,7 @@ impl SlowClient {
             in_use: 0,
             connections: 0,
             limit: None,
+            under: None,
             group: group_of(shared.index, None),
             leaving: false,
             forgetting: None,
@@ -177,7 +180,10 @@ impl SlowClient {
         entry.app_closed = false;
         entry.flow = None;
         (entry.counted, entry.congestion) = (phase != Phase::Listening, 0);
-        self.connections += u32::from(phase != Phase::Listening);
+        if phase != Phase::Listening {
+            self.connections += 1;
+            self.under.iter().for_each(|under| _ = under.fetch_add(1, Ordering::Relaxed));
+        }
         self.in_use += 1;
     }
     /// Takes a slot of the stack's own range, the one freed last.
@@ -196,7 +202,14 @@ impl SlowClient {
         entry.socket = None;
         entry.listener = None;
         let counted = std::mem::take(&mut entry.counted);
-        self.connections -= u32::from(counted);
+        self.discount(counted);
+    }
+    /// One slot less is in use; it `counted` as a connection.
+    fn discount(&mut self, counted: bool) {
+        if counted {
+            self.connections -= 1;
+            self.under.iter().for_each(|under| _ = under.fetch_sub(1, Ordering::Relaxed));
+        }
         self.in_use -= 1;
     }
     /// Frees a slot for its allocator.
@@ -207,8 +220,7 @@ impl SlowClient {
         }
         let (command_seq, counted) = (entry.command_seq, entry.counted);
         *entry = SlotState { command_seq, ..SlotState::default() };
-        self.connections -= u32::from(counted);
-        self.in_use -= 1;
+        self.discount(counted);
         self.line(slot).state.store(state::FREE, Ordering::Release);
         if !self.shared.region.layout().is_app_slot(slot) {
             self.free.push(slot);

@@ -107,6 +107,15 @@ fn clients_under_one_limit_share_its_connections() {
     let _second = two.pair(&mut listener, 7);
     told.asked();
     assert_eq!(two.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
+    // Counted anew, they are as many: under the same limit, under none, and under it again.
+    engine.policy_changed();
+    assert_eq!(two.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
+    told.tell(|answers| answers.limit = None);
+    engine.policy_changed();
+    told.tell(|answers| answers.limit = Some(limit));
+    engine.policy_changed();
+    told.asked();
+    assert_eq!(two.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
     assert_eq!(one.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
     assert_eq!(told.asked()[1], "3 exceeded 9 Connections");
     first.0.close();

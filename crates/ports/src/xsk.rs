@@ -6,7 +6,7 @@ use crate::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use towpath_wire::ETHERNET_BYTES;
+use towpath_wire::{ETHERNET_BYTES, VLAN_BYTES};
 
 /// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
 const HEADROOM_BYTES: u32 = 256;
@@ -28,12 +28,21 @@ pub struct XskConfig {
     pub ring: u32,
     /// Do not try zero-copy. Needed where the steering program is attached in generic mode.
     pub copy: bool,
+    /// Frames carry an IEEE 802.1Q tag, which needs four bytes more of each.
+    pub tagged: bool,
+}
+
+impl XskConfig {
+    /// Bytes of a frame before its packet.
+    fn header_bytes(&self) -> u32 {
+        ETHERNET_BYTES as u32 + if self.tagged { VLAN_BYTES as u32 } else { 0 }
+    }
 }
 
 impl Default for XskConfig {
     /// 2,048 frames each way: 1.6 ms of full frames at 15 Gbit/s, 8 MiB of memory.
     fn default() -> Self {
-        Self { frames: 4096, frame_bytes: 0, ring: 2048, copy: false }
+        Self { frames: 4096, frame_bytes: 0, ring: 2048, copy: false, tagged: false }
     }
 }
 
@@ -105,6 +114,7 @@ pub struct XskPort {
     zero_copy: bool,
     checksum: RxChecksum,
     mtu_bytes: u32,
+    header_bytes: u32,
     rx_bad: u64,
     counted: PortCounters,
 }
@@ -164,7 +174,8 @@ impl XskPort {
             queue,
             zero_copy: options & libc::XDP_OPTIONS_ZEROCOPY != 0,
             checksum: if found.is_virtual { RxChecksum::MaybePartial } else { RxChecksum::Unknown },
-            mtu_bytes: found.mtu_bytes.min(frame_bytes - HEADROOM_BYTES - ETHERNET_BYTES as u32),
+            mtu_bytes: found.mtu_bytes.min(frame_bytes - HEADROOM_BYTES - config.header_bytes()),
+            header_bytes: config.header_bytes(),
             rx_bad: 0,
             counted: PortCounters::default(),
         };
@@ -324,7 +335,7 @@ impl Port for XskPort {
     fn commit(&mut self, len: usize, offload: TxOffload) {
         debug_assert!(!offload.checksum_needed && offload.gso_bytes == 0, "this port has no offloads");
         let Some(frame) = self.reserved.take() else { return };
-        let fits = len <= self.mtu_bytes as usize + ETHERNET_BYTES;
+        let fits = len <= (self.mtu_bytes + self.header_bytes) as usize;
         debug_assert!(fits, "a frame longer than the MTU");
         let addr = u64::from(frame) * u64::from(self.frame_bytes);
         if !fits || !self.tx.push(libc::xdp_desc { addr, len: len as u32, options: 0 }) {
@@ -366,7 +377,7 @@ impl Port for XskPort {
 
 /// Checks the sizes and returns the frame size in bytes.
 fn check(interface: &Interface, config: &XskConfig) -> Result<u32, XskError> {
-    let wanted = interface.mtu_bytes.saturating_add(ETHERNET_BYTES as u32 + HEADROOM_BYTES);
+    let wanted = interface.mtu_bytes.saturating_add(config.header_bytes() + HEADROOM_BYTES);
     let frame_bytes = match config.frame_bytes {
         0 if wanted <= 2048 => 2048,
         0 => 4096,

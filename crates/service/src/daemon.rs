@@ -220,9 +220,10 @@ fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, 
     let (network, interface) = match &config.interface {
         None => (HostNetwork::new(loopback_mtu).map_err(netlink)?, None),
         Some(name) => {
-            let (held, steer) = interface::open(name, &mut ports)?;
+            let vlan = (config.vlan != 0).then_some(config.vlan);
+            let (held, steer) = interface::open(name, vlan, &mut ports)?;
             (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
-            (HostNetwork::serving(loopback_mtu, held.mtu, held.index, steer).map_err(netlink)?, Some(held))
+            (HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer).map_err(netlink)?, Some(held))
         }
     };
     let known = network.known();

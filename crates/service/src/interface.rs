@@ -69,21 +69,27 @@ pub enum InterfaceError {
 }
 
 /// Opens every receive queue of the interface (what comes on a queue without a socket would be lost), appends each to the ports of
-/// a core, in turn, and steers nothing yet.
-pub fn open(name: &str, ports: &mut [Vec<Box<dyn Port>>]) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
+/// a core, in turn, and steers nothing yet. `vlan`: only frames with this IEEE 802.1Q tag are ours.
+pub fn open(
+    name: &str,
+    vlan: Option<u16>,
+    ports: &mut [Vec<Box<dyn Port>>],
+) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
     check_privileges(name)?;
     let index = rustix_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
     let mut steering = Steering::attach(name)?;
+    steering.set_vlan(vlan)?;
     let mut mtu = u32::MAX;
     let copy = steering.mode() == SteerMode::Generic;
     let cores = ports.len();
     for queue in 0..receive_queues(name).max(cores) {
-        let port = XskPort::open(name, queue as u32, XskConfig { copy, ..XskConfig::default() })?;
+        let port =
+            XskPort::open(name, queue as u32, XskConfig { copy, tagged: vlan.is_some(), ..XskConfig::default() })?;
         steering.bind(queue as u32, &port)?;
         mtu = mtu.min(port.capabilities().mtu_bytes);
         ports[queue % cores].push(Box::new(port));
     }
-    tracing::info!(interface = name, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
+    tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
     let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS.range()).map_err(InterfaceError::Ports)?;
     Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
 }

@@ -103,7 +103,7 @@ fn in_our_namespace() {
     let steered = Noted::default();
     // The veth is the second interface of a fresh namespace.
     let index = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
-    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, Box::new(steered.clone())).unwrap();
+    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, None, Box::new(steered.clone())).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());
     let watcher = {
         use rustix::fd::AsFd;

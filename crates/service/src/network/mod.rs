@@ -96,6 +96,11 @@ impl Watcher {
 
 /// The interface that is served.
 struct Served {
+    /// The wire's.
+    port: u32,
+    /// The tag of its frames.
+    vlan: Option<u16>,
+    /// Whose routes and neighbours count: the kernel's device for the VLAN if there is one, else the wire's own.
     index: u32,
     link: LinkInfo,
     /// The largest packet that the port takes, whatever the interface and the routes say.
@@ -126,11 +131,25 @@ impl HostNetwork {
         Ok(Self { known, netlink, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
     }
 
-    /// With an interface, whose port takes packets of up to `port_mtu` bytes.
-    pub fn serving(loopback_mtu: u16, port_mtu: u32, index: u32, steer: Box<dyn Steer>) -> io::Result<Self> {
+    /// With an interface, whose port takes packets of up to `port_mtu` bytes, in frames with this tag.
+    pub fn serving(
+        loopback_mtu: u16,
+        port_mtu: u32,
+        port: u32,
+        vlan: Option<u16>,
+        steer: Box<dyn Steer>,
+    ) -> io::Result<Self> {
         let mut network = Self::new(loopback_mtu)?;
+        let index = device(&mut network.netlink, port, vlan)?;
+        if let Some(vlan) = vlan.filter(|_| index == port) {
+            tracing::warn!(
+                vlan,
+                "the kernel has no device for this VLAN: routes are the interface's, and its neighbours must be permanent"
+            );
+        }
         let link = network.netlink.link(index)?;
-        network.served = Some(Served { index, link, port_mtu, steer, managed: HashSet::new(), asked: HashMap::new() });
+        let (managed, asked) = (HashSet::new(), HashMap::new());
+        network.served = Some(Served { port, vlan, index, link, port_mtu, steer, managed, asked });
         Ok(network)
     }
 
@@ -153,12 +172,22 @@ impl HostNetwork {
         self.seen = changes;
         self.remembered.clear();
         if let Some(served) = &mut self.served
-            && let Ok(link) = self.netlink.link(served.index)
+            && let Ok(index) = device(&mut self.netlink, served.port, served.vlan)
+            && let Ok(link) = self.netlink.link(index)
         {
+            if std::mem::replace(&mut served.index, index) != index {
+                served.managed.clear();
+            }
             served.link = link;
         }
         true
     }
+}
+
+/// Whose routes and neighbours are those of a VLAN of an interface.
+fn device(netlink: &mut Netlink, port: u32, vlan: Option<u16>) -> io::Result<u32> {
+    let found = vlan.map(|vlan| netlink.vlan_device(port, vlan)).transpose()?;
+    Ok(found.flatten().unwrap_or(port))
 }
 
 impl Served {
@@ -172,7 +201,7 @@ impl Served {
         let hop = way.gateway.unwrap_or(remote);
         match self.neighbour(netlink, hop) {
             Ok(mac) => {
-                let link = Link { port: WIRE, source: self.link.mac, destination: mac, vlan: None };
+                let link = Link { port: WIRE, source: self.link.mac, destination: mac, vlan: self.vlan };
                 let mtu = way.mtu.unwrap_or(u32::MAX).min(self.link.mtu).min(self.port_mtu);
                 Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
             }

@@ -4,7 +4,7 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkInfo as Kind, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -146,6 +146,15 @@ impl Netlink {
         Ok(info)
     }
 
+    /// The kernel's device for a VLAN of an interface (`ip link add link eth1 name eth1.7 type vlan id 7`), if there is one.
+    pub fn vlan_device(&mut self, interface: u32, vlan: u16) -> io::Result<Option<u32>> {
+        let answers = self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
+        Ok(answers.into_iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewLink(link) if is_vlan_of(&link, interface, vlan) => Some(link.header.index),
+            _ => None,
+        }))
+    }
+
     /// Sends one question and collects what comes back for it.
     fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
@@ -204,6 +213,17 @@ impl LinkInfo {
             }
         }
     }
+}
+
+fn is_vlan_of(link: &LinkMessage, interface: u32, vlan: u16) -> bool {
+    let has_number = |info: &Kind| {
+        let Kind::Data(InfoData::Vlan(data)) = info else { return false };
+        data.iter().any(|datum| matches!(datum, InfoVlan::Id(number) if *number == vlan))
+    };
+    let above = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::Link(index) if *index == interface);
+    let tagged =
+        |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(has_number));
+    link.attributes.iter().any(above) && link.attributes.iter().any(tagged)
 }
 
 /// A socket that tells of every change of links, addresses, routes, rules and neighbours.

@@ -392,3 +392,15 @@ fn a_syn_that_is_not_admitted_is_dropped_or_reset_and_holds_nothing() {
     let setup = bench.world.setups.values().next().unwrap();
     assert_eq!(setup.group, 1, "the host says which group its flow is of");
 }
+
+/// What docs/configuration.md says of `max_connections`: some 1.2 KiB for each, its entries in tables counted twice as those are half
+/// empty at worst.
+#[test]
+fn a_connection_takes_little_more_than_a_kilobyte() {
+    use crate::flow::{FlowId, FourTuple};
+    use crate::slow::connections::{Connection, Live};
+    let entries = 2 * (size_of::<(FourTuple, FlowId)>() + size_of::<(Owner, FlowId)>());
+    let bytes = size_of::<crate::table::Lines>() + size_of::<Connection>() + size_of::<Live>() + entries;
+    assert!((1000..=1300).contains(&bytes), "{bytes}");
+    assert_eq!(size_of::<crate::table::Lines>(), 384);
+}
