@@ -1,12 +1,13 @@
 //! Somebody between two hosts who means harm: a box with a wire on each side that drops, delays and replays what passes, and forges.
 
+use crate::frame::{framed, header_of};
 use crate::link::LinkPort;
 use crate::rng::Rng;
 use crate::{TimedPort, earlier};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use towpath_tcp::time::Micros;
-use towpath_wire::emit::{Header, emit, fill_checksum};
+use towpath_wire::emit::{Header, fill_checksum};
 use towpath_wire::segment::{Segment, flags, parse};
 use towpath_wire::{SackBlocks, checksum};
 
@@ -366,35 +367,4 @@ impl Adversary {
             }
         });
     }
-}
-
-/// The header of a segment that was seen.
-fn header_of(s: &Segment) -> Header {
-    Header {
-        source_mac: s.source_mac,
-        destination_mac: s.destination_mac,
-        vlan: s.vlan,
-        source: s.source,
-        destination: s.destination,
-        source_port: s.source_port,
-        destination_port: s.destination_port,
-        seq: s.seq,
-        ack: s.ack,
-        flags: s.flags,
-        window: s.window,
-        ident: 0,
-        tos: 0,
-        ttl: towpath_wire::TTL,
-        urgent: 0,
-        options: s.options,
-    }
-}
-
-fn framed(header: &Header, payload: &[u8]) -> Option<Vec<u8>> {
-    let mut frame = vec![0; header.wire_bytes() + payload.len()];
-    let at = emit(header, payload.len(), &mut frame)?;
-    frame.truncate(at + payload.len());
-    frame[at..].copy_from_slice(payload);
-    fill_checksum(&mut frame);
-    Some(frame)
 }

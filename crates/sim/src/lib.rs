@@ -4,6 +4,7 @@
 pub mod adversary;
 pub mod differential;
 pub mod faults;
+pub mod frame;
 pub mod link;
 pub mod model;
 pub mod node;

@@ -3,10 +3,11 @@
 mod common;
 use common::*;
 use std::net::{IpAddr, Ipv4Addr};
+use towpath_sim::frame::{framed, header_of};
 use towpath_sim::{Endpoint, Link, NodeConfig, Plan, Program, Rng, Talker, Talkers, World};
 use towpath_tcp::counters::Drop;
 use towpath_tcp::time::Micros;
-use towpath_wire::emit::{Header, emit, fill_checksum};
+use towpath_wire::emit::{Header, fill_checksum};
 use towpath_wire::segment::{Segment, flags, parse};
 
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -94,33 +95,11 @@ fn refused(reason: Drop, make: impl FnOnce(&mut Scene) -> Vec<u8>) {
 /// The segment that may follow `like`, changed by `change`, with right checksums.
 fn forged(like: &[u8], payload: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let s: Segment = parse(like).expect("a good frame");
-    let mut header = Header {
-        source_mac: s.source_mac,
-        destination_mac: s.destination_mac,
-        vlan: None,
-        source: s.source,
-        destination: s.destination,
-        source_port: s.source_port,
-        destination_port: s.destination_port,
-        seq: s.seq,
-        ack: s.ack,
-        flags: s.flags,
-        window: s.window,
-        ident: 0,
-        tos: 0,
-        ttl: towpath_wire::TTL,
-        urgent: 0,
-        options: s.options,
-    };
+    let mut header = Header { vlan: None, ..header_of(&s) };
     // Behind the frame that it is made from, so that it comes at exactly RCV.NXT.
     header.seq = header.seq.wrapping_add(s.payload_len);
     change(&mut header);
-    let mut frame = vec![0; 2000];
-    let at = emit(&header, payload.len(), &mut frame).expect("it fits");
-    frame.truncate(at + payload.len());
-    frame[at..].copy_from_slice(payload);
-    fill_checksum(&mut frame);
-    frame
+    framed(&header, payload).expect("a frame")
 }
 
 /// Makes the IPv4 header checksum right again.

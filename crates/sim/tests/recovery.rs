@@ -2,10 +2,8 @@
 
 mod common;
 use common::*;
-use std::net::{IpAddr, Ipv4Addr};
-use towpath_sim::{Endpoint, Faults, LinkConfig, NodeConfig, Plan, Talker, Talkers};
+use towpath_sim::{Faults, LinkConfig, NodeConfig};
 
-const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const BYTES: u64 = 10_000_000;
 
 /// 100 Mbit/s, 10 ms of round trip: a window of 87 segments fills it.
@@ -30,23 +28,7 @@ fn transfer(faults: Faults, seed: u64, sack: bool, timestamps: bool, bytes: u64)
     for node in &mut nodes {
         (node.slow.sack, node.slow.timestamps) = (sack, timestamps);
     }
-    // Node 1 sends, so that frames suffer behind the wire and its queue, not before.
-    let path = Path { link: wire(), there: Faults::default(), back: faults };
-    let (mut world, _) = two_nodes(nodes, path, seed);
-    let listener = world.nodes[1].listen(80, 1).expect("listens");
-    let client = world.nodes[0].connect(B, 80).expect("connects");
-    let plan = |bytes| Plan { seed: 3, bytes, chunk: 64 << 10, pause_ppm: 0, pause_us: 1 };
-    let mut talkers = Talkers(vec![
-        Talker::new(Endpoint::Node(0, client), plan(0)),
-        Talker::new(Endpoint::Accept(1, listener), plan(bytes)),
-    ]);
-    while talkers.0[0].got.len < bytes {
-        let until = world.now.after(200);
-        world.run(until, &mut talkers);
-        assert!(until < LONG, "{}", world.nodes[1].describe());
-    }
-    let took = world.now.0 as f64 / 1e6;
-    run_to_the_end(&mut world, &mut talkers).expect("ends well");
+    let (world, took) = bulk_transfer(nodes, wire(), faults, seed, bytes);
     let counters = world.nodes[1].counters()[0];
     Done {
         share: bytes as f64 * 8.0 / took / wire().bits_per_s as f64,

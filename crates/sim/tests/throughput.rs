@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use std::net::{IpAddr, Ipv4Addr};
-use towpath_sim::{Endpoint, Faults, LinkConfig, NodeConfig, Plan, Program, SocketId, Talker, Talkers, World};
+use towpath_sim::{Faults, LinkConfig, NodeConfig, Program, SocketId, World};
 use towpath_tcp::time::Micros;
 
 const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -23,23 +23,7 @@ struct Bulk {
 
 fn bulk(link: LinkConfig, faults: Faults, rings: u32, bytes: u64) -> Bulk {
     let link = LinkConfig { print: std::env::var_os("TOWPATH_TRACE").is_some(), ..link };
-    // Node 1 sends, so that frames suffer behind the wire and its queue, not before.
-    let path = Path { link, there: Faults::default(), back: faults };
-    let (mut world, _) = two_nodes([config(1, rings), config(2, rings)], path, 7);
-    let listener = world.nodes[1].listen(80, 1).expect("listens");
-    let client = world.nodes[0].connect(B, 80).expect("connects");
-    let plan = |bytes| Plan { seed: 3, bytes, chunk: 64 << 10, pause_ppm: 0, pause_us: 1 };
-    let mut talkers = Talkers(vec![
-        Talker::new(Endpoint::Node(0, client), plan(0)),
-        Talker::new(Endpoint::Accept(1, listener), plan(bytes)),
-    ]);
-    while talkers.0[0].got.len < bytes {
-        let until = world.now.after(200);
-        world.run(until, &mut talkers);
-        assert!(until < LONG, "{}", world.nodes[1].describe());
-    }
-    let took = world.now.0 as f64 / 1e6;
-    run_to_the_end(&mut world, &mut talkers).expect("ends well");
+    let (world, took) = bulk_transfer([config(1, rings), config(2, rings)], link, faults, 7, bytes);
     let counters = world.nodes[1].counters();
     Bulk {
         share: bytes as f64 * 8.0 / took / link.bits_per_s as f64,

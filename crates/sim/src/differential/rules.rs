@@ -219,12 +219,6 @@ pub const OURS: &[Rule] = &[
         holds: |c| c.was(State::SynReceived) && c.has(flags::SYN) && c.stays() && c.sent(flags::SYN | flags::ACK),
     },
     Rule {
-        name: "ours: a SYN does not end SYN-RECEIVED",
-        reason: "RFC 5961 §4: a blind SYN must not end anything; the peer's true one comes again",
-        ends: false,
-        holds: |c| c.was(State::SynReceived) && c.has(flags::SYN) && c.stays(),
-    },
-    Rule {
         name: "ours: a simultaneous open ends with either SYN-ACK",
         reason: "RFC 9293 §3.5, figure 7; by the letter of §3.10.7.4 the SYN-ACK is outside the window and its ACK lost",
         ends: false,

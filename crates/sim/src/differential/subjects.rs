@@ -1,6 +1,7 @@
 //! Endpoints that can be held against the model: our stack on a node, and smoltcp.
 
 use super::{Scene, Step};
+use crate::frame::framed;
 use crate::model::{Segment, State};
 use crate::{Link, LinkConfig, LinkPort, Node, NodeConfig, Peer, SocketId, TimedPort};
 use smoltcp::iface::SocketHandle;
@@ -10,7 +11,7 @@ use towpath_ports::RxChecksum;
 use towpath_tcp::flow::FlowSnapshot;
 use towpath_tcp::slow::State as Slow;
 use towpath_tcp::time::Micros;
-use towpath_wire::emit::{Header, emit, fill_checksum};
+use towpath_wire::emit::Header;
 use towpath_wire::segment::{Options, checksum_ok, flags, parse};
 
 /// The endpoint's address and MAC, and the peer's.
@@ -94,12 +95,9 @@ impl Remote {
             urgent: s.urgent,
             options,
         };
-        let mut frame = vec![0; header.wire_bytes() + s.len as usize];
-        let at = emit(&header, s.len as usize, &mut frame).expect("the frame has room");
         let first = s.seq.wrapping_add(u32::from(s.has(flags::SYN)));
-        (0..).zip(&mut frame[at..]).for_each(|(i, byte)| *byte = byte_at(first.wrapping_add(i)));
-        fill_checksum(&mut frame);
-        self.port.send(frame);
+        let payload: Vec<u8> = (0..s.len).map(|i| byte_at(first.wrapping_add(i))).collect();
+        self.port.send(framed(&header, &payload).expect("a header that can be sent"));
     }
 
     /// What has come; a SYN tells what the endpoint's numbers count from.
@@ -182,7 +180,8 @@ impl Ours {
         // Timers have their own tests; limits would make the answers depend on each other.
         (slow.max_flows, slow.replies_per_s, slow.timestamps, slow.ecn) = (4, 1_000_000, false, 0);
         (slow.syn_timeout_ms, slow.rto_initial_ms, slow.rto_min_ms) = (60_000, 60_000, 60_000);
-        config.fast.challenge_acks_per_s = 1_000_000;
+        (config.fast.challenge_acks_per_s, config.fast.challenge_interval_ms) = (1_000_000, 0);
+        config.slow.challenge_interval_ms = 0;
         let mut node = Node::new(config, Box::new(port));
         node.add_route(PEER.0, PEER.1, 1500);
         Self { node, remote, scene, listener: None, socket: None, application: Application::new(1), first: 1 }

@@ -156,6 +156,35 @@ fn describe(world: &World) -> String {
     world.nodes.iter().map(|n| format!("{}: {}\n", n.address(), n.describe())).collect()
 }
 
+/// `bytes` from node 1 to node 0, so that frames suffer behind the wire and its queue, not before: the world after its end, and how many
+/// seconds it took until the last byte was there.
+pub fn bulk_transfer(
+    configs: [NodeConfig; 2],
+    link: LinkConfig,
+    faults: Faults,
+    seed: u64,
+    bytes: u64,
+) -> (World, f64) {
+    let path = Path { link, there: Faults::default(), back: faults };
+    let (mut world, _) = two_nodes(configs, path, seed);
+    let listener = world.nodes[1].listen(80, 1).expect("listens");
+    let address = world.nodes[1].address();
+    let client = world.nodes[0].connect(address, 80).expect("connects");
+    let plan = |bytes| Plan { seed: 3, bytes, chunk: 64 << 10, pause_ppm: 0, pause_us: 1 };
+    let mut talkers = Talkers(vec![
+        Talker::new(Endpoint::Node(0, client), plan(0)),
+        Talker::new(Endpoint::Accept(1, listener), plan(bytes)),
+    ]);
+    while talkers.0[0].got.len < bytes {
+        let until = world.now.after(200);
+        world.run(until, &mut talkers);
+        assert!(until < LONG, "{}", world.nodes[1].describe());
+    }
+    let took_s = world.now.0 as f64 / 1e6;
+    run_to_the_end(&mut world, &mut talkers).expect("ends well");
+    (world, took_s)
+}
+
 /// Runs `one` for seeds `0..n` on all CPUs (`TOWPATH_SEEDS` of them if that is set); panics with how to repeat the first failure.
 pub fn for_seeds(test: &str, n: u64, one: impl Fn(u64) -> Result<(), String> + Sync) {
     let n = number_from_environment("TOWPATH_SEEDS").unwrap_or(n);
