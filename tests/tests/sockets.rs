@@ -159,9 +159,13 @@ mss, unacked, pmtu, rtt, cwnd = word(16), word(24), word(60), word(68), word(80)
 assert 500 < mss < 65536 and mss < pmtu <= 65575, (mss, pmtu)
 assert unacked == 0 and 0 < rtt < 1000000 and 1 <= cwnd < 100000, (unacked, rtt, cwnd)
 assert long(120) == len(data), ("acknowledged", long(120))
+assert info[6] & 15 == info[6] >> 4 > 0, "both have rings of the same size"
+assert long(160) > 0 and 0 < long(168) < 10**7, ("delivery rate, busy time", long(160), long(168))
+assert 400 < word(44) < 10000 and word(88) == 3, ("ms since the last segment, reordering", word(44), word(88))
 assert word(136) >= len(data) // mss, ("segments out", word(136))
 other = theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
 assert struct.unpack_from("Q", other, 128)[0] == len(data)
+assert struct.unpack_from("I", other, 20)[0] > 536, "the receive MSS is what has come"
 print("true")
 "#;
     let service = Service::embedded();

@@ -159,7 +159,8 @@ impl SlowThread {
         if let Some(flow) = flow {
             let snapshot = self.table.snapshot(flow);
             let trouble = self.slow.trouble(owner(index, slot));
-            self.host.show_figures(owner(index, slot), &snapshot, trouble);
+            let usage = self.slow.usage(now, owner(index, slot));
+            self.host.show_figures(owner(index, slot), &snapshot, trouble, usage);
         }
         self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
     }

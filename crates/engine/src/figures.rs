@@ -2,16 +2,17 @@
 
 use crate::host::SlowHost;
 use std::sync::atomic::Ordering::Relaxed;
+use towpath_ring::lines::observed;
 use towpath_tcp::flow::{FlowSnapshot, Owner, flow_flags};
 use towpath_tcp::seq::Seq;
-use towpath_tcp::slow::{State, Trouble};
+use towpath_tcp::slow::{State, Trouble, Usage};
 
 /// Linux's `TCPI_OPT_TIMESTAMPS`, `TCPI_OPT_SACK`, `TCPI_OPT_WSCALE`.
 const AGREED: [(u64, u32); 3] = [(flow_flags::TIMESTAMPS, 1), (flow_flags::SACK, 2), (flow_flags::WSCALE, 4)];
 
 impl SlowHost {
     /// Copies the figures of a running flow to its slot.
-    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot, trouble: Trouble) {
+    pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot, trouble: Trouble, usage: Usage) {
         let Some((client, slot)) = self.find(owner) else { return };
         let info = client.shared.region.info(slot);
         let ahead = |from: Seq, to: Seq| to.distance(from).max(0) as u32;
@@ -36,6 +37,10 @@ impl SlowHost {
             (&info.window_shifts, u32::from(snapshot.snd_wscale) | u32::from(snapshot.rcv_wscale) << 4),
             (&info.receive_mss, u32::from(snapshot.rcv_mss)),
             (&info.marked, snapshot.bytes_marked as u32),
+            (&info.sacked, snapshot.sacked),
+            (&info.lost, snapshot.lost),
+            (&info.observed, seen(snapshot, usage)),
+            (&info.silent_ms, (usage.silent_us / 1000).min(u32::MAX.into()) as u32),
             (&info.tcp_state, State::of_flags(snapshot.flags).linux_number()),
         ] {
             word.store(value, Relaxed);
@@ -44,6 +49,9 @@ impl SlowHost {
             (&info.pacing_rate, snapshot.pacing),
             (&info.bytes_acked, snapshot.bytes_acked),
             (&info.bytes_received, snapshot.bytes_in),
+            (&info.delivery_rate, usage.delivery_rate),
+            (&info.busy_us, usage.busy_us),
+            (&info.window_limited_us, usage.window_limited_us),
         ] {
             word.store(value, Relaxed);
         }
@@ -57,4 +65,9 @@ fn ca_state(snapshot: &FlowSnapshot, trouble: Trouble) -> u32 {
         () if snapshot.flags & flow_flags::RECOVERY != 0 => 3,
         () => 0,
     }
+}
+
+fn seen(snapshot: &FlowSnapshot, usage: Usage) -> u32 {
+    let bit = |on, bit| if on { bit } else { 0 };
+    bit(snapshot.reordering, observed::REORDERING) | bit(usage.app_limited, observed::APP_LIMITED)
 }

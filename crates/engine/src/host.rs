@@ -113,10 +113,21 @@ impl SlowHost {
             &info.window_shifts,
             &info.receive_mss,
             &info.marked,
+            &info.sacked,
+            &info.lost,
+            &info.observed,
+            &info.silent_ms,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&info.pacing_rate, &info.bytes_acked, &info.bytes_received] {
+        for word in [
+            &info.pacing_rate,
+            &info.bytes_acked,
+            &info.bytes_received,
+            &info.delivery_rate,
+            &info.busy_us,
+            &info.window_limited_us,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         info.tcp_state.store(tcp_state, Ordering::Release);

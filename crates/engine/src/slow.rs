@@ -282,7 +282,7 @@ impl SlowThread {
             let mut stays = false;
             if let Some(owner) = host.owners.get(index).copied().flatten() {
                 let snapshot = table.snapshot(*flow);
-                host.show_figures(owner, &snapshot, self.slow.trouble(owner));
+                host.show_figures(owner, &snapshot, self.slow.trouble(owner), self.slow.usage(now, owner));
                 host.show_congestion(owner, self.slow.congestion(owner));
                 stays = snapshot.flags & flow_flags::ACTIVE != 0;
             }

@@ -263,7 +263,29 @@ pub struct InfoLine {
     pub receive_mss: AtomicU32,
     /// Payload bytes acknowledged with an ECN echo.
     pub marked: AtomicU32,
-    _reserved: [u32; 8],
+    /// Outstanding bytes that the peer has reported.
+    pub sacked: AtomicU32,
+    /// Outstanding bytes that count as lost and are still to be sent again.
+    pub lost: AtomicU32,
+    /// `observed` bits.
+    pub observed: AtomicU32,
+    /// How long nothing had been sent when this was written, ms.
+    pub silent_ms: AtomicU32,
+    /// Payload acknowledged over the last round trip with data out, bytes per second.
+    pub delivery_rate: AtomicU64,
+    /// How long there has been something to send or to be acknowledged, µs.
+    pub busy_us: AtomicU64,
+    /// How much of that the peer's window held data back, µs.
+    pub window_limited_us: AtomicU64,
+    _reserved: [u32; 2],
+}
+
+/// Bits of [`InfoLine::observed`].
+pub mod observed {
+    /// Segments have overtaken each other on the path.
+    pub const REORDERING: u32 = 1;
+    /// [`InfoLine::delivery_rate`](super::InfoLine::delivery_rate) is what the application had to send, not what the path could take.
+    pub const APP_LIMITED: u32 = 2;
 }
 
 /// Congestion control algorithms, as [`OptionsLine::congestion`] and [`InfoLine::congestion`] number them.

@@ -5,7 +5,7 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::steer;
 use core::sync::atomic::Ordering::Relaxed;
-use towpath_ring::lines::state;
+use towpath_ring::lines::{observed, state};
 
 /// RFC 9293 states in Linux's numbers.
 const ESTABLISHED: u8 = 1;
@@ -17,6 +17,8 @@ const HEADERS: u32 = 40;
 const HEADERS_SIX: u32 = 60;
 /// Bytes of the timestamps option, padded.
 const TIMESTAMPS: u32 = 12;
+/// Reported segments that mean a loss until reordering has been seen (RFC 8985 §5.3), as Linux's `tcp_reordering`.
+const DUP_THRESHOLD: u32 = 3;
 /// Linux's `TCPI_OPT_TIMESTAMPS`.
 const WITH_TIMESTAMPS: u32 = 1;
 
@@ -122,6 +124,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
     };
     let timestamps = if options & WITH_TIMESTAMPS != 0 { TIMESTAMPS } else { 0 };
     let (queued, notsent) = queued(socket);
+    let seen = line.observed.load(Relaxed);
     TcpInfo {
         state: tcp_state(socket),
         options: options as u8,
@@ -147,6 +150,15 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
             0 | 0x4000_0000.. => i32::MAX as u32,
             bytes => segments(bytes),
         },
+        sacked: segments(line.sacked.load(Relaxed)),
+        lost: segments(line.lost.load(Relaxed)),
+        reordering: DUP_THRESHOLD,
+        reord_seen: u32::from(seen & observed::REORDERING != 0),
+        last_data_sent: line.silent_ms.load(Relaxed),
+        delivery_rate: line.delivery_rate.load(Relaxed),
+        application_limited: u8::from(seen & observed::APP_LIMITED != 0),
+        busy_time: line.busy_us.load(Relaxed),
+        rwnd_limited: line.window_limited_us.load(Relaxed),
         delivered_ce: segments(line.marked.load(Relaxed)),
         snd_wnd: line.send_window.load(Relaxed),
         rcv_space: socket.session.geometry.rx_bytes,

@@ -181,6 +181,12 @@ pub struct FlowSnapshot {
     pub bytes_marked: u64,
     /// Payload bytes judged lost.
     pub bytes_lost: u64,
+    /// Outstanding bytes that the peer has reported (RFC 2018), and those that count as lost and are still to be sent again.
+    pub sacked: u32,
+    /// See `sacked`.
+    pub lost: u32,
+    /// Reordering has been seen on the path (RFC 8985 §6.2).
+    pub reordering: bool,
     /// Newest round-trip sample in µs, 0 = none.
     pub rtt_us: u32,
     /// Smallest round-trip sample of the last ten seconds or so in µs, 0 = none.

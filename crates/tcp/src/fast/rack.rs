@@ -28,7 +28,7 @@ mod learnt {
     /// Next byte: recoveries until it shrinks (RACK.reo_wnd_persist).
     pub const PERSIST_SHIFT: u32 = 8;
     /// Some reordering has been seen.
-    pub const SEEN: u32 = 1 << 16;
+    pub const SEEN: u32 = crate::table::Recovery::REORDERING_SEEN;
     /// `Recovery::duplicate_round` is to be reached before the window grows again.
     pub const ROUND: u32 = 1 << 17;
 }

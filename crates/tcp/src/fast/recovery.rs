@@ -38,8 +38,13 @@ pub(super) fn count(boards: &mut Boards, t: &mut Tcb, lines: &Lines) {
     board.look();
     t.flags &= !(bits::SCORED | bits::LOST);
     let lost = board.bytes(LOST);
-    let left = lost + board.bytes(SACKED);
+    let sacked = board.bytes(SACKED);
+    let left = lost + sacked;
     lines.recovery.left.set(left);
+    if left != 0 {
+        // For `TCP_INFO` alone, so not otherwise.
+        lines.addresses.sacked.set(sacked);
+    }
     t.flags |= if left != 0 { bits::SCORED } else { 0 };
     // While a time-out is in doubt (F-RTO), repairs wait.
     t.flags |= if lost != 0 && board.doubtful != 2 { bits::LOST } else { 0 };

@@ -6,6 +6,7 @@ use super::options::user_timeout_us;
 use super::persist::{Peer, Persist};
 use super::rto::{Due, Limit, Retransmit, lone_probe_us, timeout_us};
 use super::timers::Stamp;
+use super::usage::Meter;
 use super::{SlowPath, Snapshots};
 use crate::flow::{FlowId, FlowSnapshot, flow_flags};
 use crate::messages::ToFast;
@@ -21,6 +22,8 @@ pub(super) struct Activity {
     listed: Stamp,
     pub(super) retransmit: Retransmit,
     pub(super) persist: Persist,
+    /// What it makes of its path.
+    pub(super) meter: Meter,
     /// Congestion control.
     pub(super) congestion: Controller,
 }
@@ -28,7 +31,8 @@ pub(super) struct Activity {
 impl Activity {
     /// Of a flow that begins.
     pub(super) fn new(now: Micros, una: Seq, congestion: Controller) -> Self {
-        Self { listed: Stamp::NONE, retransmit: Retransmit::start(now, una), persist: Persist::default(), congestion }
+        let (retransmit, persist) = (Retransmit::start(now, una), Persist::default());
+        Self { listed: Stamp::NONE, retransmit, persist, meter: Meter::new(now, una), congestion }
     }
     /// Is the flow on the list?
     pub(super) fn is_listed(&self) -> bool {
@@ -69,6 +73,7 @@ impl SlowPath {
         }
         live.activity.listed = stamp;
         live.activity.retransmit.restart(now);
+        live.activity.meter.resume(now);
         if self.active.list.is_empty() {
             self.active.due = now.after(u64::from(self.config.control_interval_us));
         }
@@ -145,6 +150,7 @@ impl SlowPath {
         let fin_due = snapshot.flags & (flow_flags::FIN_WANTED | flow_flags::FIN_SENT) == flow_flags::FIN_WANTED;
         live.keepalive.hear(now, snapshot.segments_in);
         let activity = &mut live.activity;
+        activity.meter.look(now, snapshot);
         if activity.retransmit.una() != snapshot.snd_una {
             live.soft_error = 0;
             if let Some(mss) = live.path.try_larger(now) {

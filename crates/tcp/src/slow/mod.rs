@@ -29,11 +29,13 @@ mod tests;
 mod time_wait;
 mod timers;
 mod trouble;
+mod usage;
 
 pub use config::SlowConfig;
 pub use connections::State;
 pub use host::{Admission, Host, Route, Snapshots};
 pub use trouble::Trouble;
+pub use usage::Usage;
 
 use crate::buffers::PortId;
 use crate::counters::{Counters, Drop};

@@ -13,6 +13,8 @@ pub(crate) struct Addresses {
     pub vlan: Word,
     /// When a challenge ACK was sent last, ms modulo 2^32; 0 = never. Here because it is as rare.
     pub challenged_at_ms: Word,
+    /// Outstanding bytes that the peer reports, if `bits::SCORED`; the rest of `Recovery::left` is lost.
+    pub sacked: Word,
 }
 
 impl Addresses {

@@ -69,6 +69,7 @@ impl FlowTable {
         let (t, id, m) = (lines.protocol.load(), &lines.identity, &lines.measures);
         let fin = u32::from(t.has(crate::flow::flow_flags::FIN_RECEIVED));
         let read = t.rcv_limit.sub(id.rx_bytes.get());
+        let (sacked, lost) = lines.scored(t.flags);
         FlowSnapshot {
             snd_una: t.snd_una,
             snd_nxt: t.snd_nxt,
@@ -95,6 +96,9 @@ impl FlowTable {
             retransmits: u64::from(lines.recovery.retransmits.get()),
             bytes_marked: lines.rate.bytes_marked.get(),
             bytes_lost: lines.rate.bytes_lost.get(),
+            sacked,
+            lost,
+            reordering: lines.recovery.reordering.get() & Recovery::REORDERING_SEEN != 0,
             rtt_us: lines.rate.rtt_us.get(),
             min_rtt_us: lines.rate.min_rtt_us.get(),
             pacing: lines.rate.pacing.get(),
@@ -142,6 +146,14 @@ fn bits_of(address: IpAddr) -> Ipv6Addr {
 }
 
 impl Lines {
+    /// Outstanding bytes that the peer reports, and those that are lost; `flags` are the flow's `Tcb::flags`.
+    fn scored(&self, flags: u64) -> (u32, u32) {
+        if flags & bits::SCORED == 0 {
+            return (0, 0);
+        }
+        let (left, sacked) = (self.recovery.left.get(), self.addresses.sacked.get());
+        (sacked, left.saturating_sub(sacked))
+    }
     /// The way out; `flags` are the flow's `Tcb::flags`.
     #[inline]
     pub(crate) fn link(&self, flags: u64) -> Link {

@@ -37,3 +37,8 @@ pub(crate) struct Recovery {
     /// Our timestamp when the first of them was sent again.
     pub resent_ts: Word,
 }
+
+impl Recovery {
+    /// The bit of `reordering` that says that some has been seen.
+    pub(crate) const REORDERING_SEEN: u32 = 1 << 16;
+}

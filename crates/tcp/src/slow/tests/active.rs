@@ -112,6 +112,38 @@ fn a_lone_segment_is_probed_once_before_its_time_out() {
     assert_eq!(watch(&mut bench, 1000)[0].0, 900);
 }
 
+/// For `TCP_INFO`.
+#[test]
+fn what_a_flow_makes_of_its_path_is_measured() {
+    let (mut bench, flow) = client();
+    bench.pass_ms(5000);
+    assert_eq!(bench.slow.usage(bench.now, CLIENT), crate::slow::Usage { silent_us: 5_000_000, ..Default::default() });
+    // 1,000 bytes in 10 ms, ten times, with more waiting behind a window that is full.
+    bench.outstanding(flow, 20_000);
+    let reading = bench.reading(flow);
+    (reading.snd_queued, reading.snd_wnd) = (reading.snd_max.add(50_000), 20_000);
+    for _ in 0..10 {
+        bench.pass_ms(10);
+        let reading = bench.reading(flow);
+        reading.bytes_acked += 1000;
+        reading.snd_una = reading.snd_una.add(1000);
+        reading.snd_max = reading.snd_max.add(1000);
+    }
+    bench.pass_ms(10);
+    let usage = bench.slow.usage(bench.now, CLIENT);
+    assert_eq!((usage.delivery_rate, usage.app_limited), (100_000, false));
+    assert_eq!((usage.busy_us, usage.window_limited_us, usage.silent_us), (110_000, 110_000, 0));
+    // All of the rest at once, and then nothing: no longer busy.
+    let reading = bench.reading(flow);
+    reading.bytes_acked += 70_000;
+    reading.snd_max = reading.snd_queued;
+    reading.snd_una = reading.snd_queued;
+    bench.pass_ms(1000);
+    let usage = bench.slow.usage(bench.now, CLIENT);
+    assert_eq!((usage.delivery_rate, usage.app_limited), (7_000_000, true));
+    assert_eq!((usage.busy_us, usage.window_limited_us, usage.silent_us), (120_000, 110_000, 990_000));
+}
+
 #[test]
 fn progress_starts_the_timer_over() {
     let (mut bench, flow) = client();
