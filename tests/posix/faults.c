@@ -138,7 +138,6 @@ CASE(waits) {
     CALL("wait", epoll_wait(ep, nowhere, 1, 0));
     CALL("wait_null", epoll_wait(ep, NULL, 1, 0));
     CALL("then", epoll_wait(ep, &e, 1, 0));
-    CALL("pwait2", epoll_pwait2(ep, &e, 1, nowhere, NULL));
 }
 
 CASE(sendfile_offset) {

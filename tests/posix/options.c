@@ -15,12 +15,12 @@ static const struct option plain[] = {
     {"linger2", IPPROTO_TCP, TCP_LINGER2},         {"defer", IPPROTO_TCP, TCP_DEFER_ACCEPT},
     {"user_timeout", IPPROTO_TCP, TCP_USER_TIMEOUT}, {"notsent_lowat", IPPROTO_TCP, TCP_NOTSENT_LOWAT},
     {"thin", IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS}, {"thin_dupack", IPPROTO_TCP, TCP_THIN_DUPACK},
-    {"window_clamp", IPPROTO_TCP, TCP_WINDOW_CLAMP}, {"save_syn", IPPROTO_TCP, TCP_SAVE_SYN},
+    {"save_syn", IPPROTO_TCP, TCP_SAVE_SYN},
     {"inq", IPPROTO_TCP, TCP_INQ},                 {"tx_delay", IPPROTO_TCP, TCP_TX_DELAY},
     {"fastopen_connect", IPPROTO_TCP, TCP_FASTOPEN_CONNECT}, {"nosuch", IPPROTO_TCP, 999},
     {"reuseaddr", SOL_SOCKET, SO_REUSEADDR},       {"reuseport", SOL_SOCKET, SO_REUSEPORT},
     {"keepalive", SOL_SOCKET, SO_KEEPALIVE},       {"oobinline", SOL_SOCKET, SO_OOBINLINE},
-    {"rcvlowat", SOL_SOCKET, SO_RCVLOWAT},         {"sndlowat", SOL_SOCKET, SO_SNDLOWAT},
+    {"sndlowat", SOL_SOCKET, SO_SNDLOWAT},
     {"priority", SOL_SOCKET, SO_PRIORITY},         {"broadcast", SOL_SOCKET, SO_BROADCAST},
     {"dontroute", SOL_SOCKET, SO_DONTROUTE},       {"timestamp", SOL_SOCKET, SO_TIMESTAMP},
     {"debug", SOL_SOCKET, SO_DEBUG},               {"busy_poll", SOL_SOCKET, SO_BUSY_POLL},
@@ -195,6 +195,15 @@ CASE(buffers) {
     CALL("after", get_int(c, SOL_SOCKET, SO_RCVBUF));
 }
 
+CASE(window_clamp) {
+    struct pair p = pair();
+    CALL("set", set_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP, 5000));
+    CALL("get", get_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    CALL("small", set_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP, 1));
+    CALL("is", get_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+    CALL("zero", set_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0));
+}
+
 CASE(buffers_negative_is_the_limit) {
     struct pair p = pair();
     CALL("set", set_int(p.client, SOL_SOCKET, SO_RCVBUF, -1));
@@ -345,6 +354,7 @@ CASE(rcvlowat) {
     say_events("five", wait_events(p.client, POLLIN));
     CALL("read", recv(p.client, buf, 1, 0));
     say_events("four", events_of(p.client));
+    CALL("negative", set_int(p.client, SOL_SOCKET, SO_RCVLOWAT, -1));
     MUST(set_int(p.client, SOL_SOCKET, SO_RCVLOWAT, 0));
     CALL("zero", get_int(p.client, SOL_SOCKET, SO_RCVLOWAT));
     say_events("any", events_of(p.client));

@@ -27,6 +27,14 @@ impl Failure for ssize_t {
     }
 }
 
+/// `signal` fails with SIG_ERR, which is all ones.
+impl Failure for usize {
+    const FAILED: Self = usize::MAX;
+    fn failed(self) -> bool {
+        self == usize::MAX
+    }
+}
+
 impl Failure for () {
     const FAILED: Self = ();
     fn failed(self) -> bool {

@@ -6,7 +6,7 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{
     FILE, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t,
-    pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// Size of the kernel's signal set in bytes, which system calls want to be told.
@@ -242,11 +242,30 @@ calls! {
         fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = sys!(SYS_close_range, first, last, flags);
         fn closefrom(first: c_int) -> () = { let _: c_long = sys!(SYS_close_range, first, c_uint::MAX, 0); };
         fn fclose(stream: *mut FILE) -> c_int = libc::EOF;
+        fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+            = sys!(SYS_preadv2, fd, iov, count, offset, 0, flags);
+        fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+            = sys!(SYS_pwritev2, fd, iov, count, offset, 0, flags);
+        // The system call takes another structure, and neither is called by allocators.
+        fn sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int = {
+            type Real = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
+            core::mem::transmute::<usize, Real>(look_up(c"sigaction"))(signal, new, old)
+        };
+        fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t = {
+            type Real = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+            core::mem::transmute::<usize, Real>(look_up(c"signal"))(signal, handler)
+        };
     }
     same {
         fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int = fcntl(fd, cmd, arg);
         fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, len: size_t) -> ssize_t
             = sendfile(out, input, offset, len);
+        fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+            = preadv2(fd, iov, count, offset, flags);
+        fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+            = pwritev2(fd, iov, count, offset, flags);
+        fn __sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int
+            = sigaction(signal, new, old);
         fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t
             = read(fd, buf, len) if len <= room;
         fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t

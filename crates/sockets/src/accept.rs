@@ -4,7 +4,7 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, receive, steer, table};
+use crate::{address, block, close, kept, receive, steer, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::Answer;
@@ -21,12 +21,18 @@ pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags:
         return Some(Err(libc::EINVAL));
     }
     // SAFETY: the caller keeps the contract of `accept`.
-    Some(unsafe { accept_on(&listener, addr, len, flags) })
+    Some(unsafe { accept_on(fd, &listener, addr, len, flags) })
 }
 
 /// # Safety
 /// As [`accept`].
-unsafe fn accept_on(listener: &Socket, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
+unsafe fn accept_on(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<c_int> {
     let waiting = || listener.readable() as usize >= Accepted::BYTES;
     let deadline = block::deadline(listener.private().receive_timeout_us.load(Relaxed));
     loop {
@@ -39,7 +45,7 @@ unsafe fn accept_on(listener: &Socket, addr: *mut sockaddr, len: *mut socklen_t,
             match next(listener) {
                 Some((socket, remote)) => {
                     // SAFETY: the caller keeps the contract of `accept`.
-                    return unsafe { install(listener, &socket, remote, [ours, theirs], flags, addr, len) };
+                    return unsafe { install((fd, listener), &socket, remote, [ours, theirs], flags, addr, len) };
                 }
                 None => [ours, theirs].into_iter().for_each(sys::close),
             }
@@ -73,7 +79,7 @@ fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
 /// # Safety
 /// As [`accept`].
 unsafe fn install(
-    listener: &Socket,
+    (fd, listener): (c_int, &Socket),
     socket: &Socket,
     remote: address::Address,
     [ours, theirs]: [c_int; 2],
@@ -84,6 +90,7 @@ unsafe fn install(
     Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
     inherit(listener.private(), socket.private());
     steer::inherit(listener, socket);
+    kept::inherit(fd, listener, ours, socket);
     socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
     socket.adopt();
     table::set(ours, socket.kind());
@@ -91,13 +98,21 @@ unsafe fn install(
     if flags & libc::SOCK_CLOEXEC == 0 {
         sys::fcntl(ours, libc::F_SETFD, 0)?;
     }
+    let six = socket.has(flag::SIX);
     // SAFETY: the caller keeps the contract of `accept`.
-    unsafe { address::write(socket.has(flag::SIX), remote, addr, len)? };
+    let named = if addr.is_null() { Ok(()) } else { unsafe { address::write(six, remote, addr, len) } };
+    if let Err(errno) = named {
+        // Linux has taken the connection by then, and ends it.
+        close::let_go(ours, socket);
+        sys::close(ours);
+        return Err(errno);
+    }
     Ok(ours)
 }
 
 /// The flags among them.
-const INHERITED: u32 = flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::OOBINLINE;
+const INHERITED: u32 =
+    flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::OOBINLINE | flag::QUICKACK_OFF | flag::CORKED;
 
 /// Options that a connection takes over from its listener, as on Linux.
 fn inherit(from: &Private, to: &Private) {
@@ -109,7 +124,6 @@ fn inherit(from: &Private, to: &Private) {
         (&from.low_water, &to.low_water),
         (&from.receive_buffer, &to.receive_buffer),
         (&from.send_buffer, &to.send_buffer),
-        (&from.priority, &to.priority),
     ] {
         to.store(from.load(Relaxed), Relaxed);
     }

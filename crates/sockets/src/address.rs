@@ -1,6 +1,7 @@
 //! Socket addresses as C programs pass them. Inside, every address is an IPv6 one: IPv4 stands as `::ffff:a.b.c.d`.
 
 use crate::sys::Sys;
+use crate::user;
 use core::mem::zeroed;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
@@ -17,27 +18,42 @@ pub type Address = (Ipv6Addr, u16);
 /// No address, no port.
 pub const ANY: Address = (Ipv6Addr::UNSPECIFIED, 0);
 
-/// Reads an address; `None` unless it is a whole one of the family (`six`: AF_INET6).
+/// Reads an address; `None` unless it is a whole one of the family (`six`: AF_INET6), EFAULT if it is not there.
 ///
 /// # Safety
-/// `addr` must be null or have `len` readable bytes.
-pub unsafe fn read(six: bool, addr: *const sockaddr, len: socklen_t) -> Option<Address> {
+/// `addr` may be any address.
+pub unsafe fn read(six: bool, addr: *const sockaddr, len: socklen_t) -> Sys<Option<Address>> {
     let least = if six { LEN6_LEAST } else { LEN };
-    if addr.is_null() || (len as usize) < least {
-        return None;
+    if (len as usize) < least {
+        return Ok(None);
     }
-    // SAFETY: there are enough bytes for what is read, at any alignment; all zero is a valid address.
-    unsafe {
+    // SAFETY: `whole` has the bytes that are copied; all zero, and any bytes, are a valid address.
+    let whole = unsafe {
+        let mut whole: Either = zeroed();
+        user::copy((&raw mut whole).cast(), addr.cast(), least)?;
+        whole
+    };
+    // SAFETY: integers all through.
+    Ok(unsafe {
         if six {
-            let mut whole: sockaddr_in6 = zeroed();
-            core::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut whole).cast(), LEN6_LEAST);
+            let whole = whole.six;
             (c_int::from(whole.sin6_family) == libc::AF_INET6)
                 .then(|| (Ipv6Addr::from_octets(whole.sin6_addr.s6_addr), u16::from_be(whole.sin6_port)))
         } else {
-            let addr = addr.cast::<sockaddr_in>().read_unaligned();
-            (c_int::from(addr.sin_family) == libc::AF_INET).then(|| of_four(&addr))
+            (c_int::from(whole.four.sin_family) == libc::AF_INET).then(|| of_four(&whole.four))
         }
-    }
+    })
+}
+
+/// Is this AF_UNSPEC, by which a connection is given up?
+///
+/// # Safety
+/// `addr` may be any address.
+pub unsafe fn is_unspecified(addr: *const sockaddr, len: socklen_t) -> bool {
+    let family = addr.cast::<libc::sa_family_t>();
+    // SAFETY: the program's memory.
+    len as usize >= size_of::<libc::sa_family_t>()
+        && unsafe { user::read(family) }.is_ok_and(|family| c_int::from(family) == libc::AF_UNSPEC)
 }
 
 fn of_four(addr: &sockaddr_in) -> Address {
@@ -49,26 +65,18 @@ fn of_four(addr: &sockaddr_in) -> Address {
 /// full length.
 ///
 /// # Safety
-/// `len` must be null or valid; `addr` must be null or have `*len` writable bytes.
+/// `addr` and `len` may be any addresses.
 pub unsafe fn write(six: bool, address: Address, addr: *mut sockaddr, len: *mut socklen_t) -> Sys<()> {
-    if addr.is_null() {
-        return Ok(());
-    }
-    if len.is_null() {
-        return Err(libc::EFAULT);
-    }
-    // SAFETY: the caller vouches for `len`.
-    let room = unsafe { *len };
-    if (room as i32) < 0 {
-        return Err(libc::EINVAL);
-    }
     let (value, full) = make(six, address);
-    // SAFETY: `addr` has `room` bytes, `value` has `full`.
+    // SAFETY: `value` has `full` bytes; the rest is the program's memory.
     unsafe {
-        core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), addr.cast::<u8>(), full.min(room as usize));
-        *len = full as socklen_t;
+        let room = user::read(len)?;
+        if (room as i32) < 0 {
+            return Err(libc::EINVAL);
+        }
+        user::write(len, full as socklen_t)?;
+        user::copy(addr.cast(), (&raw const value).cast(), full.min(room as usize))
     }
-    Ok(())
 }
 
 /// Room for either family.
@@ -106,12 +114,17 @@ pub fn of_kernel(fd: c_int, six: bool) -> Sys<Address> {
     // SAFETY: `value` has `len` bytes.
     outcome(unsafe { real::getsockname(fd, (&raw mut value).cast(), &raw mut len) })?;
     // SAFETY: integers all through, and `make` has set those of the family.
-    unsafe { read(six, (&raw const value).cast(), full as socklen_t) }.ok_or(libc::EINVAL)
+    unsafe { read(six, (&raw const value).cast(), full as socklen_t) }?.ok_or(libc::EINVAL)
 }
 
 /// Binds a kernel socket to any address and a port of the kernel's choice.
 pub fn bind_any(fd: c_int, six: bool) -> Sys<()> {
-    let (value, full) = make(six, ANY);
+    bind(fd, six, ANY)
+}
+
+/// Binds a kernel socket.
+pub fn bind(fd: c_int, six: bool, address: Address) -> Sys<()> {
+    let (value, full) = make(six, address);
     // SAFETY: `value` has `full` bytes.
     outcome(unsafe { real::bind(fd, (&raw const value).cast(), full as socklen_t) }).map(|_| ())
 }

@@ -4,7 +4,7 @@ use crate::private::{flag, used};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, interest};
+use crate::{block, epoll, fork, interest, nested};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
@@ -34,6 +34,7 @@ fn closing(fd: c_int, kind: Kind) -> bool {
         }
         Kind::Epoll(id) => {
             table::set(fd, Kind::Kernel);
+            nested::forget(fd);
             epoll::closed(id);
         }
     }
@@ -65,11 +66,16 @@ pub fn let_go(fd: c_int, socket: &Socket) {
     interest::forget(fd, socket);
     // Other descriptors may exist. The stack sees the hang-up of the pair when the last one is closed.
     if !socket.has(flag::SHARED) {
-        let listening = socket.state() == state::LISTENING;
-        abandon(socket);
-        if listening {
-            await_port(fd, socket);
-        }
+        end(fd, socket);
+    }
+}
+
+/// The slot behind `fd` is not used any more. The port of a listener is free afterwards.
+pub fn end(fd: c_int, socket: &Socket) {
+    let listening = socket.state() == state::LISTENING;
+    abandon(socket);
+    if listening {
+        await_port(fd, socket);
     }
 }
 
@@ -117,10 +123,11 @@ fn copied(kind: Kind, old: c_int, new: c_int) {
             }
             table::set(new, kind);
         }
-        // Putting the pair over one number would leave the other with the old socket: both stay with the kernel.
+        // When it is decided, the pair is put over all of them.
         Kind::Undecided(undecided) => {
-            let _: Answer<c_int> = crate::listen::settle_kernel(old, undecided);
-            table::set(new, Kind::Kernel);
+            let family = if undecided.family == 0 { table::new_family() } else { undecided.family };
+            table::update_undecided(old, |undecided| undecided.family = family);
+            table::set(new, table::get(old));
         }
         Kind::Epoll(id) => {
             epoll::copied(id);

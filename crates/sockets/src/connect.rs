@@ -1,25 +1,28 @@
 //! `connect`.
 
-use crate::listen::{self, settle_kernel, take};
+use crate::listen::{self, take};
 use crate::private::flag;
 use crate::session;
 use crate::socket::Socket;
-use crate::sys::{self, Sys};
+use crate::sys::Sys;
 use crate::table::{self, Kind, Undecided};
-use crate::{address, block, close};
+use crate::{address, block, renew};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::command::{Command, op};
-use towpath_ring::lines::state;
+use towpath_ring::lines::{app_flags, state};
 
 const LOOPBACK: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+
+/// The longest address that Linux looks at.
+const ADDRESS_MAX: socklen_t = 128;
 
 /// `connect`.
 ///
 /// # Safety
-/// The contract of `connect`: `addr` is null or has `len` readable bytes.
+/// `addr` may be any address.
 pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
     let kind = table::get(fd);
     if kind == Kind::Kernel {
@@ -29,20 +32,58 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answe
         Kind::Undecided(undecided) => undecided.six,
         _ => Socket::of(fd).is_some_and(|socket| socket.has(flag::SIX)),
     };
-    // SAFETY: the caller keeps the contract of `connect`.
-    let remote = unsafe { address::read(six, addr, len) };
+    // SAFETY: the caller vouches for it.
+    let (remote, ends) = unsafe { (address::read(six, addr, len), address::is_unspecified(addr, len)) };
     match (kind, remote) {
-        (Kind::Undecided(undecided), Some(remote)) => first(fd, undecided, remote),
-        (Kind::Slot { slot, generation }, remote) => {
-            Socket::at(slot, generation).and_then(|socket| again(fd, &socket, remote))
+        (Kind::Undecided(undecided), Ok(Some(remote))) if len <= ADDRESS_MAX => {
+            // SAFETY: as above.
+            first(fd, undecided, remote, || outcome(unsafe { real::connect(fd, addr, len) }))
+        }
+        (Kind::Slot { .. }, Err(errno)) => Some(Err(errno)),
+        (Kind::Slot { slot, generation }, Ok(remote)) => {
+            let socket = Socket::at(slot, generation)?;
+            if ends {
+                return Some(disconnect(fd, &socket));
+            }
+            // SAFETY: as above.
+            again(fd, &socket, remote, || outcome(unsafe { real::connect(fd, addr, len) }))
         }
         // AF_UNSPEC and nonsense: the kernel knows what to say, and the socket stays undecided.
         _ => None,
     }
 }
 
-fn first(fd: c_int, undecided: Undecided, (address, port): address::Address) -> Answer<c_int> {
-    let Some(session) = session::start() else { return settle_kernel(fd, undecided) };
+/// `sendto` with MSG_FASTOPEN: connects first. The data follow the handshake, as they do for a server that gave no cookie.
+///
+/// # Safety
+/// As [`connect`].
+pub unsafe fn fast_open(fd: c_int, kind: Kind, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    if matches!(kind, Kind::Slot { .. }) {
+        return Some(Err(libc::EISCONN));
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { connect(fd, addr, len) }
+}
+
+/// The kernel connects it. It is the kernel's from then on, unless that fails.
+fn by_kernel(fd: c_int, undecided: Undecided, kernel: impl FnOnce() -> Sys<c_int>) -> Answer<c_int> {
+    if let Some(refused) = listen::without_service() {
+        return Some(Err(refused));
+    }
+    let connected = kernel();
+    if matches!(connected, Ok(_) | Err(libc::EINPROGRESS | libc::EALREADY | libc::EINTR | libc::EISCONN)) {
+        listen::leave(fd, undecided);
+    }
+    Some(connected)
+}
+
+fn first(
+    fd: c_int,
+    undecided: Undecided,
+    (address, port): address::Address,
+    kernel: impl FnOnce() -> Sys<c_int>,
+) -> Answer<c_int> {
+    let Some(session) = session::start() else { return by_kernel(fd, undecided, kernel) };
     let local = match undecided.bound.then(|| address::of_kernel(fd, undecided.six)) {
         Some(Ok(local)) => local,
         Some(Err(errno)) => return Some(Err(errno)),
@@ -52,7 +93,7 @@ fn first(fd: c_int, undecided: Undecided, (address, port): address::Address) -> 
     // The kernel knows the interfaces, and what to say of the other family on a socket that is of IPv6 only.
     let refused = undecided.six && mapped.is_some() && listen::is_v6only(fd);
     if address::is_kernels(address) || address::is_kernels(local.0) || refused {
-        return settle_kernel(fd, undecided);
+        return by_kernel(fd, undecided, kernel);
     }
     // Connecting to "any" is connecting to this host.
     let address = match mapped {
@@ -74,7 +115,7 @@ fn first(fd: c_int, undecided: Undecided, (address, port): address::Address) -> 
             Some(Err(libc::EINPROGRESS))
         }
         Ok(socket) => Some(established(&socket)),
-        Err(None) => settle_kernel(fd, undecided),
+        Err(None) => by_kernel(fd, undecided, kernel),
         Err(Some(errno)) => Some(Err(errno)),
     }
 }
@@ -101,7 +142,12 @@ fn outcome_of(socket: &Socket) -> Sys<c_int> {
 }
 
 /// `connect` on a socket that has connected or listened before.
-fn again(fd: c_int, socket: &Socket, remote: Option<address::Address>) -> Answer<c_int> {
+fn again(
+    fd: c_int,
+    socket: &Socket,
+    remote: Option<address::Address>,
+    kernel: impl FnOnce() -> Sys<c_int>,
+) -> Answer<c_int> {
     match socket.state() {
         state::LISTENING => Some(Err(libc::EISCONN)),
         state::CONNECTING if socket.has(flag::NONBLOCK) => Some(Err(libc::EALREADY)),
@@ -112,30 +158,23 @@ fn again(fd: c_int, socket: &Socket, remote: Option<address::Address>) -> Answer
         }
         state::ESTABLISHED => Some(Err(libc::EISCONN)),
         _ => match socket.take_error() {
-            0 => reconnect(fd, socket, remote),
+            0 => {
+                // After a failure a socket may be used for another try: a fresh one takes its place.
+                let undecided = match renew::renew(fd, socket, None) {
+                    Ok(undecided) => undecided,
+                    Err(errno) => return Some(Err(errno)),
+                };
+                first(fd, undecided, remote?, kernel)
+            }
             errno => Some(Err(errno)),
         },
     }
 }
 
-/// After a failure a socket may be used for another try: a fresh one takes its place.
-fn reconnect(fd: c_int, socket: &Socket, remote: Option<address::Address>) -> Answer<c_int> {
-    let nonblock = if socket.has(flag::NONBLOCK) { libc::SOCK_NONBLOCK } else { 0 };
-    let six = socket.has(flag::SIX);
-    let domain = if six { libc::AF_INET6 } else { libc::AF_INET };
-    let renewed = (|| {
-        let close_on_exec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-        // SAFETY: integers only.
-        let fresh = outcome(unsafe { real::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock, 0) })?;
-        close::let_go(fd, socket);
-        let moved = sys::dup3(fresh, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
-        sys::close(fresh);
-        moved
-    })();
-    if let Err(errno) = renewed {
-        return Some(Err(errno));
+/// `connect` to AF_UNSPEC: the connection is reset, and the socket may be used anew.
+fn disconnect(fd: c_int, socket: &Socket) -> Sys<c_int> {
+    if !matches!(socket.state(), state::LISTENING | state::CLOSED) {
+        socket.mark_app(app_flags::CLOSED | app_flags::ABORT, true);
     }
-    let undecided = Undecided { six, ..Undecided::default() };
-    table::set(fd, Kind::Undecided(undecided));
-    first(fd, undecided, remote?)
+    renew::renew(fd, socket, None).map(|_| 0)
 }

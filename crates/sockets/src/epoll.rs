@@ -8,9 +8,9 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::table::{self, Kind};
-use crate::{fork, readiness};
+use crate::{fork, nested, readiness, user};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use libc::{c_int, epoll_event};
 use towpath_hook::{Answer, outcome, real};
 
@@ -32,6 +32,8 @@ pub struct Instance {
     wake: AtomicI32,
     /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
     sleepers: AtomicU32,
+    /// `nudge` has left something in the native set.
+    nudged: AtomicBool,
 }
 
 // SAFETY: the interest list is only used under the lock.
@@ -46,6 +48,7 @@ static ALL: [Instance; INSTANCES] = [const {
         context: AtomicU32::new(NO_CONTEXT),
         wake: AtomicI32::new(-1),
         sleepers: AtomicU32::new(0),
+        nudged: AtomicBool::new(false),
     }
 }; INSTANCES];
 /// No instance from this number on has ever been in use.
@@ -137,6 +140,11 @@ impl Instance {
         interest.look_at_all();
     }
 
+    /// Its native descriptor.
+    pub fn descriptor(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
     /// After the bell's event came: silences it, so that the next ring is heard.
     pub fn silence(&self) {
         let wake = self.wake.load(Ordering::Relaxed);
@@ -147,11 +155,12 @@ impl Instance {
 
     /// Wakes a thread of this process that sleeps on it: an eventfd that is always readable is put into the native set
     /// (or put on again), which counts as an edge.
-    fn nudge(&self) {
+    pub fn nudge(&self) {
         if self.sleepers.load(Ordering::SeqCst) == 0 {
             return;
         }
         let Some(ready) = always_readable() else { return };
+        self.nudged.store(true, Ordering::SeqCst);
         let events = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
         let mut event = epoll_event { events, u64: self.mark() };
         let fd = self.fd.load(Ordering::Relaxed);
@@ -160,6 +169,18 @@ impl Instance {
             if real::epoll_ctl(fd, libc::EPOLL_CTL_MOD, ready, &raw mut event) != 0 {
                 real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, ready, &raw mut event);
             }
+        }
+    }
+}
+
+impl Instance {
+    /// Takes what `nudge` has put into the native set out again.
+    pub fn calm(&self) {
+        if self.nudged.swap(false, Ordering::SeqCst)
+            && let Some(ready) = always_readable()
+        {
+            // SAFETY: a deletion reads no event.
+            unsafe { real::epoll_ctl(self.descriptor(), libc::EPOLL_CTL_DEL, ready, core::ptr::null_mut()) };
         }
     }
 }
@@ -261,10 +282,15 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         return Some(Err(libc::EBADF));
     }
     if let Kind::Slot { slot, generation } = kind {
-        // SAFETY: the caller keeps the contract of `epoll_ctl`. The struct may be packed, so it is copied.
-        let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+        // SAFETY: the program's memory; any bytes are an event.
+        let event = unsafe { user::read(event) }.ok();
         let socket = Socket::at(slot, generation)?;
         return Some(control_slot(id, op, fd, &socket, event.as_ref()));
+    }
+    if let (Kind::Epoll(inner), true) = (kind, session::get().is_some()) {
+        // SAFETY: as above.
+        let event = unsafe { user::read(event) }.ok();
+        return Some(nested::control(id, op, fd, inner, event.as_ref()));
     }
     // SAFETY: as above.
     let done = outcome(unsafe { real::epoll_ctl(epfd, op, fd, event) });
@@ -276,7 +302,7 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
                 libc::EPOLL_CTL_DEL => interest.native = interest.native.saturating_sub(1),
                 _ => {}
             }
-            if let (Kind::Undecided(_), false) = (kind, op == libc::EPOLL_CTL_DEL) {
+            if let (Kind::Undecided(_) | Kind::Epoll(_), false) = (kind, op == libc::EPOLL_CTL_DEL) {
                 // SAFETY: as above, and the kernel has read it.
                 interest.undecided.push((fd, unsafe { event.read_unaligned() }));
             }
@@ -290,16 +316,17 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
     let instance = instance(id);
     let changed = instance.with(|interest| {
         if op == libc::EPOLL_CTL_DEL {
-            return interest.remove(None, socket, interest.pid == fork::pid());
+            return interest.remove(fd, socket, interest.pid == fork::pid());
         }
         let event = event.ok_or(libc::EFAULT)?;
         instance.subscribe(socket.session, interest);
         match op {
             libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
-            libc::EPOLL_CTL_MOD => interest.modify(socket, event)?,
+            libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
             _ => return Err(libc::EINVAL),
         }
         if readiness::events_for(socket, event.events) != 0 {
+            interest.activity = interest.activity.wrapping_add(1);
             instance.nudge();
         }
         Ok(())

@@ -6,6 +6,7 @@ use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
 use crate::sys::Sys;
 use crate::table::{self, Kind};
+use crate::{nested, user};
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
 use std::time::Instant;
@@ -30,14 +31,15 @@ pub unsafe fn wait(
 ) -> Answer<c_int> {
     let Kind::Epoll(id) = table::get(epfd) else { return None };
     let session = session::get()?;
-    if count <= 0 || events.is_null() {
+    if count <= 0 {
         return None;
     }
-    let wait = Wait { epfd, instance: epoll::instance(id), session, events, room: count as usize, mask };
+    let wait = Wait { id, epfd, instance: epoll::instance(id), session, events, room: count as usize, mask };
     Some(wait.run(timeout).map(|n| n as c_int))
 }
 
 struct Wait {
+    id: u32,
     epfd: c_int,
     instance: &'static Instance,
     session: &'static Session,
@@ -61,7 +63,7 @@ impl Wait {
         let at_once = timeout == Some(Duration::ZERO);
         let mut first = true;
         loop {
-            let look = self.look();
+            let look = self.look()?;
             if look.found > 0 {
                 let more = look.native_is_due && look.found < self.room;
                 return Ok(look.found + if more { self.native(look.found, Some(Duration::ZERO))?.0 } else { 0 });
@@ -82,38 +84,53 @@ impl Wait {
         }
     }
 
-    fn look(&self) -> Look {
+    fn look(&self) -> Sys<Look> {
         let work = |interest: &mut crate::interest::Interest| {
             epoll::own(self.instance, self.session, interest);
-            let mut found = 0;
+            let (mut found, mut put_all) = (0, Ok(()));
+            let mut put = |event| {
+                // SAFETY: the program's memory; no more is put than it has given room for.
+                put_all = put_all.and(unsafe { user::write(self.events.wrapping_add(found), event) });
+                found += 1;
+            };
+            let mut slots = 0;
             if interest.watched > 0 {
                 interest.drain(self.session);
-                let put = |event| {
-                    // SAFETY: the caller of `epoll_wait` gave room for `room` events; `collect` puts no more.
-                    unsafe { self.events.add(found).write_unaligned(event) };
-                    found += 1;
-                };
-                interest.collect(self.session, put, self.room);
+                slots = interest.collect(self.session, &mut put, self.room);
             }
+            if !interest.undecided.is_empty() {
+                nested::adopt(self.epfd, interest);
+            }
+            if !interest.nested.is_empty() {
+                nested::collect(self.epfd, interest, self.session, &mut put, self.room - slots);
+            }
+            put_all?;
             interest.since_native = if found > 0 { interest.since_native + 1 } else { 0 };
             let native = interest.native > 0;
             let native_is_due = native && interest.since_native >= NATIVE_EVERY;
             if native_is_due {
                 interest.since_native = 0;
             }
-            Look { found, watched: interest.watched > 0, told: interest.context.is_some(), native, native_is_due }
+            let nested = !interest.nested.is_empty();
+            let watched = interest.watched > 0 || nested;
+            let told = interest.context.is_some() || (nested && interest.watched == 0);
+            Ok(Look { found, watched, told, native, native_is_due })
         };
         let nothing = Look { found: 0, watched: false, told: false, native: true, native_is_due: false };
-        self.instance.with(work).unwrap_or(nothing)
+        self.instance.with(work).unwrap_or(Ok(nothing))
     }
 
     /// Sleeps on the native descriptor. `None`: something may have happened, look again.
     fn sleep(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
-        self.instance.falling_asleep(self.session);
-        let ready = || self.instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
-        let woken =
-            if self.instance.raised(self.session) || ready() { Ok(None) } else { self.sleep_armed(deadline, look) };
-        self.instance.awake(self.session);
+        let sleeping = nested::all(self.id);
+        let instances = || sleeping.iter().map(|id| epoll::instance(*id));
+        instances().for_each(|instance| instance.falling_asleep(self.session));
+        let ready = |instance: &Instance| instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
+        let raised = self.instance.raised(self.session)
+            || ready(self.instance)
+            || instances().skip(1).any(|instance| instance.raised(self.session));
+        let woken = if raised { Ok(None) } else { self.sleep_armed(deadline, look) };
+        instances().for_each(|instance| instance.awake(self.session));
         woken
     }
 
@@ -143,13 +160,18 @@ impl Wait {
         }
         if left.is_some_and(|left| time == Some(left)) {
             // The time is over, but look once more: what has been raised in the meantime counts.
-            let look = self.look();
+            let look = self.look()?;
             return Ok(Some(look.found));
         }
         if look.told && !self.session.check_alive() {
             self.instance.with(|interest| interest.look_at_all());
         }
         Ok(None)
+    }
+
+    /// Is this native event that of an instance inside this one?
+    fn is_inner(&self, mark: u64) -> bool {
+        self.instance.with(|interest| !interest.nested.is_empty() && nested::woken(interest, mark)) == Some(true)
     }
 
     /// Asks the kernel; events go after the first `skip`. Returns their number and whether our own eventfd was among
@@ -167,7 +189,9 @@ impl Wait {
             // SAFETY: the kernel has written `found` events there, and `kept <= i`.
             unsafe {
                 let event = self.events.add(skip + i).read_unaligned();
-                if event.u64 == self.instance.mark() {
+                if self.is_inner(event.u64) {
+                    ours = true;
+                } else if event.u64 == self.instance.mark() {
                     ours = true;
                     // Nobody is left to ring: the service has gone, most likely.
                     hung_up |= event.events & libc::EPOLLHUP as u32 != 0;

@@ -295,7 +295,7 @@ impl Fake {
                     if unsent || connection.aborted {
                         let stack = source.stack(from.1);
                         stack.error.store(libc::ECONNRESET as u32, Relaxed);
-                        stack.status.store(status::RESET | status::RX_EOF | status::TX_CLOSED, Release);
+                        stack.status.store(status::RESET | status::TX_CLOSED, Release);
                         stack.state.store(state::CLOSED, Release);
                         self.connections[at].fin = [true; 2];
                         self.raise(from);
@@ -345,11 +345,12 @@ impl Fake {
             let ended = flags & app_flags::SHUT_WR != 0 || from_gone;
             if ended && queued == count {
                 let stack = self.clients[to.0].region.stack(to.1);
-                let bits = if self.connections[at].aborted { status::RESET | status::TX_CLOSED } else { 0 };
+                let aborted = self.connections[at].aborted;
+                let bits = if aborted { status::RESET | status::TX_CLOSED } else { status::RX_EOF };
                 if self.connections[at].aborted {
                     stack.error.store(libc::ECONNRESET as u32, Relaxed);
                 }
-                stack.status.store(stack.status.load(Relaxed) | status::RX_EOF | bits, Release);
+                stack.status.store(stack.status.load(Relaxed) | bits, Release);
                 if self.connections[at].aborted {
                     stack.state.store(state::CLOSED, Release);
                 }

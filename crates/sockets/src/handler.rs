@@ -4,30 +4,61 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
-    accept, address, close, connect, doors, epoll, epoll_wait, fork, listen, message, options, poll, receive, select,
-    send, sigurg, tcp_info, urgent,
+    accept, address, close, connect, epoll, epoll_wait, fault, fork, ioctl, listen, message, options, poll, receive,
+    select, send, shutdown, sigurg, urgent, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{
     FILE, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t,
-    pollfd, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec, timeval,
+    pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec, timeval,
 };
 use towpath_hook::{Answer, Handler, outcome, real};
-use towpath_ring::lines::{app_flags, state};
+use towpath_ring::lines::state;
 
 /// Names of Linux that libc lacks.
 const F_SETOWN_EX: c_int = 15;
-const FIOSETOWN: libc::Ioctl = 0x8901;
-const SIOCSPGRP: libc::Ioctl = 0x8902;
-const SIOCATMARK: libc::Ioctl = 0x8905;
-const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+const RWF_NOWAIT: c_int = 8;
 
 /// The library's answers to the caught calls.
 pub struct Posix;
 
 fn count(result: Result<usize, i32>) -> Answer<ssize_t> {
     Some(result.map(|n| n as ssize_t))
+}
+
+/// The MSG_* flags of a `preadv2` or `pwritev2`; a socket has no positions.
+fn at_no_position(offset: off_t, flags: c_int) -> Result<c_int, i32> {
+    match flags & !RWF_NOWAIT {
+        _ if offset != -1 => Err(libc::ESPIPE),
+        0 if flags & RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
+        0 => Ok(0),
+        _ => Err(libc::EOPNOTSUPP),
+    }
+}
+
+/// `readv` with flags. Room for nothing is filled at once.
+///
+/// # Safety
+/// The contract of `readv`.
+unsafe fn read_vectors(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
+    // SAFETY: the caller vouches for all (a negative number is refused).
+    unsafe {
+        let iov = message::vectors(iov, vectors as usize)?;
+        if iov.iter().all(|vector| vector.iov_len == 0) {
+            return Ok(0);
+        }
+        receive::receive(socket, iov, flags)
+    }
+}
+
+/// `writev` with flags.
+///
+/// # Safety
+/// The contract of `writev`.
+unsafe fn write_vectors(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
+    // SAFETY: the caller vouches for all (a negative number is refused).
+    unsafe { send::send(socket, message::vectors(iov, vectors as usize)?, flags) }
 }
 
 fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
@@ -64,27 +95,12 @@ impl Handler for Posix {
     }
 
     unsafe fn shutdown(fd: c_int, how: c_int) -> Answer<c_int> {
-        let socket = Socket::of(fd)?;
-        let flags = match how {
-            libc::SHUT_RD => app_flags::SHUT_RD,
-            libc::SHUT_WR => app_flags::SHUT_WR,
-            libc::SHUT_RDWR => app_flags::SHUT_RD | app_flags::SHUT_WR,
-            _ => return Some(Err(libc::EINVAL)),
-        };
-        if socket.state() == state::CLOSED {
-            return Some(Err(libc::ENOTCONN));
-        }
-        // Those of this program who sleep on the socket or watch it have to see it too.
-        socket.mark_app(flags, true);
-        doors::wake_own(&socket);
-        Some(Ok(0))
+        Some(shutdown::shutdown(fd, &Socket::of(fd)?, how))
     }
 
     unsafe fn getsockname(fd: c_int, addr: *mut sockaddr_t, len: *mut socklen_t) -> Answer<c_int> {
         let socket = Socket::of(fd)?;
-        let info = socket.info();
-        let port = (info.ports.load(Ordering::Relaxed) >> 16) as u16;
-        let local = (towpath_ring::address::load(&info.local_addr), port);
+        let local = shutdown::local(&socket);
         // SAFETY: the caller keeps the contract of `getsockname`: `len` is null or valid, `addr` null or `*len` bytes of room.
         Some(unsafe { address::write(socket.has(flag::SIX), local, addr, len) }.map(|()| 0))
     }
@@ -109,7 +125,7 @@ impl Handler for Posix {
             Kind::Slot { slot, generation } => {
                 let socket = Socket::at(slot, generation)?;
                 // SAFETY: the caller keeps the contract of `getsockopt`: `value` has `*len` writable bytes.
-                Some(unsafe { options::get(&socket, level, name, value, len) })
+                Some(unsafe { options::get(fd, &socket, level, name, value, len) })
             }
             Kind::Undecided(undecided)
                 if undecided.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
@@ -125,7 +141,7 @@ impl Handler for Posix {
             Kind::Slot { slot, generation } => {
                 let socket = Socket::at(slot, generation)?;
                 // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
-                Some(unsafe { options::set(&socket, level, name, value, len) })
+                Some(unsafe { options::set(fd, &socket, level, name, value, len) })
             }
             // SAFETY: as above.
             Kind::Undecided(_) => unsafe { options::set_undecided(fd, level, name, value, len) },
@@ -164,40 +180,8 @@ impl Handler for Posix {
         }
     }
     unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
-        let owner = matches!(request as _, FIOSETOWN | SIOCSPGRP);
-        if let (Kind::Undecided(_), true) = (table::get(fd), owner) {
-            table::update_undecided(fd, |undecided| undecided.owned = true);
-        }
-        let socket = Socket::of(fd)?;
-        let argument = arg as *mut c_int;
-        if owner {
-            // SAFETY: the arguments as the program gave them to `ioctl`; the kernel checks the pointer.
-            let set = outcome(unsafe { real::ioctl(fd, request, arg) });
-            // SAFETY: the kernel has just read an integer there.
-            return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
-        }
-        let answer = match request as _ {
-            libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
-                return Some(Err(libc::EINVAL));
-            }
-            libc::FIONREAD => urgent::inquiry(&socket) as c_int,
-            libc::TIOCOUTQ => tcp_info::queued(&socket).0 as c_int,
-            SIOCOUTQNSD => tcp_info::queued(&socket).1 as c_int,
-            SIOCATMARK => urgent::at_mark(&socket).into(),
-            libc::FIONBIO if argument.is_null() => return Some(Err(libc::EFAULT)),
-            libc::FIONBIO => {
-                // SAFETY: the caller keeps the contract of `ioctl`: an integer, and not null.
-                socket.mark(flag::NONBLOCK, unsafe { *argument } != 0);
-                return Some(Ok(0));
-            }
-            _ => return None,
-        };
-        if argument.is_null() {
-            return Some(Err(libc::EFAULT));
-        }
-        // SAFETY: the caller keeps the contract of `ioctl`: room for an integer, and not null.
-        unsafe { *argument = answer };
-        Some(Ok(0))
+        // SAFETY: the caller keeps the contract of `ioctl`.
+        unsafe { ioctl::ioctl(fd, request, arg) }
     }
 
     unsafe fn sockatmark(fd: c_int) -> Answer<c_int> {
@@ -207,18 +191,21 @@ impl Handler for Posix {
 
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        if len == 0 {
+            return Some(Ok(0));
+        }
         // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
         count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], 0) })
     }
     unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        // SAFETY: the caller keeps the contract of `readv`: `iov` has `vectors` entries (a negative number is refused).
-        let iov = match unsafe { message::vectors(iov, vectors as usize) } {
-            Ok(iov) => iov,
-            Err(errno) => return Some(Err(errno)),
-        };
-        // SAFETY: the caller keeps the contract of `readv`: the vectors are writable.
-        count(unsafe { receive::receive(&socket, iov, 0) })
+        // SAFETY: the caller keeps the contract of `readv`.
+        count(unsafe { read_vectors(&socket, iov, vectors, 0) })
+    }
+    unsafe fn preadv2(fd: c_int, iov: *const iovec, vectors: c_int, offset: off_t, flags: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `preadv2`.
+        count(at_no_position(offset, flags).and_then(|flags| unsafe { read_vectors(&socket, iov, vectors, flags) }))
     }
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -236,11 +223,14 @@ impl Handler for Posix {
         let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `recvfrom`: `buf` has `len` writable bytes.
         let received = unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) };
-        if received.is_ok() && !addr.is_null() && !alen.is_null() {
-            // A connected stream names no sender.
-            // SAFETY: the caller keeps the contract of `recvfrom`, and it is not null.
-            unsafe { *alen = 0 };
-        }
+        // A connected stream names no sender.
+        let received = received.and_then(|received| {
+            if addr.is_null() {
+                return Ok(received);
+            }
+            // SAFETY: the caller's memory.
+            unsafe { user::write(alen, 0) }.map(|()| received)
+        });
         count(received)
     }
     unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<ssize_t> {
@@ -267,13 +257,13 @@ impl Handler for Posix {
     }
     unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        // SAFETY: the caller keeps the contract of `writev`: `iov` has `vectors` entries (a negative number is refused).
-        let iov = match unsafe { message::vectors(iov, vectors as usize) } {
-            Ok(iov) => iov,
-            Err(errno) => return Some(Err(errno)),
-        };
-        // SAFETY: the caller keeps the contract of `writev`: the vectors are readable.
-        count(unsafe { send::send(&socket, iov, 0) })
+        // SAFETY: the caller keeps the contract of `writev`.
+        count(unsafe { write_vectors(&socket, iov, vectors, 0) })
+    }
+    unsafe fn pwritev2(fd: c_int, iov: *const iovec, vectors: c_int, offset: off_t, flags: c_int) -> Answer<ssize_t> {
+        let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `pwritev2`.
+        count(at_no_position(offset, flags).and_then(|flags| unsafe { write_vectors(&socket, iov, vectors, flags) }))
     }
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -285,11 +275,27 @@ impl Handler for Posix {
         buf: *const c_void,
         len: size_t,
         flags: c_int,
-        _addr: *const sockaddr_t,
-        _alen: socklen_t,
+        addr: *const sockaddr_t,
+        alen: socklen_t,
     ) -> Answer<ssize_t> {
-        // SAFETY: the caller keeps the contract of `sendto`: `buf` has `len` readable bytes.
-        unsafe { Self::send(fd, buf, len, flags) }
+        let kind = table::get(fd);
+        if kind == Kind::Kernel {
+            return None;
+        }
+        if flags & libc::MSG_FASTOPEN != 0 && !addr.is_null() {
+            // SAFETY: the caller keeps the contract of `sendto`.
+            match unsafe { connect::fast_open(fd, kind, addr, alen) } {
+                Some(Ok(_)) => {}
+                other => return other.map(|refused| refused.map(|_| 0)),
+            }
+        }
+        let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `sendto`.
+        if let Err(errno) = unsafe { message::ignored(addr, alen) } {
+            return Some(Err(errno));
+        }
+        // SAFETY: as above: `buf` has `len` readable bytes.
+        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
     }
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -318,6 +324,14 @@ impl Handler for Posix {
         (Socket::of(input).is_some() || Socket::of(out).is_some()).then_some(Err(libc::EINVAL))
     }
 
+    unsafe fn sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `sigaction`.
+        unsafe { fault::action(signal, new, old) }
+    }
+    unsafe fn signal(signal: c_int, handler: sighandler_t) -> Answer<sighandler_t> {
+        fault::handler(signal, handler)
+    }
+
     unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `poll`: `fds` has `n` entries.
         unsafe { poll::poll(fds, n, milliseconds(timeout_ms), core::ptr::null()) }
@@ -344,8 +358,11 @@ impl Handler for Posix {
         let limit = match &time {
             None => None,
             Some(time) => {
-                let nanoseconds = time.tv_usec.checked_mul(1000)?;
-                Some(poll::duration(&timespec { tv_sec: time.tv_sec, tv_nsec: nanoseconds })?)
+                // Microseconds may be more than a second here.
+                let seconds = time.tv_sec.checked_add(time.tv_usec.div_euclid(1_000_000))?;
+                let valid = time.tv_sec >= 0 && time.tv_usec >= 0;
+                let nanoseconds = if valid { time.tv_usec.rem_euclid(1_000_000) * 1000 } else { -1 };
+                Some(poll::duration(&timespec { tv_sec: seconds, tv_nsec: nanoseconds })?)
             }
         };
         let start = std::time::Instant::now();

@@ -2,9 +2,12 @@
 
 use crate::context::Context;
 use crate::epoll;
+use crate::nested::Nested;
+use crate::private::flag;
 use crate::readiness;
 use crate::session::Session;
 use crate::socket::Socket;
+use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use std::collections::VecDeque;
@@ -13,12 +16,20 @@ use towpath_hook::real;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// One watched slot. All zero = not watched.
+/// The events that may be asked for together with EXCLUSIVE.
+const WITH_EXCLUSIVE: u32 =
+    (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32
+        | EXCLUSIVE;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// One descriptor of a watched slot. All zero = not watched.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     data: u64,
+    slot: u32,
     generation: u32,
     events: u32,
+    /// -1: it has been closed, and copies of it have not.
     fd: i32,
     watched: bool,
     /// It stands in `ready`.
@@ -29,9 +40,11 @@ struct Entry {
 
 /// The list, and what belongs to it. Under its epoll instance's lock.
 pub struct Interest {
-    /// By slot; as long as the slot table once anything is watched.
+    /// By slot; as long as the slot table once anything is watched. After it those of further descriptors of the same slots.
     entries: Vec<Entry>,
-    /// Slots to look at. Level-triggered ones stay as long as they are ready.
+    /// Slots in the table, 0 as long as nothing is watched.
+    slots: usize,
+    /// Entries to look at. Level-triggered ones stay as long as they are ready.
     ready: VecDeque<u32>,
     /// How many are watched.
     pub watched: usize,
@@ -41,6 +54,10 @@ pub struct Interest {
     pub pid: i32,
     /// Descriptors in the native set, about.
     pub native: usize,
+    /// Other instances in the native set.
+    pub nested: Vec<Nested>,
+    /// Counts what has been raised, for instances that watch this one by edges.
+    pub activity: u32,
     /// Undecided sockets in the native set, to be taken over when they are promoted.
     pub undecided: Vec<(c_int, epoll_event)>,
     /// Waits that found something without looking at the native set.
@@ -54,87 +71,161 @@ impl Interest {
     pub const fn new() -> Self {
         Self {
             entries: Vec::new(),
+            slots: 0,
             ready: VecDeque::new(),
             watched: 0,
             context: None,
             pid: 0,
             native: 0,
+            nested: Vec::new(),
+            activity: 0,
             undecided: Vec::new(),
             since_native: 0,
             ended: false,
         }
     }
 
-    fn entry(&mut self, socket: &Socket) -> &mut Entry {
-        if self.entries.is_empty() {
-            self.entries = vec![Entry::default(); socket.session.geometry.slots as usize];
-        }
-        &mut self.entries[socket.slot.index()]
+    /// Where the descriptor's entry is. Those of an earlier user of the slot do not count.
+    fn find(&self, fd: c_int, socket: &Socket) -> Option<usize> {
+        self.of_slot(socket.slot.raw()).find(|at| self.entries[*at].fd == fd && self.is_current(*at, socket))
     }
 
-    /// Is this descriptor's socket watched? An entry of an earlier user of the slot does not count.
-    fn current(&mut self, socket: &Socket) -> bool {
-        let generation = socket.generation;
-        let entry = self.entry(socket);
-        entry.watched && entry.generation == generation
+    fn is_current(&self, at: usize, socket: &Socket) -> bool {
+        let entry = &self.entries[at];
+        entry.watched && entry.slot == socket.slot.raw() && entry.generation == socket.generation
+    }
+
+    /// All places in which entries of a slot may be.
+    fn of_slot(&self, slot: u32) -> impl Iterator<Item = usize> {
+        let further = self.slots..self.entries.len();
+        (slot as usize..self.slots.min(slot as usize + 1)).chain(further)
+    }
+
+    /// A place for one more entry: the slot's own, else one behind the table.
+    fn place(&mut self, socket: &Socket) -> usize {
+        if self.entries.is_empty() {
+            self.slots = socket.session.geometry.slots as usize;
+            self.entries = vec![Entry::default(); self.slots];
+        }
+        let own = socket.slot.index();
+        if !self.is_current(own, socket) {
+            return own;
+        }
+        (self.slots..self.entries.len())
+            .find(|at| !self.entries[*at].watched && !self.entries[*at].queued)
+            .unwrap_or_else(|| {
+                self.entries.push(Entry::default());
+                self.entries.len() - 1
+            })
     }
 
     /// EPOLL_CTL_ADD.
     pub fn add(&mut self, fd: c_int, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
-        if self.current(socket) {
+        if event.events & EXCLUSIVE != 0 && event.events & !WITH_EXCLUSIVE != 0 {
+            return Err(libc::EINVAL);
+        }
+        if self.find(fd, socket).is_some() {
             return Err(libc::EEXIST);
         }
-        let entry = self.entry(socket);
+        let at = self.place(socket);
+        let entry = &mut self.entries[at];
         let (stale, queued) = (entry.watched, entry.queued);
-        let (data, generation, events) = (event.u64, socket.generation, event.events);
-        *entry = Entry { data, generation, events, fd, watched: true, queued, disabled: false };
+        let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.slot.raw());
+        *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false };
         self.watched += usize::from(!stale);
         if let Some(context) = &self.context {
             socket.app().ctx_mask.fetch_or(context.bit(), Ordering::SeqCst);
         }
-        self.look_at(socket.slot.raw());
+        self.look_if_ready(at, socket);
         Ok(())
     }
 
     /// EPOLL_CTL_MOD.
-    pub fn modify(&mut self, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
-        if !self.current(socket) {
-            return Err(libc::ENOENT);
+    pub fn modify(&mut self, fd: c_int, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
+        let at = self.find(fd, socket).ok_or(libc::ENOENT)?;
+        let entry = &mut self.entries[at];
+        if (event.events | entry.events) & EXCLUSIVE != 0 {
+            return Err(libc::EINVAL);
         }
-        let entry = self.entry(socket);
         (entry.data, entry.events, entry.disabled) = (event.u64, event.events, false);
-        self.look_at(socket.slot.raw());
+        self.look_if_ready(at, socket);
         Ok(())
     }
 
-    /// EPOLL_CTL_DEL; also when the descriptor `fd` is closed (`None` = whichever descriptor).
-    pub fn remove(&mut self, fd: Option<c_int>, socket: &Socket, ours: bool) -> Result<(), i32> {
-        if self.watched == 0 || !self.current(socket) || fd.is_some_and(|fd| self.entry(socket).fd != fd) {
-            return Err(libc::ENOENT);
-        }
-        self.entry(socket).watched = false;
+    /// EPOLL_CTL_DEL.
+    pub fn remove(&mut self, fd: c_int, socket: &Socket, ours: bool) -> Result<(), i32> {
+        let at = self.find(fd, socket).ok_or(libc::ENOENT)?;
+        self.end(at, socket, ours);
+        Ok(())
+    }
+
+    fn end(&mut self, at: usize, socket: &Socket, ours: bool) {
+        self.entries[at].watched = false;
         self.watched -= 1;
-        if let Some(context) = self.context.as_ref().filter(|_| ours) {
+        let others = self.of_slot(socket.slot.raw()).any(|at| self.is_current(at, socket));
+        if let (Some(context), true, false) = (&self.context, ours, others) {
             socket.app().ctx_mask.fetch_and(!context.bit(), Ordering::SeqCst);
         }
-        Ok(())
+    }
+
+    /// The descriptor is closed. As long as copies of it are open it is still watched, though no call can name it.
+    fn closed(&mut self, fd: c_int, socket: &Socket, copies: bool, ours: bool) {
+        if self.watched == 0 {
+            return;
+        }
+        for at in self.of_slot(socket.slot.raw()).collect::<Vec<_>>() {
+            if !self.is_current(at, socket) {
+                continue;
+            }
+            if !copies {
+                self.end(at, socket, ours);
+            } else if self.entries[at].fd == fd {
+                self.entries[at].fd = -1;
+            }
+        }
+    }
+
+    /// By which descriptors a socket is watched, and for what.
+    fn watching(&self, socket: &Socket) -> Vec<(c_int, epoll_event)> {
+        let current = self.of_slot(socket.slot.raw()).filter(|at| self.is_current(*at, socket));
+        current
+            .map(|at| {
+                (self.entries[at].fd, epoll_event { events: self.entries[at].events, u64: self.entries[at].data })
+            })
+            .collect()
+    }
+
+    fn look_if_ready(&mut self, at: usize, socket: &Socket) {
+        if readiness::events_for(socket, self.entries[at].events) != 0 {
+            self.queue(at);
+        }
+    }
+
+    fn queue(&mut self, at: usize) {
+        let entry = &mut self.entries[at];
+        if entry.watched && !entry.queued {
+            entry.queued = true;
+            self.ready.push_back(at as u32);
+        }
     }
 
     /// Puts a slot among those to look at.
+    #[inline]
     pub fn look_at(&mut self, slot: u32) {
-        if let Some(entry) = self.entries.get_mut(slot as usize)
-            && entry.watched
-            && !entry.queued
-        {
-            entry.queued = true;
-            self.ready.push_back(slot);
+        if (slot as usize) < self.slots && self.entries[slot as usize].slot == slot {
+            self.queue(slot as usize);
+        }
+        for at in self.slots..self.entries.len() {
+            if self.entries[at].slot == slot {
+                self.queue(at);
+            }
         }
     }
 
     /// Looks at everything that is watched: when there is no context to tell what has changed, or it is another one now.
     pub fn look_at_all(&mut self) {
-        for slot in 0..self.entries.len() {
-            self.look_at(slot as u32);
+        for at in 0..self.entries.len() {
+            self.queue(at);
         }
     }
 
@@ -151,8 +242,8 @@ impl Interest {
     /// Sets the context's bit in every watched slot.
     pub fn subscribe_all(&mut self, session: &Session) {
         let Some(bit) = self.context.as_ref().map(Context::bit) else { return };
-        for (raw, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.watched) {
-            if let Some(slot) = session.region.slot(raw as u32) {
+        for entry in self.entries.iter().filter(|entry| entry.watched) {
+            if let Some(slot) = session.region.slot(entry.slot) {
                 let socket_is_same = session.region.stack(slot).generation.load(Ordering::Acquire) == entry.generation;
                 if socket_is_same {
                     session.region.app(slot).ctx_mask.fetch_or(bit, Ordering::SeqCst);
@@ -173,6 +264,7 @@ impl Interest {
             if !socket.is_gone() {
                 socket.event_seen();
             }
+            self.activity = self.activity.wrapping_add(1);
             self.look_at(slot.raw());
         });
         self.context = Some(context);
@@ -192,7 +284,7 @@ impl Interest {
             if !entry.watched || entry.disabled {
                 continue;
             }
-            let Some(slot) = session.region.slot(raw) else { continue };
+            let Some(slot) = session.region.slot(entry.slot) else { continue };
             let events = readiness::events_for(&Socket { session, slot, generation: entry.generation }, entry.events);
             if events == 0 {
                 continue;
@@ -211,11 +303,11 @@ impl Interest {
 
     /// Would `collect` find something?
     pub fn any_ready(&mut self, session: &'static Session) -> bool {
-        self.ready.iter().any(|raw| {
-            let Some(entry) = self.entries.get(*raw as usize).filter(|e| e.watched && !e.disabled) else {
+        self.ready.iter().any(|at| {
+            let Some(entry) = self.entries.get(*at as usize).filter(|e| e.watched && !e.disabled) else {
                 return false;
             };
-            let Some(slot) = session.region.slot(*raw) else { return false };
+            let Some(slot) = session.region.slot(entry.slot) else { return false };
             readiness::events_for(&Socket { session, slot, generation: entry.generation }, entry.events) != 0
         })
     }
@@ -223,8 +315,8 @@ impl Interest {
     /// Forgets everything; returns the context to be closed.
     pub fn clear(&mut self, session: &Session, ours: bool) -> Option<Context> {
         let context = self.context.take();
-        for (raw, _) in self.entries.iter().enumerate().filter(|(_, entry)| entry.watched) {
-            if let (true, Some(context), Some(slot)) = (ours, &context, session.region.slot(raw as u32)) {
+        for entry in self.entries.iter().filter(|entry| entry.watched) {
+            if let (true, Some(context), Some(slot)) = (ours, &context, session.region.slot(entry.slot)) {
                 session.region.app(slot).ctx_mask.fetch_and(!context.bit(), Ordering::SeqCst);
             }
         }
@@ -252,6 +344,30 @@ pub fn take_undecided(fd: c_int) -> Vec<(u32, epoll_event)> {
     watchers
 }
 
+/// Takes the slot of a socket that is to be undecided again out of all instances; returns who watched it, by which descriptor.
+pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
+    let mut watchers = Vec::new();
+    epoll::each(|id, interest| {
+        let ours = interest.pid == crate::fork::pid();
+        for (fd, event) in interest.watching(socket) {
+            let _ = interest.remove(fd, socket, ours);
+            watchers.push((id, fd, event));
+        }
+    });
+    watchers
+}
+
+/// Lets an instance watch an undecided socket as the kernel's.
+pub fn watch_undecided(id: u32, fd: c_int, mut event: epoll_event) {
+    // SAFETY: a valid event.
+    if unsafe { real::epoll_ctl(epoll::descriptor(id), libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
+        epoll::instance(id).with(|interest| {
+            interest.native += 1;
+            interest.undecided.push((fd, event));
+        });
+    }
+}
+
 /// Lets the instances that watched an undecided socket watch the slot that it has become.
 pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
     for (id, event) in watchers {
@@ -262,8 +378,10 @@ pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_even
 /// The descriptor `fd` of a socket is being closed: nobody watches it any more.
 pub fn forget(fd: c_int, socket: &Socket) {
     let contexts = socket.app().ctx_mask.load(Ordering::SeqCst);
+    let kind = socket.kind();
+    let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);
     epoll::each_told(contexts, |interest| {
         let ours = interest.pid == crate::fork::pid();
-        let _ = interest.remove(Some(fd), socket, ours);
+        interest.closed(fd, socket, copies, ours);
     });
 }

@@ -17,20 +17,26 @@ mod context;
 mod doors;
 mod epoll;
 mod epoll_wait;
+mod fault;
 mod fork;
 mod handler;
 mod interest;
+mod ioctl;
+mod kept;
 mod listen;
 mod lock;
 mod message;
+mod nested;
 mod options;
 mod poll;
 mod private;
 mod readiness;
 mod receive;
+mod renew;
 mod select;
 mod send;
 mod session;
+mod shutdown;
 mod sigurg;
 mod socket;
 mod steer;
@@ -38,6 +44,7 @@ mod sys;
 mod table;
 mod tcp_info;
 mod urgent;
+mod user;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -6,7 +6,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, options, sigurg, steer};
+use crate::{address, close, interest, kept, options, sigurg, steer};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -114,14 +114,16 @@ pub fn is_v6only(fd: c_int) -> bool {
 
 /// An undecided socket stays with the kernel for good; the call goes on there.
 pub fn settle_kernel<T>(fd: c_int, undecided: Undecided) -> Answer<T> {
-    if session::required() {
-        // Local kernel services stay reachable; only a missing service is an error.
-        if session::get().is_none_or(Session::is_dead) {
-            return Some(Err(libc::ENETDOWN));
-        }
+    if let Some(errno) = without_service() {
+        return Some(Err(errno));
     }
     leave(fd, undecided);
     None
+}
+
+/// Why the kernel may not take a socket instead. Local kernel services stay reachable; only a missing service is an error.
+pub fn without_service() -> Option<i32> {
+    (session::required() && session::get().is_none_or(Session::is_dead)).then_some(libc::ENETDOWN)
 }
 
 /// An undecided socket is the kernel's from now on.
@@ -129,8 +131,10 @@ pub fn leave(fd: c_int, undecided: Undecided) {
     if undecided.reuse_hidden {
         let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     }
-    table::set(fd, Kind::Kernel);
-    interest::forget_undecided(fd);
+    for copy in table::copies(fd) {
+        table::set(copy, Kind::Kernel);
+        interest::forget_undecided(copy);
+    }
 }
 
 /// Gives an undecided socket to the stack with a command. `Err(None)`: the stack does not want it.
@@ -180,29 +184,38 @@ pub fn take(
     Ok(socket)
 }
 
-/// Puts one end of a socketpair over the descriptor number of the kernel socket.
+/// Puts one end of a socketpair over the descriptor numbers of the kernel socket.
 fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
     let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
-    let close_on_exec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    let copies = table::copies(fd);
+    socket.mark(flag::SHARED, copies.len() > 1);
     socket.mark(flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
     if undecided.options {
         options::carry(fd, undecided, socket);
     }
     let owner = if undecided.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
     let [ours, theirs] = sys::socketpair()?;
-    let watchers = interest::take_undecided(fd);
-    let moved = sys::dup3(ours, fd, if close_on_exec { libc::O_CLOEXEC } else { 0 });
-    sys::close(ours);
-    if let Err(errno) = moved {
-        sys::close(theirs);
-        return Err(errno);
+    if undecided.kept {
+        kept::carry(fd, ours, socket);
     }
+    let mut watchers = Vec::new();
+    for copy in &copies {
+        watchers.push((*copy, interest::take_undecided(*copy)));
+        if let Err(errno) = sys::put_over(ours, *copy) {
+            sys::close(ours);
+            sys::close(theirs);
+            return Err(errno);
+        }
+    }
+    sys::close(ours);
     if owner != 0 && sys::fcntl(fd, libc::F_SETOWN, owner).is_ok() {
         sigurg::set_owner(socket, libc::F_SETOWN, owner.into());
     }
-    table::set(fd, socket.kind());
+    copies.iter().for_each(|copy| table::set(*copy, socket.kind()));
     attach(socket, theirs);
-    interest::watch_promoted(fd, socket, watchers);
+    for (copy, watchers) in watchers {
+        interest::watch_promoted(copy, socket, watchers);
+    }
     Ok(())
 }
 
@@ -215,4 +228,4 @@ pub fn attach(socket: &Socket, theirs: c_int) {
 }
 
 /// The flags that a connection starts with if its listener has them.
-pub const INHERITED_FLAGS: u32 = app_flags::NODELAY;
+pub const INHERITED_FLAGS: u32 = app_flags::NODELAY | app_flags::CORK;

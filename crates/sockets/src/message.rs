@@ -3,53 +3,74 @@
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::table::{self, Kind};
-use crate::{receive, send};
-use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, off_t, timespec};
+use crate::{receive, send, sys, user};
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 use std::time::Instant;
 
 /// Linux's limit on the vectors of one call.
 const IOV_MAX: usize = 1024;
 
+/// The longest address (Linux: `sockaddr_storage`).
+const ADDRESS_MAX: socklen_t = 128;
+
 /// The vectors of a call.
 ///
 /// # Safety
-/// `iov` must point at `count` vectors.
+/// `iov` may be any address, but its memory does not go away meanwhile.
 pub unsafe fn vectors<'a>(iov: *const iovec, count: usize) -> Sys<&'a [iovec]> {
     match count {
         0 => Ok(&[]),
-        1..=IOV_MAX if iov.is_null() => Err(libc::EFAULT),
-        // SAFETY: the caller vouches for it.
-        1..=IOV_MAX => Ok(unsafe { core::slice::from_raw_parts(iov, count) }),
+        // SAFETY: what is there may be looked at, and any bytes are vectors.
+        1..=IOV_MAX => unsafe {
+            user::is_there(iov, count)?;
+            Ok(core::slice::from_raw_parts(iov, count))
+        },
         _ => Err(libc::EINVAL),
     }
 }
 
-/// The messages of a call, of which Linux takes no more than it takes vectors.
+/// A message and its vectors.
 ///
 /// # Safety
-/// `msgs` must be null or point at `count` messages that nobody else uses meanwhile.
-unsafe fn headers<'a>(msgs: *mut mmsghdr, count: c_uint) -> Sys<&'a mut [mmsghdr]> {
-    match (count as usize).min(IOV_MAX) {
-        0 => Ok(&mut []),
-        _ if msgs.is_null() => Err(libc::EFAULT),
-        // SAFETY: the caller vouches for it.
-        count => Ok(unsafe { core::slice::from_raw_parts_mut(msgs, count) }),
+/// As [`vectors`].
+unsafe fn message<'a>(msg: *const msghdr) -> Sys<(msghdr, &'a [iovec])> {
+    // SAFETY: any bytes are a header; the caller vouches for the memory.
+    unsafe {
+        let msg = user::read(msg)?;
+        if msg.msg_iovlen as usize > IOV_MAX {
+            return Err(libc::EMSGSIZE);
+        }
+        Ok((msg, vectors(msg.msg_iov, msg.msg_iovlen as usize)?))
     }
+}
+
+/// An address that a connected stream ignores still has to be one.
+///
+/// # Safety
+/// `addr` may be any address.
+pub unsafe fn ignored(addr: *const sockaddr, len: socklen_t) -> Sys<()> {
+    if addr.is_null() {
+        return Ok(());
+    }
+    if len > ADDRESS_MAX {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: only looked at.
+    unsafe { user::is_there(addr.cast::<u8>(), len as usize) }
 }
 
 /// `recvmsg`.
 ///
 /// # Safety
-/// `msg` is null or valid; its vectors are writable memory.
+/// `msg` and what it names may be any addresses.
 pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -> Sys<isize> {
     // SAFETY: the caller keeps the contract of `recvmsg`.
     unsafe {
-        let msg = msg.as_mut().ok_or(libc::EFAULT)?;
-        let iov = vectors(msg.msg_iov, msg.msg_iovlen)?;
+        let (_, iov) = message(msg)?;
         let received = receive::receive(socket, iov, flags)?;
-        msg.msg_namelen = 0;
-        msg.msg_controllen = 0;
-        msg.msg_flags = flags & libc::MSG_OOB;
+        user::write(&raw mut (*msg).msg_namelen, 0)?;
+        user::write(&raw mut (*msg).msg_controllen, 0)?;
+        user::write(&raw mut (*msg).msg_flags, flags & libc::MSG_OOB)?;
         Ok(received as isize)
     }
 }
@@ -57,20 +78,50 @@ pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -
 /// `sendmsg`. A connected stream socket ignores the name; it has no control messages that matter here.
 ///
 /// # Safety
-/// `msg` is null or valid; its vectors are readable memory.
+/// `msg` and what it names may be any addresses.
 pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) -> Sys<isize> {
     // SAFETY: the caller keeps the contract of `sendmsg`.
     unsafe {
-        let msg = msg.as_ref().ok_or(libc::EFAULT)?;
-        let iov = vectors(msg.msg_iov, msg.msg_iovlen)?;
+        let (msg, iov) = message(msg)?;
+        ignored(msg.msg_name.cast(), msg.msg_namelen.min(ADDRESS_MAX))?;
         Ok(send::send(socket, iov, flags)? as isize)
     }
+}
+
+/// Does each message in turn; what has been done before a failure counts.
+///
+/// # Safety
+/// `msgs` may be any address.
+unsafe fn each(
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    mut work: impl FnMut(*mut msghdr) -> Sys<(isize, bool)>,
+) -> Sys<c_int> {
+    // Linux takes no more messages than vectors.
+    let count = (count as usize).min(IOV_MAX);
+    for done in 0..count {
+        let message = msgs.wrapping_add(done);
+        // SAFETY: only addresses of fields; the caller vouches for the memory.
+        let outcome = unsafe {
+            work(&raw mut (*message).msg_hdr).and_then(|(moved, goes_on)| {
+                user::write(&raw mut (*message).msg_len, moved as c_uint)?;
+                Ok(goes_on)
+            })
+        };
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => return Ok(done as c_int + 1),
+            Err(_) if done > 0 => return Ok(done as c_int),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(count as c_int)
 }
 
 /// `recvmmsg`.
 ///
 /// # Safety
-/// `msgs` is null or has `count` entries, each as for [`receive_message`]; `timeout` is null or valid.
+/// `msgs`, what they name, and `timeout` may be any addresses.
 pub unsafe fn receive_messages(
     socket: &Socket,
     msgs: *mut mmsghdr,
@@ -78,63 +129,55 @@ pub unsafe fn receive_messages(
     flags: c_int,
     timeout: *const timespec,
 ) -> Sys<c_int> {
-    // SAFETY: the caller vouches for both.
-    let (msgs, timeout) = unsafe { (headers(msgs, count)?, timeout.as_ref()) };
-    // A time that no clock reaches is for ever.
-    let give_up = timeout.and_then(crate::poll::duration).and_then(|time| Instant::now().checked_add(time));
+    let give_up = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: any bytes are a time.
+        let time = crate::poll::duration(&unsafe { user::read(timeout) }?).ok_or(libc::EINVAL)?;
+        // A time that no clock reaches is for ever.
+        Instant::now().checked_add(time)
+    };
     let for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;
-    for (done, message) in msgs.iter_mut().enumerate() {
-        // SAFETY: as above.
-        match unsafe { receive_message(socket, &raw mut message.msg_hdr, flags) } {
-            Ok(received) => message.msg_len = received as c_uint,
-            Err(errno) => return if done > 0 { Ok(done as c_int) } else { Err(errno) },
-        }
-        if for_one {
-            flags |= libc::MSG_DONTWAIT;
-        }
-        if message.msg_len == 0 || give_up.is_some_and(|end| Instant::now() >= end) {
-            return Ok(done as c_int + 1);
-        }
+    // SAFETY: the caller vouches for all.
+    unsafe {
+        each(msgs, count, |message| {
+            let received = receive_message(socket, message, flags)?;
+            if for_one {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            Ok((received, give_up.is_none_or(|end| Instant::now() < end)))
+        })
     }
-    Ok(msgs.len() as c_int)
 }
 
 /// `sendmmsg`.
 ///
 /// # Safety
-/// `msgs` is null or has `count` entries, each as for [`send_message`].
+/// `msgs` and what they name may be any addresses.
 pub unsafe fn send_messages(socket: &Socket, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> Sys<c_int> {
-    // SAFETY: the caller vouches for it.
-    let msgs = unsafe { headers(msgs, count)? };
-    for (done, message) in msgs.iter_mut().enumerate() {
-        // SAFETY: as above.
-        match unsafe { send_message(socket, &raw const message.msg_hdr, flags) } {
-            Ok(sent) => message.msg_len = sent as c_uint,
-            Err(errno) => return if done > 0 { Ok(done as c_int) } else { Err(errno) },
-        }
-    }
-    Ok(msgs.len() as c_int)
+    // SAFETY: the caller vouches for all.
+    unsafe { each(msgs, count, |message| Ok((send_message(socket, message, flags)?, true))) }
 }
 
 /// `sendfile`.
 ///
 /// # Safety
-/// `offset` is null or valid.
+/// `offset` may be any address.
 pub unsafe fn send_file(socket: &Socket, input: c_int, offset: *mut off_t, len: usize) -> Sys<isize> {
     if matches!(table::get(input), Kind::Slot { .. }) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller keeps the contract of `sendfile`.
-    let start = unsafe { offset.as_ref().copied() };
-    if start.is_some_and(|start| start < 0) {
+    // SAFETY: any bytes are an offset.
+    let start = if offset.is_null() { None } else { Some(unsafe { user::read(offset) }?) };
+    if start.is_some_and(|start| start < 0) || sys::is_pipe(input) {
         return Err(libc::EINVAL);
     }
     // Linux's limit for one call.
     let sent = send::sendfile(socket, input, start, len.min(0x7fff_f000))?;
     if let Some(start) = start {
         // SAFETY: as above.
-        unsafe { *offset = start + sent as off_t };
+        unsafe { user::write(offset, start + sent as off_t) }?;
     }
     Ok(sent as isize)
 }

@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{listen, steer, tcp_info};
+use crate::{kept, listen, send, steer, tcp_info, user};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
@@ -19,15 +19,13 @@ use towpath_ring::lines::{app_flags, state};
 unsafe fn give<T: Copy>(value: T, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
     // SAFETY: the caller of `getsockopt` gives `*len` writable bytes.
     unsafe {
-        if out.is_null() || len.is_null() {
-            return Err(libc::EFAULT);
-        }
-        if (*len as i32) < 0 {
+        let room = user::read(len)?;
+        if (room as i32) < 0 {
             return Err(libc::EINVAL);
         }
-        let count = (*len as usize).min(size_of::<T>());
-        core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), out.cast::<u8>(), count);
-        *len = count as socklen_t;
+        let count = (room as usize).min(size_of::<T>());
+        user::copy(out.cast(), (&raw const value).cast(), count)?;
+        user::write(len, count as socklen_t)?;
     }
     Ok(0)
 }
@@ -35,25 +33,11 @@ unsafe fn give<T: Copy>(value: T, out: *mut c_void, len: *mut socklen_t) -> Sys<
 /// # Safety
 /// `value` is null or has `len` readable bytes, and every pattern of bits is a `T`.
 unsafe fn given<T: Copy>(value: *const c_void, len: socklen_t) -> Sys<T> {
-    if value.is_null() {
-        return Err(libc::EFAULT);
-    }
-    if (len as usize) < size_of::<T>() {
+    if (len as i32) < 0 || (len as usize) < size_of::<T>() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller of `setsockopt` gives `len` bytes; only used with plain integers and C structs.
-    Ok(unsafe { value.cast::<T>().read_unaligned() })
-}
-
-/// Integer options that are only stored: where, and the lowest and highest value.
-fn stored(private: &Private, level: c_int, name: c_int) -> Option<(&AtomicU32, c_int, c_int)> {
-    Some(match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => (&private.low_water, 0, c_int::MAX),
-        (libc::SOL_SOCKET, libc::SO_PRIORITY) => (&private.priority, 0, 6),
-        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => (&private.receive_buffer, 0, c_int::MAX / 2),
-        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => (&private.send_buffer, 0, c_int::MAX / 2),
-        _ => return None,
-    })
+    // SAFETY: the program's memory; only used with plain integers and C structs.
+    unsafe { user::read(value.cast::<T>()) }
 }
 
 /// Options that the application's line carries to the stack.
@@ -76,24 +60,18 @@ fn flagged(level: c_int, name: c_int) -> Option<u32> {
     }
 }
 
-/// Options that may be set without effect: what they ask for is so anyway, or is only a hint.
-fn harmless(level: c_int, name: c_int) -> bool {
-    match level {
-        libc::SOL_SOCKET => matches!(name, libc::SO_BUSY_POLL | libc::SO_INCOMING_CPU),
-        libc::IPPROTO_TCP => matches!(
-            name,
-            libc::TCP_FASTOPEN | libc::TCP_NOTSENT_LOWAT | libc::TCP_THIN_LINEAR_TIMEOUTS | libc::TCP_WINDOW_CLAMP
-        ),
-        libc::IPPROTO_IP => name == libc::IP_BIND_ADDRESS_NO_PORT,
-        _ => false,
-    }
-}
-
 /// `setsockopt` on a socket in a slot.
 ///
 /// # Safety
 /// The contract of `setsockopt`: `value` is null or has `len` readable bytes.
-pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Sys<c_int> {
+pub unsafe fn set(
+    fd: c_int,
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Sys<c_int> {
     let private = socket.private();
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
@@ -132,7 +110,14 @@ pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_vo
             given(value, len)?
         }
     };
+    let tos = steer::get(socket, libc::IPPROTO_IP, libc::IP_TOS);
     if let Some(outcome) = steer::set(socket, level, name, number) {
+        let now = steer::get(socket, libc::IPPROTO_IP, libc::IP_TOS);
+        if let (libc::IPPROTO_IP, Some(tos), true) = (level, now, now != tos) {
+            // As Linux's `rt_tos2priority`.
+            let priority = [0, 1, 0, 0, 2, 2, 2, 2, 6, 6, 6, 6, 4, 4, 4, 4][(tos as usize & 0x1e) / 2];
+            let _ = kept::set(fd, socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority);
+        }
         return outcome;
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_QUICKACK) {
@@ -140,18 +125,44 @@ pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_vo
     }
     if let Some(flag) = steering(level, name) {
         let on = number != 0;
-        if socket.has_app(flag) != on {
+        match flag {
+            app_flags::CORK => socket.mark(flag::CORKED, on),
+            // What is held is sent when Nagle's algorithm is switched off.
+            app_flags::NODELAY if on => send::let_go(socket),
+            _ => {}
+        }
+        if socket.has_app(flag) != on || (flag, on) == (app_flags::NODELAY, true) {
             socket.mark_app(flag, on);
         }
     } else if let Some(flag) = flagged(level, name) {
         socket.mark(flag, number != 0);
-    } else if let Some((word, low, high)) = stored(private, level, name) {
-        if !(low..=high).contains(&number) {
-            return Err(libc::EINVAL);
-        }
-        word.store(number as u32, Relaxed);
-    } else if !harmless(level, name) {
+    } else if let Some(outcome) = kept::set(fd, socket, level, name, number) {
+        outcome?;
+    } else {
+        return set_number(fd, private, level, name, number);
+    }
+    Ok(0)
+}
+
+/// The rest of the numbers of SOL_SOCKET.
+fn set_number(fd: c_int, private: &Private, level: c_int, name: c_int, number: c_int) -> Sys<c_int> {
+    if level != libc::SOL_SOCKET {
         return Err(libc::ENOPROTOOPT);
+    }
+    match name {
+        libc::SO_RCVLOWAT => private.low_water.store(if number < 0 { c_int::MAX } else { number } as u32, Relaxed),
+        // The pair knows the system's limits. The rings stay as they are.
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+            sys::setsockopt(fd, level, name, number)?;
+            private.receive_buffer.store(sys::getsockopt(fd, level, libc::SO_RCVBUF, 0)?, Relaxed);
+        }
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+            sys::setsockopt(fd, level, name, number)?;
+            private.send_buffer.store(sys::getsockopt(fd, level, libc::SO_SNDBUF, 0)?, Relaxed);
+        }
+        libc::SO_INCOMING_CPU => {}
+        libc::SO_PASSCRED => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::ENOPROTOOPT),
     }
     Ok(0)
 }
@@ -161,14 +172,13 @@ pub unsafe fn set(socket: &Socket, level: c_int, name: c_int, value: *const c_vo
 /// # Safety
 /// As [`set`].
 unsafe fn congestion(value: *const c_void, len: socklen_t) -> Sys<u32> {
-    if value.is_null() {
-        return Err(libc::EFAULT);
-    }
     if len == 0 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller of `setsockopt` gives `len` bytes.
-    steer::congestion_of(unsafe { core::slice::from_raw_parts(value.cast::<u8>(), len.min(16) as usize) })
+    let mut text = [0; 16];
+    // SAFETY: the program's memory, and `text` has the room.
+    unsafe { user::copy(text.as_mut_ptr(), value.cast(), len.min(15) as usize)? };
+    steer::congestion_of(&text)
 }
 
 /// `SO_MAX_PACING_RATE` in its 32-bit and 64-bit forms.
@@ -203,6 +213,7 @@ pub unsafe fn set_undecided(
     let set = outcome(unsafe { real::setsockopt(fd, level, name, value, len) });
     table::update_undecided(fd, |undecided| {
         undecided.options = true;
+        undecided.kept |= kept::is_kept(level, name);
         undecided.steered |= if set.is_ok() { steer::carried(level, name) } else { 0 };
     });
     // Source routes and the like (RFC 9293 §3.9.2.1, MUST-51, MUST-52): the kernel sends IP options, the stack does not.
@@ -260,7 +271,14 @@ fn time_of(word: &AtomicU64) -> timeval {
 ///
 /// # Safety
 /// The contract of `getsockopt`: `len` is null or valid, `out` is null or has `*len` writable bytes.
-pub unsafe fn get(socket: &Socket, level: c_int, name: c_int, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
+pub unsafe fn get(
+    fd: c_int,
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    out: *mut c_void,
+    len: *mut socklen_t,
+) -> Sys<c_int> {
     let private = socket.private();
     // SAFETY: the caller keeps the contract of `getsockopt`.
     unsafe {
@@ -276,18 +294,18 @@ pub unsafe fn get(socket: &Socket, level: c_int, name: c_int, out: *mut c_void, 
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return give(steer::congestion_name(socket), out, len),
             (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
                 let rate = steer::max_pacing(socket);
-                return match len.as_ref() {
-                    Some(len_of) if *len_of as usize >= size_of::<u64>() => give(rate, out, len),
+                return match user::read(len)? as usize {
+                    8.. => give(rate, out, len),
                     _ => give(rate.min(u32::MAX.into()) as u32, out, len),
                 };
             }
             _ => {}
         }
-        give(number(socket, level, name)?, out, len)
+        give(number(fd, socket, level, name)?, out, len)
     }
 }
 
-fn number(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
+fn number(fd: c_int, socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     let (private, session): (&Private, &Session) = (socket.private(), socket.session);
     if level == libc::IPPROTO_IPV6 && !socket.has(flag::SIX) {
         return Err(libc::EOPNOTSUPP);
@@ -298,16 +316,22 @@ fn number(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     if let Some(value) = steer::get(socket, level, name) {
         return Ok(value);
     }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) {
+        return Ok(socket.has(flag::CORKED).into());
+    }
     if let Some(flag) = steering(level, name) {
         return Ok(socket.has_app(flag).into());
+    }
+    if let Some(value) = kept::get(fd, socket, level, name) {
+        return value;
     }
     if let Some(flag) = flagged(level, name) {
         return Ok(socket.has(flag).into());
     }
-    // Linux shows twice what was asked for; what was not asked for is what there is.
+    // What was not asked for is what there is.
     let buffer = |word: &AtomicU32, there_is: u32| match word.load(Relaxed) {
         0 => there_is as c_int,
-        asked => (asked as c_int).saturating_mul(2),
+        asked => asked as c_int,
     };
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
@@ -323,11 +347,11 @@ fn number(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => buffer(&private.send_buffer, session.geometry.tx_bytes),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => private.low_water.load(Relaxed).max(1) as c_int,
         (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
-        _ => match stored(private, level, name) {
-            Some((word, ..)) => word.load(Relaxed) as c_int,
-            None if harmless(level, name) => 0,
-            None => return Err(libc::ENOPROTOOPT),
-        },
+        (libc::SOL_SOCKET, libc::SO_PASSCRED) => return Err(libc::EOPNOTSUPP),
+        (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
+            return Err(libc::ENOPROTOOPT);
+        }
+        _ => return Err(libc::EOPNOTSUPP),
     })
 }
 
@@ -362,9 +386,14 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
         let time = sys::getsockopt(fd, libc::SOL_SOCKET, name, zero).unwrap_or(zero);
         word.store(microseconds(time), Relaxed);
     }
-    for name in [libc::SO_RCVLOWAT, libc::SO_PRIORITY] {
-        if let Some((word, low, high)) = stored(private, libc::SOL_SOCKET, name) {
-            word.store(int(libc::SOL_SOCKET, name).clamp(low.min(0), high) as u32, Relaxed);
+    private.low_water.store(int(libc::SOL_SOCKET, libc::SO_RCVLOWAT) as u32, Relaxed);
+    socket.mark(flag::CORKED, socket.has_app(app_flags::CORK));
+    for (name, bit, word) in [
+        (libc::SO_RCVBUF, steer::RCVBUF, &private.receive_buffer),
+        (libc::SO_SNDBUF, steer::SNDBUF, &private.send_buffer),
+    ] {
+        if undecided.steered & bit != 0 {
+            word.store(int(libc::SOL_SOCKET, name) as u32, Relaxed);
         }
     }
 }

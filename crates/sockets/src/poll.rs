@@ -5,7 +5,7 @@ use crate::session::{self, LIFE_CHECK, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, readiness};
+use crate::{block, epoll, nested, readiness, user};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
@@ -37,6 +37,10 @@ pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask:
     if n == 0 || fds.is_null() || n > 1 << 20 {
         return None;
     }
+    // SAFETY: the program's memory; the kernel says the rest.
+    if unsafe { user::is_there(fds, n as usize) }.is_err() {
+        return None;
+    }
     // SAFETY: the caller keeps the contract of `poll`.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
     if !concerns(fds) {
@@ -60,6 +64,17 @@ pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t)
     }
 }
 
+/// Gives the kernel what is the kernel's; true if that is anything.
+fn sort(fds: &[pollfd], native: &mut [pollfd]) -> bool {
+    let mut kernels = false;
+    for (entry, native) in fds.iter().zip(native.iter_mut()) {
+        let ours = entry.fd < 0 || Socket::of(entry.fd).is_some();
+        *native = pollfd { fd: if ours { -1 } else { entry.fd }, revents: 0, ..*entry };
+        kernels |= !ours;
+    }
+    kernels
+}
+
 struct Poll<'a> {
     session: &'static Session,
     fds: &'a mut [pollfd],
@@ -72,12 +87,7 @@ struct Poll<'a> {
 impl<'a> Poll<'a> {
     fn new(session: &'static Session, fds: &'a mut [pollfd], native: &'a mut [pollfd], mask: *const sigset_t) -> Self {
         let mut kernels = false;
-        for (entry, native) in fds.iter().zip(native.iter_mut()) {
-            if Socket::of(entry.fd).is_none() && entry.fd >= 0 {
-                *native = pollfd { revents: 0, ..*entry };
-                kernels = true;
-            }
-        }
+        kernels |= sort(fds, native);
         Self { session, fds, native, mask, kernels }
     }
 
@@ -96,6 +106,10 @@ impl<'a> Poll<'a> {
             let interest = interest_of(one);
             let waited = block::until_signal(&socket, deadline, || readiness::events_for(&socket, interest) != 0);
             return match waited {
+                // It may have become the kernel's, or have been closed.
+                Ok(()) | Err(libc::EAGAIN) if Socket::of(one.fd).is_none() => {
+                    sys::ppoll(self.fds, Some(Duration::ZERO), core::ptr::null())
+                }
                 Ok(()) | Err(libc::EAGAIN) => Ok(self.slots()),
                 Err(errno) => Err(errno),
             };
@@ -117,14 +131,11 @@ impl<'a> Poll<'a> {
                         entry.revents = readiness::events_for(&socket, interest_of(entry)) as i16;
                     }
                 }
-                Kind::Epoll(id) if entry.events & libc::POLLIN != 0 => {
-                    let found = epoll::instance(id).with(|interest| {
-                        interest.watched > 0 && {
-                            interest.drain(self.session);
-                            interest.any_ready(self.session)
-                        }
-                    });
-                    entry.revents = if found == Some(true) { libc::POLLIN } else { 0 };
+                Kind::Epoll(id) => {
+                    let shown = entry.events & (libc::POLLIN | libc::POLLRDNORM);
+                    if shown != 0 && nested::is_ready(id, self.session) {
+                        entry.revents = shown;
+                    }
                 }
                 _ => {}
             }
@@ -141,7 +152,8 @@ impl<'a> Poll<'a> {
         self.slots();
         let mut ready = 0;
         for (entry, native) in self.fds.iter_mut().zip(self.native.iter()) {
-            if native.fd >= 0 {
+            // What wakes an instance is not always what the program is to see of it.
+            if native.fd >= 0 && !matches!(table::get(entry.fd), Kind::Epoll(_)) {
                 entry.revents |= native.revents;
             }
             ready += usize::from(entry.revents != 0);
@@ -175,6 +187,9 @@ impl<'a> Poll<'a> {
                 towpath_ring::wake::drain(session::borrow(&context.wake));
             }
             self.session.check_alive();
+            // A descriptor may have become the kernel's, or have been closed, meanwhile.
+            let known = self.fds.len();
+            self.kernels |= sort(self.fds, &mut self.native[..known]);
         }
     }
 }
@@ -200,8 +215,9 @@ impl Watch {
             match table::get(entry.fd) {
                 Kind::Slot { slot, generation } => watch.sockets.extend(Socket::at(slot, generation)),
                 Kind::Epoll(id) => {
-                    epoll::instance(id).falling_asleep(session);
-                    watch.instances.push(id);
+                    let instances = nested::all(id);
+                    instances.iter().for_each(|id| epoll::instance(*id).falling_asleep(session));
+                    watch.instances.extend(instances);
                 }
                 _ => {}
             }

@@ -59,6 +59,14 @@ pub mod flag {
     pub const QUICKACK_OFF: u32 = 256;
     /// `SO_OOBINLINE`.
     pub const OOBINLINE: u32 = 512;
+    /// `shutdown` for reading: what is there can still be read, and then comes the end.
+    pub const SHUT_RD: u32 = 1024;
+    /// `TCP_CORK` reads as set.
+    pub const CORKED: u32 = 2048;
+    /// The last bytes were sent with MSG_MORE, so the stack has been told to hold them as if by `TCP_CORK`.
+    pub const MORE: u32 = 4096;
+    /// Options have been set on the pair (see `kept`).
+    pub const KEPT_BY_PAIR: u32 = 8192;
 }
 
 /// One slot's part.
@@ -84,18 +92,30 @@ pub struct Private {
     pub send_timeout_us: AtomicU64,
     /// `SO_LINGER`, seconds; negative = off.
     pub linger_s: AtomicI32,
-    /// `SO_RCVBUF` as asked for; 0 = not asked.
+    /// `SO_RCVBUF` as it reads; 0 = not asked for.
     pub receive_buffer: AtomicU32,
-    /// `SO_SNDBUF` as asked for; 0 = not asked.
+    /// `SO_SNDBUF` as it reads; 0 = not asked for.
     pub send_buffer: AtomicU32,
-    /// `SO_PRIORITY`.
-    pub priority: AtomicU32,
+    /// Options that are kept, a bit each (see `kept`).
+    pub kept: AtomicU32,
     /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see `urgent`).
     pub urgent_read: AtomicU64,
     /// See `urgent_read`.
     pub urgent_passed: AtomicU64,
     /// `StackLine::soft_error` as it was reported last.
     pub soft_error: AtomicU32,
+    /// `TCP_NOTSENT_LOWAT`, kept.
+    pub not_sent_low_water: AtomicU32,
+    /// `TCP_TX_DELAY`, kept.
+    pub send_delay: AtomicU32,
+    /// `TCP_FASTOPEN`, kept.
+    pub fast_open: AtomicU32,
+    /// `TCP_WINDOW_CLAMP`, kept.
+    pub window_clamp: AtomicU32,
+    /// `IP_MTU_DISCOVER`, kept; 0 = the default.
+    pub path_mtu_discovery: AtomicU32,
+    /// `IP_MINTTL`, kept.
+    pub least_hops: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);

@@ -3,11 +3,11 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
-use crate::{block, doors, urgent};
+use crate::{block, doors, urgent, user};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::ByteRing;
-use towpath_ring::lines::state;
+use towpath_ring::lines::{state, status};
 
 /// Two full segments: less free room than this and the peer may have stopped sending.
 const TWO_SEGMENTS: u32 = 2 * 1460;
@@ -39,23 +39,37 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         // SAFETY: the caller vouches for the vectors.
         return unsafe { urgent::receive(socket, iov, total, flags) };
     }
-    let keep = flags & libc::MSG_PEEK != 0;
-    let all = flags & libc::MSG_WAITALL != 0 && !keep;
+    let peek = flags & libc::MSG_PEEK != 0;
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
+    let target = target(socket, total, flags);
     let mut deadline = None;
     let mut done = 0;
     loop {
+        // What is only looked at is looked at again from its beginning.
         // SAFETY: the caller vouches for the vectors.
-        done += unsafe { take(socket, iov, done, total - done, flags)? };
-        if done == total || (done > 0 && (!all || urgent::at_mark(socket))) {
+        let taken = unsafe {
+            if peek { take(socket, iov, 0, total, flags) } else { take(socket, iov, done, total - done, flags) }
+        };
+        match taken {
+            Ok(count) if peek => done = count,
+            Ok(count) => done += count,
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+        }
+        if done >= target || (done > 0 && urgent::at_mark(socket)) {
             return Ok(done);
         }
         // The end is looked at before the data: what came before it is then seen too.
         let closed = socket.receive_closed();
-        if !socket.is_gone() && urgent::readable(socket) > 0 {
+        let seen = if peek { done as u32 } else { 0 };
+        if !socket.is_gone() && urgent::readable(socket) > seen {
+            if total == 0 {
+                return Ok(0);
+            }
             continue;
         }
-        if done > 0 && (closed || nonblock || socket.error() != 0) {
+        // Whatever has happened since: after the peer's FIN comes the end.
+        if socket.status() & status::RX_EOF != 0 || (done > 0 && (closed || nonblock || socket.error() != 0)) {
             return Ok(done);
         }
         match socket.take_error() {
@@ -69,12 +83,22 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         let deadline = *deadline
             .get_or_insert_with(|| block::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed)));
         let waited = block::until(socket, deadline, || {
-            socket.receive_closed() || urgent::readable(socket) > 0 || socket.error() != 0
+            socket.receive_closed() || urgent::readable(socket) > seen || socket.error() != 0
         });
         if let Err(errno) = waited {
             return if done > 0 { Ok(done) } else { Err(errno) };
         }
     }
+}
+
+/// How many bytes end the wait: all with MSG_WAITALL, else `SO_RCVLOWAT`; one at least, even of a call that has no room.
+fn target(socket: &Socket, total: usize, flags: c_int) -> usize {
+    let low_water = if flags & libc::MSG_WAITALL != 0 {
+        total
+    } else {
+        total.min(socket.private().low_water.load(Ordering::Relaxed) as usize)
+    };
+    low_water.max(1)
 }
 
 /// Takes (or with MSG_PEEK copies) what is there, at most `want` bytes, to after the first `skip` bytes of the vectors.
@@ -99,7 +123,7 @@ unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: 
     }
     if flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
-        unsafe { copy(Direction::Out, socket.session.region.rx(socket.slot), head, iov, skip, count) };
+        unsafe { copy(Direction::Out, socket.session.region.rx(socket.slot), head, iov, skip, count)? };
     }
     if flags & libc::MSG_PEEK == 0 {
         let moved = count as u32 + hole;
@@ -133,11 +157,11 @@ pub enum Direction {
     In,
 }
 
-/// Copies `count` bytes between the ring at `at` and the vectors after their first `skip` bytes.
+/// Copies `count` bytes between the ring at `at` and the vectors after their first `skip` bytes. EFAULT: not all of it.
 ///
 /// # Safety
 /// The vectors must be memory that can be read (In) or written (Out), `skip + count` bytes at least.
-pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) {
+pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) -> Sys<()> {
     let (mut skip, mut left, mut at) = (skip, count, at);
     for vector in iov {
         if skip >= vector.iov_len {
@@ -146,22 +170,22 @@ pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], s
         }
         let piece = left.min(vector.iov_len - skip);
         if piece == 0 {
-            return;
+            break;
         }
-        // SAFETY: `skip` is inside the vector.
-        let mut user = unsafe { vector.iov_base.cast::<u8>().add(skip) };
+        let mut at_user = vector.iov_base.cast::<u8>().wrapping_add(skip);
         for (span, len) in ring.spans(at, piece as u32) {
-            // SAFETY: the span lies in the ring, the vector has `piece` bytes from `skip`, and they do not overlap.
+            // SAFETY: the span lies in the ring, and the vector is the program's.
             unsafe {
                 match way {
-                    Direction::Out => core::ptr::copy_nonoverlapping(span, user, len),
-                    Direction::In => core::ptr::copy_nonoverlapping(user, span, len),
+                    Direction::Out => user::copy(at_user, span, len)?,
+                    Direction::In => user::copy(span, at_user, len)?,
                 }
-                user = user.add(len);
             }
+            at_user = at_user.wrapping_add(len);
         }
         at = at.wrapping_add(piece as u32);
         left -= piece;
         skip = 0;
     }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! `select`, by way of `poll`.
 
-use crate::poll;
 use crate::sys::Sys;
 use crate::table::{self, Kind};
+use crate::{poll, user};
 use core::time::Duration;
 use libc::{c_int, fd_set, pollfd, sigset_t};
 use towpath_hook::Answer;
@@ -52,6 +52,13 @@ pub unsafe fn select(
     let sets = sets.map(|set| Bits(set.cast()));
     let named = |fd: &c_int| sets.iter().any(|set| set.get(*fd));
     let count = if count > FD_SETSIZE { count.min(table_size()) } else { count };
+    for set in &sets {
+        let bytes = (count.max(0) as usize).div_ceil(64) * 8;
+        // SAFETY: the program's memory; the kernel says the rest.
+        if !set.0.is_null() && unsafe { user::is_there(set.0.cast::<u8>(), bytes) }.is_err() {
+            return None;
+        }
+    }
     let ours = |fd: &c_int| named(fd) && matches!(table::get(*fd), Kind::Slot { .. } | Kind::Epoll(_));
     if !(0..count).any(|fd| ours(&fd)) {
         return None;

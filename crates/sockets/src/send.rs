@@ -7,7 +7,7 @@ use crate::sys::{self, Sys};
 use crate::{block, doors, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
-use towpath_ring::lines::state;
+use towpath_ring::lines::{app_flags, state};
 
 /// `send` and its relatives. `flags` are MSG_*.
 ///
@@ -19,7 +19,7 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
         let count = room.min(total - done);
         let tail = socket.app().tx_tail.load(Ordering::Relaxed);
         // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
-        unsafe { copy(Direction::In, socket.session.region.tx(socket.slot), tail, iov, done, count) };
+        unsafe { copy(Direction::In, socket.session.region.tx(socket.slot), tail, iov, done, count)? };
         Ok(count)
     })
 }
@@ -104,6 +104,7 @@ fn put(
     }
     let count = fill(socket, done, room as usize)?;
     let app = socket.app();
+    hold(socket, flags & libc::MSG_MORE != 0);
     let tail = app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
     if flags & libc::MSG_OOB != 0 {
         urgent::send(socket, tail);
@@ -113,6 +114,26 @@ fn put(
     socket.private().told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
     doors::ring(socket);
     Ok(count)
+}
+
+/// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.
+#[inline]
+fn hold(socket: &Socket, more: bool) {
+    if more {
+        socket.mark(flag::MORE, true);
+        socket.app().flags.fetch_or(app_flags::CORK, Ordering::AcqRel);
+    } else if socket.has(flag::MORE) {
+        let_go(socket);
+    }
+}
+
+/// What MSG_MORE holds is let go, unless `TCP_CORK` holds it too.
+#[cold]
+pub fn let_go(socket: &Socket) {
+    socket.mark(flag::MORE, false);
+    if !socket.has(flag::CORKED) {
+        socket.app().flags.fetch_and(!app_flags::CORK, Ordering::AcqRel);
+    }
 }
 
 /// Sending on a socket that cannot: what has been sent, else the pending error, else EPIPE with its signal.

@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{context, fork, sigurg};
+use crate::{context, fault, fork, sigurg};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -69,7 +69,10 @@ pub fn start() -> Option<&'static Session> {
         if !TRIED.load(Ordering::Acquire) {
             if let Some(path) = std::env::var_os("TOWPATH_SOCKET") {
                 match Session::register(path.as_bytes()) {
-                    Ok(session) => SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release),
+                    Ok(session) => {
+                        SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
+                        fault::install();
+                    }
                     Err(error) => complain(&format!("{}: {error}", path.to_string_lossy())),
                 }
             } else {

@@ -88,7 +88,17 @@ impl Socket {
         private.linger_s.store(-1, Ordering::Relaxed);
         private.urgent_read.store(0, Ordering::Relaxed);
         private.urgent_passed.store(0, Ordering::Relaxed);
-        for word in [&private.receive_buffer, &private.send_buffer, &private.priority] {
+        for word in [
+            &private.receive_buffer,
+            &private.send_buffer,
+            &private.kept,
+            &private.not_sent_low_water,
+            &private.send_delay,
+            &private.fast_open,
+            &private.window_clamp,
+            &private.path_mtu_discovery,
+            &private.least_hops,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -249,7 +259,7 @@ impl Socket {
     #[inline]
     pub fn receive_closed(&self) -> bool {
         self.status() & (status::RX_EOF | status::RESET) != 0
-            || self.has_app(app_flags::SHUT_RD)
+            || self.has(flag::SHUT_RD)
             || self.state() == state::CLOSED
     }
 }

@@ -28,7 +28,7 @@ const ECN: c_int = 3;
 
 /// Those that are carried from the kernel socket to the slot, if the program has set them. `TCP_CONGESTION` goes another way,
 /// because the kernel may not have the algorithm.
-const CARRIED: [(c_int, c_int); 16] = [
+pub const CARRIED: [(c_int, c_int); 16] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -47,8 +47,18 @@ const CARRIED: [(c_int, c_int); 16] = [
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
 ];
 
+/// The bits of two options that this library keeps.
+pub const RCVBUF: u32 = 1 << 16;
+/// See [`RCVBUF`].
+pub const SNDBUF: u32 = 1 << 17;
+
 /// The bit of such an option in [`Undecided::steered`]; 0 = it is none.
 pub fn carried(level: c_int, name: c_int) -> u32 {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => return RCVBUF,
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => return SNDBUF,
+        _ => {}
+    }
     CARRIED.iter().position(|option| *option == (level, name)).map_or(0, |place| 1 << place)
 }
 

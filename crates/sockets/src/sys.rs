@@ -105,3 +105,15 @@ pub fn signals_restart() -> bool {
         !handled || action.sa_flags & libc::SA_RESTART != 0
     })
 }
+
+/// Is this a pipe (or something else that has no position)? `false` also if it is nothing at all.
+pub fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: integers only.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) == -1 && *libc::__errno_location() == libc::ESPIPE }
+}
+
+/// Puts a copy of `from` over the descriptor `to`, which keeps its close-on-exec flag.
+pub fn put_over(from: c_int, to: c_int) -> Sys<()> {
+    let close_on_exec = fcntl(to, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    dup3(from, to, if close_on_exec { libc::O_CLOEXEC } else { 0 }).map(|_| ())
+}

@@ -1,7 +1,7 @@
 //! What each descriptor number is. One word per number, no heap, no lock: most calls of most programs are on
 //! descriptors that are none of our business, and find that out with one load.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Descriptor numbers from here on are always the kernel's (Linux's default ceiling, `fs.nr_open`).
 const NUMBERS: usize = 1 << 20;
@@ -45,8 +45,12 @@ pub struct Undecided {
     pub owned: bool,
     /// `TCP_CONGESTION` that was asked for: its number, 0 = none (below 16).
     pub congestion: u8,
-    /// Which of the options that the stack has to know have been set (16 bits, see `steer`).
+    /// Which of the options that the stack has to know have been set (18 bits, see `steer`).
     pub steered: u32,
+    /// Options that are only kept have been set (see `kept`).
+    pub kept: bool,
+    /// Descriptors of this process with the same number are copies of one socket; 0 = there are no copies.
+    pub family: u32,
 }
 
 const KIND: u64 = 7;
@@ -57,7 +61,11 @@ fn encode(kind: Kind) -> u64 {
         Kind::Undecided(u) => {
             let flags = [u.bound, u.options, u.reuse_hidden, u.six, u.owned];
             let word = flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit);
-            word | u64::from(u.congestion & 15) << 8 | u64::from(u.steered & 0xffff) << 16
+            word | u64::from(u.congestion & 15) << 8
+                | u64::from(u.kept) << 12
+                | u64::from(u.steered >> 16 & 3) << 13
+                | u64::from(u.steered & 0xffff) << 16
+                | u64::from(u.family) << 32
         }
         Kind::Slot { slot, generation } => 2 | u64::from(slot & 0x1f_ffff) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
@@ -74,7 +82,9 @@ fn decode(word: u64) -> Kind {
             six: word & 64 != 0,
             owned: word & 128 != 0,
             congestion: (word >> 8) as u8 & 15,
-            steered: (word >> 16) as u32 & 0xffff,
+            steered: ((word >> 16) & 0xffff | (word >> 13 & 3) << 16) as u32,
+            kept: word & 1 << 12 != 0,
+            family: (word >> 32) as u32,
         }),
         2 => Kind::Slot { slot: (word as u32 >> 3) & 0x1f_ffff, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
@@ -104,12 +114,32 @@ pub fn set(fd: i32, kind: Kind) {
     }
 }
 
-/// Changes what is known about an undecided socket.
+/// Changes what is known about an undecided socket, for all its descriptors.
 pub fn update_undecided(fd: i32, change: impl FnOnce(&mut Undecided)) {
     if let Kind::Undecided(mut undecided) = get(fd) {
         change(&mut undecided);
-        set(fd, Kind::Undecided(undecided));
+        for copy in copies(fd) {
+            set(copy, Kind::Undecided(undecided));
+        }
     }
+}
+
+/// All descriptors of this process for the socket behind `fd`, which is not the kernel's.
+pub fn copies(fd: i32) -> Vec<i32> {
+    let same = |kind: &Kind| match (kind, get(fd)) {
+        (Kind::Undecided(one), Kind::Undecided(other)) => one.family == other.family,
+        (one, other) => *one == other,
+    };
+    match get(fd) {
+        Kind::Undecided(Undecided { family: 0, .. }) => vec![fd],
+        _ => within(0, u32::MAX).filter(|(_, kind)| same(kind)).map(|(copy, _)| copy).collect(),
+    }
+}
+
+/// The number of one more family.
+pub fn new_family() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed).max(1)
 }
 
 /// All descriptors in `first..=last` that are not simply the kernel's.
@@ -133,7 +163,9 @@ mod tests {
                 six: true,
                 owned: true,
                 congestion: 7,
-                steered: 0xffff,
+                steered: 0x3_ffff,
+                family: 77,
+                kept: true,
                 ..Undecided::default()
             }),
             Kind::Slot { slot: 65_535, generation: u32::MAX },

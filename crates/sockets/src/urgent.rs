@@ -127,7 +127,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int
     let position = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(ahead);
     if total > 0 && flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for a byte.
-        unsafe { receive::copy(Direction::Out, socket.session.region.rx(socket.slot), position, iov, 0, 1) };
+        unsafe { receive::copy(Direction::Out, socket.session.region.rx(socket.slot), position, iov, 0, 1)? };
     }
     if flags & libc::MSG_PEEK == 0 {
         socket.private().urgent_read.store(noted(position), Ordering::Relaxed);

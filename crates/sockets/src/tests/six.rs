@@ -144,7 +144,7 @@ fn a_listener_of_ipv6_alone_takes_no_ipv4() {
 fn link_local_addresses_stay_with_the_kernel() {
     let fd = socket6();
     let _ = connect6(fd, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1), 9);
-    assert_eq!(table::get(fd), Kind::Kernel);
+    assert!(!matches!(table::get(fd), Kind::Slot { .. }));
     close(fd).expect("close");
 }
 

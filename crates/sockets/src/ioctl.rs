@@ -1,0 +1,60 @@
+//! `ioctl` of sockets.
+
+use crate::private::flag;
+use crate::socket::Socket;
+use crate::sys::Sys;
+use crate::table::{self, Kind};
+use crate::{sigurg, tcp_info, urgent, user};
+use libc::{c_int, c_long, c_ulong};
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::lines::state;
+
+/// Names of Linux that libc lacks.
+const FIOSETOWN: libc::Ioctl = 0x8901;
+const SIOCSPGRP: libc::Ioctl = 0x8902;
+const SIOCATMARK: libc::Ioctl = 0x8905;
+const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+
+/// `ioctl`.
+///
+/// # Safety
+/// `arg` is what the request wants: a number, or any address.
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
+    let owner = matches!(request as _, FIOSETOWN | SIOCSPGRP);
+    if let (Kind::Undecided(_), true) = (table::get(fd), owner) {
+        table::update_undecided(fd, |undecided| undecided.owned = true);
+    }
+    let socket = Socket::of(fd)?;
+    let argument = arg as *mut c_int;
+    if owner {
+        // SAFETY: the arguments as the program gave them; the kernel checks the pointer.
+        let set = outcome(unsafe { real::ioctl(fd, request, arg) });
+        // SAFETY: the kernel has just read an integer there.
+        return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
+    }
+    if request as libc::Ioctl == libc::FIONBIO {
+        // SAFETY: the program's memory.
+        let on = unsafe { user::read(argument) };
+        return Some(on.map(|on| {
+            socket.mark(flag::NONBLOCK, on != 0);
+            0
+        }));
+    }
+    // SAFETY: as above.
+    asked(&socket, request as _)
+        .map(|answer| answer.and_then(|answer| unsafe { user::write(argument, answer) }).map(|()| 0))
+}
+
+/// What a request asks for; `None` = it is none of ours.
+fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
+    Some(Ok(match request {
+        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
+            return Some(Err(libc::EINVAL));
+        }
+        libc::FIONREAD => urgent::inquiry(socket) as c_int,
+        libc::TIOCOUTQ => tcp_info::queued(socket).0 as c_int,
+        SIOCOUTQNSD => tcp_info::queued(socket).1 as c_int,
+        SIOCATMARK => urgent::at_mark(socket).into(),
+        _ => return None,
+    }))
+}

@@ -1,0 +1,164 @@
+//! Epoll instances that watch epoll instances. The kernel watches the inner descriptor too, whose native set has the bell that
+//! rings for the inner instance's slots; its events carry the inner instance's mark instead of the program's data, and say only
+//! that the inner instance is to be looked at.
+
+use crate::epoll::{self, Instance};
+use crate::interest::Interest;
+use crate::session::Session;
+use crate::sys::{self, Sys};
+use crate::table::{self, Kind};
+use core::time::Duration;
+use libc::{c_int, epoll_event};
+use towpath_hook::{outcome, real};
+
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// All that an epoll descriptor ever shows.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+/// An inner instance.
+#[derive(Clone, Copy)]
+pub struct Nested {
+    fd: c_int,
+    id: u32,
+    data: u64,
+    events: u32,
+    /// The inner instance's activity as of the last report.
+    seen: u32,
+    /// ONESHOT has been served.
+    disabled: bool,
+}
+
+/// `epoll_ctl` of instance `id` on the descriptor of another one.
+pub fn control(id: u32, op: c_int, fd: c_int, inner: u32, event: Option<&epoll_event>) -> Sys<c_int> {
+    let instance = epoll::instance(id);
+    let mut native = event.map(|event| epoll_event { events: event.events, u64: epoll::instance(inner).mark() });
+    let pointer = native.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: a valid event or none, which the kernel refuses where it needs one.
+    let done = outcome(unsafe { real::epoll_ctl(epoll::descriptor(id), op, fd, pointer) })?;
+    instance.with(|interest| {
+        interest.nested.retain(|nested| nested.fd != fd);
+        if let (Some(event), true) = (event, op != libc::EPOLL_CTL_DEL) {
+            // It has never been reported, so what is there now is news.
+            let seen = activity(inner).wrapping_sub(1);
+            interest.nested.push(Nested {
+                fd,
+                id: inner,
+                data: event.u64,
+                events: event.events,
+                seen,
+                disabled: false,
+            });
+        }
+    });
+    instance.nudge();
+    Ok(done)
+}
+
+fn activity(id: u32) -> u32 {
+    epoll::instance(id).with(|interest| interest.activity).unwrap_or(0)
+}
+
+/// Fills `put` with the inner instances that are ready and to be reported.
+pub fn collect(
+    outer: c_int,
+    interest: &mut Interest,
+    session: &'static Session,
+    mut put: impl FnMut(epoll_event),
+    room: usize,
+) -> usize {
+    let mut found = 0;
+    for nested in &mut interest.nested {
+        if found == room {
+            break;
+        }
+        if nested.disabled || nested.events & READABLE == 0 || !is_ready(nested.id, session) {
+            continue;
+        }
+        let activity = activity(nested.id);
+        if nested.events & ET != 0 && activity == nested.seen {
+            continue;
+        }
+        nested.seen = activity;
+        put(epoll_event { events: nested.events & READABLE, u64: nested.data });
+        found += 1;
+        if nested.events & ONESHOT != 0 {
+            nested.disabled = true;
+            let mut nothing = epoll_event { events: 0, u64: 0 };
+            // SAFETY: a valid event.
+            unsafe { real::epoll_ctl(outer, libc::EPOLL_CTL_MOD, nested.fd, &raw mut nothing) };
+        }
+    }
+    found
+}
+
+/// A native event has this mark: which inner instance it speaks of. False = it is none.
+pub fn woken(interest: &Interest, mark: u64) -> bool {
+    let inner = interest.nested.iter().map(|nested| epoll::instance(nested.id)).find(|inner| inner.mark() == mark);
+    inner.is_some_and(|inner| inner.with(|interest| interest.activity = interest.activity.wrapping_add(1)).is_some())
+}
+
+/// Has an instance anything to report?
+pub fn is_ready(id: u32, session: &'static Session) -> bool {
+    let instance = epoll::instance(id);
+    let looked = instance.with(|interest| {
+        let slots = interest.watched > 0 && {
+            epoll::own(instance, session, interest);
+            interest.drain(session);
+            interest.any_ready(session)
+        };
+        let inner = |nested: &Nested| !nested.disabled && nested.events & READABLE != 0 && is_ready(nested.id, session);
+        (slots || interest.nested.iter().any(inner), interest.native > 0)
+    });
+    let (ready, native) = looked.unwrap_or((false, true));
+    ready || native_is_ready(instance, native)
+}
+
+/// Are kernel descriptors of its ready? Its own bells are silenced first: they would show too.
+fn native_is_ready(instance: &Instance, native: bool) -> bool {
+    instance.silence();
+    instance.calm();
+    if !native {
+        return false;
+    }
+    let mut poll = [libc::pollfd { fd: instance.descriptor(), events: libc::POLLIN, revents: 0 }];
+    sys::ppoll(&mut poll, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
+}
+
+/// The instance and all that are inside it.
+pub fn all(id: u32) -> Vec<u32> {
+    let mut ids = vec![id];
+    let mut next = 0;
+    while let Some(id) = ids.get(next).copied() {
+        let inner =
+            epoll::instance(id).with(|interest| interest.nested.iter().map(|nested| nested.id).collect::<Vec<_>>());
+        ids.extend(inner.unwrap_or_default());
+        next += 1;
+    }
+    ids
+}
+
+/// The descriptor of an inner instance is closed.
+pub fn forget(fd: c_int) {
+    epoll::each(|_, interest| interest.nested.retain(|nested| nested.fd != fd));
+}
+
+/// Inner instances that were added before the first socket could be ours are with the kernel under the program's data.
+pub fn adopt(outer: c_int, interest: &mut Interest) {
+    let mut at = 0;
+    while let Some((fd, event)) = interest.undecided.get(at).copied() {
+        let Kind::Epoll(inner) = table::get(fd) else {
+            at += 1;
+            continue;
+        };
+        interest.undecided.swap_remove(at);
+        let mut native = epoll_event { events: event.events, u64: epoll::instance(inner).mark() };
+        // SAFETY: a valid event.
+        if unsafe { real::epoll_ctl(outer, libc::EPOLL_CTL_MOD, fd, &raw mut native) } == 0 {
+            interest.native = interest.native.saturating_sub(1);
+            let seen = activity(inner).wrapping_sub(1);
+            let (data, events) = (event.u64, event.events);
+            interest.nested.push(Nested { fd, id: inner, data, events, seen, disabled: false });
+        }
+    }
+}

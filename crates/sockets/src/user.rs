@@ -1,0 +1,175 @@
+//! The memory that a program names in its calls. Copying from and to it gives EFAULT where nothing can be read or written,
+//! as in the kernel: `fault` sends the processor from a fault inside the copying routine to its way out.
+
+use crate::sys::Sys;
+use core::mem::MaybeUninit;
+
+/// Bytes that are touched to see whether memory is there: every page has one of them.
+const PAGE: usize = 4096;
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden towpath_user_copy",
+    ".hidden towpath_user_copy_end",
+    ".hidden towpath_user_copy_fault",
+    ".globl towpath_user_copy",
+    ".globl towpath_user_copy_end",
+    ".globl towpath_user_copy_fault",
+    "towpath_user_copy:",
+    "mov rcx, rdx",
+    "cmp rdx, 256",
+    "ja 4f",
+    "shr rcx, 3",
+    "jz 3f",
+    "2:",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "add rsi, 8",
+    "add rdi, 8",
+    "dec rcx",
+    "jnz 2b",
+    "3:",
+    "mov ecx, edx",
+    "and ecx, 7",
+    "4:",
+    "rep movsb",
+    "towpath_user_copy_end:",
+    "xor eax, eax",
+    "ret",
+    "towpath_user_copy_fault:",
+    "mov eax, 1",
+    "ret",
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    // Returns 0, or 1 after a fault. Whatever was copied before the fault has been copied.
+    fn towpath_user_copy(to: *mut u8, from: *const u8, count: usize) -> i32;
+    fn towpath_user_copy_end();
+    fn towpath_user_copy_fault();
+}
+
+/// Where to go on if an instruction at this address has faulted; `None` = that is no fault of a copy.
+#[cfg(target_arch = "x86_64")]
+pub fn way_out(instruction: usize) -> Option<usize> {
+    let routine = towpath_user_copy as *const () as usize..towpath_user_copy_end as *const () as usize;
+    routine.contains(&instruction).then_some(towpath_user_copy_fault as *const () as usize)
+}
+
+/// Copies `count` bytes, of which one side is the program's. EFAULT: some may have been copied.
+///
+/// # Safety
+/// The side that is ours must have `count` bytes; the other may be any address, but no memory that Rust has references to.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
+    // SAFETY: the caller vouches for our side; a fault on the other ends the copy.
+    if unsafe { towpath_user_copy(to, from, count) } == 0 { Ok(()) } else { Err(libc::EFAULT) }
+}
+
+/// As above. On this processor only null is EFAULT.
+///
+/// # Safety
+/// Both sides must have `count` bytes or be null.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
+    if count != 0 && (to.is_null() || from.is_null()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller vouches for both.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, count) };
+    Ok(())
+}
+
+/// Reads a plain C value.
+///
+/// # Safety
+/// `T` must be valid with any bytes; `from` as in [`copy`].
+#[inline]
+pub unsafe fn read<T: Copy>(from: *const T) -> Sys<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `value` has the bytes, and after the copy they are set.
+    unsafe {
+        copy(value.as_mut_ptr().cast(), from.cast(), size_of::<T>())?;
+        Ok(value.assume_init())
+    }
+}
+
+/// Writes a plain C value.
+///
+/// # Safety
+/// `to` as in [`copy`].
+#[inline]
+pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> Sys<()> {
+    // SAFETY: `value` has the bytes.
+    unsafe { copy(to.cast(), (&raw const value).cast(), size_of::<T>()) }
+}
+
+/// Is all of an array there to be read? Touches each page.
+///
+/// # Safety
+/// `from` as in [`copy`].
+pub unsafe fn is_there<T>(from: *const T, count: usize) -> Sys<()> {
+    let bytes = count.checked_mul(size_of::<T>()).ok_or(libc::EFAULT)?;
+    let Some(last) = bytes.checked_sub(1) else { return Ok(()) };
+    let mut at = 0;
+    loop {
+        // SAFETY: as the caller says; one byte each.
+        unsafe { read(from.cast::<u8>().wrapping_add(at)) }?;
+        if at == last {
+            return Ok(());
+        }
+        at = (at + PAGE).min(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_every_length_and_no_more() {
+        let from: Vec<u8> = (0..600).map(|i| i as u8).collect();
+        for count in (0..300).chain([599, 600]) {
+            let mut to = vec![0xa5u8; 600];
+            // SAFETY: both have 600 bytes.
+            assert_eq!(unsafe { copy(to.as_mut_ptr(), from.as_ptr(), count) }, Ok(()));
+            assert_eq!(to[..count], from[..count]);
+            assert!(to[count..].iter().all(|byte| *byte == 0xa5));
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_page_that_is_not_there_is_efault() {
+        crate::fault::install();
+        // SAFETY: a fresh mapping, of which the second page is taken away.
+        let page = unsafe {
+            let pages = libc::mmap(
+                core::ptr::null_mut(),
+                2 * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_eq!(libc::mprotect(pages.add(PAGE), PAGE, libc::PROT_NONE), 0);
+            pages.cast::<u8>()
+        };
+        let mut ours = [0u8; PAGE];
+        for count in [8, 9, 300] {
+            // SAFETY: `ours` has the bytes; the other side is the matter.
+            unsafe {
+                let near_the_end = page.add(PAGE - count);
+                assert_eq!(copy(ours.as_mut_ptr(), near_the_end, count), Ok(()));
+                assert_eq!(copy(ours.as_mut_ptr(), near_the_end, count + 1), Err(libc::EFAULT));
+                assert_eq!(copy(near_the_end, ours.as_ptr(), count + 1), Err(libc::EFAULT));
+                assert_eq!(read(core::ptr::null::<u64>()), Err(libc::EFAULT));
+                assert_eq!(is_there(page, PAGE), Ok(()));
+                assert_eq!(is_there(page, PAGE + 1), Err(libc::EFAULT));
+            }
+        }
+    }
+}
