@@ -95,13 +95,14 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     }
     let mut sum = checksum::header(zerocopy::transmute_ref!(ip));
     if header_len > IPV4_BYTES {
-        sum = checksum::add(sum, &bytes[IPV4_BYTES..header_len]);
+        let options = &bytes[IPV4_BYTES..header_len];
+        if source_route(options) {
+            return Err(ParseError::BadHeader);
+        }
+        sum = checksum::add(sum, options);
     }
     if !checksum::right(sum) {
         return Err(ParseError::IpChecksum);
-    }
-    if header_len > IPV4_BYTES && source_route(&bytes[IPV4_BYTES..header_len]) {
-        return Err(ParseError::BadHeader);
     }
     if ip.protocol != PROTOCOL_TCP || ip.fragment.get() & FRAGMENT_MASK != 0 {
         return Err(ParseError::NotTcp);
