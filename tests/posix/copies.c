@@ -143,10 +143,19 @@ CASE(stdio) {
     char line[100] = "";
     say("got", "%d", fgets(line, sizeof line, in) != NULL);
     say_bytes("line", line, (long)strlen(line));
-    CALL("dprintf", dprintf(p.client, "again\n"));
+    say("same", "%d%d", fileno(out) == p.client, fileno(in) == p.server);
+    fputs("rest\n", out);
     CALL("close", fclose(out));
+    CALL("closed", write(p.client, "x", 1));
     say("second", "%d", fgets(line, sizeof line, in) != NULL);
     say("end", "%d", fgets(line, sizeof line, in) == NULL && feof(in));
+}
+
+CASE(print_to_a_descriptor) {
+    struct pair p = pair();
+    CALL("dprintf", dprintf(p.client, "again\n"));
+    rest(50);
+    CALL("read", recv(p.server, buf, 6, MSG_DONTWAIT));
 }
 
 CASE(close_range_closes) {

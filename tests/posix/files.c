@@ -66,7 +66,10 @@ CASE(sendfile_nonblocking) {
     int f = file_of(1000);
     nonblocking(p.client, true);
     fill(p.client);
-    CALL("full", sendfile(p.client, f, NULL, 1000));
+    // The kernel's buffer may have grown a little since.
+    ssize_t sent = 1;
+    for (int i = 0; i < 10000 && sent >= 0; i++) MUST(lseek(f, 0, SEEK_SET)), sent = sendfile(p.client, f, NULL, 1000);
+    say_result("full", sent);
     say("position", "%ld", (long)lseek(f, 0, SEEK_CUR));
 }
 

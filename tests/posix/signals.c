@@ -157,14 +157,16 @@ CASE(masks_keep_signals_out) {
     sigemptyset(&some);
     sigaddset(&some, SIGUSR1);
     struct pollfd f = {p.client, POLLIN, 0};
-    signal_later(50, SIGUSR1);
+    pthread_t sender = signal_later(50, SIGUSR1);
     CALL("ppoll", ppoll(&f, 1, &(struct timespec){0, 200000000}, &some));
+    pthread_join(sender, NULL);
     say("seen", "%d", signals_seen);
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN, {0}};
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
-    signal_later(50, SIGUSR1);
+    sender = signal_later(50, SIGUSR1);
     CALL("epoll_pwait", epoll_pwait(ep, &e, 1, 200, &some));
+    pthread_join(sender, NULL);
     say("seen2", "%d", signals_seen);
 }
 

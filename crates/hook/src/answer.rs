@@ -35,6 +35,14 @@ impl Failure for usize {
     }
 }
 
+/// `fdopen` fails with null.
+impl Failure for *mut libc::FILE {
+    const FAILED: Self = core::ptr::null_mut();
+    fn failed(self) -> bool {
+        self.is_null()
+    }
+}
+
 impl Failure for () {
     const FAILED: Self = ();
     fn failed(self) -> bool {

@@ -5,8 +5,8 @@ use crate::answer::Answer;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{
-    FILE, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t,
-    pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
+    off_t, pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// Size of the kernel's signal set in bytes, which system calls want to be told.
@@ -242,6 +242,14 @@ calls! {
         fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = sys!(SYS_close_range, first, last, flags);
         fn closefrom(first: c_int) -> () = { let _: c_long = sys!(SYS_close_range, first, c_uint::MAX, 0); };
         fn fclose(stream: *mut FILE) -> c_int = libc::EOF;
+        fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
+            type Real = unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE;
+            core::mem::transmute::<usize, Real>(look_up(c"fdopen"))(fd, mode)
+        };
+        fn fileno(stream: *mut FILE) -> c_int = {
+            type Real = unsafe extern "C" fn(*mut FILE) -> c_int;
+            core::mem::transmute::<usize, Real>(look_up(c"fileno"))(stream)
+        };
         fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
             = sys!(SYS_preadv2, fd, iov, count, offset, 0, flags);
         fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
@@ -264,6 +272,7 @@ calls! {
             = preadv2(fd, iov, count, offset, flags);
         fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
             = pwritev2(fd, iov, count, offset, flags);
+        fn fileno_unlocked(stream: *mut FILE) -> c_int = fileno(stream);
         fn __sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int
             = sigaction(signal, new, old);
         fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t

@@ -4,7 +4,7 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, close, kept, receive, steer, table};
+use crate::{address, block, close, hold, kept, receive, steer, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::Answer;
@@ -35,6 +35,7 @@ unsafe fn accept_on(
 ) -> Sys<c_int> {
     let waiting = || listener.readable() as usize >= Accepted::BYTES;
     let deadline = block::deadline(listener.private().receive_timeout_us.load(Relaxed));
+    let mut held = None;
     loop {
         if listener.state() != state::LISTENING {
             return Err(libc::EINVAL);
@@ -52,6 +53,7 @@ unsafe fn accept_on(
         } else if listener.has(flag::NONBLOCK) {
             return Err(libc::EAGAIN);
         } else {
+            held.get_or_insert_with(|| hold::Use::of(listener));
             block::until(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
         }
     }

@@ -26,20 +26,33 @@ pub fn left(deadline: Deadline) -> Option<Duration> {
 /// Waits until `ready` holds. EAGAIN = the deadline passed first, EINTR = a signal handler ran that does not restart
 /// calls (a handler that does, and a call that has no deadline: it goes on).
 pub fn until(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
-    wait(socket, deadline, || deadline.is_some() || !sys::signals_restart(), ready)
+    wait(socket, deadline, deadline.is_none(), ready)
 }
 
 /// As `until`, but every signal handler that ran ends it, as it ends `poll`.
 pub fn until_signal(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
-    wait(socket, deadline, || true, ready)
+    wait(socket, deadline, false, ready)
 }
 
-fn wait(
-    socket: &Socket,
-    deadline: Deadline,
-    interrupts: impl Fn() -> bool,
-    mut ready: impl FnMut() -> bool,
-) -> Sys<()> {
+/// Sleeps as long as nothing happens on the socket, and for a time. EINTR as above.
+fn sleep(word: &AtomicU32, seen: u32, time: Duration, restarts: bool) -> Sys<Woken> {
+    if restarts {
+        match sys::sleep_on(word, seen, time) {
+            Ok(()) => return Ok(Woken::Changed),
+            Err(libc::ETIMEDOUT) => return Ok(Woken::TimedOut),
+            Err(libc::EINTR) => return Err(libc::EINTR),
+            // An older kernel, or one that does not let us.
+            Err(_) => {}
+        }
+    }
+    match wake::futex_wait(word, seen, Some(time)) {
+        Ok(Woken::Interrupted) if !restarts || !sys::signals_restart() => Err(libc::EINTR),
+        Ok(woken) => Ok(woken),
+        Err(_) => Ok(Woken::Changed),
+    }
+}
+
+fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnMut() -> bool) -> Sys<()> {
     if wake::spin_until(socket.session.spin_us, &mut ready) {
         return Ok(());
     }
@@ -52,12 +65,12 @@ fn wait(
             break Ok(());
         }
         let Some(time) = left(deadline) else { break Err(libc::EAGAIN) };
-        match wake::futex_wait(&stack.event_seq, seen, Some(time)) {
-            Ok(Woken::Interrupted) if interrupts() => break Err(libc::EINTR),
+        match sleep(&stack.event_seq, seen, time, restarts) {
+            Err(errno) => break Err(errno),
             Ok(Woken::TimedOut) => {
                 socket.session.check_alive();
             }
-            _ => {}
+            Ok(_) => {}
         }
     };
     app.sleepers.fetch_sub(1, Ordering::SeqCst);

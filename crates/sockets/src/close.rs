@@ -4,7 +4,7 @@ use crate::private::{flag, used};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, interest, nested};
+use crate::{block, epoll, fork, hold, interest, nested, stdio};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
@@ -53,7 +53,7 @@ pub fn close(fd: c_int) -> Answer<c_int> {
 /// # Safety
 /// `stream` is null or an open stream.
 pub unsafe fn fclose(stream: *mut FILE) {
-    if !stream.is_null() {
+    if !stream.is_null() && !stdio::closing(stream) {
         // SAFETY: the caller keeps the contract of `fclose`.
         let fd = unsafe { libc::fileno(stream) };
         closing(fd, table::get(fd));
@@ -65,7 +65,8 @@ pub fn let_go(fd: c_int, socket: &Socket) {
     table::set(fd, Kind::Kernel);
     interest::forget(fd, socket);
     // Other descriptors may exist. The stack sees the hang-up of the pair when the last one is closed.
-    if !socket.has(flag::SHARED) {
+    // Others may sleep on it, who have it until they return.
+    if !socket.has(flag::SHARED) && !hold::keep(fd, socket) {
         end(fd, socket);
     }
 }

@@ -4,7 +4,7 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{epoll, lock, session, sys};
+use crate::{epoll, hold, lock, session, sys};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -53,4 +53,5 @@ extern "C" fn in_child() {
         session.forked();
     }
     epoll::forked();
+    hold::forked();
 }

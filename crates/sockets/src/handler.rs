@@ -5,13 +5,14 @@ use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
     accept, address, close, connect, epoll, epoll_wait, fault, fork, ioctl, listen, message, options, poll, receive,
-    select, send, shutdown, sigurg, urgent, user,
+    select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{
-    FILE, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t,
-    pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec, timeval,
+    FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
+    off_t, pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec,
+    timeval,
 };
 use towpath_hook::{Answer, Handler, outcome, real};
 use towpath_ring::lines::state;
@@ -167,14 +168,18 @@ impl Handler for Posix {
                 let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
                 Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
             }
+            // The pair keeps the flags that mean nothing here.
             (libc::F_GETFL, Kind::Slot { slot, generation }) => {
                 let socket = Socket::at(slot, generation)?;
-                Some(Ok(libc::O_RDWR | if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 }))
+                let nonblock = if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+                Some(sys::fcntl(fd, cmd, 0).map(|flags| flags | nonblock))
             }
             (libc::F_SETFL, Kind::Slot { slot, generation }) => {
                 let socket = Socket::at(slot, generation)?;
-                socket.mark(flag::NONBLOCK, arg as c_int & libc::O_NONBLOCK != 0);
-                Some(Ok(0))
+                let flags = arg as c_int;
+                Some(sys::fcntl(fd, cmd, flags & !libc::O_NONBLOCK).inspect(|_| {
+                    socket.mark(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
+                }))
             }
             _ => None,
         }
@@ -314,14 +319,13 @@ impl Handler for Posix {
     }
     unsafe fn splice(
         input: c_int,
-        _in_offset: *mut loff_t,
+        in_offset: *mut loff_t,
         out: c_int,
-        _out_offset: *mut loff_t,
-        _len: size_t,
-        _flags: c_uint,
+        out_offset: *mut loff_t,
+        len: size_t,
+        flags: c_uint,
     ) -> Answer<ssize_t> {
-        // Programs that splice know this answer from file systems without it, and copy.
-        (Socket::of(input).is_some() || Socket::of(out).is_some()).then_some(Err(libc::EINVAL))
+        splice::splice((input, !in_offset.is_null()), (out, !out_offset.is_null()), len, flags)
     }
 
     unsafe fn sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> Answer<c_int> {
@@ -330,6 +334,14 @@ impl Handler for Posix {
     }
     unsafe fn signal(signal: c_int, handler: sighandler_t) -> Answer<sighandler_t> {
         fault::handler(signal, handler)
+    }
+
+    unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
+        // SAFETY: the caller keeps the contract of `fdopen`.
+        unsafe { stdio::fdopen(fd, mode) }
+    }
+    unsafe fn fileno(stream: *mut FILE) -> Answer<c_int> {
+        stdio::fileno(stream)
     }
 
     unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> Answer<c_int> {

@@ -174,7 +174,7 @@ pub unsafe fn send_file(socket: &Socket, input: c_int, offset: *mut off_t, len: 
         return Err(libc::EINVAL);
     }
     // Linux's limit for one call.
-    let sent = send::sendfile(socket, input, start, len.min(0x7fff_f000))?;
+    let sent = send::from_file(socket, input, start, len.min(0x7fff_f000), 0)?;
     if let Some(start) = start {
         // SAFETY: as above.
         unsafe { user::write(offset, start + sent as off_t) }?;

@@ -38,7 +38,9 @@ pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask:
         return None;
     }
     // SAFETY: the program's memory; the kernel says the rest.
-    if unsafe { user::is_there(fds, n as usize) }.is_err() {
+    if unsafe {
+        user::is_there(fds, n as usize).is_err() || (!mask.is_null() && user::read(mask.cast::<u64>()).is_err())
+    } {
         return None;
     }
     // SAFETY: the caller keeps the contract of `poll`.

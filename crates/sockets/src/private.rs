@@ -102,6 +102,8 @@ pub struct Private {
     pub urgent_read: AtomicU64,
     /// See `urgent_read`.
     pub urgent_passed: AtomicU64,
+    /// Calls that sleep on the socket, or have slept and go on (see `hold`).
+    pub users: AtomicU32,
     /// `StackLine::soft_error` as it was reported last.
     pub soft_error: AtomicU32,
     /// `TCP_NOTSENT_LOWAT`, kept.

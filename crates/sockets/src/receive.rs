@@ -3,7 +3,7 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
-use crate::{block, doors, urgent, user};
+use crate::{block, doors, hold, urgent, user};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::ByteRing;
@@ -42,7 +42,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
     let peek = flags & libc::MSG_PEEK != 0;
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
     let target = target(socket, total, flags);
-    let mut deadline = None;
+    let (mut deadline, mut held) = (None, None);
     let mut done = 0;
     loop {
         // What is only looked at is looked at again from its beginning.
@@ -80,6 +80,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         if nonblock {
             return Err(libc::EAGAIN);
         }
+        held.get_or_insert_with(|| hold::Use::of(socket));
         let deadline = *deadline
             .get_or_insert_with(|| block::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed)));
         let waited = block::until(socket, deadline, || {

@@ -4,7 +4,7 @@ use crate::private::flag;
 use crate::receive::{Direction, copy, total};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{block, doors, urgent};
+use crate::{block, doors, hold, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::lines::{app_flags, state};
@@ -24,10 +24,10 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     })
 }
 
-/// `sendfile`: reads the file straight into the ring.
-pub fn sendfile(socket: &Socket, input: c_int, offset: Option<i64>, len: usize) -> Sys<usize> {
+/// `sendfile` and the like: reads the file straight into the ring.
+pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize, flags: c_int) -> Sys<usize> {
     let mut ended = false;
-    let sent = pump(socket, len, 0, |socket, done, room| {
+    let sent = pump(socket, len, flags, |socket, done, room| {
         let tail = socket.app().tx_tail.load(Ordering::Relaxed);
         let spans = socket.session.region.tx(socket.slot).spans(tail, room.min(len - done) as u32);
         let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
@@ -51,7 +51,7 @@ fn pump(
     mut fill: impl FnMut(&Socket, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
-    let mut deadline = None;
+    let (mut deadline, mut held) = (None, None);
     let mut done = 0;
     loop {
         let state = socket.state();
@@ -78,6 +78,7 @@ fn pump(
         if nonblock {
             return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
         }
+        held.get_or_insert_with(|| hold::Use::of(socket));
         let deadline =
             *deadline.get_or_insert_with(|| block::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed)));
         let connecting = state == state::CONNECTING;

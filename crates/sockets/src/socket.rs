@@ -92,6 +92,7 @@ impl Socket {
             &private.receive_buffer,
             &private.send_buffer,
             &private.kept,
+            &private.users,
             &private.not_sent_low_water,
             &private.send_delay,
             &private.fast_open,

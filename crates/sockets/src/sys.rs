@@ -1,6 +1,7 @@
 //! The few calls that the library makes for itself, as `Result`s. They go to the real functions, never to the caught
 //! ones.
 
+use core::sync::atomic::AtomicU32;
 use libc::{c_int, c_long, c_void, iovec, pollfd, sigset_t, socklen_t, timespec};
 use towpath_hook::{outcome, real};
 
@@ -116,4 +117,40 @@ pub fn is_pipe(fd: c_int) -> bool {
 pub fn put_over(from: c_int, to: c_int) -> Sys<()> {
     let close_on_exec = fcntl(to, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
     dup3(from, to, if close_on_exec { libc::O_CLOEXEC } else { 0 }).map(|_| ())
+}
+
+/// `futex_waitv`'s description of one word.
+#[repr(C)]
+struct Waiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+const SYS_FUTEX_WAITV: c_long = 449;
+/// A word of 32 bits, which other processes may wake.
+const FUTEX_32: u32 = 2;
+
+/// Sleeps while the word has the value. Unlike `futex` it goes on after a signal handler with SA_RESTART, time-out or not; EINTR
+/// tells of one without. ENOSYS before Linux 5.16.
+pub fn sleep_on(word: &AtomicU32, value: u32, time: core::time::Duration) -> Sys<()> {
+    let waiter =
+        Waiter { value: value.into(), address: core::ptr::from_ref(word) as u64, flags: FUTEX_32, reserved: 0 };
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = core::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    let end = timespec_of(now + time);
+    // SAFETY: one valid waiter, whose word lives during the call, and a valid time.
+    let slept =
+        unsafe { libc::syscall(SYS_FUTEX_WAITV, &raw const waiter, 1, 0, &raw const end, libc::CLOCK_MONOTONIC) };
+    match outcome(slept as libc::ssize_t) {
+        Ok(_) | Err(libc::EAGAIN) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Why the last call of libc's failed.
+pub fn errno() -> i32 {
+    // SAFETY: valid for the calling thread.
+    unsafe { *libc::__errno_location() }
 }

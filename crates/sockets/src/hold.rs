@@ -1,0 +1,88 @@
+//! Calls that sleep on a socket hold it, as in the kernel: when its descriptor is closed meanwhile, the connection goes on until
+//! the last of them returns.
+
+use crate::close;
+use crate::lock::Lock;
+use crate::session;
+use crate::socket::Socket;
+use crate::sys;
+use crate::table::{self, Kind};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::c_int;
+
+/// The lowest number for a descriptor that is kept.
+const HIGH_NUMBERS: c_int = 900;
+
+/// Sockets whose descriptor has been closed, with one that is kept for them.
+struct Held {
+    lock: Lock,
+    sockets: UnsafeCell<Vec<(Socket, c_int)>>,
+}
+
+// SAFETY: the vector is only used under the lock.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held { lock: Lock::new(), sockets: UnsafeCell::new(Vec::new()) };
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// One call that may sleep on a socket; until dropped.
+pub struct Use<'a>(&'a Socket);
+
+impl<'a> Use<'a> {
+    /// From now on.
+    pub fn of(socket: &'a Socket) -> Self {
+        socket.private().users.fetch_add(1, Ordering::SeqCst);
+        Self(socket)
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let users = self.0.private().users.fetch_sub(1, Ordering::SeqCst);
+        if users == 1 && COUNT.load(Ordering::SeqCst) != 0 {
+            release(self.0);
+        }
+    }
+}
+
+/// The last descriptor `fd` of a socket is about to be closed. True if somebody sleeps on the socket, which is then kept.
+pub fn keep(fd: c_int, socket: &Socket) -> bool {
+    if socket.private().users.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    let Some(_locked) = HELD.lock.lock() else { return false };
+    let Ok(kept) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIGH_NUMBERS) else { return false };
+    table::set(kept, Kind::Internal);
+    // SAFETY: locked.
+    unsafe { &mut *HELD.sockets.get() }.push((*socket, kept));
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    true
+}
+
+#[cold]
+fn release(socket: &Socket) {
+    let kept = {
+        let Some(_locked) = HELD.lock.lock() else { return };
+        // SAFETY: locked.
+        let sockets = unsafe { &mut *HELD.sockets.get() };
+        let same = |held: &Socket| held.slot == socket.slot && held.generation == socket.generation;
+        let Some(at) = sockets.iter().position(|(held, _)| same(held)) else { return };
+        COUNT.fetch_sub(1, Ordering::SeqCst);
+        sockets.swap_remove(at).1
+    };
+    close::end(kept, socket);
+    session::unprotect(kept);
+}
+
+/// In a forked child: those who sleep are the parent's.
+pub fn forked() {
+    HELD.lock.reset();
+    if let Some(_locked) = HELD.lock.lock() {
+        // SAFETY: locked, and there is no other thread.
+        for (_, kept) in unsafe { &mut *HELD.sockets.get() }.drain(..) {
+            session::unprotect(kept);
+        }
+        COUNT.store(0, Ordering::SeqCst);
+    }
+}

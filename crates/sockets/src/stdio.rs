@@ -1,0 +1,107 @@
+//! `fdopen` on sockets in slots. libc's own streams call the kernel from within libc, where nothing can be caught; so the stream is
+//! one whose reads and writes are functions of ours.
+
+use crate::handler::Posix;
+use crate::lock::Lock;
+use crate::socket::Socket;
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+use towpath_hook::{Answer, Handler, finish, real};
+
+/// glibc's `cookie_io_functions_t`.
+#[repr(C)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: Option<unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int>,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// The streams that have been made here, and their descriptors.
+struct Streams {
+    lock: Lock,
+    all: UnsafeCell<Vec<(usize, c_int)>>,
+}
+
+// SAFETY: the vector is only used under the lock.
+unsafe impl Sync for Streams {}
+
+static STREAMS: Streams = Streams { lock: Lock::new(), all: UnsafeCell::new(Vec::new()) };
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// `fdopen`.
+///
+/// # Safety
+/// `mode` is a C string.
+pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
+    Socket::of(fd)?;
+    let functions = Functions { read, write, seek: None, close };
+    // SAFETY: the caller vouches for `mode`; the functions have the contracts of their places.
+    let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
+    if !stream.is_null()
+        && let Some(_locked) = STREAMS.lock.lock()
+    {
+        // SAFETY: locked.
+        unsafe { &mut *STREAMS.all.get() }.push((stream as usize, fd));
+        COUNT.fetch_add(1, Ordering::Release);
+    }
+    Some(if stream.is_null() { Err(sys::errno()) } else { Ok(stream) })
+}
+
+/// `fileno`: streams of this kind have no descriptor that libc knows.
+pub fn fileno(stream: *mut FILE) -> Answer<c_int> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let _locked = STREAMS.lock.lock()?;
+    // SAFETY: locked.
+    let all = unsafe { &*STREAMS.all.get() };
+    all.iter().find(|(known, _)| *known == stream as usize).map(|(_, fd)| Ok(*fd))
+}
+
+/// The stream is about to be closed. True if it is one of ours, which closes its descriptor itself when all is written.
+pub fn closing(stream: *mut FILE) -> bool {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let Some(_locked) = STREAMS.lock.lock() else { return false };
+    // SAFETY: locked.
+    let all = unsafe { &mut *STREAMS.all.get() };
+    let Some(at) = all.iter().position(|(known, _)| *known == stream as usize) else { return false };
+    all.swap_remove(at);
+    COUNT.fetch_sub(1, Ordering::Release);
+    true
+}
+
+/// # Safety
+/// Only libc calls it, with the descriptor as the cookie.
+unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t) -> ssize_t {
+    let fd = cookie as usize as c_int;
+    // SAFETY: libc gives a buffer of `len` bytes.
+    unsafe { Posix::read(fd, buffer.cast(), len).map_or_else(|| real::read(fd, buffer.cast(), len), finish) }
+}
+
+/// # Safety
+/// Only libc calls it, with the descriptor as the cookie.
+unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size_t) -> ssize_t {
+    let fd = cookie as usize as c_int;
+    // SAFETY: libc gives a buffer of `len` bytes.
+    let written =
+        unsafe { Posix::write(fd, buffer.cast(), len).map_or_else(|| real::write(fd, buffer.cast(), len), finish) };
+    // Here 0 is failure.
+    written.max(0)
+}
+
+/// # Safety
+/// Only libc calls it, with the descriptor as the cookie.
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    let fd = cookie as usize as c_int;
+    // SAFETY: integers only.
+    unsafe { Posix::close(fd).map_or_else(|| real::close(fd), finish) }
+}
