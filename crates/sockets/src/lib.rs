@@ -4,9 +4,8 @@
 //! the socket, one end of an AF_UNIX socketpair is put over the same descriptor number and from then on the calls on
 //! that number work on the slot's rings. Everything else stays the kernel's.
 //!
-//! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) and stdio streams on sockets
-//! (`fdopen`) are not accelerated there and do not carry data; buffers that fault raise SIGSEGV instead of EFAULT;
-//! a signal handler that interrupts a call on a socket and uses the same socket gets EAGAIN.
+//! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) are not accelerated there and do not
+//! carry data; a signal handler that comes in the middle of a copy and uses the same socket gets EAGAIN.
 
 mod accept;
 mod address;
