@@ -5,7 +5,7 @@ use crate::statistics::quantile;
 use crate::{Rack, as_json};
 use clap::Args;
 use serde::Serialize;
-use towpath_sim::{Phase, Program, SocketId, World};
+use towpath_sim::{Phase, Program, Rng, SocketId, World};
 use towpath_tcp::time::Micros;
 
 /// Arguments.
@@ -19,9 +19,12 @@ pub struct Options {
     /// Bytes that each answers, in KiB.
     #[arg(long, default_value_t = 64)]
     kib: usize,
-    /// Requests.
-    #[arg(long, default_value_t = 50)]
+    /// Requests: enough that one in a hundred is not the worst.
+    #[arg(long, default_value_t = 300)]
     rounds: usize,
+    /// Each answer begins up to this many µs after its request, as the seed says; 0 = at once, and then the seed hardly matters.
+    #[arg(long, default_value_t = 0)]
+    think_us: u64,
 }
 
 #[derive(Serialize)]
@@ -36,6 +39,7 @@ struct Row {
     wire_us: f64,
     p50_us: f64,
     p99_us: f64,
+    max_us: f64,
     drops: u64,
     marks: u64,
     longest_queue_kib: u64,
@@ -52,8 +56,8 @@ pub fn run(options: &Options) -> Result<(), String> {
             options.kib, options.rounds
         );
         println!(
-            "{:>6} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>9}",
-            "fan-in", "wire µs", "p50 µs", "p99 µs", "drops", "marks", "queue KiB", "retrans", "time-outs"
+            "{:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9} {:>8} {:>9}",
+            "fan-in", "wire µs", "p50 µs", "p99 µs", "most µs", "drops", "marks", "queue KiB", "retrans", "time-outs"
         );
     }
     for &fan_in in &options.fan_in {
@@ -62,11 +66,12 @@ pub fn run(options: &Options) -> Result<(), String> {
             continue;
         }
         println!(
-            "{:>6} {:>9.0} {:>9.0} {:>9.0} {:>8} {:>8} {:>9} {:>8} {:>9}",
+            "{:>6} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>8} {:>8} {:>9} {:>8} {:>9}",
             row.fan_in,
             row.wire_us,
             row.p50_us,
             row.p99_us,
+            row.max_us,
             row.drops,
             row.marks,
             row.longest_queue_kib,
@@ -85,7 +90,7 @@ fn one(options: &Options, fan_in: u32) -> Result<Row, String> {
         let node = n % usize::from(rack.senders);
         let id =
             hosts.world.nodes[node].connect(load.address, PORT).map_err(|errno| format!("connect: errno {errno}"))?;
-        load.servers.push(Server { node, id, left: 0, nodelay: false });
+        load.servers.push(Server { node, id, left: 0, from: Micros(0), nodelay: false });
     }
     while load.took_us.len() < options.rounds {
         let until = hosts.world.now.after(100_000);
@@ -105,6 +110,7 @@ fn one(options: &Options, fan_in: u32) -> Result<Row, String> {
         wire_us: f64::from(fan_in) * (options.kib << 13) as f64 / (rack.gbit * 1e3),
         p50_us: quantile(&load.took_us, 0.5),
         p99_us: quantile(&load.took_us, 0.99),
+        max_us: quantile(&load.took_us, 1.0),
         drops: queue.drops,
         marks: queue.marks,
         longest_queue_kib: queue.longest_bytes >> 10,
@@ -121,6 +127,8 @@ struct Server {
     id: SocketId,
     /// Bytes still to be written of the answer.
     left: usize,
+    /// It thinks until then.
+    from: Micros,
     nodelay: bool,
 }
 
@@ -136,6 +144,9 @@ struct Requests {
     /// When the request under way was sent.
     since: Option<Micros>,
     next: Micros,
+    now: Micros,
+    think_us: u64,
+    rng: Rng,
     got: usize,
     took_us: Vec<f64>,
     buffer: Vec<u8>,
@@ -153,6 +164,9 @@ impl Requests {
             rounds: options.rounds,
             since: None,
             next: Micros(PAUSE_US),
+            now: Micros(0),
+            think_us: options.think_us,
+            rng: Rng::new(options.rack.seed),
             got: 0,
             took_us: Vec::new(),
             buffer: vec![7; 64 << 10],
@@ -173,9 +187,10 @@ impl Requests {
             }
             if let Ok(n @ 1..) = node.recv(server.id, &mut self.buffer) {
                 server.left += n * self.answer_bytes;
+                server.from = world.now.after(self.rng.below(self.think_us + 1));
                 busy = true;
             }
-            while server.left > 0 {
+            while server.left > 0 && server.from <= world.now {
                 let Ok(n) = node.send(server.id, &self.buffer[..server.left.min(64 << 10)]) else { break };
                 server.left -= n;
                 busy = true;
@@ -218,10 +233,13 @@ impl Requests {
 
 impl Program for Requests {
     fn step(&mut self, world: &mut World) -> bool {
+        self.now = world.now;
         self.ask(world) | self.answer(world) | self.read(world)
     }
 
     fn next_deadline(&self) -> Option<Micros> {
-        (self.since.is_none() && self.took_us.len() < self.rounds).then_some(self.next)
+        let request = (self.since.is_none() && self.took_us.len() < self.rounds).then_some(self.next);
+        let thinks = |server: &&Server| server.left > 0 && server.from > self.now;
+        self.servers.iter().filter(thinks).map(|server| server.from).chain(request).min()
     }
 }

@@ -81,14 +81,16 @@ fn cubic_needs_a_shorter_queue_than_reno() {
 #[test]
 fn algorithms_that_follow_delays_keep_the_wire_busy() {
     for algorithm in [Algorithm::Bbr, Algorithm::Timely] {
-        let share = alone(algorithm, WIDE);
-        assert!(share > 0.85, "{algorithm}: {share}");
+        for queue_bytes in [WIDE.queue_bytes, 40_000] {
+            let share = alone(algorithm, LinkConfig { queue_bytes, ..WIDE });
+            assert!(share > 0.9, "{algorithm}, queue of {queue_bytes}: {share}");
+        }
     }
 }
 
 #[test]
 fn algorithms_that_follow_marks_keep_the_wire_busy_without_a_loss() {
-    for (algorithm, least) in [(Algorithm::Dctcp, 0.97), (Algorithm::DctcpRate, 0.8)] {
+    for (algorithm, least) in [(Algorithm::Dctcp, 0.97), (Algorithm::DctcpRate, 0.9)] {
         let share = alone(algorithm, LinkConfig { mark_bytes: Some(30_000), ..WIDE });
         assert!(share > least, "{algorithm}: {share}");
     }

@@ -9,9 +9,12 @@ pub(super) const G: f64 = 1.0 / 16.0;
 const ALPHA_FIRST: f64 = 1.0;
 /// RFC 8257 §3.3: otherwise as Reno.
 const GROWTH: u16 = 256;
-/// How much of the step of additive increase is gone where everything is marked; our own, not RFC 8257's. Simulated with 50 to 2,000 flows
-/// into one 40 Gbit/s port: with less, 2,000 flows overflow its queue; with more, 200 share it less evenly.
+/// How much of the step of additive increase is gone where everything is marked for long; our own, not RFC 8257's. Simulated with 50 to
+/// 2,000 flows into one 40 Gbit/s port: with less, 2,000 flows overflow its queue; with more, 200 share it less evenly.
 const STEP_CUT: f64 = 0.85;
+/// Weight of the newest window in what decides on the step. Longer memory than alpha's: a burst of many senders lasts a few windows and
+/// its last ones need the whole step, while flows that share a port for good have all marked for hundreds.
+const STEP_G: f64 = 1.0 / 128.0;
 /// RFC 8257 §3.5: half the window is left after a loss.
 const BETA: u16 = 128;
 
@@ -50,9 +53,18 @@ impl Marks {
 }
 
 /// DCTCP's state for one flow.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Dctcp {
     marks: Marks,
+    /// Alpha over a longer time. A new flow does not know whether it is one of thousands and begins with the smallest step; after a
+    /// pause it begins with a whole one, as then its data comes in bursts.
+    crowded: f64,
+}
+
+impl Default for Dctcp {
+    fn default() -> Self {
+        Self { marks: Marks::default(), crowded: ALPHA_FIRST }
+    }
 }
 
 const KEEP: Window = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: GROWTH, beta: BETA, pacing: 0 };
@@ -68,7 +80,12 @@ impl CongestionControl for Dctcp {
     }
 
     fn on_interval(&mut self, sample: &Sample) -> Option<Window> {
+        if sample.flight == 0 {
+            self.crowded = 0.0;
+            return Some(KEEP);
+        }
         let marked = self.marks.look(sample)?;
+        self.crowded += STEP_G * (self.marks.alpha - self.crowded);
         if sample.recovering {
             return None;
         }
@@ -79,9 +96,9 @@ impl CongestionControl for Dctcp {
         // receiver does not hold back what acknowledges a lone segment, as that carries CWR.
         let cwnd = f64::from(sample.cwnd) * (1.0 - self.marks.alpha / 2.0);
         let cwnd = (cwnd as u32).max(sample.mss).min(sample.cwnd.max(sample.mss));
-        // A flow rests where what it gains in a round trip is what a mark takes: at 2/alpha steps. The step shrinks with alpha, for all
-        // flows alike, so that where everything is marked that is one segment and not two.
-        let growth = (f64::from(GROWTH) * (1.0 - STEP_CUT * self.marks.alpha)) as u16;
+        // A flow rests where what it gains in a round trip is what a mark takes: at 2/alpha steps. The step shrinks where
+        // alpha stays high, for all flows alike, so that where everything is marked that is one segment and not two.
+        let growth = (f64::from(GROWTH) * (1.0 - STEP_CUT * self.crowded)) as u16;
         Some(Window { cwnd, ssthresh: cwnd, growth, ..KEEP })
     }
 
@@ -162,16 +179,25 @@ mod tests {
     #[test]
     fn where_all_is_marked_the_window_goes_down_to_one_segment_and_hardly_grows() {
         let (mut dctcp, mut sample) = (Dctcp::default(), Sample { mss: MSS, cwnd: 4 * MSS, ..Sample::default() });
-        let mut look = |cwnd, marked| {
+        let mut look = |cwnd, marked, flight| {
             sample.interval = Interval { us: 500, acked: 1000, marked, ..Interval::default() };
-            (sample.cwnd, sample.ssthresh, sample.bytes_acked) = (cwnd, cwnd, sample.bytes_acked + 1000);
+            (sample.cwnd, sample.ssthresh, sample.flight, sample.bytes_acked) =
+                (cwnd, cwnd, flight, sample.bytes_acked + 1000);
             let window = dctcp.on_interval(&sample).unwrap();
             (window.cwnd, window.growth)
         };
-        assert_eq!(look(4 * MSS, 1000), (2 * MSS, 38), "15 % of a step");
-        assert_eq!(look(2 * MSS, 1000), (MSS, 38));
-        assert_eq!(look(MSS, 1000), (MSS, 38), "never below one");
-        assert_eq!(look(MSS, 0), (Window::KEEP, GROWTH));
+        assert_eq!(look(4 * MSS, 1000, 1), (2 * MSS, 38), "15 % of a step");
+        assert_eq!(look(2 * MSS, 1000, 1), (MSS, 38));
+        assert_eq!(look(MSS, 1000, 1), (MSS, 38), "never below one");
+        assert_eq!(look(MSS, 0, 1), (Window::KEEP, GROWTH));
+        // A pause; then a burst of four round trips in which everything is marked.
+        assert_eq!(look(MSS, 0, 0), (Window::KEEP, GROWTH));
+        let steps: Vec<u16> = (0..4).map(|_| look(MSS, 1000, 1).1).collect();
+        assert!(steps.is_sorted_by(|a, b| a > b) && steps[3] > 240, "{steps:?} of {GROWTH}");
+        for _ in 0..900 {
+            look(MSS, 1000, 1);
+        }
+        assert!((38..42).contains(&look(MSS, 1000, 1).1), "many round trips are no burst");
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use super::Sample;
 use super::dctcp::Marks;
-use super::rate::{ByRate, RateLaw};
+use super::rate::{ByRate, RateLaw, step};
 
-/// TAS: additive increase per decision in bytes per second: 10 Mbit/s.
-const STEP: u64 = 1_250_000;
 /// TAS: the rate grows no further than 1.2 times what was really delivered.
 const HEADROOM: f64 = 1.2;
+/// Marks on a flow whose rate is below this part of what is delivered are those of a queue that drains already: the last reduction is at
+/// work. Not in TAS, whose round trips are short; a rate, unlike a window, does not fall by itself when a queue grows.
+const DRAINING: f64 = 0.97;
 
 /// The algorithm.
 pub type DctcpRate = ByRate<DctcpLaw>;
@@ -25,11 +26,11 @@ pub struct DctcpLaw {
 }
 
 impl DctcpLaw {
-    fn grown(&self, rate: u64, delivered: f64) -> u64 {
+    fn grown(&self, rate: u64, delivered: f64, sample: &Sample) -> u64 {
         // In slow start what is delivered is what the last, half as large, rate let go.
         let (more, headroom) = match self.slow_start_over {
             false => (rate.saturating_mul(2), 2.0 * HEADROOM),
-            true => (rate.saturating_add(STEP), HEADROOM),
+            true => (rate.saturating_add(step(sample)), HEADROOM),
         };
         more.min(((delivered * headroom) as u64).max(rate))
     }
@@ -44,9 +45,10 @@ impl RateLaw for DctcpLaw {
         (self.acked, self.us, self.halved) = (0, 0, false);
         self.slow_start_over |= marked;
         Some(match () {
+            () if marked && (rate as f64) < DRAINING * delivered => rate,
             () if marked => (rate as f64 * (1.0 - self.marks.alpha / 2.0)) as u64,
             () if sample.app_limited => rate,
-            () => self.grown(rate, delivered),
+            () => self.grown(rate, delivered, sample),
         })
     }
 
@@ -65,6 +67,8 @@ mod tests {
     use super::*;
     use crate::slow::congestion::{CongestionControl, Interval};
 
+    const STEP: u64 = 1_250_000;
+
     /// A flow of 10 MB/s; each call is one round trip of 1 ms at the full rate.
     struct Bench {
         control: DctcpRate,
@@ -74,7 +78,7 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let mut control = DctcpRate::default();
-            let sample = Sample { mss: 1000, cwnd: 10_000, srtt_us: 1000, min_rtt_us: 1000, ..Sample::default() };
+            let sample = Sample { mss: 1250, cwnd: 10_000, srtt_us: 1000, min_rtt_us: 1000, ..Sample::default() };
             assert_eq!(control.on_interval(&sample).unwrap().pacing, 10_000_000, "window over round trip");
             Self { control, sample }
         }
@@ -97,6 +101,8 @@ mod tests {
         assert!((20_000_000..30_000_000).contains(&cut), "{cut}");
         assert_eq!(bench.round(0), cut + STEP);
         assert_eq!(bench.round(0), cut + 2 * STEP);
+        bench.sample.srtt_us = 10_000;
+        assert_eq!(bench.round(0), cut + 2 * STEP + STEP / 10, "a segment per round trip on a long path");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::flow::Window;
 pub(super) const LEAST: u64 = 12_500;
 /// Highest rate: 8 Tbit/s.
 pub(super) const MOST: u64 = 1_000_000_000_000;
+/// Additive increase per decision in bytes per second: 10 Mbit/s (TAS, TIMELY).
+const STEP: u64 = 1_250_000;
 /// Window over rate times round trip.
 const WINDOW_GAIN: u64 = 2;
 /// The fast path cuts nothing after a loss: the rate is what counts.
@@ -50,6 +52,12 @@ impl Rated {
         let window = self.set(self.rate / 2, sample);
         Window { cwnd: sample.mss, growth: 256, ..window }
     }
+}
+
+/// The step of additive increase in bytes per second: what the papers say, but no more than one segment per round trip, as Reno's. On
+/// paths much slower than a data centre's each step too many would cost a good part of the rate.
+pub(super) fn step(sample: &Sample) -> u64 {
+    STEP.min(u64::from(sample.mss) * 1_000_000 / u64::from(sample.srtt_us.max(1))).max(1)
 }
 
 /// How a rate changes; everything else about such an algorithm is [`ByRate`]'s.

@@ -4,10 +4,8 @@
 //! that a longer path is not taken for a full queue.
 
 use super::Sample;
-use super::rate::{ByRate, RateLaw};
+use super::rate::{ByRate, RateLaw, step};
 
-/// Algorithm 1: delta, additive increment in bytes per second: 10 Mbit/s.
-const DELTA: u64 = 1_250_000;
 /// Algorithm 1: beta, multiplicative decrement.
 const BETA: f64 = 0.8;
 /// Algorithm 1: alpha, weight of the newest difference of round-trip times.
@@ -50,7 +48,7 @@ impl TimelyLaw {
         let low = smallest + f64::from(LOW_US).max(smallest / 8.0);
         let high = smallest + f64::from(HIGH_US).max(smallest / 2.0);
         let cut = |by: f64| (rate as f64 * (1.0 - BETA * by.clamp(0.0, 1.0))) as u64;
-        let add = |steps: u64| if sample.app_limited { rate } else { rate.saturating_add(steps * DELTA) };
+        let add = |steps: u64| if sample.app_limited { rate } else { rate.saturating_add(steps * step(sample)) };
         match () {
             () if rtt < low && !self.slow_start_over && !sample.app_limited => rate.saturating_mul(2),
             () if rtt < low => add(1),
@@ -87,9 +85,9 @@ impl RateLaw for TimelyLaw {
         Some(next)
     }
 
-    /// The paper's network loses nothing; elsewhere a loss is a full queue.
+    /// The paper's network loses nothing; elsewhere a loss is a full queue, and CUBIC's reduction (RFC 9438 §4.6) enough.
     fn after_loss(&mut self, rate: u64) -> Option<u64> {
-        Some(rate / 2)
+        Some(rate / 10 * 7)
     }
 
     fn set_slow_start_over(&mut self, over: bool) {
@@ -102,6 +100,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::slow::congestion::{CongestionControl, Interval};
+
+    const DELTA: u64 = 1_250_000;
 
     /// Rates after one decision for each of these round-trip times, at a smallest one of 20 µs and 100 MB/s.
     fn rates(rtts_us: &[u32]) -> Vec<u64> {

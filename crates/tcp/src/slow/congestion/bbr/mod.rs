@@ -2,7 +2,7 @@
 //!
 //! The draft works per acknowledgement; here deliveries are measured per round trip, at looks that come about once per round trip. Not
 //! here: the estimate of acknowledgement aggregation (§5.5.9), and packet-exact numbers of what was in flight when a lost packet was
-//! sent (§5.5.10), for which the deliveries of the round stand.
+//! sent (§5.5.10), for which the deliveries of the round stand. `docs/rfcs.md` has the whole list.
 
 mod measure;
 
@@ -101,6 +101,13 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// BBRResetShortTermModel.
+    fn forget_low(&mut self) {
+        (self.bandwidth_low, self.inflight_low) = (f64::INFINITY, f64::INFINITY);
+    }
+}
+
 /// §5.3.1.2: has the bandwidth stopped growing?
 #[derive(Clone, Copy, Debug, Default)]
 struct FullPipe {
@@ -176,7 +183,7 @@ impl Bbr {
                 self.wait_us = PROBE_WAIT_US + (seed >> 32) % PROBE_WAIT_SPREAD_US;
             }
             State::Refill => {
-                (self.limits.bandwidth_low, self.limits.inflight_low) = (f64::INFINITY, f64::INFINITY);
+                self.limits.forget_low();
                 self.raised = 0;
             }
             State::Up => self.full = FullPipe::default(),
@@ -206,8 +213,10 @@ impl Bbr {
     /// §5.5.10.2: the probe has met the limit of what the path holds.
     fn too_high(&mut self, round: &Round, sample: &Sample) {
         self.before = self.limits;
-        let target = self.product(self.max_bandwidth.get()).min(f64::from(sample.cwnd));
-        self.limits.inflight_high = (round.acked as f64).max(target * BETA).max(least(sample));
+        let product = self.product(self.max_bandwidth.get());
+        // §5.3.1.3: what Startup has filled holds at least the product.
+        let kept = if self.state == State::Startup { product } else { product.min(f64::from(sample.cwnd)) * BETA };
+        self.limits.inflight_high = (round.acked as f64).max(kept).max(least(sample));
         match self.state {
             State::Startup => self.filled = true,
             State::Up => self.enter(State::Down, sample),
@@ -297,6 +306,8 @@ impl Bbr {
         let done = self.drained.is_some_and(|at| sample.now.since(at) >= PROBE_RTT_US && rounds_here > 0);
         if done {
             self.rtt_probed = Some(sample.now);
+            // §5.3.4.3, BBRExitProbeRTT: what was lost before says nothing of the path as it is now.
+            self.limits.forget_low();
             if self.filled {
                 self.enter(State::Down, sample);
                 self.enter(State::Cruise, sample);
@@ -405,5 +416,54 @@ impl CongestionControl for Bbr {
 
     fn per_round_trip(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10 MB/s over 10 ms: a product of 100,000 bytes.
+    fn bbr(state: State) -> (Bbr, Sample) {
+        let mut bbr = Bbr { state, ..Bbr::default() };
+        let sample = Sample { now: Micros(1), mss: 1000, cwnd: 150_000, rtt_us: 10_000, ..Sample::default() };
+        bbr.min_rtt.look(&sample);
+        bbr.max_bandwidth.add(&round(100, 0));
+        (bbr, sample)
+    }
+
+    fn round(acked: u64, lost: u64) -> Round {
+        Round { bandwidth: acked as f64 * 1e5, acked: acked * 1000, lost: lost * 1000, app_limited: false }
+    }
+
+    #[test]
+    fn many_losses_in_a_round_of_startup_end_it_and_leave_the_product() {
+        let (mut startup, sample) = bbr(State::Startup);
+        startup.learn(&round(60, 5), &sample);
+        assert!(!startup.filled, "five are not many");
+        startup.learn(&round(60, 6), &sample);
+        assert!(startup.filled);
+        assert_eq!(startup.limits.inflight_high, 100_000.0);
+    }
+
+    #[test]
+    fn a_probe_that_loses_too_much_goes_down_and_a_cruise_lowers_for_a_while_only() {
+        let (mut up, sample) = bbr(State::Up);
+        up.learn(&round(60, 5), &sample);
+        assert_eq!((up.state, up.limits.inflight_high), (State::Down, 70_000.0));
+        assert!(up.limits.inflight_low.is_infinite());
+
+        let (mut cruise, mut sample) = bbr(State::Cruise);
+        cruise.filled = true;
+        cruise.learn(&round(50, 1), &sample);
+        assert_eq!((cruise.limits.bandwidth_low, cruise.limits.inflight_low), (7e6, 105_000.0));
+        assert!(cruise.limits.inflight_high.is_infinite());
+        cruise.enter(State::ProbeRtt, &sample);
+        sample.flight = 4000;
+        cruise.probe_rtt(0, &sample);
+        sample.now = sample.now.after(PROBE_RTT_US);
+        cruise.probe_rtt(1, &sample);
+        assert_eq!(cruise.state, State::Cruise);
+        assert!(cruise.limits.inflight_low.is_infinite() && cruise.limits.bandwidth_low.is_infinite());
     }
 }
