@@ -17,7 +17,8 @@ demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
 test: setup ## All tests; last line is the summary
 	@scripts/test
 
-test-slow: setup ## The long tests: many simulator seeds, long kill and soak runs
+test-slow: ## The long tests: many simulator seeds, long kill and soak runs
+	@scripts/setup slow
 	@scripts/test --slow
 
 posix: ## Compare sockets under Towpath with the kernel's, case by case (tests/posix)

@@ -207,14 +207,17 @@ fn static_and_absent_programs_are_left_whole() {
     let out = service.accelerated("/no/such/program").run(10);
     assert_eq!(out.code, 127, "{out:?}");
     assert!(out.err.contains("/no/such/program"), "{out:?}");
-    // Debian's ldconfig is linked statically: it runs, unserved, and is refused only if being served is required.
-    let socket = service.socket.as_os_str();
-    let run =
-        [bin("towpath").into_os_string(), "run".into(), "-v".into(), "--socket".into(), socket.into(), "--".into()];
-    let out = Program::line("/sbin/ldconfig --version").under(&run).run(10);
+    // Debian's ldconfig is linked statically. If that must not be injected into it runs, unserved, and is refused only if
+    // being served is required.
+    let towpath = bin("towpath");
+    let run = |required: &str| {
+        let line = Program::new(&[&towpath]).arg("run").arg(required).arg("--hook").arg("preload");
+        line.arg("--socket").arg(&service.socket).arg("--").arg("/sbin/ldconfig").arg("--version").run(10)
+    };
+    let out = run("-v");
     assert!(out.code == 0 && out.out.contains("ldconfig"), "{out:?}");
     assert!(out.err.contains("static"), "what was done must be said: {out:?}");
-    let out = service.accelerated("/sbin/ldconfig --version").run(10);
+    let out = run("--require");
     assert_eq!((out.code, out.out.as_str()), (125, ""), "{out:?}");
 }
 

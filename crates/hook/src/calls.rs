@@ -87,6 +87,10 @@ macro_rules! calls {
         pub trait Handler {
             /// Called once, when the real functions are known and before any other method.
             fn init() {}
+            /// Before a `fork` that is not libc's.
+            fn forking() {}
+            /// In the child of such a `fork`.
+            fn forked() {}
             $(
                 /// # Safety
                 /// The contract of the libc function of this name.
@@ -111,6 +115,17 @@ macro_rules! calls {
                     #[used]
                     #[unsafe(link_section = ".init_array")]
                     static START: extern "C" fn() = start;
+
+                    /// Where the loader calls.
+                    #[cfg(target_arch = "x86_64")]
+                    #[unsafe(no_mangle)]
+                    pub unsafe extern "C" fn towpath_load(
+                        argv: $crate::exec::Strings,
+                        envp: $crate::exec::Strings,
+                    ) -> ! {
+                        // SAFETY: the caller keeps the contract.
+                        unsafe { $crate::inject::load::<$d handler>(argv, envp) }
+                    }
 
                     $(
                         #[unsafe(no_mangle)]

@@ -12,6 +12,10 @@
 
 mod answer;
 mod calls;
+pub mod exec;
+#[cfg(target_arch = "x86_64")]
+pub mod inject;
+pub mod program;
 
 pub use answer::{Answer, Failure, finish, outcome, set_errno};
 pub use calls::{Handler, real, resolve};

@@ -35,7 +35,7 @@ pub fn init() {
 }
 
 /// From now on two processes have each descriptor: `close` in one of them says nothing.
-extern "C" fn before() {
+pub extern "C" fn before() {
     for (_, kind) in table::within(0, u32::MAX) {
         if let Kind::Slot { slot, generation } = kind
             && let Some(socket) = Socket::at(slot, generation)
@@ -46,7 +46,8 @@ extern "C" fn before() {
     }
 }
 
-extern "C" fn in_child() {
+/// In the child: what is this process's own begins anew.
+pub extern "C" fn in_child() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     lock::forget_tid();
     if let Some(session) = session::get() {

@@ -71,6 +71,12 @@ impl Handler for Posix {
     fn init() {
         fork::init();
     }
+    fn forking() {
+        fork::before();
+    }
+    fn forked() {
+        fork::in_child();
+    }
 
     unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
         listen::socket(domain, kind, protocol)

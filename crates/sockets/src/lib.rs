@@ -60,3 +60,5 @@ pub use handler::Posix;
 // A test program that exported these would put them under its own feet.
 #[cfg(not(test))]
 towpath_hook::preload!(Posix);
+#[cfg(not(test))]
+towpath_hook::preload_exec!();

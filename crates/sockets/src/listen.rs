@@ -18,18 +18,20 @@ use towpath_ring::lines::app_flags;
 /// Linux's default `net.core.somaxconn`.
 const BACKLOG_LIMIT: c_int = 4096;
 
-/// `socket`: TCP over IPv4 and IPv6 may become ours.
+/// `socket`: TCP over IPv4 and IPv6 may become ours. So may MPTCP, which Go's servers ask for by default: it falls back to TCP
+/// with any peer that does not speak it (RFC 8684 §3.7).
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let six = domain == libc::AF_INET6;
-    if !(six || domain == libc::AF_INET) || !stream || (protocol != 0 && protocol != libc::IPPROTO_TCP) {
+    if !(six || domain == libc::AF_INET) || !stream || ![0, libc::IPPROTO_TCP, libc::IPPROTO_MPTCP].contains(&protocol)
+    {
         return None;
     }
     if session::start().is_none() {
         return if session::required() { Some(Err(libc::ENETDOWN)) } else { None };
     }
     // SAFETY: integers only.
-    let fd = outcome(unsafe { real::socket(domain, kind, protocol) });
+    let fd = outcome(unsafe { real::socket(domain, kind, libc::IPPROTO_TCP) });
     if let Ok(fd) = fd {
         table::set(fd, Kind::Undecided(Undecided { six, ..Undecided::default() }));
     }

@@ -1,15 +1,16 @@
 //! `towpath run`: a program with its TCP sockets on Towpath.
 
-mod program;
+mod hook;
 mod service;
 
 use crate::complain;
 use crate::locate::Which;
-use program::Fitness;
+use hook::{Choice, Hook};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use towpath_hook::program;
 
 /// Environment variable that names the library, for set-ups in which it is not beside the command.
 const LIBRARY_VARIABLE: &str = "TOWPATH_LIBRARY";
@@ -36,13 +37,17 @@ mod exit {
   towpath run -- redis-benchmark -p 7000
   towpath run -v -- ./my-server          say what is done
   towpath run --require -- ./my-server   fail rather than use the kernel's TCP
+  towpath run --hook inject -- ./my-jit  catch system calls, not libc's functions
 
-A static, setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and
-unchanged; -v says so, --require makes it an error (exit code 125).
+A setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and unchanged; -v
+says so, --require makes it an error (exit code 125). What the program executes is treated alike, by the same choice.
 TOWPATH_IDLE_EXIT=5min is how long a service started this way stays without programs [default: 30s].")]
 pub struct Arguments {
     #[command(flatten)]
     which: Which,
+    /// How the program's calls are caught
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    hook: Choice,
     /// Fail if the program cannot be served
     #[arg(long)]
     require: bool,
@@ -70,14 +75,21 @@ pub fn run(arguments: Arguments) -> ExitCode {
         return ExitCode::from(exit::NO_PROGRAM);
     };
     let mut command = Command::new(&path);
-    command.arg0(name).args(rest);
+    command.arg0(name);
     match prepare(&arguments, &path) {
         Ok(prepared) => {
             if arguments.verbose {
-                complain(&format!("{} on the service at {}", name.display(), prepared.socket.display()));
+                let how = prepared.hook.describe();
+                complain(&format!("{} {how}, on the service at {}", name.display(), prepared.socket.display()));
+            }
+            if let Hook::Inject { loader, .. } = &prepared.hook {
+                command = Command::new(loader);
+                // Absolute, because this argument is what names the program to others.
+                command.arg(std::path::absolute(&path).unwrap_or(path.clone())).arg(name);
             }
             command.env("LD_PRELOAD", preload(&prepared.library, std::env::var_os("LD_PRELOAD").as_deref()));
             command.env(towpath_service::paths::SOCKET_VARIABLE, &prepared.socket);
+            command.env(towpath_hook::exec::VARIABLE, arguments.hook.name());
             if arguments.require {
                 command.env("TOWPATH_REQUIRE", "1");
             }
@@ -92,6 +104,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
             }
         }
     }
+    command.args(rest);
     let error = command.exec();
     complain(&format!("{}: {error}", path.display()));
     ExitCode::from(exit::CANNOT_EXECUTE)
@@ -101,6 +114,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
 struct Prepared {
     socket: PathBuf,
     library: PathBuf,
+    hook: Hook,
 }
 
 /// Why it is not served.
@@ -111,13 +125,13 @@ struct NotServed {
 }
 
 fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed> {
-    if let Fitness::No(why) = program::fitness(program) {
-        return Err(NotServed { text: format!("{}: {why}", program.display()), unexpected: false });
-    }
     let unexpected = |text| NotServed { text, unexpected: true };
     let library = library().map_err(unexpected)?;
+    let hook = hook::choose(arguments.hook, program, &library);
+    // A choice that cannot be had is worth a line.
+    let hook = hook.map_err(|text| NotServed { text, unexpected: arguments.hook != Choice::Auto })?;
     let socket = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
-    Ok(Prepared { socket, library })
+    Ok(Prepared { socket, library, hook })
 }
 
 /// Where the library is: named, beside this command, or in `../lib/towpath`.

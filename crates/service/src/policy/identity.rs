@@ -2,7 +2,13 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The name of the program that others are loaded by (`towpath run --hook inject`).
+const LOADER: &str = "towpath-loader";
 
 /// One process of a client, as it was when it registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +37,9 @@ impl Identity {
         let process = pidfd_open(Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
         let file = |name: &str| format!("/proc/{pid}/{name}");
         let status = std::fs::read_to_string(file("status"))?;
-        let program =
-            std::fs::read_link(file("exe")).map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = std::fs::read_link(file("exe")).unwrap_or_default();
+        let program = if program.ends_with(LOADER) { loaded(&file("cmdline")).unwrap_or(program) } else { program };
+        let program = program.to_string_lossy().into_owned();
         let cgroup = cgroup(&std::fs::read_to_string(file("cgroup")).unwrap_or_default());
         // While the process lives its number is its own: what was read is of it, if it still lives now.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
@@ -59,6 +66,14 @@ impl Identity {
     pub fn name(&self) -> &str {
         self.program.rsplit('/').next().unwrap_or_default()
     }
+}
+
+/// What the loader has become: its first argument. No more can be had from the kernel, and no more is needed: anybody can
+/// give a program any name.
+fn loaded(command_line: &str) -> Option<PathBuf> {
+    let words = std::fs::read(command_line).ok()?;
+    let path = words.split(|byte| *byte == 0).nth(1).filter(|path| path.starts_with(b"/"))?;
+    std::fs::canonicalize(OsStr::from_bytes(path)).ok()
 }
 
 /// The numbers of one line of `/proc/PID/status`.

@@ -1,4 +1,4 @@
-//! Can a program's calls be caught by a preloaded library?
+//! By which way can a program's calls be caught?
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -8,16 +8,22 @@ use std::path::{Path, PathBuf};
 
 /// Interpreters of interpreters that are followed; the kernel stops at four.
 const MAX_SCRIPTS: usize = 4;
-/// As much of a file as is looked at: program headers come first.
-const HEAD_BYTES: u64 = 4096;
+/// As much of a file as is looked at: program headers come first, then notes.
+const HEAD_BYTES: u64 = 8192;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fitness {
-    /// Yes.
-    Yes,
-    /// No, and why.
-    No(String),
+pub enum Way {
+    /// By a preloaded library.
+    Preload,
+    /// Its dynamic linker, if it has one, does not load the library: it has to be loaded by ours ([`inject`](crate::inject)).
+    /// With the reason.
+    Inject(&'static str),
+    /// Not known: it cannot be read, or is a script without a first line that names its interpreter. Whatever runs in the
+    /// end inherits the library.
+    Unknown,
+    /// By none, and why.
+    None(&'static str),
 }
 
 /// The file that `execvp` would run: a path as it is, a name by PATH.
@@ -32,19 +38,19 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
 }
 
 /// Looks at the file, and at its interpreter if it is a script.
-pub fn fitness(program: &Path) -> Fitness {
+pub fn way(program: &Path) -> Way {
     let mut file = program.to_owned();
     for _ in 0..=MAX_SCRIPTS {
         let Ok(head) = head(&file) else {
-            // Not readable, but perhaps executable: its headers cannot be seen, so nothing is known against it.
-            return Fitness::Yes;
+            // Not readable, but perhaps executable.
+            return Way::Unknown;
         };
         match interpreter(&head) {
             Some(next) => file = next.into(),
             None => return judge(&file, &head),
         }
     }
-    Fitness::No("too many interpreters".into())
+    Way::None("too many interpreters")
 }
 
 fn head(file: &Path) -> std::io::Result<Vec<u8>> {
@@ -60,27 +66,32 @@ fn interpreter(head: &[u8]) -> Option<OsString> {
     Some(OsStr::from_bytes(words.next()?).to_owned())
 }
 
-fn judge(file: &Path, head: &[u8]) -> Fitness {
-    let no = |why: &str| Fitness::No(why.into());
+fn judge(file: &Path, head: &[u8]) -> Way {
     if let Ok(meta) = file.metadata() {
         // The kernel runs these with rights of their own, and the dynamic linker then ignores LD_PRELOAD.
-        let (mode, own) = (meta.permissions().mode(), rustix::process::geteuid().as_raw());
+        // SAFETY: no arguments.
+        let (mode, own) = (meta.permissions().mode(), unsafe { libc::geteuid() });
         if mode & 0o6000 != 0 && !(mode & 0o6000 == 0o4000 && meta.uid() == own) {
-            return no("is setuid or setgid, so no library can be preloaded");
+            return Way::None("is setuid or setgid and left alone");
         }
-        let mut capabilities = [0u8; 64];
-        if rustix::fs::getxattr(file, "security.capability", &mut capabilities).is_ok_and(|length| length > 0)
-            && own != 0
-        {
-            return no("has file capabilities, so no library can be preloaded");
+        if own != 0 && has_capabilities(file) {
+            return Way::None("has file capabilities and is left alone");
         }
     }
     match elf(head) {
-        Elf::Dynamic(linker) if linker.contains("ld-musl") => no("is linked with musl; the library is for glibc"),
-        Elf::Dynamic(_) | Elf::Other => Fitness::Yes,
-        Elf::Static => no("is statically linked, so no library can be preloaded"),
-        Elf::Foreign => no("is for another kind of processor"),
+        Elf::Dynamic(linker) if linker.contains("ld-musl") => Way::Inject("is linked with musl"),
+        Elf::Go => Way::Inject("is written in Go and makes its system calls itself"),
+        Elf::Dynamic(_) => Way::Preload,
+        Elf::Other => Way::Unknown,
+        Elf::Static => Way::Inject("is statically linked"),
+        Elf::Foreign => Way::None("is for another kind of processor"),
     }
+}
+
+fn has_capabilities(file: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else { return false };
+    // SAFETY: two C strings, and no room for the value, which asks for its length.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), core::ptr::null_mut(), 0) > 0 }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -88,6 +99,8 @@ enum Elf {
     /// With this dynamic linker.
     Dynamic(String),
     Static,
+    /// Made by the Go toolchain, with or without a dynamic linker.
+    Go,
     /// Another class, byte order or machine.
     Foreign,
     /// A script without `#!`, which a shell will run, or something that `exec` will refuse.
@@ -98,6 +111,9 @@ enum Elf {
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// `p_type` of the dynamic linker's name.
 const PT_INTERP: u32 = 3;
+/// `p_type` of notes, and what is in the one with Go's build id after its lengths: its type and its name.
+const PT_NOTE: u32 = 4;
+const GO_NOTE: &[u8] = b"\x04\0\0\0Go\0\0";
 
 fn elf(head: &[u8]) -> Elf {
     let Some(rest) = head.strip_prefix(b"\x7fELF") else { return Elf::Other };
@@ -108,17 +124,21 @@ fn elf(head: &[u8]) -> Elf {
     let (Some(table), Some(size), Some(count)) = (long(head, 32), half(head, 54), half(head, 56)) else {
         return Elf::Foreign;
     };
+    let mut found = Elf::Static;
     for entry in 0..usize::from(count) {
         let at = table.saturating_add(entry * usize::from(size));
-        if word(head, at) != Some(PT_INTERP) {
-            continue;
-        }
         let (start, length) = (long(head, at + 8).unwrap_or(0), long(head, at + 32).unwrap_or(0));
-        let name = head.get(start..start.saturating_add(length)).unwrap_or_default();
-        let name = name.strip_suffix(b"\0").unwrap_or(name);
-        return Elf::Dynamic(String::from_utf8_lossy(name).into_owned());
+        let content = head.get(start..start.saturating_add(length)).unwrap_or_default();
+        match word(head, at) {
+            Some(PT_NOTE) if content.windows(GO_NOTE.len()).any(|window| window == GO_NOTE) => return Elf::Go,
+            Some(PT_INTERP) => {
+                let name = content.strip_suffix(b"\0").unwrap_or(content);
+                found = Elf::Dynamic(String::from_utf8_lossy(name).into_owned());
+            }
+            _ => {}
+        }
     }
-    Elf::Static
+    found
 }
 
 fn bytes<const N: usize>(head: &[u8], at: usize) -> Option<[u8; N]> {
@@ -161,6 +181,8 @@ mod tests {
         assert_eq!(elf(&file(MACHINE, PT_INTERP, glibc)), Elf::Dynamic(glibc.into()));
         assert_eq!(elf(&file(MACHINE, 1, glibc)), Elf::Static);
         assert_eq!(elf(&file(40, PT_INTERP, glibc)), Elf::Foreign);
+        assert_eq!(elf(&file(MACHINE, PT_NOTE, "\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0build id")), Elf::Go);
+        assert_eq!(elf(&file(MACHINE, PT_NOTE, "\x04\0\0\0\x10\0\0\0\x03\0\0\0GNU\0build id")), Elf::Static);
         assert_eq!(elf(b"\x7fELF\x01\x01"), Elf::Foreign);
         assert_eq!(elf(b"echo hello"), Elf::Other);
         // Cut anywhere, it is judged without a panic.
@@ -172,15 +194,15 @@ mod tests {
 
     #[test]
     fn programs_of_this_machine() {
-        assert_eq!(fitness(&std::env::current_exe().unwrap()), Fitness::Yes);
+        assert_eq!(way(&std::env::current_exe().unwrap()), Way::Preload);
         let shell = find(OsStr::new("sh")).unwrap();
-        assert_eq!(fitness(&shell), Fitness::Yes);
+        assert_eq!(way(&shell), Way::Preload);
         assert_eq!(find(OsStr::new("no-program-of-this-name")), None);
         assert_eq!(find(OsStr::new("/no/such/program")), None);
     }
 
     #[test]
-    fn scripts_are_as_fit_as_their_interpreters() {
+    fn scripts_go_the_way_of_their_interpreters() {
         assert_eq!(interpreter(b"#! /usr/bin/env python3\nx"), Some("/usr/bin/env".into()));
         assert_eq!(interpreter(b"#!/bin/sh"), Some("/bin/sh".into()));
         assert_eq!(interpreter(b"#!\n"), None);
@@ -190,14 +212,13 @@ mod tests {
         std::fs::write(&stat, file(MACHINE, 1, "")).unwrap();
         std::fs::write(&script, format!("#!{}\n", stat.display())).unwrap();
         std::fs::write(&ring, format!("#!{}\n", ring.display())).unwrap();
-        let why = Fitness::No("is statically linked, so no library can be preloaded".into());
-        assert_eq!(fitness(&script), why);
-        assert_eq!(fitness(&ring), Fitness::No("too many interpreters".into()));
+        assert_eq!(way(&script), Way::Inject("is statically linked"));
+        assert_eq!(way(&ring), Way::None("too many interpreters"));
         let musl = dir.join("musl");
         std::fs::write(&musl, file(MACHINE, PT_INTERP, "/lib/ld-musl-x86_64.so.1")).unwrap();
-        assert_eq!(fitness(&musl), Fitness::No("is linked with musl; the library is for glibc".into()));
+        assert_eq!(way(&musl), Way::Inject("is linked with musl"));
         std::fs::set_permissions(&stat, std::fs::Permissions::from_mode(0o2755)).unwrap();
-        assert_eq!(fitness(&stat), Fitness::No("is setuid or setgid, so no library can be preloaded".into()));
+        assert_eq!(way(&stat), Way::None("is setuid or setgid and left alone"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,0 +1,325 @@
+//! Programs that a hooked program executes. Those that load preloaded libraries inherit the library by the environment;
+//! the others are given to the loader, which stands beside the library.
+
+use crate::program::{self, Way};
+use libc::{c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The loader's name.
+pub const LOADER: &str = "towpath-loader";
+/// Environment variable with the way that the user has chosen (`preload`, `inject`; anything else: by the program).
+pub const VARIABLE: &str = "TOWPATH_HOOK";
+/// Without this in its environment a program is not to be hooked.
+const SERVICE: &str = "TOWPATH_SOCKET";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// A null-terminated list of C strings.
+pub type Strings = *const *const c_char;
+
+/// The file that this library was loaded from.
+pub fn library() -> Option<&'static CStr> {
+    static LIBRARY: OnceLock<Option<CString>> = OnceLock::new();
+    let found = LIBRARY.get_or_init(|| {
+        // SAFETY: an all-zero Dl_info is valid; the address is one of this library's.
+        let name = unsafe {
+            let mut about: libc::Dl_info = core::mem::zeroed();
+            if libc::dladdr(library as *const c_void, &raw mut about) == 0 || about.dli_fname.is_null() {
+                return None;
+            }
+            CStr::from_ptr(about.dli_fname)
+        };
+        let path = Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()?;
+        CString::new(path.into_os_string().into_vec()).ok()
+    });
+    found.as_deref()
+}
+
+fn loader() -> Option<CString> {
+    let library = Path::new(OsStr::from_bytes(library()?.to_bytes()));
+    let loader = library.with_file_name(LOADER);
+    loader.exists().then(|| CString::new(loader.into_os_string().into_vec()).ok()).flatten()
+}
+
+/// # Safety
+/// A null-terminated list of C strings, or null.
+unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
+    let mut found = Vec::new();
+    let mut at = list;
+    // SAFETY: the caller's contract; the walk ends at the null.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            found.push(CStr::from_ptr(*at));
+            at = at.add(1);
+        }
+    }
+    found
+}
+
+fn value<'a>(environment: &[&'a CStr], name: &str) -> Option<&'a [u8]> {
+    environment
+        .iter()
+        .find_map(|entry| entry.to_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
+}
+
+/// LD_PRELOAD with the library in it; `None` = it is there already.
+fn preload(environment: &[&CStr]) -> Option<CString> {
+    let library = library()?.to_bytes();
+    let before = value(environment, PRELOAD).unwrap_or_default();
+    if before.split(|byte| b" :".contains(byte)).any(|name| name == library) {
+        return None;
+    }
+    let mut entry = [PRELOAD.as_bytes(), b"=", library].concat();
+    if !before.is_empty() {
+        entry.push(b':');
+        entry.extend(before);
+    }
+    CString::new(entry).ok()
+}
+
+/// The environment for a program whose linker must not see the library.
+pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
+    let Some(library) = library() else { return environment };
+    let clean = |entry: CString| {
+        let Some(list) = entry.to_bytes().strip_prefix(b"LD_PRELOAD=") else { return Some(entry) };
+        let rest: Vec<_> = list
+            .split(|byte| b" :".contains(byte))
+            .filter(|name| *name != library.to_bytes() && !name.is_empty())
+            .collect();
+        if rest.is_empty() { None } else { CString::new([b"LD_PRELOAD=", &rest.join(&b':')[..]].concat()).ok() }
+    };
+    environment.into_iter().filter_map(clean).collect()
+}
+
+/// What is executed in the place of a program.
+pub struct Substitute {
+    /// The file.
+    pub path: CString,
+    /// The list, null at its end.
+    pub arguments: Vec<*const c_char>,
+    /// The list, null at its end.
+    pub environment: Vec<*const c_char>,
+    /// What the lists point at beside the caller's strings.
+    _strings: Vec<CString>,
+}
+
+/// How `path` is to be executed, if not as it is. `injected`: the caller is itself an injected program, whose environment may lack the
+/// library.
+///
+/// # Safety
+/// The contract of `execve`.
+pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bool) -> Option<Substitute> {
+    // SAFETY: the caller's contract.
+    let (arguments, environment) = unsafe { (strings(argv), strings(envp)) };
+    value(&environment, SERVICE)?;
+    let chosen = value(&environment, VARIABLE).unwrap_or_default();
+    let way = program::way(Path::new(OsStr::from_bytes(path.to_bytes())));
+    let inject = match way {
+        Way::Inject(_) => chosen != b"preload",
+        Way::Preload if chosen == b"inject" => true,
+        Way::Preload | Way::Unknown if injected => false,
+        _ => return None,
+    };
+    let preload = preload(&environment);
+    if !inject && preload.is_none() {
+        return None;
+    }
+    let mut strings = Vec::new();
+    let mut list: Vec<*const c_char> = Vec::new();
+    let mut file = path.to_owned();
+    if inject {
+        file = loader()?;
+        // Absolute, because the loader's arguments are what names the program to others.
+        let whole = std::path::absolute(OsStr::from_bytes(path.to_bytes())).ok()?;
+        strings.push(CString::new(whole.into_os_string().into_vec()).ok()?);
+        list.push(file.as_ptr());
+        list.push(strings[0].as_ptr());
+        if arguments.is_empty() {
+            list.push(strings[0].as_ptr());
+        }
+    }
+    list.extend(arguments.iter().map(|argument| argument.as_ptr()));
+    list.push(core::ptr::null());
+    let mut variables: Vec<*const c_char> = Vec::new();
+    let kept = environment.iter().filter(|entry| preload.is_none() || !entry.to_bytes().starts_with(b"LD_PRELOAD="));
+    variables.extend(kept.map(|entry| entry.as_ptr()));
+    if let Some(preload) = preload {
+        variables.push(preload.as_ptr());
+        strings.push(preload);
+    }
+    variables.push(core::ptr::null());
+    Some(Substitute { path: file, arguments: list, environment: variables, _strings: strings })
+}
+
+/// The library's functions in the place of libc's.
+pub mod caught {
+    use super::*;
+
+    unsafe extern "C" {
+        static environ: Strings;
+    }
+
+    fn real(name: &CStr) -> usize {
+        // SAFETY: a C string.
+        unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+    }
+
+    /// # Safety
+    /// The contract of `execve`.
+    pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        // SAFETY: the caller's contract. The system call, because a child of `fork` may not look anything up.
+        unsafe {
+            let call = |path: *const c_char, argv: Strings, envp: Strings| {
+                libc::syscall(libc::SYS_execve, path, argv, envp) as c_int
+            };
+            if path.is_null() {
+                return call(path, argv, envp);
+            }
+            match substitute(CStr::from_ptr(path), argv, envp, false) {
+                Some(new) => call(new.path.as_ptr(), new.arguments.as_ptr(), new.environment.as_ptr()),
+                None => call(path, argv, envp),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The contract of `execv`.
+    pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
+        // SAFETY: the caller's contract.
+        unsafe { execve(path, argv, environ) }
+    }
+
+    /// The file of this name.
+    ///
+    /// # Safety
+    /// A C string or null.
+    unsafe fn found(name: *const c_char) -> Option<CString> {
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's contract.
+        let name = OsString::from_vec(unsafe { CStr::from_ptr(name) }.to_bytes().to_vec());
+        let path: PathBuf = program::find(&name)?;
+        CString::new(path.into_os_string().into_vec()).ok()
+    }
+
+    /// # Safety
+    /// The contract of `execvpe`.
+    pub unsafe fn execvpe(name: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        // SAFETY: the caller's contract, and libc's function has this type.
+        unsafe {
+            if let Some(new) = found(name).and_then(|path| substitute(&path, argv, envp, false)) {
+                let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
+                return libc::syscall(libc::SYS_execve, new.path.as_ptr(), argv, envp) as c_int;
+            }
+            let real: Option<unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int> =
+                core::mem::transmute(real(c"execvpe"));
+            real.map_or(-1, |real| real(name, argv, envp))
+        }
+    }
+
+    /// # Safety
+    /// The contract of `execvp`.
+    pub unsafe fn execvp(name: *const c_char, argv: Strings) -> c_int {
+        // SAFETY: the caller's contract.
+        unsafe { execvpe(name, argv, environ) }
+    }
+
+    /// `posix_spawn`, or with `search` `posix_spawnp`.
+    ///
+    /// # Safety
+    /// The contract of the function.
+    pub unsafe fn spawn(
+        search: bool,
+        pid: *mut libc::pid_t,
+        name: *const c_char,
+        [actions, attributes]: [*const c_void; 2],
+        argv: Strings,
+        envp: Strings,
+    ) -> c_int {
+        type Spawn = unsafe extern "C" fn(
+            *mut libc::pid_t,
+            *const c_char,
+            *const c_void,
+            *const c_void,
+            Strings,
+            Strings,
+        ) -> c_int;
+        // SAFETY: the caller's contract, and libc's functions have this type.
+        unsafe {
+            let real: Option<Spawn> = core::mem::transmute(real(if search { c"posix_spawnp" } else { c"posix_spawn" }));
+            let Some(real) = real else { return libc::ENOSYS };
+            let path = match (search, name.is_null()) {
+                (true, _) => found(name),
+                (false, false) => Some(CStr::from_ptr(name).to_owned()),
+                (false, true) => None,
+            };
+            match path.and_then(|path| substitute(&path, argv, envp, false)) {
+                Some(new) => {
+                    let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
+                    real(pid, new.path.as_ptr(), actions, attributes, argv, envp)
+                }
+                None => real(pid, name, actions, attributes, argv, envp),
+            }
+        }
+    }
+}
+
+/// Defines libc's functions that execute programs in a preloaded library.
+#[macro_export]
+macro_rules! preload_exec {
+    () => {
+        #[allow(missing_docs, clippy::missing_safety_doc)]
+        mod preloaded_exec {
+            use $crate::exec::{Strings, caught};
+            use $crate::libc::{c_char, c_int, c_void, pid_t};
+
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::execve(path, argv, envp) }
+            }
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::execv(path, argv) }
+            }
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn execvp(name: *const c_char, argv: Strings) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::execvp(name, argv) }
+            }
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn execvpe(name: *const c_char, argv: Strings, envp: Strings) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::execvpe(name, argv, envp) }
+            }
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn posix_spawn(
+                pid: *mut pid_t,
+                path: *const c_char,
+                actions: *const c_void,
+                attributes: *const c_void,
+                argv: Strings,
+                envp: Strings,
+            ) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::spawn(false, pid, path, [actions, attributes], argv, envp) }
+            }
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn posix_spawnp(
+                pid: *mut pid_t,
+                name: *const c_char,
+                actions: *const c_void,
+                attributes: *const c_void,
+                argv: Strings,
+                envp: Strings,
+            ) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::spawn(true, pid, name, [actions, attributes], argv, envp) }
+            }
+        }
+    };
+}

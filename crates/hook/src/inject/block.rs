@@ -1,0 +1,88 @@
+//! What the library knows about one thread of the program. The thread's GS base points at it.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
+
+/// Size of the stack that the library has in each thread of the program.
+pub const STACK_BYTES: usize = 512 * 1024;
+
+/// The block. Only its own thread uses it, its signal handlers included; the selector is read by the kernel.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Block {
+    /// Its own address.
+    pub own: AtomicU64,
+    /// Where the library's stack is free.
+    pub top: AtomicU64,
+    /// The library's FS base: its thread-local storage.
+    pub library_fs: AtomicU64,
+    /// Whether system calls are let through ([`selector`]).
+    pub selector: AtomicU8,
+    /// The program's FS base, while the library's is loaded.
+    pub program_fs: AtomicU64,
+    /// The library's stack.
+    pub stack_low: AtomicU64,
+    /// The end of it.
+    pub stack_high: AtomicU64,
+    /// Where `towpath_launch` was called.
+    pub base: AtomicU64,
+    /// Address that the kernel would clear when the thread ends (`set_tid_address`); 0 = none.
+    pub clear_tid: AtomicU64,
+    /// The thread's id.
+    pub tid: AtomicI32,
+    /// The thread is no thread of libc's: it ends by the plain system call.
+    pub plain_end: AtomicU8,
+}
+
+/// Values of [`Block::selector`], which are Linux's.
+pub mod selector {
+    /// `SYSCALL_DISPATCH_FILTER_ALLOW`
+    pub const ALLOW: u8 = 0;
+}
+
+/// prctl of Syscall User Dispatch, and its argument.
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const PR_SYS_DISPATCH_ON: u64 = 1;
+
+impl Block {
+    /// The calling thread's.
+    pub fn current() -> &'static Self {
+        let own: u64;
+        // SAFETY: only called on threads whose GS base names their block, the first word of which is its address.
+        unsafe {
+            asm!("mov {}, gs:[0]", out(reg) own, options(nostack, readonly, preserves_flags));
+            &*(own as *const Self)
+        }
+    }
+
+    /// Makes this the calling thread's block. It must stay where it is until the thread ends.
+    pub fn install(&self, stack_low: u64, stack_high: u64) {
+        let own = core::ptr::from_ref(self) as u64;
+        let fs: u64;
+        // SAFETY: the caller has checked that the kernel lets programs use these instructions; nobody else uses GS.
+        unsafe {
+            asm!("rdfsbase {}", out(reg) fs, options(nostack, nomem, preserves_flags));
+            asm!("wrgsbase {}", in(reg) own, options(nostack, preserves_flags));
+        }
+        self.own.store(own, Ordering::Relaxed);
+        self.library_fs.store(fs, Ordering::Relaxed);
+        self.selector.store(selector::ALLOW, Ordering::Relaxed);
+        self.stack_low.store(stack_low, Ordering::Relaxed);
+        self.stack_high.store(stack_high, Ordering::Relaxed);
+        // SAFETY: no arguments.
+        self.tid.store(unsafe { super::raw(libc::SYS_gettid, [0; 6]) } as i32, Ordering::Relaxed);
+    }
+
+    /// From now on every system call that the calling thread makes outside of our own code is caught. Err = errno.
+    pub fn arm(&self) -> Result<(), i32> {
+        let begin = &raw const super::entry::towpath_code_begin as u64;
+        let end = &raw const super::entry::towpath_code_end as u64;
+        let selector = &raw const self.selector as u64;
+        let call = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, begin, end - begin, selector, 0];
+        // SAFETY: the selector lives as long as the thread.
+        match unsafe { super::raw(libc::SYS_prctl, call) } {
+            0 => Ok(()),
+            errno => Err(-errno as i32),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What a caught system call means: most are calls of the [`Handler`]; a few concern the way they are caught.
+
+use super::block::Block;
+use super::entry::{CAUGHT, Frame};
+use super::{ForkHooks, raw, signals};
+use super::{memory, thread};
+use crate::answer::Answer;
+use crate::calls::Handler;
+use core::sync::atomic::Ordering;
+use libc::{c_int, sigset_t, timespec};
+
+/// `arch_prctl` codes.
+const ARCH_SET_GS: u64 = 0x1001;
+const ARCH_SET_FS: u64 = 0x1002;
+const ARCH_GET_FS: u64 = 0x1003;
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const SYS_EPOLL_PWAIT2: i64 = 441;
+
+/// The calls that concern the catching itself.
+const OWN: [i64; 18] = [
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_exit,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_brk,
+    libc::SYS_arch_prctl,
+    libc::SYS_prctl,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+];
+
+/// The calls of the handler.
+const HANDLED: [i64; 43] = [
+    libc::SYS_socket,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_close,
+    libc::SYS_shutdown,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_preadv2,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwritev2,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    SYS_EPOLL_PWAIT2,
+    libc::SYS_dup,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_close_range,
+    libc::SYS_exit_group,
+];
+
+/// Fills the table of what is caught.
+pub fn init() {
+    for number in OWN.iter().chain(&HANDLED) {
+        CAUGHT[*number as usize].store(1, Ordering::Relaxed);
+    }
+}
+
+/// A set of the size that libc's functions have.
+fn wide(set: u64) -> sigset_t {
+    // SAFETY: all zero is a valid set.
+    let mut wide: sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: libc's set begins with the kernel's.
+    unsafe { (&raw mut wide).cast::<u64>().write(set) };
+    wide
+}
+
+fn result<T: Into<i64>>(answer: Answer<T>) -> Option<i64> {
+    answer.map(|answer| answer.map_or_else(|errno| -i64::from(errno), Into::into))
+}
+
+fn size(answer: Answer<isize>) -> Option<i64> {
+    result(answer.map(|answer| answer.map(|count| count as i64)))
+}
+
+/// A caught system call of the program.
+pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
+    // SAFETY: the frame of a system call, whose contract the program keeps.
+    let own = unsafe { own(frame, ForkHooks { before: H::forking, in_child: H::forked }) };
+    let outcome = match own {
+        Some(outcome) => outcome,
+        // SAFETY: as above.
+        None => unsafe { handled::<H>(frame.rax as i64, frame.arguments()) },
+    };
+    outcome as u64
+}
+
+/// # Safety
+/// The contract of the system call that `frame` holds.
+unsafe fn own(frame: &mut Frame, hooks: ForkHooks) -> Option<i64> {
+    let arguments = frame.arguments();
+    let [first, second, third, fourth, ..] = arguments;
+    let number = frame.rax as i64;
+    // SAFETY: the caller's contract, for all of these.
+    unsafe {
+        Some(match number {
+            libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork => thread::clone(frame, hooks),
+            libc::SYS_clone3 => thread::clone3(frame, hooks),
+            libc::SYS_exit => thread::end(frame),
+            libc::SYS_execve => super::image_calls::execve(first, second, third),
+            libc::SYS_execveat => super::image_calls::execveat(arguments),
+            libc::SYS_readlink | libc::SYS_readlinkat => super::image_calls::read_link(number, arguments),
+            libc::SYS_brk => memory::brk(first) as i64,
+            libc::SYS_rseq => -i64::from(libc::ENOSYS),
+            libc::SYS_set_tid_address => {
+                let block = Block::current();
+                block.clear_tid.store(first, Ordering::Relaxed);
+                block.tid.load(Ordering::Relaxed).into()
+            }
+            libc::SYS_prctl if first == PR_SET_SYSCALL_USER_DISPATCH => -i64::from(libc::EINVAL),
+            libc::SYS_prctl => raw(number, arguments),
+            libc::SYS_arch_prctl => match first {
+                ARCH_SET_FS => {
+                    frame.fs = second;
+                    Block::current().program_fs.store(second, Ordering::Relaxed);
+                    0
+                }
+                ARCH_GET_FS => {
+                    (second as *mut u64).write(frame.fs);
+                    0
+                }
+                // The thread's block is there.
+                ARCH_SET_GS => -i64::from(libc::EPERM),
+                _ => raw(number, arguments),
+            },
+            libc::SYS_rt_sigaction => signals::action(arguments),
+            libc::SYS_rt_sigprocmask => match signals::without_ours(second, fourth) {
+                Some(set) => raw(number, [first, &raw const set as u64, third, fourth, 0, 0]),
+                None => raw(number, arguments),
+            },
+            libc::SYS_rt_sigsuspend => match signals::without_ours(first, second) {
+                Some(set) => raw(number, [&raw const set as u64, second, 0, 0, 0, 0]),
+                None => raw(number, arguments),
+            },
+            libc::SYS_rt_sigreturn => super::entry::towpath_sigreturn(frame.rsp),
+            _ => return None,
+        })
+    }
+}
+
+/// # Safety
+/// The contract of the system call.
+unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let fd = a as c_int;
+    // SAFETY: the caller's contract: the functions have that of the calls of their names.
+    unsafe {
+        let answer = match number {
+            libc::SYS_socket => result(H::socket(fd, b as _, c as _)),
+            libc::SYS_bind => result(H::bind(fd, b as _, c as _)),
+            libc::SYS_listen => result(H::listen(fd, b as _)),
+            libc::SYS_accept => result(H::accept(fd, b as _, c as _)),
+            libc::SYS_accept4 => result(H::accept4(fd, b as _, c as _, d as _)),
+            libc::SYS_connect => result(H::connect(fd, b as _, c as _)),
+            libc::SYS_close => result(H::close(fd)),
+            libc::SYS_shutdown => result(H::shutdown(fd, b as _)),
+            libc::SYS_getsockname => result(H::getsockname(fd, b as _, c as _)),
+            libc::SYS_getpeername => result(H::getpeername(fd, b as _, c as _)),
+            libc::SYS_getsockopt => result(H::getsockopt(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_setsockopt => result(H::setsockopt(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_fcntl => result(H::fcntl(fd, b as _, c as _)),
+            libc::SYS_ioctl => result(H::ioctl(fd, b, c as _)),
+            libc::SYS_read => size(H::read(fd, b as _, c as _)),
+            libc::SYS_readv => size(H::readv(fd, b as _, c as _)),
+            // Without a position and flags.
+            libc::SYS_preadv2 if (d as i64, f) == (-1, 0) => size(H::readv(fd, b as _, c as _)),
+            libc::SYS_pwritev2 if (d as i64, f) == (-1, 0) => size(H::writev(fd, b as _, c as _)),
+            libc::SYS_recvfrom => size(H::recvfrom(fd, b as _, c as _, d as _, e as _, f as _)),
+            libc::SYS_recvmsg => size(H::recvmsg(fd, b as _, c as _)),
+            libc::SYS_recvmmsg => result(H::recvmmsg(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_write => size(H::write(fd, b as _, c as _)),
+            libc::SYS_writev => size(H::writev(fd, b as _, c as _)),
+            libc::SYS_sendto => size(H::sendto(fd, b as _, c as _, d as _, e as _, f as _)),
+            libc::SYS_sendmsg => size(H::sendmsg(fd, b as _, c as _)),
+            libc::SYS_sendmmsg => result(H::sendmmsg(fd, b as _, c as _, d as _)),
+            libc::SYS_sendfile => size(H::sendfile(fd, b as _, c as _, d as _)),
+            libc::SYS_splice => size(H::splice(fd, b as _, c as _, d as _, e as _, f as _)),
+            libc::SYS_poll => result(H::poll(a as _, b as _, c as _)),
+            libc::SYS_select => result(H::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_epoll_create => result(H::epoll_create(fd)),
+            libc::SYS_epoll_create1 => result(H::epoll_create1(fd)),
+            libc::SYS_epoll_ctl => result(H::epoll_ctl(fd, b as _, c as _, d as _)),
+            libc::SYS_epoll_wait => result(H::epoll_wait(fd, b as _, c as _, d as _)),
+            libc::SYS_dup => result(H::dup(fd)),
+            libc::SYS_dup2 => result(H::dup2(fd, b as _)),
+            libc::SYS_dup3 => result(H::dup3(fd, b as _, c as _)),
+            libc::SYS_close_range => result(H::close_range(a as _, b as _, c as _)),
+            libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | SYS_EPOLL_PWAIT2 => {
+                return masked::<H>(number, arguments);
+            }
+            _ => None,
+        };
+        answer.unwrap_or_else(|| raw(number, arguments))
+    }
+}
+
+/// The calls that wait with a set of blocked signals, which must not have SIGSYS in it.
+///
+/// # Safety
+/// The contract of the system call.
+unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let fd = a as c_int;
+    // SAFETY: the caller's contract.
+    unsafe {
+        // `pselect6` has the set and its size behind one pointer.
+        let (set, bytes) = match number {
+            libc::SYS_pselect6 if f == 0 => (0, 0),
+            libc::SYS_pselect6 => (f as *const [u64; 2]).read_unaligned().into(),
+            libc::SYS_ppoll => (d, e),
+            _ => (e, f),
+        };
+        let kept = signals::without_ours(set, bytes);
+        let full = kept.map(wide);
+        let mask: *const sigset_t = full.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // A set of another size: the kernel says so.
+        let answer = if kept.is_none() && set != 0 {
+            None
+        } else {
+            match number {
+                libc::SYS_ppoll => result(H::ppoll(a as _, b as _, c as *const timespec, mask)),
+                libc::SYS_pselect6 => result(H::pselect(fd, b as _, c as _, d as _, e as _, mask)),
+                libc::SYS_epoll_pwait => result(H::epoll_pwait(fd, b as _, c as _, d as _, mask)),
+                _ => result(H::epoll_pwait2(fd, b as _, c as _, d as _, mask)),
+            }
+        };
+        let Some(kept) = kept else { return answer.unwrap_or_else(|| raw(number, arguments)) };
+        let pair = [&raw const kept as u64, bytes];
+        answer.unwrap_or_else(|| match number {
+            libc::SYS_ppoll => raw(number, [a, b, c, pair[0], bytes, 0]),
+            libc::SYS_pselect6 => raw(number, [a, b, c, d, e, pair.as_ptr() as u64]),
+            _ => raw(number, [a, b, c, d, pair[0], bytes]),
+        })
+    }
+}

@@ -1,0 +1,332 @@
+//! The way from the program into the library and back, below the level of any language: nothing here may touch the
+//! program's stack, thread-local storage or vector registers, or be confused by a signal between two instructions.
+//!
+//! A system call of the program arrives here with its registers as they were and the address behind it in RCX, which
+//! the instruction clobbers anyway. The GS base names the thread's [`Block`](super::block::Block). The stack changes at
+//! once to the library's; calls that are none of our business are made from there, all others go to [`dispatch`] with the
+//! library's FS base (its thread-local storage), the vector registers saved, and the thread's selector on ALLOW.
+
+use super::block::Block;
+use super::signals::HANDLERS;
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU8, AtomicUsize};
+
+/// The program's registers at a system call, as they lie on the library's stack.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Frame {
+    pub fs: u64,
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub r10: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    /// The call's number; afterwards its result.
+    pub rax: u64,
+    /// Where the program goes on.
+    pub rip: u64,
+    pub rsp: u64,
+}
+
+const _: () = assert!(size_of::<Frame>() == 128);
+
+impl Frame {
+    /// The call's arguments.
+    pub fn arguments(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+/// Numbers of system calls from here on do not exist.
+pub const NUMBERS: usize = 512;
+
+/// 1 for the system calls that go to [`dispatch`].
+pub static CAUGHT: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+/// `extern "C" fn(&mut Frame) -> u64`: what they mean.
+pub static DISPATCH: AtomicUsize = AtomicUsize::new(0);
+/// The state components that are saved: x87, SSE, AVX and AVX-512, as far as this machine has them.
+pub static COMPONENTS: AtomicUsize = AtomicUsize::new(0);
+/// Does this machine have XSAVEC?
+pub static COMPACT: AtomicU8 = AtomicU8::new(0);
+
+/// The components that `COMPONENTS` may name. Others (PKRU, AMX tiles) the library never changes.
+pub const VECTOR_COMPONENTS: usize = 0xe7;
+
+unsafe extern "C" {
+    /// The first byte of the code whose system calls are always let through.
+    pub static towpath_code_begin: u8;
+    /// The end of it.
+    pub static towpath_code_end: u8;
+    /// Where the program's system calls arrive.
+    pub static towpath_entry: u8;
+    /// The signal handler that stands before all of the program's.
+    pub static towpath_signal: u8;
+    /// What signal handlers return to.
+    pub static towpath_restorer: u8;
+    /// Becomes the program with the registers of `frame`, on this thread and its library stack (`stack`, 0 = where we
+    /// are). Returns when the thread's last system call is [`towpath_leave_thread`].
+    pub fn towpath_launch(frame: *const Frame, stack: u64);
+    /// Lets the `towpath_launch` of this thread return.
+    pub fn towpath_leave_thread() -> !;
+    /// `rt_sigreturn` of a frame at `rsp` that the program has made.
+    pub fn towpath_sigreturn(rsp: u64) -> !;
+    /// A `clone` whose child shares this memory and runs before we go on. `call` is the number and six arguments.
+    pub fn towpath_vfork(call: *const [u64; 7]) -> i64;
+}
+
+global_asm!(
+    ".pushsection .text.towpath_entry,\"ax\",@progbits",
+    ".p2align 6",
+    ".globl towpath_code_begin, towpath_code_end, towpath_entry, towpath_signal, towpath_restorer",
+    ".globl towpath_launch, towpath_leave_thread, towpath_sigreturn, towpath_vfork",
+    ".hidden towpath_code_begin, towpath_code_end, towpath_entry, towpath_signal, towpath_restorer",
+    ".hidden towpath_launch, towpath_leave_thread, towpath_sigreturn, towpath_vfork",
+    "towpath_code_begin:",
+    //
+    "towpath_entry:",
+    "mov %rsp, %r11",
+    "mov %gs:{top}, %rsp",
+    "push %r11",
+    "push %rcx",
+    "cmp ${numbers}, %rax",
+    "jae 1f",
+    "lea {caught}(%rip), %rcx",
+    "cmpb $0, (%rcx,%rax)",
+    "jne 2f",
+    "1:",
+    "syscall",
+    "pop %rcx",
+    "pop %rsp",
+    "jmp *%rcx",
+    "2:",
+    "push %rax",
+    "push %rdi",
+    "push %rsi",
+    "push %rdx",
+    "push %r10",
+    "push %r8",
+    "push %r9",
+    "push %rbx",
+    "push %rbp",
+    "push %r12",
+    "push %r13",
+    "push %r14",
+    "push %r15",
+    "rdfsbase %rcx",
+    "push %rcx",
+    "mov %rcx, %gs:{program_fs}",
+    "mov %rsp, %rbx",
+    "movb $0, %gs:{selector}",
+    "mov %gs:{library_fs}, %rcx",
+    "wrfsbase %rcx",
+    "sub $2816, %rsp",
+    "and $-64, %rsp",
+    // The header must be zero where the save does not write it.
+    "xor %eax, %eax",
+    "mov %rax, 512(%rsp)",
+    "mov %rax, 520(%rsp)",
+    "mov %rax, 528(%rsp)",
+    "mov %rax, 536(%rsp)",
+    "mov %rax, 544(%rsp)",
+    "mov %rax, 552(%rsp)",
+    "mov %rax, 560(%rsp)",
+    "mov %rax, 568(%rsp)",
+    "xor %edx, %edx",
+    "mov {components}(%rip), %eax",
+    "cmpb $0, {compact}(%rip)",
+    "je 3f",
+    "xsavec (%rsp)",
+    "jmp 4f",
+    "3:",
+    "xsave (%rsp)",
+    "4:",
+    "cld",
+    "mov %rbx, %rdi",
+    "call *{dispatch}(%rip)",
+    "mov %rax, 104(%rbx)",
+    "xor %edx, %edx",
+    "mov {components}(%rip), %eax",
+    "xrstor (%rsp)",
+    "mov %rbx, %rsp",
+    // The frame is at the stack pointer.
+    "5:",
+    "movb $1, %gs:{selector}",
+    "pop %rcx",
+    "wrfsbase %rcx",
+    "pop %r15",
+    "pop %r14",
+    "pop %r13",
+    "pop %r12",
+    "pop %rbp",
+    "pop %rbx",
+    "pop %r9",
+    "pop %r8",
+    "pop %r10",
+    "pop %rdx",
+    "pop %rsi",
+    "pop %rdi",
+    "pop %rax",
+    "pop %rcx",
+    "pop %rsp",
+    "jmp *%rcx",
+    //
+    "towpath_launch:",
+    "push %rbx",
+    "push %rbp",
+    "push %r12",
+    "push %r13",
+    "push %r14",
+    "push %r15",
+    "mov %rsp, %gs:{base}",
+    "test %rsi, %rsi",
+    "jz 6f",
+    "mov %rsi, %rsp",
+    "6:",
+    "and $-64, %rsp",
+    "mov %rsp, %gs:{top}",
+    // As on every other way out, the frame is right below the top.
+    "7:",
+    "mov $15, %ecx",
+    "8:",
+    "push (%rdi,%rcx,8)",
+    "dec %rcx",
+    "jns 8b",
+    "jmp 5b",
+    //
+    "towpath_leave_thread:",
+    "mov %gs:{base}, %rsp",
+    "pop %r15",
+    "pop %r14",
+    "pop %r13",
+    "pop %r12",
+    "pop %rbp",
+    "pop %rbx",
+    "ret",
+    //
+    "towpath_sigreturn:",
+    "movb $1, %gs:{selector}",
+    "mov %gs:{program_fs}, %rcx",
+    "wrfsbase %rcx",
+    "mov %rdi, %rsp",
+    "mov $15, %eax",
+    "syscall",
+    "ud2",
+    //
+    "towpath_vfork:",
+    "push %rbx",
+    "push %rbp",
+    "push %r12",
+    "push %r13",
+    "push %r14",
+    "mov %gs:{top}, %r12",
+    "mov %gs:{program_fs}, %r13",
+    "mov %rsp, %r14",
+    // What the child does on this stack, it does below what we still need.
+    "lea -256(%rsp), %rcx",
+    "and $-64, %rcx",
+    "mov %rcx, %gs:{top}",
+    "mov %rdi, %rbx",
+    "mov (%rbx), %rax",
+    "mov 8(%rbx), %rdi",
+    "mov 16(%rbx), %rsi",
+    "mov 24(%rbx), %rdx",
+    "mov 32(%rbx), %r10",
+    "mov 40(%rbx), %r8",
+    "mov 48(%rbx), %r9",
+    "syscall",
+    "test %rax, %rax",
+    "jz 9f",
+    "movb $0, %gs:{selector}",
+    "mov %r13, %gs:{program_fs}",
+    "mov %r12, %gs:{top}",
+    "pop %r14",
+    "pop %r13",
+    "pop %r12",
+    "pop %rbp",
+    "pop %rbx",
+    "ret",
+    "9:",
+    "mov %gs:{top}, %rsp",
+    "call {child}",
+    "mov %rax, %rdi",
+    "mov %gs:{top}, %rsp",
+    "jmp 7b",
+    //
+    // (signal, information, context): the program may have been interrupted, or the library working for it.
+    "towpath_signal:",
+    "push %rbx",
+    "push %rbp",
+    "push %r12",
+    "push %r13",
+    "push %r14",
+    "rdfsbase %rbx",
+    "movzbl %gs:{selector}, %ebp",
+    "mov %gs:{top}, %r12",
+    "mov %gs:{program_fs}, %r13",
+    "mov 160(%rdx), %rax", // RSP in ucontext_t
+    "cmp %gs:{stack_low}, %rax",
+    "jb 11f",
+    "cmp %gs:{stack_high}, %rax",
+    "ja 11f",
+    // The library: what it has on its stack stays. The signal's own frame may be there too, further down.
+    "cmp %gs:{stack_low}, %rsp",
+    "jb 10f",
+    "cmp %gs:{stack_high}, %rsp",
+    "ja 10f",
+    "mov %rsp, %rax",
+    "10:",
+    "sub $256, %rax",
+    "and $-64, %rax",
+    "mov %rax, %gs:{top}",
+    "11:",
+    "cmp %gs:{library_fs}, %rbx",
+    "jne 12f",
+    "wrfsbase %r13",
+    "12:",
+    "movb $1, %gs:{selector}",
+    "movslq %edi, %rcx",
+    "lea {handlers}(%rip), %rax",
+    "mov (%rax,%rcx,8), %rax",
+    "call *%rax",
+    "movb %bpl, %gs:{selector}",
+    "mov %r12, %gs:{top}",
+    "mov %r13, %gs:{program_fs}",
+    "wrfsbase %rbx",
+    "pop %r14",
+    "pop %r13",
+    "pop %r12",
+    "pop %rbp",
+    "pop %rbx",
+    "ret",
+    //
+    ".p2align 4",
+    "nop",
+    "towpath_restorer:",
+    "mov $15, %rax",
+    "syscall",
+    "ud2",
+    "towpath_code_end:",
+    ".popsection",
+    top = const core::mem::offset_of!(Block, top),
+    library_fs = const core::mem::offset_of!(Block, library_fs),
+    selector = const core::mem::offset_of!(Block, selector),
+    program_fs = const core::mem::offset_of!(Block, program_fs),
+    stack_low = const core::mem::offset_of!(Block, stack_low),
+    stack_high = const core::mem::offset_of!(Block, stack_high),
+    base = const core::mem::offset_of!(Block, base),
+    numbers = const NUMBERS,
+    caught = sym CAUGHT,
+    dispatch = sym DISPATCH,
+    components = sym COMPONENTS,
+    compact = sym COMPACT,
+    handlers = sym HANDLERS,
+    child = sym super::thread::child_of_vfork,
+    options(att_syntax)
+);

@@ -1,0 +1,55 @@
+//! The program's own `brk` area. The kernel's belongs to the allocator of the library's libc; two that grow one area by turns
+//! would give each other's memory away.
+
+use super::raw;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Reserved addresses, largest first: a limit on address space may forbid the first.
+const SIZES: [u64; 4] = [64 << 30, 4 << 30, 256 << 20, 16 << 20];
+const PAGE: u64 = 4096;
+
+static BEGIN: AtomicU64 = AtomicU64::new(0);
+static END: AtomicU64 = AtomicU64::new(0);
+static BREAK: AtomicU64 = AtomicU64::new(0);
+
+/// Maps anonymous memory; `None` if there is none.
+pub fn map(hint: u64, bytes: u64, protection: i32, flags: i32) -> Option<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+    // SAFETY: new memory; a hint with MAP_FIXED_NOREPLACE replaces none.
+    let at = unsafe { raw(libc::SYS_mmap, [hint, bytes, protection as u64, flags as u64, u64::MAX, 0]) };
+    (at > 0).then_some(at as u64)
+}
+
+/// Reserves the area.
+pub fn init() {
+    for bytes in SIZES {
+        if let Some(at) = map(0, bytes, libc::PROT_NONE, 0) {
+            BEGIN.store(at, Ordering::Relaxed);
+            BREAK.store(at, Ordering::Relaxed);
+            END.store(at + bytes, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+/// `brk`. Programs call it one at a time, as they must with the kernel's.
+pub fn brk(wanted: u64) -> u64 {
+    let (begin, end, now) = (BEGIN.load(Ordering::Relaxed), END.load(Ordering::Relaxed), BREAK.load(Ordering::Relaxed));
+    if wanted < begin || wanted > end || begin == 0 {
+        return now;
+    }
+    let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
+    if new > old {
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        // SAFETY: inside the reserved area.
+        if unsafe { raw(libc::SYS_mprotect, [old, new - old, protection, 0, 0, 0]) } != 0 {
+            return now;
+        }
+    } else if new < old {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: inside the reserved area; the program has given this part back.
+        unsafe { raw(libc::SYS_mmap, [new, old - new, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0]) };
+    }
+    BREAK.store(wanted, Ordering::Relaxed);
+    wanted
+}

@@ -1,0 +1,161 @@
+//! The program's signal handlers. The kernel is given [`towpath_signal`](super::entry::towpath_signal) in the place of
+//! each, which puts the program's own FS base back if the library was interrupted. SIGSYS is ours.
+
+use super::entry;
+use super::{Errno, raw};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Signals are numbered from 1.
+const SIGNALS: usize = 65;
+/// Bytes of the kernel's signal set.
+pub const SET_BYTES: u64 = 8;
+/// SIGSYS in a set. It is never blocked: the kernel ends a thread whose caught call it cannot deliver.
+pub const OURS: u64 = 1 << (libc::SIGSYS - 1);
+/// `si_code` of a caught call.
+const SYS_USER_DISPATCH: i32 = 2;
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// The program's handler of each signal.
+pub static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
+static FLAGS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
+static RESTORERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Action {
+    handler: u64,
+    flags: u64,
+    restorer: u64,
+    mask: u64,
+}
+
+/// A caught system call: the interrupted thread goes on at the entry, as if it had called it.
+unsafe extern "C" fn caught(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel's signal frame.
+    unsafe {
+        if (*info).si_code == SYS_USER_DISPATCH {
+            let registers = &mut (*context).uc_mcontext.gregs;
+            registers[libc::REG_RCX as usize] = registers[libc::REG_RIP as usize];
+            registers[libc::REG_RIP as usize] = &raw const entry::towpath_entry as i64;
+            return;
+        }
+        // Sent by somebody, or by a filter of the program's own: that is the program's affair.
+        match HANDLERS[libc::SIGSYS as usize].load(Ordering::Acquire) {
+            0 => raw(libc::SYS_exit_group, [128 + libc::SIGSYS as u64, 0, 0, 0, 0, 0]),
+            handler => {
+                let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t) =
+                    core::mem::transmute(handler);
+                handler(libc::SIGSYS, info, context);
+                0
+            }
+        };
+    }
+}
+
+/// Installs our handler.
+pub fn init() -> Result<(), Errno> {
+    let action = Action {
+        handler: caught as *const () as u64,
+        // The program's stack may be as small as a goroutine's; NODEFER, because the handlers it interrupts make calls.
+        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER,
+        restorer: &raw const entry::towpath_restorer as u64,
+        mask: 0,
+    };
+    set(libc::SIGSYS as u64, &action)?;
+    let (unblock, how) = (OURS, libc::SIG_UNBLOCK as u64);
+    // SAFETY: reads the set.
+    unsafe { raw(libc::SYS_rt_sigprocmask, [how, &raw const unblock as u64, 0, SET_BYTES, 0, 0]) };
+    Ok(())
+}
+
+fn set(signal: u64, action: &Action) -> Result<(), Errno> {
+    let action = core::ptr::from_ref(action) as u64;
+    // SAFETY: reads the action; its handler has the right type.
+    match unsafe { raw(libc::SYS_rt_sigaction, [signal, action, 0, SET_BYTES, 0, 0]) } {
+        0 => Ok(()),
+        errno => Err(Errno(-errno as i32)),
+    }
+}
+
+/// `rt_sigaction`.
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6]) -> i64 {
+    let call = |new: u64, old: u64| {
+        // SAFETY: the caller's contract.
+        unsafe { raw(libc::SYS_rt_sigaction, [signal, new, old, bytes, 0, 0]) }
+    };
+    if bytes != SET_BYTES || signal == 0 || signal as usize >= SIGNALS {
+        return call(new, old);
+    }
+    let at = signal as usize;
+    let before = Action {
+        handler: HANDLERS[at].load(Ordering::Acquire) as u64,
+        flags: FLAGS[at].load(Ordering::Relaxed),
+        restorer: RESTORERS[at].load(Ordering::Relaxed),
+        mask: 0,
+    };
+    let mut ours = Action::default();
+    // SAFETY: the caller's contract: null or an action.
+    let wanted = unsafe { (new as *const Action).as_ref() }.copied();
+    if let Some(wanted) = wanted {
+        let handled = wanted.handler != libc::SIG_DFL as u64 && wanted.handler != libc::SIG_IGN as u64;
+        ours = Action { mask: wanted.mask & !OURS, ..wanted };
+        if handled {
+            HANDLERS[at].store(wanted.handler as usize, Ordering::Release);
+            FLAGS[at].store(wanted.flags, Ordering::Relaxed);
+            RESTORERS[at].store(wanted.restorer, Ordering::Relaxed);
+            ours.handler = &raw const entry::towpath_signal as u64;
+            ours.flags |= libc::SA_SIGINFO as u64 | SA_RESTORER;
+            ours.restorer = &raw const entry::towpath_restorer as u64;
+        } else if signal == libc::SIGSYS as u64 {
+            HANDLERS[at].store(0, Ordering::Release);
+        }
+    }
+    let mut was = Action::default();
+    let result = if signal == libc::SIGSYS as u64 {
+        was = Action { mask: 0, ..before };
+        0
+    } else {
+        let new = if new == 0 { 0 } else { &raw const ours as u64 };
+        call(new, &raw mut was as u64)
+    };
+    if result == 0 && old != 0 {
+        if was.handler == &raw const entry::towpath_signal as u64 {
+            was = Action { mask: was.mask, ..before };
+        }
+        // SAFETY: the caller's contract: room for an action.
+        unsafe { (old as *mut Action).write(was) };
+    }
+    result
+}
+
+/// The program's set without SIGSYS, or `None` if it has none of that size.
+///
+/// # Safety
+/// `set` is null or has `bytes` readable bytes.
+pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
+    if set == 0 || bytes != SET_BYTES {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    Some(unsafe { (set as *const u64).read_unaligned() } & !OURS)
+}
+
+/// Blocks all signals; the set before.
+pub fn block_all() -> u64 {
+    let (all, mut before) = (u64::MAX, 0u64);
+    let call = [libc::SIG_SETMASK as u64, &raw const all as u64, &raw mut before as u64, SET_BYTES, 0, 0];
+    // SAFETY: reads one set and writes the other.
+    unsafe { raw(libc::SYS_rt_sigprocmask, call) };
+    before
+}
+
+/// Puts the set of blocked signals back.
+pub fn restore(set: u64) {
+    let call = [libc::SIG_SETMASK as u64, &raw const set as u64, 0, SET_BYTES, 0, 0];
+    // SAFETY: reads the set.
+    unsafe { raw(libc::SYS_rt_sigprocmask, call) };
+}

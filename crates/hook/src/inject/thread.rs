@@ -1,0 +1,282 @@
+//! Threads and processes of the program. Each thread is made by libc's `pthread_create`, so that the library has
+//! thread-local storage, a stack and an allocator there as anywhere, and then becomes the program's.
+
+use super::block::{Block, STACK_BYTES};
+use super::entry::{self, Frame};
+use super::{ForkHooks, raw, signals};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+const VM: u64 = libc::CLONE_VM as u64;
+const VFORK: u64 = libc::CLONE_VFORK as u64;
+const THREAD: u64 = libc::CLONE_THREAD as u64;
+const SETTLS: u64 = libc::CLONE_SETTLS as u64;
+const PARENT_SETTID: u64 = libc::CLONE_PARENT_SETTID as u64;
+const CHILD_SETTID: u64 = libc::CLONE_CHILD_SETTID as u64;
+const CHILD_CLEARTID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
+/// The signal that tells the parent.
+const EXIT_SIGNAL: u64 = 0xff;
+/// Bytes at the end of the thread's stack that are not counted as the library's: libc's own part.
+const STACK_MARGIN: u64 = 32 * 1024;
+
+/// `struct clone_args`, as far as it is used.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Clone {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// What a new thread is told.
+struct Start {
+    frame: Frame,
+    clone: Clone,
+    mask: u64,
+    /// The new thread's id, once it has begun.
+    tid: AtomicI32,
+}
+
+/// `clone`, `fork` and `vfork`.
+///
+/// # Safety
+/// The contract of the system call that `frame` holds.
+pub unsafe fn clone(frame: &mut Frame, hooks: ForkHooks) -> i64 {
+    let [flags, stack, parent_tid, child_tid, tls, _] = frame.arguments();
+    let clone = Clone { flags, stack, parent_tid, child_tid, tls, ..Clone::default() };
+    let call = match frame.rax as i64 {
+        libc::SYS_fork => Clone { flags: libc::SIGCHLD as u64, ..Clone::default() },
+        libc::SYS_vfork => Clone { flags: VM | VFORK | libc::SIGCHLD as u64, ..Clone::default() },
+        _ => clone,
+    };
+    // SAFETY: the caller's contract.
+    unsafe { begin(frame, call, hooks) }
+}
+
+/// `clone3`.
+///
+/// # Safety
+/// The contract of the system call that `frame` holds.
+pub unsafe fn clone3(frame: &mut Frame, hooks: ForkHooks) -> i64 {
+    let [args, bytes, ..] = frame.arguments();
+    if args == 0 || (bytes as usize) < size_of::<Clone>() {
+        return -i64::from(libc::EINVAL);
+    }
+    // SAFETY: the caller's contract: at least the first version of the structure.
+    let mut call = unsafe { (args as *const Clone).read_unaligned() };
+    if call.stack != 0 {
+        call.stack += call.stack_size;
+    }
+    call.flags |= call.exit_signal & EXIT_SIGNAL;
+    // SAFETY: the caller's contract.
+    unsafe { begin(frame, call, hooks) }
+}
+
+/// # Safety
+/// The addresses in `clone` are as the system call wants them.
+unsafe fn begin(frame: &mut Frame, clone: Clone, hooks: ForkHooks) -> i64 {
+    match (clone.flags & VM != 0, clone.flags & THREAD != 0, clone.flags & VFORK != 0) {
+        (true, true, _) => thread(frame, clone),
+        // SAFETY: the caller's contract.
+        (true, false, true) => unsafe { vfork(frame, clone) },
+        // A process that shares memory and runs on: nobody has made these since there are threads.
+        (true, false, false) => -i64::from(libc::EINVAL),
+        // SAFETY: the caller's contract.
+        (false, ..) => unsafe { process(frame, clone, hooks) },
+    }
+}
+
+fn thread(frame: &Frame, clone: Clone) -> i64 {
+    let mask = signals::block_all();
+    let mut frame = Frame { rax: 0, ..*frame };
+    if clone.stack != 0 {
+        frame.rsp = clone.stack;
+    }
+    if clone.flags & SETTLS != 0 {
+        frame.fs = clone.tls;
+    }
+    let start = Start { frame, clone, mask, tid: AtomicI32::new(0) };
+    let created = create(&start);
+    if created == 0 {
+        // The new thread reads what is on this stack: until it has, nobody leaves.
+        while start.tid.load(Ordering::Acquire) == 0 {
+            let wait = [start.tid.as_ptr() as u64, libc::FUTEX_WAIT as u64, 0, 0, 0, 0];
+            // SAFETY: a word of ours.
+            unsafe { raw(libc::SYS_futex, wait) };
+        }
+    }
+    signals::restore(mask);
+    if created == 0 { start.tid.load(Ordering::Relaxed).into() } else { -i64::from(libc::EAGAIN) }
+}
+
+fn create(start: &Start) -> i32 {
+    // SAFETY: an attribute object is initialised before use; the new thread gets a `Start` that outlives its use of it.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
+        let mut id: libc::pthread_t = 0;
+        let argument = core::ptr::from_ref(start).cast_mut().cast();
+        let created = libc::pthread_create(&raw mut id, &raw const attributes, body, argument);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        created
+    }
+}
+
+extern "C" fn body(argument: *mut libc::c_void) -> *mut libc::c_void {
+    let block = Block::default();
+    // SAFETY: the creator waits until `tid` is set.
+    let start = unsafe { &*argument.cast::<Start>() };
+    let (frame, clone, mask) = (start.frame, start.clone, start.mask);
+    let here = core::ptr::from_ref(&block) as u64;
+    block.install(here - STACK_BYTES as u64 + STACK_MARGIN, here);
+    let tid = block.tid.load(Ordering::Relaxed);
+    block.program_fs.store(frame.fs, Ordering::Relaxed);
+    if clone.flags & CHILD_CLEARTID != 0 {
+        block.clear_tid.store(clone.child_tid, Ordering::Relaxed);
+    }
+    for (flag, address) in [(PARENT_SETTID, clone.parent_tid), (CHILD_SETTID, clone.child_tid)] {
+        if clone.flags & flag != 0 && address != 0 {
+            // SAFETY: the program has named these for this use.
+            unsafe { (address as *mut i32).write(tid) };
+        }
+    }
+    let armed = block.arm().is_ok();
+    start.tid.store(tid, Ordering::Release);
+    wake(start.tid.as_ptr() as u64);
+    if !armed {
+        // It was possible for the first thread; without, the program would be hooked in part.
+        std::process::abort();
+    }
+    signals::restore(mask);
+    // SAFETY: the registers with which the program's thread begins.
+    unsafe { entry::towpath_launch(&raw const frame, 0) };
+    core::ptr::null_mut()
+}
+
+fn wake(address: u64) {
+    // SAFETY: only looks up sleepers by address.
+    unsafe { raw(libc::SYS_futex, [address, libc::FUTEX_WAKE as u64, i32::MAX as u64, 0, 0, 0]) };
+}
+
+/// `exit`: the end of one thread.
+pub fn end(frame: &Frame) -> i64 {
+    let block = Block::current();
+    // SAFETY: no arguments.
+    let tid = unsafe { raw(libc::SYS_gettid, [0; 6]) };
+    if i64::from(block.tid.load(Ordering::Relaxed)) != tid {
+        // The child of a vfork: the block is its parent's.
+        // SAFETY: an integer.
+        return unsafe { raw(libc::SYS_exit, frame.arguments()) };
+    }
+    signals::block_all();
+    // What the kernel would do, but before the program may take its own stack and storage back.
+    // SAFETY: a null list.
+    unsafe { raw(libc::SYS_set_robust_list, [0, 24, 0, 0, 0, 0]) };
+    let clear = block.clear_tid.load(Ordering::Relaxed);
+    if clear != 0 {
+        // SAFETY: the program has named it for this use.
+        unsafe { (*(clear as *const AtomicI32)).store(0, Ordering::Release) };
+        wake(clear);
+    }
+    if block.plain_end.load(Ordering::Relaxed) != 0 {
+        // SAFETY: an integer.
+        return unsafe { raw(libc::SYS_exit, frame.arguments()) };
+    }
+    // SAFETY: on this thread's stack, below its `towpath_launch`; no destructor is owed in between.
+    unsafe { entry::towpath_leave_thread() }
+}
+
+/// A child with its own memory.
+///
+/// # Safety
+/// As [`begin`].
+unsafe fn process(frame: &mut Frame, clone: Clone, hooks: ForkHooks) -> i64 {
+    let plain = clone.flags & !(PARENT_SETTID | CHILD_SETTID | CHILD_CLEARTID | EXIT_SIGNAL) == 0
+        && clone.flags & EXIT_SIGNAL == libc::SIGCHLD as u64;
+    let result = if plain {
+        // SAFETY: libc's fork keeps its own locks whole, and runs the library's own handlers.
+        match unsafe { libc::fork() } {
+            -1 => -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN)),
+            pid => pid.into(),
+        }
+    } else {
+        (hooks.before)();
+        let flags = clone.flags & !(SETTLS | CHILD_CLEARTID);
+        let number = libc::SYS_clone;
+        let third = if clone.pidfd != 0 { clone.pidfd } else { clone.parent_tid };
+        // SAFETY: the caller's contract; the child goes on here, on its copy of this stack.
+        let result = unsafe { raw(number, [flags, 0, third, clone.child_tid, 0, 0]) };
+        if result == 0 {
+            (hooks.in_child)();
+        }
+        result
+    };
+    if result == 0 {
+        in_child(frame, clone);
+    } else if plain && result > 0 && clone.flags & PARENT_SETTID != 0 && clone.parent_tid != 0 {
+        // SAFETY: the program has named it for this use.
+        unsafe { (clone.parent_tid as *mut i32).write(result as i32) };
+    }
+    result
+}
+
+fn in_child(frame: &mut Frame, clone: Clone) {
+    let block = Block::current();
+    // SAFETY: no arguments.
+    let tid = unsafe { raw(libc::SYS_gettid, [0; 6]) } as i32;
+    block.tid.store(tid, Ordering::Relaxed);
+    // However many threads the parent had, here it is the only one.
+    block.plain_end.store(1, Ordering::Relaxed);
+    let clear = if clone.flags & CHILD_CLEARTID != 0 { clone.child_tid } else { 0 };
+    block.clear_tid.store(clear, Ordering::Relaxed);
+    if clone.flags & CHILD_SETTID != 0 && clone.child_tid != 0 {
+        // SAFETY: the program has named it for this use.
+        unsafe { (clone.child_tid as *mut i32).write(tid) };
+    }
+    if clone.stack != 0 {
+        frame.rsp = clone.stack;
+    }
+    if block.arm().is_err() {
+        std::process::abort();
+    }
+}
+
+/// The frame with which the child of a vfork begins. Its parent sleeps until the child has let go of the memory, so there is
+/// one at a time in each thread.
+#[repr(transparent)]
+struct Child(UnsafeCell<Frame>);
+
+std::thread_local! {
+    static CHILD: Child = const { Child(UnsafeCell::new(Frame {
+        fs: 0, r15: 0, r14: 0, r13: 0, r12: 0, rbp: 0, rbx: 0, r9: 0, r8: 0, r10: 0, rdx: 0, rsi: 0, rdi: 0, rax: 0,
+        rip: 0, rsp: 0,
+    })) };
+}
+
+/// # Safety
+/// As [`begin`].
+unsafe fn vfork(frame: &Frame, clone: Clone) -> i64 {
+    let rsp = if clone.stack != 0 { clone.stack } else { frame.rsp };
+    let fs = if clone.flags & SETTLS != 0 { clone.tls } else { frame.fs };
+    // SAFETY: this thread's, and nobody else uses it now.
+    CHILD.with(|child| unsafe { child.0.get().write(Frame { rax: 0, rsp, fs, ..*frame }) });
+    let third = if clone.pidfd != 0 { clone.pidfd } else { clone.parent_tid };
+    let flags = clone.flags & !SETTLS;
+    let call = [libc::SYS_clone as u64, flags, clone.stack, third, clone.child_tid, 0, 0];
+    // SAFETY: the child begins at `child_of_vfork` and never comes here.
+    unsafe { entry::towpath_vfork(&raw const call) }
+}
+
+/// The first thing that the child of a vfork does, on its parent's stack and storage: where to go on.
+pub extern "C" fn child_of_vfork() -> *const Frame {
+    // An error shows when the child makes its first call natively: it can do so until it executes something.
+    let _ = Block::current().arm();
+    CHILD.with(|child| child.0.get().cast_const())
+}
