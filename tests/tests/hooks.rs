@@ -96,7 +96,8 @@ fn threads_and_signals_in_programs_that_load_no_library() {
 
 #[test]
 fn forked_children_of_programs_that_load_no_library() {
-    echo("fork", 40);
+    // 20 exchanges. The counters may be a turn of the core old.
+    echo("fork", 30);
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn what_a_program_executes_is_hooked_by_its_own_way() {
         let expected = format!("{expected}{name} spawn\n{name} execv\ndone\n");
         assert_eq!((out.code, out.out.as_str()), (0, expected.as_str()), "{out:?}");
         let moved = service.segments() - before;
-        assert!(moved >= 4 * 40, "{compiler}: the stack carried only {moved} segments of the four programs");
+        assert!(moved >= 4 * 30, "{compiler}: the stack carried only {moved} segments of the four programs");
     }
 }
 

@@ -310,14 +310,5 @@ calls! {
         fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int = poll(fds, count, timeout_ms);
         fn __select(count: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int
             = select(count, r, w, e, timeout);
-        // Without a position these are `readv` and `writev`; with one a socket says ESPIPE, ours as the kernel's.
-        fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
-            = readv(fd, iov, count) if offset == -1 && flags == 0;
-        fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
-            = readv(fd, iov, count) if offset == -1 && flags == 0;
-        fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
-            = writev(fd, iov, count) if offset == -1 && flags == 0;
-        fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
-            = writev(fd, iov, count) if offset == -1 && flags == 0;
     }
 }

@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::entry::{CAUGHT, Frame};
-use super::{ForkHooks, raw, signals};
+use super::{Hooks, raw, signals};
 use super::{memory, thread};
 use crate::answer::Answer;
 use crate::calls::Handler;
@@ -112,7 +112,7 @@ fn size(answer: Answer<isize>) -> Option<i64> {
 /// A caught system call of the program.
 pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
     // SAFETY: the frame of a system call, whose contract the program keeps.
-    let own = unsafe { own(frame, ForkHooks { before: H::forking, in_child: H::forked }) };
+    let own = unsafe { own(frame, Hooks::of::<H>()) };
     let outcome = match own {
         Some(outcome) => outcome,
         // SAFETY: as above.
@@ -123,7 +123,7 @@ pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
 
 /// # Safety
 /// The contract of the system call that `frame` holds.
-unsafe fn own(frame: &mut Frame, hooks: ForkHooks) -> Option<i64> {
+unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
     let arguments = frame.arguments();
     let [first, second, third, fourth, ..] = arguments;
     let number = frame.rax as i64;
@@ -159,7 +159,7 @@ unsafe fn own(frame: &mut Frame, hooks: ForkHooks) -> Option<i64> {
                 ARCH_SET_GS => -i64::from(libc::EPERM),
                 _ => raw(number, arguments),
             },
-            libc::SYS_rt_sigaction => signals::action(arguments),
+            libc::SYS_rt_sigaction => signals::action(arguments, hooks),
             libc::SYS_rt_sigprocmask => match signals::without_ours(second, fourth) {
                 Some(set) => raw(number, [first, &raw const set as u64, third, fourth, 0, 0]),
                 None => raw(number, arguments),
@@ -198,9 +198,8 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_ioctl => result(H::ioctl(fd, b, c as _)),
             libc::SYS_read => size(H::read(fd, b as _, c as _)),
             libc::SYS_readv => size(H::readv(fd, b as _, c as _)),
-            // Without a position and flags.
-            libc::SYS_preadv2 if (d as i64, f) == (-1, 0) => size(H::readv(fd, b as _, c as _)),
-            libc::SYS_pwritev2 if (d as i64, f) == (-1, 0) => size(H::writev(fd, b as _, c as _)),
+            libc::SYS_preadv2 => size(H::preadv2(fd, b as _, c as _, d as _, f as _)),
+            libc::SYS_pwritev2 => size(H::pwritev2(fd, b as _, c as _, d as _, f as _)),
             libc::SYS_recvfrom => size(H::recvfrom(fd, b as _, c as _, d as _, e as _, f as _)),
             libc::SYS_recvmsg => size(H::recvmsg(fd, b as _, c as _)),
             libc::SYS_recvmmsg => result(H::recvmmsg(fd, b as _, c as _, d as _, e as _)),

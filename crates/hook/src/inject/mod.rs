@@ -17,6 +17,7 @@ mod signals;
 mod sites;
 mod thread;
 
+use crate::answer::Answer;
 use crate::calls::Handler;
 use block::Block;
 use core::arch::asm;
@@ -38,11 +39,18 @@ const STACK_MARGIN: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Errno(i32);
 
-/// What the handler does around a `fork` that is not libc's.
+/// What the handler has to do with catching itself.
 #[derive(Clone, Copy)]
-struct ForkHooks {
-    before: fn(),
+struct Hooks {
+    before_fork: fn(),
     in_child: fn(),
+    sigaction: unsafe fn(i32, *const libc::sigaction, *mut libc::sigaction) -> Answer<i32>,
+}
+
+impl Hooks {
+    fn of<H: Handler>() -> Self {
+        Self { before_fork: H::forking, in_child: H::forked, sigaction: H::sigaction }
+    }
 }
 
 /// A system call past all hooks. Negative: an errno.

@@ -2,7 +2,7 @@
 //! each, which puts the program's own FS base back if the library was interrupted. SIGSYS is ours.
 
 use super::entry;
-use super::{Errno, raw};
+use super::{Errno, Hooks, raw};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Signals are numbered from 1.
@@ -82,7 +82,7 @@ fn set(signal: u64, action: &Action) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The contract of the system call.
-pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6]) -> i64 {
+pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i64 {
     let call = |new: u64, old: u64| {
         // SAFETY: the caller's contract.
         unsafe { raw(libc::SYS_rt_sigaction, [signal, new, old, bytes, 0, 0]) }
@@ -119,8 +119,12 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6]) -> i64 {
         was = Action { mask: 0, ..before };
         0
     } else {
-        let new = if new == 0 { 0 } else { &raw const ours as u64 };
-        call(new, &raw mut was as u64)
+        let new = wanted.is_some().then_some(&ours);
+        // Faults may be the handler's, in whose copies of the program's memory they happen.
+        match of_the_handlers(signal as i32, new, &mut was, hooks) {
+            Some(result) => result,
+            None => call(new.map_or(0, |new| core::ptr::from_ref(new) as u64), &raw mut was as u64),
+        }
     };
     if result == 0 && old != 0 {
         if was.handler == &raw const entry::towpath_signal as u64 {
@@ -130,6 +134,25 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6]) -> i64 {
         unsafe { (old as *mut Action).write(was) };
     }
     result
+}
+
+/// `sigaction` as the handler answers it; `None` = it does not care.
+fn of_the_handlers(signal: i32, new: Option<&Action>, old: &mut Action, hooks: Hooks) -> Option<i64> {
+    // SAFETY: all zero is a valid action.
+    let (mut wanted, mut before): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
+    if let Some(new) = new {
+        wanted.sa_sigaction = new.handler as usize;
+        wanted.sa_flags = (new.flags & !SA_RESTORER) as i32;
+        // SAFETY: libc's set begins with the kernel's.
+        unsafe { (&raw mut wanted.sa_mask).cast::<u64>().write(new.mask) };
+    }
+    let address = if new.is_some() { &raw const wanted } else { core::ptr::null() };
+    // SAFETY: null or a valid action, and room for one.
+    let answer = unsafe { (hooks.sigaction)(signal, address, &raw mut before) }?;
+    // SAFETY: as above.
+    let mask = unsafe { (&raw const before.sa_mask).cast::<u64>().read() };
+    *old = Action { handler: before.sa_sigaction as u64, flags: before.sa_flags as u64, restorer: 0, mask };
+    Some(answer.map_or_else(|errno| -i64::from(errno), i64::from))
 }
 
 /// The program's set without SIGSYS, or `None` if it has none of that size.

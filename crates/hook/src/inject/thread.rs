@@ -3,7 +3,7 @@
 
 use super::block::{Block, STACK_BYTES};
 use super::entry::{self, Frame};
-use super::{ForkHooks, raw, signals};
+use super::{Hooks, raw, signals};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -46,7 +46,7 @@ struct Start {
 ///
 /// # Safety
 /// The contract of the system call that `frame` holds.
-pub unsafe fn clone(frame: &mut Frame, hooks: ForkHooks) -> i64 {
+pub unsafe fn clone(frame: &mut Frame, hooks: Hooks) -> i64 {
     let [flags, stack, parent_tid, child_tid, tls, _] = frame.arguments();
     let clone = Clone { flags, stack, parent_tid, child_tid, tls, ..Clone::default() };
     let call = match frame.rax as i64 {
@@ -62,7 +62,7 @@ pub unsafe fn clone(frame: &mut Frame, hooks: ForkHooks) -> i64 {
 ///
 /// # Safety
 /// The contract of the system call that `frame` holds.
-pub unsafe fn clone3(frame: &mut Frame, hooks: ForkHooks) -> i64 {
+pub unsafe fn clone3(frame: &mut Frame, hooks: Hooks) -> i64 {
     let [args, bytes, ..] = frame.arguments();
     if args == 0 || (bytes as usize) < size_of::<Clone>() {
         return -i64::from(libc::EINVAL);
@@ -79,7 +79,7 @@ pub unsafe fn clone3(frame: &mut Frame, hooks: ForkHooks) -> i64 {
 
 /// # Safety
 /// The addresses in `clone` are as the system call wants them.
-unsafe fn begin(frame: &mut Frame, clone: Clone, hooks: ForkHooks) -> i64 {
+unsafe fn begin(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
     match (clone.flags & VM != 0, clone.flags & THREAD != 0, clone.flags & VFORK != 0) {
         (true, true, _) => thread(frame, clone),
         // SAFETY: the caller's contract.
@@ -197,7 +197,7 @@ pub fn end(frame: &Frame) -> i64 {
 ///
 /// # Safety
 /// As [`begin`].
-unsafe fn process(frame: &mut Frame, clone: Clone, hooks: ForkHooks) -> i64 {
+unsafe fn process(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
     let plain = clone.flags & !(PARENT_SETTID | CHILD_SETTID | CHILD_CLEARTID | EXIT_SIGNAL) == 0
         && clone.flags & EXIT_SIGNAL == libc::SIGCHLD as u64;
     let result = if plain {
@@ -207,7 +207,7 @@ unsafe fn process(frame: &mut Frame, clone: Clone, hooks: ForkHooks) -> i64 {
             pid => pid.into(),
         }
     } else {
-        (hooks.before)();
+        (hooks.before_fork)();
         let flags = clone.flags & !(SETTLS | CHILD_CLEARTID);
         let number = libc::SYS_clone;
         let third = if clone.pidfd != 0 { clone.pidfd } else { clone.parent_tid };
