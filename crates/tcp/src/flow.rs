@@ -3,6 +3,8 @@
 use crate::buffers::PortId;
 use crate::seq::Seq;
 use std::net::IpAddr;
+use towpath_wire::emit::Header;
+use towpath_wire::segment::Options;
 
 /// An installed flow, by number; unique over all cores, reused after removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +25,31 @@ pub struct FourTuple {
     pub remote: IpAddr,
     /// The peer's port.
     pub remote_port: u16,
+}
+
+impl FourTuple {
+    /// The headers of a frame from here to the peer by way of `link`; what is neither address nor port is 0 or absent.
+    #[inline(always)]
+    pub(crate) fn header(&self, link: &Link) -> Header {
+        Header {
+            source_mac: link.source,
+            destination_mac: link.destination,
+            vlan: link.vlan,
+            source: self.local,
+            destination: self.remote,
+            source_port: self.local_port,
+            destination_port: self.remote_port,
+            seq: 0,
+            ack: 0,
+            flags: 0,
+            window: 0,
+            ident: 0,
+            tos: 0,
+            ttl: 0,
+            urgent: 0,
+            options: Options::NONE,
+        }
+    }
 }
 
 /// Where a flow's frames go: port and Ethernet addresses.

@@ -1,5 +1,6 @@
 //! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
 
+use super::meter::Meter;
 use super::plan::{self, Plan};
 use super::scheduler::Next;
 use super::{State, ecn, pace, recovery, report, settle};
@@ -102,7 +103,7 @@ fn frames(state: &mut State, budget: usize, ports: &mut impl TxPorts) -> usize {
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// Nothing more to send now.
     Done,
     /// The quota is used up.
@@ -111,39 +112,6 @@ enum End {
     NoRoom,
     /// The group has no credit.
     NoCredit,
-}
-
-/// What holds a flow's turn back beside the windows: its own pacing and its group's rate limit.
-#[derive(Clone, Copy)]
-struct Meter {
-    /// The flow's credit.
-    own: i64,
-    /// Its group's; negative also if only what is not subject to limits may go.
-    group: i64,
-}
-
-impl Meter {
-    const NONE: Self = Self { own: i64::MAX, group: i64::MAX };
-
-    /// The turn `turn` has ended like this. Returns how it ends in truth.
-    #[cold]
-    fn end<R, P>(self, turn: &mut Turn<'_, R, P>, end: End) -> End {
-        let Turn { state, lines, t, flow, now, held, .. } = turn;
-        let (now, held) = (*now, *held);
-        let spent = self.own.min(self.group) - turn.credit;
-        let own = self.own.saturating_sub(spent);
-        let by_pace = held && own < 0;
-        let by_group = held && !by_pace;
-        if t.has(bits::PACED) {
-            pace::end(state, now, *flow, t, &lines.rate, own, (by_pace, held || end != End::Done));
-        }
-        state.scheduler.spend(&mut state.wheel, now, lines.identity.group(), spent, (by_group, end != End::Done));
-        if !by_group || end != End::Done {
-            return end;
-        }
-        t.flags |= LIMIT_WAIT;
-        End::NoCredit
-    }
 }
 
 /// What comes before new data.
@@ -167,9 +135,9 @@ pub(super) struct Turn<'a, R, P> {
     pub(super) flow: FlowId,
     pub(super) now: Micros,
     /// What pacing and the group's rate limit let go, see [`pace`].
-    credit: i64,
+    pub(super) credit: i64,
     /// Something could be sent but for the credit.
-    held: bool,
+    pub(super) held: bool,
     /// ECN field of the next packet.
     ect: u8,
     /// Bytes of its frames.
@@ -179,30 +147,6 @@ pub(super) struct Turn<'a, R, P> {
 }
 
 impl<R, P> Turn<'_, R, P> {
-    /// What holds this turn back.
-    #[cold]
-    fn meter(&mut self, pressing: bool) -> Meter {
-        let (state, t, now) = (&mut *self.state, &self.t, self.now);
-        let own = if t.has(bits::PACED) { pace::begin(t, &self.lines.rate, now) } else { i64::MAX };
-        let group = if pressing { -1 } else { state.scheduler.credit(now, self.lines.identity.group()) };
-        self.credit = own.min(group);
-        Meter { own, group }
-    }
-
-    /// The end of a turn for what no rate limit holds back: its place in the group's queue stays.
-    #[cold]
-    fn end_pressing(&mut self, end: End) {
-        let Self { state, lines, t, flow, .. } = self;
-        if end == End::NoRoom || end == End::Quota {
-            t.flags |= bits::PRESSING;
-            return state.scheduler.press(lines.identity.port(), *flow);
-        }
-        if t.has(bits::SCHEDULED) {
-            t.flags |= LIMIT_WAIT;
-        }
-        t.flags = settle(&mut state.outbox, *flow, t.flags);
-    }
-
     #[inline]
     fn end(&mut self, end: End) {
         let Self { state, lines, t, .. } = self;
@@ -263,22 +207,9 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
         self.t.has(bits::ACK_NOW).then(|| self.send(self.empty_seq(), flags::ACK, 0))
     }
 
-    /// What is not paced: RST, acknowledgements and window probes.
-    #[cold]
-    fn without_credit(&mut self) -> Option<Sent> {
-        let data = self.t.any(bits::RESEND | bits::TAIL) || plan::repair_may_go(&self.t, self.lines);
-        let other = self.t.any(bits::RESET | bits::DEAD | bits::ECN_EDGES)
-            || (self.t.any(bits::PROBE | bits::KEEPALIVE) && !data);
-        if other && let Some(result) = self.rare() {
-            return result;
-        }
-        self.held = data || plan::next(&self.t, self.lines).is_some();
-        self.t.has(bits::ACK_NOW).then(|| self.send(self.empty_seq(), flags::ACK, 0))
-    }
-
     /// RST, repeated segment, window probe. `None` = go on with the usual.
     #[cold]
-    fn rare(&mut self) -> Option<Option<Sent>> {
+    pub(super) fn rare(&mut self) -> Option<Option<Sent>> {
         if self.t.has(bits::RESET) {
             let sent = self.send(self.empty_seq(), flags::RST | flags::ACK, 0);
             if sent != Sent::NoRoom {
@@ -433,14 +364,14 @@ impl<R: Rings, P: TxPorts> Turn<'_, R, P> {
     }
 
     /// Sequence number of a segment without data: as high as the peer's window lets it pass.
-    fn empty_seq(&self) -> Seq {
+    pub(super) fn empty_seq(&self) -> Seq {
         let edge = self.t.snd_una.add(self.t.snd_wnd);
         if self.t.snd_max.after(edge) { edge } else { self.t.snd_max }
     }
 
     /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards.
     #[inline]
-    fn send(&mut self, seq: Seq, flags: u8, len: u32) -> Sent {
+    pub(super) fn send(&mut self, seq: Seq, flags: u8, len: u32) -> Sent {
         let (window, edge) = advertise(&self.t, self.lines);
         let room = if self.t.out_of_order == 0 && !self.t.has(bits::DSACK) { 0 } else { self.report_room(len) };
         let (flags, urgent) =
@@ -522,13 +453,6 @@ fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, way: (Link, FourT
         Timestamps { value, echo: t.ts_recent }
     });
     Header {
-        source_mac: link.source,
-        destination_mac: link.destination,
-        vlan: link.vlan,
-        source: tuple.local,
-        destination: tuple.remote,
-        source_port: tuple.local_port,
-        destination_port: tuple.remote_port,
         seq: fields.seq.0,
         ack: t.rcv_nxt.0,
         flags: fields.flags,
@@ -538,6 +462,7 @@ fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, way: (Link, FourT
         ttl,
         urgent: fields.urgent,
         options: Options { timestamps, sack, ..Options::NONE },
+        ..tuple.header(&link)
     }
 }
 

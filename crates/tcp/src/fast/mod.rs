@@ -16,6 +16,7 @@ mod ecn;
 mod egress;
 mod hystart;
 mod lookup;
+mod meter;
 mod out_of_order;
 mod pace;
 mod plan;

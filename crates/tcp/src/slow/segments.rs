@@ -100,13 +100,6 @@ impl Reply {
     /// The complete frame.
     pub(super) fn frame(&self, tuple: &FourTuple, link: &Link, ident: u16) -> Box<[u8]> {
         let header = Header {
-            source_mac: link.source,
-            destination_mac: link.destination,
-            vlan: link.vlan,
-            source: tuple.local,
-            destination: tuple.remote,
-            source_port: tuple.local_port,
-            destination_port: tuple.remote_port,
             seq: self.seq.0,
             ack: self.ack.0,
             flags: self.flags,
@@ -114,8 +107,8 @@ impl Reply {
             ident,
             tos: self.service.0,
             ttl: self.service.1,
-            urgent: 0,
             options: self.options,
+            ..tuple.header(link)
         };
         let mut frame = [0u8; FRAME_BYTES];
         let len = emit(&header, 0, &mut frame).unwrap_or(0);
