@@ -109,6 +109,7 @@ pub(super) fn tail(t: &Tcb) -> Option<Plan> {
     if len != 0 && len <= room && (len == mss || !t.has(bits::CORK)) {
         return Some(Plan { seq: t.snd_nxt, len, fin: false, push: len == unsent });
     }
-    let flight = t.snd_max.bytes_since(t.snd_una);
-    again(t, t.snd_max.sub(flight.min(mss)), mss)
+    // No more than is out: what else is queued may be beyond the peer's window.
+    let last = t.snd_max.bytes_since(t.snd_una).min(mss);
+    again(t, t.snd_max.sub(last), last)
 }
