@@ -20,6 +20,7 @@ fn checked(options: &Options) -> SocketOptions {
         keepalive: options.flags & option_flags::KEEPALIVE != 0,
         soft_errors: options.flags & option_flags::RECVERR != 0,
         soft_errors_v6: options.flags & option_flags::RECVERR_SIX != 0,
+        reuse_port: options.flags & option_flags::REUSEPORT != 0,
         keep_idle_s: options.keep_idle_s.min(32_767),
         keep_interval_s: options.keep_interval_s.min(32_767),
         keep_count: options.keep_count.min(127),

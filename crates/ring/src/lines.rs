@@ -139,6 +139,8 @@ pub mod option_flags {
     pub const RECVERR: u32 = 2;
     /// `IPV6_RECVERR`: those of connections over IPv6.
     pub const RECVERR_SIX: u32 = 4;
+    /// `SO_REUSEPORT`: listeners that all have it share a port.
+    pub const REUSEPORT: u32 = 8;
 }
 
 /// Written by the stack, read by the application. One cache line.

@@ -237,6 +237,9 @@ pub fn initial(fd: c_int, undecided: Undecided, session: &Session, slot: Slot) {
     if undecided.steered | u32::from(undecided.congestion) != 0 || line.seq.load(Relaxed) != 0 {
         line.post(&options);
     }
+    let shared = undecided.options
+        && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0).is_ok_and(|on| on != 0);
+    mark(line, option_flags::REUSEPORT, shared);
     for (place, (level, name)) in CARRIED.into_iter().enumerate() {
         if undecided.steered & 1 << place == 0 {
             continue;
@@ -261,7 +264,7 @@ pub fn initial(fd: c_int, undecided: Undecided, session: &Session, slot: Slot) {
             }
         }
     }
-    if undecided.steered != 0 {
+    if undecided.steered != 0 || shared {
         line.post(&line.read().1);
     }
 }

@@ -231,6 +231,8 @@ pub struct SocketOptions {
     pub soft_errors: bool,
     /// `IPV6_RECVERR`: those of one over IPv6.
     pub soft_errors_v6: bool,
+    /// `SO_REUSEPORT`: listeners that all have it share a port.
+    pub reuse_port: bool,
     /// `TCP_KEEPIDLE` in s.
     pub keep_idle_s: u32,
     /// `TCP_KEEPINTVL` in s.

@@ -109,7 +109,7 @@ impl SlowPath {
         let tuple = arrival.tuple;
         let (irs, cookie) = (arrival.seq().sub(1), arrival.ack().sub(1));
         let answers = arrival.has(flags::ACK) && arrival.segment.flags & (flags::SYN | flags::RST) == 0;
-        let listener = self.listeners.find(tuple.local, tuple.local_port).filter(|_| answers);
+        let listener = self.listeners.find_for(&tuple).filter(|_| answers);
         // Only where one can have been sent: else anybody could try numbers.
         let recent = |at: Micros| now.since(at) < u64::from(PERIODS) * PERIOD_US;
         let Some(listener) = listener.filter(|listener| listener.overflow.is_some_and(recent)) else {

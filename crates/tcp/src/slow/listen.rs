@@ -1,5 +1,6 @@
 //! Listening sockets and their half-open children.
 
+use super::FourTuple;
 use super::SlowPath;
 use super::congestion::Algorithm;
 use super::errno::EADDRINUSE;
@@ -41,7 +42,8 @@ pub(super) struct Listener {
 /// All listening sockets. Ordered, so that lists of them are the same in every run.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    by_address: BTreeMap<(u16, IpAddr), Listener>,
+    /// More than one on an address are a group of `SO_REUSEPORT`.
+    by_address: BTreeMap<(u16, IpAddr), Vec<Listener>>,
     by_owner: HashMap<Owner, (u16, IpAddr)>,
 }
 
@@ -49,39 +51,66 @@ impl Listeners {
     /// The listener for a destination (MUST-43): one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
     /// serves both (RFC 3493 §5.3).
     pub(super) fn find(&self, addr: IpAddr, port: u16) -> Option<&Listener> {
+        self.group(addr, port).first()
+    }
+    /// The one of its group that a peer's connections go to: always the same as long as the group stays as it is.
+    pub(super) fn find_for(&self, tuple: &FourTuple) -> Option<&Listener> {
+        let group = self.group(tuple.local, tuple.local_port);
+        let peer = match tuple.remote {
+            IpAddr::V4(addr) => addr.to_bits(),
+            IpAddr::V6(addr) => (addr.to_bits() ^ addr.to_bits() >> 64) as u32,
+        };
+        let hash = (peer ^ u32::from(tuple.remote_port) << 16).wrapping_mul(0x9e37_79b1) >> 8;
+        group.get(hash as usize % group.len().max(1))
+    }
+    fn group(&self, addr: IpAddr, port: u16) -> &[Listener] {
         let on = |addr| self.by_address.get(&(port, addr));
-        match addr {
-            IpAddr::V4(_) => on(addr).or_else(|| on(ANY_V4)).or_else(|| on(ANY_V6).filter(|listener| !listener.v6only)),
+        let dual = |group: &&Vec<Listener>| group.iter().any(|listener| !listener.v6only);
+        let group = match addr {
+            IpAddr::V4(_) => on(addr).or_else(|| on(ANY_V4)).or_else(|| on(ANY_V6).filter(dual)),
             IpAddr::V6(_) => on(addr).or_else(|| on(ANY_V6)),
-        }
+        };
+        group.map_or(&[], Vec::as_slice)
     }
     /// Is there one in the way: on exactly this address, or of :: with 0.0.0.0? Connections are not, whatever their state (RFC 9293 §3.9.1.1
     /// MUST-42).
-    fn conflict(&self, addr: IpAddr, port: u16, v6only: bool) -> bool {
-        let dual = |listener: &Listener| !listener.v6only;
-        self.by_address.contains_key(&(port, addr))
-            || addr == ANY_V6 && !v6only && self.by_address.contains_key(&(port, ANY_V4))
-            || addr == ANY_V4 && self.by_address.get(&(port, ANY_V6)).is_some_and(dual)
+    /// Those that all share the port are not in each other's way.
+    fn conflict(&self, addr: IpAddr, port: u16, v6only: bool, shared: bool) -> bool {
+        let on = |addr| self.by_address.get(&(port, addr)).into_iter().flatten();
+        let alone = |listener: &Listener| !(shared && listener.options.reuse_port && listener.v6only == v6only);
+        on(addr).any(alone)
+            || addr == ANY_V6 && !v6only && on(ANY_V4).next().is_some()
+            || addr == ANY_V4 && on(ANY_V6).any(|listener| !listener.v6only)
     }
     /// By owner.
     pub(super) fn of(&mut self, owner: Owner) -> Option<&mut Listener> {
-        self.by_address.get_mut(self.by_owner.get(&owner)?)
+        let group = self.by_address.get_mut(self.by_owner.get(&owner)?)?;
+        group.iter_mut().find(|listener| listener.owner == owner)
     }
     /// A listener's choice of congestion control.
     pub(super) fn congestion(&self, owner: Owner) -> Option<Algorithm> {
-        self.by_address.get(self.by_owner.get(&owner)?)?.congestion
+        let group = self.by_address.get(self.by_owner.get(&owner)?)?;
+        group.iter().find(|listener| listener.owner == owner)?.congestion
     }
     /// All, with address and port.
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, u16, &Listener)> {
-        self.by_address.iter().map(|(&(port, addr), listener)| (addr, port, listener))
+        let all = self.by_address.iter();
+        all.flat_map(|(&(port, addr), group)| group.iter().map(move |listener| (addr, port, listener)))
     }
     fn insert(&mut self, addr: IpAddr, port: u16, listener: Listener) {
         self.by_owner.insert(listener.owner, (port, addr));
-        self.by_address.insert((port, addr), listener);
+        self.by_address.entry((port, addr)).or_default().push(listener);
     }
-    fn remove(&mut self, owner: Owner) -> Option<(IpAddr, u16, Listener)> {
+    /// The one that is removed, and whether it was the last of its group.
+    fn remove(&mut self, owner: Owner) -> Option<(IpAddr, u16, Listener, bool)> {
         let key = self.by_owner.remove(&owner)?;
-        Some((key.1, key.0, self.by_address.remove(&key)?))
+        let group = self.by_address.get_mut(&key)?;
+        let listener = group.remove(group.iter().position(|listener| listener.owner == owner)?);
+        let last = group.is_empty();
+        if last {
+            self.by_address.remove(&key);
+        }
+        Some((key.1, key.0, listener, last))
     }
 }
 
@@ -101,14 +130,17 @@ impl SlowPath {
     ) -> Result<(), i32> {
         let limit = backlog.min(self.config.somaxconn).max(MIN_BACKLOG) as usize;
         if let Some(&there) = self.listeners.by_owner.get(&owner) {
-            let listener = self.listeners.by_address.get_mut(&there).filter(|_| there == (port, addr));
+            let listener = self.listeners.of(owner).filter(|_| there == (port, addr));
             listener.ok_or(EADDRINUSE)?.limit = limit;
             return Ok(());
         }
-        if self.listeners.conflict(addr, port, v6only) || self.table.by_owner(owner).is_some() {
+        if self.table.by_owner(owner).is_some() {
             return Err(EADDRINUSE);
         }
         let options = self.take_early_options(owner);
+        if self.listeners.conflict(addr, port, v6only, options.reuse_port) {
+            return Err(EADDRINUSE);
+        }
         // RFC 9293 §3.9.1.1: a new record, and no other is touched (MUST-41); the address may be left open (MUST-43).
         self.listeners.insert(
             addr,
@@ -124,18 +156,22 @@ impl SlowPath {
                 options,
             },
         );
-        steer(addr, port, v6only, true, host);
+        if self.listeners.by_address.get(&(port, addr)).is_some_and(|group| group.len() == 1) {
+            steer(addr, port, v6only, true, host);
+        }
         Ok(())
     }
 
     /// Ends a listener, if `owner` is one: its half-open children are reset. Those it was given already are the application's.
     pub(super) fn close_listener(&mut self, now: Micros, owner: Owner, host: &mut dyn Host) -> bool {
-        let Some((addr, port, listener)) = self.listeners.remove(owner) else { return false };
+        let Some((addr, port, listener, last)) = self.listeners.remove(owner) else { return false };
         for child in listener.half_open.iter().copied() {
             self.reset_opening(now, child, host);
             self.discard_opening(child, host);
         }
-        steer(addr, port, listener.v6only, false, host);
+        if last {
+            steer(addr, port, listener.v6only, false, host);
+        }
         host.released(owner, None);
         true
     }

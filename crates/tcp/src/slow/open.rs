@@ -158,7 +158,7 @@ impl SlowPath {
         host: &mut dyn Host,
     ) -> bool {
         let tuple = arrival.tuple;
-        let Some(listener) = self.listeners.find(tuple.local, tuple.local_port) else { return false };
+        let Some(listener) = self.listeners.find_for(&tuple) else { return false };
         let (parent, options) = (listener.owner, listener.options);
         let (full, accept_full) = (listener.half_open.len() >= listener.limit, listener.accept_full);
         let Some(congestion) = self.admitted(now, parent, arrival, host) else { return false };

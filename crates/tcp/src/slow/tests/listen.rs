@@ -2,11 +2,11 @@
 
 use super::world::*;
 use crate::counters::Drop;
-use crate::flow::Owner;
+use crate::flow::{Owner, SocketOptions};
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::slow::congestion::Algorithm;
-use crate::slow::{Admission, Route, SlowConfig, State};
+use crate::slow::{Admission, FourTuple, Route, SlowConfig, State};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, Timestamps, flags};
 
@@ -403,4 +403,33 @@ fn a_connection_takes_little_more_than_a_kilobyte() {
     let bytes = size_of::<crate::table::Lines>() + size_of::<Connection>() + size_of::<Live>() + entries;
     assert!((1000..=1300).contains(&bytes), "{bytes}");
     assert_eq!(size_of::<crate::table::Lines>(), 384);
+}
+
+/// `SO_REUSEPORT`: every listener of the group is given some peers, each peer always the same one, and the port is steered to us until
+/// the last of them is closed.
+#[test]
+fn listeners_that_all_share_a_port_share_its_connections() {
+    let mut bench = Bench::new();
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let shared = SocketOptions { reuse_port: true, ..SocketOptions::default() };
+    let group = [Owner(1), Owner(2), Owner(3)];
+    for owner in group {
+        bench.slow.set_options(bench.now, owner, shared, &mut bench.world);
+        assert_eq!(bench.slow.listen(bench.now, owner, any, 80, false, 100, &mut bench.world), Ok(()));
+    }
+    let alone = bench.slow.listen(bench.now, Owner(4), any, 80, false, 100, &mut bench.world);
+    assert_eq!(alone, Err(98), "EADDRINUSE without the option");
+    let tuple = |port| FourTuple { local: US, local_port: 80, remote: PEER, remote_port: port };
+    let chosen = |bench: &Bench, port| bench.slow.listeners.find_for(&tuple(port)).unwrap().owner;
+    for owner in group {
+        let peers = (4000..4300).filter(|port| chosen(&bench, *port) == owner).count();
+        assert!((60..140).contains(&peers), "{peers} of 300 peers for {owner:?}");
+    }
+    for owner in &group[..2] {
+        assert!(bench.slow.close(bench.now, *owner, &mut bench.world));
+        assert!(!bench.world.listening.is_empty());
+    }
+    assert!((4000..4300).all(|port| chosen(&bench, port) == group[2]));
+    bench.slow.close(bench.now, group[2], &mut bench.world);
+    assert!(bench.world.listening.is_empty());
 }
