@@ -123,7 +123,7 @@ struct End {
     generation: u32,
     /// The reservation that the socket has brought with it.
     reservation: Option<u32>,
-    _end: OwnedFd,
+    end: OwnedFd,
 }
 
 struct Keeper<'a> {
@@ -199,7 +199,13 @@ impl<'a> Keeper<'a> {
     }
 
     /// All descriptors of this socket are closed, in every process.
+    ///
+    /// The event may be about an end that another has replaced since it came: the slot was freed, claimed and attached anew
+    /// by a request that was handled before this event of the same turn. So the end is asked.
     fn hung_up(&mut self, slot: u32) {
+        if !self.sockets.get(&slot).is_some_and(|socket| is_hung_up(&socket.end)) {
+            return;
+        }
         if let Some(End { generation, .. }) = self.sockets.remove(&slot) {
             self.shared.call(Call::Hangup { id: self.client.id, slot, generation });
         }
@@ -279,7 +285,7 @@ impl<'a> Keeper<'a> {
         // Only hang-ups, which are always reported: half-closing is told in the ring.
         epoll::add(&self.epoll, &end, data(about::SOCKET, slot), epoll::EventFlags::empty())?;
         let reservation = self.unattached.remove(&slot);
-        self.sockets.insert(slot, End { generation, reservation, _end: end });
+        self.sockets.insert(slot, End { generation, reservation, end });
         Ok(())
     }
 
@@ -325,6 +331,12 @@ impl<'a> Keeper<'a> {
         self.shared.call(Call::DropContexts { token: self.client.token, contexts: bit });
         Ok(())
     }
+}
+
+fn is_hung_up(end: &OwnedFd) -> bool {
+    let mut waiting = [PollFd::new(end, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut waiting, Some(&now)).is_ok() && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 fn data(what: u64, id: u32) -> epoll::EventData {
