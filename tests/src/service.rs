@@ -16,8 +16,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Embedded: no interface, not ended when idle.
+    /// Embedded: no interface, not ended when idle; the stack carries everything.
     pub fn embedded() -> Self {
+        Self::start(|program| program.arg("--direct").arg("false"))
+    }
+    /// The same as it is by default: programs of this host are joined without the stack.
+    pub fn direct() -> Self {
         Self::start(|program| program)
     }
     /// On the server side's `eth1` of a laboratory, admitting every user.

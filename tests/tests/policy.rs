@@ -16,7 +16,8 @@ use towpath_system_tests::{Finished, Lab, Program, RawClient, Service, bin, requ
 const OTHER: u32 = 23_451;
 
 fn service() -> Service {
-    Service::start(|program| program.arg("--admit").arg("all"))
+    // What these tests count is what the stack carries and drops.
+    Service::start(|program| program.arg("--admit").arg("all").arg("--direct").arg("false"))
 }
 
 /// `towpath policy LINE`.

@@ -18,6 +18,9 @@ fn as_the_kernel(script: &str, segments_min: u64) {
     let kernel = Program::line("python3 -c").arg(script).run(60).ok();
     let ours = carried(&service, script, segments_min);
     assert_eq!(ours, kernel, "what Towpath does, and what the kernel does");
+    let direct = Service::direct();
+    let ours = direct.accelerated("python3 -c").arg(script).run(60).ok();
+    assert_eq!(ours, kernel, "what a direct connection does, and what the kernel does");
 }
 
 const PAIR: &str = r#"

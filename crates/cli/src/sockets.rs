@@ -12,7 +12,7 @@ use towpath_service::api::{self, Command, Socket, Sockets, Tcp};
   towpath sockets -l             listeners
   towpath sockets -a --json      everything, for a program
 
-Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
+A direct connection joins two programs of this host without the stack and has no details. Recv-Q and Send-Q are unread and unacknowledged bytes; of a listener the connections that wait to be accepted and
 its backlog. You see your own programs' sockets; the service's user and root see all.")]
 pub struct Arguments {
     #[command(flatten)]
@@ -75,6 +75,9 @@ fn table(sockets: &[Socket]) -> String {
             address(s, false)
         );
         let _ = writeln!(out, "{}", line.trim_end());
+        if s.direct {
+            let _ = writeln!(out, "\tdirect");
+        }
         if let Some(tcp) = &s.tcp {
             let _ = writeln!(out, "\t{}", details(tcp, s.core));
         }
@@ -137,6 +140,7 @@ mod tests {
             uid: 1000,
             slot: 0,
             core: None,
+            direct: false,
             tcp: None,
         }
     }
@@ -179,6 +183,8 @@ ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redi
 \tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 core:0
 ";
         assert_eq!(table(&[listener(), connection]), expected);
+        let direct = Socket { state: "ESTAB".into(), direct: true, ..listener() };
+        assert!(table(&[direct]).ends_with("redis-server (pid 42, uid 1000)\n\tdirect\n"));
     }
 
     #[test]

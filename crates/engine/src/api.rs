@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use towpath_ring::Region;
+use towpath_ring::{PairGeometry, Region};
 use towpath_tcp::flow::FourTuple;
 
 /// How an engine is built.
@@ -19,6 +19,8 @@ pub struct EngineConfig {
     pub delayed_ack_us: u64,
     /// Core `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
     pub cpus: Vec<usize>,
+    /// Are connections between applications of this host joined without the stack?
+    pub direct: bool,
     /// The slow path's settings.
     pub slow: towpath_tcp::slow::SlowConfig,
 }
@@ -54,3 +56,14 @@ pub struct ClientSetup {
 /// A client, by number; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
+
+/// A pair region, for one of the two clients that share it.
+#[derive(Debug)]
+pub struct PairHandle {
+    /// Its memfd.
+    pub memfd: OwnedFd,
+    /// Its sizes.
+    pub geometry: PairGeometry,
+    /// The other client.
+    pub peer: ClientId,
+}

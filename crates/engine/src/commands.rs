@@ -53,6 +53,9 @@ impl SlowThread {
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {
+            if entry.phase == Phase::Direct {
+                self.look_at_direct(now, index, slot);
+            }
             return self.options(now, index, slot);
         }
         if !may || entry.phase != Phase::Free {
@@ -103,6 +106,9 @@ impl SlowThread {
         let bound = (!local.is_unspecified() || local_port != 0).then_some((local, local_port));
         let nodelay = command.flags & app_flags::NODELAY != 0;
         self.early_options(now, index, slot);
+        if let Some(result) = self.connect_direct(now, index, slot, (remote, remote_port), bound) {
+            return result;
+        }
         let owner = owner(index, slot);
         match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
             Ok(()) => {
@@ -163,6 +169,16 @@ impl SlowThread {
             self.host.show_figures(owner(index, slot), &snapshot, trouble, usage);
         }
         self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
+    }
+
+    /// The application of a direct connection has something to say: only that it is done.
+    fn look_at_direct(&mut self, now: Micros, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        let Some(words) = client.shared.app_words(slot) else { return };
+        if words.flags & app_flags::CLOSED != 0 {
+            let generation = client.shared.generation(slot);
+            self.close(now, index, slot, generation, words.flags & app_flags::ABORT != 0);
+        }
     }
 
     /// Shows what was decided about a command.

@@ -1,6 +1,6 @@
 //! Starting, asking and stopping the threads.
 
-use crate::api::{ClientId, ClientSetup, EngineConfig, Network};
+use crate::api::{ClientId, ClientSetup, EngineConfig, Network, PairHandle};
 use crate::core::{Core, Scratch};
 use crate::guard::{Guard, Open};
 use crate::host::{CoreLink, SlowHost};
@@ -94,9 +94,11 @@ impl Engine {
             });
             bells.push(bell);
         }
+        let mut host = SlowHost::new(links, network, guard)?;
+        host.pairs.enabled = config.direct;
         let slow = SlowThread {
             slow: SlowPath::new(config.slow),
-            host: SlowHost::new(links, network, guard)?,
+            host,
             table,
             inbox,
             requests: from_service,
@@ -170,6 +172,10 @@ impl Engine {
     /// [`Network::changed`] will now answer true.
     pub fn network_changed(&self) {
         self.slow_bell.strike();
+    }
+    /// What a client needs to use the pair of number `pair` in its place `place`.
+    pub fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle> {
+        self.answer(|reply| Request::Pair(client, place, pair, reply)).flatten()
     }
     /// All sockets.
     pub fn connections(&self) -> Vec<Connection> {

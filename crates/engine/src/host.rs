@@ -5,6 +5,7 @@ use crate::clients::{owner, split};
 use crate::guard::{Gate, Guard, Verdict};
 use crate::mailbox::Sender;
 use crate::messages::ToCore;
+use crate::pairs::Pairs;
 use crate::random::Random;
 use crate::slots::{Phase, Queued, SlowClient};
 use std::net::{IpAddr, Ipv6Addr};
@@ -60,6 +61,8 @@ pub struct SlowHost {
     pub later: Vec<Later>,
     /// The operator's policy.
     pub gate: Gate,
+    /// Regions that two clients share.
+    pub pairs: Pairs,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
     child_congestion: u8,
     /// When the present turn began.
@@ -72,8 +75,8 @@ impl SlowHost {
     pub fn new(cores: Vec<CoreLink>, network: Box<dyn Network>, guard: Box<dyn Guard>) -> std::io::Result<Self> {
         let (clients, owners, later) = (Vec::new(), Vec::new(), Vec::new());
         let (gate, now) = (Gate::new(guard), Micros(0));
-        let child_congestion = 0;
-        Ok(Self { clients, cores, network, owners, later, gate, child_congestion, now, random: Random::new()? })
+        let (child_congestion, pairs) = (0, Pairs::default());
+        Ok(Self { clients, cores, network, owners, later, gate, pairs, child_congestion, now, random: Random::new()? })
     }
     /// Client and slot of an owner.
     pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
@@ -87,7 +90,7 @@ impl SlowHost {
         self.clients.get_mut(index as usize)?.as_mut()
     }
     /// Fills what `getsockname` and the like show.
-    fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
+    pub fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
         let info = client.shared.region.info(slot);
         address::store(&info.local_addr, ring_addr(tuple.local));
         address::store(&info.remote_addr, ring_addr(tuple.remote));
@@ -139,7 +142,7 @@ impl SlowHost {
 }
 
 /// An address as the ring has it: IPv4 mapped into IPv6.
-fn ring_addr(addr: IpAddr) -> Ipv6Addr {
+pub fn ring_addr(addr: IpAddr) -> Ipv6Addr {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),
         IpAddr::V6(addr) => addr,
@@ -314,7 +317,7 @@ impl Host for SlowHost {
         }
         let Some((client, slot)) = self.find(owner) else { return };
         match client.slot(slot).phase {
-            Phase::Free | Phase::Over => {}
+            Phase::Free | Phase::Over | Phase::Direct => {}
             Phase::Child | Phase::Listening => client.free(slot),
             Phase::Opening | Phase::Open => client.over(slot, 0),
         }

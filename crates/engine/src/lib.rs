@@ -10,6 +10,7 @@ mod commands;
 mod core;
 #[cfg(test)]
 mod core_tests;
+mod direct;
 mod engine;
 mod events;
 mod figures;
@@ -20,6 +21,7 @@ mod mailbox;
 mod messages;
 mod metrics;
 mod options;
+mod pairs;
 mod portset;
 mod random;
 mod requests;
@@ -30,7 +32,7 @@ mod sparse;
 mod status;
 mod thread;
 
-pub use api::{ClientId, ClientSetup, EngineConfig, Network};
+pub use api::{ClientId, ClientSetup, EngineConfig, Network, PairHandle};
 pub use engine::Engine;
 pub use guard::{Exceeded, Guard, Limit, Verdict};
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

@@ -34,14 +34,20 @@ impl SlowThread {
         let (index, raw) = info.owner.map_or((u32::MAX, 0), split);
         let client = self.host.clients.get(index as usize).and_then(Option::as_ref);
         let slot = client.and_then(|c| c.slots.get(raw as usize));
+        let end = slot.and_then(|slot| slot.direct);
+        let direct = client.zip(end).and_then(|(client, end)| self.host.direct_view(client, raw, &end));
         let (tx_queue, rx_queue) = match (&snapshot, slot.and_then(|s| s.listener.as_ref())) {
+            (None, _) if direct.is_some() => direct.as_ref().map_or((0, 0), |direct| direct.queues),
             (Some(snapshot), _) => (unacknowledged(snapshot), snapshot.rx_queued),
             (None, Some(listener)) => (listener.backlog, listener.waiting()),
             (None, None) => (0, 0),
         };
         Connection {
             tuple: info.tuple,
-            state: snapshot.map_or(info.state, |s| State::of_flags(s.flags)).name(),
+            state: direct
+                .as_ref()
+                .map_or(snapshot.map_or(info.state, |s| State::of_flags(s.flags)), |d| d.state)
+                .name(),
             client: client.map(|c| c.shared.id),
             slot: raw,
             uid: client.map_or(0, |c| c.shared.uid),
@@ -52,6 +58,7 @@ impl SlowThread {
             tx_queue,
             rx_queue,
             core: snapshot.and(slot).map(|s| s.core),
+            direct: end.is_some(),
         }
     }
 }

@@ -66,7 +66,7 @@ impl SlowThread {
         let live = client.shared.region.app(slot).generation.load(Ordering::Acquire) == client.shared.generation(slot);
         let entry = client.slot(slot);
         let known = std::mem::replace(&mut entry.options_seq, seq) == seq;
-        if known || !live || !matches!(entry.phase, Phase::Opening | Phase::Listening | Phase::Open) {
+        if known || !live || !matches!(entry.phase, Phase::Opening | Phase::Listening | Phase::Open | Phase::Direct) {
             return;
         }
         let options = imposed(checked(&options), entry.congestion);

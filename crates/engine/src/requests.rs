@@ -1,6 +1,6 @@
 //! What the service's threads ask the slow thread for.
 
-use crate::api::{ClientId, ClientSetup};
+use crate::api::{ClientId, ClientSetup, PairHandle};
 use crate::slow::SlowThread;
 use crate::status::{ClientStatus, Connection};
 use std::io;
@@ -26,6 +26,8 @@ pub enum Request {
     Policy(Sender<()>),
     /// See [`crate::Engine::connections`].
     Connections(Sender<Vec<Connection>>),
+    /// See [`crate::Engine::pair`].
+    Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
     /// The slow path's counters and the clients.
     Status(Sender<(Counters, Vec<ClientStatus>)>),
 }
@@ -44,6 +46,10 @@ impl SlowThread {
             Request::Policy(done) => {
                 self.apply_policy();
                 drop(done);
+            }
+            Request::Pair(id, place, pair, reply) => {
+                let index = self.index_of(id);
+                let _ = reply.send(index.and_then(|index| self.host.pair_handle(index, place, pair)));
             }
             Request::Connections(reply) => {
                 let _ = reply.send(self.connections());

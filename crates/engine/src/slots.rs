@@ -3,6 +3,7 @@
 use crate::clients::ClientShared;
 use crate::events::EventOut;
 use crate::guard::{Limit, group_of};
+use crate::pairs::{DirectEnd, places};
 use crate::sparse::Sparse;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv6Addr;
@@ -30,6 +31,8 @@ pub enum Phase {
     Child,
     /// Its flow is installed on a core.
     Open,
+    /// A connection that needs no flow: both ends are applications of this host.
+    Direct,
     /// The protocol knows it no more; the application has not closed it.
     Over,
 }
@@ -87,6 +90,8 @@ pub struct SlotState {
     pub core: usize,
     /// The flow.
     pub flow: Option<FlowId>,
+    /// Where its rings are, if it is direct.
+    pub direct: Option<DirectEnd>,
     /// The kernel socket that reserves the port, and since when it has been here.
     pub socket: Option<(OwnedFd, Micros)>,
     /// The accept queue.
@@ -126,6 +131,8 @@ pub struct SlowClient {
     pub group: u16,
     /// No process of it is left.
     pub leaving: bool,
+    /// Its pairs, by place.
+    pub pairs: Vec<Option<usize>>,
     /// Cores that have still to forget it; only while it is being forgotten.
     pub forgetting: Option<usize>,
     /// Reserved sockets of slots that are not in use.
@@ -151,6 +158,7 @@ impl SlowClient {
             under: None,
             group: group_of(shared.index, None),
             leaving: false,
+            pairs: places(),
             forgetting: None,
             loose_sockets: BTreeSet::new(),
             free: Vec::new(),
@@ -178,7 +186,7 @@ impl SlowClient {
         let entry = self.slots.entry(slot.index());
         entry.phase = phase;
         entry.app_closed = false;
-        entry.flow = None;
+        (entry.flow, entry.direct) = (None, None);
         (entry.counted, entry.congestion) = (phase != Phase::Listening, 0);
         if phase != Phase::Listening {
             self.connections += 1;
@@ -237,6 +245,9 @@ impl SlowClient {
         let soft_errors = line.soft_error.load(Ordering::Relaxed) & !0xffff;
         line.soft_error.store(soft_errors, Ordering::Relaxed);
         line.queue.store(queue as u32, Ordering::Relaxed);
+        let direct = self.slots.get(slot.index()).and_then(|entry| entry.direct);
+        line.pair.store(direct.map_or(0, |end| end.number), Ordering::Relaxed);
+        line.pair_slot.store(direct.map_or(0, |end| end.word()), Ordering::Relaxed);
         line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
         line.state.store(new_state, Ordering::Release);
     }
@@ -294,6 +305,12 @@ impl SlowClient {
         self.line(listener_slot).rx_tail.store(tail, Ordering::Release);
         self.raise(listener_slot);
         Queued::Yes
+    }
+    /// Would `queue` take one more?
+    pub fn has_room(&mut self, listener_slot: Slot) -> bool {
+        let most = self.shared.region.rx(listener_slot).capacity() / Accepted::BYTES as u32;
+        self.sync_listener(listener_slot)
+            && self.slot(listener_slot).listener.as_ref().is_some_and(|l| l.waiting() < l.backlog.min(most))
     }
     /// Takes the queue of a listener that is closed: connections that nobody will accept, with their generations.
     pub fn take_queue(&mut self, slot: Slot) -> Vec<(Slot, u32)> {

@@ -205,6 +205,7 @@ impl SlowThread {
         entry.app_closed = true;
         match phase {
             Phase::Free | Phase::Child => {}
+            Phase::Direct => self.part(now, index, slot, abort),
             Phase::Over => client.free(slot),
             Phase::Open if was_closed && !abort => {}
             Phase::Open => self.host.cores[core].to.send(ToCore::Close { client: index, slot, generation, abort }),
@@ -293,6 +294,7 @@ impl SlowThread {
 
     /// Lets kernel sockets go that no command came for, and clients whose sockets are all drained.
     fn expire(&mut self, now: Micros) {
+        self.host.pairs.expire(now);
         let cores = &mut self.host.cores;
         for client in self.host.clients.iter_mut().flatten() {
             client.expire_sockets(now, LOOSE_US);
@@ -313,7 +315,9 @@ impl SlowThread {
             if let Some(doorbell) = client.shared.doorbells.get(self.cores) {
                 let _ = epoll::delete(&self.epoll, doorbell.as_fd());
             }
+            let id = client.shared.id;
             self.host.clients[index as usize] = None;
+            self.host.drop_pairs_of(id);
         }
     }
 
@@ -356,7 +360,11 @@ impl SlowThread {
         // What a core had no room for must be tried again.
         let crowded = self.host.cores.iter_mut().any(|c| !c.to.flush());
         let retry = crowded.then_some(now.after(1000));
-        [protocol, refresh, expire, retry].into_iter().flatten().min().map(|at| at.since(now))
+        [protocol, refresh, expire, retry, self.host.pairs.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.since(now))
     }
 
     /// Takes a client in.

@@ -33,6 +33,8 @@ pub struct Connection {
     pub rx_queue: u32,
     /// Core that owns its flow.
     pub core: Option<usize>,
+    /// Joined ring to ring, without the stack.
+    pub direct: bool,
 }
 
 /// One fast-path thread.

@@ -1,13 +1,13 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello` and `Context` have an answer.
+//! The application speaks first. Only `Hello`, `Context`, `Pair` and `Bell` have an answer.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
 //! each 4 or 8 bytes in the machine's byte order at multiples of 4, then zeros. What is not such a packet, or has not
 //! just the descriptors of its kind, is an error of kind [`io::ErrorKind::InvalidData`], and its descriptors are closed.
 
-use crate::Geometry;
 use crate::layout::VERSION;
+use crate::{Geometry, PairGeometry};
 use core::mem::MaybeUninit;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -56,6 +56,22 @@ pub enum Request {
         /// Its number.
         context: u32,
     },
+    /// Asks for a pair region.
+    Pair {
+        /// Its place among the client's.
+        place: u32,
+        /// Its number.
+        pair: u32,
+    },
+    /// Asks for the bell of one of the other side's contexts.
+    Bell {
+        /// The pair's place among the client's.
+        place: u32,
+        /// The pair's number.
+        pair: u32,
+        /// The context of the other side.
+        context: u32,
+    },
 }
 
 /// Service to application.
@@ -74,7 +90,19 @@ pub enum Reply {
         /// Its number, below `geometry.contexts`.
         context: u32,
     },
-    /// Not admitted (the connection is closed after it), or no context is left (it stays open).
+    /// Answer to `Pair`: one descriptor, the region's memfd.
+    Pair {
+        /// Its number.
+        pair: u32,
+        /// Its sizes.
+        geometry: PairGeometry,
+    },
+    /// Answer to `Bell`: one descriptor, the end to ring, an open file of its own.
+    Bell {
+        /// The context.
+        context: u32,
+    },
+    /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
         errno: i32,
@@ -88,9 +116,13 @@ mod kind {
     pub const RESERVE: u32 = 3;
     pub const CONTEXT: u32 = 4;
     pub const DROP_CONTEXT: u32 = 5;
+    pub const PAIR: u32 = 6;
+    pub const BELL: u32 = 7;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
+    pub const PAIR_REPLY: u32 = 104;
+    pub const BELL_REPLY: u32 = 105;
 }
 
 impl Request {
@@ -99,6 +131,7 @@ impl Request {
         match self {
             Request::Attach { .. } | Request::Reserve { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
+            Request::Pair { .. } | Request::Bell { .. } => 0,
         }
     }
 
@@ -111,6 +144,10 @@ impl Request {
             Request::Reserve { slot, seq } => Packet::new(kind::RESERVE).word(slot).word(seq).bytes,
             Request::Context => Packet::new(kind::CONTEXT).bytes,
             Request::DropContext { context } => Packet::new(kind::DROP_CONTEXT).word(context).bytes,
+            Request::Pair { place, pair } => Packet::new(kind::PAIR).word(place).word(pair).bytes,
+            Request::Bell { place, pair, context } => {
+                Packet::new(kind::BELL).word(place).word(pair).word(context).bytes
+            }
         }
     }
 
@@ -127,6 +164,8 @@ impl Request {
             kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word() },
             kind::CONTEXT => Request::Context,
             kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
+            kind::PAIR => Request::Pair { place: fields.word(), pair: fields.word() },
+            kind::BELL => Request::Bell { place: fields.word(), pair: fields.word(), context: fields.word() },
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -137,7 +176,7 @@ impl Reply {
     pub fn descriptors(&self) -> usize {
         match self {
             Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
-            Reply::Context { .. } => 1,
+            Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } => 1,
             Reply::Refused { .. } => 0,
         }
     }
@@ -150,6 +189,10 @@ impl Reply {
                 packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).bytes
             }
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
+            Reply::Pair { pair, geometry: PairGeometry { slots, ring_bytes } } => {
+                Packet::new(kind::PAIR_REPLY).word(pair).word(slots).word(ring_bytes).bytes
+            }
+            Reply::Bell { context } => Packet::new(kind::BELL_REPLY).word(context).bytes,
             Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
         }
     }
@@ -174,6 +217,11 @@ impl Reply {
                 Reply::Welcome { geometry, token: fields.long() }
             }
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
+            kind::PAIR_REPLY => {
+                let pair = fields.word();
+                Reply::Pair { pair, geometry: PairGeometry { slots: fields.word(), ring_bytes: fields.word() } }
+            }
+            kind::BELL_REPLY => Reply::Bell { context: fields.word() },
             kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
             _ => return Err(invalid("unknown reply")),
         })

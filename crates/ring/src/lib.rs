@@ -7,11 +7,13 @@
 //! - [`address`]: how addresses stand in them;
 //! - [`bytes`], [`dirty`], [`command`]: what moves through it: data, readiness, commands;
 //! - [`wake`]: how the sides sleep and wake each other;
+//! - [`pair`], [`board`]: what two clients share for the connections between them;
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read.
 #![doc = include_str!("../LAYOUT.md")]
 
 pub mod address;
+pub mod board;
 pub mod bytes;
 pub mod command;
 pub mod control;
@@ -19,10 +21,12 @@ pub mod dirty;
 pub mod layout;
 pub mod lines;
 pub mod metrics;
+pub mod pair;
 pub mod region;
 pub mod wake;
 
 pub use bytes::ByteRing;
 pub use layout::{Geometry, GeometryError, Layout, Slot};
 pub use lines::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
+pub use pair::{PairGeometry, PairRegion};
 pub use region::{MapError, Region};

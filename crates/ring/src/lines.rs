@@ -177,7 +177,10 @@ pub struct StackLine {
     /// The newest error that does not end the connection: its errno in the low 16 bits, 0 = none, and in the high ones how many
     /// there have been in this slot. Only where `option_flags` ask for it.
     pub soft_error: AtomicU32,
-    _reserved: [u32; 2],
+    /// Number of the pair region that carries the connection, 0 = the stack does; stored before `state`.
+    pub pair: AtomicU32,
+    /// Where in that region (`pair_slot`).
+    pub pair_slot: AtomicU32,
 }
 
 /// Values of [`StackLine::state`].
@@ -204,6 +207,31 @@ pub mod status {
     pub const TX_CLOSED: u32 = 4;
     /// The peer has sent urgent data: see [`StackLine::urgent`](super::StackLine::urgent).
     pub const URGENT: u32 = 8;
+    /// The other side's application has closed a direct connection, or is gone: what is sent now nobody reads.
+    pub const PEER_CLOSED: u32 = 16;
+}
+
+/// The fields of [`StackLine::pair_slot`].
+pub mod pair_slot {
+    /// Its slot, side (0 or 1) and place among the client's pairs, as one word.
+    pub const fn of(slot: u32, side: u32, place: u32) -> u32 {
+        slot & 0xfff | (place & 0x3f) << 16 | (side & 1) << 31
+    }
+    /// The slot in the pair region.
+    #[inline]
+    pub const fn slot(word: u32) -> u32 {
+        word & 0xfff
+    }
+    /// Which side of it the client is.
+    #[inline]
+    pub const fn side(word: u32) -> usize {
+        (word >> 31) as usize
+    }
+    /// The pair's place among the client's.
+    #[inline]
+    pub const fn place(word: u32) -> u32 {
+        word >> 16 & 0x3f
+    }
 }
 
 /// What `getsockname`, `getpeername` and `TCP_INFO` show. Written by the stack. Three cache lines, of which the fast path

@@ -222,6 +222,22 @@ impl Mapping {
             unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)? };
         Ok(Self { base: base.cast(), bytes })
     }
+
+    /// Bytes mapped.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Maps another memfd, of the same size, over this one.
+    pub(crate) fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: exactly our own mapping is replaced; what is in it are atomics and bytes, which the other side may change at any
+        // moment anyway.
+        unsafe { rustix::mm::mmap(self.base.cast(), self.bytes, prot, flags, fd, 0)? };
+        Ok(())
+    }
 }
 
 impl Drop for Mapping {

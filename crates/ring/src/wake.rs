@@ -76,8 +76,13 @@ pub fn bell() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Rings a doorbell or a bell.
 pub fn ring(doorbell: BorrowedFd<'_>) {
-    // EAGAIN: it has been rung very often and is readable anyway. EPIPE: nobody waits any more.
-    let _ = rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes()));
+    let _nobody = try_ring(doorbell);
+}
+
+/// [`ring`]; false = nobody has the bell's other end any more, of which a signal tells too (SIGPIPE).
+pub fn try_ring(doorbell: BorrowedFd<'_>) -> bool {
+    // EAGAIN: it has been rung very often and is readable anyway.
+    rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes())) != Err(Errno::PIPE)
 }
 
 /// Silences a doorbell or a bell; true if it had been rung. It must be non-blocking.

@@ -8,9 +8,9 @@ use rustix::net::{
 };
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
-use towpath_ring::Geometry;
 use towpath_ring::control::{MESSAGE_BYTES, Reply, Request, recv_reply, recv_request, send_reply, send_request};
 use towpath_ring::layout::VERSION;
+use towpath_ring::{Geometry, PairGeometry};
 
 fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -46,6 +46,8 @@ fn requests_arrive_with_their_descriptors() {
         Request::Reserve { slot: 8, seq: 5 },
         Request::Context,
         Request::DropContext { context: 63 },
+        Request::Pair { place: 5, pair: 6 },
+        Request::Bell { place: 5, pair: 6, context: 7 },
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -69,8 +71,13 @@ fn replies_arrive_with_their_descriptors() {
     let (app, service) = pair();
     let (_read_end, write_end) = passed();
     let geometry = Geometry { cores: Geometry::MAX_CORES, ..Geometry::DEFAULT };
-    let replies =
-        [Reply::Welcome { geometry, token: u64::MAX - 1 }, Reply::Context { context: 5 }, Reply::Refused { errno: 23 }];
+    let replies = [
+        Reply::Welcome { geometry, token: u64::MAX - 1 },
+        Reply::Context { context: 5 },
+        Reply::Pair { pair: 6, geometry: PairGeometry { slots: 64, ring_bytes: 4096 } },
+        Reply::Bell { context: 7 },
+        Reply::Refused { errno: 23 },
+    ];
     for reply in replies {
         let fds = vec![write_end.as_fd(); reply.descriptors()];
         send_reply(service.as_fd(), &reply, &fds).unwrap();

@@ -5,11 +5,16 @@ use std::mem::offset_of;
 use std::net::Ipv6Addr;
 use towpath_ring::command::Accepted;
 use towpath_ring::layout::{Header, QueueWords, SlotLines, VERSION};
-use towpath_ring::{AppLine, CommandLine, Geometry, InfoLine, Layout, OptionsLine, StackLine};
+use towpath_ring::pair::{BoardWords, PairHeader, PairLines};
+use towpath_ring::{AppLine, CommandLine, Geometry, InfoLine, Layout, OptionsLine, PairGeometry, StackLine};
 
 const TEXT: &str = include_str!("../LAYOUT.md");
-const SOURCES: [&str; 3] =
-    [include_str!("../src/lines.rs"), include_str!("../src/layout.rs"), include_str!("../src/command.rs")];
+const SOURCES: [&str; 4] = [
+    include_str!("../src/lines.rs"),
+    include_str!("../src/layout.rs"),
+    include_str!("../src/command.rs"),
+    include_str!("../src/pair.rs"),
+];
 
 /// The cells of the table rows under a heading, without the table's own heading.
 fn rows(heading: &str) -> Vec<Vec<&'static str>> {
@@ -62,7 +67,7 @@ fn tables_tell_the_offsets_of_all_words() {
     check(
         "StackLine",
         fields!(StackLine: tx_head rx_tail state status error event_seq generation queue door_ack ctl_ack
-            command_done command_result urgent soft_error),
+            command_done command_result urgent soft_error pair pair_slot),
     );
     check(
         "OptionsLine",
@@ -77,6 +82,13 @@ fn tables_tell_the_offsets_of_all_words() {
             sacked lost observed silent_ms delivery_rate busy_us window_limited_us),
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
+    check("PairHeader", fields!(PairHeader: magic version pair));
+    check("PairLines", fields!(PairLines: line event_seq));
+    check("BoardWords", fields!(BoardWords: summary armed bell words));
+    let parts = towpath_ring::pair::parts(PairGeometry { slots: 4096, ring_bytes: 262_144 });
+    let written: Vec<usize> = rows("Pair region").iter().skip(2).map(|row| row[3].parse().unwrap()).collect();
+    assert_eq!(written, parts);
+    assert_eq!(PairGeometry::of(&Geometry::DEFAULT), PairGeometry { slots: 4096, ring_bytes: 262_144 });
     assert!(TEXT.contains(&format!("Version {VERSION}.")));
 }
 

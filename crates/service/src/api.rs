@@ -76,6 +76,8 @@ pub struct Socket {
     pub slot: u32,
     /// The core that owns it.
     pub core: Option<usize>,
+    /// Joined ring to ring with the other program, without the stack.
+    pub direct: bool,
     /// Details of an established connection.
     pub tcp: Option<Tcp>,
 }

@@ -68,6 +68,9 @@ pub struct Config {
     pub syn_cookies: bool,
     /// Largest MSS to announce and to use, bytes; 0 = what the route's MTU allows (the default).
     pub mss_clamp: u16,
+    /// Join connections between programs of this host ring to ring, without the stack. Default true: it costs a fraction. False
+    /// where every byte shall go through the protocol, as for tests of it.
+    pub direct: bool,
     /// The service ends when it has had no client for so long. Default never; `towpath run` starts it with 30s.
     pub idle_exit: Option<Duration>,
 }
@@ -98,13 +101,14 @@ impl Default for Config {
             ecn: 2,
             syn_cookies: true,
             mss_clamp: 0,
+            direct: true,
             idle_exit: None,
         }
     }
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 24] = [
+pub const KEYS: [&str; 25] = [
     "socket",
     "interface",
     "vlan",
@@ -128,6 +132,7 @@ pub const KEYS: [&str; 24] = [
     "ecn",
     "syn_cookies",
     "mss_clamp",
+    "direct",
     "idle_exit",
 ];
 
@@ -325,6 +330,7 @@ mod tests {
             ecn = 1
             syn_cookies = false
             mss_clamp = 1200
+            direct = false
             idle_exit = "5min"
         "#;
         let config = parse(text).unwrap();
@@ -333,7 +339,7 @@ mod tests {
         assert_eq!(config.receive_buffer.get(), 1 << 20);
         assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
         assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
-        assert_eq!((config.syn_cookies, config.mss_clamp), (false, 1200));
+        assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
         // The list of keys for messages is the list of fields.
         for key in KEYS {
             assert!(line_of(text, key) > 1, "{key}");

@@ -145,6 +145,7 @@ fn socket(c: &Connection) -> api::Socket {
         uid: c.uid,
         slot: c.slot,
         core: c.core,
+        direct: c.direct,
         tcp: c.snapshot.as_ref().map(|snapshot| tcp(snapshot, c.trouble)),
     }
 }

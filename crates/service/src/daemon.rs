@@ -233,6 +233,7 @@ fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, 
         spin_us: config.spin.as_micros(),
         delayed_ack_us: config.delayed_ack.as_micros(),
         cpus: config.cpus.clone(),
+        direct: config.direct,
         slow,
     };
     let engine = Engine::start_guarded(engine, ports, Box::new(network), Box::new(policy))

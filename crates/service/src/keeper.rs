@@ -51,7 +51,7 @@ pub fn serve(shared: &Shared, socket: &Arc<OwnedFd>, peer: Peer) {
         if let Err(error) = crate::table::separate(&keep) {
             tracing::debug!(%error, "no descriptor table of its own for this client");
         }
-        match Keeper::new(shared, membership, socket.as_fd()) {
+        match Keeper::new(shared, membership, peer.connection, socket.as_fd()) {
             Ok(mut keeper) => keeper.run(),
             Err(error) => {
                 tracing::warn!(pid = peer.pid, %error, "cannot serve a client");
@@ -129,6 +129,8 @@ struct End {
 struct Keeper<'a> {
     shared: &'a Shared,
     client: Membership,
+    /// Number of its connection.
+    number: u64,
     connection: Option<BorrowedFd<'a>>,
     epoll: OwnedFd,
     /// Ends of sockets by slot.
@@ -144,7 +146,7 @@ struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
-    fn new(shared: &'a Shared, client: Membership, connection: BorrowedFd<'a>) -> io::Result<Self> {
+    fn new(shared: &'a Shared, client: Membership, number: u64, connection: BorrowedFd<'a>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |fd: BorrowedFd<'_>, what| epoll::add(&epoll, fd, data(what, 0), epoll::EventFlags::IN);
         add(connection, about::CONNECTION)?;
@@ -152,6 +154,7 @@ impl<'a> Keeper<'a> {
         Ok(Self {
             shared,
             client,
+            number,
             connection: Some(connection),
             epoll,
             sockets: HashMap::new(),
@@ -271,6 +274,16 @@ impl<'a> Keeper<'a> {
             (Request::Reserve { slot, seq }, Some(socket)) => self.reserve(slot, seq, socket),
             (Request::Context, _) => self.open_context(),
             (Request::DropContext { context }, _) => self.drop_context(context),
+            (Request::Pair { place, pair }, _) => {
+                let (connection, id) = (self.number, self.client.id);
+                self.shared.call(Call::Pair { connection, id, pair: (place, pair) });
+                Ok(())
+            }
+            (Request::Bell { place, pair, context }, _) => {
+                let (connection, id) = (self.number, self.client.id);
+                self.shared.call(Call::Bell { connection, id, pair: (place, pair), context });
+                Ok(())
+            }
             _ => Err(invalid("out of place")),
         }
     }

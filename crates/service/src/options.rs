@@ -36,6 +36,9 @@ pub struct Options {
     /// How long a core looks for work before it sleeps, e.g. 20us
     #[arg(long, value_name = "TIME")]
     pub spin: Option<Duration>,
+    /// Join connections between programs of this host without the stack?
+    #[arg(long, value_name = "BOOL")]
+    pub direct: Option<bool>,
     /// End after so long without a client, e.g. 30s
     #[arg(long, value_name = "TIME")]
     pub idle_exit: Option<Duration>,
@@ -57,6 +60,7 @@ impl Options {
         config.send_buffer = this.send_buffer.unwrap_or(config.send_buffer);
         config.receive_buffer = this.receive_buffer.unwrap_or(config.receive_buffer);
         config.spin = this.spin.unwrap_or(config.spin);
+        config.direct = this.direct.unwrap_or(config.direct);
         config.idle_exit = this.idle_exit.or(config.idle_exit);
         config.checked()
     }

@@ -3,7 +3,9 @@
 use crate::admission::Admission;
 use crate::policy::{Identity, Policy};
 use crate::stack::Stack;
+use rustix::fd::AsRawFd;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use towpath_engine::{ClientId, ClientSetup};
-use towpath_ring::control::{Request, recv_request, send_request};
+use towpath_ring::control::{Reply, Request, recv_request, send_reply, send_request};
 use towpath_ring::{Geometry, Region, wake};
 
 /// Most processes that the idle exit waits for beside clients.
@@ -52,6 +54,8 @@ pub struct Client {
     descriptors: Arc<Vec<OwnedFd>>,
     /// Event contexts in use, by bit.
     contexts: u64,
+    /// The ends to ring of their bells, for the other sides of direct connections.
+    bells: HashMap<u32, OwnedFd>,
     /// Keepers that still serve it.
     keepers: u32,
 }
@@ -99,6 +103,26 @@ pub enum Call {
         token: u64,
         /// Gets its number.
         done: SyncSender<Option<u32>>,
+    },
+    /// Send a pair region over a connection.
+    Pair {
+        /// Number of the connection.
+        connection: u64,
+        /// The client that asks.
+        id: ClientId,
+        /// Which pair: its place and number.
+        pair: (u32, u32),
+    },
+    /// Send the bell of a context of the other client of a pair over a connection.
+    Bell {
+        /// Number of the connection.
+        connection: u64,
+        /// The client that asks.
+        id: ClientId,
+        /// Which pair: its place and number.
+        pair: (u32, u32),
+        /// The other client's context.
+        context: u32,
     },
     /// Close these event contexts (bits).
     DropContexts {
@@ -282,7 +306,15 @@ impl Shared {
         self.stack.policy_changed();
         let (token, descriptors) = (region.token(), Arc::new(descriptors));
         let membership = Membership { id, token, region: region.clone() };
-        let client = Client { id, uid, region, descriptors: descriptors.clone(), contexts: 0, keepers: 1 };
+        let client = Client {
+            id,
+            uid,
+            region,
+            descriptors: descriptors.clone(),
+            contexts: 0,
+            bells: HashMap::new(),
+            keepers: 1,
+        };
         self.registry().clients.insert(token, client);
         Ok((membership, descriptors))
     }
@@ -297,6 +329,31 @@ impl Shared {
         client.keepers += 1;
         let membership = Membership { id: client.id, token, region: client.region.clone() };
         Some((membership, client.descriptors.clone()))
+    }
+
+    /// Keeps the end to ring of a new context's bell.
+    fn keep_bell(&self, token: u64, context: u32, bell: &OwnedFd) {
+        if let (Some(client), Ok(bell)) = (self.registry().clients.get_mut(&token), bell.try_clone()) {
+            client.bells.insert(context, bell);
+        }
+    }
+
+    /// The end to ring of a client's bell as an open file of its own: what somebody does with its flags concerns nobody else.
+    fn bell_of(&self, id: ClientId, context: u32) -> Option<OwnedFd> {
+        let registry = self.registry();
+        let bell = registry.clients.values().find(|client| client.id == id)?.bells.get(&context)?;
+        let path = format!("/proc/thread-self/fd/{}", bell.as_raw_fd());
+        rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// Answers a process that has asked for a descriptor.
+    fn answer(&self, connection: u64, answer: Option<(Reply, OwnedFd)>) {
+        let Some(socket) = self.registry().connections.get(&connection).map(|c| c.socket.clone()) else { return };
+        // It does not block; who does not take his answers gets none.
+        let _ = match answer {
+            Some((reply, descriptor)) => send_reply(socket.as_fd(), &reply, &[descriptor.as_fd()]),
+            None => send_reply(socket.as_fd(), &Reply::Refused { errno: Errno::NOENT.raw_os_error() }, &[]),
+        };
     }
 
     /// The lowest free event context of a client.
@@ -323,10 +380,21 @@ pub fn desk(shared: &Shared, calls: &std::sync::mpsc::Receiver<Call>, transfer: 
             Call::Context { token, done } => {
                 // The descriptor must be taken from the socket whether it is used or not.
                 let opened = taken().zip(shared.take_context(token)).map(|(wake, (id, number))| {
+                    shared.keep_bell(token, number, &wake);
                     shared.stack.add_context(id, number, wake);
                     number
                 });
                 let _ = done.send(opened);
+            }
+            Call::Pair { connection, id, pair } => {
+                let found = shared.stack.pair(id, pair.0, pair.1);
+                let found = found.map(|p| (Reply::Pair { pair: pair.1, geometry: p.geometry }, p.memfd));
+                shared.answer(connection, found);
+            }
+            Call::Bell { connection, id, pair, context } => {
+                let peer = shared.stack.pair(id, pair.0, pair.1).map(|pair| pair.peer);
+                let bell = peer.and_then(|peer| shared.bell_of(peer, context));
+                shared.answer(connection, bell.map(|bell| (Reply::Bell { context }, bell)));
             }
             Call::DropContexts { token, contexts } => drop_contexts(shared, token, contexts),
             Call::Reserve { id, slot, seq, done } => {
@@ -349,6 +417,7 @@ fn drop_contexts(shared: &Shared, token: u64, contexts: u64) {
     // Only now may another connection get these numbers.
     if let Some(client) = shared.registry().clients.get_mut(&token) {
         client.contexts &= !contexts;
+        client.bells.retain(|number, _| client.contexts & 1 << number != 0);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use towpath_engine::{ClientId, ClientSetup, Connection, Engine, Status};
+use towpath_engine::{ClientId, ClientSetup, Connection, Engine, PairHandle, Status};
 
 /// A stack that serves clients. See [`Engine`] for the meaning of each call.
 pub trait Stack: Send + Sync {
@@ -18,6 +18,8 @@ pub trait Stack: Send + Sync {
     fn hangup(&self, client: ClientId, slot: u32, generation: u32);
     /// No process of the client is left.
     fn remove_client(&self, client: ClientId);
+    /// What a client needs to use the pair of number `pair` in its place `place`.
+    fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle>;
     /// All sockets.
     fn connections(&self) -> Vec<Connection>;
     /// Counters.
@@ -48,6 +50,9 @@ impl Stack for Engine {
     }
     fn remove_client(&self, client: ClientId) {
         Engine::remove_client(self, client);
+    }
+    fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle> {
+        Engine::pair(self, client, place, pair)
     }
     fn connections(&self) -> Vec<Connection> {
         Engine::connections(self)

@@ -4,12 +4,12 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, close, hold, kept, receive, steer, table};
+use crate::{address, block, close, doors, hold, kept, receive, steer, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::Answer;
 use towpath_ring::command::Accepted;
-use towpath_ring::lines::state;
+use towpath_ring::lines::{app_flags, state};
 
 /// `accept4`.
 ///
@@ -72,6 +72,12 @@ fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
         let Some(slot) = session.region.slot(record.slot) else { continue };
         let socket = Socket { session, slot, generation: record.generation };
         if !session.region.layout().is_app_slot(slot) && !socket.is_gone() {
+            if socket.is_out_of_reach() {
+                Socket::reset(session, slot, app_flags::CLOSED | app_flags::ABORT);
+                socket.adopt();
+                doors::ring_commands(session, slot);
+                continue;
+            }
             return Some((socket, (record.remote_addr, record.remote_port)));
         }
     }

@@ -56,16 +56,20 @@ fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnM
     if wake::spin_until(socket.session.spin_us, &mut ready) {
         return Ok(());
     }
-    let (app, stack) = (socket.app(), socket.stack());
-    app.sleepers.fetch_add(1, Ordering::SeqCst);
+    let direct = socket.direct();
+    let (sleepers, event_seq) = match &direct {
+        Some(direct) => (&direct.own().line.sleepers, &direct.own().event_seq),
+        None => (&socket.app().sleepers, &socket.stack().event_seq),
+    };
+    sleepers.fetch_add(1, Ordering::SeqCst);
     wake::about_to_sleep::<AtomicU32>();
     let result = loop {
-        let seen = stack.event_seq.load(Ordering::Acquire);
+        let seen = event_seq.load(Ordering::Acquire);
         if ready() {
             break Ok(());
         }
         let Some(time) = left(deadline) else { break Err(libc::EAGAIN) };
-        match sleep(&stack.event_seq, seen, time, restarts) {
+        match sleep(event_seq, seen, time, restarts) {
             Err(errno) => break Err(errno),
             Ok(Woken::TimedOut) => {
                 socket.session.check_alive();
@@ -73,7 +77,7 @@ fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnM
             Ok(_) => {}
         }
     };
-    app.sleepers.fetch_sub(1, Ordering::SeqCst);
+    sleepers.fetch_sub(1, Ordering::SeqCst);
     socket.event_seen();
     result
 }

@@ -100,11 +100,15 @@ pub fn abandon(socket: &Socket) {
         return;
     }
     let linger = socket.private().linger_s.load(Ordering::Relaxed);
-    let abort = if linger == 0 { app_flags::ABORT } else { 0 };
+    // Of what the stack carries it sees itself what is left unread (RFC 2525 §2.17).
+    let direct = socket.direct().is_some();
+    let unread = direct && socket.readable() > 0;
+    let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
     // The slot may be claimed from now on, but only once the stack has freed it.
     let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     socket.mark_app(app_flags::CLOSED | abort, true);
-    if linger > 0 {
+    // What a direct connection has sent is in the other side's hands.
+    if linger > 0 && !direct {
         // Until all is sent and acknowledged, or the time is over.
         let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
         socket.want_room();

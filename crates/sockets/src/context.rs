@@ -1,6 +1,7 @@
 //! Event contexts: what the stack tells about events on many slots. An epoll instance has one for life, a `poll` for as
 //! long as it sleeps. There are few, so those not in use are kept for the next who needs one.
 
+use crate::direct;
 use crate::lock::Lock;
 use crate::session::{self, Session};
 use core::cell::UnsafeCell;
@@ -54,6 +55,7 @@ impl Context {
             }
         }
         let (id, wake) = session.request_context()?;
+        direct::new_bell(session, id);
         let wake = session::protect(wake).ok()?;
         let mut heads = [0; THREADS];
         for (thread, head) in heads.iter_mut().enumerate().take(session.region.layout().threads()) {
@@ -97,6 +99,11 @@ impl Context {
                 each(slot);
             }
         }
+        direct::drain(self.id, |raw| {
+            if let Some(slot) = session.region.slot(raw) {
+                each(slot);
+            }
+        });
     }
 
     /// Asks for the eventfd. Afterwards look once more before sleeping.
@@ -116,15 +123,17 @@ pub fn is_empty(session: &Session, id: u32) -> bool {
     (0..session.region.layout().threads()).all(|thread| {
         let set = session.region.events(id as usize, thread);
         set.is_empty(set.position())
-    })
+    }) && direct::is_empty(id)
 }
 
 /// `Context::arm` by number.
 pub fn arm(session: &Session, id: u32) {
     (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).arm());
+    direct::arm(id);
 }
 
 /// `Context::disarm` by number.
 pub fn disarm(session: &Session, id: u32) {
     (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).disarm());
+    direct::disarm(id);
 }

@@ -48,7 +48,7 @@ pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), O
 /// Has the stack bring the information line of a connection up to date. If it cannot, the line stays as old as it is.
 pub fn refresh(socket: &Socket) {
     let Some(_commanding) = socket.private().commanding.lock() else { return };
-    if !socket.is_gone() && socket.state() == state::ESTABLISHED {
+    if !socket.is_gone() && socket.direct().is_none() && socket.state() == state::ESTABLISHED {
         let _ = command(socket.session, socket.slot, &Command { op: op::REFRESH, ..Command::default() });
     }
 }
@@ -104,6 +104,12 @@ fn decided(session: &Session, slot: Slot, seq: u32) -> Sys<()> {
 /// After a change by this side that others of the program may be waiting for (`shutdown`): wakes those who sleep on the
 /// socket. Only the stack changes the event word, so they wake, look, and sleep on if it is not for them.
 pub fn wake_own(socket: &Socket) {
+    if let Some(direct) = socket.direct() {
+        if wake::must_wake(&direct.own().line.sleepers) {
+            wake::futex_wake(&direct.own().event_seq);
+        }
+        return;
+    }
     if wake::must_wake(&socket.app().sleepers) {
         wake::futex_wake(&socket.stack().event_seq);
     }

@@ -98,14 +98,14 @@ impl Instance {
 
     /// Awake again.
     pub fn awake(&self, session: &Session) {
-        if self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1
-            && let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst)
-        {
+        let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
+        let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) else { return };
+        if last {
             context::disarm(session, id);
-            // Another thread may have fallen asleep in between.
-            if self.sleepers.load(Ordering::SeqCst) != 0 {
-                context::arm(session, id);
-            }
+        }
+        // Another thread may have fallen asleep in between; and a bell that was rung for this one is not armed for others any more.
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            context::arm(session, id);
         }
     }
 
@@ -324,6 +324,13 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
             libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
             libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
             _ => return Err(libc::EINVAL),
+        }
+        // A thread that sleeps has armed the pairs that there were then.
+        if socket.direct().is_some()
+            && instance.sleepers.load(Ordering::SeqCst) != 0
+            && let id @ 0..=LAST_CONTEXT = instance.context.load(Ordering::SeqCst)
+        {
+            context::arm(socket.session, id);
         }
         if readiness::events_for(socket, event.events) != 0 {
             interest.activity = interest.activity.wrapping_add(1);

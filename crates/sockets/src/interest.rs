@@ -134,7 +134,7 @@ impl Interest {
         *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false };
         self.watched += usize::from(!stale);
         if let Some(context) = &self.context {
-            socket.app().ctx_mask.fetch_or(context.bit(), Ordering::SeqCst);
+            socket.watch(context.bit(), true);
         }
         self.look_if_ready(at, socket);
         Ok(())
@@ -164,7 +164,7 @@ impl Interest {
         self.watched -= 1;
         let others = self.of_slot(socket.slot.raw()).any(|at| self.is_current(at, socket));
         if let (Some(context), true, false) = (&self.context, ours, others) {
-            socket.app().ctx_mask.fetch_and(!context.bit(), Ordering::SeqCst);
+            socket.watch(context.bit(), false);
         }
     }
 
@@ -240,13 +240,13 @@ impl Interest {
     }
 
     /// Sets the context's bit in every watched slot.
-    pub fn subscribe_all(&mut self, session: &Session) {
+    pub fn subscribe_all(&mut self, session: &'static Session) {
         let Some(bit) = self.context.as_ref().map(Context::bit) else { return };
         for entry in self.entries.iter().filter(|entry| entry.watched) {
             if let Some(slot) = session.region.slot(entry.slot) {
-                let socket_is_same = session.region.stack(slot).generation.load(Ordering::Acquire) == entry.generation;
-                if socket_is_same {
-                    session.region.app(slot).ctx_mask.fetch_or(bit, Ordering::SeqCst);
+                let socket = Socket { session, slot, generation: entry.generation };
+                if !socket.is_gone() {
+                    socket.watch(bit, true);
                 }
             }
         }
@@ -313,11 +313,11 @@ impl Interest {
     }
 
     /// Forgets everything; returns the context to be closed.
-    pub fn clear(&mut self, session: &Session, ours: bool) -> Option<Context> {
+    pub fn clear(&mut self, session: &'static Session, ours: bool) -> Option<Context> {
         let context = self.context.take();
         for entry in self.entries.iter().filter(|entry| entry.watched) {
             if let (true, Some(context), Some(slot)) = (ours, &context, session.region.slot(entry.slot)) {
-                session.region.app(slot).ctx_mask.fetch_and(!context.bit(), Ordering::SeqCst);
+                Socket { session, slot, generation: entry.generation }.watch(context.bit(), false);
             }
         }
         *self = Self::new();

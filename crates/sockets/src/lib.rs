@@ -13,6 +13,7 @@ mod block;
 mod close;
 mod connect;
 mod context;
+mod direct;
 mod doors;
 mod epoll;
 mod epoll_wait;

@@ -177,6 +177,12 @@ pub fn take(
     let generation = session.region.stack(slot).generation.load(Ordering::Acquire);
     let socket = Socket { session, slot, generation };
     socket.adopt();
+    if socket.is_out_of_reach() {
+        socket.app().flags.store(app_flags::CLOSED | app_flags::ABORT, Ordering::Release);
+        release(slot);
+        doors::ring_commands(session, slot);
+        return Err(Some(libc::ENOBUFS));
+    }
     socket.mark(flag::SIX, undecided.six);
     socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
     promote(fd, undecided, &socket).map_err(|errno| {

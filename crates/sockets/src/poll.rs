@@ -6,7 +6,6 @@ use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
 use crate::{block, epoll, nested, readiness, user};
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use std::time::Instant;
@@ -226,7 +225,7 @@ impl Watch {
         }
         if let Some(context) = &watch.context {
             for socket in &watch.sockets {
-                socket.app().ctx_mask.fetch_or(context.bit(), Ordering::SeqCst);
+                socket.watch(context.bit(), true);
             }
         }
         watch
@@ -247,7 +246,7 @@ impl Drop for Watch {
         let Some(mut context) = self.context.take() else { return };
         context.disarm(self.session);
         for socket in &self.sockets {
-            socket.app().ctx_mask.fetch_and(!context.bit(), Ordering::SeqCst);
+            socket.watch(context.bit(), false);
         }
         context.drain(self.session, |slot| {
             if let Some(socket) = self.sockets.iter().find(|socket| socket.slot == slot) {

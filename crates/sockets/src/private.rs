@@ -23,6 +23,8 @@ pub struct Queue {
 pub struct Header {
     /// Where the search for a free slot begins.
     pub next_slot: AtomicU32,
+    /// Number of the newest bell (`BoardWords::bell`).
+    pub next_bell: AtomicU32,
     /// The doorbell queues.
     pub queues: [Queue; QUEUES],
 }
@@ -67,6 +69,8 @@ pub mod flag {
     pub const MORE: u32 = 4096;
     /// Options have been set on the pair (see `kept`).
     pub const KEPT_BY_PAIR: u32 = 8192;
+    /// Something was sent on a direct connection that the other side had closed, as if a reset had come back.
+    pub const SENT_TO_NOBODY: u32 = 16384;
 }
 
 /// One slot's part.
@@ -118,6 +122,10 @@ pub struct Private {
     pub path_mtu_discovery: AtomicU32,
     /// `IP_MINTTL`, kept.
     pub least_hops: AtomicU32,
+    /// Bytes that a direct connection has sent. Under `sending`.
+    pub sent: AtomicU64,
+    /// Bytes that a direct connection has read. Under `receiving`.
+    pub read: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);

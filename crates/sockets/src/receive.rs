@@ -124,7 +124,7 @@ unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: 
     }
     if flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
-        unsafe { copy(Direction::Out, socket.session.region.rx(socket.slot), head, iov, skip, count)? };
+        unsafe { copy(Direction::Out, socket.receive_ring(), head, iov, skip, count)? };
     }
     if flags & libc::MSG_PEEK == 0 {
         let moved = count as u32 + hole;
@@ -138,6 +138,13 @@ unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: 
 
 /// Moves the receive head and tells the stack if that matters for the window it offers. Under `receiving`.
 pub fn consumed(socket: &Socket, count: u32) {
+    if let Some(direct) = socket.direct() {
+        let head = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(count);
+        socket.app().rx_head.store(head, Ordering::Release);
+        let read = &socket.private().read;
+        read.store(read.load(Ordering::Relaxed) + u64::from(count), Ordering::Relaxed);
+        return direct.show_read(socket.session, head);
+    }
     let capacity = socket.session.geometry.rx_bytes;
     let free_before = capacity - socket.readable().min(capacity);
     let head = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(count);

@@ -7,7 +7,7 @@ use crate::sys::{self, Sys};
 use crate::{block, doors, hold, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
-use towpath_ring::lines::{app_flags, state};
+use towpath_ring::lines::{app_flags, state, status};
 
 /// `send` and its relatives. `flags` are MSG_*.
 ///
@@ -19,7 +19,7 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
         let count = room.min(total - done);
         let tail = socket.app().tx_tail.load(Ordering::Relaxed);
         // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
-        unsafe { copy(Direction::In, socket.session.region.tx(socket.slot), tail, iov, done, count)? };
+        unsafe { copy(Direction::In, socket.send_ring(), tail, iov, done, count)? };
         Ok(count)
     })
 }
@@ -29,7 +29,7 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
     let mut ended = false;
     let sent = pump(socket, len, flags, |socket, done, room| {
         let tail = socket.app().tx_tail.load(Ordering::Relaxed);
-        let spans = socket.session.region.tx(socket.slot).spans(tail, room.min(len - done) as u32);
+        let spans = socket.send_ring().spans(tail, room.min(len - done) as u32);
         let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
         // SAFETY: the spans lie in the free part of the send ring, which is ours to write under the lock.
         let count = unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + done as i64))? };
@@ -62,7 +62,7 @@ fn pump(
             if total == 0 {
                 return Ok(0);
             }
-            match put(socket, done, flags, &mut fill) {
+            match put(socket, done, total - done, flags, &mut fill) {
                 Ok(count) => done += count,
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
@@ -95,13 +95,21 @@ fn pump(
 fn put(
     socket: &Socket,
     done: usize,
+    left: usize,
     flags: c_int,
     fill: &mut impl FnMut(&Socket, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
     let _sending = socket.private().sending.lock().ok_or(libc::EAGAIN)?;
     let room = socket.room();
-    if room == 0 || socket.is_gone() {
+    let status = socket.status();
+    if room == 0 && status & status::PEER_CLOSED == 0 || socket.is_gone() {
         return Ok(0);
+    }
+    if status & status::PEER_CLOSED != 0 {
+        // It is taken, and answered by a reset.
+        socket.mark(flag::SENT_TO_NOBODY, true);
+        doors::wake_own(socket);
+        return Ok(left);
     }
     let count = fill(socket, done, room as usize)?;
     let app = socket.app();
@@ -111,6 +119,15 @@ fn put(
         urgent::send(socket, tail);
     }
     app.tx_tail.store(tail, Ordering::Release);
+    if let Some(direct) = socket.direct() {
+        let sent = &socket.private().sent;
+        sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
+        direct.show_sent(socket.session, tail);
+        if flags & libc::MSG_OOB != 0 {
+            direct.announce(socket.session);
+        }
+        return Ok(count);
+    }
     // The stack sees the receive head too when it looks.
     socket.private().told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
     doors::ring(socket);

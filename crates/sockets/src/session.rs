@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{context, fault, fork, sigurg};
+use crate::{context, direct, fault, fork, sigurg};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::unix::ffi::OsStrExt;
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::layout::{PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
-use towpath_ring::{Geometry, Region, Slot};
+use towpath_ring::{Geometry, PairGeometry, Region, Slot};
 
 /// How long to look for work before sleeping, unless `TOWPATH_SPIN_US` says otherwise: two wake-ups' worth (about 10 µs
 /// each), so that waiting never costs more than twice what the better choice would have.
@@ -49,6 +49,8 @@ pub struct Session {
     checked_ms: AtomicU64,
     /// The stack has no event contexts left for us.
     pub out_of_contexts: AtomicBool,
+    /// Its connection is its parent's, because it could not join.
+    shares_connection: AtomicBool,
 }
 
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
@@ -159,6 +161,7 @@ impl Session {
             dead: AtomicBool::new(false),
             checked_ms: AtomicU64::new(0),
             out_of_contexts: AtomicBool::new(false),
+            shares_connection: AtomicBool::new(false),
         })
     }
 
@@ -174,10 +177,16 @@ impl Session {
         }
         let joined = hello(&self.path, self.token).ok().filter(|(_, geometry, ..)| *geometry == self.geometry);
         match joined.and_then(|(socket, ..)| protect(socket).ok()) {
-            Some(control) => unprotect(self.control.swap(control, Ordering::AcqRel)),
+            Some(control) => {
+                self.shares_connection.store(false, Ordering::Relaxed);
+                unprotect(self.control.swap(control, Ordering::AcqRel));
+            }
             // Not allowed any more (the child has given up its rights): the parent's registration still serves for
             // everything that has no answer, so only contexts cannot be had.
-            None => self.out_of_contexts.store(true, Ordering::Relaxed),
+            None => {
+                self.shares_connection.store(true, Ordering::Relaxed);
+                self.out_of_contexts.store(true, Ordering::Relaxed);
+            }
         }
         self.joined_pid.store(fork::pid(), Ordering::Release);
     }
@@ -187,6 +196,7 @@ impl Session {
         self.talking.reset();
         self.out_of_contexts.store(false, Ordering::Relaxed);
         context::forked();
+        direct::forked();
         sigurg::forked();
         // As long as it still may: servers that start as root give that up in their children.
         if rustix::process::geteuid().is_root() {
@@ -226,6 +236,34 @@ impl Session {
                 None
             }
         }
+    }
+
+    /// Asks for the region of a pair.
+    pub fn request_pair(&self, place: u32, pair: u32) -> Option<(PairGeometry, OwnedFd)> {
+        match self.ask(&Request::Pair { place, pair })? {
+            (Reply::Pair { pair: named, geometry }, mut fds) if named == pair => fds.pop().map(|fd| (geometry, fd)),
+            _ => None,
+        }
+    }
+
+    /// Asks for a bell of the other client of a pair.
+    pub fn request_bell(&self, place: u32, pair: u32, context: u32) -> Option<OwnedFd> {
+        match self.ask(&Request::Bell { place, pair, context })? {
+            (Reply::Bell { context: named }, mut fds) if named == context => fds.pop(),
+            _ => None,
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
+        self.join();
+        // A process that could not join shares its connection with another, which would get its answers.
+        if self.joined_pid.load(Ordering::Relaxed) != fork::pid() || self.shares_connection.load(Ordering::Relaxed) {
+            return None;
+        }
+        let _talking = self.talking.lock()?;
+        let control = self.control.load(Ordering::Acquire);
+        control::send_request(borrow(&control), request, &[]).ok()?;
+        control::recv_reply(borrow(&control)).ok()
     }
 
     /// Has the service gone?

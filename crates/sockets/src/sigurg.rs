@@ -50,6 +50,9 @@ pub fn set_owner(socket: &Socket, command: c_int, argument: c_long) {
         && outcome(unsafe { real::fcntl(context.wake, F_SETSIG, libc::SIGURG.into()) }).is_ok()
         // SAFETY: integers only.
         && outcome(unsafe { real::fcntl(context.wake, libc::F_SETFL, (libc::O_NONBLOCK | libc::O_ASYNC).into()) }).is_ok();
+    if let Some(direct) = socket.direct() {
+        direct.name_urgent_bell(set.then_some(context.id));
+    }
     socket.app().urgent_bell.store(if set { context.id + 1 } else { 0 }, Ordering::Release);
 }
 

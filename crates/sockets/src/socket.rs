@@ -1,12 +1,13 @@
 //! A socket that lives in a slot: its lines, and what they say.
 
+use crate::direct::{self, Direct};
 use crate::doors;
 use crate::private::{Private, flag, used};
 use crate::session::{self, Session};
 use crate::table::{self, Kind};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::lines::{app_flags, state, status, want};
-use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine};
+use towpath_ring::{AppLine, ByteRing, InfoLine, OptionsLine, Slot, StackLine};
 
 /// A handle to it. Copies words, owns nothing.
 #[derive(Clone, Copy)]
@@ -46,6 +47,21 @@ impl Socket {
     #[inline]
     pub fn stack(&self) -> &'static StackLine {
         self.session.region.stack(self.slot)
+    }
+
+    /// The other side's words, if the connection is direct and its region can be had.
+    #[inline]
+    pub fn direct(&self) -> Option<Direct> {
+        let stack = self.stack();
+        match stack.pair.load(Ordering::Relaxed) {
+            0 => None,
+            pair => direct::find(self.session, pair, stack.pair_slot.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Does the connection lie in a region that this process cannot have?
+    pub fn is_out_of_reach(&self) -> bool {
+        self.stack().pair.load(Ordering::Relaxed) != 0 && self.direct().is_none()
     }
 
     /// The information line.
@@ -102,6 +118,8 @@ impl Socket {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        private.sent.store(0, Ordering::Relaxed);
+        private.read.store(0, Ordering::Relaxed);
     }
 
     /// Takes possession: the stack looks at the application's line from now on.
@@ -120,13 +138,79 @@ impl Socket {
     #[inline]
     pub fn state(&self) -> u32 {
         let state = self.stack().state.load(Ordering::Acquire);
-        if self.is_gone() || state == state::FREE { state::CLOSED } else { state }
+        if self.is_gone() || state == state::FREE || self.is_cut() { state::CLOSED } else { state }
+    }
+
+    /// Is a direct connection over: reset, or closed in both directions?
+    #[inline]
+    fn is_cut(&self) -> bool {
+        if self.stack().pair.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let status = self.status();
+        status & status::RESET != 0
+            || (status & status::RX_EOF != 0 && self.has_app(app_flags::SHUT_WR))
+            || self.direct().is_none()
     }
 
     /// `status` bits. To be loaded before the positions they speak about.
     #[inline]
     pub fn status(&self) -> u32 {
-        self.stack().status.load(Ordering::Acquire)
+        let status = self.stack().status.load(Ordering::Acquire);
+        self.direct().map_or(status, |direct| status | self.status_of(&direct))
+    }
+
+    /// What the other side's flags say of a direct connection, in the stack's words.
+    #[inline]
+    fn status_of(&self, direct: &Direct) -> u32 {
+        let flags = direct.peer_flags();
+        let has = |bits| flags & bits != 0;
+        let reset = has(app_flags::ABORT) && has(app_flags::CLOSED) || self.has(flag::SENT_TO_NOBODY);
+        (if has(app_flags::SHUT_WR | app_flags::CLOSED) { status::RX_EOF } else { 0 })
+            | (if has(app_flags::CLOSED) { status::PEER_CLOSED } else { 0 })
+            | (if reset { status::RESET | status::TX_CLOSED } else { 0 })
+            | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
+    }
+
+    /// Position of the peer's newest urgent byte.
+    pub fn urgent_position(&self) -> u32 {
+        match self.direct() {
+            Some(direct) => direct.peer().line.urgent.load(Ordering::Acquire).wrapping_sub(1),
+            None => self.stack().urgent.load(Ordering::Acquire),
+        }
+    }
+
+    /// Bytes of the send and of the receive ring.
+    #[inline]
+    pub fn ring_bytes(&self) -> (u32, u32) {
+        let geometry = &self.session.geometry;
+        self.direct()
+            .map_or((geometry.tx_bytes, geometry.rx_bytes), |direct| (direct.ring_bytes(), direct.ring_bytes()))
+    }
+
+    /// The send ring.
+    #[inline]
+    pub fn send_ring(&self) -> ByteRing<'static> {
+        self.direct().and_then(|direct| direct.send_ring()).unwrap_or_else(|| self.session.region.tx(self.slot))
+    }
+
+    /// The receive ring.
+    #[inline]
+    pub fn receive_ring(&self) -> ByteRing<'static> {
+        self.direct().and_then(|direct| direct.receive_ring()).unwrap_or_else(|| self.session.region.rx(self.slot))
+    }
+
+    /// Events of the socket go to these contexts (bits) too / no more.
+    pub fn watch(&self, contexts: u64, on: bool) {
+        let mask = &self.app().ctx_mask;
+        if on {
+            mask.fetch_or(contexts, Ordering::SeqCst)
+        } else {
+            mask.fetch_and(!contexts, Ordering::SeqCst)
+        };
+        if let Some(direct) = self.direct() {
+            direct.watch(self, contexts, on);
+        }
     }
 
     /// `flag::*` of the private part.
@@ -153,7 +237,16 @@ impl Socket {
         } else {
             flags.fetch_and(!flag, Ordering::AcqRel)
         };
-        doors::ring(self);
+        match self.direct() {
+            Some(direct) => {
+                direct.show_flag(self.session, flag, on);
+                // The service has to know only that it is over.
+                if flag & app_flags::CLOSED != 0 {
+                    doors::ring_commands(self.session, self.slot);
+                }
+            }
+            None => doors::ring(self),
+        }
     }
 
     /// Does the application's line have this flag?
@@ -165,28 +258,40 @@ impl Socket {
     /// Unread bytes. A receive tail that cannot be is taken as nothing.
     #[inline]
     pub fn readable(&self) -> u32 {
-        let tail = self.stack().rx_tail.load(Ordering::Acquire);
+        let (tail, most) = match self.direct() {
+            Some(direct) => (direct.peer().line.tx_tail.load(Ordering::Acquire), direct.ring_bytes()),
+            None => (self.stack().rx_tail.load(Ordering::Acquire), self.session.geometry.rx_bytes),
+        };
         let unread = tail.wrapping_sub(self.app().rx_head.load(Ordering::Relaxed));
-        if unread > self.session.geometry.rx_bytes { 0 } else { unread }
+        if unread > most { 0 } else { unread }
     }
 
     /// Free bytes of the send ring. A send head that cannot be is taken as no room.
     #[inline]
     pub fn room(&self) -> u32 {
-        let head = self.stack().tx_head.load(Ordering::Acquire);
+        let (head, most) = match self.direct() {
+            Some(direct) => (direct.peer().line.rx_head.load(Ordering::Acquire), direct.ring_bytes()),
+            None => (self.stack().tx_head.load(Ordering::Acquire), self.session.geometry.tx_bytes),
+        };
         let queued = self.app().tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
-        self.session.geometry.tx_bytes.saturating_sub(queued)
+        most.saturating_sub(queued)
     }
 
     /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
     #[inline]
     pub fn writable(&self) -> bool {
-        self.room() >= self.session.geometry.tx_bytes / 3
+        self.room() >= self.ring_bytes().0 / 3
+    }
+
+    /// Where this side says which events it asks for.
+    #[inline]
+    fn want(&self) -> &'static AtomicU32 {
+        self.direct().map_or(&self.app().want, |direct| &direct.own().line.want)
     }
 
     /// Asks for an event when there is room again. The caller looks at the room once more afterwards.
     pub fn want_room(&self) {
-        self.app().want.fetch_or(want::WRITABLE, Ordering::SeqCst);
+        self.want().fetch_or(want::WRITABLE, Ordering::SeqCst);
         // The stack frees room, fences, looks at `want`; we store `want`, fence, look at the room.
         core::sync::atomic::fence(Ordering::SeqCst);
     }
@@ -194,8 +299,8 @@ impl Socket {
     /// After an event: room is not asked for any more, unless there still is none.
     #[inline]
     pub fn event_seen(&self) {
-        if self.app().want.load(Ordering::Relaxed) & want::WRITABLE != 0 && self.writable() {
-            self.app().want.fetch_and(!want::WRITABLE, Ordering::SeqCst);
+        if self.want().load(Ordering::Relaxed) & want::WRITABLE != 0 && self.writable() {
+            self.want().fetch_and(!want::WRITABLE, Ordering::SeqCst);
             core::sync::atomic::fence(Ordering::SeqCst);
             if !self.writable() {
                 self.want_room();
@@ -218,6 +323,10 @@ impl Socket {
     fn end_error(&self) -> i32 {
         if self.is_gone() {
             return libc::ECONNRESET;
+        }
+        // A reset after the end of the peer's stream, as Linux reports it.
+        if self.has(flag::SENT_TO_NOBODY) {
+            return libc::EPIPE;
         }
         match self.stack().error.load(Ordering::Acquire) {
             0 if self.status() & status::RESET != 0 => libc::ECONNRESET,

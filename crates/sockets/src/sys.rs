@@ -82,6 +82,25 @@ pub fn gettid() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
+/// Rings a bell whose other end may be closed, which must not kill the program.
+pub fn ring_quietly(fd: c_int) {
+    // SAFETY: all-zero signal sets are valid values, and the calls only write to those given.
+    unsafe {
+        let (mut pipe, mut before): (sigset_t, sigset_t) = (core::mem::zeroed(), core::mem::zeroed());
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
+        if !towpath_ring::wake::try_ring(crate::session::borrow(&fd)) {
+            // The signal is this thread's own; it is taken before it can be delivered.
+            let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const at_once);
+        }
+        if libc::sigismember(&raw const before, libc::SIGPIPE) == 0 {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+        }
+    }
+}
+
 /// Does a thread of this number exist?
 pub fn alive(tid: i32) -> bool {
     // SAFETY: signal 0 only looks.

@@ -1,16 +1,19 @@
 //! `TCP_INFO` from the stack's information line.
 
+use crate::direct::Direct;
 use crate::doors;
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::steer;
 use core::sync::atomic::Ordering::Relaxed;
-use towpath_ring::lines::{observed, state};
+use towpath_ring::lines::{app_flags, observed, state, status};
 
 /// RFC 9293 states in Linux's numbers.
 const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
+const FIN_WAIT2: u8 = 5;
 const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
 const LISTEN: u8 = 10;
 /// Header bytes of a packet without options.
 const HEADERS: u32 = 40;
@@ -87,6 +90,13 @@ pub fn tcp_state(socket: &Socket) -> u8 {
     match socket.state() {
         state::CONNECTING => SYN_SENT,
         state::LISTENING => LISTEN,
+        state::ESTABLISHED if socket.direct().is_some() => {
+            match (socket.has_app(app_flags::SHUT_WR), socket.status() & status::RX_EOF != 0) {
+                (true, _) => FIN_WAIT2,
+                (false, true) => CLOSE_WAIT,
+                (false, false) => ESTABLISHED,
+            }
+        }
         state::ESTABLISHED => match socket.info().tcp_state.load(Relaxed) {
             number @ 1..=12 => number as u8,
             _ => ESTABLISHED,
@@ -97,6 +107,10 @@ pub fn tcp_state(socket: &Socket) -> u8 {
 
 /// Bytes in the send ring, and those of them that were never sent as far as is known.
 pub fn queued(socket: &Socket) -> (u32, u32) {
+    // What a direct connection has sent is in the other side's hands.
+    if socket.direct().is_some() {
+        return (0, 0);
+    }
     let queued = socket.session.geometry.tx_bytes - socket.room();
     (queued, socket.info().unsent.load(Relaxed).min(queued))
 }
@@ -107,9 +121,47 @@ fn rto(srtt: u32, rttvar: u32, timeouts: u32) -> u32 {
     (first << timeouts.min(16)).min(120_000_000) as u32
 }
 
+/// What it shows of a direct connection: a path without loss, delay or limit but the peer's ring.
+fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
+    let line = socket.info();
+    let (mss, srtt) = (line.mss.load(Relaxed).max(1), line.srtt_us.load(Relaxed));
+    let (sent, read) = (socket.private().sent.load(Relaxed), socket.private().read.load(Relaxed));
+    let received = read + u64::from(socket.readable());
+    let segments = |bytes: u64| bytes.div_ceil(mss.into()).min(u32::MAX.into()) as u32;
+    TcpInfo {
+        state: tcp_state(socket),
+        rto: 200_000,
+        snd_mss: mss,
+        rcv_mss: mss,
+        advmss: mss,
+        pmtu: mss + HEADERS,
+        rtt: srtt,
+        rttvar: srtt / 2,
+        min_rtt: srtt,
+        snd_cwnd: direct.ring_bytes().div_ceil(mss),
+        snd_ssthresh: i32::MAX as u32,
+        snd_wnd: socket.room(),
+        rcv_space: direct.ring_bytes(),
+        pacing_rate: u64::MAX,
+        max_pacing_rate: steer::max_pacing(socket),
+        bytes_acked: sent,
+        bytes_sent: sent,
+        bytes_received: received,
+        segs_out: segments(sent),
+        segs_in: segments(received),
+        data_segs_out: segments(sent),
+        data_segs_in: segments(received),
+        delivered: segments(sent),
+        ..TcpInfo::default()
+    }
+}
+
 /// What `getsockopt(TCP_INFO)` shows; what the stack does not tell is zero.
 pub fn tcp_info(socket: &Socket) -> TcpInfo {
     doors::refresh(socket);
+    if let Some(direct) = socket.direct() {
+        return of_direct(socket, &direct);
+    }
     let line = socket.info();
     let mss = line.mss.load(Relaxed).max(1);
     // Linux counts these in segments, the stack in bytes.

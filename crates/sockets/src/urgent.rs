@@ -34,9 +34,9 @@ pub fn ahead(socket: &Socket) -> Option<u32> {
 
 #[cold]
 fn pending(socket: &Socket) -> Option<u32> {
-    let position = socket.stack().urgent.load(Ordering::Acquire);
+    let position = socket.urgent_position();
     let ahead = position.wrapping_sub(socket.app().rx_head.load(Ordering::Relaxed));
-    let live = ahead <= socket.session.geometry.rx_bytes + FARTHEST && !is(&socket.private().urgent_passed, position);
+    let live = ahead <= socket.ring_bytes().1 + FARTHEST && !is(&socket.private().urgent_passed, position);
     live.then_some(ahead)
 }
 
@@ -75,7 +75,7 @@ pub fn is_waiting(socket: &Socket) -> bool {
 
 #[cold]
 fn is_read(socket: &Socket) -> bool {
-    is(&socket.private().urgent_read, socket.stack().urgent.load(Ordering::Acquire))
+    is(&socket.private().urgent_read, socket.urgent_position())
 }
 
 /// What a read has to do about the mark.
@@ -127,7 +127,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int
     let position = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(ahead);
     if total > 0 && flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for a byte.
-        unsafe { receive::copy(Direction::Out, socket.session.region.rx(socket.slot), position, iov, 0, 1)? };
+        unsafe { receive::copy(Direction::Out, socket.receive_ring(), position, iov, 0, 1)? };
     }
     if flags & libc::MSG_PEEK == 0 {
         socket.private().urgent_read.store(noted(position), Ordering::Relaxed);
@@ -140,4 +140,7 @@ pub fn send(socket: &Socket, tail: u32) {
     let app = socket.app();
     app.urgent.store(tail, Ordering::Release);
     app.flags.fetch_or(app_flags::URGENT, Ordering::AcqRel);
+    if let Some(direct) = socket.direct() {
+        direct.show_urgent(tail);
+    }
 }

@@ -50,6 +50,12 @@ impl FourTuple {
             options: Options::NONE,
         }
     }
+
+    /// As the peer sees it.
+    pub fn reversed(&self) -> Self {
+        let Self { local, local_port, remote, remote_port } = *self;
+        Self { local: remote, local_port: remote_port, remote: local, remote_port: local_port }
+    }
 }
 
 /// Where a flow's frames go: port and Ethernet addresses.

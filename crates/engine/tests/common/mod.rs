@@ -59,7 +59,15 @@ pub fn guarded(cores: usize, guard: Box<dyn Guard>) -> Engine {
 
 fn loopback_only(cores: usize) -> (EngineConfig, Vec<Vec<Box<dyn Port>>>) {
     let slow = SlowConfig { time_wait_s: 1, ..SlowConfig::default() };
-    let config = EngineConfig { cores, max_flows: 8192, spin_us: 0, delayed_ack_us: 1000, cpus: Vec::new(), slow };
+    let config = EngineConfig {
+        cores,
+        max_flows: 8192,
+        spin_us: 0,
+        delayed_ack_us: 1000,
+        cpus: Vec::new(),
+        direct: false,
+        slow,
+    };
     let ports = (0..cores).map(|_| vec![Box::new(Loopback::new()) as Box<dyn Port>]).collect();
     (config, ports)
 }

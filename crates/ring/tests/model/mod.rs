@@ -1,4 +1,5 @@
 //! Words for the model checker.
+#![allow(dead_code)] // Not every model uses all of it.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use towpath_ring::dirty::{Fence, Word};

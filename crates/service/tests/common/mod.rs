@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use towpath_engine::{ClientId, ClientSetup, ClientStatus, Connection, Status};
+use towpath_engine::{ClientId, ClientSetup, ClientStatus, Connection, PairHandle, Status};
 use towpath_ring::Geometry;
 use towpath_ring::control::{Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
@@ -78,6 +78,9 @@ impl Stack for NotingStack {
         self.note(Told::Hangup { id, slot, generation });
     }
     fn policy_changed(&self) {}
+    fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
+        None
+    }
     fn remove_client(&self, id: ClientId) {
         self.note(Told::Removed { id });
     }
@@ -97,6 +100,7 @@ impl Stack for NotingStack {
             tx_queue: 0,
             rx_queue: 0,
             core: None,
+            direct: false,
         };
         self.listed.lock().unwrap().iter().map(connection).collect()
     }

@@ -107,6 +107,8 @@ pub(super) enum Phase {
     Opening(Box<Opening>),
     /// Handed to a fast path.
     Live(Box<Live>),
+    /// One end of a connection within this host that goes without the protocol (see `direct`).
+    Direct,
 }
 
 /// An installed connection.
@@ -214,7 +216,7 @@ impl Connections {
     pub(super) fn opening(&mut self, id: FlowId) -> Option<&mut Opening> {
         match &mut self.get_mut(id)?.phase {
             Phase::Opening(opening) => Some(opening),
-            Phase::Live(_) => None,
+            Phase::Live(_) | Phase::Direct => None,
         }
     }
     /// By number, if installed and not on its way out.

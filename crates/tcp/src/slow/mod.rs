@@ -10,6 +10,7 @@ mod config;
 pub mod congestion;
 mod connections;
 mod cookies;
+mod direct;
 pub mod errno;
 mod handshake;
 mod host;
@@ -191,6 +192,7 @@ impl SlowPath {
                 Phase::Opening(_) => self.handshake_timeout(now, id, host),
                 Phase::Live(ref live) if live.fin_wait => self.fin_wait_timeout(now, id, flows, host),
                 Phase::Live(_) => self.keepalive_timeout(now, id, flows, host),
+                Phase::Direct => {}
             }
         }
         self.look_at_reported(now, flows, host);
@@ -236,6 +238,7 @@ impl SlowPath {
                 Phase::Opening(_) => State::SynSent,
                 Phase::Live(live) if live.removing => State::Closed,
                 Phase::Live(live) => State::of_flags(live.flags),
+                Phase::Direct => State::Established,
             },
             owner: Some(connection.owner),
             tuple: connection.tuple,
@@ -243,6 +246,7 @@ impl SlowPath {
             trouble: match &connection.phase {
                 Phase::Live(live) => live.trouble(),
                 Phase::Opening(opening) => Trouble { timeouts: opening.timeouts, probes: 0 },
+                Phase::Direct => Trouble::default(),
             },
         });
         let trouble = Trouble::default();
@@ -283,6 +287,8 @@ impl SlowPath {
             }
             // It came before `Install`, or to another core.
             Phase::Live(_) => host.send(connection.core, ToFast::Inject(arrival.port, arrival.frame)),
+            // Nobody sends segments for it.
+            Phase::Direct => self.counters.drop(Drop::NoSocket),
         }
     }
 

@@ -128,7 +128,7 @@ impl SlowPath {
 
     /// A tuple for an active open: as wanted, or with a random free port (RFC 6056 §3.3.1). TIME-WAIT is reused only where
     /// timestamps protect the new connection (RFC 6191), and by a free choice of port only if no other is found soon.
-    fn choose_tuple(&mut self, now: Micros, wanted: FourTuple, host: &mut dyn Host) -> Option<FourTuple> {
+    pub(super) fn choose_tuple(&mut self, now: Micros, wanted: FourTuple, host: &mut dyn Host) -> Option<FourTuple> {
         if wanted.local_port != 0 {
             let free = self.table.by_tuple(&wanted).is_none() && self.time_wait.may_take(now, &wanted);
             return free.then_some(wanted);

@@ -36,6 +36,7 @@ impl SlowPath {
         match &mut connection.phase {
             Phase::Opening(opening) => opening.options = options,
             Phase::Live(live) if live.removing => {}
+            Phase::Direct => {}
             Phase::Live(live) => {
                 let old = std::mem::replace(&mut live.options, options);
                 // RFC 9293 §3.8.4, MUST-24.

@@ -42,7 +42,7 @@ impl SlowPath {
         let connection = self.table.by_owner(owner).and_then(|id| self.table.get(id));
         let choice = connection.and_then(|connection| match &connection.phase {
             Phase::Live(live) => Some(live.activity.congestion.algorithm()),
-            Phase::Opening(_) => connection.congestion,
+            Phase::Opening(_) | Phase::Direct => connection.congestion,
         });
         choice.unwrap_or_else(|| self.inherited_congestion(Some(owner)))
     }
@@ -53,7 +53,7 @@ impl SlowPath {
         let own = connection.congestion;
         let parent = match &connection.phase {
             Phase::Opening(opening) => opening.listener,
-            Phase::Live(_) => None,
+            Phase::Live(_) | Phase::Direct => None,
         };
         own.unwrap_or_else(|| self.inherited_congestion(parent))
     }

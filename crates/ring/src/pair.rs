@@ -1,0 +1,206 @@
+//! The region of a pair of clients: what two of them share for the connections between them, and nobody else has. See the
+//! section *Pair region* of LAYOUT.md.
+
+use crate::board::{Board, MAX_SLOTS, WORD_SLOTS};
+use crate::layout::VERSION;
+use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use crate::{AppLine, ByteRing, Geometry, MapError};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+
+/// First bytes of every pair region.
+pub const MAGIC: [u8; 8] = *b"TOWPAIR\0";
+/// Event contexts of each side.
+pub const CONTEXTS: usize = 64;
+/// Pair regions of one client at most.
+pub const PLACES: usize = 64;
+const HEADER_BYTES: usize = 4096;
+/// A pair region's rings take no more address space than this, unless so few slots are left.
+const SPACE: u64 = 4 << 30;
+const FEWEST_SLOTS: u32 = 64;
+
+/// The sizes of a pair region: the same for all pairs of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairGeometry {
+    /// Connections, a power of two from 64 to 4096.
+    pub slots: u32,
+    /// Bytes of each ring, a power of two.
+    pub ring_bytes: u32,
+}
+
+impl PairGeometry {
+    /// Of the pairs of a service whose clients' regions have this geometry. A ring is what the send ring of one side and the
+    /// receive ring of the other hold together, so programs that rely on how much can be under way need not know the difference.
+    pub fn of(geometry: &Geometry) -> Self {
+        let ring_bytes = (geometry.tx_bytes + geometry.rx_bytes).next_power_of_two();
+        let fit = (SPACE / (2 * u64::from(ring_bytes))) as u32;
+        Self { slots: fit.clamp(FEWEST_SLOTS, MAX_SLOTS), ring_bytes }
+    }
+}
+
+/// The first bytes of a pair region. Written once by the service.
+#[repr(C, align(64))]
+pub struct PairHeader {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// Number of the pair, never 0.
+    pub pair: u32,
+}
+
+/// One side's lines of a connection.
+#[repr(C, align(256))]
+pub struct PairLines {
+    /// Written by this side: what it lets the other know. Its own positions it keeps in its own region.
+    pub line: AppLine,
+    /// Counts events for this side; futex word of its blocking calls. Written by the other side and by the service.
+    pub event_seq: AtomicU32,
+}
+
+/// One side's board for one of its event contexts.
+#[repr(C, align(128))]
+pub struct BoardWords {
+    /// See [`Board`].
+    pub summary: AtomicU64,
+    _other: [u64; 7],
+    /// 1 while this side wants its bell.
+    pub armed: AtomicU32,
+    /// Number of the bell, never 0: another one means that the bell must be asked for anew. Written by this side.
+    pub bell: AtomicU32,
+    _this: [u32; 14],
+    /// See [`Board`].
+    pub words: [AtomicU64; 64],
+}
+
+const _: () = assert!(size_of::<PairLines>() == 256);
+const _: () = assert!(size_of::<BoardWords>() == 640);
+
+/// A mapped pair region. The service maps what comes before the rings.
+pub struct PairRegion {
+    mapping: Mapping,
+    geometry: PairGeometry,
+}
+
+impl PairRegion {
+    /// Service side: makes and seals the memfd of pair number `pair`, and maps all but its rings.
+    pub fn create(geometry: PairGeometry, pair: u32) -> Result<(Self, OwnedFd), MapError> {
+        let memfd = unsealed_memfd("towpath-pair", total_bytes(geometry))?;
+        rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
+        let mapping = Mapping::new(memfd.as_fd(), rings(geometry), Access::ReadWrite)?;
+        // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
+        unsafe { mapping.base.cast::<PairHeader>().write(PairHeader { magic: MAGIC, version: VERSION, pair }) };
+        Ok((Self { mapping, geometry }, memfd))
+    }
+
+    /// Application side: checks and maps the region of pair number `pair`.
+    pub fn map(fd: BorrowedFd<'_>, geometry: PairGeometry, pair: u32) -> Result<Self, MapError> {
+        check(fd, geometry)?;
+        let region = Self { mapping: Mapping::new(fd, total_bytes(geometry), Access::ReadWrite)?, geometry };
+        region.check_header(pair)?;
+        Ok(region)
+    }
+
+    /// Puts another pair's region in the place of this one, under the same addresses: who still looks at the old one's words sees
+    /// the new one's.
+    pub fn replace(&self, fd: BorrowedFd<'_>, geometry: PairGeometry, pair: u32) -> Result<(), MapError> {
+        if geometry != self.geometry {
+            return Err(MapError::Format("its sizes are not those of the other pairs"));
+        }
+        check(fd, geometry)?;
+        self.mapping.replace(fd)?;
+        self.check_header(pair)
+    }
+
+    fn check_header(&self, pair: u32) -> Result<(), MapError> {
+        // SAFETY: mapped and aligned, every bit pattern is a header, and volatile makes it one copy, which is then checked.
+        let header = unsafe { self.mapping.base.cast::<PairHeader>().read_volatile() };
+        if header.magic != MAGIC || header.version != VERSION || header.pair != pair {
+            return Err(MapError::Format("not the announced pair"));
+        }
+        Ok(())
+    }
+
+    /// Its sizes.
+    #[inline]
+    pub fn geometry(&self) -> PairGeometry {
+        self.geometry
+    }
+
+    /// The lines of one side (0 or 1) of a connection. A slot beyond the region's is taken modulo its slots.
+    #[inline]
+    pub fn lines(&self, slot: u32, side: usize) -> &PairLines {
+        let at = HEADER_BYTES + size_of::<PairLines>() * (2 * self.index(slot) + (side & 1));
+        // SAFETY: inside the mapping and a multiple of 256; all words are atomics.
+        unsafe { &*self.mapping.base.add(at).cast() }
+    }
+
+    /// The words of one side's board for a context (modulo 64).
+    #[inline]
+    pub fn board_words(&self, side: usize, context: usize) -> &BoardWords {
+        let at = size_of::<BoardWords>() * (CONTEXTS * (side & 1) + context % CONTEXTS);
+        // SAFETY: inside the mapping and a multiple of 128; all words are atomics.
+        unsafe { &*self.mapping.base.add(boards(self.geometry) + at).cast() }
+    }
+
+    /// One side's board for a context: written by the other side.
+    #[inline]
+    pub fn board(&self, side: usize, context: usize) -> Board<'_> {
+        let words = self.board_words(side, context);
+        Board::over(&words.summary, &words.words[..(self.geometry.slots / WORD_SLOTS) as usize], &words.armed)
+    }
+
+    /// The ring that one side writes and the other reads. Not for the service, which has not mapped it.
+    #[inline]
+    pub fn ring(&self, slot: u32, side: usize) -> Option<ByteRing<'_>> {
+        let at = rings(self.geometry) + self.geometry.ring_bytes as usize * (2 * self.index(slot) + (side & 1));
+        if self.mapping.bytes() < total_bytes(self.geometry) {
+            return None;
+        }
+        // SAFETY: the whole ring is inside the mapping, and its size is a power of two.
+        Some(unsafe { ByteRing::over(self.mapping.base.add(at), self.geometry.ring_bytes) })
+    }
+
+    #[inline]
+    fn index(&self, slot: u32) -> usize {
+        (slot & (self.geometry.slots - 1)) as usize
+    }
+}
+
+/// Gives the memory of a pair region back to the kernel; it reads as zeros afterwards. Only when nobody uses it any more.
+pub fn release(memfd: BorrowedFd<'_>, geometry: PairGeometry, rings_only: bool) {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let from = if rings_only { rings(geometry) } else { 0 };
+    let bytes = total_bytes(geometry) - from;
+    // Should it fail, the memory goes with the last mapping.
+    let _ = fallocate(memfd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from as u64, bytes as u64);
+}
+
+/// Where the boards begin.
+fn boards(geometry: PairGeometry) -> usize {
+    HEADER_BYTES + 2 * size_of::<PairLines>() * geometry.slots as usize
+}
+
+/// Where the rings begin, a multiple of 4096.
+fn rings(geometry: PairGeometry) -> usize {
+    (boards(geometry) + 2 * CONTEXTS * size_of::<BoardWords>()).next_multiple_of(4096)
+}
+
+fn total_bytes(geometry: PairGeometry) -> usize {
+    rings(geometry) + 2 * geometry.slots as usize * geometry.ring_bytes as usize
+}
+
+/// Where boards and rings begin, and the end: for the documentation's table.
+pub fn parts(geometry: PairGeometry) -> [usize; 3] {
+    [boards(geometry), rings(geometry), total_bytes(geometry)]
+}
+
+fn check(fd: BorrowedFd<'_>, geometry: PairGeometry) -> Result<(), MapError> {
+    let slots = geometry.slots.is_power_of_two() && (FEWEST_SLOTS..=MAX_SLOTS).contains(&geometry.slots);
+    let ring = geometry.ring_bytes.is_power_of_two() && (4096..=64 << 20).contains(&geometry.ring_bytes);
+    if !slots || !ring || check_sealed(fd)? != total_bytes(geometry) {
+        return Err(MapError::Format("its sizes are not a pair's"));
+    }
+    Ok(())
+}

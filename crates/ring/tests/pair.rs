@@ -1,0 +1,97 @@
+//! The region of a pair: who gets what, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+use rustix::fd::AsFd;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use towpath_ring::pair::release;
+use towpath_ring::{Geometry, PairGeometry, PairRegion, Region};
+
+const GEOMETRY: PairGeometry = PairGeometry { slots: 64, ring_bytes: 4096 };
+
+#[test]
+fn both_sides_see_each_others_words_and_rings() {
+    let (service, memfd) = PairRegion::create(GEOMETRY, 7).unwrap();
+    let [a, b] = [0, 1].map(|_| PairRegion::map(memfd.as_fd(), GEOMETRY, 7).unwrap());
+    a.ring(63, 0).unwrap().write(4090, b"hello, world");
+    a.lines(63, 0).line.tx_tail.store(4102, Relaxed);
+    assert_eq!(b.lines(63, 0).line.tx_tail.load(Relaxed), 4102);
+    let mut got = [0; 12];
+    b.ring(63, 0).unwrap().read(4090, &mut got);
+    assert_eq!(&got, b"hello, world");
+    assert_eq!(service.lines(63, 0).line.tx_tail.load(Relaxed), 4102);
+    assert!(service.ring(63, 0).is_none(), "the service does not even map what others say to each other");
+    // A slot that is none is another one of the region, not memory outside it.
+    a.lines(64 + 5, 1).line.rx_head.store(9, Relaxed);
+    assert_eq!(b.lines(5, 1).line.rx_head.load(Relaxed), 9);
+}
+
+#[test]
+fn boards_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
+    let (_, memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
+    let [a, b] = [0, 1].map(|_| PairRegion::map(memfd.as_fd(), GEOMETRY, 1).unwrap());
+    for slot in [3, 3, 60, 0, 3, 64, u32::MAX] {
+        a.board(1, 9).post(slot);
+    }
+    let taken = |board: towpath_ring::board::Board<'_>| {
+        let mut slots = Vec::new();
+        board.take(|slot| slots.push(slot));
+        slots
+    };
+    assert_eq!(taken(b.board(1, 9)), [0, 3, 60]);
+    assert!(taken(b.board(1, 9)).is_empty() && taken(b.board(1, 8)).is_empty() && taken(b.board(0, 9)).is_empty());
+    let words = a.board_words(1, 9);
+    words.summary.store(u64::MAX, SeqCst);
+    words.words.iter().for_each(|word| word.store(u64::MAX, SeqCst));
+    let all: BTreeSet<u32> = taken(b.board(1, 9)).into_iter().collect();
+    assert_eq!(all, (0..64).collect(), "never a slot that the region does not have");
+    assert!(!a.board(1, 9).must_ring());
+    b.board(1, 9).arm();
+    assert!(a.board(1, 9).must_ring() && !a.board(1, 9).must_ring(), "who asks once is rung once");
+}
+
+#[test]
+fn another_pair_takes_the_place_under_the_same_addresses() {
+    let (_, first) = PairRegion::create(GEOMETRY, 1).unwrap();
+    let (_, second) = PairRegion::create(GEOMETRY, 2).unwrap();
+    let mapped = PairRegion::map(first.as_fd(), GEOMETRY, 1).unwrap();
+    let line = &mapped.lines(0, 0).line;
+    line.tx_tail.store(5, Relaxed);
+    mapped.replace(second.as_fd(), GEOMETRY, 2).unwrap();
+    assert_eq!(line.tx_tail.load(Relaxed), 0);
+    line.tx_tail.store(6, Relaxed);
+    let other = PairRegion::map(second.as_fd(), GEOMETRY, 2).unwrap();
+    assert_eq!(other.lines(0, 0).line.tx_tail.load(Relaxed), 6);
+    release(second.as_fd(), GEOMETRY, true);
+    assert_eq!(other.lines(0, 0).line.tx_tail.load(Relaxed), 6, "the lines stay");
+    release(second.as_fd(), GEOMETRY, false);
+    assert_eq!(other.lines(0, 0).line.tx_tail.load(Relaxed), 0);
+}
+
+#[test]
+fn what_is_no_such_pair_is_not_mapped() {
+    let (_, memfd) = PairRegion::create(GEOMETRY, 3).unwrap();
+    assert!(PairRegion::map(memfd.as_fd(), GEOMETRY, 4).is_err(), "another pair");
+    for wrong in [
+        PairGeometry { slots: 128, ..GEOMETRY },
+        PairGeometry { slots: 63, ..GEOMETRY },
+        PairGeometry { slots: 1 << 20, ..GEOMETRY },
+        PairGeometry { ring_bytes: 8192, ..GEOMETRY },
+        PairGeometry { ring_bytes: 0, ..GEOMETRY },
+    ] {
+        assert!(PairRegion::map(memfd.as_fd(), wrong, 3).is_err(), "{wrong:?}");
+    }
+    let small = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let (_, region) = Region::create(small).unwrap();
+    assert!(PairRegion::map(region.as_fd(), GEOMETRY, 3).is_err(), "a client's region");
+    let (pipe, _) = rustix::pipe::pipe().unwrap();
+    assert!(PairRegion::map(pipe.as_fd(), GEOMETRY, 3).is_err(), "no memfd");
+}
+
+#[test]
+fn sizes_follow_from_the_clients_rings() {
+    let of = |tx_bytes, rx_bytes| PairGeometry::of(&Geometry { tx_bytes, rx_bytes, ..Geometry::DEFAULT });
+    assert_eq!(of(4096, 4096), PairGeometry { slots: 4096, ring_bytes: 8192 });
+    assert_eq!(of(4096, 131_072), PairGeometry { slots: 4096, ring_bytes: 262_144 });
+    assert_eq!(of(16 << 20, 16 << 20), PairGeometry { slots: 64, ring_bytes: 32 << 20 });
+}

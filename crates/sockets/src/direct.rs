@@ -1,0 +1,323 @@
+//! Direct connections: the other side's words, its board and its bells in the region of a pair, instead of the stack's. Positions that
+//! this side relies on stay in its own region, where the other cannot write; what it reads of the other is loaded once, and checked
+//! where it is used.
+
+use crate::session::{self, Session};
+use crate::socket::Socket;
+use crate::sys;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use rustix::fd::AsFd;
+use towpath_ring::lines::{app_flags, pair_slot, want};
+use towpath_ring::pair::{CONTEXTS, PLACES, PairLines};
+use towpath_ring::{ByteRing, PairRegion, wake};
+
+use crate::lock::Lock;
+
+/// The end to ring of one of the other side's bells.
+struct Bell {
+    /// -1 = not asked for yet. A number that is never closed, only put over.
+    fd: AtomicI32,
+    /// Which bell it is.
+    number: AtomicU32,
+}
+
+/// A pair region as this process has it. Never freed; another pair may take its place.
+struct Mapped {
+    region: PairRegion,
+    /// By side and slot: the slot in the client's own region.
+    owners: [Box<[AtomicU32]>; 2],
+    /// By the side that owns them, and context.
+    bells: [[Bell; CONTEXTS]; 2],
+    /// Which sides are this client's, by bit.
+    sides: AtomicU32,
+}
+
+static REGIONS: [AtomicPtr<Mapped>; PLACES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES];
+/// Number of the pair in each place, 0 = none.
+static NUMBERS: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+/// The places in use, by bit.
+static HELD: AtomicU64 = AtomicU64::new(0);
+/// Held while a region or a bell is asked for.
+static ASKING: Lock = Lock::new();
+/// Numbers of this process's own bells, by context.
+static OWN_BELLS: [AtomicU32; CONTEXTS] = [const { AtomicU32::new(0) }; CONTEXTS];
+
+/// In a forked child.
+pub fn forked() {
+    ASKING.reset();
+}
+
+/// One end of a direct connection.
+#[derive(Clone, Copy)]
+pub struct Direct {
+    mapped: &'static Mapped,
+    pair: u32,
+    word: u32,
+}
+
+/// The end that the words of a stack line name; maps the pair's region if this process has not seen it yet. `None` = it cannot be
+/// had.
+#[inline]
+pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
+    let place = pair_slot::place(word) as usize;
+    if NUMBERS[place].load(Ordering::Acquire) != pair {
+        map(session, pair, place)?;
+    }
+    // SAFETY: null or a leaked box that is never changed back.
+    let mapped = unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() }?;
+    Some(Direct { mapped, pair, word })
+}
+
+#[cold]
+fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
+    let _asking = ASKING.lock()?;
+    if NUMBERS[place].load(Ordering::Acquire) == pair {
+        return Some(());
+    }
+    let (geometry, memfd) = session.request_pair(place as u32, pair)?;
+    // SAFETY: as in `find`.
+    match unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() } {
+        Some(mapped) => {
+            NUMBERS[place].store(0, Ordering::Release);
+            mapped.region.replace(memfd.as_fd(), geometry, pair).ok()?;
+            mapped.sides.store(0, Ordering::Release);
+            mapped.bells.iter().flatten().for_each(|bell| bell.number.store(0, Ordering::Release));
+        }
+        None => {
+            let region = PairRegion::map(memfd.as_fd(), geometry, pair).ok()?;
+            let owners = || (0..geometry.slots).map(|_| AtomicU32::new(0)).collect();
+            let bell = || Bell { fd: AtomicI32::new(-1), number: AtomicU32::new(0) };
+            let bells = core::array::from_fn(|_| core::array::from_fn(|_| bell()));
+            let mapped = Mapped { region, owners: [owners(), owners()], bells, sides: AtomicU32::new(0) };
+            REGIONS[place].store(Box::into_raw(Box::new(mapped)), Ordering::Release);
+        }
+    }
+    NUMBERS[place].store(pair, Ordering::Release);
+    HELD.fetch_or(1 << place, Ordering::SeqCst);
+    Some(())
+}
+
+impl Direct {
+    #[inline]
+    fn slot(&self) -> u32 {
+        pair_slot::slot(self.word)
+    }
+    #[inline]
+    fn side(&self) -> usize {
+        pair_slot::side(self.word)
+    }
+    /// This side's lines.
+    #[inline]
+    pub fn own(&self) -> &'static PairLines {
+        self.mapped.region.lines(self.slot(), self.side())
+    }
+    /// The other side's lines.
+    #[inline]
+    pub fn peer(&self) -> &'static PairLines {
+        self.mapped.region.lines(self.slot(), 1 - self.side())
+    }
+    /// Bytes of each ring.
+    #[inline]
+    pub fn ring_bytes(&self) -> u32 {
+        self.mapped.region.geometry().ring_bytes
+    }
+    /// The ring that this side writes.
+    #[inline]
+    pub fn send_ring(&self) -> Option<ByteRing<'static>> {
+        self.mapped.region.ring(self.slot(), self.side())
+    }
+    /// The ring that the other side writes.
+    #[inline]
+    pub fn receive_ring(&self) -> Option<ByteRing<'static>> {
+        self.mapped.region.ring(self.slot(), 1 - self.side())
+    }
+    /// `app_flags` of the other side.
+    #[inline]
+    pub fn peer_flags(&self) -> u32 {
+        self.peer().line.flags.load(Ordering::Acquire)
+    }
+
+    /// Shows the other side what has been sent, and tells it. Under `sending`.
+    pub fn show_sent(&self, session: &Session, tail: u32) {
+        self.own().line.tx_tail.store(tail, Ordering::Release);
+        self.raise(session);
+    }
+
+    /// Shows the other side what has been read, and tells it if it waits for room. Under `receiving`.
+    pub fn show_read(&self, session: &Session, head: u32) {
+        // Against the other side's "ask, then look again": either it sees the head or we see that it asks.
+        self.own().line.rx_head.store(head, Ordering::SeqCst);
+        let peer = &self.peer().line;
+        if peer.want.load(Ordering::SeqCst) & want::WRITABLE != 0 {
+            let queued = peer.tx_tail.load(Ordering::Acquire).wrapping_sub(head);
+            let room = self.ring_bytes().saturating_sub(queued);
+            if room >= self.ring_bytes() / 3 {
+                self.raise(session);
+            }
+        }
+    }
+
+    /// Shows the other side changed flags; it is told of those that matter to it.
+    pub fn show_flag(&self, session: &Session, flag: u32, on: bool) {
+        let flags = &self.own().line.flags;
+        if on {
+            flags.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            flags.fetch_and(!flag, Ordering::AcqRel)
+        };
+        if flag & (app_flags::SHUT_WR | app_flags::CLOSED | app_flags::ABORT) != 0 {
+            self.raise(session);
+        }
+    }
+
+    /// Announces an urgent byte that ends at `tail`, before the tail that covers it is shown. Under `sending`.
+    pub fn show_urgent(&self, tail: u32) {
+        let line = &self.own().line;
+        line.urgent.store(tail, Ordering::Release);
+        line.flags.fetch_or(app_flags::URGENT, Ordering::AcqRel);
+    }
+
+    /// Rings the bell that the other side has named for urgent bytes.
+    pub fn announce(&self, session: &Session) {
+        let context = self.peer().line.urgent_bell.load(Ordering::Acquire).wrapping_sub(1) as usize;
+        if context < CONTEXTS {
+            self.ring(session, context);
+        }
+    }
+
+    /// Tells the other side that something has changed: who sleeps on the socket, and who watches it.
+    fn raise(&self, session: &Session) {
+        fence(Ordering::SeqCst);
+        let peer = self.peer();
+        if peer.line.sleepers.load(Ordering::Relaxed) != 0 {
+            peer.event_seq.fetch_add(1, Ordering::SeqCst);
+            wake::futex_wake(&peer.event_seq);
+        }
+        let mut contexts = peer.line.ctx_mask.load(Ordering::Relaxed);
+        while contexts != 0 {
+            let context = contexts.trailing_zeros() as usize;
+            contexts &= contexts - 1;
+            let board = self.mapped.region.board(1 - self.side(), context);
+            board.post(self.slot());
+            if board.must_ring() {
+                self.ring(session, context);
+            }
+        }
+    }
+
+    fn ring(&self, session: &Session, context: usize) {
+        let owner = 1 - self.side();
+        let wanted = self.mapped.region.board_words(owner, context).bell.load(Ordering::Acquire);
+        let bell = &self.mapped.bells[owner][context];
+        if bell.number.load(Ordering::Acquire) != wanted {
+            self.fetch_bell(session, bell, context as u32, wanted);
+        }
+        let fd = bell.fd.load(Ordering::Acquire);
+        if fd >= 0 && wanted != 0 {
+            sys::ring_quietly(fd);
+        }
+    }
+
+    #[cold]
+    fn fetch_bell(&self, session: &Session, bell: &Bell, context: u32, wanted: u32) {
+        let Some(_asking) = ASKING.lock() else { return };
+        let place = pair_slot::place(self.word);
+        if bell.number.load(Ordering::Acquire) == wanted {
+            return;
+        }
+        let Some(fresh) = session.request_bell(place, self.pair, context).and_then(|fd| session::protect(fd).ok())
+        else {
+            return;
+        };
+        let known = bell.fd.load(Ordering::Acquire);
+        if known < 0 {
+            bell.fd.store(fresh, Ordering::Release);
+        } else {
+            // The number stays: another thread may be about to ring.
+            let _ = sys::dup3(fresh, known, libc::O_CLOEXEC);
+            session::unprotect(fresh);
+        }
+        bell.number.store(wanted, Ordering::Release);
+    }
+
+    /// The events of this end go to these contexts (bits) of this process too / no more.
+    pub fn watch(&self, socket: &Socket, contexts: u64, on: bool) {
+        let mask = &self.own().line.ctx_mask;
+        if !on {
+            mask.fetch_and(!contexts, Ordering::SeqCst);
+            return;
+        }
+        self.mapped.sides.fetch_or(1 << self.side(), Ordering::SeqCst);
+        if let Some(owner) = self.mapped.owners[self.side()].get(self.slot() as usize) {
+            owner.store(socket.slot.raw(), Ordering::Release);
+        }
+        mask.fetch_or(contexts, Ordering::SeqCst);
+    }
+
+    /// Names the context whose bell is rung for urgent bytes.
+    pub fn name_urgent_bell(&self, context: Option<u32>) {
+        if let Some(context) = context {
+            let words = self.mapped.region.board_words(self.side(), context as usize);
+            words.bell.store(own_bell(context), Ordering::Release);
+        }
+        self.own().line.urgent_bell.store(context.map_or(0, |context| context + 1), Ordering::Release);
+    }
+}
+
+fn own_bell(context: u32) -> u32 {
+    OWN_BELLS[context as usize % CONTEXTS].load(Ordering::Acquire)
+}
+
+/// A context of this process has a new bell.
+pub fn new_bell(session: &Session, context: u32) {
+    let number = session.header().next_bell.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    OWN_BELLS[context as usize % CONTEXTS].store(number, Ordering::Release);
+}
+
+/// Every region in use with the sides of it that are ours.
+#[inline]
+fn each(mut work: impl FnMut(&'static Mapped, usize)) {
+    let mut held = HELD.load(Ordering::SeqCst);
+    while held != 0 {
+        let place = held.trailing_zeros() as usize;
+        held &= held - 1;
+        // SAFETY: as in `find`.
+        let Some(mapped) = (unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() }) else { continue };
+        let sides = mapped.sides.load(Ordering::SeqCst);
+        (0..2).filter(|side| sides & 1 << side != 0).for_each(|side| work(mapped, side));
+    }
+}
+
+/// `Context::arm` for the other sides.
+pub fn arm(context: u32) {
+    each(|mapped, side| {
+        let words = mapped.region.board_words(side, context as usize);
+        words.bell.store(own_bell(context), Ordering::Release);
+        mapped.region.board(side, context as usize).arm();
+    });
+}
+
+/// `Context::disarm` for the other sides.
+pub fn disarm(context: u32) {
+    each(|mapped, side| mapped.region.board(side, context as usize).disarm());
+}
+
+/// Has no other side raised anything for this context?
+#[inline]
+pub fn is_empty(context: u32) -> bool {
+    let mut empty = true;
+    each(|mapped, side| empty &= mapped.region.board(side, context as usize).is_empty());
+    empty
+}
+
+/// Takes everything that other sides have raised for this context; `work` gets the client's own slots.
+#[inline]
+pub fn drain(context: u32, mut work: impl FnMut(u32)) {
+    each(|mapped, side| {
+        mapped.region.board(side, context as usize).take(|slot| {
+            if let Some(owner) = mapped.owners[side].get(slot as usize) {
+                work(owner.load(Ordering::Acquire));
+            }
+        });
+    });
+}
