@@ -119,8 +119,8 @@ impl SlowThread {
                 if reset {
                     line.error.store(libc::ECONNRESET as u32, Ordering::Release);
                 }
-                let bits = if reset { status::RESET | status::TX_CLOSED } else { 0 };
-                line.status.store(status::RX_EOF | status::PEER_CLOSED | bits, Ordering::Release);
+                let bits = if reset { status::RESET | status::TX_CLOSED } else { status::RX_EOF };
+                line.status.store(status::PEER_CLOSED | bits, Ordering::Release);
                 if reset {
                     line.state.store(state::CLOSED, Ordering::Release);
                 }

@@ -157,15 +157,11 @@ impl Direct {
         }
     }
 
-    /// Shows the other side changed flags; it is told of those that matter to it.
-    pub fn show_flag(&self, session: &Session, flag: u32, on: bool) {
-        let flags = &self.own().line.flags;
-        if on {
-            flags.fetch_or(flag, Ordering::AcqRel)
-        } else {
-            flags.fetch_and(!flag, Ordering::AcqRel)
-        };
-        if flag & (app_flags::SHUT_WR | app_flags::CLOSED | app_flags::ABORT) != 0 {
+    /// Shows the other side those flags that matter to it and that nobody takes back, and tells it of new ones.
+    pub fn show_flags(&self, session: &Session, flags: u32) {
+        let shown = &self.own().line.flags;
+        let flags = flags & (app_flags::SHUT_WR | app_flags::SHUT_RD | app_flags::CLOSED | app_flags::ABORT);
+        if shown.fetch_or(flags, Ordering::AcqRel) & flags != flags {
             self.raise(session);
         }
     }

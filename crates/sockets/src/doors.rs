@@ -14,9 +14,18 @@ use towpath_ring::{Slot, lines, wake};
 /// before; longer than this and the service is stuck.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
 
-/// Tells the stack that the application's line of the socket has changed.
+/// Tells the stack that the application's line of the socket has changed; of a direct connection, the other side, and the stack
+/// only that it is over.
 pub fn ring(socket: &Socket) {
     let session = socket.session;
+    if let Some(direct) = socket.direct() {
+        let flags = socket.app().flags.load(Ordering::Acquire);
+        direct.show_flags(session, flags);
+        if flags & lines::app_flags::CLOSED != 0 {
+            ring_commands(session, socket.slot);
+        }
+        return;
+    }
     let cores = session.geometry.cores as usize;
     let queue = (socket.stack().queue.load(Ordering::Relaxed) as usize).min(cores - 1);
     let doors = session.region.doors(queue);

@@ -165,9 +165,12 @@ impl Socket {
     fn status_of(&self, direct: &Direct) -> u32 {
         let flags = direct.peer_flags();
         let has = |bits| flags & bits != 0;
-        let reset = has(app_flags::ABORT) && has(app_flags::CLOSED) || self.has(flag::SENT_TO_NOBODY);
-        (if has(app_flags::SHUT_WR | app_flags::CLOSED) { status::RX_EOF } else { 0 })
-            | (if has(app_flags::CLOSED) { status::PEER_CLOSED } else { 0 })
+        let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
+        let reset = aborted || self.has(flag::SENT_TO_NOBODY);
+        // A reset is no end of the stream, but one may have come before it.
+        let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
+        (if ended { status::RX_EOF } else { 0 })
+            | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
             | (if reset { status::RESET | status::TX_CLOSED } else { 0 })
             | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
     }
@@ -237,16 +240,7 @@ impl Socket {
         } else {
             flags.fetch_and(!flag, Ordering::AcqRel)
         };
-        match self.direct() {
-            Some(direct) => {
-                direct.show_flag(self.session, flag, on);
-                // The service has to know only that it is over.
-                if flag & app_flags::CLOSED != 0 {
-                    doors::ring_commands(self.session, self.slot);
-                }
-            }
-            None => doors::ring(self),
-        }
+        doors::ring(self);
     }
 
     /// Does the application's line have this flag?

@@ -121,7 +121,7 @@ fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
         }
         None => (0, count),
     };
-    let spans = socket.session.region.rx(socket.slot).spans(head.wrapping_add(skip), count as u32);
+    let spans = socket.receive_ring().spans(head.wrapping_add(skip), count as u32);
     let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
     // SAFETY: the spans lie in the unread part of the ring, which stays as it is under the lock.
     let written = outcome(unsafe { real::writev(pipe, iov.as_ptr(), iov.len() as c_int) })? as u32;
