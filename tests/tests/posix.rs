@@ -6,12 +6,23 @@ use towpath_system_tests::{Program, Service, bin_dir, require_program};
 
 #[test]
 fn sockets_behave_as_the_kernels_do() {
+    compare(&[]);
+}
+
+/// Linked statically, it is hooked by its system calls: the same cases, by the other way.
+#[test]
+fn sockets_of_a_static_program_behave_as_the_kernels_do() {
+    compare(&["--static"]);
+}
+
+fn compare(options: &[&str]) {
     require_program("gcc", "gcc");
     require_program("python3", "python3");
     let service = Service::embedded();
     let compare = Path::new(env!("CARGO_MANIFEST_DIR")).join("posix/compare");
     let before = service.segments();
-    let compared = Program::new(&[compare]).arg("--bin").arg(bin_dir()).arg("--socket").arg(&service.socket).run(300);
+    let command = Program::new(&[compare]).arg("--bin").arg(bin_dir()).arg("--socket").arg(&service.socket);
+    let compared = options.iter().fold(command, Program::arg).run(300);
     println!("{}", compared.out);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
     assert!(service.segments() - before > 100, "the stack has carried what was compared");

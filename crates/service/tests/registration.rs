@@ -111,6 +111,25 @@ fn a_socket_hangs_up_when_its_last_descriptor_is_closed() {
 }
 
 #[test]
+fn a_late_hang_up_is_not_the_newer_sockets() {
+    let service = Service::start("late");
+    let client = service.client();
+    let mut end = client.attach(3, 0);
+    for generation in 1..=1000 {
+        // The keeper is woken by the first request, and finds the hang-up and the third together.
+        let _other = client.attach(4, generation);
+        drop(end);
+        end = client.attach(3, generation);
+        if generation % 10 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(!service.stack.hangups().contains(&(3, generation)), "the newer end, {generation}, is still open");
+    }
+    a_moment();
+    assert!(!service.stack.hangups().contains(&(3, 1000)));
+}
+
+#[test]
 fn a_client_lives_as_long_as_its_sockets() {
     let service = Service::start("lives");
     let client = service.client();

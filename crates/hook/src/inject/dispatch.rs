@@ -7,7 +7,9 @@ use super::{memory, thread};
 use crate::answer::Answer;
 use crate::calls::Handler;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use libc::{c_int, sigset_t, timespec};
+use std::time::Instant;
 
 /// `arch_prctl` codes.
 const ARCH_SET_GS: u64 = 0x1001;
@@ -241,11 +243,21 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
         // `pselect6` has the set and its size behind one pointer.
         let (set, bytes) = match number {
             libc::SYS_pselect6 if f == 0 => (0, 0),
+            libc::SYS_pselect6 if !(signals::is_there(f) && signals::is_there(f + 8)) => {
+                return -i64::from(libc::EFAULT);
+            }
             libc::SYS_pselect6 => (f as *const [u64; 2]).read_unaligned().into(),
             libc::SYS_ppoll => (d, e),
             _ => (e, f),
         };
         let kept = signals::without_ours(set, bytes);
+        // The system calls leave what is left of the time, unlike libc's functions.
+        let time = match number {
+            libc::SYS_ppoll => c,
+            libc::SYS_pselect6 => e,
+            _ => 0,
+        };
+        let left = Left::new(time);
         let full = kept.map(wide);
         let mask: *const sigset_t = full.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // A set of another size: the kernel says so.
@@ -259,6 +271,9 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
                 _ => result(H::epoll_pwait2(fd, b as _, c as _, d as _, mask)),
             }
         };
+        if answer.is_some() {
+            left.write();
+        }
         let Some(kept) = kept else { return answer.unwrap_or_else(|| raw(number, arguments)) };
         let pair = [&raw const kept as u64, bytes];
         answer.unwrap_or_else(|| match number {
@@ -266,5 +281,35 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_pselect6 => raw(number, [a, b, c, d, e, pair.as_ptr() as u64]),
             _ => raw(number, [a, b, c, d, pair[0], bytes]),
         })
+    }
+}
+
+/// A time that the program waits for at most, and where it lies.
+struct Left(Option<(*mut timespec, Duration, Instant)>);
+
+impl Left {
+    /// # Safety
+    /// Null or any address.
+    unsafe fn new(time: u64) -> Self {
+        if time == 0 || !signals::is_there(time) || !signals::is_there(time + 8) {
+            return Self(None);
+        }
+        // SAFETY: it has just been read by the kernel.
+        let wanted = unsafe { (time as *const timespec).read_unaligned() };
+        let parts = (u64::try_from(wanted.tv_sec), u32::try_from(wanted.tv_nsec));
+        let (Ok(seconds), Ok(nanoseconds @ 0..1_000_000_000)) = parts else { return Self(None) };
+        Self(Some((time as *mut timespec, Duration::new(seconds, nanoseconds), Instant::now())))
+    }
+
+    /// Writes what is left now.
+    ///
+    /// # Safety
+    /// The program's time is its own to be written, as for the kernel.
+    unsafe fn write(self) {
+        let Some((time, wanted, start)) = self.0 else { return };
+        let left = wanted.saturating_sub(start.elapsed());
+        let left = timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // SAFETY: the caller's contract.
+        unsafe { time.write_unaligned(left) };
     }
 }

@@ -13,6 +13,7 @@ pub const SET_BYTES: u64 = 8;
 pub const OURS: u64 = 1 << (libc::SIGSYS - 1);
 /// `si_code` of a caught call.
 const SYS_USER_DISPATCH: i32 = 2;
+const EINVAL: i64 = libc::EINVAL as i64;
 const SA_RESTORER: u64 = 0x0400_0000;
 
 /// The program's handler of each signal.
@@ -90,6 +91,9 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i
     if bytes != SET_BYTES || signal == 0 || signal as usize >= SIGNALS {
         return call(new, old);
     }
+    if new != 0 && !(is_there(new) && is_there(new + 24)) {
+        return -i64::from(libc::EFAULT);
+    }
     let at = signal as usize;
     let before = Action {
         handler: HANDLERS[at].load(Ordering::Acquire) as u64,
@@ -155,12 +159,19 @@ fn of_the_handlers(signal: i32, new: Option<&Action>, old: &mut Action, hooks: H
     Some(answer.map_or_else(|errno| -i64::from(errno), i64::from))
 }
 
-/// The program's set without SIGSYS, or `None` if it has none of that size.
+/// Can eight bytes be read there? The kernel is asked, by a call that then fails because it asks for nothing.
+pub fn is_there(address: u64) -> bool {
+    const NOTHING: u64 = u32::MAX as u64;
+    // SAFETY: reads a set, or fails.
+    address != 0 && unsafe { raw(libc::SYS_rt_sigprocmask, [NOTHING, address, 0, SET_BYTES, 0, 0]) } == -EINVAL
+}
+
+/// The program's set without SIGSYS, or `None` if it has none of that size, or none at all.
 ///
 /// # Safety
-/// `set` is null or has `bytes` readable bytes.
+/// `set` is any address; what is there is not written meanwhile.
 pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
-    if set == 0 || bytes != SET_BYTES {
+    if bytes != SET_BYTES || !is_there(set) {
         return None;
     }
     // SAFETY: the caller's contract.
