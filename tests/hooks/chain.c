@@ -1,6 +1,8 @@
-/* Executes its arguments: `chain WAY PROGRAM [ARGUMENT]...` by execv, execvp, vfork or spawn, and ends as the program does.
+/* Executes its arguments: `chain WAY PROGRAM [ARGUMENT]...` by execv, execl, execlp, execle, execvp, fexecve,
+ * vfork or spawn, and ends as the program does.
  * Says first what it takes for its own file. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +22,11 @@ int main(int count, char **words) {
     fflush(stdout);
     if (strcmp(words[1], "execv") == 0) execv(words[2], words + 2);
     else if (strcmp(words[1], "execvp") == 0) execvp(words[2], words + 2);
+    /* With more arguments than there are registers for, of which echo.c needs the first. */
+    else if (strcmp(words[1], "execl") == 0) execl(words[2], words[2], words[3], "3", "4", "5", "6", "7", NULL);
+    else if (strcmp(words[1], "execlp") == 0) execlp(words[2], words[2], words[3], NULL);
+    else if (strcmp(words[1], "execle") == 0) execle(words[2], words[2], words[3], "3", "4", NULL, environ);
+    else if (strcmp(words[1], "fexecve") == 0) fexecve(open(words[2], O_RDONLY | O_CLOEXEC), words + 2, environ);
     else if (strcmp(words[1], "vfork") == 0) {
         child = vfork();
         if (child == 0) {

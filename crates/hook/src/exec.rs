@@ -93,6 +93,13 @@ pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
     environment.into_iter().filter_map(clean).collect()
 }
 
+/// The path of the file behind a descriptor, for programs that are executed by it.
+pub fn of_descriptor(fd: c_int) -> Option<CString> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    // One that has been removed, or never had a name, is not there.
+    path.exists().then(|| CString::new(path.into_os_string().into_vec()).ok()).flatten()
+}
+
 /// What is executed in the place of a program.
 pub struct Substitute {
     /// The file.
@@ -227,6 +234,60 @@ pub mod caught {
         unsafe { execvpe(name, argv, environ) }
     }
 
+    /// `fexecve`.
+    ///
+    /// # Safety
+    /// The contract of `fexecve`.
+    pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match of_descriptor(fd).and_then(|path| substitute(&path, argv, envp, false)) {
+                Some(new) => {
+                    let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
+                    libc::syscall(libc::SYS_execve, new.path.as_ptr(), argv, envp) as c_int
+                }
+                None => libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) as c_int,
+            }
+        }
+    }
+
+    /// Which of the functions that take their arguments one by one.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    #[repr(C)]
+    pub enum Listed {
+        /// `execl`
+        Execl = 0,
+        /// `execlp`
+        Execlp = 1,
+        /// `execle`, with the environment behind the null
+        Execle = 2,
+    }
+
+    /// Those functions: the first five arguments were in registers, the others on the stack.
+    ///
+    /// # Safety
+    /// The contract of the function.
+    pub unsafe extern "C" fn listed(
+        path: *const c_char,
+        registers: *const [*const c_char; 5],
+        stack: *const *const c_char,
+        which: Listed,
+    ) -> c_int {
+        let mut words = Vec::new();
+        // SAFETY: the caller's contract: the list ends with a null, behind which `execle` has the environment.
+        unsafe {
+            let word = |at: usize| if at < 5 { (*registers)[at] } else { *stack.add(at - 5) };
+            while words.last().is_none_or(|word: &*const c_char| !word.is_null()) {
+                words.push(word(words.len()));
+            }
+            match which {
+                Listed::Execl => execve(path, words.as_ptr(), environ),
+                Listed::Execlp => execvpe(path, words.as_ptr(), environ),
+                Listed::Execle => execve(path, words.as_ptr(), word(words.len()).cast()),
+            }
+        }
+    }
+
     /// `posix_spawn`, or with `search` `posix_spawnp`.
     ///
     /// # Safety
@@ -271,6 +332,9 @@ pub mod caught {
 #[macro_export]
 macro_rules! preload_exec {
     () => {
+        $crate::preload_exec!(($));
+    };
+    (($d:tt)) => {
         #[allow(missing_docs, clippy::missing_safety_doc)]
         mod preloaded_exec {
             use $crate::exec::{Strings, caught};
@@ -296,6 +360,45 @@ macro_rules! preload_exec {
                 // SAFETY: the caller keeps the function's contract.
                 unsafe { caught::execvpe(name, argv, envp) }
             }
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::fexecve(fd, argv, envp) }
+            }
+
+            /// A C-variadic function: keeps the five registers that may hold arguments, in order, and says where the rest is.
+            #[cfg(target_arch = "x86_64")]
+            macro_rules! listed {
+                ($d($d name:ident = $d which:ident;)*) => { $d(
+                    #[unsafe(no_mangle)]
+                    #[unsafe(naked)]
+                    pub unsafe extern "C" fn $d name() {
+                        core::arch::naked_asm!(
+                            "sub rsp, 40",
+                            "mov [rsp], rsi",
+                            "mov [rsp + 8], rdx",
+                            "mov [rsp + 16], rcx",
+                            "mov [rsp + 24], r8",
+                            "mov [rsp + 32], r9",
+                            "mov rsi, rsp",
+                            "lea rdx, [rsp + 48]",
+                            "mov ecx, {which}",
+                            "call {listed}",
+                            "add rsp, 40",
+                            "ret",
+                            which = const caught::Listed::$d which as i32,
+                            listed = sym caught::listed,
+                        )
+                    }
+                )* };
+            }
+            #[cfg(target_arch = "x86_64")]
+            listed! {
+                execl = Execl;
+                execlp = Execlp;
+                execle = Execle;
+            }
+
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn posix_spawn(
                 pid: *mut pid_t,

@@ -189,15 +189,16 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
     let file_end = address + segment.in_file;
     let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED;
     let failed = || std::io::Error::last_os_error().to_string();
-    if segment.in_file > 0 {
+    let from_file = || {
         let (length, offset) = (file_end - begin, segment.offset - (address - begin));
         // SAFETY: inside the addresses that were reserved for this file.
         let at = unsafe {
             libc::mmap(begin as *mut _, length as usize, protection, fixed, file.as_raw_fd(), offset as libc::off_t)
         };
-        if at == libc::MAP_FAILED {
-            return Err(failed());
-        }
+        if at == libc::MAP_FAILED { Err(failed()) } else { Ok(()) }
+    };
+    if segment.in_file > 0 {
+        from_file()?;
     }
     let zero = if segment.in_file > 0 { file_end.next_multiple_of(PAGE) } else { begin };
     let end = (address + segment.in_memory).next_multiple_of(PAGE);
@@ -214,8 +215,9 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
             return Err(failed());
         }
     }
-    if segment.flags & 1 != 0 && segment.in_file > 0 {
-        sites::rewrite(address, segment.in_file as usize, protection);
+    let is_code = segment.flags & 1 != 0 && segment.in_file > 0;
+    if is_code && !sites::rewrite(address, segment.in_file as usize, protection) {
+        from_file()?;
     }
     Ok(())
 }

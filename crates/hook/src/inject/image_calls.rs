@@ -42,8 +42,8 @@ pub unsafe fn execve(path: u64, argv: u64, envp: u64) -> i64 {
     }
 }
 
-/// `execveat`: by a path that needs no directory it is `execve`; else the kernel's, and what it executes is only hooked if
-/// it loads preloaded libraries.
+/// `execveat`: by a path that needs no directory, or by the descriptor itself, it is `execve`; else the kernel's, and what it
+/// executes is only hooked if it loads preloaded libraries.
 ///
 /// # Safety
 /// The contract of the system call.
@@ -54,6 +54,19 @@ pub unsafe fn execveat(arguments: [u64; 6]) -> i64 {
     if flags == 0 && (absolute || directory as i32 == libc::AT_FDCWD) {
         // SAFETY: the caller's contract.
         return unsafe { execve(path, argv, envp) };
+    }
+    // SAFETY: the caller's contract.
+    let empty = path != 0 && unsafe { (path as *const u8).read() } == 0;
+    if empty
+        && flags == libc::AT_EMPTY_PATH as u64
+        && let Some(file) = exec::of_descriptor(directory as i32)
+        // SAFETY: the caller's contract.
+        && let Some(new) = unsafe { exec::substitute(&file, argv as _, envp as _, true) }
+    {
+        let [path, argv, envp] =
+            [new.path.as_ptr() as u64, new.arguments.as_ptr() as u64, new.environment.as_ptr() as u64];
+        // SAFETY: a path and two lists.
+        return unsafe { raw(libc::SYS_execve, [path, argv, envp, 0, 0, 0]) };
     }
     // SAFETY: the caller's contract.
     unsafe { raw(libc::SYS_execveat, arguments) }

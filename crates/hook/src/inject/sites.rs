@@ -66,40 +66,50 @@ fn find(code: &[u8]) -> Vec<Site> {
     sites
 }
 
-/// Rewrites what can be in the executable segment at `address`, which then has `protection` again.
-pub fn rewrite(address: u64, length: usize, protection: i32) {
+/// Rewrites what can be in the executable segment at `address`, which then has `protection` again. False: it has not, because the
+/// system does not let changed code be executed, and must be mapped anew.
+#[must_use]
+pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
+    if protection & libc::PROT_READ == 0 {
+        return true;
+    }
     // SAFETY: the segment has just been mapped, and nobody else uses it yet.
     let code = unsafe { core::slice::from_raw_parts(address as *const u8, length) };
-    if protection & libc::PROT_READ == 0 {
-        return;
-    }
     let sites = find(code);
-    let bytes = ((sites.len() + 1) * STUB).next_multiple_of(PAGE as usize);
-    let Some(stubs) = (!sites.is_empty()).then(|| near(address, length as u64, bytes as u64)).flatten() else { return };
-    let (begin, end) = (address & !(PAGE - 1), (address + length as u64).next_multiple_of(PAGE));
+    let bytes = ((sites.len() + 1) * STUB).next_multiple_of(PAGE as usize) as u64;
+    let Some(stubs) = (!sites.is_empty()).then(|| near(address, length as u64, bytes)).flatten() else { return true };
     let protect = |begin: u64, bytes: u64, protection: i32| {
         // SAFETY: memory that was mapped here for the program, which does not run yet.
         unsafe { libc::mprotect(begin as *mut _, bytes as usize, protection) == 0 }
     };
-    if !protect(begin, end - begin, libc::PROT_READ | libc::PROT_WRITE) {
-        return;
-    }
+    let places = sites.iter().enumerate().map(|(number, site)| (site, stubs + ((number + 1) * STUB) as u64));
     // The first words say where the entry is.
-    // SAFETY: the stubs' memory is new and has room for all; the sites lie in the segment, which is writable now.
+    // SAFETY: the stubs' memory is new and has room for all.
     unsafe {
         (stubs as *mut u64).write(&raw const entry::towpath_entry as u64);
-        for (number, site) in sites.iter().enumerate() {
-            let stub = stubs + ((number + 1) * STUB) as u64;
-            let (at, code) = build(*site, address, stub, stubs);
+        for (site, stub) in places.clone() {
+            let code = build(*site, address, stub, stubs).1;
             core::ptr::copy_nonoverlapping(code.as_ptr(), stub as *mut u8, code.len());
-            let mut jump = [0xe9, 0, 0, 0, 0, 0x0f, 0x0b, 0xcc];
-            jump[1..5].copy_from_slice(&distance(at + 5, stub));
-            let length = if let Site::Compared(_) = site { 8 } else { 7 };
-            core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, length);
         }
     }
-    protect(begin, end - begin, protection);
-    protect(stubs, bytes as u64, libc::PROT_READ | libc::PROT_EXEC);
+    let (begin, end) = (address & !(PAGE - 1), (address + length as u64).next_multiple_of(PAGE));
+    if !protect(stubs, bytes, libc::PROT_READ | libc::PROT_EXEC)
+        || !protect(begin, end - begin, libc::PROT_READ | libc::PROT_WRITE)
+    {
+        return protect(begin, end - begin, protection);
+    }
+    for (site, stub) in places {
+        let (offset, length) = match *site {
+            Site::Compared(offset) => (offset, 8),
+            Site::Musl(offset) => (offset, 7),
+        };
+        let at = address + offset as u64;
+        let mut jump = [0xe9, 0, 0, 0, 0, 0x0f, 0x0b, 0xcc];
+        jump[1..5].copy_from_slice(&distance(at + 5, stub));
+        // SAFETY: the site lies in the segment, which is writable now.
+        unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, length) };
+    }
+    protect(begin, end - begin, protection)
 }
 
 fn distance(from: u64, to: u64) -> [u8; 4] {
