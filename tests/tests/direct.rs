@@ -427,3 +427,100 @@ s, p = peer('s.sendall(bytes(1000000))'); print(len(everything(s)))"
     assert!(lines[..2].iter().all(|line| ["EACCES", "EPERM", "ECONNREFUSED"].contains(line)), "{out}");
     assert!(service.segments() > 10, "a limit of bytes per second is kept by the stack");
 }
+
+/// A peer that writes over every word that it shares with us, again and again, while it also uses its connections.
+const SCRIBBLER: &str = r#"
+import ctypes, random, threading
+line = [l for l in open('/proc/self/maps') if 'towpath-pair' in l][0]
+base, end = (int(x, 16) for x in line.split()[0].split('-'))
+words = (ctypes.c_uint32 * ((end - base) // 4)).from_address(base)
+control = 2183168 // 4; r = random.Random(int(sys.argv[1])); stop = time.monotonic() + 3
+nasty = [lambda: r.getrandbits(32), lambda: r.getrandbits(4), lambda: 0xffffffff - r.getrandbits(2), lambda: 0]
+others = [socket.create_connection(s.getpeername()) for i in range(3)]
+for c in others + [s]: c.setblocking(False)
+while time.monotonic() < stop:
+    for i in range(2000):
+        at = r.randrange(1024, control) if i & 1 else r.choice([1024 + r.randrange(1024), 525312 + r.randrange(20480)])
+        words[at] = nasty[r.randrange(4)]()
+    for c in others + [s]:
+        try: c.send(b'x' * 999); c.recv(5000)
+        except OSError: pass
+print('scribbled', flush=True); os._exit(0)
+"#;
+
+#[test]
+fn a_peer_that_scribbles_over_the_pair_harms_only_what_it_shares() {
+    let script = format!(
+        "{PEER}
+SCRIBBLER = {SCRIBBLER:?}
+{}",
+        r#"
+import threading
+honest, p = peer("""
+while True:
+    d = s.recv(70000)
+    if not d: break
+    s.sendall(d)
+""")
+l = socket.create_server(("127.0.0.1", 0), backlog=20)
+bad, q = peer(SCRIBBLER, l)
+conns = [bad] + [l.accept()[0] for i in range(3)]
+e = select.epoll()
+for c in conns: c.setblocking(False); e.register(c, select.EPOLLIN | select.EPOLLOUT)
+e.register(honest, select.EPOLLIN)
+def blocked():
+    # A thread that sleeps on a connection with the scribbler comes back once that has ended.
+    c = conns[3]; e.unregister(c); c.setblocking(True)
+    while True:
+        got = outcome(c.recv, 4096)
+        if not isinstance(got, bytes) or not got: break
+sleeper = threading.Thread(target=blocked); sleeper.start()
+rounds = 0; end = time.monotonic() + 4; message = os.urandom(50_000); honest.sendall(message); got = b""
+while time.monotonic() < end:
+    for fd, m in e.poll(0.5):
+        if fd != honest.fileno():
+            for c in conns[:3]:
+                if c.fileno() == fd:
+                    outcome(c.send, b"y" * 700); outcome(c.recv, 5000)
+                    c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232); outcome(c.recv, 1, socket.MSG_OOB)
+            continue
+        got += honest.recv(65536)
+        if len(got) == len(message):
+            assert got == message, "garbled"
+            rounds += 1; got = b""; message = os.urandom(50_000); honest.sendall(message)
+print(rounds > 20, q.communicate()[0].strip()); sleeper.join(20); print(sleeper.is_alive())
+for c in conns: c.close()
+honest.close(); p.wait()
+# Its place serves the next.
+s, p = peer("s.sendall(b'after'); s.recv(1)"); print(s.recv(5)); s.close()
+"#
+    );
+    let service = Service::direct();
+    assert_eq!(run_direct(&service, &script).trim(), "True scribbled\nFalse\nb'after'");
+    assert_eq!(service.segments(), 0, "the stack carried something");
+    let log = service.running.output();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn more_peers_than_there_are_places_for_pairs_are_served_all() {
+    let script = r#"
+code = "s.sendall(b'1')\nwhile s.recv(1): s.sendall(b'2')"
+l = socket.create_server(("127.0.0.1", 0), backlog=20)
+all = [peer(code, l) for i in range(70)]
+for s, p in all: assert s.recv(1) == b"1"
+for s, p in all: s.sendall(b"?")
+for s, p in all: assert s.recv(1) == b"2"
+for s, p in all[:10]: s.close(); p.wait()
+# Places of those who have gone are used again.
+new = [peer(code, l) for i in range(8)]
+for s, p in new + all[10:]: s.sendall(b"?")
+for s, p in new: assert s.recv(1) == b"1" and s.recv(1) == b"2"
+for s, p in all[10:]: assert s.recv(1) == b"2"
+for s, p in new + all[10:]: s.close(); p.wait()
+print("served")
+"#;
+    let service = Service::direct();
+    assert_eq!(run_direct(&service, &format!("{PEER}{script}")).trim(), "served");
+    assert!(service.segments() > 0, "the stack has taken what there were no places for");
+}

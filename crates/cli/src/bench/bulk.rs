@@ -28,7 +28,8 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn figures(json: &[u8]) -> Option<Figures> {
+/// What its report says.
+pub fn figures(json: &[u8]) -> Option<Figures> {
     let report: Value = serde_json::from_slice(json).ok()?;
     let received = &report["end"]["sum_received"];
     Some(Figures {

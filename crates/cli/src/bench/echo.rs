@@ -40,7 +40,8 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn figures(output: &std::process::Output) -> io::Result<Figures> {
+/// What its report says.
+pub fn figures(output: &std::process::Output) -> io::Result<Figures> {
     let failed = || io::Error::other(format!("the client failed: {}", String::from_utf8_lossy(&output.stderr)));
     let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| failed())?;
     let field = |name: &str| report[name].as_f64().ok_or_else(failed);

@@ -90,7 +90,8 @@ fn one(
     })
 }
 
-fn under(socket: &Path) -> io::Result<Vec<OsString>> {
+/// The words that put a program on the service behind `socket`.
+pub fn under(socket: &Path) -> io::Result<Vec<OsString>> {
     let exe = std::env::current_exe()?.into_os_string();
     Ok(vec![exe, "run".into(), "--require".into(), "--socket".into(), socket.into(), "--".into()])
 }

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod crowd;
+mod direct;
 mod echo;
 mod fabric;
 mod fairness;
@@ -37,6 +38,8 @@ enum What {
     Redis(Options),
     /// iperf3 with one connection, both ways.
     Bulk(Options),
+    /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
+    Direct(direct::Options),
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
@@ -90,6 +93,7 @@ pub fn run(args: &Arguments) -> io::Result<()> {
         What::Echo(options) => report(options, "64-byte echo", &echo::run(options)?),
         What::Redis(options) => report(options, "redis-benchmark", &redis::run(options)?),
         What::Bulk(options) => report(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?),
+        What::Direct(options) => return direct::run(options),
         What::Instructions(options) => return instructions::run(options),
         What::Loss(options) => return loss::run(options),
         What::Fairness(options) => return fairness::run(options),

@@ -40,7 +40,8 @@ pub fn run(options: &Options) -> io::Result<Vec<Row>> {
 }
 
 /// Columns of `--csv`: test, rps, avg, min, p50, p95, p99, max (ms).
-fn figures(csv: &str, requests: f64) -> Option<Figures> {
+/// What its report says.
+pub fn figures(csv: &str, requests: f64) -> Option<Figures> {
     let line = csv.lines().nth(1)?;
     let fields: Vec<f64> = line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
     let ms = |index: usize| fields.get(index).map(|value| value * 1000.0);
