@@ -54,10 +54,11 @@ impl SlowThread {
         self.join(now, (index, slot), listener, &tuple)
     }
 
-    /// A limit of bytes per second is kept by the stack, and what waits for data before it is accepted is the protocol's.
+    /// A limit of bytes per second is kept by the stack, and what waits for data before it is accepted, or has segments of a size
+    /// of its own, is the protocol's.
     fn may_be_direct(&mut self, index: u32, options: &SocketOptions) -> bool {
         let limited = self.host.client(index).is_none_or(|client| client.limit.is_some_and(|limit| limit.rate != 0));
-        !limited && options.max_pacing == 0 && options.defer_accept_s == 0
+        !limited && options.max_pacing == 0 && options.defer_accept_s == 0 && options.max_segment == 0
     }
 
     fn join(&mut self, now: Micros, (index, slot): (u32, Slot), listener: Owner, tuple: &FourTuple) -> Option<i32> {

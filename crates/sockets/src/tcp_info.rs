@@ -127,14 +127,19 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
     let (mss, srtt) = (line.mss.load(Relaxed).max(1), line.srtt_us.load(Relaxed));
     let (sent, read) = (socket.private().sent.load(Relaxed), socket.private().read.load(Relaxed));
     let received = read + u64::from(socket.readable());
+    // Linux counts the SYN of the side that connected.
+    let syn = u64::from(socket.session.region.layout().is_app_slot(socket.slot));
     let segments = |bytes: u64| bytes.div_ceil(mss.into()).min(u32::MAX.into()) as u32;
     TcpInfo {
         state: tcp_state(socket),
+        // As between two ends that agree on timestamps, SACK and window scaling.
+        options: WITH_TIMESTAMPS as u8 | 2 | 4,
+        window_scales: 0x77,
         rto: 200_000,
         snd_mss: mss,
         rcv_mss: mss,
         advmss: mss,
-        pmtu: mss + HEADERS,
+        pmtu: mss + HEADERS + TIMESTAMPS,
         rtt: srtt,
         rttvar: srtt / 2,
         min_rtt: srtt,
@@ -144,7 +149,7 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
         rcv_space: direct.ring_bytes(),
         pacing_rate: u64::MAX,
         max_pacing_rate: steer::max_pacing(socket),
-        bytes_acked: sent,
+        bytes_acked: sent + syn,
         bytes_sent: sent,
         bytes_received: received,
         segs_out: segments(sent),
