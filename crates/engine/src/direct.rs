@@ -33,16 +33,19 @@ impl SlowThread {
         if !self.host.pairs.enabled || !self.host.network.is_local(remote.0) {
             return None;
         }
-        let (listener, inherited) = self.slow.listener_for(remote.0, remote.1)?;
         let own = self.slow.early_options(owner(index, slot));
-        if !self.may_be_direct(index, &own) || !self.may_be_direct(split(listener).0, &inherited) {
+        if !self.may_be_direct(index, &own) {
+            return None;
+        }
+        let tuple = self.slow.choose_direct(now, owner(index, slot), remote, bound, &mut self.host)?;
+        let (listener, inherited) = self.slow.listener_for(&tuple)?;
+        if !self.may_be_direct(split(listener).0, &inherited) {
             return None;
         }
         let (server, listener_slot) = self.host.find(listener)?;
         if server.leaving || !server.has_room(listener_slot) {
             return None;
         }
-        let tuple = self.slow.choose_direct(now, owner(index, slot), remote, bound, &mut self.host)?;
         match self.host.permit_accept(split(listener).0, &tuple.reversed()) {
             Verdict::Allow(_) => {}
             Verdict::Refuse(_) => {

@@ -12,9 +12,9 @@ use crate::time::Micros;
 use std::net::IpAddr;
 
 impl SlowPath {
-    /// The listener that a connect to one of our own addresses would reach, and what its connections inherit.
-    pub fn listener_for(&self, addr: IpAddr, port: u16) -> Option<(Owner, SocketOptions)> {
-        self.listeners.find(addr, port).map(|listener| (listener.owner, listener.options))
+    /// The listener that a connection of this tuple (as its peer sees it) reaches, and what its connections inherit.
+    pub fn listener_for(&self, tuple: &FourTuple) -> Option<(Owner, SocketOptions)> {
+        self.listeners.find_for(&tuple.reversed()).map(|listener| (listener.owner, listener.options))
     }
 
     /// What was set on an owner's socket before its `connect`, which may still come.
@@ -52,7 +52,7 @@ impl SlowPath {
     /// Enters both ends of a connection, `tuple` as the first sees it. False = the table is full.
     pub fn join(&mut self, ends: [Owner; 2], tuple: FourTuple) -> bool {
         let options = self.take_early_options(ends[0]);
-        let inherited = self.listeners.find(tuple.remote, tuple.remote_port).and_then(|listener| listener.congestion);
+        let inherited = self.listeners.find_for(&tuple.reversed()).and_then(|listener| listener.congestion);
         let choices = [Algorithm::from_id(options.congestion), inherited];
         for ((owner, tuple), congestion) in ends.into_iter().zip([tuple, tuple.reversed()]).zip(choices) {
             let (phase, timer) = (Phase::Direct, Stamp::NONE);
