@@ -45,13 +45,16 @@ struct Row {
     to_stack: f64,
 }
 
+/// What a client's report says.
+type Read = Box<dyn Fn(&std::process::Output) -> io::Result<Figures>>;
+
 /// A server, what it prints when it is ready, and its client.
 struct Shape {
     name: &'static str,
     server: String,
     ready: &'static str,
     client: String,
-    read: Box<dyn Fn(&std::process::Output) -> io::Result<Figures>>,
+    read: Read,
 }
 
 /// Runs it and prints the rows.
