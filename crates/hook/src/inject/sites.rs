@@ -3,12 +3,45 @@
 //! caught by the kernel (Syscall User Dispatch), only slower.
 
 use super::{entry, memory};
+use std::collections::HashSet;
 
-/// `syscall; cmp $-4096,%rax`, `syscall; cmp $-4095,%rax`: glibc, Go.
-const COMPARED: [[u8; 8]; 2] =
-    [[0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff], [0x0f, 0x05, 0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff]];
-/// `mov %r11,8(%rsp); syscall; ret`: musl's cancellation point, through which all its blocking calls go.
-const MUSL: [u8; 8] = [0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05, 0xc3];
+/// A sequence, and how many of its bytes are before the call and behind it. Those go to the stub. `None` is any byte.
+type Known = (&'static [Option<u8>], usize, usize);
+
+/// Each is so long, and so much of one function, that data does not look like it: programs that make code have `syscall; ret` in
+/// their data.
+const KNOWN: [Known; 5] = [
+    // `syscall; cmp $-4096,%rax` and `$-4095`: glibc, Go.
+    (&bytes([0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff]), 0, 6),
+    (&bytes([0x0f, 0x05, 0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff]), 0, 6),
+    // `mov $number,%eax; syscall; mov %eax,n(%rsp)`: Go's runtime.
+    (
+        &[Some(0xb8), None, None, Some(0), Some(0), Some(0x0f), Some(0x05), Some(0x89), Some(0x44), Some(0x24), None],
+        5,
+        4,
+    ),
+    // `mov %r11,8(%rsp); syscall; ret`: musl's cancellation point, through which all blocking calls go.
+    (&bytes([0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05, 0xc3]), 5, 0),
+    // `mov 8(%rsp),%r9; mov %rcx,%rdx; syscall; ret`: the same where nothing cancels threads.
+    (&bytes([0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x48, 0x89, 0xca, 0x0f, 0x05, 0xc3]), 8, 0),
+];
+/// Bytes of `syscall`.
+const CALL: usize = 2;
+/// Bytes of the jump that takes the place of a sequence's first bytes.
+const JUMP: usize = 5;
+/// Bytes of the stub's `lea` and of its jump by pointer.
+const LEA: usize = 7;
+const INDIRECT: usize = 6;
+
+const fn bytes<const N: usize>(bytes: [u8; N]) -> [Option<u8>; N] {
+    let mut some = [None; N];
+    let mut at = 0;
+    while at < N {
+        some[at] = Some(bytes[at]);
+        at += 1;
+    }
+    some
+}
 /// Bytes of a piece of code beside the program.
 const STUB: usize = 32;
 const PAGE: u64 = 4096;
@@ -17,35 +50,51 @@ const REACH: u64 = 1 << 30;
 
 /// A sequence to be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Site {
-    /// The call is first, and the comparison moves to the stub.
-    Compared(usize),
-    /// The move is first and goes to the stub.
-    Musl(usize),
+struct Site {
+    /// Where it begins.
+    at: usize,
+    /// Bytes of the instruction before the call that goes to the stub.
+    before: usize,
+    /// Bytes of the one behind it that does.
+    behind: usize,
+}
+
+impl Site {
+    /// The sequence that begins here, if one does.
+    fn of(code: &[u8]) -> Option<Self> {
+        // Most bytes begin none.
+        if !matches!(code.first(), Some(0x0f | 0x4c | 0xb8)) {
+            return None;
+        }
+        let is = |(sequence, ..): &&Known| {
+            code.len() >= sequence.len()
+                && sequence.iter().zip(code).all(|(wanted, byte)| wanted.is_none_or(|wanted| wanted == *byte))
+        };
+        KNOWN.iter().find(is).map(|(_, before, behind)| Self { at: 0, before: *before, behind: *behind })
+    }
+
+    /// How many bytes of the code it changes.
+    fn length(&self) -> usize {
+        self.before + CALL + self.behind
+    }
+
+    /// Everything but its first byte.
+    fn inner(&self) -> core::ops::Range<usize> {
+        self.at + 1..self.at + self.length()
+    }
 }
 
 /// The sites in a piece of code. One that a jump in the code may reach in its middle is left out.
 fn find(code: &[u8]) -> Vec<Site> {
-    let mut sites = Vec::new();
-    for (at, window) in code.windows(8).enumerate() {
-        let musl = window == MUSL;
-        // Most bytes are none of these.
-        if musl || (window[0] == 0x0f && COMPARED.iter().any(|sequence| window == sequence)) {
-            sites.push(if musl { Site::Musl(at) } else { Site::Compared(at) });
-        }
-    }
+    // A prefix makes another instruction of a move of a number to EAX.
+    let prefixed = |at: usize| code[at] == 0xb8 && at > 0 && code[at - 1] & 0xf0 == 0x40;
+    let here = |at: usize| Site::of(&code[at..]).filter(|_| !prefixed(at)).map(|site| Site { at, ..site });
+    let mut sites: Vec<Site> = (0..code.len()).filter_map(here).collect();
     if sites.is_empty() {
         return sites;
     }
-    let inner: std::collections::HashSet<usize> = sites
-        .iter()
-        .map(|site| match *site {
-            // The middles that are instructions.
-            Site::Compared(at) => at + 2,
-            Site::Musl(at) => at + 5,
-        })
-        .collect();
-    let mut reached = std::collections::HashSet::new();
+    let inner: HashSet<usize> = sites.iter().flat_map(Site::inner).collect();
+    let mut reached = HashSet::new();
     for at in 0..code.len() {
         // Whatever could be a jump, whether or not an instruction begins there.
         let short = code.get(at + 1).map(|byte| (at + 2).wrapping_add_signed(isize::from(*byte as i8)));
@@ -59,10 +108,7 @@ fn find(code: &[u8]) -> Vec<Site> {
         };
         reached.extend(target.filter(|target| inner.contains(target)));
     }
-    sites.retain(|site| match site {
-        Site::Compared(at) => !reached.contains(&(at + 2)),
-        Site::Musl(at) => !reached.contains(&(at + 5)),
-    });
+    sites.retain(|site| !site.inner().any(|at| reached.contains(&at)));
     sites
 }
 
@@ -88,7 +134,8 @@ pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     unsafe {
         (stubs as *mut u64).write(&raw const entry::towpath_entry as u64);
         for (site, stub) in places.clone() {
-            let code = build(*site, address, stub, stubs).1;
+            let sequence = &code[site.at..site.at + site.length()];
+            let code = build(*site, sequence, address + site.at as u64, stub, stubs);
             core::ptr::copy_nonoverlapping(code.as_ptr(), stub as *mut u8, code.len());
         }
     }
@@ -99,15 +146,13 @@ pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
         return protect(begin, end - begin, protection);
     }
     for (site, stub) in places {
-        let (offset, length) = match *site {
-            Site::Compared(offset) => (offset, 8),
-            Site::Musl(offset) => (offset, 7),
-        };
-        let at = address + offset as u64;
-        let mut jump = [0xe9, 0, 0, 0, 0, 0x0f, 0x0b, 0xcc];
-        jump[1..5].copy_from_slice(&distance(at + 5, stub));
+        let at = address + site.at as u64;
+        // What is left of the sequence must not be run.
+        let mut jump = vec![0xcc; site.length()];
+        jump[0] = 0xe9;
+        jump[1..JUMP].copy_from_slice(&distance(at + JUMP as u64, stub));
         // SAFETY: the site lies in the segment, which is writable now.
-        unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, length) };
+        unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, jump.len()) };
     }
     protect(begin, end - begin, protection)
 }
@@ -116,35 +161,24 @@ fn distance(from: u64, to: u64) -> [u8; 4] {
     (to.wrapping_sub(from) as i64 as i32).to_le_bytes()
 }
 
-/// The address of a site, and the code of its stub.
-fn build(site: Site, base: u64, stub: u64, pointer: u64) -> (u64, Vec<u8>) {
-    let mut code = Vec::with_capacity(STUB);
+/// The code of the stub of a site at `at` with these bytes.
+fn build(site: Site, sequence: &[u8], at: u64, stub: u64, pointer: u64) -> Vec<u8> {
+    let mut code = sequence[..site.before].to_vec();
+    let end = at + site.length() as u64;
+    // Where the entry returns: to the rest of the stub, or straight to the program.
+    let rest = stub + (site.before + LEA + INDIRECT) as u64;
+    let back = if site.behind > 0 { rest } else { end };
     // lea back(%rip),%rcx; jmp *pointer(%rip)
-    let call = |code: &mut Vec<u8>, back: u64| {
-        code.extend([0x48, 0x8d, 0x0d]);
-        let next = stub + code.len() as u64 + 4;
-        code.extend(distance(next, back));
-        code.extend([0xff, 0x25]);
-        let next = stub + code.len() as u64 + 4;
-        code.extend(distance(next, pointer));
-    };
-    match site {
-        Site::Compared(offset) => {
-            let at = base + offset as u64;
-            call(&mut code, stub + 13);
-            // SAFETY: the site's eight bytes, not yet rewritten.
-            code.extend(unsafe { core::slice::from_raw_parts((at + 2) as *const u8, 6) });
-            code.push(0xe9);
-            code.extend(distance(stub + code.len() as u64 + 4, at + 8));
-            (at, code)
-        }
-        Site::Musl(offset) => {
-            let at = base + offset as u64;
-            code.extend(&MUSL[..5]);
-            call(&mut code, at + 7);
-            (at, code)
-        }
+    code.extend([0x48, 0x8d, 0x0d]);
+    code.extend(distance(stub + code.len() as u64 + 4, back));
+    code.extend([0xff, 0x25]);
+    code.extend(distance(stub + code.len() as u64 + 4, pointer));
+    if site.behind > 0 {
+        code.extend(&sequence[site.before + CALL..]);
+        code.push(0xe9);
+        code.extend(distance(stub + code.len() as u64 + 4, end));
     }
+    code
 }
 
 /// Memory that jumps from the segment reach.
@@ -170,33 +204,48 @@ mod tests {
         parts.concat()
     }
 
+    const COMPARED: [u8; 8] = [0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff];
+    const GO: [u8; 11] = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05, 0x89, 0x44, 0x24, 0x28];
+    const MUSL: [u8; 8] = [0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05, 0xc3];
+
+    fn site(at: usize, before: usize, behind: usize) -> Site {
+        Site { at, before, behind }
+    }
+
     #[test]
     fn only_whole_sequences_are_found() {
-        let all = code(&[&[0x90], &COMPARED[0], &[0x77, 0x10], &COMPARED[1], &MUSL]);
-        assert_eq!(find(&all), [Site::Compared(1), Site::Compared(11), Site::Musl(19)]);
+        let all = code(&[&[0x90], &COMPARED, &[0x77, 0x7f], &GO, &MUSL]);
+        assert_eq!(find(&all), [site(1, 0, 6), site(11, 5, 4), site(22, 5, 0)]);
+        // `mov $0xca,%r8d` before the call.
+        assert_eq!(find(&code(&[&[0x41], &GO])), []);
+        assert_eq!(find(&[0x48, 0x89, 0xca, 0x0f, 0x05, 0xc3]), [], "as in data of programs that make code");
         assert_eq!(find(&[0x0f, 0x05, 0x48, 0x3d, 0x02, 0xf0, 0xff, 0xff]), []);
-        assert_eq!(find(&COMPARED[0][..7]), []);
+        assert_eq!(find(&COMPARED[..7]), []);
         assert_eq!(find(&[]), []);
     }
 
     #[test]
     fn a_sequence_with_a_jump_into_it_is_left_alone() {
         // `jmp` to the comparison: short, near, conditional.
-        assert_eq!(find(&code(&[&[0xeb, 0x02], &COMPARED[0]])), []);
-        assert_eq!(find(&code(&[&[0xe9, 2, 0, 0, 0], &COMPARED[0]])), []);
-        assert_eq!(find(&code(&[&COMPARED[0], &[0x0f, 0x84, 0xf4, 0xff, 0xff, 0xff]])), []);
-        assert_eq!(find(&code(&[&[0xeb, 0x00], &COMPARED[0]])), [Site::Compared(2)]);
+        assert_eq!(find(&code(&[&[0xeb, 0x02], &COMPARED])), []);
+        assert_eq!(find(&code(&[&[0xe9, 2, 0, 0, 0], &COMPARED])), []);
+        assert_eq!(find(&code(&[&COMPARED, &[0x0f, 0x84, 0xf4, 0xff, 0xff, 0xff]])), []);
+        assert_eq!(find(&code(&[&[0xeb, 0x00], &COMPARED])), [site(2, 0, 6)]);
+        // To the call behind the move.
+        assert_eq!(find(&code(&[&[0xeb, 0x05], &MUSL])), []);
     }
 
     #[test]
     fn a_stub_goes_back_behind_the_sequence() {
-        let (at, code) = build(Site::Musl(16), 0x1000, 0x2020, 0x2000);
-        assert_eq!(at, 0x1010);
+        let word = |code: &[u8], at: usize| i64::from(i32::from_le_bytes(code[at..at + 4].try_into().unwrap()));
+        let code = build(site(16, 5, 0), &MUSL, 0x1010, 0x2020, 0x2000);
         assert_eq!(code[..5], MUSL[..5]);
-        let back = i32::from_le_bytes(code[8..12].try_into().unwrap());
-        assert_eq!(0x2020 + 12 + i64::from(back), 0x1017, "the return");
-        let pointer = i32::from_le_bytes(code[14..18].try_into().unwrap());
-        assert_eq!(0x2020 + 18 + i64::from(pointer), 0x2000);
+        assert_eq!(0x2020 + 12 + word(&code, 8), 0x1017, "the return");
+        assert_eq!(0x2020 + 18 + word(&code, 14), 0x2000);
+        let code = build(site(16, 0, 6), &COMPARED, 0x1010, 0x2020, 0x2000);
+        assert_eq!(0x2020 + 7 + word(&code, 3), 0x2020 + 13, "the comparison");
+        assert_eq!(code[13..19], COMPARED[2..]);
+        assert_eq!(0x2020 + 24 + word(&code, 20), 0x1018);
         assert!(code.len() <= STUB);
     }
 }
