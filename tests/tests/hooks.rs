@@ -174,3 +174,20 @@ fn a_go_server_and_its_clients() {
         }
     }
 }
+
+#[test]
+fn a_policy_knows_an_injected_program_by_its_own_name() {
+    let (service, scratch) = (Service::embedded(), Scratch::new("named"));
+    let program = build(&scratch, "echo.c", "named", "gcc -static");
+    let policy = |line: &str| {
+        let command = Program::new(&[bin("towpath")]).arg("policy").arg("--socket").arg(&service.socket);
+        line.split_whitespace().fold(command, Program::arg).run(20).ok()
+    };
+    hooked(&service, "auto", &program, "jit").run(60).ok();
+    policy(&format!("add deny listen program {}", program.display()));
+    let out = hooked(&service, "auto", &program, "jit").run(60);
+    assert!(out.code == 1 && out.err.contains("Permission denied"), "{out:?}");
+    policy("flush");
+    policy("add deny listen program towpath-loader");
+    hooked(&service, "auto", &program, "jit").run(60).ok();
+}
