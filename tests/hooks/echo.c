@@ -1,6 +1,7 @@
 /* A server and its clients in one program, with threads, signals, every way of waiting, and processes. By argument:
  *   threads   four connections, each echoed 100 times 50,000 bytes; signals arrive all the while
  *   fork      a child that serves what its parent has accepted
+ *   jump      handlers that leave interrupted calls by siglongjmp, on the thread's stack and on one of their own
  *   jit       the same calls from code that the program makes at run time
  * Prints "done" if all is as it must be. Linked statically, dynamically, with glibc and with musl. */
 #define _GNU_SOURCE
@@ -8,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +42,7 @@ static int listening(void) {
     socklen_t length = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     address.sin_family = AF_INET;
+    address.sin_port = 0;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     CHECK(bind(listener, (struct sockaddr *)&address, length) == 0);
     CHECK(listen(listener, 8) == 0);
@@ -166,6 +169,32 @@ static void forks(void) {
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
+static sigjmp_buf back;
+
+static void on_jump(int signal) {
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static void jumps(void) {
+    static char own[65536];
+    stack_t stack = {.ss_sp = own, .ss_size = sizeof own};
+    struct itimerval soon = {{0, 0}, {0, 300}};
+    int listener = listening();
+    CHECK(sigaltstack(&stack, NULL) == 0);
+    for (volatile int i = 0; i < 1000; i++) {
+        struct sigaction action = {.sa_handler = on_jump, .sa_flags = i % 2 ? SA_ONSTACK : 0};
+        sigaction(SIGALRM, &action, NULL);
+        if (sigsetjmp(back, 1) == 0) {
+            setitimer(ITIMER_REAL, &soon, NULL);
+            CHECK(accept(listener, NULL, NULL) >= 0);
+            CHECK(!"nobody has connected");
+        }
+    }
+    close(listener);
+    forks();
+}
+
 typedef long (*made)(long, long, long, long);
 
 /* A function (number, three arguments) that no tool has seen before it runs. */
@@ -202,6 +231,7 @@ int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "";
     if (strcmp(what, "threads") == 0) threads();
     else if (strcmp(what, "fork") == 0) forks();
+    else if (strcmp(what, "jump") == 0) jumps();
     else if (strcmp(what, "jit") == 0) jit();
     else return 2;
     puts("done");

@@ -101,6 +101,11 @@ fn forked_children_of_programs_that_load_no_library() {
 }
 
 #[test]
+fn handlers_may_leave_interrupted_calls_by_a_jump() {
+    echo("jump", 30);
+}
+
+#[test]
 fn calls_from_code_made_at_run_time() {
     echo("jit", 200);
 }

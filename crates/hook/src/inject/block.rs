@@ -26,6 +26,12 @@ pub struct Block {
     pub stack_high: AtomicU64,
     /// Where `towpath_launch` was called.
     pub base: AtomicU64,
+    /// Where the library's stack is free when no signal handler has interrupted the library.
+    pub base_top: AtomicU64,
+    /// Stack pointer of the outermost handler that has interrupted the library; 0 = none is running.
+    pub outer: AtomicU64,
+    /// That of the innermost.
+    pub inner: AtomicU64,
     /// Address that the kernel would clear when the thread ends (`set_tid_address`); 0 = none.
     pub clear_tid: AtomicU64,
     /// The thread's id.

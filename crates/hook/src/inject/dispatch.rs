@@ -6,7 +6,7 @@ use super::{Hooks, raw, signals};
 use super::{memory, thread};
 use crate::answer::Answer;
 use crate::calls::Handler;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use libc::{c_int, sigset_t, timespec};
 use std::time::Instant;
@@ -89,6 +89,8 @@ const HANDLED: [i64; 43] = [
 
 /// Fills the table of what is caught.
 pub fn init() {
+    // SAFETY: the callback reads what it is given.
+    unsafe { libc::dl_iterate_phdr(Some(note_libc), core::ptr::null_mut()) };
     for number in OWN.iter().chain(&HANDLED) {
         CAUGHT[*number as usize].store(1, Ordering::Relaxed);
     }
@@ -111,8 +113,37 @@ fn size(answer: Answer<isize>) -> Option<i64> {
     result(answer.map(|answer| answer.map(|count| count as i64)))
 }
 
+/// Where the library's libc is.
+static LIBC: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+unsafe extern "C" fn note_libc(about: *mut libc::dl_phdr_info, _size: usize, _data: *mut libc::c_void) -> c_int {
+    let known = libc::prctl as *const () as u64;
+    // SAFETY: the linker's description of one object.
+    unsafe {
+        let about = &*about;
+        for header in core::slice::from_raw_parts(about.dlpi_phdr, about.dlpi_phnum.into()) {
+            let begin = about.dlpi_addr + header.p_vaddr;
+            if header.p_type == libc::PT_LOAD && (begin..begin + header.p_memsz).contains(&known) {
+                LIBC[0].store(begin, Ordering::Relaxed);
+                LIBC[1].store(begin + header.p_memsz, Ordering::Relaxed);
+            }
+        }
+    }
+    0
+}
+
+/// A handler of the library's own that has interrupted the program calls its libc: nothing of the program's is meant.
+fn is_the_librarys(frame: &Frame) -> bool {
+    (LIBC[0].load(Ordering::Relaxed)..LIBC[1].load(Ordering::Relaxed)).contains(&frame.rip)
+        && frame.rax != libc::SYS_rt_sigreturn as u64
+}
+
 /// A caught system call of the program.
 pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
+    if is_the_librarys(frame) {
+        // SAFETY: the library's own call.
+        return unsafe { raw(frame.rax as i64, frame.arguments()) } as u64;
+    }
     // SAFETY: the frame of a system call, whose contract the program keeps.
     let own = unsafe { own(frame, Hooks::of::<H>()) };
     let outcome = match own {

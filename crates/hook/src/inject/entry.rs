@@ -44,6 +44,8 @@ impl Frame {
     }
 }
 
+/// A signal handler of the program uses no more stack than this.
+const HANDLER_STACK: usize = 1 << 20;
 /// Numbers of system calls from here on do not exist.
 pub const NUMBERS: usize = 512;
 
@@ -91,6 +93,9 @@ global_asm!(
     "towpath_code_begin:",
     //
     "towpath_entry:",
+    "cmpq $0, %gs:{outer}",
+    "jne 20f",
+    "19:",
     "mov %rsp, %r11",
     "mov %gs:{top}, %rsp",
     "push %r11",
@@ -176,6 +181,22 @@ global_asm!(
     "pop %rcx",
     "pop %rsp",
     "jmp *%rcx",
+    // A handler that had interrupted the library was running when we were here last. It still is if the stack pointer is
+    // below its frame, or that of the outermost; else it has been left by `siglongjmp`, and what it interrupted is not
+    // gone on with.
+    "20:",
+    "mov %gs:{outer}, %r11",
+    "sub %rsp, %r11",
+    "cmp ${handler_stack}, %r11",
+    "jbe 19b",
+    "mov %gs:{inner}, %r11",
+    "sub %rsp, %r11",
+    "cmp ${handler_stack}, %r11",
+    "jbe 19b",
+    "movq $0, %gs:{outer}",
+    "mov %gs:{base_top}, %r11",
+    "mov %r11, %gs:{top}",
+    "jmp 19b",
     //
     "towpath_launch:",
     "push %rbx",
@@ -191,6 +212,7 @@ global_asm!(
     "6:",
     "and $-64, %rsp",
     "mov %rsp, %gs:{top}",
+    "mov %rsp, %gs:{base_top}",
     // As on every other way out, the frame is right below the top.
     "7:",
     "mov $15, %ecx",
@@ -266,10 +288,14 @@ global_asm!(
     "push %r12",
     "push %r13",
     "push %r14",
+    "push %r15",
+    "sub $8, %rsp",
     "rdfsbase %rbx",
     "movzbl %gs:{selector}, %ebp",
     "mov %gs:{top}, %r12",
     "mov %gs:{program_fs}, %r13",
+    "mov %gs:{outer}, %r14",
+    "mov %gs:{inner}, %r15",
     "mov 160(%rdx), %rax", // RSP in ucontext_t
     "cmp %gs:{stack_low}, %rax",
     "jb 11f",
@@ -285,6 +311,10 @@ global_asm!(
     "sub $256, %rax",
     "and $-64, %rax",
     "mov %rax, %gs:{top}",
+    "mov %rsp, %gs:{inner}",
+    "test %r14, %r14",
+    "jnz 11f",
+    "mov %rsp, %gs:{outer}",
     "11:",
     "cmp %gs:{library_fs}, %rbx",
     "jne 12f",
@@ -298,7 +328,11 @@ global_asm!(
     "movb %bpl, %gs:{selector}",
     "mov %r12, %gs:{top}",
     "mov %r13, %gs:{program_fs}",
+    "mov %r15, %gs:{inner}",
+    "mov %r14, %gs:{outer}",
     "wrfsbase %rbx",
+    "add $8, %rsp",
+    "pop %r15",
     "pop %r14",
     "pop %r13",
     "pop %r12",
@@ -321,6 +355,10 @@ global_asm!(
     stack_low = const core::mem::offset_of!(Block, stack_low),
     stack_high = const core::mem::offset_of!(Block, stack_high),
     base = const core::mem::offset_of!(Block, base),
+    base_top = const core::mem::offset_of!(Block, base_top),
+    outer = const core::mem::offset_of!(Block, outer),
+    inner = const core::mem::offset_of!(Block, inner),
+    handler_stack = const HANDLER_STACK,
     numbers = const NUMBERS,
     caught = sym CAUGHT,
     dispatch = sym DISPATCH,
