@@ -1,5 +1,6 @@
 //! Blocking on one socket: spin, then sleep on its event word.
 
+use crate::direct;
 use crate::session::LIFE_CHECK;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
@@ -53,11 +54,11 @@ fn sleep(word: &AtomicU32, seen: u32, time: Duration, restarts: bool) -> Sys<Wok
 }
 
 fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnMut() -> bool) -> Sys<()> {
-    if wake::spin_until(socket.session.spin_us, &mut ready) {
+    if direct::spin(socket.session, &mut ready) {
         return Ok(());
     }
-    let direct = socket.direct();
-    let (sleepers, event_seq) = match &direct {
+    let other = socket.direct();
+    let (sleepers, event_seq) = match &other {
         Some(direct) => (&direct.own().line.sleepers, &direct.own().event_seq),
         None => (&socket.app().sleepers, &socket.stack().event_seq),
     };

@@ -47,6 +47,34 @@ pub fn forked() {
     ASKING.reset();
 }
 
+/// Most waits that sleep at once after one that has spun in vain.
+const LONGEST_REST: u32 = 63;
+/// Waits that will sleep at once, and how many it were to be after the last spin in vain.
+static REST: AtomicU32 = AtomicU32::new(0);
+static LAST_REST: AtomicU32 = AtomicU32::new(0);
+
+/// Looks for a while whether `ready` holds, before a sleep. For other sides of direct connections that is worth more than for the
+/// stack: no third thread needs the CPU, and both save a wake-up. Where they have no CPU of their own it is in vain, which makes it
+/// rarer, down to every 64th wait.
+pub fn spin(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
+    if HELD.load(Ordering::Relaxed) == 0 {
+        return wake::spin_until(session.spin_us, ready);
+    }
+    if ready() {
+        return true;
+    }
+    let rest = REST.load(Ordering::Relaxed);
+    if rest > 0 {
+        REST.store(rest - 1, Ordering::Relaxed);
+        return false;
+    }
+    let came = wake::spin_until(session.direct_spin_us, ready);
+    let rest = if came { 0 } else { (2 * LAST_REST.load(Ordering::Relaxed) + 1).min(LONGEST_REST) };
+    REST.store(rest, Ordering::Relaxed);
+    LAST_REST.store(rest, Ordering::Relaxed);
+    came
+}
+
 /// One end of a direct connection.
 #[derive(Clone, Copy)]
 pub struct Direct {

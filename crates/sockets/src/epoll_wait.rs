@@ -1,17 +1,16 @@
 //! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready no system call is made, but for every
 //! sixteenth call, so that kernel descriptors are not starved.
 
-use crate::block;
 use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
 use crate::sys::Sys;
 use crate::table::{self, Kind};
+use crate::{block, direct};
 use crate::{nested, user};
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
 use std::time::Instant;
 use towpath_hook::{Answer, outcome, real};
-use towpath_ring::wake::spin_until;
 
 /// Calls that found ready slots between two looks at the native set.
 const NATIVE_EVERY: u32 = 16;
@@ -75,8 +74,7 @@ impl Wait {
                 }
             }
             first = false;
-            let spins = if look.watched { self.session.spin_us } else { 0 };
-            if look.watched && spin_until(spins, || self.instance.raised(self.session)) {
+            if look.watched && direct::spin(self.session, || self.instance.raised(self.session)) {
                 continue;
             }
             let Some(found) = self.sleep(deadline, &look)? else { continue };

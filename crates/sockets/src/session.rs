@@ -34,6 +34,8 @@ pub struct Session {
     pub geometry: Geometry,
     /// How long to spin, µs.
     pub spin_us: u64,
+    /// How long to spin for the other side of a direct connection, µs.
+    pub direct_spin_us: u64,
     control: AtomicI32,
     token: u64,
     /// Where the service is. Kept, because programs clear their environment before they fork (nginx does).
@@ -147,11 +149,17 @@ impl Session {
         }
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let default_us = if cpus < SPINNING_CPUS { 0 } else { SPIN_US };
-        let spin_us = std::env::var("TOWPATH_SPIN_US").ok().and_then(|s| s.parse().ok()).unwrap_or(default_us);
+        let chosen = std::env::var("TOWPATH_SPIN_US").ok().and_then(|s| s.parse().ok());
+        let spin_us = chosen.unwrap_or(default_us);
+        // The other side may well have another CPU, even if this program has only one.
+        // SAFETY: an integer only.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let direct_spin_us = chosen.unwrap_or(if online > 1 { SPIN_US } else { 0 });
         Ok(Self {
             region,
             geometry,
             spin_us,
+            direct_spin_us,
             control: AtomicI32::new(protect(socket).map_err(std::io::Error::from_raw_os_error)?),
             token,
             path: path.to_vec(),
