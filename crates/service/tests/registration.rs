@@ -240,6 +240,27 @@ fn a_flood_of_requests_without_reading_ends_the_connection() {
 }
 
 #[test]
+fn who_asks_for_what_is_not_his_pair_is_refused_and_served_on() {
+    let service = Service::start("pairs");
+    let client = service.client();
+    for request in [
+        Request::Pair { place: 0, pair: 1 },
+        Request::Pair { place: u32::MAX, pair: 0 },
+        Request::Bell { place: 63, pair: 7, context: 5 },
+        Request::Bell { place: 64, pair: u32::MAX, context: u32::MAX },
+    ] {
+        client.send(&request, &[]).unwrap();
+        let (reply, descriptors) = recv_reply(client.socket.as_fd()).unwrap();
+        assert_eq!(
+            (reply, descriptors.len()),
+            (Reply::Refused { errno: Errno::NOENT.raw_os_error() }, 0),
+            "{request:?}"
+        );
+    }
+    assert!(client.context().is_ok());
+}
+
+#[test]
 fn the_number_of_clients_per_user_is_limited() {
     let service = Service::with("limit", |settings| settings.clients_per_user = 3);
     let mut clients: Vec<_> = (0..3).map(|_| service.client()).collect();

@@ -67,7 +67,10 @@ fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
 
 fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
     let socket = dir.join("towpath.sock");
-    let serve = Command::new(exe).arg("serve").arg("--socket").arg(&socket).stderr(Stdio::null()).spawn()?;
+    // What the library costs over the stack.
+    let mut serve = Command::new(exe);
+    serve.args(["serve", "--direct", "false", "--socket"]).arg(&socket).stderr(Stdio::null());
+    let serve = serve.spawn()?;
     let _serve = Guard(serve);
     until(|| socket.exists())?;
     let out = dir.join("library.out");
