@@ -4,7 +4,7 @@
 //!
 //! The program's system calls reach the library in two ways, neither of which needs a privilege: those of a known form
 //! are rewritten into jumps while the program is loaded (`sites`); all others are caught by the kernel (Syscall User
-//! Dispatch, Linux 5.11), which delivers a signal (`signals`) that leads to the same entry ([`entry`]). So none is missed,
+//! Dispatch, Linux 5.11), which delivers a signal (`signals`) that leads to the same entry (`entry`). So none is missed,
 //! in whatever code the program makes or loads later.
 
 mod block;
