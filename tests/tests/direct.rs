@@ -524,3 +524,71 @@ print("served")
     assert_eq!(run_direct(&service, &format!("{PEER}{script}")).trim(), "served");
     assert!(service.segments() > 0, "the stack has taken what there were no places for");
 }
+
+#[test]
+fn an_urgent_byte_signals_the_owner() {
+    as_the_kernel(
+        r#"
+import fcntl
+s, p = peer("sys.stdin.readline(); s.send(b'!', socket.MSG_OOB); s.recv(1); s.send(b'?', socket.MSG_OOB); s.recv(1)")
+got = []
+signal.signal(signal.SIGURG, lambda *_: got.append(outcome(s.recv, 1, socket.MSG_OOB)))
+fcntl.fcntl(s, fcntl.F_SETOWN, os.getpid()); p.stdin.write("go\n"); p.stdin.flush()
+def wait(n):
+    end = time.monotonic() + 20
+    while len(got) < n and time.monotonic() < end: time.sleep(0.01)
+wait(1); s.send(b"x"); wait(2); print(got); s.send(b"x"); p.wait()
+"#,
+    );
+}
+
+#[test]
+fn the_rings_of_an_idle_pair_give_their_memory_back() {
+    let service = Service::direct();
+    let script = r#"
+l = socket.create_server(("127.0.0.1", 0), backlog=200)
+s, p = peer("""
+c = [s] + [socket.create_connection(s.getpeername()) for i in range(63)]
+for s in c:
+    s.setblocking(False)
+    try:
+        while True: s.send(bytes(100000))
+    except BlockingIOError: pass
+print('full', flush=True); sys.stdin.readline(); [s.close() for s in c]; print('closed', flush=True); sys.stdin.readline()
+""", l)
+conns = [s] + [l.accept()[0] for i in range(63)]
+def used():
+    of = lambda f: f"/proc/{SERVICE}/fd/{f}"
+    return sum(os.stat(of(f)).st_blocks * 512 for f in os.listdir(of("")) if "towpath-pair" in outcome(os.readlink, of(f)))
+p.stdout.readline(); print(used() >= 64 * 262144)
+for c in conns: c.close()
+p.stdin.write("go\n"); p.stdin.flush(); p.stdout.readline()
+end = time.monotonic() + 20
+while used() > 1 << 20 and time.monotonic() < end: time.sleep(0.05)
+print(used() <= 1 << 20); c, q = peer("s.sendall(b'again')"); print(c.recv(9)); p.communicate("go\n")
+"#;
+    let script = format!("{PEER}SERVICE = {}\n{script}", service.running.pid());
+    assert_eq!(run_direct(&service, &script).trim(), "True\nTrue\nb'again'");
+}
+
+#[test]
+fn programs_of_two_users_are_joined() {
+    towpath_system_tests::require_root();
+    require_program("setpriv", "util-linux");
+    let service = Service::start(|program| program.arg("--admit").arg("all"));
+    let server = service.scratch.path("server.py");
+    let echo = "import socket, select\nl = socket.create_server(('127.0.0.1', 7355)); print('up', flush=True)\n\
+                c, _ = l.accept(); e = select.epoll(); e.register(c, select.EPOLLIN)\nwhile True:\n    e.poll()\n    \
+                d = c.recv(100)\n    if not d: break\n    c.sendall(d)\n";
+    std::fs::write(&server, echo).expect("script");
+    let mut server = service.accelerated("/usr/bin/python3").arg(&server).start(service.scratch.path("server.log"));
+    server.wait_for("up", 20);
+    let client = service.scratch.path("client.py");
+    let text = "import socket, select, os, time\ns = socket.create_connection(('127.0.0.1', 7355))\ne = select.epoll()\n\
+                e.register(s, select.EPOLLIN); begin = time.monotonic()\nfor i in range(300):\n    s.sendall(b'x' * 64); e.poll(10)\n    \
+                assert len(s.recv(100)) == 64\n    if i % 100 == 0: time.sleep(0.05)\nprint(os.getuid(), time.monotonic() - begin < 20)\n";
+    std::fs::write(&client, text).expect("script");
+    let line = "setpriv --reuid 23451 --regid 23451 --clear-groups /usr/bin/python3";
+    let out = service.accelerated(line).arg(&client).run(60).ok();
+    assert_eq!((out.trim(), service.segments()), ("23451 True", 0));
+}
