@@ -26,12 +26,14 @@ impl ByteRing<'_> {
     /// # Safety
     /// `capacity` is a power of two, and `base..base + capacity` is valid for reads and writes as long as the result's
     /// lifetime lasts.
+    #[inline]
     pub unsafe fn over(base: *mut u8, capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two());
         Self { base, mask: capacity - 1, region: PhantomData }
     }
 
     /// Size in bytes.
+    #[inline]
     pub fn capacity(&self) -> u32 {
         self.mask + 1
     }

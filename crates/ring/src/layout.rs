@@ -95,10 +95,12 @@ pub struct Slot(pub(crate) u32);
 
 impl Slot {
     /// The number.
+    #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
     /// The number as stored in shared memory.
+    #[inline]
     pub fn raw(self) -> u32 {
         self.0
     }
@@ -188,6 +190,7 @@ impl Layout {
     }
 
     /// The sizes it was computed from.
+    #[inline]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -219,6 +222,7 @@ impl Layout {
     }
 
     /// Threads of the stack that raise events: the cores, then the slow path.
+    #[inline]
     pub fn threads(&self) -> usize {
         self.geometry.cores as usize + 1
     }
@@ -259,11 +263,13 @@ impl Layout {
     }
 
     /// Offset of the application's private area.
+    #[inline]
     pub fn private(&self) -> usize {
         self.private
     }
 
     /// Bytes of the application's private area.
+    #[inline]
     pub fn private_bytes(&self) -> usize {
         PRIVATE_HEADER_BYTES + self.geometry.slots as usize * PRIVATE_SLOT_BYTES
     }

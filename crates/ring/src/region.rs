@@ -77,11 +77,13 @@ impl Region {
     }
 
     /// The layout.
+    #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// The sizes.
+    #[inline]
     pub fn geometry(&self) -> Geometry {
         self.layout.geometry()
     }
@@ -137,6 +139,7 @@ impl Region {
     }
 
     /// Memory of the application side that the stack never reads: `PRIVATE_HEADER_BYTES` + `PRIVATE_SLOT_BYTES` per slot.
+    #[inline]
     pub fn private(&self) -> (*mut u8, usize) {
         (self.at(self.layout.private()), self.layout.private_bytes())
     }

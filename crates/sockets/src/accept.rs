@@ -67,7 +67,7 @@ fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
         let mut bytes = [0; Accepted::BYTES];
         let head = listener.app().rx_head.load(Relaxed);
         session.region.rx(listener.slot).read(head, &mut bytes);
-        receive::consumed(listener, Accepted::BYTES as u32);
+        receive::consumed(&listener.view(), Accepted::BYTES as u32);
         let record = Accepted::from_bytes(&bytes);
         let Some(slot) = session.region.slot(record.slot) else { continue };
         let socket = Socket { session, slot, generation: record.generation };

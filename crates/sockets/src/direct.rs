@@ -79,6 +79,8 @@ pub fn spin(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
 #[derive(Clone, Copy)]
 pub struct Direct {
     mapped: &'static Mapped,
+    own: &'static PairLines,
+    peer: &'static PairLines,
     pair: u32,
     word: u32,
 }
@@ -93,7 +95,9 @@ pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
     }
     // SAFETY: null or a leaked box that is never changed back.
     let mapped = unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() }?;
-    Some(Direct { mapped, pair, word })
+    let (slot, side) = (pair_slot::slot(word), pair_slot::side(word));
+    let (own, peer) = (mapped.region.lines(slot, side), mapped.region.lines(slot, 1 - side));
+    Some(Direct { mapped, own, peer, pair, word })
 }
 
 #[cold]
@@ -137,12 +141,12 @@ impl Direct {
     /// This side's lines.
     #[inline]
     pub fn own(&self) -> &'static PairLines {
-        self.mapped.region.lines(self.slot(), self.side())
+        self.own
     }
     /// The other side's lines.
     #[inline]
     pub fn peer(&self) -> &'static PairLines {
-        self.mapped.region.lines(self.slot(), 1 - self.side())
+        self.peer
     }
     /// Bytes of each ring.
     #[inline]

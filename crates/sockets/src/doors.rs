@@ -1,8 +1,10 @@
 //! Telling the stack: data doorbells and commands.
 
+use crate::lock::Guard;
 use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::Sys;
+use crate::view::View;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
@@ -26,14 +28,21 @@ pub fn ring(socket: &Socket) {
         }
         return;
     }
+    ring_stack(&socket.view(), None);
+}
+
+/// The same of a connection that is not direct. `held` is any lock that the calling thread has.
+pub fn ring_stack(view: &View, held: Option<&Guard<'_>>) {
+    let session = view.session;
     let cores = session.geometry.cores as usize;
-    let queue = (socket.stack().queue.load(Ordering::Relaxed) as usize).min(cores - 1);
+    let queue = (view.stack.queue.load(Ordering::Relaxed) as usize).min(cores - 1);
     let doors = session.region.doors(queue);
     let writer = &session.header().queues[queue];
+    let pushing = held.map_or_else(|| writer.lock.lock(), |held| held.and(&writer.lock));
     // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
-    if let Some(_pushing) = writer.lock.lock() {
+    if let Some(_pushing) = pushing {
         let mut tail = writer.tail.load(Ordering::Relaxed);
-        doors.push(&mut tail, socket.slot, &socket.app().door_seq, &socket.stack().door_ack);
+        doors.push(&mut tail, view.slot, &view.app.door_seq, &view.stack.door_ack);
         writer.tail.store(tail, Ordering::Relaxed);
     }
     if doors.must_ring() {

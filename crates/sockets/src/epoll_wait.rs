@@ -58,7 +58,7 @@ struct Look {
 
 impl Wait {
     fn run(&self, timeout: Option<Duration>) -> Sys<usize> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut deadline = None;
         let at_once = timeout == Some(Duration::ZERO);
         let mut first = true;
         loop {
@@ -74,6 +74,8 @@ impl Wait {
                 }
             }
             first = false;
+            let deadline =
+                *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
             if look.watched && direct::spin(self.session, || self.instance.raised(self.session)) {
                 continue;
             }
@@ -88,7 +90,10 @@ impl Wait {
             let (mut found, mut put_all) = (0, Ok(()));
             let mut put = |event| {
                 // SAFETY: the program's memory; no more is put than it has given room for.
-                put_all = put_all.and(unsafe { user::write(self.events.wrapping_add(found), event) });
+                let put = unsafe { user::write(self.events.wrapping_add(found), event) };
+                if put.is_err() {
+                    put_all = put;
+                }
                 found += 1;
             };
             let mut slots = 0;

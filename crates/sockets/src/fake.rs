@@ -64,8 +64,11 @@ pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Re
     use rustix::net::*;
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    // Nobody finds it before it listens.
+    let made = path.with_extension("new");
+    bind(&listener, &SocketAddrUnix::new(&made)?)?;
     listen(&listener, 64)?;
+    std::fs::rename(&made, path)?;
     let mut fake =
         Fake { geometry, clients: Vec::new(), listeners: Vec::new(), connections: Vec::new(), next_port: 40_000 };
     let mut turns = 0u32;

@@ -197,7 +197,7 @@ impl Handler for Posix {
 
     unsafe fn sockatmark(fd: c_int) -> Answer<c_int> {
         let socket = Socket::of(fd)?;
-        Some(Ok(urgent::at_mark(&socket).into()))
+        Some(Ok(urgent::at_mark(&socket.view()).into()))
     }
 
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {

@@ -202,24 +202,7 @@ impl Interest {
     }
 
     fn queue(&mut self, at: usize) {
-        let entry = &mut self.entries[at];
-        if entry.watched && !entry.queued {
-            entry.queued = true;
-            self.ready.push_back(at as u32);
-        }
-    }
-
-    /// Puts a slot among those to look at.
-    #[inline]
-    pub fn look_at(&mut self, slot: u32) {
-        if (slot as usize) < self.slots && self.entries[slot as usize].slot == slot {
-            self.queue(slot as usize);
-        }
-        for at in self.slots..self.entries.len() {
-            if self.entries[at].slot == slot {
-                self.queue(at);
-            }
-        }
+        queue(&mut self.entries, &mut self.ready, at);
     }
 
     /// Looks at everything that is watched: when there is no context to tell what has changed, or it is another one now.
@@ -254,20 +237,19 @@ impl Interest {
 
     /// Takes what the stack has raised into the list of slots to look at.
     pub fn drain(&mut self, session: &'static Session) {
-        let Some(mut context) = self.context.take() else {
+        let Self { context: Some(context), entries, ready, slots, activity, .. } = self else {
             self.look_at_all();
             return;
         };
         context.drain(session, |slot| {
-            let generation = self.entries.get(slot.index()).map_or(0, |entry| entry.generation);
+            let generation = entries.get(slot.index()).map_or(0, |entry| entry.generation);
             let socket = Socket { session, slot, generation };
             if !socket.is_gone() {
                 socket.event_seen();
             }
-            self.activity = self.activity.wrapping_add(1);
-            self.look_at(slot.raw());
+            *activity = activity.wrapping_add(1);
+            look_at(entries, ready, *slots, slot.raw());
         });
-        self.context = Some(context);
     }
 
     /// Fills `out` with what is ready.
@@ -278,27 +260,36 @@ impl Interest {
             if found == room {
                 break;
             }
-            let Some(raw) = self.ready.pop_front() else { break };
-            let Some(entry) = self.entries.get_mut(raw as usize) else { continue };
-            entry.queued = false;
-            if !entry.watched || entry.disabled {
-                continue;
-            }
-            let Some(slot) = session.region.slot(entry.slot) else { continue };
-            let events = readiness::events_for(&Socket { session, slot, generation: entry.generation }, entry.events);
-            if events == 0 {
-                continue;
-            }
-            put(epoll_event { events, u64: entry.data });
-            found += 1;
-            if entry.events & ONESHOT != 0 {
-                entry.disabled = true;
-            } else if entry.events & ET == 0 {
-                entry.queued = true;
-                self.ready.push_back(raw);
+            let Some(raw) = self.ready.front().copied() else { break };
+            let (told, stays) = self.tell(session, raw, &mut put);
+            found += usize::from(told);
+            if !stays || self.ready.len() != 1 {
+                self.ready.pop_front();
+                if stays {
+                    self.ready.push_back(raw);
+                }
             }
         }
         found
+    }
+
+    /// Looks at an entry out of `ready`: was there something to tell, and does it stay there?
+    #[inline]
+    fn tell(&mut self, session: &'static Session, raw: u32, put: &mut impl FnMut(epoll_event)) -> (bool, bool) {
+        let Some(entry) = self.entries.get_mut(raw as usize) else { return (false, false) };
+        entry.queued = false;
+        if !entry.watched || entry.disabled {
+            return (false, false);
+        }
+        let Some(slot) = session.region.slot(entry.slot) else { return (false, false) };
+        let events = readiness::events_for(&Socket { session, slot, generation: entry.generation }, entry.events);
+        if events == 0 {
+            return (false, false);
+        }
+        put(epoll_event { events, u64: entry.data });
+        entry.disabled = entry.events & ONESHOT != 0;
+        entry.queued = entry.events & (ET | ONESHOT) == 0;
+        (true, entry.queued)
     }
 
     /// Would `collect` find something?
@@ -322,6 +313,29 @@ impl Interest {
         }
         *self = Self::new();
         context
+    }
+}
+
+#[inline]
+fn queue(entries: &mut [Entry], ready: &mut VecDeque<u32>, at: usize) {
+    let Some(entry) = entries.get_mut(at) else { return };
+    if entry.watched && !entry.queued {
+        entry.queued = true;
+        ready.push_back(at as u32);
+    }
+}
+
+/// Puts a slot among those to look at.
+#[inline]
+fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, slots: usize, slot: u32) {
+    let own = slot as usize;
+    if own < slots && entries.get(own).is_some_and(|entry| entry.slot == slot) {
+        queue(entries, ready, own);
+    }
+    for at in slots..entries.len() {
+        if entries[at].slot == slot {
+            queue(entries, ready, at);
+        }
     }
 }
 

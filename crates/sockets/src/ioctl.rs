@@ -51,10 +51,10 @@ fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
             return Some(Err(libc::EINVAL));
         }
-        libc::FIONREAD => urgent::inquiry(socket) as c_int,
+        libc::FIONREAD => urgent::inquiry(&socket.view()) as c_int,
         libc::TIOCOUTQ => tcp_info::queued(socket).0 as c_int,
         SIOCOUTQNSD => tcp_info::queued(socket).1 as c_int,
-        SIOCATMARK => urgent::at_mark(socket).into(),
+        SIOCATMARK => urgent::at_mark(&socket.view()).into(),
         _ => return None,
     }))
 }

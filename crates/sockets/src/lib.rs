@@ -48,6 +48,7 @@ mod table;
 mod tcp_info;
 mod urgent;
 mod user;
+mod view;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -42,6 +42,15 @@ pub struct Lock(AtomicU32);
 /// The locked state; unlocks when dropped.
 pub struct Guard<'a>(&'a AtomicU32);
 
+impl Guard<'_> {
+    /// Locks another one for the same thread.
+    #[inline]
+    pub fn and<'a>(&self, other: &'a Lock) -> Option<Guard<'a>> {
+        // The thread that holds the lock is the only one that has the guard.
+        other.lock_as(self.0.load(Ordering::Relaxed) & !WAITED_FOR)
+    }
+}
+
 impl Lock {
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -50,7 +59,12 @@ impl Lock {
     /// Locks; `None` if the calling thread has it already (it is in a signal handler that interrupted the owner).
     #[inline]
     pub fn lock(&self) -> Option<Guard<'_>> {
-        let me = tid();
+        self.lock_as(tid())
+    }
+
+    /// As `lock`, for a caller that knows its thread's id.
+    #[inline]
+    fn lock_as(&self, me: u32) -> Option<Guard<'_>> {
         match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Some(Guard(&self.0)),
             Err(owner) if owner & !WAITED_FOR == me => None,

@@ -1,11 +1,11 @@
 //! Which events a socket shows to poll, select and epoll: the rules of Linux's `tcp_poll`.
 
-use crate::private::flag;
 use crate::socket::Socket;
 use crate::urgent;
+use crate::view::View;
 use core::sync::atomic::Ordering;
 use towpath_ring::command::Accepted;
-use towpath_ring::lines::{app_flags, state};
+use towpath_ring::lines::{app_flags, state, status};
 
 /// Readable.
 pub const IN: u32 = libc::EPOLLIN as u32;
@@ -27,46 +27,60 @@ pub const ALWAYS: u32 = HUP | ERR;
 /// The events of a socket, as epoll bits (poll's are the same numbers).
 #[inline]
 pub fn events(socket: &Socket) -> u32 {
-    let state = socket.state();
+    events_of(&socket.view())
+}
+
+#[inline(always)]
+fn events_of(view: &View) -> u32 {
+    let state = view.state();
     if state == state::LISTENING {
-        return if socket.readable() as usize >= Accepted::BYTES { IN | RDNORM } else { 0 };
+        return if view.readable() as usize >= Accepted::BYTES { IN | RDNORM } else { 0 };
     }
     if state == state::CONNECTING {
         return 0;
     }
     // The end is looked at before the data: what came before it is then seen too.
-    let receive_closed = socket.receive_closed();
-    let send_closed = state == state::CLOSED || socket.has_app(app_flags::SHUT_WR);
-    let unread = urgent::readable(socket);
+    let receive_closed = view.receive_closed_in(state);
+    let send_closed = state == state::CLOSED || view.has_app(app_flags::SHUT_WR);
+    let unread = view.readable();
+    // After the data, before which an urgent byte is announced.
+    let status = view.status();
+    let (unread, urgent) = if status & status::URGENT != 0 { urgent::seen(view, unread) } else { (unread, false) };
     let mut events = 0;
     if receive_closed {
         events |= IN | RDNORM | RDHUP;
-    } else if unread > 0 && unread >= socket.private().low_water.load(Ordering::Relaxed) {
+    } else if unread > 0 && unread >= view.private.low_water.load(Ordering::Relaxed) {
         events |= IN | RDNORM;
     }
-    if urgent::is_waiting(socket) {
+    if urgent {
         events |= PRI;
     }
-    if send_closed || socket.writable() {
+    if send_closed || view.writable() {
         events |= OUT | WRNORM;
     }
     if state == state::CLOSED || (send_closed && receive_closed) {
         events |= HUP;
     }
-    if !socket.has(flag::ERROR_TAKEN) && socket.error() != 0 {
+    if (state == state::CLOSED || view.may_have_failed(status)) && view.error() != 0 {
         events |= ERR;
     }
     events
+}
+
+#[cold]
+fn events_again(socket: &Socket) -> u32 {
+    events(socket)
 }
 
 /// The events out of `interest`; if room is asked for and there is none, also asks the stack to tell of it.
 #[inline]
 pub fn events_for(socket: &Socket, interest: u32) -> u32 {
     let wanted = interest | ALWAYS;
-    let shown = events(socket) & wanted;
-    if interest & (OUT | WRNORM) != 0 && shown & (OUT | WRNORM) == 0 && socket.state() != state::LISTENING {
+    let view = socket.view();
+    let shown = events_of(&view) & wanted;
+    if interest & (OUT | WRNORM) != 0 && shown & (OUT | WRNORM) == 0 && view.state() != state::LISTENING {
         socket.want_room();
-        return events(socket) & wanted;
+        return events_again(socket) & wanted;
     }
     shown
 }

@@ -3,6 +3,7 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
+use crate::view::View;
 use crate::{block, doors, hold, urgent, user};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -14,7 +15,15 @@ const TWO_SEGMENTS: u32 = 2 * 1460;
 
 /// Bytes that the vectors have room for: EINVAL if that is more than a call can return, EFAULT if there is none behind a
 /// vector (other places that fault raise SIGSEGV). With MSG_TRUNC nothing is written.
+#[inline]
 pub fn total(iov: &[iovec], flags: c_int) -> Sys<usize> {
+    match iov {
+        [one] if !one.iov_base.is_null() && one.iov_len <= isize::MAX as usize => Ok(one.iov_len),
+        _ => total_of_all(iov, flags),
+    }
+}
+
+fn total_of_all(iov: &[iovec], flags: c_int) -> Sys<usize> {
     if flags & libc::MSG_TRUNC == 0 && iov.iter().any(|v| v.iov_base.is_null() && v.iov_len > 0) {
         return Err(libc::EFAULT);
     }
@@ -32,72 +41,93 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(libc::EAGAIN);
     }
-    if socket.state() == state::LISTENING {
+    let view = socket.view();
+    if view.stack.state.load(Ordering::Relaxed) == state::LISTENING && view.state() == state::LISTENING {
         return Err(libc::ENOTCONN);
     }
     if flags & libc::MSG_OOB != 0 {
         // SAFETY: the caller vouches for the vectors.
         return unsafe { urgent::receive(socket, iov, total, flags) };
     }
+    // SAFETY: the caller vouches for the vectors.
+    let taken = unsafe { take(&view, iov, 0, total, flags)? };
+    if taken >= target(&view, total, flags) {
+        return Ok(taken);
+    }
+    // SAFETY: as above.
+    unsafe { receive_more(socket, iov, total, taken, flags) }
+}
+
+/// Goes on after the first look, which has taken (or looked at) `done` bytes, less than are wanted.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize, flags: c_int) -> Sys<usize> {
     let peek = flags & libc::MSG_PEEK != 0;
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
-    let target = target(socket, total, flags);
+    let target = target(&socket.view(), total, flags);
     let (mut deadline, mut held) = (None, None);
-    let mut done = 0;
+    let mut done = done;
     loop {
+        let view = &socket.view();
+        if done > 0 && urgent::at_mark(view) {
+            return Ok(done);
+        }
+        // The end is looked at before the data: what came before it is then seen too.
+        let closed = view.receive_closed();
+        let seen = if peek { done as u32 } else { 0 };
+        let more = !view.is_gone() && urgent::readable(view) > seen;
+        if more && total == 0 {
+            return Ok(0);
+        }
+        if !more {
+            // Whatever has happened since: after the peer's FIN comes the end.
+            if view.status() & status::RX_EOF != 0 || (done > 0 && (closed || nonblock || view.error() != 0)) {
+                return Ok(done);
+            }
+            match socket.take_error() {
+                0 if closed => return Ok(0),
+                0 => {}
+                errno => return Err(errno),
+            }
+            if nonblock {
+                return Err(libc::EAGAIN);
+            }
+            held.get_or_insert_with(|| hold::Use::of(socket));
+            let deadline = *deadline
+                .get_or_insert_with(|| block::deadline(view.private.receive_timeout_us.load(Ordering::Relaxed)));
+            let waited = block::until(socket, deadline, || {
+                let view = &socket.view();
+                view.receive_closed() || urgent::readable(view) > seen || view.error() != 0
+            });
+            if let Err(errno) = waited {
+                return if done > 0 { Ok(done) } else { Err(errno) };
+            }
+        }
+        let view = &socket.view();
         // What is only looked at is looked at again from its beginning.
         // SAFETY: the caller vouches for the vectors.
-        let taken = unsafe {
-            if peek { take(socket, iov, 0, total, flags) } else { take(socket, iov, done, total - done, flags) }
-        };
+        let taken =
+            unsafe { if peek { take(view, iov, 0, total, flags) } else { take(view, iov, done, total - done, flags) } };
         match taken {
             Ok(count) if peek => done = count,
             Ok(count) => done += count,
             Err(_) if done > 0 => return Ok(done),
             Err(errno) => return Err(errno),
         }
-        if done >= target || (done > 0 && urgent::at_mark(socket)) {
+        if done >= target {
             return Ok(done);
-        }
-        // The end is looked at before the data: what came before it is then seen too.
-        let closed = socket.receive_closed();
-        let seen = if peek { done as u32 } else { 0 };
-        if !socket.is_gone() && urgent::readable(socket) > seen {
-            if total == 0 {
-                return Ok(0);
-            }
-            continue;
-        }
-        // Whatever has happened since: after the peer's FIN comes the end.
-        if socket.status() & status::RX_EOF != 0 || (done > 0 && (closed || nonblock || socket.error() != 0)) {
-            return Ok(done);
-        }
-        match socket.take_error() {
-            0 if closed => return Ok(0),
-            0 => {}
-            errno => return Err(errno),
-        }
-        if nonblock {
-            return Err(libc::EAGAIN);
-        }
-        held.get_or_insert_with(|| hold::Use::of(socket));
-        let deadline = *deadline
-            .get_or_insert_with(|| block::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed)));
-        let waited = block::until(socket, deadline, || {
-            socket.receive_closed() || urgent::readable(socket) > seen || socket.error() != 0
-        });
-        if let Err(errno) = waited {
-            return if done > 0 { Ok(done) } else { Err(errno) };
         }
     }
 }
 
 /// How many bytes end the wait: all with MSG_WAITALL, else `SO_RCVLOWAT`; one at least, even of a call that has no room.
-fn target(socket: &Socket, total: usize, flags: c_int) -> usize {
+#[inline]
+fn target(view: &View, total: usize, flags: c_int) -> usize {
     let low_water = if flags & libc::MSG_WAITALL != 0 {
         total
     } else {
-        total.min(socket.private().low_water.load(Ordering::Relaxed) as usize)
+        total.min(view.private.low_water.load(Ordering::Relaxed) as usize)
     };
     low_water.max(1)
 }
@@ -106,53 +136,55 @@ fn target(socket: &Socket, total: usize, flags: c_int) -> usize {
 ///
 /// # Safety
 /// The vectors are writable memory of `skip + want` bytes.
-unsafe fn take(socket: &Socket, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Sys<usize> {
-    let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
-    if socket.is_gone() {
+#[inline(always)]
+unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Sys<usize> {
+    let _receiving = view.private.receiving.lock().ok_or(libc::EAGAIN)?;
+    if view.is_gone() {
         return Ok(0);
     }
-    let mut count = want.min(socket.readable() as usize);
+    let mut count = want.min(view.readable() as usize);
     if count == 0 {
         return Ok(0);
     }
-    let mut head = socket.app().rx_head.load(Ordering::Relaxed);
-    let (mark, mut hole) = (urgent::ahead(socket), 0);
+    let mut head = view.app.rx_head.load(Ordering::Relaxed);
+    let (mark, mut hole) = (urgent::ahead(view), 0);
     if let Some(ahead) = mark {
-        let stop = urgent::stop(socket, ahead, count);
+        let stop = urgent::stop(view, ahead, count);
         (count, hole) = (stop.count, stop.skip);
         head = head.wrapping_add(hole);
     }
     if flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
-        unsafe { copy(Direction::Out, socket.receive_ring(), head, iov, skip, count)? };
+        unsafe { copy(Direction::Out, view.receive_ring(), head, iov, skip, count)? };
     }
     if flags & libc::MSG_PEEK == 0 {
         let moved = count as u32 + hole;
-        consumed(socket, moved);
+        consumed(view, moved);
         if let Some(ahead) = mark {
-            urgent::moved(socket, ahead, moved);
+            urgent::moved(view, ahead, moved);
         }
     }
     Ok(count)
 }
 
 /// Moves the receive head and tells the stack if that matters for the window it offers. Under `receiving`.
-pub fn consumed(socket: &Socket, count: u32) {
-    if let Some(direct) = socket.direct() {
-        let head = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(count);
-        socket.app().rx_head.store(head, Ordering::Release);
-        let read = &socket.private().read;
+#[inline(always)]
+pub fn consumed(view: &View, count: u32) {
+    let before = view.app.rx_head.load(Ordering::Relaxed);
+    let head = before.wrapping_add(count);
+    if let Some(direct) = &view.direct {
+        view.app.rx_head.store(head, Ordering::Release);
+        let read = &view.private.read;
         read.store(read.load(Ordering::Relaxed) + u64::from(count), Ordering::Relaxed);
-        return direct.show_read(socket.session, head);
+        return direct.show_read(view.session, head);
     }
-    let capacity = socket.session.geometry.rx_bytes;
-    let free_before = capacity - socket.readable().min(capacity);
-    let head = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(count);
-    socket.app().rx_head.store(head, Ordering::Release);
-    let grown = head.wrapping_sub(socket.private().told_head.load(Ordering::Relaxed));
+    let capacity = view.session.geometry.rx_bytes;
+    let free_before = capacity - view.readable().min(capacity);
+    view.app.rx_head.store(head, Ordering::Release);
+    let grown = head.wrapping_sub(view.private.told_head.load(Ordering::Relaxed));
     if grown >= (capacity / 4).max(TWO_SEGMENTS) || free_before < TWO_SEGMENTS {
-        socket.private().told_head.store(head, Ordering::Relaxed);
-        doors::ring(socket);
+        view.private.told_head.store(head, Ordering::Relaxed);
+        doors::ring_stack(view, None);
     }
 }
 
@@ -169,7 +201,35 @@ pub enum Direction {
 ///
 /// # Safety
 /// The vectors must be memory that can be read (In) or written (Out), `skip + count` bytes at least.
+#[inline]
 pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) -> Sys<()> {
+    let [(span, len), _] = ring.spans(at, count as u32);
+    match iov {
+        // SAFETY: the span lies in the ring, and the vector is the program's.
+        [one] if len == count && one.iov_len >= skip + count => unsafe {
+            copy_span(way, span, one.iov_base.cast::<u8>().wrapping_add(skip), len)
+        },
+        // SAFETY: as the caller says.
+        _ => unsafe { copy_all(way, ring, at, iov, skip, count) },
+    }
+}
+
+/// # Safety
+/// The span lies in a ring; the other side is the program's memory.
+#[inline]
+unsafe fn copy_span(way: Direction, span: *mut u8, at_user: *mut u8, len: usize) -> Sys<()> {
+    // SAFETY: as the caller says.
+    unsafe {
+        match way {
+            Direction::Out => user::copy(at_user, span, len),
+            Direction::In => user::copy(span, at_user, len),
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_all(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) -> Sys<()> {
     let (mut skip, mut left, mut at) = (skip, count, at);
     for vector in iov {
         if skip >= vector.iov_len {
@@ -183,12 +243,7 @@ pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], s
         let mut at_user = vector.iov_base.cast::<u8>().wrapping_add(skip);
         for (span, len) in ring.spans(at, piece as u32) {
             // SAFETY: the span lies in the ring, and the vector is the program's.
-            unsafe {
-                match way {
-                    Direction::Out => user::copy(at_user, span, len)?,
-                    Direction::In => user::copy(span, at_user, len)?,
-                }
-            }
+            unsafe { copy_span(way, span, at_user, len)? };
             at_user = at_user.wrapping_add(len);
         }
         at = at.wrapping_add(piece as u32);

@@ -4,6 +4,7 @@ use crate::private::flag;
 use crate::receive::{Direction, copy, total};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
+use crate::view::View;
 use crate::{block, doors, hold, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -15,11 +16,11 @@ use towpath_ring::lines::{app_flags, state, status};
 /// The vectors must be readable memory.
 pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     let total = total(iov, 0)?;
-    pump(socket, total, flags, |socket, done, room| {
+    pump(socket, total, flags, |view, done, room| {
         let count = room.min(total - done);
-        let tail = socket.app().tx_tail.load(Ordering::Relaxed);
+        let tail = view.app.tx_tail.load(Ordering::Relaxed);
         // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
-        unsafe { copy(Direction::In, socket.send_ring(), tail, iov, done, count)? };
+        unsafe { copy(Direction::In, view.send_ring(), tail, iov, done, count)? };
         Ok(count)
     })
 }
@@ -27,9 +28,9 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
 /// `sendfile` and the like: reads the file straight into the ring.
 pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize, flags: c_int) -> Sys<usize> {
     let mut ended = false;
-    let sent = pump(socket, len, flags, |socket, done, room| {
-        let tail = socket.app().tx_tail.load(Ordering::Relaxed);
-        let spans = socket.send_ring().spans(tail, room.min(len - done) as u32);
+    let sent = pump(socket, len, flags, |view, done, room| {
+        let tail = view.app.tx_tail.load(Ordering::Relaxed);
+        let spans = view.send_ring().spans(tail, room.min(len - done) as u32);
         let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
         // SAFETY: the spans lie in the free part of the send ring, which is ours to write under the lock.
         let count = unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + done as i64))? };
@@ -42,67 +43,99 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
     }
 }
 
-/// Moves up to `total` bytes into the send ring by `fill(socket, done, room)`, which returns how many it has written
+/// Moves up to `total` bytes into the send ring by `fill(view, done, room)`, which returns how many it has written
 /// after the tail (it has the sending lock), and waits for room as the socket's mode says.
+#[inline]
 fn pump(
     socket: &Socket,
     total: usize,
     flags: c_int,
-    mut fill: impl FnMut(&Socket, usize, usize) -> Sys<usize>,
+    mut fill: impl FnMut(&View, usize, usize) -> Sys<usize>,
+) -> Sys<usize> {
+    let view = &socket.view();
+    match step(socket, view, 0, total, flags, &mut fill) {
+        Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill),
+        Some(outcome) => outcome,
+        None => pump_more(socket, total, 0, flags, fill),
+    }
+}
+
+/// What an established connection takes at once, of `total` bytes those after the first `done`; how many are done then. `None`: it is
+/// still being made.
+#[inline(always)]
+fn step(
+    socket: &Socket,
+    view: &View,
+    done: usize,
+    total: usize,
+    flags: c_int,
+    fill: &mut impl FnMut(&View, usize, usize) -> Sys<usize>,
+) -> Option<Sys<usize>> {
+    let state = view.state();
+    if state == state::CONNECTING {
+        return None;
+    }
+    if state == state::LISTENING || view.send_closed_in(state) {
+        // What has been done counts.
+        return Some(if done > 0 { Err(0) } else { closed(socket, flags) });
+    }
+    Some(if total == 0 { Ok(0) } else { put(socket, view, done, total - done, flags, fill).map(|count| done + count) })
+}
+
+/// Goes on after the first look, by which `done` bytes went, less than are to go.
+fn pump_more(
+    socket: &Socket,
+    total: usize,
+    done: usize,
+    flags: c_int,
+    mut fill: impl FnMut(&View, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
     let (mut deadline, mut held) = (None, None);
-    let mut done = 0;
+    let mut done = done;
     loop {
-        let state = socket.state();
-        if state != state::CONNECTING {
-            if state == state::LISTENING || socket.send_closed() {
-                return closed(socket, done, flags);
-            }
-            if total == 0 {
-                return Ok(0);
-            }
-            match put(socket, done, total - done, flags, &mut fill) {
-                Ok(count) => done += count,
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(errno),
-            }
-            if done == total {
-                return Ok(done);
-            }
+        let connecting = socket.state() == state::CONNECTING;
+        if !connecting {
             socket.want_room();
-            if socket.writable() {
-                continue;
+        }
+        if connecting || !socket.writable() {
+            if nonblock {
+                return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
+            }
+            held.get_or_insert_with(|| hold::Use::of(socket));
+            let deadline = *deadline
+                .get_or_insert_with(|| block::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed)));
+            let waited = block::until(socket, deadline, || {
+                socket.send_closed() || if connecting { socket.state() != state::CONNECTING } else { socket.writable() }
+            });
+            if let Err(errno) = waited {
+                return if done > 0 { Ok(done) } else { Err(errno) };
             }
         }
-        if nonblock {
-            return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
-        }
-        held.get_or_insert_with(|| hold::Use::of(socket));
-        let deadline =
-            *deadline.get_or_insert_with(|| block::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed)));
-        let connecting = state == state::CONNECTING;
-        let waited = block::until(socket, deadline, || {
-            socket.send_closed() || if connecting { socket.state() != state::CONNECTING } else { socket.writable() }
-        });
-        if let Err(errno) = waited {
-            return if done > 0 { Ok(done) } else { Err(errno) };
+        match step(socket, &socket.view(), done, total, flags, &mut fill) {
+            Some(Ok(count)) if count == total => return Ok(count),
+            Some(Ok(count)) => done = count,
+            Some(Err(_)) if done > 0 => return Ok(done),
+            Some(Err(errno)) => return Err(errno),
+            None => {}
         }
     }
 }
 
 /// One step: fills the room that there is and tells the stack.
+#[inline(always)]
 fn put(
     socket: &Socket,
+    view: &View,
     done: usize,
     left: usize,
     flags: c_int,
-    fill: &mut impl FnMut(&Socket, usize, usize) -> Sys<usize>,
+    fill: &mut impl FnMut(&View, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
-    let _sending = socket.private().sending.lock().ok_or(libc::EAGAIN)?;
-    let room = socket.room();
-    let status = socket.status();
-    if room == 0 && status & status::PEER_CLOSED == 0 || socket.is_gone() {
+    let sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
+    let room = view.room();
+    let status = view.status();
+    if room == 0 && status & status::PEER_CLOSED == 0 || view.is_gone() {
         return Ok(0);
     }
     if status & status::PEER_CLOSED != 0 {
@@ -111,26 +144,26 @@ fn put(
         doors::wake_own(socket);
         return Ok(left);
     }
-    let count = fill(socket, done, room as usize)?;
-    let app = socket.app();
+    let count = fill(view, done, room as usize)?;
+    let app = view.app;
     hold(socket, flags & libc::MSG_MORE != 0);
     let tail = app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
     if flags & libc::MSG_OOB != 0 {
         urgent::send(socket, tail);
     }
     app.tx_tail.store(tail, Ordering::Release);
-    if let Some(direct) = socket.direct() {
-        let sent = &socket.private().sent;
+    if let Some(direct) = &view.direct {
+        let sent = &view.private.sent;
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
-        direct.show_sent(socket.session, tail);
+        direct.show_sent(view.session, tail);
         if flags & libc::MSG_OOB != 0 {
             direct.announce(socket.session);
         }
         return Ok(count);
     }
     // The stack sees the receive head too when it looks.
-    socket.private().told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
-    doors::ring(socket);
+    view.private.told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
+    doors::ring_stack(view, Some(&sending));
     Ok(count)
 }
 
@@ -154,11 +187,9 @@ pub fn let_go(socket: &Socket) {
     }
 }
 
-/// Sending on a socket that cannot: what has been sent, else the pending error, else EPIPE with its signal.
-fn closed(socket: &Socket, done: usize, flags: c_int) -> Sys<usize> {
-    if done > 0 {
-        return Ok(done);
-    }
+/// Sending on a socket that cannot: the pending error, else EPIPE with its signal.
+#[cold]
+fn closed(socket: &Socket, flags: c_int) -> Sys<usize> {
     match socket.take_error() {
         0 | libc::EPIPE => {
             if flags & libc::MSG_NOSIGNAL == 0 {

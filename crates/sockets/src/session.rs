@@ -283,8 +283,7 @@ impl Session {
     /// Before a sleep: looks whether the service is still there if nobody has done so for [`LIFE_CHECK`]. For programs whose
     /// sleeps all end before that. False = it has gone.
     pub fn check_alive_if_due(&self) -> bool {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-        let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        let now_ms = sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64;
         let last_ms = self.checked_ms.load(Ordering::Relaxed);
         if now_ms.wrapping_sub(last_ms) < LIFE_CHECK.as_millis() as u64 {
             return !self.is_dead();

@@ -5,9 +5,10 @@ use crate::doors;
 use crate::private::{Private, flag, used};
 use crate::session::{self, Session};
 use crate::table::{self, Kind};
+use crate::view::View;
 use core::sync::atomic::{AtomicU32, Ordering};
-use towpath_ring::lines::{app_flags, state, status, want};
-use towpath_ring::{AppLine, ByteRing, InfoLine, OptionsLine, Slot, StackLine};
+use towpath_ring::lines::want;
+use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine};
 
 /// A handle to it. Copies words, owns nothing.
 #[derive(Clone, Copy)]
@@ -128,6 +129,12 @@ impl Socket {
         self.private().used.store(used::LIVE, Ordering::Release);
     }
 
+    /// Its lines, looked up.
+    #[inline]
+    pub fn view(&self) -> View {
+        View::of(self.session, self.slot, self.generation)
+    }
+
     /// Has the slot been taken away (by the stack, or because the service died)?
     #[inline]
     pub fn is_gone(&self) -> bool {
@@ -135,72 +142,13 @@ impl Socket {
     }
 
     /// `state::*`; CLOSED if the slot is gone.
-    #[inline]
     pub fn state(&self) -> u32 {
-        let state = self.stack().state.load(Ordering::Acquire);
-        if self.is_gone() || state == state::FREE || self.is_cut() { state::CLOSED } else { state }
-    }
-
-    /// Is a direct connection over: reset, or closed in both directions?
-    #[inline]
-    fn is_cut(&self) -> bool {
-        if self.stack().pair.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let status = self.status();
-        status & status::RESET != 0
-            || (status & status::RX_EOF != 0 && self.has_app(app_flags::SHUT_WR))
-            || self.direct().is_none()
+        self.view().state()
     }
 
     /// `status` bits. To be loaded before the positions they speak about.
-    #[inline]
     pub fn status(&self) -> u32 {
-        let status = self.stack().status.load(Ordering::Acquire);
-        self.direct().map_or(status, |direct| status | self.status_of(&direct))
-    }
-
-    /// What the other side's flags say of a direct connection, in the stack's words.
-    #[inline]
-    fn status_of(&self, direct: &Direct) -> u32 {
-        let flags = direct.peer_flags();
-        let has = |bits| flags & bits != 0;
-        let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
-        let reset = aborted || self.has(flag::SENT_TO_NOBODY);
-        // A reset is no end of the stream, but one may have come before it.
-        let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
-        (if ended { status::RX_EOF } else { 0 })
-            | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
-            | (if reset { status::RESET | status::TX_CLOSED } else { 0 })
-            | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
-    }
-
-    /// Position of the peer's newest urgent byte.
-    pub fn urgent_position(&self) -> u32 {
-        match self.direct() {
-            Some(direct) => direct.peer().line.urgent.load(Ordering::Acquire).wrapping_sub(1),
-            None => self.stack().urgent.load(Ordering::Acquire),
-        }
-    }
-
-    /// Bytes of the send and of the receive ring.
-    #[inline]
-    pub fn ring_bytes(&self) -> (u32, u32) {
-        let geometry = &self.session.geometry;
-        self.direct()
-            .map_or((geometry.tx_bytes, geometry.rx_bytes), |direct| (direct.ring_bytes(), direct.ring_bytes()))
-    }
-
-    /// The send ring.
-    #[inline]
-    pub fn send_ring(&self) -> ByteRing<'static> {
-        self.direct().and_then(|direct| direct.send_ring()).unwrap_or_else(|| self.session.region.tx(self.slot))
-    }
-
-    /// The receive ring.
-    #[inline]
-    pub fn receive_ring(&self) -> ByteRing<'static> {
-        self.direct().and_then(|direct| direct.receive_ring()).unwrap_or_else(|| self.session.region.rx(self.slot))
+        self.view().status()
     }
 
     /// Events of the socket go to these contexts (bits) too / no more.
@@ -250,31 +198,13 @@ impl Socket {
     }
 
     /// Unread bytes. A receive tail that cannot be is taken as nothing.
-    #[inline]
     pub fn readable(&self) -> u32 {
-        let (tail, most) = match self.direct() {
-            Some(direct) => (direct.peer().line.tx_tail.load(Ordering::Acquire), direct.ring_bytes()),
-            None => (self.stack().rx_tail.load(Ordering::Acquire), self.session.geometry.rx_bytes),
-        };
-        let unread = tail.wrapping_sub(self.app().rx_head.load(Ordering::Relaxed));
-        if unread > most { 0 } else { unread }
+        self.view().readable()
     }
 
-    /// Free bytes of the send ring. A send head that cannot be is taken as no room.
-    #[inline]
-    pub fn room(&self) -> u32 {
-        let (head, most) = match self.direct() {
-            Some(direct) => (direct.peer().line.rx_head.load(Ordering::Acquire), direct.ring_bytes()),
-            None => (self.stack().tx_head.load(Ordering::Acquire), self.session.geometry.tx_bytes),
-        };
-        let queued = self.app().tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
-        most.saturating_sub(queued)
-    }
-
-    /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
-    #[inline]
+    /// Is there room enough to call the socket writable?
     pub fn writable(&self) -> bool {
-        self.room() >= self.ring_bytes().0 / 3
+        self.view().writable()
     }
 
     /// Where this side says which events it asks for.
@@ -302,35 +232,9 @@ impl Socket {
         }
     }
 
-    /// The pending error, left in place. 0 = none.
-    pub fn error(&self) -> i32 {
-        if self.has(flag::ERROR_TAKEN) {
-            return 0;
-        }
-        match self.end_error() {
-            0 => self.soft_error(),
-            errno => errno,
-        }
-    }
-
-    /// Why the connection has ended, if by an error.
-    fn end_error(&self) -> i32 {
-        if self.is_gone() {
-            return libc::ECONNRESET;
-        }
-        // A reset after the end of the peer's stream, as Linux reports it.
-        if self.has(flag::SENT_TO_NOBODY) {
-            return libc::EPIPE;
-        }
-        match self.stack().error.load(Ordering::Acquire) {
-            0 if self.status() & status::RESET != 0 => libc::ECONNRESET,
-            errno => errno.min(4095) as i32,
-        }
-    }
-
     /// The pending error, reported only once.
     pub fn take_error(&self) -> i32 {
-        let error = if self.has(flag::ERROR_TAKEN) { 0 } else { self.end_error() };
+        let error = if self.has(flag::ERROR_TAKEN) { 0 } else { self.view().end_error() };
         if error == 0 {
             return self.take_soft_error();
         }
@@ -338,12 +242,6 @@ impl Socket {
             return 0;
         }
         error
-    }
-
-    /// An error that has not ended the connection and was not reported yet, as `IP_RECVERR` asks for it (RFC 9293 §3.9.1.8). 0 = none.
-    fn soft_error(&self) -> i32 {
-        let word = self.stack().soft_error.load(Ordering::Acquire);
-        if word == self.private().soft_error.load(Ordering::Relaxed) { 0 } else { (word & 0xfff) as i32 }
     }
 
     fn take_soft_error(&self) -> i32 {
@@ -354,16 +252,6 @@ impl Socket {
 
     /// Can nothing be sent any more?
     pub fn send_closed(&self) -> bool {
-        self.has_app(app_flags::SHUT_WR)
-            || self.status() & (status::TX_CLOSED | status::RESET) != 0
-            || self.state() == state::CLOSED
-    }
-
-    /// Will nothing come any more after what is in the ring?
-    #[inline]
-    pub fn receive_closed(&self) -> bool {
-        self.status() & (status::RX_EOF | status::RESET) != 0
-            || self.has(flag::SHUT_RD)
-            || self.state() == state::CLOSED
+        self.view().send_closed()
     }
 }

@@ -85,7 +85,8 @@ fn into_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usi
             Step::Nothing if nonblock => return Err(libc::EAGAIN),
             Step::Nothing => {
                 block::until(socket, deadline, || {
-                    socket.receive_closed() || urgent::readable(socket) > 0 || socket.error() != 0
+                    let view = socket.view();
+                    view.receive_closed() || urgent::readable(&view) > 0 || view.error() != 0
                 })?;
             }
         }
@@ -93,9 +94,10 @@ fn into_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usi
 }
 
 fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
-    let closed = socket.receive_closed();
+    let view = &socket.view();
+    let closed = view.receive_closed();
     let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
-    let unread = if socket.is_gone() { 0 } else { socket.readable() as usize };
+    let unread = if view.is_gone() { 0 } else { view.readable() as usize };
     if unread == 0 {
         if socket.status() & status::RX_EOF != 0 {
             return Ok(Step::Ended);
@@ -112,22 +114,22 @@ fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
             return Err(libc::EAGAIN);
         }
     }
-    let (head, mark) = (socket.app().rx_head.load(Ordering::Relaxed), urgent::ahead(socket));
+    let (head, mark) = (view.app.rx_head.load(Ordering::Relaxed), urgent::ahead(view));
     let count = len.min(unread).min(taken_at_once(pipe)?);
     let (skip, count) = match mark {
         Some(ahead) => {
-            let stop = urgent::stop(socket, ahead, count);
+            let stop = urgent::stop(view, ahead, count);
             (stop.skip, stop.count)
         }
         None => (0, count),
     };
-    let spans = socket.receive_ring().spans(head.wrapping_add(skip), count as u32);
+    let spans = view.receive_ring().spans(head.wrapping_add(skip), count as u32);
     let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
     // SAFETY: the spans lie in the unread part of the ring, which stays as it is under the lock.
     let written = outcome(unsafe { real::writev(pipe, iov.as_ptr(), iov.len() as c_int) })? as u32;
-    consumed(socket, written + skip);
+    consumed(view, written + skip);
     if let Some(ahead) = mark {
-        urgent::moved(socket, ahead, written + skip);
+        urgent::moved(view, ahead, written + skip);
     }
     Ok(Step::Moved(written as usize))
 }

@@ -84,20 +84,29 @@ pub fn gettid() -> i32 {
 
 /// Rings a bell whose other end may be closed, which must not kill the program.
 pub fn ring_quietly(fd: c_int) {
-    // SAFETY: all-zero signal sets are valid values, and the calls only write to those given.
+    let pipe: u64 = 1 << (libc::SIGPIPE - 1);
+    let mut before = 0u64;
+    // SAFETY: the kernel's signal sets have 64 bits, and it only writes to those given.
     unsafe {
-        let (mut pipe, mut before): (sigset_t, sigset_t) = (core::mem::zeroed(), core::mem::zeroed());
-        libc::sigemptyset(&raw mut pipe);
-        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const pipe, &raw mut before, size_of::<u64>());
         if !towpath_ring::wake::try_ring(crate::session::borrow(&fd)) {
-            // The signal is this thread's own; it is taken before it can be delivered.
-            let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-            libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const at_once);
+            take_sigpipe(pipe);
         }
-        if libc::sigismember(&raw const before, libc::SIGPIPE) == 0 {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+        if before & pipe == 0 {
+            let none = core::ptr::null_mut::<u64>();
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, size_of::<u64>());
         }
+    }
+}
+
+/// The signal is this thread's own; it is taken before it can be delivered.
+#[cold]
+fn take_sigpipe(pipe: u64) {
+    let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+    let nowhere = core::ptr::null_mut::<libc::siginfo_t>();
+    // SAFETY: valid for the call, which writes nothing.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigtimedwait, &raw const pipe, nowhere, &raw const at_once, size_of::<u64>());
     }
 }
 
@@ -151,14 +160,20 @@ const SYS_FUTEX_WAITV: c_long = 449;
 /// A word of 32 bits, which other processes may wake.
 const FUTEX_32: u32 = 2;
 
+/// What a clock shows, by libc: rustix would look for the vDSO in the program's memory, where Valgrind lets nobody find it.
+pub fn clock(clock: libc::clockid_t) -> core::time::Duration {
+    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for a time.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    core::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
 /// Sleeps while the word has the value. Unlike `futex` it goes on after a signal handler with SA_RESTART, time-out or not; EINTR
 /// tells of one without. ENOSYS before Linux 5.16.
 pub fn sleep_on(word: &AtomicU32, value: u32, time: core::time::Duration) -> Sys<()> {
     let waiter =
         Waiter { value: value.into(), address: core::ptr::from_ref(word) as u64, flags: FUTEX_32, reserved: 0 };
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let now = core::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
-    let end = timespec_of(now + time);
+    let end = timespec_of(clock(libc::CLOCK_MONOTONIC) + time);
     // SAFETY: one valid waiter, whose word lives during the call, and a valid time.
     let slept =
         unsafe { libc::syscall(SYS_FUTEX_WAITV, &raw const waiter, 1, 0, &raw const end, libc::CLOCK_MONOTONIC) };

@@ -111,7 +111,7 @@ pub fn queued(socket: &Socket) -> (u32, u32) {
     if socket.direct().is_some() {
         return (0, 0);
     }
-    let queued = socket.session.geometry.tx_bytes - socket.room();
+    let queued = socket.session.geometry.tx_bytes - socket.view().room();
     (queued, socket.info().unsent.load(Relaxed).min(queued))
 }
 
@@ -145,7 +145,7 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
         min_rtt: srtt,
         snd_cwnd: direct.ring_bytes().div_ceil(mss),
         snd_ssthresh: i32::MAX as u32,
-        snd_wnd: socket.room(),
+        snd_wnd: socket.view().room(),
         rcv_space: direct.ring_bytes(),
         pacing_rate: u64::MAX,
         max_pacing_rate: steer::max_pacing(socket),

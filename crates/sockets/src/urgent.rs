@@ -7,6 +7,7 @@ use crate::receive::{self, Direction};
 use crate::sigurg;
 use crate::socket::Socket;
 use crate::sys::Sys;
+use crate::view::View;
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, iovec};
 use towpath_ring::lines::{app_flags, status};
@@ -25,57 +26,61 @@ fn is(word: &AtomicU64, position: u32) -> bool {
 
 /// How far ahead of the receive head the urgent byte is; `None` = there is none, or it has been passed.
 #[inline]
-pub fn ahead(socket: &Socket) -> Option<u32> {
-    if socket.status() & status::URGENT == 0 {
-        return None;
-    }
-    pending(socket)
+pub fn ahead(view: &View) -> Option<u32> {
+    if is_marked(view) { pending(view) } else { None }
 }
 
 #[cold]
-fn pending(socket: &Socket) -> Option<u32> {
-    let position = socket.urgent_position();
-    let ahead = position.wrapping_sub(socket.app().rx_head.load(Ordering::Relaxed));
-    let live = ahead <= socket.ring_bytes().1 + FARTHEST && !is(&socket.private().urgent_passed, position);
+fn pending(view: &View) -> Option<u32> {
+    let position = view.urgent_position();
+    let ahead = position.wrapping_sub(view.app.rx_head.load(Ordering::Relaxed));
+    let live = ahead <= view.ring_bytes().1 + FARTHEST && !is(&view.private.urgent_passed, position);
     live.then_some(ahead)
 }
 
 /// Does the stream lack the urgent byte?
-fn is_apart(socket: &Socket) -> bool {
-    !socket.has(flag::OOBINLINE)
+fn is_apart(view: &View) -> bool {
+    !view.has(flag::OOBINLINE)
 }
 
 /// Is the next byte the urgent one (`SIOCATMARK`; RFC 9293 §3.8.5, MUST-33)?
 #[inline]
-pub fn at_mark(socket: &Socket) -> bool {
-    ahead(socket) == Some(0)
+pub fn at_mark(view: &View) -> bool {
+    ahead(view) == Some(0)
 }
 
 /// Unread bytes of the stream; at the mark the urgent byte is none of them.
 #[inline]
-pub fn readable(socket: &Socket) -> u32 {
-    let unread = socket.readable();
-    if at_mark(socket) && is_apart(socket) { unread.saturating_sub(1) } else { unread }
+pub fn readable(view: &View) -> u32 {
+    let unread = view.readable();
+    if at_mark(view) && is_apart(view) { unread.saturating_sub(1) } else { unread }
 }
 
 /// What `FIONREAD` shows: bytes up to the mark (RFC 9293 §3.8.5, MUST-33).
-pub fn inquiry(socket: &Socket) -> u32 {
-    let unread = socket.readable();
-    match ahead(socket) {
-        Some(ahead) if is_apart(socket) && ahead < unread => ahead,
+pub fn inquiry(view: &View) -> u32 {
+    let unread = view.readable();
+    match ahead(view) {
+        Some(ahead) if is_apart(view) && ahead < unread => ahead,
         _ => unread,
     }
 }
 
-/// Is there an urgent byte to be read with MSG_OOB (`POLLPRI`)?
+/// Has an urgent byte been announced that may not have been passed?
 #[inline]
-pub fn is_waiting(socket: &Socket) -> bool {
-    ahead(socket).is_some_and(|ahead| ahead < socket.readable() && !is_read(socket))
+pub fn is_marked(view: &View) -> bool {
+    view.status() & status::URGENT != 0
+}
+
+/// Of `unread` bytes in the ring those of the stream, and whether there is an urgent byte to be read with MSG_OOB (`POLLPRI`).
+#[cold]
+pub fn seen(view: &View, unread: u32) -> (u32, bool) {
+    let waiting = ahead(view).is_some_and(|ahead| ahead < view.readable() && !is_read(view));
+    (if at_mark(view) && is_apart(view) { unread.saturating_sub(1) } else { unread }, waiting)
 }
 
 #[cold]
-fn is_read(socket: &Socket) -> bool {
-    is(&socket.private().urgent_read, socket.urgent_position())
+fn is_read(view: &View) -> bool {
+    is(&view.private.urgent_read, view.urgent_position())
 }
 
 /// What a read has to do about the mark.
@@ -88,10 +93,10 @@ pub struct Stop {
 
 /// Where a read of `count` bytes stops. Under `receiving`.
 #[cold]
-pub fn stop(socket: &Socket, ahead: u32, count: usize) -> Stop {
+pub fn stop(view: &View, ahead: u32, count: usize) -> Stop {
     match ahead {
-        0 if is_apart(socket) => {
-            let unread = socket.readable();
+        0 if is_apart(view) => {
+            let unread = view.readable();
             Stop { skip: unread.min(1), count: count.min(unread.saturating_sub(1) as usize) }
         }
         0 => Stop { skip: 0, count },
@@ -101,12 +106,12 @@ pub fn stop(socket: &Socket, ahead: u32, count: usize) -> Stop {
 
 /// After the receive head has moved by `moved` from `ahead` before the mark: has it been passed? Under `receiving`.
 #[cold]
-pub fn moved(socket: &Socket, ahead: u32, moved: u32) {
+pub fn moved(view: &View, ahead: u32, moved: u32) {
     if moved > ahead {
         // `ahead` belongs to where the head was; a newer mark is further on and not passed.
-        let head = socket.app().rx_head.load(Ordering::Relaxed);
+        let head = view.app.rx_head.load(Ordering::Relaxed);
         let position = head.wrapping_sub(moved).wrapping_add(ahead);
-        socket.private().urgent_passed.store(noted(position), Ordering::Relaxed);
+        view.private.urgent_passed.store(noted(position), Ordering::Relaxed);
     }
 }
 
@@ -117,20 +122,21 @@ pub fn moved(socket: &Socket, ahead: u32, moved: u32) {
 pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int) -> Sys<usize> {
     sigurg::heard(socket);
     let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
-    let Some(ahead) = ahead(socket).filter(|_| is_apart(socket) && !is_read(socket)) else {
+    let view = socket.view();
+    let Some(ahead) = ahead(&view).filter(|_| is_apart(&view) && !is_read(&view)) else {
         return Err(libc::EINVAL);
     };
-    if ahead >= socket.readable() {
+    if ahead >= view.readable() {
         // Announced, and not here yet.
-        return if socket.receive_closed() { Ok(0) } else { Err(libc::EAGAIN) };
+        return if view.receive_closed() { Ok(0) } else { Err(libc::EAGAIN) };
     }
-    let position = socket.app().rx_head.load(Ordering::Relaxed).wrapping_add(ahead);
+    let position = view.app.rx_head.load(Ordering::Relaxed).wrapping_add(ahead);
     if total > 0 && flags & libc::MSG_TRUNC == 0 {
         // SAFETY: the caller vouches for the vectors; they have room for a byte.
-        unsafe { receive::copy(Direction::Out, socket.receive_ring(), position, iov, 0, 1)? };
+        unsafe { receive::copy(Direction::Out, view.receive_ring(), position, iov, 0, 1)? };
     }
     if flags & libc::MSG_PEEK == 0 {
-        socket.private().urgent_read.store(noted(position), Ordering::Relaxed);
+        view.private.urgent_read.store(noted(position), Ordering::Relaxed);
     }
     Ok(total.min(1))
 }

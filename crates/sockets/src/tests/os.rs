@@ -31,7 +31,6 @@ pub fn start() {
         let at = path.clone();
         std::thread::spawn(move || fake::serve(&at, GEOMETRY, || false).expect("the stack"));
         eventually(|| path.exists());
-        eventually(|| std::os::unix::net::UnixStream::connect(&path).is_err_and(|e| e.raw_os_error() == Some(91)));
         let session = crate::session::start();
         let _ = std::fs::remove_file(&path);
         assert!(session.is_some(), "the library registers with the stack");

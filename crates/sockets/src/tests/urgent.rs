@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use std::fmt::Debug;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use towpath_hook::{Handler, outcome, real};
 
 /// Two ends of a connection that the library does not know.
@@ -42,7 +42,15 @@ impl Script {
     fn send(&mut self, bytes: &[u8], flags: c_int) {
         let outcome = send(self.ours, bytes, flags);
         self.note(outcome);
-        std::thread::sleep(Duration::from_millis(10));
+        self.arrive();
+    }
+    /// Waits until all that was sent has arrived: until nothing is left to be acknowledged.
+    fn arrive(&self) {
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while ioctl(self.ours, libc::TIOCOUTQ) != Ok(0) {
+            assert!(Instant::now() < give_up, "it does not arrive");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     /// The state of the receiving end.
     fn look(&mut self) {

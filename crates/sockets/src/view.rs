@@ -1,0 +1,242 @@
+//! What a socket's words say: its lines are looked up once, then read as often as a call needs. Of a connection that is still being
+//! made a view says nothing about later, because it may become a direct one.
+
+use crate::direct::Direct;
+use crate::private::{Private, flag};
+use crate::session::Session;
+use core::sync::atomic::Ordering;
+use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
+
+/// The lines of a socket.
+#[derive(Clone, Copy)]
+pub struct View {
+    /// The session that it belongs to.
+    pub session: &'static Session,
+    /// Its slot.
+    pub slot: Slot,
+    generation: u32,
+    /// The application's line.
+    pub app: &'static AppLine,
+    /// The stack's line.
+    pub stack: &'static StackLine,
+    /// The library's own words.
+    pub private: &'static Private,
+    /// The other side, if the connection is direct and its region can be had.
+    pub direct: Option<Direct>,
+    /// It is direct, and its region cannot be had.
+    out_of_reach: bool,
+}
+
+impl View {
+    /// The lines of a slot in use.
+    #[inline(always)]
+    pub fn of(session: &'static Session, slot: Slot, generation: u32) -> Self {
+        let stack = session.region.stack(slot);
+        let (direct, out_of_reach) = match stack.pair.load(Ordering::Relaxed) {
+            0 => (None, false),
+            pair => {
+                let direct = crate::direct::find(session, pair, stack.pair_slot.load(Ordering::Relaxed));
+                (direct, direct.is_none())
+            }
+        };
+        let (app, private) = (session.region.app(slot), session.private(slot));
+        Self { session, slot, generation, app, stack, private, direct, out_of_reach }
+    }
+
+    /// Has the slot been taken away (by the stack, or because the service died)?
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.session.is_dead() || self.stack.generation.load(Ordering::Acquire) != self.generation
+    }
+
+    /// `state::*`; CLOSED if the slot is gone.
+    #[inline]
+    pub fn state(&self) -> u32 {
+        let state = self.stack.state.load(Ordering::Acquire);
+        if self.is_gone() || state == state::FREE || self.is_cut() { state::CLOSED } else { state }
+    }
+
+    /// Is a direct connection over: reset, or closed in both directions?
+    #[inline]
+    fn is_cut(&self) -> bool {
+        match &self.direct {
+            None => self.out_of_reach,
+            Some(_) => {
+                let ends = self.status() & (status::RESET | status::RX_EOF);
+                ends & status::RESET != 0 || (ends != 0 && self.has_app(app_flags::SHUT_WR))
+            }
+        }
+    }
+
+    /// `status` bits. To be loaded before the positions they speak about.
+    #[inline]
+    pub fn status(&self) -> u32 {
+        let status = self.stack.status.load(Ordering::Acquire);
+        match &self.direct {
+            None => status,
+            Some(direct) => match direct.peer_flags() & TOLD {
+                0 if !self.has(flag::SENT_TO_NOBODY) => status,
+                flags => status | self.status_of(flags),
+            },
+        }
+    }
+
+    /// What the other side's flags say of a direct connection, in the stack's words.
+    #[cold]
+    fn status_of(&self, flags: u32) -> u32 {
+        let has = |bits| flags & bits != 0;
+        let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
+        let reset = aborted || self.has(flag::SENT_TO_NOBODY);
+        // A reset is no end of the stream, but one may have come before it.
+        let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
+        (if ended { status::RX_EOF } else { 0 })
+            | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
+            | (if reset { status::RESET | status::TX_CLOSED } else { 0 })
+            | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
+    }
+
+    /// Position of the peer's newest urgent byte.
+    pub fn urgent_position(&self) -> u32 {
+        match &self.direct {
+            Some(direct) => direct.peer().line.urgent.load(Ordering::Acquire).wrapping_sub(1),
+            None => self.stack.urgent.load(Ordering::Acquire),
+        }
+    }
+
+    /// Bytes of the send and of the receive ring.
+    #[inline]
+    pub fn ring_bytes(&self) -> (u32, u32) {
+        match &self.direct {
+            Some(direct) => (direct.ring_bytes(), direct.ring_bytes()),
+            None => (self.session.geometry.tx_bytes, self.session.geometry.rx_bytes),
+        }
+    }
+
+    /// The send ring.
+    #[inline]
+    pub fn send_ring(&self) -> ByteRing<'static> {
+        let direct = self.direct.as_ref().and_then(Direct::send_ring);
+        direct.unwrap_or_else(|| self.session.region.tx(self.slot))
+    }
+
+    /// The receive ring.
+    #[inline]
+    pub fn receive_ring(&self) -> ByteRing<'static> {
+        let direct = self.direct.as_ref().and_then(Direct::receive_ring);
+        direct.unwrap_or_else(|| self.session.region.rx(self.slot))
+    }
+
+    /// `flag::*` of the private part.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.private.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Does the application's line have this flag?
+    #[inline]
+    pub fn has_app(&self, flag: u32) -> bool {
+        self.app.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Unread bytes. A receive tail that cannot be is taken as nothing.
+    #[inline]
+    pub fn readable(&self) -> u32 {
+        let (tail, most) = match &self.direct {
+            Some(direct) => (direct.peer().line.tx_tail.load(Ordering::Acquire), direct.ring_bytes()),
+            None => (self.stack.rx_tail.load(Ordering::Acquire), self.session.geometry.rx_bytes),
+        };
+        let unread = tail.wrapping_sub(self.app.rx_head.load(Ordering::Relaxed));
+        if unread > most { 0 } else { unread }
+    }
+
+    /// Free bytes of the send ring. A send head that cannot be is taken as no room.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        let (head, most) = match &self.direct {
+            Some(direct) => (direct.peer().line.rx_head.load(Ordering::Acquire), direct.ring_bytes()),
+            None => (self.stack.tx_head.load(Ordering::Acquire), self.session.geometry.tx_bytes),
+        };
+        let queued = self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
+        most.saturating_sub(queued)
+    }
+
+    /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
+    #[inline]
+    pub fn writable(&self) -> bool {
+        self.room() >= self.ring_bytes().0 / 3
+    }
+
+    /// May an error be pending though the connection is not over, as far as its status tells?
+    #[inline]
+    pub fn may_have_failed(&self, status: u32) -> bool {
+        status & status::RESET != 0
+            || self.has(flag::SENT_TO_NOBODY)
+            || self.stack.error.load(Ordering::Acquire) != 0
+            || self.soft_error() != 0
+    }
+
+    /// The pending error, left in place. 0 = none.
+    #[inline]
+    pub fn error(&self) -> i32 {
+        if self.has(flag::ERROR_TAKEN) {
+            return 0;
+        }
+        match self.end_error() {
+            0 => self.soft_error(),
+            errno => errno,
+        }
+    }
+
+    /// Why the connection has ended, if by an error.
+    #[inline]
+    pub fn end_error(&self) -> i32 {
+        if self.is_gone() {
+            return libc::ECONNRESET;
+        }
+        // A reset after the end of the peer's stream, as Linux reports it.
+        if self.has(flag::SENT_TO_NOBODY) {
+            return libc::EPIPE;
+        }
+        match self.stack.error.load(Ordering::Acquire) {
+            0 if self.status() & status::RESET != 0 => libc::ECONNRESET,
+            errno => errno.min(4095) as i32,
+        }
+    }
+
+    /// An error that has not ended the connection and was not reported yet, as `IP_RECVERR` asks for it (RFC 9293 §3.9.1.8). 0 = none.
+    #[inline]
+    fn soft_error(&self) -> i32 {
+        let word = self.stack.soft_error.load(Ordering::Acquire);
+        if word == self.private.soft_error.load(Ordering::Relaxed) { 0 } else { (word & 0xfff) as i32 }
+    }
+
+    /// Can nothing be sent any more?
+    #[inline]
+    pub fn send_closed(&self) -> bool {
+        self.send_closed_in(self.state())
+    }
+
+    /// As `send_closed`, of a state that has been looked at.
+    #[inline]
+    pub fn send_closed_in(&self, state: u32) -> bool {
+        self.has_app(app_flags::SHUT_WR)
+            || self.status() & (status::TX_CLOSED | status::RESET) != 0
+            || state == state::CLOSED
+    }
+
+    /// Will nothing come any more after what is in the ring?
+    #[inline]
+    pub fn receive_closed(&self) -> bool {
+        self.receive_closed_in(self.state())
+    }
+
+    /// As `receive_closed`, of a state that has been looked at.
+    #[inline]
+    pub fn receive_closed_in(&self, state: u32) -> bool {
+        self.status() & (status::RX_EOF | status::RESET) != 0 || self.has(flag::SHUT_RD) || state == state::CLOSED
+    }
+}
+
+/// The flags of the other side of a direct connection that stand for a status.
+const TOLD: u32 = app_flags::ABORT | app_flags::CLOSED | app_flags::SHUT_WR | app_flags::SHUT_RD | app_flags::URGENT;
