@@ -96,14 +96,22 @@ CASE(only_six_listener) {
 }
 
 CASE(both_listeners_on_one_port) {
-    int l = tcp6();
-    set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
-    MUST(bind(l, (struct sockaddr *)&any, sizeof any));
-    MUST(listen(l, 5));
-    int four = tcp();
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port_of(l))};
-    CALL("bind", bind(four, (struct sockaddr *)&a, sizeof a));
+    int four = -1, l = -1, bound = -1;
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    // The port may be in use in the other family: by anybody on this host.
+    for (int tries = 0; bound != 0 && tries < 20; tries++) {
+        close(four);
+        close(l);
+        l = tcp6();
+        set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+        struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+        MUST(bind(l, (struct sockaddr *)&any, sizeof any));
+        MUST(listen(l, 5));
+        four = tcp();
+        a.sin_port = htons((uint16_t)port_of(l));
+        bound = bind(four, (struct sockaddr *)&a, sizeof a);
+    }
+    CALL("bind", bound);
     CALL("listen", listen(four, 5));
     int c = tcp();
     a = loopback(port_of(l));
