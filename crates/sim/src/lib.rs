@@ -12,6 +12,7 @@ pub mod pcap;
 pub mod peer;
 pub mod rng;
 pub mod sockets;
+pub mod stall;
 pub mod switch;
 pub mod talker;
 pub mod trace;

@@ -1,6 +1,7 @@
 //! A foreign stack on the same wire: smoltcp.
 
 use crate::node::EAGAIN;
+use crate::stall::Stall;
 use crate::{TimedPort, earlier};
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -40,6 +41,7 @@ struct Wire {
     port: Box<dyn TimedPort>,
     waiting: VecDeque<Vec<u8>>,
     neighbours: Vec<(IpAddr, [u8; 6])>,
+    stall: Stall,
 }
 
 impl Peer {
@@ -51,7 +53,7 @@ impl Peer {
         neighbours: Vec<(IpAddr, [u8; 6])>,
         port: Box<dyn TimedPort>,
     ) -> Self {
-        let mut wire = Wire { port, waiting: VecDeque::new(), neighbours };
+        let mut wire = Wire { port, waiting: VecDeque::new(), neighbours, stall: Stall::default() };
         let mut config = Config::new(EthernetAddress(mac).into());
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut wire, Instant::from_micros(0));
@@ -127,6 +129,11 @@ impl Peer {
         result == PollResult::SocketStateChanged
     }
 
+    /// Has it stalled by itself, as [`crate::stall`] describes? Means something where it has one connection.
+    pub fn has_stalled(&self) -> bool {
+        self.wire.stall.is_there()
+    }
+
     /// When [`Peer::step`] has something to do again.
     pub fn next_deadline(&mut self) -> Option<Micros> {
         let timer = self.interface.poll_at(Instant::from_micros(self.now.0 as i64), &self.sockets);
@@ -145,6 +152,7 @@ impl Wire {
             self.answer_solicitation(frame);
             return;
         }
+        self.stall.sent(frame);
         if let Some(buffer) = self.port.reserve() {
             buffer[..frame.len()].copy_from_slice(frame);
             self.port.commit(frame.len(), TxOffload::default());
@@ -191,6 +199,7 @@ impl Wire {
         self.port.receive(&mut frames, 1);
         let bytes = self.port.bytes(frames.first()?).to_vec();
         self.port.release(&frames);
+        self.stall.told(&bytes);
         Some(bytes)
     }
 }

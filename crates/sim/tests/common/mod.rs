@@ -234,6 +234,6 @@ pub fn seed_from_environment() -> Option<u64> {
     number_from_environment("TOWPATH_SEED")
 }
 
-fn number_from_environment(name: &str) -> Option<u64> {
+pub fn number_from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
