@@ -201,7 +201,7 @@ pub enum Direction {
 ///
 /// # Safety
 /// The vectors must be memory that can be read (In) or written (Out), `skip + count` bytes at least.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) -> Sys<()> {
     let [(span, len), _] = ring.spans(at, count as u32);
     match iov {

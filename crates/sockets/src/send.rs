@@ -6,6 +6,7 @@ use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::view::View;
 use crate::{block, doors, hold, urgent};
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::lines::{app_flags, state, status};
@@ -16,29 +17,39 @@ use towpath_ring::lines::{app_flags, state, status};
 /// The vectors must be readable memory.
 pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     let total = total(iov, 0)?;
-    pump(socket, total, flags, |view, done, room| {
-        let count = room.min(total - done);
-        let tail = view.app.tx_tail.load(Ordering::Relaxed);
-        // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
-        unsafe { copy(Direction::In, view.send_ring(), tail, iov, done, count)? };
-        Ok(count)
-    })
+    // SAFETY: the caller vouches for the vectors. Twice the same, so that the first is compiled into its only caller.
+    let first = |view: &View, done, room| unsafe { from_vectors(view, iov, total, done, room) };
+    // SAFETY: as above.
+    pump(socket, total, flags, first, |view, done, room| unsafe { from_vectors(view, iov, total, done, room) })
+}
+
+/// Copies what there is room for after the first `done` bytes of the vectors, which hold `total`.
+///
+/// # Safety
+/// The vectors must be readable memory.
+#[inline(always)]
+unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<usize> {
+    let count = room.min(total - done);
+    let tail = view.app.tx_tail.load(Ordering::Relaxed);
+    // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
+    unsafe { copy(Direction::In, view.send_ring(), tail, iov, done, count)? };
+    Ok(count)
 }
 
 /// `sendfile` and the like: reads the file straight into the ring.
 pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize, flags: c_int) -> Sys<usize> {
-    let mut ended = false;
-    let sent = pump(socket, len, flags, |view, done, room| {
+    let ended = Cell::new(false);
+    let fill = |view: &View, done, room: usize| {
         let tail = view.app.tx_tail.load(Ordering::Relaxed);
         let spans = view.send_ring().spans(tail, room.min(len - done) as u32);
         let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
         // SAFETY: the spans lie in the free part of the send ring, which is ours to write under the lock.
         let count = unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + done as i64))? };
-        ended = count == 0;
-        if ended { Err(0) } else { Ok(count) }
-    });
-    match sent {
-        Err(0) if ended => Ok(0),
+        ended.set(count == 0);
+        if ended.get() { Err(0) } else { Ok(count) }
+    };
+    match pump(socket, len, flags, fill, fill) {
+        Err(0) if ended.get() => Ok(0),
         sent => sent,
     }
 }
@@ -51,12 +62,13 @@ fn pump(
     total: usize,
     flags: c_int,
     mut fill: impl FnMut(&View, usize, usize) -> Sys<usize>,
+    fill_more: impl FnMut(&View, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
     let view = &socket.view();
     match step(socket, view, 0, total, flags, &mut fill) {
-        Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill),
+        Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill_more),
         Some(outcome) => outcome,
-        None => pump_more(socket, total, 0, flags, fill),
+        None => pump_more(socket, total, 0, flags, fill_more),
     }
 }
 
