@@ -15,6 +15,8 @@ pub const VARIABLE: &str = "TOWPATH_HOOK";
 /// Without this in its environment a program is not to be hooked.
 const SERVICE: &str = "TOWPATH_SOCKET";
 const PRELOAD: &str = "LD_PRELOAD";
+/// Valgrind's launcher says so to the static program that it executes, which runs the real one and preloads what it is to preload.
+const VALGRIND: &str = "VALGRIND_LAUNCHER";
 
 /// A null-terminated list of C strings.
 pub type Strings = *const *const c_char;
@@ -124,6 +126,7 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     let chosen = value(&environment, VARIABLE).unwrap_or_default();
     let way = program::way(Path::new(OsStr::from_bytes(path.to_bytes())));
     let inject = match way {
+        Way::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
         Way::Inject(_) => chosen != b"preload",
         Way::Preload if chosen == b"inject" => true,
         Way::Preload | Way::Unknown if injected => false,

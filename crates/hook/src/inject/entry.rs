@@ -2,9 +2,9 @@
 //! program's stack, thread-local storage or vector registers, or be confused by a signal between two instructions.
 //!
 //! A system call of the program arrives here with its registers as they were and the address behind it in RCX, which
-//! the instruction clobbers anyway. The GS base names the thread's [`Block`](super::block::Block). The stack changes at
-//! once to the library's; calls that are none of our business are made from there, all others go to [`dispatch`] with the
-//! library's FS base (its thread-local storage), the vector registers saved, and the thread's selector on ALLOW.
+//! the instruction clobbers anyway. The GS base names the thread's [`Block`]. The stack changes at once to the library's; calls
+//! that are none of our business are made from there, all others go to [`dispatch`](super::dispatch) with the library's FS base
+//! (its thread-local storage), the vector registers saved, and the thread's selector on ALLOW.
 
 use super::block::Block;
 use super::signals::HANDLERS;
@@ -49,7 +49,7 @@ const HANDLER_STACK: usize = 1 << 20;
 /// Numbers of system calls from here on do not exist.
 pub const NUMBERS: usize = 512;
 
-/// 1 for the system calls that go to [`dispatch`].
+/// 1 for the system calls that go to [`dispatch`](super::dispatch).
 pub static CAUGHT: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 /// `extern "C" fn(&mut Frame) -> u64`: what they mean.
 pub static DISPATCH: AtomicUsize = AtomicUsize::new(0);

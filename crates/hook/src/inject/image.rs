@@ -34,7 +34,7 @@ pub struct Image {
     interpreter: u64,
     /// What is to be its `/proc/self/exe`.
     pub path: PathBuf,
-    /// Its arguments, argv[0] included.
+    /// Its arguments, `argv[0]` included.
     pub arguments: Vec<OsString>,
 }
 
