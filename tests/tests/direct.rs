@@ -286,6 +286,7 @@ while any(left.values()):
     for fd, m in ready:
         by[fd].recv(100); left[fd] -= 1
         if left[fd]: by[fd].sendall(b".")
+        else: e.unregister(fd)
 print(p.communicate()[0], sum(left.values()))
 "#;
     as_the_kernel(script);
