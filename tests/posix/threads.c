@@ -39,7 +39,7 @@ static void join(const char *key, pthread_t t, struct reader *r) {
     say_result(key, r->result);
 }
 
-CASE(closed_under_a_reader) {
+static void close_under_a_reader(void) {
     struct pair p = pair();
     struct reader r = {.fd = p.client};
     pthread_t t = blocked(&r, read_one);
@@ -48,6 +48,13 @@ CASE(closed_under_a_reader) {
     CALL("peer_write", send(p.server, "x", 1, MSG_NOSIGNAL));
     join("reader", t, &r);
     CALL("read", read(p.client, buf, 1));
+}
+
+CASE(closed_under_a_reader) { close_under_a_reader(); }
+
+CASE(closed_under_a_reader_of_64_descriptors) {
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}));
+    close_under_a_reader();
 }
 
 static void close_it(void *fd) { close(*(int *)fd); }

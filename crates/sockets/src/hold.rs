@@ -5,14 +5,9 @@ use crate::close;
 use crate::lock::Lock;
 use crate::session;
 use crate::socket::Socket;
-use crate::sys;
-use crate::table::{self, Kind};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::c_int;
-
-/// The lowest number for a descriptor that is kept.
-const HIGH_NUMBERS: c_int = 900;
 
 /// Sockets whose descriptor has been closed, with one that is kept for them.
 struct Held {
@@ -52,8 +47,7 @@ pub fn keep(fd: c_int, socket: &Socket) -> bool {
         return false;
     }
     let Some(_locked) = HELD.lock.lock() else { return false };
-    let Ok(kept) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIGH_NUMBERS) else { return false };
-    table::set(kept, Kind::Internal);
+    let Ok(kept) = session::protected_copy(fd) else { return false };
     // SAFETY: locked.
     unsafe { &mut *HELD.sockets.get() }.push((*socket, kept));
     COUNT.fetch_add(1, Ordering::SeqCst);

@@ -102,9 +102,14 @@ fn complain(why: &str) {
 
 /// Moves a descriptor out of the program's way and reach.
 pub fn protect(fd: OwnedFd) -> Sys<i32> {
+    protected_copy(fd.as_raw_fd())
+}
+
+/// Another number for a descriptor, out of the program's way and reach.
+pub fn protected_copy(fd: i32) -> Sys<i32> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = HIGH_NUMBERS.min(limit / 2) as i32;
-    let high = sys::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest)?;
+    let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest)?;
     table::set(high, Kind::Internal);
     Ok(high)
 }

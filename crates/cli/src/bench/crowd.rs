@@ -72,7 +72,7 @@ impl Crowd {
 
 /// A stack with a congestion control as sender. The receiver is Linux, but for DCTCP, whose echo Linux' receiver has only where it has
 /// DCTCP itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Contender {
     /// `linux` or `towpath`.
     pub stack: &'static str,

@@ -32,9 +32,8 @@ pub struct Options {
 struct Row {
     experiment: &'static str,
     over: &'static str,
-    stack: &'static str,
-    cc: &'static str,
-    ecn: bool,
+    #[serde(flatten)]
+    who: Contender,
     flows: u32,
     mbit: u32,
     window_s: f64,
@@ -97,9 +96,7 @@ fn row(options: &Options, flows: u32, who: &Contender, reports: &[Value], losses
     Row {
         experiment: "fairness",
         over: "relay",
-        stack: who.stack,
-        cc: who.cc,
-        ecn: who.ecn,
+        who: *who,
         flows,
         mbit: options.crowd.mbit,
         window_s: options.window,
@@ -117,12 +114,11 @@ fn print(row: &Row, json: bool) {
     if as_json(json, row) {
         return;
     }
-    let who = Contender { stack: row.stack, cc: row.cc, ecn: row.ecn };
     let Losses { drops, marks, retransmits, missed } = row.losses;
     println!(
         "{:>6} {:18} {:>5.1}% {:>7.4} {:>7.4} {:>7.3} {:>6.3} {:>6.3} {drops:>8} {marks:>8} {retransmits:>8} {missed:>7}",
         row.flows,
-        who.name(),
+        row.who.name(),
         100.0 * row.utilization,
         row.jain,
         row.jain_least,

@@ -29,9 +29,8 @@ pub struct Options {
 struct Row {
     experiment: &'static str,
     over: &'static str,
-    stack: &'static str,
-    cc: &'static str,
-    ecn: bool,
+    #[serde(flatten)]
+    who: Contender,
     fan_in: u32,
     mbit: u32,
     kib: u64,
@@ -80,9 +79,7 @@ fn row(options: &Options, fan_in: u32, who: &Contender, reports: &[Value], losse
     Row {
         experiment: "incast",
         over: "relay",
-        stack: who.stack,
-        cc: who.cc,
-        ecn: who.ecn,
+        who: *who,
         fan_in,
         mbit,
         kib: options.kib,
@@ -98,12 +95,11 @@ fn print(row: &Row, json: bool) {
     if as_json(json, row) {
         return;
     }
-    let who = Contender { stack: row.stack, cc: row.cc, ecn: row.ecn };
     let Losses { drops, marks, retransmits, missed } = row.losses;
     println!(
         "{:>6} {:18} {:>9.0} {:>9.0} {:>9.0} {drops:>8} {marks:>8} {retransmits:>8} {missed:>7}",
         row.fan_in,
-        who.name(),
+        row.who.name(),
         row.wire_us,
         row.p50_us,
         row.p99_us
