@@ -1,4 +1,5 @@
-//! The conformance program of `tests/posix` on the kernel and under Towpath: what it prints must be the same.
+//! The conformance program of `tests/posix` on the kernel and under Towpath, over the stack and directly: what it prints must be the
+//! same.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -18,12 +19,15 @@ fn sockets_of_a_static_program_behave_as_the_kernels_do() {
 fn compare(options: &[&str]) {
     require_program("gcc", "gcc");
     require_program("python3", "python3");
-    let service = Service::embedded();
+    let (stack, direct) = (Service::embedded(), Service::direct());
     let compare = Path::new(env!("CARGO_MANIFEST_DIR")).join("posix/compare");
-    let before = service.segments();
-    let command = Program::new(&[compare]).arg("--bin").arg(bin_dir()).arg("--socket").arg(&service.socket);
-    let compared = options.iter().fold(command, Program::arg).run(300);
+    let before = stack.segments();
+    let command = Program::new(&[compare]).arg("--bin").arg(bin_dir());
+    let command = command.arg("--stack").arg(&stack.socket).arg("--direct").arg(&direct.socket);
+    let compared = options.iter().fold(command, Program::arg).run(500);
     println!("{}", compared.out);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
-    assert!(service.segments() - before > 100, "the stack has carried what was compared");
+    let carried = stack.segments() - before;
+    assert!(carried > 100, "the stack has carried what was compared");
+    assert!(direct.segments() < carried / 4, "and directly it has not: {} of {carried} segments", direct.segments());
 }
