@@ -1,5 +1,5 @@
 # Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
-.PHONY: help setup build demo test test-slow posix check bench figures fuzz clean
+.PHONY: help setup build demo test test-slow matrix posix check bench figures fuzz clean
 
 help: ## This text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -20,6 +20,11 @@ test: setup ## All tests; last line is the summary
 test-slow: ## The long tests: many simulator seeds, long kill and soak runs
 	@scripts/setup slow
 	@scripts/test --slow
+
+matrix: ## Real programs and their own test suites under Towpath and on Linux (root); NAMES="redis nginx" for some, WRITE=1 renews the table
+	@scripts/setup matrix
+	@cargo build --quiet --workspace
+	@tests/matrix/run $(if $(WRITE),--write) $(NAMES)
 
 posix: ## Compare sockets under Towpath with the kernel's, case by case (tests/posix)
 	@scripts/setup build

@@ -1,0 +1,89 @@
+"""Processes of a check: run to their end or in the background, each in a session of its own so that it can be ended whole."""
+import os
+import signal
+import subprocess
+import time
+
+
+class Finished:
+    """How a process ended: `code` (None: at the time limit), `out`, `err`."""
+
+    def __init__(self, words, code, out, err):
+        self.words, self.code, self.out, self.err = words, code, out, err
+
+    def ok(self):
+        return self.code == 0
+
+    def __str__(self):
+        ended = "ran past its time" if self.code is None else f"exit {self.code}"
+        return f"{' '.join(self.words)[-200:]}: {ended}\n{self.out[-1500:]}{self.err[-1500:]}"
+
+
+def end_group(process):
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read().decode(errors="replace")
+
+
+def run(words, seconds, log, cwd, env, stdin):
+    """To the end, at most `seconds`. Output goes through files: a daemon left behind would keep a pipe open."""
+    out, err = f"{log}.out", f"{log}.err"
+    with open(out, "wb") as o, open(err, "wb") as e:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=o, stderr=e, cwd=cwd, env=env,
+                                   start_new_session=True)
+        try:
+            process.communicate(stdin, timeout=max(seconds, 0.1))
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            code = None
+        except BaseException:
+            end_group(process)
+            raise
+    return Finished(words, code, read(out), read(err))
+
+
+class Running:
+    """A process in the background; its output is in `log`."""
+
+    def __init__(self, words, log, cwd, env):
+        self.words, self.log = words, log
+        with open(log, "wb") as f:
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, cwd=cwd, env=env,
+                                            start_new_session=True)
+
+    def output(self):
+        return read(self.log)
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def wait_for(self, text, seconds=30):
+        """Until its output contains `text`."""
+        self.until(lambda: text in self.output(), f"no {text!r}", seconds)
+
+    def until(self, holds, what, seconds=30):
+        """Until `holds()`."""
+        end = time.monotonic() + seconds
+        while not holds():
+            if not self.alive() or time.monotonic() > end:
+                state = "has ended" if not self.alive() else f"{what} within {seconds} s"
+                raise RuntimeError(f"{' '.join(self.words)[-200:]}: {state}\n{self.output()[-2000:]}")
+            time.sleep(0.02)
+
+    def stop(self):
+        """By SIGTERM, and after 10 s by SIGKILL with all of its session."""
+        if self.alive():
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+        end_group(self.process)

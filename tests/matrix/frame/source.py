@@ -1,0 +1,34 @@
+"""Sources of Debian packages, for the test suites that the packages leave out: into target/matrix, never into the tree."""
+import os
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+HOME = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "matrix"
+
+SOURCES = """\
+deb-src http://deb.debian.org/debian bookworm main
+deb-src http://deb.debian.org/debian bookworm-updates main
+deb-src http://security.debian.org/debian-security bookworm-security main
+"""
+
+
+def source(name):
+    """The unpacked source of Debian's source package `name`, fetched once; the machine's own lists of sources stay as they are."""
+    home = HOME / "source" / name
+    done = home / "done"
+    if not done.exists():
+        apt = HOME / "apt"
+        for sub in ("lists/partial", "cache/archives/partial"):
+            (apt / sub).mkdir(parents=True, exist_ok=True)
+        (apt / "sources.list").write_text(SOURCES)
+        options = {"Dir::Etc::sourcelist": apt / "sources.list", "Dir::Etc::sourceparts": "-", "Dir::State::lists": apt / "lists",
+                   "Dir::Cache": apt / "cache", "APT::Sandbox::User": "root"}
+        words = ["apt-get", "-q"] + [f"-o{key}={value}" for key, value in options.items()]
+        home.mkdir(parents=True, exist_ok=True)
+        for step in (["update"], ["source", name]):
+            ran = subprocess.run(words + step, cwd=home, capture_output=True, text=True)
+            if ran.returncode:
+                raise RuntimeError(f"cd {home} && {' '.join(words + step)}:\n{ran.stdout[-500:]}{ran.stderr[-1000:]}")
+        done.touch()
+    return next(path for path in home.iterdir() if path.is_dir())

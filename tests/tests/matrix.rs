@@ -1,0 +1,35 @@
+//! Real programs, each with its own check in a short form: `tests/matrix`. `make matrix` runs the long form, beside Linux.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use towpath_system_tests::{Program, bin_dir, require_program, require_root};
+
+fn matrix() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("matrix")
+}
+
+/// All quick checks of one program must pass; the kernel of their namespaces refuses TCP, so Towpath has carried it.
+fn short_form(name: &str) {
+    require_root();
+    require_program("python3", "python3");
+    let run = Program::new(&[matrix().join("run")]).arg("--bin").arg(bin_dir()).arg("--quick").arg(name).run(300);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    println!("{}", run.out);
+}
+
+#[test]
+fn redis_answers_its_benchmark_and_client() {
+    short_form("redis");
+}
+
+#[test]
+fn every_program_of_the_matrix_has_a_short_form_here() {
+    let source = include_str!("matrix.rs");
+    for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {
+        let path = entry.expect("entry").path();
+        let name = path.file_stem().expect("name").to_string_lossy().into_owned();
+        if path.extension().is_some_and(|e| e == "py") {
+            assert!(source.contains(&format!("short_form(\"{name}\")")), "{name} has no test here");
+        }
+    }
+}
