@@ -116,7 +116,8 @@ impl SlowThread {
             let reset = if flags & app_flags::CLOSED != 0 {
                 abort || flags & app_flags::ABORT != 0
             } else {
-                abort || sent != rx_head
+                // What was held back may have been read without having been shown.
+                abort || sent.wrapping_sub(rx_head).cast_signed() > 0
             };
             if let Some(peer) = self.host.client(peer_index) {
                 let line = peer.line(peer_slot);

@@ -71,8 +71,10 @@ pub struct Pairs {
 
 /// Makes a side's line ready for a new connection. Its event word goes on.
 fn reset(line: &AppLine) {
-    for word in [&line.tx_tail, &line.rx_head, &line.flags, &line.want, &line.sleepers, &line.urgent, &line.urgent_bell]
-    {
+    for word in [&line.tx_tail, &line.rx_head, &line.flags, &line.want, &line.sleepers, &line.urgent] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&line.urgent_bell, &line.held_tail, &line.held_ms] {
         word.store(0, Ordering::Relaxed);
     }
     line.ctx_mask.store(0, Ordering::Relaxed);

@@ -113,6 +113,13 @@ impl<'a, B: Bits, F: Flag> Board<'a, B, F> {
         }
     }
 
+    /// Is `slot` on the board and not taken yet?
+    #[inline]
+    pub fn is_posted(&self, slot: u32) -> bool {
+        let word = self.words.get((slot / WORD_SLOTS) as usize);
+        word.is_some_and(|word| word.load() & 1 << (slot % WORD_SLOTS) != 0)
+    }
+
     /// After one or more posts: must the reader's bell be rung? Asked for once, it is answered once.
     #[inline]
     pub fn must_ring(&self) -> bool {

@@ -33,7 +33,13 @@ pub struct AppLine {
     pub urgent: AtomicU32,
     /// Context, counted from 1, whose bell is rung for every new urgent byte of the peer's, armed or not; 0 = none.
     pub urgent_bell: AtomicU32,
-    _reserved: [u32; 4],
+    /// In a pair region only: position after the bytes that are held back behind `tx_tail` (`TCP_CORK`, `MSG_MORE`); valid with
+    /// `held_ms`, and stored before it.
+    pub held_tail: AtomicU32,
+    /// In a pair region only: when the oldest of them was sent (CLOCK_MONOTONIC, ms, bit 0 set), 0 = nothing is held. The other
+    /// side counts them as sent when that is 200 ms ago, or when the sender has ended.
+    pub held_ms: AtomicU32,
+    _reserved: [u32; 2],
 }
 
 /// Bits of [`AppLine::flags`].

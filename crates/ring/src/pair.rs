@@ -57,6 +57,10 @@ pub struct PairLines {
     pub line: AppLine,
     /// Counts events for this side; futex word of its blocking calls. Written by the other side and by the service.
     pub event_seq: AtomicU32,
+    _other: u32,
+    /// When the other side put this side's slot on a board: a clock that all processors share, so that this side can tell what came
+    /// first. Written by the other side.
+    pub raised: AtomicU64,
 }
 
 /// One side's board for one of its event contexts.

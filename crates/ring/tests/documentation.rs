@@ -61,7 +61,7 @@ fn tables_tell_the_offsets_of_all_words() {
     check("SlotLines", fields!(SlotLines: app command options stack info));
     check(
         "AppLine",
-        fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent urgent_bell),
+        fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent urgent_bell held_tail held_ms),
     );
     check("CommandLine", fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags));
     check(
@@ -83,7 +83,7 @@ fn tables_tell_the_offsets_of_all_words() {
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     check("PairHeader", fields!(PairHeader: magic version pair));
-    check("PairLines", fields!(PairLines: line event_seq));
+    check("PairLines", fields!(PairLines: line event_seq raised));
     check("BoardWords", fields!(BoardWords: summary armed bell words));
     let parts = towpath_ring::pair::parts(PairGeometry { slots: 4096, ring_bytes: 262_144 });
     let written: Vec<usize> = rows("Pair region").iter().skip(2).map(|row| row[3].parse().unwrap()).collect();

@@ -1,5 +1,6 @@
 //! Blocking on one socket: spin, then sleep on its event word.
 
+use crate::cork;
 use crate::direct;
 use crate::session::LIFE_CHECK;
 use crate::socket::Socket;
@@ -19,9 +20,10 @@ pub fn deadline(timeout_us: u64) -> Deadline {
 
 /// What is left until the deadline, at most until the next life check.
 pub fn left(deadline: Deadline) -> Option<Duration> {
-    let Some(deadline) = deadline else { return Some(LIFE_CHECK) };
+    let longest = cork::sleep_of(LIFE_CHECK);
+    let Some(deadline) = deadline else { return Some(longest) };
     let left = deadline.checked_duration_since(Instant::now())?;
-    (!left.is_zero()).then(|| left.min(LIFE_CHECK))
+    (!left.is_zero()).then(|| left.min(longest))
 }
 
 /// Waits until `ready` holds. EAGAIN = the deadline passed first, EINTR = a signal handler ran that does not restart

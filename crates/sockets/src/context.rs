@@ -22,6 +22,8 @@ pub struct Context {
     pub wake: i32,
     /// Read positions, one per stack thread. Private, because the shared words might be scribbled on.
     heads: [u32; THREADS],
+    /// What other sides of direct connections have raised, with the time; empty between calls.
+    raised: Vec<(u64, u32)>,
 }
 
 struct Pool {
@@ -62,7 +64,7 @@ impl Context {
             // The number may have been another process's before.
             *head = session.region.events(id as usize, thread).position();
         }
-        Some(Self { id, wake, heads })
+        Some(Self { id, wake, heads, raised: Vec::new() })
     }
 
     /// Gives it back. No slot may have its bit set any more.
@@ -99,11 +101,16 @@ impl Context {
                 each(slot);
             }
         }
-        direct::drain(self.id, |raw| {
+        direct::drain(self.id, |raised, raw| self.raised.push((raised, raw)));
+        // In the order of arrival.
+        if self.raised.len() > 1 {
+            self.raised.sort_unstable();
+        }
+        for (_, raw) in self.raised.drain(..) {
             if let Some(slot) = session.region.slot(raw) {
                 each(slot);
             }
-        });
+        }
     }
 
     /// Asks for the eventfd. Afterwards look once more before sleeping.

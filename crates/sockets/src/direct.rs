@@ -171,7 +171,11 @@ impl Direct {
 
     /// Shows the other side what has been sent, and tells it. Under `sending`.
     pub fn show_sent(&self, session: &Session, tail: u32) {
-        self.own().line.tx_tail.store(tail, Ordering::Release);
+        let line = &self.own().line;
+        line.tx_tail.store(tail, Ordering::Release);
+        if line.held_ms.load(Ordering::Relaxed) != 0 {
+            line.held_ms.store(0, Ordering::Release);
+        }
         self.raise(session);
     }
 
@@ -214,7 +218,7 @@ impl Direct {
     }
 
     /// Tells the other side that something has changed: who sleeps on the socket, and who watches it.
-    fn raise(&self, session: &Session) {
+    pub fn raise(&self, session: &Session) {
         fence(Ordering::SeqCst);
         let peer = self.peer();
         if peer.line.sleepers.load(Ordering::Relaxed) != 0 {
@@ -226,6 +230,9 @@ impl Direct {
             let context = contexts.trailing_zeros() as usize;
             contexts &= contexts - 1;
             let board = self.mapped.region.board(1 - self.side(), context);
+            if !board.is_posted(self.slot()) {
+                peer.raised.store(sys::ticks(), Ordering::Relaxed);
+            }
             board.post(self.slot());
             if board.must_ring() {
                 self.ring(session, context);
@@ -338,13 +345,14 @@ pub fn is_empty(context: u32) -> bool {
     empty
 }
 
-/// Takes everything that other sides have raised for this context; `work` gets the client's own slots.
+/// Takes everything that other sides have raised for this context; `work` gets the time and the client's own slot.
 #[inline]
-pub fn drain(context: u32, mut work: impl FnMut(u32)) {
+pub fn drain(context: u32, mut work: impl FnMut(u64, u32)) {
     each(|mapped, side| {
         mapped.region.board(side, context as usize).take(|slot| {
             if let Some(owner) = mapped.owners[side].get(slot as usize) {
-                work(owner.load(Ordering::Acquire));
+                let raised = mapped.region.lines(slot, side).raised.load(Ordering::Relaxed);
+                work(raised, owner.load(Ordering::Acquire));
             }
         });
     });

@@ -5,7 +5,7 @@ use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
 use crate::sys::Sys;
 use crate::table::{self, Kind};
-use crate::{block, direct};
+use crate::{block, cork, direct};
 use crate::{nested, user};
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
@@ -147,7 +147,7 @@ impl Wait {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let longest = match look {
             Look { watched: false, .. } => None,
-            Look { told: true, .. } => Some(LIFE_CHECK),
+            Look { told: true, .. } => Some(cork::sleep_of(LIFE_CHECK)),
             _ => Some(WITHOUT_CONTEXT),
         };
         let time = match (left, longest) {

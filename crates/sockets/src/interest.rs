@@ -1,6 +1,7 @@
 //! The interest list of one epoll instance: which slots it watches, and which of them may be ready.
 
 use crate::context::Context;
+use crate::cork;
 use crate::epoll;
 use crate::nested::Nested;
 use crate::private::flag;
@@ -38,6 +39,13 @@ struct Entry {
     disabled: bool,
 }
 
+impl Entry {
+    #[inline]
+    fn socket(&self, session: &'static Session) -> Option<Socket> {
+        Some(Socket { session, slot: session.region.slot(self.slot)?, generation: self.generation })
+    }
+}
+
 /// The list, and what belongs to it. Under its epoll instance's lock.
 pub struct Interest {
     /// By slot; as long as the slot table once anything is watched. After it those of further descriptors of the same slots.
@@ -46,6 +54,8 @@ pub struct Interest {
     slots: usize,
     /// Entries to look at. Level-triggered ones stay as long as they are ready.
     ready: VecDeque<u32>,
+    /// Entries whose other side holds bytes back that will be there in time.
+    held: Vec<u32>,
     /// How many are watched.
     pub watched: usize,
     /// Where the stack tells of events.
@@ -73,6 +83,7 @@ impl Interest {
             entries: Vec::new(),
             slots: 0,
             ready: VecDeque::new(),
+            held: Vec::new(),
             watched: 0,
             context: None,
             pid: 0,
@@ -222,6 +233,22 @@ impl Interest {
         true
     }
 
+    /// Looks at those whose bytes are not held any more.
+    fn look_at_due(&mut self, session: &'static Session) {
+        let Self { entries, ready, held, .. } = self;
+        held.retain(|at| {
+            let waits = entries.get(*at as usize).and_then(|entry| entry.socket(session)).is_some_and(|socket| {
+                // Notes the time until when to sleep.
+                socket.readable();
+                cork::is_waited_for(&socket)
+            });
+            if !waits {
+                queue(entries, ready, *at as usize);
+            }
+            waits
+        });
+    }
+
     /// Sets the context's bit in every watched slot.
     pub fn subscribe_all(&mut self, session: &'static Session) {
         let Some(bit) = self.context.as_ref().map(Context::bit) else { return };
@@ -237,6 +264,9 @@ impl Interest {
 
     /// Takes what the stack has raised into the list of slots to look at.
     pub fn drain(&mut self, session: &'static Session) {
+        if !self.held.is_empty() {
+            self.look_at_due(session);
+        }
         let Self { context: Some(context), entries, ready, slots, activity, .. } = self else {
             self.look_at_all();
             return;
@@ -281,8 +311,11 @@ impl Interest {
         if !entry.watched || entry.disabled {
             return (false, false);
         }
-        let Some(slot) = session.region.slot(entry.slot) else { return (false, false) };
-        let events = readiness::events_for(&Socket { session, slot, generation: entry.generation }, entry.events);
+        let Some(socket) = entry.socket(session) else { return (false, false) };
+        let events = readiness::events_for(&socket, entry.events);
+        if cork::is_waited_for(&socket) && !self.held.contains(&raw) {
+            self.held.push(raw);
+        }
         if events == 0 {
             return (false, false);
         }
@@ -294,12 +327,14 @@ impl Interest {
 
     /// Would `collect` find something?
     pub fn any_ready(&mut self, session: &'static Session) -> bool {
+        if !self.held.is_empty() {
+            self.look_at_due(session);
+        }
         self.ready.iter().any(|at| {
             let Some(entry) = self.entries.get(*at as usize).filter(|e| e.watched && !e.disabled) else {
                 return false;
             };
-            let Some(slot) = session.region.slot(entry.slot) else { return false };
-            readiness::events_for(&Socket { session, slot, generation: entry.generation }, entry.events) != 0
+            entry.socket(session).is_some_and(|socket| readiness::events_for(&socket, entry.events) != 0)
         })
     }
 

@@ -1,5 +1,6 @@
 //! `ioctl` of sockets.
 
+use crate::doors;
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
@@ -53,7 +54,12 @@ fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
         }
         libc::FIONREAD => urgent::inquiry(&socket.view()) as c_int,
         libc::TIOCOUTQ => tcp_info::queued(socket).0 as c_int,
-        SIOCOUTQNSD => tcp_info::queued(socket).1 as c_int,
+        SIOCOUTQNSD => {
+            if tcp_info::queued(socket).0 > 0 {
+                doors::refresh(socket);
+            }
+            tcp_info::queued(socket).1 as c_int
+        }
         SIOCATMARK => urgent::at_mark(&socket.view()).into(),
         _ => return None,
     }))

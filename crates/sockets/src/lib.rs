@@ -13,6 +13,7 @@ mod block;
 mod close;
 mod connect;
 mod context;
+mod cork;
 mod direct;
 mod doors;
 mod epoll;

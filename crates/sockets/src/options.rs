@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{kept, listen, send, steer, tcp_info, user};
+use crate::{cork, kept, listen, send, steer, tcp_info, user};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
@@ -133,6 +133,9 @@ pub unsafe fn set(
         }
         if socket.has_app(flag) != on || (flag, on) == (app_flags::NODELAY, true) {
             socket.mark_app(flag, on);
+        }
+        if (flag, on) == (app_flags::CORK, false) {
+            cork::release(socket);
         }
     } else if let Some(flag) = flagged(level, name) {
         socket.mark(flag, number != 0);

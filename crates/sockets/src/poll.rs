@@ -5,7 +5,7 @@ use crate::session::{self, LIFE_CHECK, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, nested, readiness, user};
+use crate::{block, cork, epoll, nested, readiness, user};
 use core::time::Duration;
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use std::time::Instant;
@@ -180,7 +180,7 @@ impl<'a> Poll<'a> {
             if let Some(deadline) = deadline {
                 time = time.min(deadline.saturating_duration_since(Instant::now()));
             }
-            let ready = if self.slots() > 0 { self.ask(Duration::ZERO)? } else { self.ask(time)? };
+            let ready = if self.slots() > 0 { self.ask(Duration::ZERO)? } else { self.ask(cork::sleep_of(time))? };
             if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(ready);
             }

@@ -5,7 +5,7 @@ use crate::receive::{Direction, copy, total};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::view::View;
-use crate::{block, doors, hold, urgent};
+use crate::{block, cork, doors, hold, urgent};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -167,7 +167,12 @@ fn put(
     if let Some(direct) = &view.direct {
         let sent = &view.private.sent;
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
-        direct.show_sent(view.session, tail);
+        // Urgent bytes do not wait.
+        if cork::holds(app.flags.load(Ordering::Relaxed)) && flags & libc::MSG_OOB == 0 {
+            cork::show_held(direct, view.session, tail);
+        } else {
+            direct.show_sent(view.session, tail);
+        }
         if flags & libc::MSG_OOB != 0 {
             direct.announce(socket.session);
         }
@@ -186,13 +191,20 @@ fn hold(socket: &Socket, more: bool) {
         socket.mark(flag::MORE, true);
         socket.app().flags.fetch_or(app_flags::CORK, Ordering::AcqRel);
     } else if socket.has(flag::MORE) {
-        let_go(socket);
+        no_more(socket);
     }
 }
 
-/// What MSG_MORE holds is let go, unless `TCP_CORK` holds it too.
+/// `TCP_NODELAY`: what is held is let go.
 #[cold]
 pub fn let_go(socket: &Socket) {
+    no_more(socket);
+    cork::release(socket);
+}
+
+/// MSG_MORE holds nothing any more, though `TCP_CORK` may.
+#[cold]
+fn no_more(socket: &Socket) {
     socket.mark(flag::MORE, false);
     if !socket.has(flag::CORKED) {
         socket.app().flags.fetch_and(!app_flags::CORK, Ordering::AcqRel);

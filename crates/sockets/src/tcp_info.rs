@@ -1,5 +1,6 @@
 //! `TCP_INFO` from the stack's information line.
 
+use crate::cork;
 use crate::direct::Direct;
 use crate::doors;
 use crate::private::flag;
@@ -107,9 +108,10 @@ pub fn tcp_state(socket: &Socket) -> u8 {
 
 /// Bytes in the send ring, and those of them that were never sent as far as is known.
 pub fn queued(socket: &Socket) -> (u32, u32) {
-    // What a direct connection has sent is in the other side's hands.
-    if socket.direct().is_some() {
-        return (0, 0);
+    // What a direct connection has sent is in the other side's hands, if it is not held back.
+    if let Some(direct) = socket.direct() {
+        let held = cork::held(socket, &direct);
+        return (held, held);
     }
     let queued = socket.session.geometry.tx_bytes - socket.view().room();
     (queued, socket.info().unsent.load(Relaxed).min(queued))

@@ -1,6 +1,7 @@
 //! What a socket's words say: its lines are looked up once, then read as often as a call needs. Of a connection that is still being
 //! made a view says nothing about later, because it may become a direct one.
 
+use crate::cork;
 use crate::direct::Direct;
 use crate::private::{Private, flag};
 use crate::session::Session;
@@ -143,11 +144,23 @@ impl View {
     #[inline]
     pub fn readable(&self) -> u32 {
         let (tail, most) = match &self.direct {
-            Some(direct) => (direct.peer().line.tx_tail.load(Ordering::Acquire), direct.ring_bytes()),
+            Some(direct) => (self.sent_by(direct), direct.ring_bytes()),
             None => (self.stack.rx_tail.load(Ordering::Acquire), self.session.geometry.rx_bytes),
         };
         let unread = tail.wrapping_sub(self.app.rx_head.load(Ordering::Relaxed));
         if unread > most { 0 } else { unread }
+    }
+
+    /// How far the other side of a direct connection has sent.
+    #[inline]
+    fn sent_by(&self, direct: &Direct) -> u32 {
+        let line = &direct.peer().line;
+        // What is held is looked at after what is shown.
+        let shown = line.tx_tail.load(Ordering::Acquire);
+        if line.held_ms.load(Ordering::Relaxed) == 0 {
+            return shown;
+        }
+        cork::sent(line, shown, self.status() & status::RX_EOF != 0)
     }
 
     /// Free bytes of the send ring. A send head that cannot be is taken as no room.
