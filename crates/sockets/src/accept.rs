@@ -60,7 +60,7 @@ unsafe fn accept_on(
 }
 
 /// Takes the next record that makes sense.
-fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
+pub fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
     let session = listener.session;
     let _taking = listener.private().receiving.lock()?;
     while listener.readable() as usize >= Accepted::BYTES {

@@ -6,6 +6,9 @@
 //!
 //! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) are not accelerated there and do not
 //! carry data; a signal handler that comes in the middle of a copy and uses the same socket gets EAGAIN.
+//!
+//! The same sources are the crate `towpath-client`: without the symbols of libc, and with what `narrow` shows.
+#![cfg_attr(towpath_client, allow(dead_code))]
 
 mod accept;
 mod address;
@@ -28,6 +31,8 @@ mod kept;
 mod listen;
 mod lock;
 mod message;
+#[cfg(towpath_client)]
+pub mod narrow;
 mod nested;
 mod options;
 mod poll;
@@ -61,7 +66,7 @@ mod tests;
 pub use handler::Posix;
 
 // A test program that exported these would put them under its own feet.
-#[cfg(not(test))]
+#[cfg(not(any(test, towpath_client)))]
 towpath_hook::preload!(Posix);
-#[cfg(not(test))]
+#[cfg(not(any(test, towpath_client)))]
 towpath_hook::preload_exec!();

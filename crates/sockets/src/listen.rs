@@ -151,15 +151,33 @@ pub fn take(
     Socket::reset(session, slot, app_flags);
     steer::initial(fd, undecided, session, slot);
     command.flags |= app_flags;
+    let socket = decide(session, slot, &command, (command.local_port != 0).then_some(fd))?;
+    socket.mark(flag::SIX, undecided.six);
+    socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
+    promote(fd, undecided, &socket).map_err(|errno| {
+        close::abandon(&socket);
+        Some(errno)
+    })?;
+    Ok(socket)
+}
+
+/// Gives the command for a slot that has been claimed and made ready, with the kernel socket that reserves its port. Whatever goes wrong,
+/// the slot is let go. `Err(None)`: the stack does not want it.
+pub fn decide(
+    session: &'static Session,
+    slot: Slot,
+    command: &Command,
+    reservation: Option<c_int>,
+) -> Result<Socket, Option<i32>> {
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
-    if command.local_port != 0
+    if let Some(fd) = reservation
         && let Err(_dead) =
             session.send(&Request::Reserve { slot: slot.raw(), seq: doors::next_seq(session, slot) }, &[fd])
     {
         release(slot);
         return Err(None);
     }
-    match doors::command(session, slot, &command) {
+    match doors::command(session, slot, command) {
         Ok(()) => {}
         // Undecided for too long: what the stack makes of it is unknown, so the slot is not used again.
         Err(Some(libc::ETIMEDOUT))
@@ -183,12 +201,6 @@ pub fn take(
         doors::ring_commands(session, slot);
         return Err(Some(libc::ENOBUFS));
     }
-    socket.mark(flag::SIX, undecided.six);
-    socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
-    promote(fd, undecided, &socket).map_err(|errno| {
-        close::abandon(&socket);
-        Some(errno)
-    })?;
     Ok(socket)
 }
 

@@ -1,5 +1,6 @@
 //! Sending: from the caller's buffers straight into the ring.
 
+use crate::lock::Guard;
 use crate::private::flag;
 use crate::receive::{Direction, copy, total};
 use crate::socket::Socket;
@@ -157,31 +158,38 @@ fn put(
         return Ok(left);
     }
     let count = fill(view, done, room as usize)?;
-    let app = view.app;
     hold(socket, flags & libc::MSG_MORE != 0);
-    let tail = app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
+    let tail = view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
     if flags & libc::MSG_OOB != 0 {
         urgent::send(socket, tail);
     }
-    app.tx_tail.store(tail, Ordering::Release);
+    let urgent = flags & libc::MSG_OOB != 0;
+    publish(view, tail, count, urgent, Some(&sending));
+    if urgent
+        && let Some(direct) = &view.direct
+    {
+        direct.announce(socket.session);
+    }
+    Ok(count)
+}
+
+/// Moves the send tail by `count` bytes to `tail` and tells who is to read them. `held` is any lock that the calling thread has.
+#[inline(always)]
+pub fn publish(view: &View, tail: u32, count: usize, urgent: bool, held: Option<&Guard<'_>>) {
+    view.app.tx_tail.store(tail, Ordering::Release);
     if let Some(direct) = &view.direct {
         let sent = &view.private.sent;
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
         // Urgent bytes do not wait.
-        if cork::holds(app.flags.load(Ordering::Relaxed)) && flags & libc::MSG_OOB == 0 {
+        return if cork::holds(view.app.flags.load(Ordering::Relaxed)) && !urgent {
             cork::show_held(direct, view.session, tail);
         } else {
             direct.show_sent(view.session, tail);
-        }
-        if flags & libc::MSG_OOB != 0 {
-            direct.announce(socket.session);
-        }
-        return Ok(count);
+        };
     }
     // The stack sees the receive head too when it looks.
-    view.private.told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
-    doors::ring_stack(view, Some(&sending));
-    Ok(count)
+    view.private.told_head.store(view.app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
+    doors::ring_stack(view, held);
 }
 
 /// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.

@@ -72,11 +72,8 @@ pub fn start() -> Option<&'static Session> {
         let _starting = STARTING.lock()?;
         if !TRIED.load(Ordering::Acquire) {
             if let Some(path) = std::env::var_os("TOWPATH_SOCKET") {
-                match Session::register(path.as_bytes()) {
-                    Ok(session) => {
-                        SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
-                        fault::install();
-                    }
+                match register(path.as_bytes()) {
+                    Ok(_) => fault::install(),
                     Err(error) => complain(&format!("{}: {error}", path.to_string_lossy())),
                 }
             } else {
@@ -86,6 +83,24 @@ pub fn start() -> Option<&'static Session> {
         }
     }
     get().filter(|session| !session.is_dead())
+}
+
+/// The session; registers with the service at `path` if there is none yet. For libraries that say what has failed.
+#[cfg(towpath_client)]
+pub fn open(path: &[u8]) -> Result<&'static Session, std::io::Error> {
+    let _starting = STARTING.lock().ok_or(std::io::ErrorKind::WouldBlock)?;
+    match get() {
+        Some(session) if session.is_dead() => Err(std::io::Error::from_raw_os_error(libc::ENETDOWN)),
+        Some(session) => Ok(session),
+        None => register(path),
+    }
+}
+
+/// Under `STARTING`.
+fn register(path: &[u8]) -> Result<&'static Session, std::io::Error> {
+    let session = Box::leak(Box::new(Session::register(path)?));
+    SESSION.store(session, Ordering::Release);
+    Ok(session)
 }
 
 /// Is a program without its stack to fail instead of using kernel sockets?

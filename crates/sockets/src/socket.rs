@@ -213,6 +213,12 @@ impl Socket {
         self.direct().map_or(&self.app().want, |direct| &direct.own().line.want)
     }
 
+    /// Has an event been asked for when there is room again?
+    #[inline]
+    pub fn wants_room(&self) -> bool {
+        self.want().load(Ordering::Relaxed) & want::WRITABLE != 0
+    }
+
     /// Asks for an event when there is room again. The caller looks at the room once more afterwards.
     pub fn want_room(&self) {
         self.want().fetch_or(want::WRITABLE, Ordering::SeqCst);
@@ -223,7 +229,7 @@ impl Socket {
     /// After an event: room is not asked for any more, unless there still is none.
     #[inline]
     pub fn event_seen(&self) {
-        if self.want().load(Ordering::Relaxed) & want::WRITABLE != 0 && self.writable() {
+        if self.wants_room() && self.writable() {
             self.want().fetch_and(!want::WRITABLE, Ordering::SeqCst);
             core::sync::atomic::fence(Ordering::SeqCst);
             if !self.writable() {

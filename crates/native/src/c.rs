@@ -1,0 +1,1 @@
+//! The functions of `include/towpath.h`.

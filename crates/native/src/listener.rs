@@ -1,0 +1,102 @@
+//! Listeners.
+
+use crate::address::{from_contract, to_contract};
+use crate::connection::{begin, close, errno};
+use crate::event::{Source, sealed::Sealed};
+use crate::{Connection, Stack};
+use core::net::{Ipv6Addr, SocketAddr};
+use core::sync::atomic::Ordering;
+use rustix::fd::AsRawFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use towpath_client::narrow::{self, Socket};
+use towpath_ring::command::{Command, Options, V6ONLY, op};
+use towpath_ring::lines::{app_flags, option_flags, state};
+
+/// Linux's default `net.core.somaxconn`.
+const BACKLOG_MAX: u32 = 4096;
+/// What a connection takes over from its listener.
+const INHERITED: u32 = app_flags::NODELAY | app_flags::CORK;
+
+/// A listener. Dropped, its port is let go, a moment later.
+pub struct Listener {
+    socket: Socket,
+}
+
+impl Listener {
+    /// Listens on `local` (port 0: any that is free) for IPv4 or IPv6; `::` takes IPv6 only. Up to `backlog` connections wait to be accepted.
+    pub fn bind(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
+        Self::listen(stack, local, backlog, false)
+    }
+
+    /// The same for one of several listeners on a port, of one user, among which connections are spread (`SO_REUSEPORT`): one per
+    /// thread, say.
+    pub fn bind_shared(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
+        Self::listen(stack, local, backlog, true)
+    }
+
+    fn listen(stack: &Stack, local: SocketAddr, backlog: u32, shared: bool) -> io::Result<Self> {
+        // A bound kernel socket, which does not listen, reserves the port. Made by system calls, whatever is preloaded.
+        let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let reservation = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        if local.is_ipv6() {
+            sockopt::set_ipv6_v6only(&reservation, true)?;
+        }
+        if shared {
+            sockopt::set_socket_reuseport(&reservation, true)?;
+        }
+        rustix::net::bind(&reservation, &local)?;
+        let bound = SocketAddr::try_from(rustix::net::getsockname(&reservation)?)?;
+        let (local_addr, port): (Ipv6Addr, u16) = to_contract(bound);
+        if narrow::is_kernels(local_addr) {
+            return Err(errno(libc::ENETUNREACH));
+        }
+        let command = Command {
+            op: op::LISTEN,
+            local_addr,
+            local_port: port.into(),
+            backlog: backlog.min(BACKLOG_MAX),
+            flags: if local.is_ipv6() { V6ONLY } else { 0 },
+            ..Command::default()
+        };
+        let options = Options { flags: if shared { option_flags::REUSEPORT } else { 0 }, ..Options::default() };
+        Ok(Self { socket: begin(stack, &command, &options, Some(reservation.as_raw_fd()))? })
+    }
+
+    /// Takes the next connection. `WouldBlock` = none waits.
+    pub fn accept(&mut self) -> io::Result<(Connection, SocketAddr)> {
+        let Some((socket, remote)) = narrow::next_accepted(&self.socket) else {
+            let over = self.socket.state() != state::LISTENING;
+            return Err(if over { errno(libc::ENETDOWN) } else { io::ErrorKind::WouldBlock.into() });
+        };
+        let flags = self.socket.app().flags.load(Ordering::Relaxed) & INHERITED;
+        Socket::reset(socket.session, socket.slot, flags);
+        narrow::inherit_options(&self.socket, &socket);
+        socket.adopt();
+        Ok((Connection::of(socket), from_contract(remote)))
+    }
+
+    /// Connections that are accepted from now on have `TCP_NODELAY`, or not.
+    pub fn set_nodelay(&mut self, on: bool) {
+        self.socket.mark_app(app_flags::NODELAY, on);
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        from_contract(narrow::local(&self.socket))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        close(&self.socket);
+    }
+}
+
+impl Sealed for Listener {
+    fn socket(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+impl Source for Listener {}
