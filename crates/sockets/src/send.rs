@@ -165,9 +165,7 @@ fn put(
     }
     let urgent = flags & libc::MSG_OOB != 0;
     publish(view, tail, count, urgent, Some(&sending));
-    if urgent
-        && let Some(direct) = &view.direct
-    {
+    if urgent && let Some(direct) = &view.direct {
         direct.announce(socket.session);
     }
     Ok(count)
