@@ -394,3 +394,28 @@ CASE(file_flags) {
     CALL("getlk", fcntl(p.client, F_GETLK, &(struct flock){.l_type = F_RDLCK}));
     CALL("pipe_sz", fcntl(p.client, F_GETPIPE_SZ));
 }
+
+static void limit_negative(bool before) {
+    struct timeval t = {.tv_sec = -1}, got = {9, 9};
+    int l = listening(), c = tcp();
+    if (before) CALL("set", setsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    MUST(connect_to(c, l));
+    if (!before) CALL("set", setsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    socklen_t len = sizeof got;
+    CALL("get", getsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
+    say("time", "%ld,%ld", (long)got.tv_sec, (long)got.tv_usec);
+    char byte;
+    CALL("recv", recv(c, &byte, 1, 0));
+    CALL("set_snd", setsockopt(c, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
+    MUST(nonblocking(c, true));
+    fill(c);
+    MUST(nonblocking(c, false));
+    CALL("send", send(c, &byte, 1, 0));
+    t.tv_sec = 0;
+    MUST(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){-5, 0}, sizeof t));
+    MUST(accept(l, NULL, NULL));
+    CALL("accept", accept(l, NULL, NULL));
+}
+
+CASE(receive_limit_negative) { limit_negative(false); }
+CASE(receive_limit_negative_before) { limit_negative(true); }

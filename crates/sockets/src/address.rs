@@ -129,6 +129,20 @@ pub fn bind(fd: c_int, six: bool, address: Address) -> Sys<()> {
     outcome(unsafe { real::bind(fd, (&raw const value).cast(), full as socklen_t) }).map(|_| ())
 }
 
+/// Connects a kernel socket.
+pub fn connect(fd: c_int, six: bool, address: Address) -> Sys<()> {
+    let (value, full) = make(six, address);
+    // SAFETY: `value` has `full` bytes.
+    outcome(unsafe { real::connect(fd, (&raw const value).cast(), full as socklen_t) }).map(|_| ())
+}
+
+/// Has a kernel socket give its connection up.
+pub fn disconnect(fd: c_int) -> Sys<()> {
+    let nowhere = sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: a whole address.
+    outcome(unsafe { real::connect(fd, &raw const nowhere, size_of::<sockaddr>() as socklen_t) }).map(|_| ())
+}
+
 /// Addresses that mean something only together with an interface, and groups: the kernel's business.
 pub fn is_kernels(address: Ipv6Addr) -> bool {
     address.is_unicast_link_local() || address.is_multicast()

@@ -13,9 +13,16 @@ use towpath_ring::wake::{self, Woken};
 /// When a call is to give up. `None` = never.
 pub type Deadline = Option<Instant>;
 
+/// The time of a socket option, in µs, by which no call waits.
+pub const NO_WAIT: u64 = u64::MAX;
+
 /// The deadline of a socket option in µs (0 = none).
 pub fn deadline(timeout_us: u64) -> Deadline {
-    (timeout_us != 0).then(|| Instant::now() + Duration::from_micros(timeout_us))
+    match timeout_us {
+        0 => None,
+        NO_WAIT => Some(Instant::now()),
+        us => Instant::now().checked_add(Duration::from_micros(us)),
+    }
 }
 
 /// What is left until the deadline, at most until the next life check.

@@ -175,6 +175,7 @@ fn again(
 fn disconnect(fd: c_int, socket: &Socket) -> Sys<c_int> {
     if !matches!(socket.state(), state::LISTENING | state::CLOSED) {
         socket.mark_app(app_flags::CLOSED | app_flags::ABORT, true);
+        return renew::renew_reset(fd, socket).map(|_| 0);
     }
     renew::renew(fd, socket, None).map(|_| 0)
 }

@@ -6,11 +6,11 @@ use crate::interest::Interest;
 use crate::lock::Lock;
 use crate::session::{self, Session};
 use crate::socket::Socket;
-use crate::sys::Sys;
+use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
 use crate::{fork, nested, readiness, user};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use libc::{c_int, epoll_event};
 use towpath_hook::{Answer, outcome, real};
 
@@ -34,6 +34,10 @@ pub struct Instance {
     sleepers: AtomicU32,
     /// `nudge` has left something in the native set.
     nudged: AtomicBool,
+    /// When the kernel was asked last, in ticks.
+    native_at: AtomicU64,
+    /// A call that should have asked it had no room.
+    pub native_first: AtomicBool,
 }
 
 // SAFETY: the interest list is only used under the lock.
@@ -49,6 +53,8 @@ static ALL: [Instance; INSTANCES] = [const {
         wake: AtomicI32::new(-1),
         sleepers: AtomicU32::new(0),
         nudged: AtomicBool::new(false),
+        native_at: AtomicU64::new(0),
+        native_first: AtomicBool::new(false),
     }
 }; INSTANCES];
 /// No instance from this number on has ever been in use.
@@ -138,6 +144,16 @@ impl Instance {
         interest.context = Some(context);
         interest.subscribe_all(session);
         interest.look_at_all();
+    }
+
+    /// The kernel has been asked.
+    pub fn looked_at_native(&self) {
+        self.native_at.store(sys::ticks(), Ordering::Relaxed);
+    }
+
+    /// Ticks since the kernel was asked.
+    pub fn since_native_look(&self) -> u64 {
+        sys::ticks().wrapping_sub(self.native_at.load(Ordering::Relaxed))
     }
 
     /// Its native descriptor.

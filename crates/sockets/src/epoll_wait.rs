@@ -1,5 +1,5 @@
-//! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready no system call is made, but for every
-//! sixteenth call, so that kernel descriptors are not starved.
+//! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready the kernel is asked only if that was some
+//! microseconds ago, or in every sixteenth call, so that its descriptors are not starved and a busy program pays little for it.
 
 use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
@@ -7,13 +7,16 @@ use crate::sys::Sys;
 use crate::table::{self, Kind};
 use crate::{block, cork, direct};
 use crate::{nested, user};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{c_int, epoll_event, sigset_t};
 use std::time::Instant;
 use towpath_hook::{Answer, outcome, real};
 
-/// Calls that found ready slots between two looks at the native set.
+/// Calls that found ready slots between two looks at the native set, at most.
 const NATIVE_EVERY: u32 = 16;
+/// Time between two looks, at most, if there is a call (in ticks of the time stamp counter: 10 to 50 µs).
+const NATIVE_TICKS: u64 = 50_000;
 /// The longest sleep of an instance that watches slots but could get no context.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
 
@@ -61,14 +64,24 @@ impl Wait {
         let mut deadline = None;
         let at_once = timeout == Some(Duration::ZERO);
         let mut first = true;
+        // The last calls left no room for the kernel's.
+        if self.instance.native_first.load(Ordering::Relaxed) {
+            self.instance.native_first.store(false, Ordering::Relaxed);
+            let (kernels, _) = self.native(0, self.room.div_ceil(2), Some(Duration::ZERO))?;
+            let found = kernels + self.look(kernels)?.found;
+            if found > 0 {
+                return Ok(found);
+            }
+        }
         loop {
-            let look = self.look()?;
+            let look = self.look(0)?;
             if look.found > 0 {
                 let more = look.native_is_due && look.found < self.room;
-                return Ok(look.found + if more { self.native(look.found, Some(Duration::ZERO))?.0 } else { 0 });
+                let room = self.room - look.found;
+                return Ok(look.found + if more { self.native(look.found, room, Some(Duration::ZERO))?.0 } else { 0 });
             }
             if at_once || (first && look.native && look.watched) {
-                let (found, _) = self.native(0, Some(Duration::ZERO))?;
+                let (found, _) = self.native(0, self.room, Some(Duration::ZERO))?;
                 if found > 0 || at_once {
                     return Ok(found);
                 }
@@ -84,13 +97,15 @@ impl Wait {
         }
     }
 
-    fn look(&self) -> Sys<Look> {
+    /// Slots and inner instances that are ready; their events go after the first `skip`.
+    fn look(&self, skip: usize) -> Sys<Look> {
+        let room = self.room - skip;
         let work = |interest: &mut crate::interest::Interest| {
             epoll::own(self.instance, self.session, interest);
             let (mut found, mut put_all) = (0, Ok(()));
             let mut put = |event| {
                 // SAFETY: the program's memory; no more is put than it has given room for.
-                let put = unsafe { user::write(self.events.wrapping_add(found), event) };
+                let put = unsafe { user::write(self.events.wrapping_add(skip + found), event) };
                 if put.is_err() {
                     put_all = put;
                 }
@@ -99,20 +114,24 @@ impl Wait {
             let mut slots = 0;
             if interest.watched > 0 {
                 interest.drain(self.session);
-                slots = interest.collect(self.session, &mut put, self.room);
+                slots = interest.collect(self.session, &mut put, room);
             }
             if !interest.undecided.is_empty() {
                 nested::adopt(self.epfd, interest);
             }
             if !interest.nested.is_empty() {
-                nested::collect(self.epfd, interest, self.session, &mut put, self.room - slots);
+                nested::collect(self.epfd, interest, self.session, &mut put, room - slots);
             }
             put_all?;
-            interest.since_native = if found > 0 { interest.since_native + 1 } else { 0 };
             let native = interest.native > 0;
-            let native_is_due = native && interest.since_native >= NATIVE_EVERY;
+            interest.since_native = if native && found > 0 { interest.since_native.saturating_add(1) } else { 0 };
+            let native_is_due = native
+                && found > 0
+                && (interest.since_native >= NATIVE_EVERY || self.instance.since_native_look() >= NATIVE_TICKS);
             if native_is_due {
+                // One who finds no room for them begins with them the next time.
                 interest.since_native = 0;
+                self.instance.native_first.store(found == room, Ordering::Relaxed);
             }
             let nested = !interest.nested.is_empty();
             let watched = interest.watched > 0 || nested;
@@ -154,16 +173,17 @@ impl Wait {
             (Some(left), Some(longest)) => Some(left.min(longest)),
             (left, longest) => left.or(longest),
         };
-        let (found, ours) = self.native(0, time)?;
+        let (found, ours) = self.native(0, self.room, time)?;
         if found > 0 {
-            return Ok(Some(found));
+            let more = if ours && found < self.room { self.look(found)?.found } else { 0 };
+            return Ok(Some(found + more));
         }
         if ours {
             return Ok(None);
         }
         if left.is_some_and(|left| time == Some(left)) {
             // The time is over, but look once more: what has been raised in the meantime counts.
-            let look = self.look()?;
+            let look = self.look(0)?;
             return Ok(Some(look.found));
         }
         if look.told && !self.session.check_alive() {
@@ -177,15 +197,16 @@ impl Wait {
         self.instance.with(|interest| !interest.nested.is_empty() && nested::woken(interest, mark)) == Some(true)
     }
 
-    /// Asks the kernel; events go after the first `skip`. Returns their number and whether our own eventfd was among
-    /// them.
-    fn native(&self, skip: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
+    /// Asks the kernel for at most `room` events, which go after the first `skip`. Returns their number and whether our own eventfd
+    /// was among them.
+    fn native(&self, skip: usize, room: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
         let timeout_ms = timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int);
-        // SAFETY: `skip < room`, and the caller of `epoll_wait` gave room for `room` events.
+        // SAFETY: the caller of `epoll_wait` gave room for `skip + room` events at least.
         let found = outcome(unsafe {
             let rest = self.events.add(skip);
-            real::epoll_pwait(self.epfd, rest, (self.room - skip) as c_int, timeout_ms, self.mask)
+            real::epoll_pwait(self.epfd, rest, room as c_int, timeout_ms, self.mask)
         })? as usize;
+        self.instance.looked_at_native();
         // Our own events (the bell, a nudge) are not the program's.
         let (mut kept, mut ours, mut hung_up) = (0, false, false);
         for i in 0..found {

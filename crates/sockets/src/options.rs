@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{cork, kept, listen, send, steer, tcp_info, user};
+use crate::{block, cork, kept, listen, send, steer, tcp_info, user};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
@@ -218,6 +218,11 @@ pub unsafe fn set_undecided(
         undecided.options = true;
         undecided.kept |= kept::is_kept(level, name);
         undecided.steered |= if set.is_ok() { steer::carried(level, name) } else { 0 };
+        let limit = TIME_LIMITS.iter().position(|limit| (level, *limit) == (libc::SOL_SOCKET, name));
+        if let (Some(limit), Ok(_)) = (limit, set) {
+            // SAFETY: the kernel has just read a time there.
+            undecided.no_wait[limit] = unsafe { given::<timeval>(value, len) }.is_ok_and(|time| time.tv_sec < 0);
+        }
     });
     // Source routes and the like (RFC 9293 §3.9.2.1, MUST-51, MUST-52): the kernel sends IP options, the stack does not.
     if (level, name) == (libc::IPPROTO_IP, libc::IP_OPTIONS)
@@ -260,13 +265,22 @@ unsafe fn set_time(word: &AtomicU64, value: *const c_void, len: socklen_t) -> Sy
     Ok(0)
 }
 
-/// 0, which is no limit, for a negative time.
+/// 0 is no limit; a negative time, as on Linux, is not to wait at all.
 fn microseconds(time: timeval) -> u64 {
-    u64::try_from(time.tv_sec).map_or(0, |s| s.saturating_mul(1_000_000).saturating_add(time.tv_usec as u64))
+    match u64::try_from(time.tv_sec) {
+        Ok(seconds) => seconds.saturating_mul(1_000_000).saturating_add(time.tv_usec as u64).min(block::NO_WAIT - 1),
+        Err(_) => block::NO_WAIT,
+    }
 }
 
-fn time_of(word: &AtomicU64) -> timeval {
-    let us = word.load(Relaxed);
+const TIME_LIMITS: [c_int; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
+
+/// What a limit reads as: not to wait reads as 0, too.
+pub fn time_of(word: &AtomicU64) -> timeval {
+    let us = match word.load(Relaxed) {
+        block::NO_WAIT => 0,
+        us => us,
+    };
     timeval { tv_sec: (us / 1_000_000) as libc::time_t, tv_usec: (us % 1_000_000) as libc::suseconds_t }
 }
 
@@ -382,12 +396,11 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
     let off = linger { l_onoff: 0, l_linger: 0 };
     let linger = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, off).unwrap_or(off);
     private.linger_s.store(if linger.l_onoff == 0 { -1 } else { linger.l_linger }, Relaxed);
-    for (name, word) in
-        [(libc::SO_RCVTIMEO, &private.receive_timeout_us), (libc::SO_SNDTIMEO, &private.send_timeout_us)]
-    {
+    let words = [&private.receive_timeout_us, &private.send_timeout_us];
+    for ((name, no_wait), word) in TIME_LIMITS.into_iter().zip(undecided.no_wait).zip(words) {
         let zero = timeval { tv_sec: 0, tv_usec: 0 };
         let time = sys::getsockopt(fd, libc::SOL_SOCKET, name, zero).unwrap_or(zero);
-        word.store(microseconds(time), Relaxed);
+        word.store(if no_wait { block::NO_WAIT } else { microseconds(time) }, Relaxed);
     }
     private.low_water.store(int(libc::SOL_SOCKET, libc::SO_RCVLOWAT) as u32, Relaxed);
     socket.mark(flag::CORKED, socket.has_app(app_flags::CORK));

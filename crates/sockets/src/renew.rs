@@ -5,8 +5,9 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, kept, steer};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::{address, block, close, interest, kept, options, steer};
+use core::net::Ipv4Addr;
+use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
 use towpath_ring::lines::app_flags;
@@ -15,9 +16,39 @@ use towpath_ring::lines::app_flags;
 pub fn renew(fd: c_int, socket: &Socket, local: Option<address::Address>) -> Sys<Undecided> {
     let six = socket.has(flag::SIX);
     let domain = if six { libc::AF_INET6 } else { libc::AF_INET };
-    let nonblock = if socket.has(flag::NONBLOCK) { libc::SOCK_NONBLOCK } else { 0 };
-    // SAFETY: integers only.
-    let fresh = outcome(unsafe { real::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock, 0) })?;
+    put_fresh(fd, socket, sys::socket(domain)?, local)
+}
+
+/// As [`renew`], after a connection was given up: the fresh socket has a pending ECONNRESET, as Linux's own.
+pub fn renew_reset(fd: c_int, socket: &Socket) -> Sys<Undecided> {
+    let six = socket.has(flag::SIX);
+    let fresh = sys::socket(if six { libc::AF_INET6 } else { libc::AF_INET })?;
+    // If that cannot be had, none is pending.
+    let _ = give_up_a_connection(fresh, six);
+    put_fresh(fd, socket, fresh, None)
+}
+
+/// Only a connection of its own that the kernel's socket gives up leaves the error behind.
+fn give_up_a_connection(fresh: c_int, six: bool) -> Sys<()> {
+    let listener = sys::socket(libc::AF_INET)?;
+    let given_up = || {
+        let loopback = (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0);
+        address::bind(listener, false, loopback)?;
+        // SAFETY: integers only.
+        outcome(unsafe { real::listen(listener, 1) })?;
+        address::connect(fresh, six, address::of_kernel(listener, false)?)?;
+        address::disconnect(fresh)
+    };
+    let done = given_up();
+    sys::close(listener);
+    done
+}
+
+fn put_fresh(fd: c_int, socket: &Socket, fresh: c_int, local: Option<address::Address>) -> Sys<Undecided> {
+    let six = socket.has(flag::SIX);
+    if socket.has(flag::NONBLOCK) {
+        sys::fcntl(fresh, libc::F_SETFL, libc::O_NONBLOCK)?;
+    }
     let mut undecided = Undecided { six, ..Undecided::default() };
     carry(fd, socket, fresh, &mut undecided);
     let copies = table::copies(fd);
@@ -63,21 +94,16 @@ fn carry(fd: c_int, socket: &Socket, fresh: c_int, undecided: &mut Undecided) {
         }
     }
     let private = socket.private();
-    for (name, word) in
-        [(libc::SO_RCVTIMEO, &private.receive_timeout_us), (libc::SO_SNDTIMEO, &private.send_timeout_us)]
-    {
-        set(fresh, name, time_of(word));
+    let limits = [(libc::SO_RCVTIMEO, &private.receive_timeout_us), (libc::SO_SNDTIMEO, &private.send_timeout_us)];
+    for ((name, word), no_wait) in limits.into_iter().zip(&mut undecided.no_wait) {
+        *no_wait = word.load(Relaxed) == block::NO_WAIT;
+        set(fresh, name, if *no_wait { timeval { tv_sec: -1, tv_usec: 0 } } else { options::time_of(word) });
     }
     let seconds = private.linger_s.load(Relaxed);
     set(fresh, libc::SO_LINGER, linger { l_onoff: (seconds >= 0).into(), l_linger: seconds.max(0) });
     kept::give_back(fd, socket, fresh);
     undecided.kept = true;
     undecided.options = true;
-}
-
-fn time_of(word: &AtomicU64) -> timeval {
-    let us = word.load(Relaxed);
-    timeval { tv_sec: (us / 1_000_000) as libc::time_t, tv_usec: (us % 1_000_000) as libc::suseconds_t }
 }
 
 fn set<T: Copy>(fresh: c_int, name: c_int, value: T) {

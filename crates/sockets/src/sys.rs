@@ -23,6 +23,12 @@ pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Sys<c_int> {
     outcome(unsafe { real::dup3(from, to, flags) })
 }
 
+/// A close-on-exec TCP socket of the kernel's.
+pub fn socket(domain: c_int) -> Sys<c_int> {
+    // SAFETY: integers only.
+    outcome(unsafe { real::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+}
+
 /// A close-on-exec AF_UNIX stream pair.
 pub fn socketpair() -> Sys<[c_int; 2]> {
     let mut pair = [-1; 2];

@@ -49,11 +49,14 @@ pub struct Undecided {
     pub steered: u32,
     /// Options that are only kept have been set (see `kept`).
     pub kept: bool,
-    /// Descriptors of this process with the same number are copies of one socket; 0 = there are no copies.
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` are negative: no call waits. (The kernel does not tell.)
+    pub no_wait: [bool; 2],
+    /// Descriptors of this process with the same number are copies of one socket; 0 = there are no copies (30 bits).
     pub family: u32,
 }
 
 const KIND: u64 = 7;
+const FAMILIES: u32 = (1 << 30) - 1;
 
 fn encode(kind: Kind) -> u64 {
     match kind {
@@ -65,7 +68,9 @@ fn encode(kind: Kind) -> u64 {
                 | u64::from(u.kept) << 12
                 | u64::from(u.steered >> 16 & 3) << 13
                 | u64::from(u.steered & 0xffff) << 16
-                | u64::from(u.family) << 32
+                | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.no_wait[0]) << 62
+                | u64::from(u.no_wait[1]) << 63
         }
         Kind::Slot { slot, generation } => 2 | u64::from(slot & 0x1f_ffff) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
@@ -84,7 +89,8 @@ fn decode(word: u64) -> Kind {
             congestion: (word >> 8) as u8 & 15,
             steered: ((word >> 16) & 0xffff | (word >> 13 & 3) << 16) as u32,
             kept: word & 1 << 12 != 0,
-            family: (word >> 32) as u32,
+            family: (word >> 32) as u32 & FAMILIES,
+            no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
         }),
         2 => Kind::Slot { slot: (word as u32 >> 3) & 0x1f_ffff, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
@@ -139,7 +145,7 @@ pub fn copies(fd: i32) -> Vec<i32> {
 /// The number of one more family.
 pub fn new_family() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed).max(1)
+    (NEXT.fetch_add(1, Ordering::Relaxed) & FAMILIES).max(1)
 }
 
 /// All descriptors in `first..=last` that are not simply the kernel's.
@@ -166,6 +172,7 @@ mod tests {
                 steered: 0x3_ffff,
                 family: 77,
                 kept: true,
+                no_wait: [true, false],
                 ..Undecided::default()
             }),
             Kind::Slot { slot: 65_535, generation: u32::MAX },

@@ -128,6 +128,29 @@ fn kernel_descriptors_are_not_starved_by_a_busy_slot() {
 }
 
 #[test]
+fn room_for_one_event_is_shared_with_kernel_descriptors() {
+    let (ours, theirs) = pair();
+    let epfd = epoll();
+    let (reader, mut writer) = std::io::pipe().expect("pipe");
+    control(epfd, ADD, ours, EPOLLOUT, 1).expect("add");
+    control(epfd, ADD, reader.as_raw_fd(), EPOLLIN, 2).expect("add");
+    std::io::Write::write_all(&mut writer, b"x").expect("write");
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let mut seen = [0; 3];
+    for _ in 0..40 {
+        // SAFETY: room for one event.
+        let found =
+            unsafe { crate::epoll_wait::wait(epfd, &raw mut event, 1, Some(Duration::ZERO), core::ptr::null()) };
+        assert_eq!(found, Some(Ok(1)));
+        seen[event.u64 as usize] += 1;
+    }
+    assert!(seen[1] >= 2 && seen[2] >= 2, "{seen:?}");
+    for fd in [ours, theirs, epfd] {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
 fn a_socket_that_is_watched_before_it_connects() {
     let (listening, port) = listener(libc::SOCK_NONBLOCK);
     let epfd = epoll();
