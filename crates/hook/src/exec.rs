@@ -39,6 +39,22 @@ pub fn library() -> Option<&'static CStr> {
     found.as_deref()
 }
 
+/// Who is asked about programs that are executed.
+#[derive(Clone, Copy)]
+pub struct Watcher {
+    /// Before each: what its environment must have (`NAME=value`), if it is to be hooked whatever it has.
+    pub executing: fn() -> Vec<CString>,
+    /// A copy of this descriptor will be made for a program by `posix_spawn`.
+    pub copied: fn(c_int),
+}
+
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
+
+/// From now on this one is asked.
+pub fn watch(watcher: Watcher) {
+    let _ = WATCHER.set(watcher);
+}
+
 fn loader() -> Option<CString> {
     let library = Path::new(OsStr::from_bytes(library()?.to_bytes()));
     let loader = library.with_file_name(LOADER);
@@ -114,6 +130,16 @@ pub struct Substitute {
     _strings: Vec<CString>,
 }
 
+/// What the [`Watcher`] asks for and the environment lacks.
+fn missing(environment: &[&CStr]) -> Vec<CString> {
+    let mut wanted = WATCHER.get().map_or_else(Vec::new, |watcher| (watcher.executing)());
+    wanted.retain(|entry| {
+        let name = entry.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+        !environment.iter().any(|has| has.to_bytes().strip_prefix(name).is_some_and(|rest| rest.starts_with(b"=")))
+    });
+    wanted
+}
+
 /// How `path` is to be executed, if not as it is. `injected`: the caller is itself an injected program, whose environment may lack the
 /// library.
 ///
@@ -122,18 +148,22 @@ pub struct Substitute {
 pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bool) -> Option<Substitute> {
     // SAFETY: the caller's contract.
     let (arguments, environment) = unsafe { (strings(argv), strings(envp)) };
-    value(&environment, SERVICE)?;
+    let added = missing(&environment);
+    let goes_along = !added.is_empty();
+    if !goes_along {
+        value(&environment, SERVICE)?;
+    }
     let chosen = value(&environment, VARIABLE).unwrap_or_default();
     let way = program::way(Path::new(OsStr::from_bytes(path.to_bytes())));
     let inject = match way {
         Way::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
         Way::Inject(_) => chosen != b"preload",
         Way::Preload if chosen == b"inject" => true,
-        Way::Preload | Way::Unknown if injected => false,
+        Way::Preload | Way::Unknown if injected || goes_along => false,
         _ => return None,
     };
     let preload = preload(&environment);
-    if !inject && preload.is_none() {
+    if !inject && preload.is_none() && !goes_along {
         return None;
     }
     let mut strings = Vec::new();
@@ -158,6 +188,10 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     if let Some(preload) = preload {
         variables.push(preload.as_ptr());
         strings.push(preload);
+    }
+    for entry in added {
+        variables.push(entry.as_ptr());
+        strings.push(entry);
     }
     variables.push(core::ptr::null());
     Some(Substitute { path: file, arguments: list, environment: variables, _strings: strings })
@@ -291,6 +325,22 @@ pub mod caught {
         }
     }
 
+    /// `posix_spawn_file_actions_adddup2`.
+    ///
+    /// # Safety
+    /// The contract of the function.
+    pub unsafe fn add_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+        if let Some(watcher) = WATCHER.get() {
+            (watcher.copied)(fd);
+        }
+        // SAFETY: the caller's contract, and libc's function has this type.
+        unsafe {
+            let real: Option<unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int> =
+                core::mem::transmute(real(c"posix_spawn_file_actions_adddup2"));
+            real.map_or(libc::ENOSYS, |real| real(actions, fd, new))
+        }
+    }
+
     /// `posix_spawn`, or with `search` `posix_spawnp`.
     ///
     /// # Safety
@@ -402,6 +452,15 @@ macro_rules! preload_exec {
                 execle = Execle;
             }
 
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+                actions: *mut c_void,
+                fd: c_int,
+                new: c_int,
+            ) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { caught::add_dup2(actions, fd, new) }
+            }
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn posix_spawn(
                 pid: *mut pid_t,

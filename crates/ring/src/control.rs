@@ -1,6 +1,7 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair` and `Bell` have an answer.
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell` and `Adopt` have an answer. `Adopt` may also come before
+//! `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
 //! each 4 or 8 bytes in the machine's byte order at multiples of 4, then zeros. What is not such a packet, or has not
@@ -72,6 +73,16 @@ pub enum Request {
         /// The context of the other side.
         context: u32,
     },
+    /// This is the application's end of the socketpair of a slot (one descriptor), and is about to leave the process: whoever shows
+    /// the service a descriptor of the same end is told where the socket lives.
+    Name {
+        /// Slot number.
+        slot: u32,
+        /// Generation the descriptor belongs to.
+        generation: u32,
+    },
+    /// Where does the socket of this descriptor (one descriptor) live?
+    Adopt,
 }
 
 /// Service to application.
@@ -102,6 +113,15 @@ pub enum Reply {
         /// The context.
         context: u32,
     },
+    /// Answer to `Adopt`. The region can be had by `Hello`.
+    Adopted {
+        /// Token of the region.
+        token: u64,
+        /// Slot number.
+        slot: u32,
+        /// Generation the descriptor belongs to.
+        generation: u32,
+    },
     /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
@@ -118,18 +138,21 @@ mod kind {
     pub const DROP_CONTEXT: u32 = 5;
     pub const PAIR: u32 = 6;
     pub const BELL: u32 = 7;
+    pub const NAME: u32 = 8;
+    pub const ADOPT: u32 = 9;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
     pub const PAIR_REPLY: u32 = 104;
     pub const BELL_REPLY: u32 = 105;
+    pub const ADOPTED: u32 = 106;
 }
 
 impl Request {
     /// How many descriptors go with it.
     pub fn descriptors(&self) -> usize {
         match self {
-            Request::Attach { .. } | Request::Reserve { .. } => 1,
+            Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } | Request::Adopt => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
             Request::Pair { .. } | Request::Bell { .. } => 0,
         }
@@ -148,6 +171,8 @@ impl Request {
             Request::Bell { place, pair, context } => {
                 Packet::new(kind::BELL).word(place).word(pair).word(context).bytes
             }
+            Request::Name { slot, generation } => Packet::new(kind::NAME).word(slot).word(generation).bytes,
+            Request::Adopt => Packet::new(kind::ADOPT).bytes,
         }
     }
 
@@ -166,6 +191,8 @@ impl Request {
             kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
             kind::PAIR => Request::Pair { place: fields.word(), pair: fields.word() },
             kind::BELL => Request::Bell { place: fields.word(), pair: fields.word(), context: fields.word() },
+            kind::NAME => Request::Name { slot: fields.word(), generation: fields.word() },
+            kind::ADOPT => Request::Adopt,
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -177,7 +204,7 @@ impl Reply {
         match self {
             Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
             Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } => 1,
-            Reply::Refused { .. } => 0,
+            Reply::Adopted { .. } | Reply::Refused { .. } => 0,
         }
     }
 
@@ -193,6 +220,9 @@ impl Reply {
                 Packet::new(kind::PAIR_REPLY).word(pair).word(slots).word(ring_bytes).bytes
             }
             Reply::Bell { context } => Packet::new(kind::BELL_REPLY).word(context).bytes,
+            Reply::Adopted { token, slot, generation } => {
+                Packet::new(kind::ADOPTED).long(token).word(slot).word(generation).bytes
+            }
             Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
         }
     }
@@ -222,6 +252,7 @@ impl Reply {
                 Reply::Pair { pair, geometry: PairGeometry { slots: fields.word(), ring_bytes: fields.word() } }
             }
             kind::BELL_REPLY => Reply::Bell { context: fields.word() },
+            kind::ADOPTED => Reply::Adopted { token: fields.long(), slot: fields.word(), generation: fields.word() },
             kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
             _ => return Err(invalid("unknown reply")),
         })

@@ -48,6 +48,8 @@ fn requests_arrive_with_their_descriptors() {
         Request::DropContext { context: 63 },
         Request::Pair { place: 5, pair: 6 },
         Request::Bell { place: 5, pair: 6, context: 7 },
+        Request::Name { slot: 8, generation: 9 },
+        Request::Adopt,
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -76,6 +78,7 @@ fn replies_arrive_with_their_descriptors() {
         Reply::Context { context: 5 },
         Reply::Pair { pair: 6, geometry: PairGeometry { slots: 64, ring_bytes: 4096 } },
         Reply::Bell { context: 7 },
+        Reply::Adopted { token: 0x0102_0304_0506_0708, slot: 9, generation: 10 },
         Reply::Refused { errno: 23 },
     ];
     for reply in replies {

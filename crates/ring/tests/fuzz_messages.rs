@@ -4,13 +4,15 @@ use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;
 
 /// Every kind of message, with these numbers.
-fn requests(a: u32, b: u32, long: u64) -> [Request; 5] {
+fn requests(a: u32, b: u32, long: u64) -> [Request; 7] {
     [
         Request::Hello { version: a, join: long },
         Request::Attach { slot: a, generation: b },
         Request::Reserve { slot: a, seq: b },
         Request::Context,
         Request::DropContext { context: a },
+        Request::Name { slot: a, generation: b },
+        Request::Adopt,
     ]
 }
 

@@ -17,6 +17,8 @@ use towpath_ring::wake;
 
 /// How long a new connection may take to say Hello.
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How often a new connection may ask whose a socket is before it says Hello; who asks too early asks again.
+const QUESTIONS_BEFORE_HELLO: u32 = 1024;
 /// Requests handled before hang-ups are looked at again.
 const REQUESTS_PER_TURN: usize = 64;
 /// Events taken from the kernel at a time.
@@ -51,7 +53,7 @@ pub fn serve(shared: &Shared, socket: &Arc<OwnedFd>, peer: Peer) {
         if let Err(error) = crate::table::separate(&keep) {
             tracing::debug!(%error, "no descriptor table of its own for this client");
         }
-        match Keeper::new(shared, membership, peer.connection, socket.as_fd()) {
+        match Keeper::new(shared, membership, peer, socket.as_fd()) {
             Ok(mut keeper) => keeper.run(),
             Err(error) => {
                 tracing::warn!(pid = peer.pid, %error, "cannot serve a client");
@@ -70,15 +72,25 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
         let _ = send_reply(socket, &Reply::Refused { errno }, &[]);
         None
     };
-    let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&shared.stop_fd, PollFlags::IN)];
-    if !matches!(poll(&mut waiting, Some(&HELLO_TIMEOUT)), Ok(n) if n > 0) {
-        return refuse(Errno::TIMEDOUT.raw_os_error(), "it did not say Hello");
-    }
-    let (version, join) = match recv_request(socket) {
-        Ok(Some((Request::Hello { version, join }, _))) => (version, join),
-        Ok(None) => return None,
-        Ok(Some(_)) => return refuse(Errno::PROTO.raw_os_error(), "its first message is not Hello"),
-        Err(error) => return refuse(Errno::PROTO.raw_os_error(), &error.to_string()),
+    let mut questions = 0;
+    let (version, join) = loop {
+        let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&shared.stop_fd, PollFlags::IN)];
+        if !matches!(poll(&mut waiting, Some(&HELLO_TIMEOUT)), Ok(n) if n > 0) {
+            return refuse(Errno::TIMEDOUT.raw_os_error(), "it did not say Hello");
+        }
+        match recv_request(socket) {
+            Ok(Some((Request::Hello { version, join }, _))) => break (version, join),
+            // Which region it wants depends on the answer.
+            Ok(Some((Request::Adopt, descriptors))) if questions < QUESTIONS_BEFORE_HELLO => {
+                questions += 1;
+                let cookie = descriptors.first().and_then(crate::names::cookie);
+                let answer = shared.registry().whose(cookie, peer.uid);
+                send_reply(socket, &answer, &[]).ok()?;
+            }
+            Ok(None) => return None,
+            Ok(Some(_)) => return refuse(Errno::PROTO.raw_os_error(), "its first message is not Hello"),
+            Err(error) => return refuse(Errno::PROTO.raw_os_error(), &error.to_string()),
+        }
     };
     if version != VERSION {
         let why =
@@ -129,8 +141,7 @@ struct End {
 struct Keeper<'a> {
     shared: &'a Shared,
     client: Membership,
-    /// Number of its connection.
-    number: u64,
+    peer: Peer,
     connection: Option<BorrowedFd<'a>>,
     epoll: OwnedFd,
     /// Ends of sockets by slot.
@@ -146,7 +157,7 @@ struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
-    fn new(shared: &'a Shared, client: Membership, number: u64, connection: BorrowedFd<'a>) -> io::Result<Self> {
+    fn new(shared: &'a Shared, client: Membership, peer: Peer, connection: BorrowedFd<'a>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |fd: BorrowedFd<'_>, what| epoll::add(&epoll, fd, data(what, 0), epoll::EventFlags::IN);
         add(connection, about::CONNECTION)?;
@@ -154,7 +165,7 @@ impl<'a> Keeper<'a> {
         Ok(Self {
             shared,
             client,
-            number,
+            peer,
             connection: Some(connection),
             epoll,
             sockets: HashMap::new(),
@@ -210,6 +221,7 @@ impl<'a> Keeper<'a> {
             return;
         }
         if let Some(End { generation, .. }) = self.sockets.remove(&slot) {
+            self.shared.registry().names.forget(self.client.token, slot, generation);
             self.shared.call(Call::Hangup { id: self.client.id, slot, generation });
         }
     }
@@ -275,14 +287,20 @@ impl<'a> Keeper<'a> {
             (Request::Context, _) => self.open_context(),
             (Request::DropContext { context }, _) => self.drop_context(context),
             (Request::Pair { place, pair }, _) => {
-                let (connection, id) = (self.number, self.client.id);
+                let (connection, id) = (self.peer.connection, self.client.id);
                 self.shared.call(Call::Pair { connection, id, pair: (place, pair) });
                 Ok(())
             }
             (Request::Bell { place, pair, context }, _) => {
-                let (connection, id) = (self.number, self.client.id);
+                let (connection, id) = (self.peer.connection, self.client.id);
                 self.shared.call(Call::Bell { connection, id, pair: (place, pair), context });
                 Ok(())
+            }
+            (Request::Name { slot, generation }, Some(end)) => self.name(slot, generation, &end),
+            (Request::Adopt, Some(end)) => {
+                let Some(connection) = self.connection else { return Ok(()) };
+                let answer = self.shared.registry().whose(crate::names::cookie(&end), self.peer.uid);
+                send_reply(connection, &answer, &[])
             }
             _ => Err(invalid("out of place")),
         }
@@ -299,6 +317,13 @@ impl<'a> Keeper<'a> {
         epoll::add(&self.epoll, &end, data(about::SOCKET, slot), epoll::EventFlags::empty())?;
         let reservation = self.unattached.remove(&slot);
         self.sockets.insert(slot, End { generation, reservation, end });
+        Ok(())
+    }
+
+    fn name(&mut self, slot: u32, generation: u32, end: &OwnedFd) -> io::Result<()> {
+        self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
+        let cookie = crate::names::cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
+        self.shared.registry().names.name(cookie, self.client.token, slot, generation);
         Ok(())
     }
 

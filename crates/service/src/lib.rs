@@ -11,6 +11,7 @@ pub mod control;
 pub mod daemon;
 pub mod interface;
 pub mod keeper;
+pub mod names;
 pub mod network;
 pub mod options;
 pub mod paths;

@@ -1,6 +1,7 @@
 //! What the service's threads share: the clients, their connections, and the stack.
 
 use crate::admission::Admission;
+use crate::names::Names;
 use crate::policy::{Identity, Policy};
 use crate::stack::Stack;
 use rustix::fd::AsRawFd;
@@ -89,6 +90,8 @@ pub struct Registry {
     /// Connections by number.
     pub connections: HashMap<u64, Connection>,
     next_connection: u64,
+    /// Sockets that may turn up elsewhere.
+    pub names: Names,
     /// When there was last a client or a question.
     pub last_use: Option<Instant>,
     /// Processes (pidfds) that are started to be clients but have not registered yet, perhaps never will.
@@ -427,6 +430,7 @@ fn left(shared: &Shared, token: u64) {
     client.keepers -= 1;
     if client.keepers == 0 {
         let gone = registry.clients.remove(&token);
+        registry.names.forget_client(token);
         drop(registry);
         if let Some(client) = gone {
             tracing::debug!(client = client.id.0, "client has gone");

@@ -4,7 +4,7 @@ use crate::private::{flag, used};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, hold, interest, nested, stdio};
+use crate::{block, epoll, fork, hold, interest, nested, pass, stdio};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
@@ -19,7 +19,8 @@ const PORT_TIME: Duration = Duration::from_millis(100);
 fn closing(fd: c_int, kind: Kind) -> bool {
     match kind {
         Kind::Kernel => {}
-        Kind::Internal => return fork::in_vfork_child(),
+        // A vfork child needs them until it executes something, and they do not go along.
+        Kind::Internal => return false,
         // In a vfork child this memory is the parent's, but the descriptors are not.
         _ if fork::in_vfork_child() => {}
         Kind::Undecided(_) => {
@@ -148,7 +149,10 @@ pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
     match kind {
         Kind::Kernel => None,
         Kind::Internal => Some(Err(libc::EBADF)),
-        _ if fork::in_vfork_child() => None,
+        _ if fork::in_vfork_child() => {
+            pass::unseen_copy(fd);
+            None
+        }
         _ => Some(outcome(make()).inspect(|new| copied(kind, fd, *new))),
     }
 }
@@ -156,7 +160,11 @@ pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
 /// `dup2` and `dup3`: `new` is closed on the way.
 pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
     let (from, over) = (table::get(fd), table::get(new));
-    if (from, over) == (Kind::Kernel, Kind::Kernel) || fd == new || fork::in_vfork_child() {
+    if (from, over) == (Kind::Kernel, Kind::Kernel) || fd == new {
+        return None;
+    }
+    if fork::in_vfork_child() {
+        pass::unseen_copy(fd);
         return None;
     }
     if from == Kind::Internal {
@@ -176,7 +184,7 @@ pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> An
 /// `close_range`: around our own descriptors.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> {
     // Marking them close-on-exec is what they are anyway.
-    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last || fork::in_vfork_child() {
+    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return None;
     }
     let mut ours = false;

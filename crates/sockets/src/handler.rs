@@ -4,8 +4,8 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
-    accept, address, close, connect, epoll, epoll_wait, fault, fork, ioctl, listen, message, options, poll, receive,
-    select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
+    accept, address, close, connect, epoll, epoll_wait, fault, fork, ioctl, listen, message, options, pass, poll,
+    receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -14,7 +14,7 @@ use libc::{
     off_t, pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec,
     timeval,
 };
-use towpath_hook::{Answer, Handler, outcome, real};
+use towpath_hook::{Answer, Handler, exec, outcome, real};
 use towpath_ring::lines::state;
 
 /// Names of Linux that libc lacks.
@@ -70,6 +70,8 @@ fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
 impl Handler for Posix {
     fn init() {
         fork::init();
+        exec::watch(exec::Watcher { executing: pass::executing, copied: pass::unseen_copy });
+        pass::inherit();
     }
     fn forking() {
         fork::before();
@@ -245,7 +247,10 @@ impl Handler for Posix {
         count(received)
     }
     unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
+        let Some(socket) = Socket::of(fd) else {
+            // SAFETY: the caller keeps the contract of `recvmsg`.
+            return unsafe { pass::receive(fd, msg, flags) };
+        };
         // SAFETY: the caller keeps the contract of `recvmsg`: `msg` is null or valid, and so are its vectors.
         Some(unsafe { message::receive_message(&socket, msg, flags) })
     }
@@ -256,7 +261,10 @@ impl Handler for Posix {
         flags: c_int,
         timeout: *mut timespec,
     ) -> Answer<c_int> {
-        let socket = Socket::of(fd)?;
+        let Some(socket) = Socket::of(fd) else {
+            // SAFETY: the caller keeps the contract of `recvmmsg`.
+            return unsafe { pass::receive_many(fd, msgs, messages, flags, timeout) };
+        };
         // SAFETY: the caller keeps the contract of `recvmmsg`: `msgs` has `messages` entries, `timeout` is null or valid.
         Some(unsafe { message::receive_messages(&socket, msgs, messages, flags, timeout) })
     }
@@ -309,12 +317,20 @@ impl Handler for Posix {
         count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
     }
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
+        let Some(socket) = Socket::of(fd) else {
+            // SAFETY: the caller keeps the contract of `sendmsg`.
+            unsafe { pass::send(msg) };
+            return None;
+        };
         // SAFETY: the caller keeps the contract of `sendmsg`: `msg` is null or valid, and so are its vectors.
         Some(unsafe { message::send_message(&socket, msg, flags) })
     }
     unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, messages: c_uint, flags: c_int) -> Answer<c_int> {
-        let socket = Socket::of(fd)?;
+        let Some(socket) = Socket::of(fd) else {
+            // SAFETY: the caller keeps the contract of `sendmmsg`.
+            unsafe { pass::send_many(msgs, messages) };
+            return None;
+        };
         // SAFETY: the caller keeps the contract of `sendmmsg`: `msgs` has `messages` entries.
         Some(unsafe { message::send_messages(&socket, msgs, messages, flags) })
     }

@@ -4,8 +4,8 @@
 //! the socket, one end of an AF_UNIX socketpair is put over the same descriptor number and from then on the calls on
 //! that number work on the slot's rings. Everything else stays the kernel's.
 //!
-//! Known limits: descriptors passed to other programs (`SCM_RIGHTS`, inherited over `exec`) are not accelerated there and do not
-//! carry data; a signal handler that comes in the middle of a copy and uses the same socket gets EAGAIN.
+//! Known limits: a descriptor that is passed to another user's program carries nothing there; a signal handler that comes in the
+//! middle of a copy and uses the same socket gets EAGAIN.
 //!
 //! The same sources are the crate `towpath-client`: without the symbols of libc, and with what `narrow` shows.
 #![cfg_attr(towpath_client, allow(dead_code))]
@@ -35,6 +35,7 @@ mod message;
 pub mod narrow;
 mod nested;
 mod options;
+mod pass;
 mod poll;
 mod private;
 mod readiness;

@@ -71,6 +71,8 @@ pub mod flag {
     pub const KEPT_BY_PAIR: u32 = 8192;
     /// Something was sent on a direct connection that the other side had closed, as if a reset had come back.
     pub const SENT_TO_NOBODY: u32 = 16384;
+    /// The service knows the socket's descriptors when it sees one (see `pass`).
+    pub const NAMED: u32 = 32768;
 }
 
 /// One slot's part.

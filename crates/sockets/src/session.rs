@@ -98,9 +98,56 @@ pub fn open(path: &[u8]) -> Result<&'static Session, std::io::Error> {
 
 /// Under `STARTING`.
 fn register(path: &[u8]) -> Result<&'static Session, std::io::Error> {
-    let session = Box::leak(Box::new(Session::register(path)?));
+    Ok(install(Session::register(path, call(path)?, 0)?))
+}
+
+fn install(session: Session) -> &'static Session {
+    let session = Box::leak(Box::new(session));
     SESSION.store(session, Ordering::Release);
-    Ok(session)
+    session
+}
+
+/// Where a socket lives: its session, slot and generation.
+pub type Place = (&'static Session, u32, u32);
+
+/// Asks the service where the socket of a descriptor lives that has come from elsewhere. A process that has no session yet becomes
+/// one more of the family that the socket is from. `None`: it can be nothing here.
+pub fn adopt(fd: i32) -> Option<Place> {
+    if !TRIED.load(Ordering::Acquire) {
+        let _starting = STARTING.lock()?;
+        if !TRIED.load(Ordering::Acquire) {
+            let path = std::env::var_os("TOWPATH_SOCKET")?;
+            let socket = call(path.as_bytes()).ok()?;
+            let (token, ..) = whose(|| ask(borrow(&socket.as_raw_fd()), &Request::Adopt, &[fd]))?;
+            install(Session::register(path.as_bytes(), socket, token).ok()?);
+            fault::install();
+            TRIED.store(true, Ordering::Release);
+        }
+    }
+    let session = get().filter(|session| !session.is_dead())?;
+    let (token, slot, generation) = whose(|| session.ask_with(&Request::Adopt, &[fd]))?;
+    (token == session.token).then_some((session, slot, generation))
+}
+
+/// How often to ask again about a socket that nobody has named yet: its sender has said so on another way.
+const ASK_AGAIN: u32 = 200;
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<(u64, u32, u32)> {
+    for _ in 0..ASK_AGAIN {
+        match ask()?.0 {
+            Reply::Adopted { token, slot, generation } => return Some((token, slot, generation)),
+            Reply::Refused { errno: libc::EAGAIN } => std::thread::sleep(ASK_AGAIN_AFTER),
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn ask(control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+    let fds: Vec<_> = fds.iter().map(borrow).collect();
+    control::send_request(control, request, &fds).ok()?;
+    control::recv_reply(control).ok()
 }
 
 /// Is a program without its stack to fail instead of using kernel sockets?
@@ -141,9 +188,14 @@ pub fn borrow(fd: &i32) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(*fd) }
 }
 
-fn hello(path: &[u8], join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<OwnedFd>), std::io::Error> {
+/// A connection to the service.
+fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn hello(socket: OwnedFd, join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<OwnedFd>), std::io::Error> {
     let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
     // A service that refuses us may have answered and hung up before we spoke; its answer says more than EPIPE.
@@ -155,8 +207,9 @@ fn hello(path: &[u8], join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<OwnedFd>
 }
 
 impl Session {
-    fn register(path: &[u8]) -> Result<Self, std::io::Error> {
-        let (socket, geometry, token, fds) = hello(path, 0)?;
+    /// With a new region, or as one more process of the family that has the region `join`.
+    fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
+        let (socket, geometry, token, fds) = hello(socket, join)?;
         let mut fds = fds.into_iter();
         let memfd = fds.next().ok_or(std::io::ErrorKind::InvalidData)?;
         let region = Region::map(memfd.as_fd(), geometry).map_err(std::io::Error::other)?;
@@ -203,7 +256,10 @@ impl Session {
         if self.joined_pid.load(Ordering::Relaxed) == fork::pid() {
             return;
         }
-        let joined = hello(&self.path, self.token).ok().filter(|(_, geometry, ..)| *geometry == self.geometry);
+        let joined = call(&self.path)
+            .and_then(|socket| hello(socket, self.token))
+            .ok()
+            .filter(|(_, geometry, ..)| *geometry == self.geometry);
         match joined.and_then(|(socket, ..)| protect(socket).ok()) {
             Some(control) => {
                 self.shares_connection.store(false, Ordering::Relaxed);
@@ -241,7 +297,10 @@ impl Session {
             _ => control::send_request(borrow(&control), request, &[]),
         };
         sent.map_err(|_| {
-            self.check_alive();
+            // A vfork child may have closed what its parent has not.
+            if !fork::in_vfork_child() {
+                self.check_alive();
+            }
             libc::ENETDOWN
         })
     }
@@ -283,6 +342,15 @@ impl Session {
     }
 
     fn ask(&self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
+        self.ask_with(request, &[])
+    }
+
+    /// Where the service is.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
         self.join();
         // A process that could not join shares its connection with another, which would get its answers.
         if self.joined_pid.load(Ordering::Relaxed) != fork::pid() || self.shares_connection.load(Ordering::Relaxed) {
@@ -290,8 +358,7 @@ impl Session {
         }
         let _talking = self.talking.lock()?;
         let control = self.control.load(Ordering::Acquire);
-        control::send_request(borrow(&control), request, &[]).ok()?;
-        control::recv_reply(borrow(&control)).ok()
+        ask(borrow(&control), request, fds)
     }
 
     /// Has the service gone?

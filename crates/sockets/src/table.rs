@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Descriptor numbers from here on are always the kernel's (Linux's default ceiling, `fs.nr_open`).
-const NUMBERS: usize = 1 << 20;
+pub const NUMBERS: usize = 1 << 20;
 
 static TABLE: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 /// No number above this has ever been anything else than the kernel's.

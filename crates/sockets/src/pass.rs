@@ -1,0 +1,237 @@
+//! Descriptors that leave the process, by `exec` or in a message (SCM_RIGHTS), and those that come. Who lets one go names it to the
+//! service; who gets one shows it to the service, is told where the socket lives, and goes on where the other has stopped.
+//!
+//! A socket that is passed on is marked by options of the pair that mean nothing to it, so a receiver need not ask the service about
+//! descriptors that are none of its business. A program without the library cannot use it: what it writes fails with EPIPE, what it
+//! reads with EAGAIN.
+
+use crate::private::flag;
+use crate::session::{self, Session};
+use crate::socket::Socket;
+use crate::sys::{self, Sys};
+use crate::table::{self, Kind, Undecided};
+use crate::user;
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::{c_int, cmsghdr, mmsghdr, msghdr, timeval};
+use std::ffi::CString;
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::control::Request;
+
+/// Environment variable of a program that has got descriptors: one more than the highest of them.
+const VARIABLE: &str = "TOWPATH_INHERITED";
+/// Descriptors below this are looked at in any case: what `posix_spawn` puts where is not seen.
+const ALWAYS_LOOKED_AT: c_int = 64;
+/// `SO_RCVLOWAT` of a pair whose socket has been named: "towp".
+const MARK: c_int = 0x746f_7770;
+/// Most descriptors of one message (Linux: `SCM_MAX_FD`).
+const MOST_RIGHTS: usize = 253;
+
+/// Something has been named that a program executed from here may get, under whatever number.
+static NAMED: AtomicBool = AtomicBool::new(false);
+
+/// The socket behind `fd` may turn up in another process. Also called in a `vfork` child, on its parent's memory.
+pub fn name(fd: c_int, socket: &Socket) {
+    socket.mark(flag::SHARED, true);
+    NAMED.store(true, Ordering::Relaxed);
+    if socket.has(flag::NAMED) {
+        return;
+    }
+    let request = Request::Name { slot: socket.slot.raw(), generation: socket.generation };
+    if socket.session.send(&request, &[fd]).is_err() {
+        return;
+    }
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, MARK);
+    let soon = timeval { tv_sec: 0, tv_usec: 1 };
+    let len = size_of::<timeval>() as libc::socklen_t;
+    // SAFETY: `soon` has `len` bytes; then integers only.
+    unsafe {
+        real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const soon).cast(), len);
+        real::shutdown(fd, libc::SHUT_WR);
+    }
+    socket.mark(flag::NAMED, true);
+}
+
+/// Looks whether a descriptor that has come from elsewhere is one of ours, and takes it up if so.
+fn take(fd: c_int) {
+    let option = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name, 0);
+    match option(libc::SO_DOMAIN) {
+        Ok(libc::AF_UNIX) if option(libc::SO_RCVLOWAT) == Ok(MARK) => {
+            let Some((session, slot, generation)) = session::adopt(fd) else { return };
+            let Some(slot) = session.region.slot(slot) else { return };
+            let socket = Socket { session, slot, generation };
+            if !socket.is_gone() {
+                socket.mark(flag::SHARED | flag::NAMED, true);
+            }
+            NAMED.store(true, Ordering::Relaxed);
+            table::set(fd, socket.kind());
+        }
+        Ok(domain @ (libc::AF_INET | libc::AF_INET6)) if option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) => {
+            if let Some(undecided) = undecided(fd, domain == libc::AF_INET6)
+                && session::start().is_some()
+            {
+                table::set(fd, Kind::Undecided(undecided));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A kernel socket that has neither listened nor connected.
+fn undecided(fd: c_int, six: bool) -> Option<Undecided> {
+    /// `tcpi_state` of such a one.
+    const TCP_CLOSE: u8 = 7;
+    let state = sys::getsockopt::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO, 0).ok()?;
+    let bound = crate::address::of_kernel(fd, six).is_ok_and(|local| local.1 != 0);
+    (state == TCP_CLOSE).then(|| Undecided { six, bound, options: true, kept: true, ..Undecided::default() })
+}
+
+/// Takes up what the program has got from the one that executed it.
+pub fn inherit() {
+    let Some(end) = std::env::var(VARIABLE).ok().and_then(|value| value.parse::<c_int>().ok()) else { return };
+    // SAFETY: the program has not begun, so nobody else looks at the environment.
+    unsafe { std::env::remove_var(VARIABLE) };
+    (0..end.clamp(ALWAYS_LOOKED_AT, table::NUMBERS as c_int)).for_each(take);
+}
+
+/// The process is about to execute another program: what of it goes along. The answer is what the new program's environment
+/// needs, nothing if it gets nothing.
+pub fn executing() -> Vec<CString> {
+    let Some(session) = session::get().filter(|session| !session.is_dead()) else { return Vec::new() };
+    let mut end = 0;
+    for (fd, kind) in table::within(0, u32::MAX) {
+        let stays = || sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        match kind {
+            Kind::Slot { slot, generation } if stays() => {
+                if let Some(socket) = Socket::at(slot, generation) {
+                    name(fd, &socket);
+                    end = fd + 1;
+                }
+            }
+            Kind::Undecided(_) if stays() => end = fd + 1,
+            _ => {}
+        }
+    }
+    if end == 0 && !NAMED.load(Ordering::Relaxed) {
+        return Vec::new();
+    }
+    needs(session, end)
+}
+
+fn needs(session: &Session, end: c_int) -> Vec<CString> {
+    let socket = [b"TOWPATH_SOCKET=", session.path()].concat();
+    [socket, format!("{VARIABLE}={end}").into_bytes()]
+        .into_iter()
+        .filter_map(|entry| CString::new(entry).ok())
+        .collect()
+}
+
+/// A copy of `fd` is made where the table cannot note it: by `posix_spawn`, or in a `vfork` child.
+pub fn unseen_copy(fd: c_int) {
+    if let Some(socket) = Socket::of(fd) {
+        name(fd, &socket);
+    }
+}
+
+/// The descriptors in a message's control part.
+///
+/// # Safety
+/// `msg` and what it names may be any addresses.
+unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
+    // SAFETY: any bytes are a header; what it names is only read by `user`.
+    let msg = unsafe { user::read(msg) }?;
+    let (start, length) = (msg.msg_control.cast::<u8>().cast_const(), msg.msg_controllen as usize);
+    if start.is_null() {
+        return Ok(());
+    }
+    let (header, align) = (size_of::<cmsghdr>(), align_of::<cmsghdr>());
+    let mut at = 0;
+    while at + header <= length {
+        // SAFETY: as above.
+        let part = unsafe { user::read(start.wrapping_add(at).cast::<cmsghdr>()) }?;
+        let len = part.cmsg_len as usize;
+        if len < header || len > length - at {
+            break;
+        }
+        if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            for n in 0..((len - header) / size_of::<c_int>()).min(MOST_RIGHTS) {
+                // SAFETY: as above.
+                each(unsafe { user::read(start.wrapping_add(at + header).cast::<c_int>().wrapping_add(n)) }?);
+            }
+        }
+        at += len.next_multiple_of(align);
+    }
+    Ok(())
+}
+
+/// A message goes out on a socket that is not ours.
+///
+/// # Safety
+/// `msg` and what it names may be any addresses.
+pub unsafe fn send(msg: *const msghdr) {
+    // SAFETY: the caller's contract. What is wrong with the message the kernel says.
+    let _ = unsafe { rights(msg, unseen_copy) };
+}
+
+/// `recvmsg` on a socket that is not ours.
+///
+/// # Safety
+/// The contract of `recvmsg`.
+pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<isize> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !has_room(msg) {
+            return None;
+        }
+        let received = outcome(real::recvmsg(fd, msg, flags));
+        if received.is_ok() {
+            let _ = rights(msg, take);
+        }
+        Some(received)
+    }
+}
+
+/// As [`send`], for `sendmmsg`.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn send_many(msgs: *const mmsghdr, count: libc::c_uint) {
+    for n in 0..count.min(libc::UIO_MAXIOV as u32) as usize {
+        // SAFETY: an address is computed; the rest is the caller's contract.
+        unsafe { send((&raw const (*msgs.wrapping_add(n)).msg_hdr).cast()) };
+    }
+}
+
+/// As [`receive`], for `recvmmsg`.
+///
+/// # Safety
+/// The contract of `recvmmsg`.
+pub unsafe fn receive_many(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: libc::c_uint,
+    flags: c_int,
+    timeout: *mut libc::timespec,
+) -> Answer<c_int> {
+    // SAFETY: an address is computed.
+    let header = |n: usize| unsafe { &raw mut (*msgs.wrapping_add(n)).msg_hdr };
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !(0..count.min(libc::UIO_MAXIOV as u32) as usize).any(|n| has_room(header(n))) {
+            return None;
+        }
+        let received = outcome(real::recvmmsg(fd, msgs, count, flags, timeout));
+        for n in 0..received.unwrap_or(0) as usize {
+            let _ = rights(header(n), take);
+        }
+        Some(received)
+    }
+}
+
+/// Is there room for descriptors?
+///
+/// # Safety
+/// `msg` may be any address.
+unsafe fn has_room(msg: *const msghdr) -> bool {
+    // SAFETY: any bytes are a header.
+    unsafe { user::read(msg) }.is_ok_and(|msg| !msg.msg_control.is_null() && msg.msg_controllen > 0)
+}

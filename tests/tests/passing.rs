@@ -1,0 +1,209 @@
+//! Sockets that go to other programs: inherited over `exec`, and passed in messages.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use towpath_system_tests::{Program, Service};
+
+const PYTHON: &str = "/usr/bin/python3 -c";
+
+/// Runs the script on the kernel, by the stack (which must have carried so many segments) and by direct connections: all print the
+/// same.
+fn as_the_kernel(script: &str, segments_min: u64) {
+    let script = format!("{BEGIN}{script}");
+    let kernel = Program::line(PYTHON).arg(&script).run(60).ok();
+    let service = Service::embedded();
+    let ours = service.accelerated(PYTHON).arg(&script).run(60).ok();
+    assert_eq!(ours, kernel, "what Towpath does, and what the kernel does");
+    let moved = service.segments();
+    assert!(moved >= segments_min, "the stack carried only {moved} segments, expected {segments_min}:\n{ours}");
+    let direct = Service::direct().accelerated(PYTHON).arg(&script).run(60).ok();
+    assert_eq!(direct, kernel, "what a direct connection does, and what the kernel does");
+}
+
+const BEGIN: &str = r#"
+import os, select, signal, socket, subprocess, sys, time
+signal.alarm(50)
+PYTHON = "/usr/bin/python3"
+def listening():
+    listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(50); listener.settimeout(20)
+    return listener
+def client(listener):
+    s = socket.create_connection(listener.getsockname()); s.settimeout(20)
+    return s
+def pair(listener):
+    c = client(listener); s = listener.accept()[0]; s.settimeout(20)
+    return c, s
+def all(s):
+    got = b""
+    while part := s.recv(65536): got += part
+    return got
+listener = listening()
+"#;
+
+#[test]
+fn a_program_like_inetds_serves_the_connection_as_its_standard_input() {
+    let script = r#"
+c, s = pair(listener)
+if os.fork() == 0:
+    os.dup2(s.fileno(), 0); os.dup2(s.fileno(), 1)
+    os.execv("/bin/cat", ["cat"])
+s.close()
+data = os.urandom(50000)
+c.sendall(data); c.shutdown(socket.SHUT_WR)
+print(all(c) == data, os.wait()[1])
+"#;
+    as_the_kernel(script, 4);
+}
+
+#[test]
+fn a_child_gets_the_connection_whatever_starts_it() {
+    let script = r#"
+child = "import socket; s = socket.socket(fileno=0); s.sendall(s.recv(100) + b', said ' + str(s.getpeername()[0]).encode())"
+# By vfork, and by posix_spawn.
+for close_fds in True, False:
+    c, s = pair(listener)
+    c.sendall(b"this")
+    done = subprocess.run([PYTHON, "-c", child], stdin=s, close_fds=close_fds)
+    s.close()
+    print(all(c), done.returncode)
+c, s = pair(listener)
+c.sendall(b"that")
+actions = [(os.POSIX_SPAWN_DUP2, s.fileno(), 0)]
+child = os.posix_spawn(PYTHON, [PYTHON, "-c", child], os.environ, file_actions=actions)
+s.close()
+print(all(c), os.waitpid(child, 0)[1])
+"#;
+    as_the_kernel(script, 12);
+}
+
+#[test]
+fn a_new_image_serves_on_with_its_listener_and_its_connections() {
+    let script = r#"
+c, s = pair(listener)
+c.sendall(b"before ")
+waiting = client(listener)
+waiting.sendall(b"waiting")
+new = r'''
+import os, select, socket, sys
+listener, s = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:])
+s.settimeout(20); listener.settimeout(20)
+print(s.recv(100), listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), flush=True)
+poll = select.epoll(); poll.register(listener, select.EPOLLIN)
+print([event for fd, event in poll.poll(20)])
+a, peer = listener.accept()
+print(a.recv(100), peer[0]); a.sendall(b"welcome"); a.close()
+s.sendall(b"after"); s.close()
+b = listener.accept()[0]
+b.sendall(b"again"); b.close()
+'''
+if (child := os.fork()) == 0:
+    c.close(); waiting.close()
+    for one in listener, s: one.set_inheritable(True)
+    # A server may empty its environment.
+    os.execve(PYTHON, [PYTHON, "-c", new, str(listener.fileno()), str(s.fileno())], {})
+s.close()
+print(all(waiting), all(c))
+late = client(listener)
+listener.close()
+print(all(late), os.waitpid(child, 0)[1])
+"#;
+    as_the_kernel(script, 10);
+}
+
+#[test]
+fn both_the_old_and_the_new_program_accept() {
+    let script = r#"
+new = r'''
+import socket, sys
+listener = socket.socket(fileno=int(sys.argv[1])); listener.settimeout(20)
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(5):
+    a = listener.accept()[0]; a.sendall(b"new"); a.close()
+'''
+child = subprocess.Popen([PYTHON, "-c", new, str(listener.fileno())], pass_fds=[listener.fileno()],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+print(child.stdout.readline())
+for n in range(5):
+    c = client(listener); a = listener.accept()[0]; a.sendall(b"old"); a.close()
+    print(all(c))
+child.stdin.write("\n"); child.stdin.flush()
+for n in range(5):
+    print(all(client(listener)))
+listener.close()
+print(child.wait())
+"#;
+    as_the_kernel(script, 4);
+}
+
+#[test]
+fn descriptors_in_messages_carry_on() {
+    let script = r#"
+a, b = socket.socketpair()
+# To oneself.
+c, s = pair(listener)
+socket.send_fds(a, [b"x"], [c.fileno(), s.fileno()])
+c.close(); s.close()
+message, fds, flags, address = socket.recv_fds(b, 10, 5)
+c, s = (socket.socket(fileno=fd) for fd in fds)
+c.settimeout(20); s.settimeout(20)
+c.sendall(b"to oneself"); print(s.recv(100), s.getpeername() == c.getsockname())
+c.close(); print(s.recv(100)); s.close()
+# To a child: a listener, and a connection that it has made; the child is gone before they are taken up.
+if (child := os.fork()) == 0:
+    other = listening()
+    c, s = pair(other)
+    socket.send_fds(a, [b"x"], [other.fileno(), c.fileno()])
+    s.sendall(b"from the child")
+    os._exit(0)
+os.waitpid(child, 0)
+time.sleep(0.2)
+message, fds, flags, address = socket.recv_fds(b, 10, 5)
+other, c = (socket.socket(fileno=fd) for fd in fds)
+other.settimeout(20); c.settimeout(20)
+print(all(c))
+c, s = pair(other)
+s.sendall(b"new"); print(c.recv(10))
+# The last copy is in a message that nobody reads.
+socket.send_fds(a, [b"x"], [s.fileno()])
+s.close(); time.sleep(0.2)
+c.setblocking(False)
+try: print(c.recv(10))
+except BlockingIOError: print("still open")
+c.setblocking(True)
+a.close(); b.close()
+print(c.recv(10))
+"#;
+    as_the_kernel(script, 10);
+}
+
+#[test]
+fn a_pool_of_processes_is_given_connections() {
+    let script = r#"
+worker = r'''
+import array, os, select, socket, sys
+channel = socket.socket(fileno=0)
+while True:
+    message, parts, flags, address = channel.recvmsg(10, socket.CMSG_SPACE(4))
+    if not message: break
+    fd = array.array("i", parts[0][2])[0]
+    s = socket.socket(fileno=fd)
+    poll = select.epoll(); poll.register(s, select.EPOLLIN); poll.poll(20)
+    s.sendall(s.recv(100).upper()); s.close()
+'''
+workers = []
+for n in range(2):
+    ours, theirs = socket.socketpair()
+    workers.append((ours, subprocess.Popen([PYTHON, "-c", worker], stdin=theirs)))
+    theirs.close()
+for n in range(10):
+    c, s = pair(listener)
+    socket.send_fds(workers[n % 2][0], [b"x"], [s.fileno()])
+    s.close()
+    c.sendall(b"text %d" % n)
+    print(all(c))
+for ours, process in workers:
+    ours.close()
+    print(process.wait())
+"#;
+    as_the_kernel(script, 4);
+}
