@@ -5,7 +5,7 @@ use rustix::fd::AsFd;
 use serde_json::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use towpath_ring::command::{Command, NOT_OURS, Options, op};
+use towpath_ring::command::{Command, NOT_OURS, Options, not_ours, op};
 use towpath_ring::lines::congestion;
 use towpath_ring::wake;
 use towpath_system_tests::namespace::{CLIENT, SERVER};
@@ -222,7 +222,7 @@ fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
         |port| Command { op: op::LISTEN, local_addr: here, local_port: port, backlog: 8, ..Command::default() };
     assert_eq!(raw.command(0, &connect(7506)), -libc::EPERM);
     assert_eq!(raw.command(0, &listen(7507)), -libc::EACCES);
-    assert_eq!(raw.command(0, &listen(7508)), NOT_OURS);
+    assert_eq!(raw.command(0, &listen(7508)), NOT_OURS + not_ours::POLICY as i32);
     assert_eq!(raw.command(0, &listen(7509)), 0, "what is not forbidden is allowed, in the same slot");
     assert_eq!(raw.command(1, &connect(7509)), 0);
     policy(&service, &format!("add limit program {} connections 2", program.display())).ok();

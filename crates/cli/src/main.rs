@@ -1,6 +1,7 @@
 //! The `towpath` command.
 
 mod bench;
+mod doctor;
 mod locate;
 mod policy;
 mod run;
@@ -48,6 +49,8 @@ enum Command {
     Policy(policy::Arguments),
     /// End the service
     Stop(stop::Arguments),
+    /// Look at this host, and at what of a program is accelerated and why not
+    Doctor(doctor::Arguments),
     /// Measure beside Linux
     Bench(bench::Arguments),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => report(status::run(&arguments)),
         Command::Policy(arguments) => report(policy::run(&arguments)),
         Command::Stop(arguments) => report(stop::run(&arguments)),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => match bench::run(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

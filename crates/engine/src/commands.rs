@@ -8,7 +8,7 @@ use crate::slow::SlowThread;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
-use towpath_ring::command::{Command, NOT_OURS, V6ONLY, op};
+use towpath_ring::command::{Command, NOT_OURS, V6ONLY, not_ours, op};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state};
 use towpath_tcp::flow::FourTuple;
@@ -94,7 +94,7 @@ impl SlowThread {
         let congestion = match self.host.permit_connect(index, SocketAddr::new(remote, remote_port)) {
             Verdict::Allow(congestion) => congestion,
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
-            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot),
+            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
         };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
@@ -118,7 +118,7 @@ impl SlowThread {
             Err(error) => {
                 self.refuse(index, slot);
                 match error {
-                    ConnectError::NotOurs => NOT_OURS,
+                    ConnectError::NotOurs => self.not_ours(index, slot, self.why_not_ours(remote, remote_port)),
                     ConnectError::Errno(errno) => -errno,
                 }
             }
@@ -131,10 +131,10 @@ impl SlowThread {
         match self.host.permit_listen(index, local, port, local.is_ipv6() && !v6only) {
             Verdict::Allow(_) => {}
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
-            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot),
+            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
         }
         if !local.is_unspecified() && !self.host.network.is_local(local) {
-            return self.not_ours(index, slot);
+            return self.not_ours(index, slot, not_ours::ELSEWHERE);
         }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
@@ -199,14 +199,28 @@ impl SlowThread {
 
     /// The policy forbids it.
     fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
-        self.not_ours(index, slot);
+        self.forget_socket(index, slot);
         -errno
     }
 
-    fn not_ours(&mut self, index: u32, slot: Slot) -> i32 {
+    /// The answer to what the kernel is to do.
+    fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
+        self.forget_socket(index, slot);
+        NOT_OURS + why as i32
+    }
+
+    /// The kernel socket that came with a command goes back.
+    fn forget_socket(&mut self, index: u32, slot: Slot) {
         if let Some(client) = self.host.client(index) {
             client.slot(slot).socket = None;
         }
-        NOT_OURS
+    }
+
+    fn why_not_ours(&self, remote: IpAddr, port: u16) -> u32 {
+        match remote {
+            _ if port == 0 || remote.is_multicast() || remote.is_unspecified() => not_ours::ADDRESS,
+            _ if self.host.network.is_local(remote) => not_ours::NO_LISTENER,
+            _ => not_ours::ELSEWHERE,
+        }
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use common::app::{App, eventually, small};
 use common::{LOCAL, Noise, engine};
 use towpath_ring::Geometry;
-use towpath_ring::command::NOT_OURS;
+use towpath_ring::command::{NOT_OURS, not_ours};
 
 /// Sends `bytes` of noise through an echo server and compares what comes back.
 fn echo(cores: usize, bytes: usize) {
@@ -57,12 +57,14 @@ fn echo_on_two_cores() {
 fn not_ours() {
     let engine = engine(1);
     let client = App::new(&engine, small(1));
-    assert_eq!(client.connect(LOCAL, 9).err(), Some(NOT_OURS), "no listener: the kernel may have one");
-    assert_eq!(client.connect([192, 0, 2, 1].into(), 9).err(), Some(NOT_OURS));
-    assert_eq!(client.listen([192, 0, 2, 1].into(), 9, 1).err(), Some(NOT_OURS), "not our address");
+    let because = |why: u32| Some(NOT_OURS + why as i32);
+    assert_eq!(client.connect(LOCAL, 9).err(), because(not_ours::NO_LISTENER), "no listener: the kernel may have one");
+    assert_eq!(client.connect([192, 0, 2, 1].into(), 9).err(), because(not_ours::ELSEWHERE));
+    assert_eq!(client.connect([224, 0, 0, 1].into(), 9).err(), because(not_ours::ADDRESS));
+    assert_eq!(client.listen([192, 0, 2, 1].into(), 9, 1).err(), because(not_ours::ELSEWHERE), "not our address");
     let listener = client.listen(LOCAL, 9, 1).unwrap();
     assert_eq!(client.listen(LOCAL, 9, 1).err(), Some(-98), "EADDRINUSE");
-    assert_eq!(client.connect(LOCAL, 10).err(), Some(NOT_OURS), "another port of ours");
+    assert_eq!(client.connect(LOCAL, 10).err(), because(not_ours::NO_LISTENER), "another port of ours");
     listener.close();
     eventually("all slots are free", || client.busy_slots() == 0);
 }

@@ -46,6 +46,8 @@ pub struct Watcher {
     pub executing: fn() -> Vec<CString>,
     /// A copy of this descriptor will be made for a program by `posix_spawn`.
     pub copied: fn(c_int),
+    /// This program is executed and not hooked, and why.
+    pub left_alone: fn(&CStr, &str),
 }
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
@@ -53,6 +55,14 @@ static WATCHER: OnceLock<Watcher> = OnceLock::new();
 /// From now on this one is asked.
 pub fn watch(watcher: Watcher) {
     let _ = WATCHER.set(watcher);
+}
+
+/// A program that is executed as it is.
+pub(crate) fn left_alone<T>(path: &CStr, why: &str) -> Option<T> {
+    if let Some(watcher) = WATCHER.get() {
+        (watcher.left_alone)(path, why);
+    }
+    None
 }
 
 fn loader() -> Option<CString> {
@@ -150,18 +160,25 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     let (arguments, environment) = unsafe { (strings(argv), strings(envp)) };
     let added = missing(&environment);
     let goes_along = !added.is_empty();
-    if !goes_along {
-        value(&environment, SERVICE)?;
+    if !goes_along && value(&environment, SERVICE).is_none() {
+        return left_alone(path, "its environment lacks TOWPATH_SOCKET");
     }
     let chosen = value(&environment, VARIABLE).unwrap_or_default();
     let way = program::way(Path::new(OsStr::from_bytes(path.to_bytes())));
-    let inject = match way {
+    let inject = match &way {
         Way::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
         Way::Inject(_) => chosen != b"preload",
         Way::Preload if chosen == b"inject" => true,
         Way::Preload | Way::Unknown if injected || goes_along => false,
-        _ => return None,
+        Way::None(why) => return left_alone(path, why),
+        Way::Preload | Way::Unknown if preload(&environment).is_some() => {
+            return left_alone(path, "its environment lacks LD_PRELOAD");
+        }
+        Way::Preload | Way::Unknown => return None,
     };
+    if let (Way::Inject(why), false) = (&way, inject) {
+        left_alone::<()>(path, why);
+    }
     let preload = preload(&environment);
     if !inject && preload.is_none() && !goes_along {
         return None;
@@ -170,7 +187,8 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     let mut list: Vec<*const c_char> = Vec::new();
     let mut file = path.to_owned();
     if inject {
-        file = loader()?;
+        let Some(loader) = loader() else { return left_alone(path, "towpath-loader is not there") };
+        file = loader;
         // Absolute, because the loader's arguments are what names the program to others.
         let whole = std::path::absolute(OsStr::from_bytes(path.to_bytes())).ok()?;
         strings.push(CString::new(whole.into_os_string().into_vec()).ok()?);

@@ -224,8 +224,8 @@ pub(crate) fn begin(
         line.post(options);
     }
     narrow::decide(session, slot, command, reservation).map_err(|why| match why {
-        Some(number) => errno(number),
-        None if session.is_dead() => errno(libc::ENETDOWN),
-        None => errno(libc::ENETUNREACH),
+        narrow::Not::Failed(number) => errno(number),
+        narrow::Not::Kernels(_) if session.is_dead() => errno(libc::ENETDOWN),
+        narrow::Not::Kernels(_) => errno(libc::ENETUNREACH),
     })
 }

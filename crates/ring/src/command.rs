@@ -21,7 +21,32 @@ pub mod op {
 pub const V6ONLY: u32 = 1 << 31;
 
 /// [`crate::StackLine::command_result`]: this stack does not carry that destination; use a kernel socket.
+/// To it one of [`not_ours`] is added.
 pub const NOT_OURS: i32 = i32::MIN;
+
+/// Why the stack does not carry something: for people, nothing depends on it.
+pub mod not_ours {
+    /// It does not say.
+    pub const UNSAID: u32 = 0;
+    /// An address of this host at which no client of the service listens.
+    pub const NO_LISTENER: u32 = 1;
+    /// No interface of the service leads there, or the local address is none of its.
+    pub const ELSEWHERE: u32 = 2;
+    /// The operator's policy leaves it to the kernel.
+    pub const POLICY: u32 = 3;
+    /// No address that TCP connects to.
+    pub const ADDRESS: u32 = 4;
+    /// How many there are.
+    pub const REASONS: usize = 5;
+    /// Their names, for people and counters.
+    pub const NAMES: [&str; REASONS] = ["unsaid", "no_listener", "elsewhere", "policy", "address"];
+}
+
+/// The reason in a `command_result`; `None` = it is not [`NOT_OURS`] with a reason.
+pub fn not_ours_because(result: i32) -> Option<u32> {
+    let reason = result.wrapping_sub(NOT_OURS) as u32;
+    (reason < not_ours::REASONS as u32).then_some(reason)
+}
 
 /// The fields of a [`CommandLine`], copied once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@
 //! - [`wake`]: how the sides sleep and wake each other;
 //! - [`pair`], [`board`]: what two clients share for the connections between them;
 //! - [`control`]: the messages that set all this up;
-//! - [`metrics`]: counters for other programs to read.
+//! - [`metrics`]: counters for other programs to read;
+//! - [`report`]: what programs tell `towpath doctor`.
 #![doc = include_str!("../LAYOUT.md")]
 
 pub mod address;
@@ -23,6 +24,7 @@ pub mod lines;
 pub mod metrics;
 pub mod pair;
 pub mod region;
+pub mod report;
 pub mod wake;
 
 pub use bytes::ByteRing;

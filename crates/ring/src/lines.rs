@@ -176,7 +176,7 @@ pub struct StackLine {
     /// Equals [`CommandLine::seq`] when that command has been decided.
     pub command_done: AtomicU32,
     /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno;
-    /// `command::NOT_OURS` = use a kernel socket.
+    /// `command::NOT_OURS` and a reason = use a kernel socket.
     pub command_result: AtomicI32,
     /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before it.
     pub urgent: AtomicU32,

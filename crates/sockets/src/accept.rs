@@ -4,12 +4,13 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, close, doors, hold, kept, receive, steer, table};
+use crate::{address, block, close, doors, fallback, hold, kept, receive, steer, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::Answer;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
+use towpath_ring::report::Count;
 
 /// `accept4`.
 ///
@@ -103,6 +104,7 @@ unsafe fn install(
     socket.adopt();
     table::set(ours, socket.kind());
     attach(socket, theirs);
+    fallback::accelerated(socket, [Count::AcceptedStack, Count::AcceptedDirect]);
     if flags & libc::SOCK_CLOEXEC == 0 {
         sys::fcntl(ours, libc::F_SETFD, 0)?;
     }

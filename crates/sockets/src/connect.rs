@@ -1,5 +1,6 @@
 //! `connect`.
 
+use crate::fallback::{self, Not};
 use crate::listen::{self, take};
 use crate::private::flag;
 use crate::session;
@@ -13,6 +14,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::command::{Command, op};
 use towpath_ring::lines::{app_flags, state};
+use towpath_ring::report::Count;
 
 const LOOPBACK: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
 
@@ -66,7 +68,8 @@ pub unsafe fn fast_open(fd: c_int, kind: Kind, addr: *const sockaddr, len: sockl
 }
 
 /// The kernel connects it. It is the kernel's from then on, unless that fails.
-fn by_kernel(fd: c_int, undecided: Undecided, kernel: impl FnOnce() -> Sys<c_int>) -> Answer<c_int> {
+fn by_kernel(fd: c_int, undecided: Undecided, why: Count, kernel: impl FnOnce() -> Sys<c_int>) -> Answer<c_int> {
+    fallback::count(why);
     if let Some(refused) = listen::without_service() {
         return Some(Err(refused));
     }
@@ -83,7 +86,9 @@ fn first(
     (address, port): address::Address,
     kernel: impl FnOnce() -> Sys<c_int>,
 ) -> Answer<c_int> {
-    let Some(session) = session::start() else { return by_kernel(fd, undecided, kernel) };
+    let Some(session) = session::start() else {
+        return by_kernel(fd, undecided, fallback::why_no_session(), kernel);
+    };
     let local = match undecided.bound.then(|| address::of_kernel(fd, undecided.six)) {
         Some(Ok(local)) => local,
         Some(Err(errno)) => return Some(Err(errno)),
@@ -93,7 +98,7 @@ fn first(
     // The kernel knows the interfaces, and what to say of the other family on a socket that is of IPv6 only.
     let refused = undecided.six && mapped.is_some() && listen::is_v6only(fd);
     if address::is_kernels(address) || address::is_kernels(local.0) || refused {
-        return by_kernel(fd, undecided, kernel);
+        return by_kernel(fd, undecided, Count::Address, kernel);
     }
     // Connecting to "any" is connecting to this host.
     let address = match mapped {
@@ -109,14 +114,18 @@ fn first(
         local_port: local.1.into(),
         ..Command::default()
     };
-    match take(fd, undecided, session, command) {
+    let taken = take(fd, undecided, session, command);
+    if let Ok(socket) = &taken {
+        fallback::accelerated(socket, [Count::ConnectedStack, Count::ConnectedDirect]);
+    }
+    match taken {
         Ok(socket) if socket.has(flag::NONBLOCK) => {
             socket.mark(flag::CONNECT_PENDING, true);
             Some(Err(libc::EINPROGRESS))
         }
         Ok(socket) => Some(established(&socket)),
-        Err(None) => by_kernel(fd, undecided, kernel),
-        Err(Some(errno)) => Some(Err(errno)),
+        Err(Not::Kernels(why)) => by_kernel(fd, undecided, why, kernel),
+        Err(Not::Failed(errno)) => Some(Err(errno)),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::view::View;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
-use towpath_ring::command::{Command, op};
+use towpath_ring::command::{Command, not_ours_because, op};
 use towpath_ring::lines::state;
 use towpath_ring::{Slot, lines, wake};
 
@@ -58,7 +58,7 @@ pub fn command(session: &Session, slot: Slot, command: &Command) -> Result<(), O
     decided(session, slot, seq).map_err(Some)?;
     match session.region.stack(slot).command_result.load(Ordering::Relaxed) {
         0 => Ok(()),
-        towpath_ring::command::NOT_OURS => Err(None),
+        result if not_ours_because(result).is_some() => Err(None),
         errno => Err(Some(errno.saturating_neg().clamp(1, 4095))),
     }
 }

@@ -4,7 +4,7 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{epoll, hold, lock, session, sys};
+use crate::{epoll, fallback, hold, lock, session, sys};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -50,6 +50,7 @@ pub extern "C" fn before() {
 pub extern "C" fn in_child() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     lock::forget_tid();
+    fallback::forked();
     if let Some(session) = session::get() {
         session.forked();
     }

@@ -4,8 +4,8 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
-    accept, address, close, connect, epoll, epoll_wait, fault, fork, ioctl, listen, message, options, pass, poll,
-    receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
+    accept, address, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message, options, pass,
+    poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -16,6 +16,7 @@ use libc::{
 };
 use towpath_hook::{Answer, Handler, exec, outcome, real};
 use towpath_ring::lines::state;
+use towpath_ring::report::Call;
 
 /// Names of Linux that libc lacks.
 const F_SETOWN_EX: c_int = 15;
@@ -70,7 +71,9 @@ fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
 impl Handler for Posix {
     fn init() {
         fork::init();
-        exec::watch(exec::Watcher { executing: pass::executing, copied: pass::unseen_copy });
+        fallback::init();
+        let left_alone = fallback::left_alone;
+        exec::watch(exec::Watcher { executing: pass::executing, copied: pass::unseen_copy, left_alone });
         pass::inherit();
     }
     fn forking() {
@@ -134,7 +137,9 @@ impl Handler for Posix {
             Kind::Slot { slot, generation } => {
                 let socket = Socket::at(slot, generation)?;
                 // SAFETY: the caller keeps the contract of `getsockopt`: `value` has `*len` writable bytes.
-                Some(unsafe { options::get(fd, &socket, level, name, value, len) })
+                Some(unsafe { options::get(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
+                    fallback::refused_if(*errno, Call::GetOption, level, name);
+                }))
             }
             Kind::Undecided(undecided)
                 if undecided.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
@@ -150,7 +155,9 @@ impl Handler for Posix {
             Kind::Slot { slot, generation } => {
                 let socket = Socket::at(slot, generation)?;
                 // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
-                Some(unsafe { options::set(fd, &socket, level, name, value, len) })
+                Some(unsafe { options::set(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
+                    fallback::refused_if(*errno, Call::SetOption, level, name);
+                }))
             }
             // SAFETY: as above.
             Kind::Undecided(_) => unsafe { options::set_undecided(fd, level, name, value, len) },

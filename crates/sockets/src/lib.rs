@@ -21,6 +21,7 @@ mod direct;
 mod doors;
 mod epoll;
 mod epoll_wait;
+mod fallback;
 mod fault;
 mod fork;
 mod handler;

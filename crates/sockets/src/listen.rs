@@ -1,6 +1,7 @@
 //! `socket`, `bind`, `listen`: sockets that are not decided yet, and what becomes of them.
 
 use crate::doors;
+use crate::fallback::{self, Not};
 use crate::private::{flag, used};
 use crate::session::{self, Session};
 use crate::socket::Socket;
@@ -14,6 +15,7 @@ use towpath_ring::Slot;
 use towpath_ring::command::{Command, V6ONLY, op};
 use towpath_ring::control::Request;
 use towpath_ring::lines::app_flags;
+use towpath_ring::report::Count;
 
 /// Linux's default `net.core.somaxconn`.
 const BACKLOG_LIMIT: c_int = 4096;
@@ -25,9 +27,11 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     let six = domain == libc::AF_INET6;
     if !(six || domain == libc::AF_INET) || !stream || ![0, libc::IPPROTO_TCP, libc::IPPROTO_MPTCP].contains(&protocol)
     {
+        fallback::not_tcp(domain, kind);
         return None;
     }
     if session::start().is_none() {
+        fallback::count(fallback::why_no_session());
         return if session::required() { Some(Err(libc::ENETDOWN)) } else { None };
     }
     // SAFETY: integers only.
@@ -85,7 +89,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
 }
 
 fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c_int> {
-    let Some(session) = session::start() else { return settle_kernel(fd, undecided) };
+    let Some(session) = session::start() else { return settle_kernel(fd, undecided, fallback::why_no_session()) };
     if !undecided.bound
         && let Err(errno) = address::bind_any(fd, undecided.six)
     {
@@ -93,7 +97,7 @@ fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c
     }
     table::update_undecided(fd, |u| u.bound = true);
     let local = match address::of_kernel(fd, undecided.six) {
-        Ok(local) if address::is_kernels(local.0) => return settle_kernel(fd, undecided),
+        Ok(local) if address::is_kernels(local.0) => return settle_kernel(fd, undecided, Count::Address),
         Ok(local) => local,
         Err(errno) => return Some(Err(errno)),
     };
@@ -103,9 +107,12 @@ fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c
     let (local_addr, local_port) = (local.0, local.1.into());
     let command = Command { op: op::LISTEN, local_addr, local_port, backlog, flags, ..Command::default() };
     match take(fd, undecided, session, command) {
-        Ok(_) => Some(Ok(0)),
-        Err(None) => settle_kernel(fd, undecided),
-        Err(Some(errno)) => Some(Err(errno)),
+        Ok(_) => {
+            fallback::count(Count::Listening);
+            Some(Ok(0))
+        }
+        Err(Not::Kernels(why)) => settle_kernel(fd, undecided, why),
+        Err(Not::Failed(errno)) => Some(Err(errno)),
     }
 }
 
@@ -115,7 +122,8 @@ pub fn is_v6only(fd: c_int) -> bool {
 }
 
 /// An undecided socket stays with the kernel for good; the call goes on there.
-pub fn settle_kernel<T>(fd: c_int, undecided: Undecided) -> Answer<T> {
+pub fn settle_kernel<T>(fd: c_int, undecided: Undecided, why: Count) -> Answer<T> {
+    fallback::count(why);
     if let Some(errno) = without_service() {
         return Some(Err(errno));
     }
@@ -139,14 +147,9 @@ pub fn leave(fd: c_int, undecided: Undecided) {
     }
 }
 
-/// Gives an undecided socket to the stack with a command. `Err(None)`: the stack does not want it.
-pub fn take(
-    fd: c_int,
-    undecided: Undecided,
-    session: &'static Session,
-    mut command: Command,
-) -> Result<Socket, Option<i32>> {
-    let slot = session.claim_slot().ok_or(None)?;
+/// Gives an undecided socket to the stack with a command.
+pub fn take(fd: c_int, undecided: Undecided, session: &'static Session, mut command: Command) -> Result<Socket, Not> {
+    let slot = session.claim_slot().ok_or(Not::Kernels(Count::NoSlot))?;
     let app_flags = if undecided.options { options::initial_flags(fd) } else { 0 };
     Socket::reset(session, slot, app_flags);
     steer::initial(fd, undecided, session, slot);
@@ -156,26 +159,26 @@ pub fn take(
     socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
     promote(fd, undecided, &socket).map_err(|errno| {
         close::abandon(&socket);
-        Some(errno)
+        Not::Failed(errno)
     })?;
     Ok(socket)
 }
 
 /// Gives the command for a slot that has been claimed and made ready, with the kernel socket that reserves its port. Whatever goes wrong,
-/// the slot is let go. `Err(None)`: the stack does not want it.
+/// the slot is let go.
 pub fn decide(
     session: &'static Session,
     slot: Slot,
     command: &Command,
     reservation: Option<c_int>,
-) -> Result<Socket, Option<i32>> {
+) -> Result<Socket, Not> {
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
     if let Some(fd) = reservation
         && let Err(_dead) =
             session.send(&Request::Reserve { slot: slot.raw(), seq: doors::next_seq(session, slot) }, &[fd])
     {
         release(slot);
-        return Err(None);
+        return Err(Not::Kernels(Count::ServiceGone));
     }
     match doors::command(session, slot, command) {
         Ok(()) => {}
@@ -184,12 +187,13 @@ pub fn decide(
             if session.region.stack(slot).command_done.load(Ordering::Acquire)
                 != session.region.command(slot).seq.load(Ordering::Relaxed) =>
         {
-            return Err(Some(libc::ETIMEDOUT));
+            return Err(Not::Failed(libc::ETIMEDOUT));
         }
-        Err(_) if session.is_dead() => return Err(None),
+        Err(_) if session.is_dead() => return Err(Not::Kernels(Count::ServiceGone)),
         Err(why) => {
+            let result = session.region.stack(slot).command_result.load(Ordering::Relaxed);
             release(slot);
-            return Err(why);
+            return Err(why.map_or_else(|| Not::Kernels(fallback::why_not_ours(result)), Not::Failed));
         }
     }
     let generation = session.region.stack(slot).generation.load(Ordering::Acquire);
@@ -199,7 +203,7 @@ pub fn decide(
         socket.app().flags.store(app_flags::CLOSED | app_flags::ABORT, Ordering::Release);
         release(slot);
         doors::ring_commands(session, slot);
-        return Err(Some(libc::ENOBUFS));
+        return Err(Not::Failed(libc::ENOBUFS));
     }
     Ok(socket)
 }

@@ -7,6 +7,7 @@ pub use crate::block::{Deadline, until_signal};
 pub use crate::close::abandon;
 pub use crate::context::{Context, is_empty};
 pub use crate::direct::spin;
+pub use crate::fallback::Not;
 pub use crate::listen::decide;
 pub use crate::private::{Private, flag, used};
 pub use crate::receive::consumed;

@@ -6,11 +6,12 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{block, cork, kept, listen, send, steer, tcp_info, user};
+use crate::{block, cork, fallback, kept, listen, send, steer, tcp_info, user};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
 use towpath_ring::lines::{app_flags, state};
+use towpath_ring::report::Count;
 
 /// TCP_INFO and others are cut to what the caller has room for, as on Linux.
 ///
@@ -229,6 +230,7 @@ pub unsafe fn set_undecided(
         && set.is_ok()
         && let table::Kind::Undecided(undecided) = table::get(fd)
     {
+        fallback::count(Count::IpOptions);
         listen::leave(fd, undecided);
     }
     if (level, name) != (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {

@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{context, direct, fault, fork, sigurg};
+use crate::{context, direct, fallback, fault, fork, sigurg};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::unix::ffi::OsStrExt;
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::layout::{PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
+use towpath_ring::report::Count;
 use towpath_ring::{Geometry, PairGeometry, Region, Slot};
 
 /// How long to look for work before sleeping, unless `TOWPATH_SPIN_US` says otherwise: two wake-ups' worth (about 10 µs
@@ -74,9 +75,13 @@ pub fn start() -> Option<&'static Session> {
             if let Some(path) = std::env::var_os("TOWPATH_SOCKET") {
                 match register(path.as_bytes()) {
                     Ok(_) => fault::install(),
-                    Err(error) => complain(&format!("{}: {error}", path.to_string_lossy())),
+                    Err(error) => {
+                        fallback::no_session(Some(&error));
+                        complain(&format!("{}: {error}", path.to_string_lossy()));
+                    }
                 }
             } else {
+                fallback::no_session(None);
                 complain("TOWPATH_SOCKET is not set");
             }
             TRIED.store(true, Ordering::Release);
@@ -319,6 +324,7 @@ impl Session {
                 fds.pop().map(|fd| (context, fd))
             }
             _ => {
+                fallback::count(Count::NoContext);
                 self.out_of_contexts.store(true, Ordering::Relaxed);
                 None
             }

@@ -3,9 +3,12 @@
 mod hook;
 mod service;
 
-use crate::complain;
 use crate::locate::Which;
-use hook::{Choice, Hook};
+use crate::{complain, doctor};
+pub use hook::Choice;
+pub use service::daemon_path;
+
+use hook::Hook;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +21,7 @@ const LIBRARY_VARIABLE: &str = "TOWPATH_LIBRARY";
 const LIBRARY: &str = "libtowpath.so";
 
 /// Exit codes of `towpath run` itself, as `env` and `timeout` have them.
-mod exit {
+pub mod exit {
     /// Towpath failed.
     pub const TOWPATH: u8 = 125;
     /// The program cannot be executed.
@@ -95,10 +98,12 @@ pub fn run(arguments: Arguments) -> ExitCode {
             }
         }
         Err(why) if arguments.require => {
+            doctor::not_served(&path, &why.text);
             complain(&why.text);
             return ExitCode::from(exit::TOWPATH);
         }
         Err(why) => {
+            doctor::not_served(&path, &why.text);
             if arguments.verbose || why.unexpected {
                 complain(&format!("{}; it runs on the kernel's TCP", why.text));
             }
@@ -135,7 +140,7 @@ fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed>
 }
 
 /// Where the library is: named, beside this command, or in `../lib/towpath`.
-fn library() -> Result<PathBuf, String> {
+pub fn library() -> Result<PathBuf, String> {
     let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let candidates = match named {
         Some(path) => vec![path],

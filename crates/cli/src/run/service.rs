@@ -79,7 +79,7 @@ fn await_answer(socket: &Path) -> Result<(), String> {
 }
 
 /// `towpathd` is installed beside this command.
-fn daemon_path() -> Result<PathBuf, String> {
+pub fn daemon_path() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
     let path = exe.with_file_name("towpathd");
     if path.exists() { Ok(path) } else { Err(format!("{} is not there; install it beside towpath", path.display())) }

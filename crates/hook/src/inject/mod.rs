@@ -200,6 +200,7 @@ unsafe fn natively(path: &OsStr, argv: crate::exec::Strings, envp: crate::exec::
         fail(why);
     }
     let name = CString::new(path.as_bytes()).unwrap_or_default();
+    crate::exec::left_alone::<()>(&name, why);
     // SAFETY: the caller's contract.
     let errno = unsafe { raw(libc::SYS_execve, [name.as_ptr() as u64, argv as u64, envp as u64, 0, 0, 0]) };
     fail(&format!("{}: {}", path.display(), std::io::Error::from_raw_os_error(-errno as i32)))

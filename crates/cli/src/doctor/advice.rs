@@ -1,0 +1,89 @@
+//! What each counter of a report means, in words, and what can be done about it.
+
+use towpath_ring::report::Count;
+
+/// The part of a page that a counter belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Sockets of ours.
+    Accelerated,
+    /// Sockets of the kernel.
+    Kernel,
+    /// Other things that Towpath does not carry.
+    Used,
+}
+
+/// A counter in words: what it counts, and what to do about it.
+pub fn of(count: Count) -> (Part, &'static str, &'static str) {
+    use Part::{Accelerated, Kernel, Used};
+    match count {
+        Count::ConnectedDirect => (Accelerated, "connected directly", ""),
+        Count::ConnectedStack => (Accelerated, "connected by the stack", ""),
+        Count::AcceptedDirect => (Accelerated, "accepted directly", ""),
+        Count::AcceptedStack => (Accelerated, "accepted by the stack", ""),
+        Count::Listening => (Accelerated, "listening", ""),
+        Count::Udp => (Kernel, "UDP", "Towpath carries TCP; nothing to do"),
+        Count::Unix => (Kernel, "UNIX", "inside this host already; nothing to do"),
+        Count::Netlink => (Kernel, "netlink", "nothing to do"),
+        Count::Raw => (Kernel, "raw or packet", "Towpath carries TCP; nothing to do"),
+        Count::OtherProtocol => (Kernel, "of another protocol", "Towpath carries TCP over IPv4 and IPv6"),
+        Count::NoVariable => {
+            (Kernel, "without TOWPATH_SOCKET", "start the program with `towpath run`, and keep its environment")
+        }
+        Count::ServiceAbsent => {
+            (Kernel, "without a service", "start one (`towpath serve`), or let `towpath run` do so")
+        }
+        Count::NotAdmitted => {
+            (Kernel, "not admitted", "have the service admit the user: `towpath serve --admit user:NAME`")
+        }
+        Count::ServiceFull => {
+            (Kernel, "service full", "raise `clients_per_user`, or the service's `ulimit -Hn`; its log says which")
+        }
+        Count::WrongVersion => {
+            (Kernel, "versions differ", "install library and service of one version, restart the service")
+        }
+        Count::ServiceRefused => (Kernel, "refused by the service", "the service's log says why"),
+        Count::ServiceGone => (Kernel, "service gone", "start the service again, then the program"),
+        Count::NoSlot => (Kernel, "no slot left", "raise `sockets_per_client`"),
+        Count::Address => (
+            Kernel,
+            "address of the kernel's",
+            "link-local and multicast addresses are not carried; use another address",
+        ),
+        Count::NoListener => (
+            Kernel,
+            "no Towpath listener there",
+            "start the server with `towpath run` on the same service; a kernel server stays with the kernel",
+        ),
+        Count::Elsewhere => (
+            Kernel,
+            "not on a served interface",
+            "serve the interface that the route takes: `towpath serve --interface IF`",
+        ),
+        Count::Policy => (Kernel, "left to the kernel by policy", "`towpath policy list` has the rule"),
+        Count::IpOptions => (Kernel, "with IP options", "do not set IP_OPTIONS"),
+        Count::IoUringRefused => (
+            Used,
+            "io_uring refused (ENOSYS)",
+            "the program falls back or fails; TOWPATH_IO_URING=kernel leaves it io_uring, then not for its TCP sockets",
+        ),
+        Count::IoUringLeft => (Used, "io_uring left to the kernel", "it must not be used with accelerated sockets"),
+        Count::AioRefused => (Used, "AIO on a socket refused", "use read and write, or epoll"),
+        Count::NoContext => {
+            (Used, "no event context left", "waiting costs more then; use fewer epoll instances in one program")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_the_kernels_has_a_hint() {
+        for count in Count::ALL {
+            let (part, what, hint) = of(*count);
+            assert!(!what.is_empty() && (part == Part::Accelerated) == hint.is_empty(), "{count:?}");
+        }
+    }
+}

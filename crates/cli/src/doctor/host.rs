@@ -1,0 +1,254 @@
+//! Looks at this host: what Towpath needs, what makes it better, and what to do where it is missing.
+
+use crate::locate::{self, Which};
+use crate::run;
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
+use std::path::Path;
+use towpath_hook::exec;
+use towpath_service::api::AskError;
+use towpath_service::paths;
+
+/// How a check has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Something is not to be had, or is slower.
+    Warn,
+    /// Programs cannot be accelerated.
+    Fail,
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub check: &'static str,
+    /// How it ended.
+    pub state: State,
+    /// What there is.
+    pub found: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+fn ok(check: &'static str, found: impl Into<String>) -> Check {
+    Check { check, state: State::Ok, found: found.into(), remedy: None }
+}
+
+fn warn(check: &'static str, found: impl Into<String>, remedy: &str) -> Check {
+    Check { check, state: State::Warn, found: found.into(), remedy: Some(remedy.into()) }
+}
+
+fn fail(check: &'static str, found: impl Into<String>, remedy: &str) -> Check {
+    Check { state: State::Fail, ..warn(check, found, remedy) }
+}
+
+/// `AF_XDP`, which rustix has no name for.
+const AF_XDP: u16 = 44;
+/// Locked memory that the frames of an interface's port need at most, bytes.
+const LOCKED_BYTES: u64 = 64 << 20;
+/// Open files with which a program of some thousand connections gets by.
+const FILES: u64 = 4096;
+
+/// All checks, in the order in which they are shown.
+pub fn checks(which: &Which) -> Vec<Check> {
+    let mut checks = vec![kernel(), injection()];
+    checks.extend(files());
+    checks.extend(service(which));
+    checks.extend([rights(), af_xdp(), locked_memory(), huge_pages(), open_files(), processors()]);
+    checks
+}
+
+/// Major and minor number of a release such as 6.12.30-amd64.
+fn release(text: &str) -> (u32, u32) {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn kernel() -> Check {
+    let name = rustix::system::uname();
+    let found = name.release().to_string_lossy().into_owned();
+    match release(&found) {
+        (major, minor) if (major, minor) < (5, 9) => fail("kernel", found, "Linux 5.9 or newer is needed"),
+        (major, minor) if (major, minor) < (5, 16) => warn(
+            "kernel",
+            found,
+            "static, musl and Go programs need Linux 5.11; an interface's neighbours stay resolved from 5.16 on",
+        ),
+        _ => ok("kernel", found),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn injection() -> Check {
+    match towpath_hook::inject::possible() {
+        Ok(()) => ok("inject", "FSGSBASE and Syscall User Dispatch"),
+        Err(why) => {
+            warn("inject", why, "static, musl and Go programs stay on the kernel's TCP; others are not concerned")
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn injection() -> Check {
+    warn("inject", "not on this processor", "static, musl and Go programs stay on the kernel's TCP")
+}
+
+fn files() -> Vec<Check> {
+    let library = match run::library() {
+        Ok(library) => library,
+        Err(why) => return vec![fail("library", why, "install libtowpath.so beside towpath or in ../lib/towpath")],
+    };
+    let loader = library.with_file_name(exec::LOADER);
+    let loader = if loader.exists() {
+        ok("loader", loader.display().to_string())
+    } else {
+        let found = format!("{} is not there", loader.display());
+        warn(
+            "loader",
+            found,
+            "install it beside the library; without it static, musl and Go programs stay on the kernel's TCP",
+        )
+    };
+    vec![ok("library", library.display().to_string()), loader]
+}
+
+fn service(which: &Which) -> Vec<Check> {
+    if let Some(socket) = which.named() {
+        return vec![asked(&socket, true)];
+    }
+    let system = Path::new(paths::SYSTEM_SOCKET);
+    let mut found = Vec::new();
+    match locate::admitted(system) {
+        Ok(_) => return vec![asked(system, false)],
+        Err(AskError::Absent { .. }) => {}
+        // The user's own is used instead.
+        Err(error) => {
+            found.push(warn("service", error.to_string(), "`towpath run` uses a service of your own instead"))
+        }
+    }
+    found.push(match paths::per_user_socket() {
+        Ok(socket) => asked(&socket, false),
+        Err(error) => fail("service", error.to_string(), "make the directory private, or name a socket with --socket"),
+    });
+    found
+}
+
+/// The service at a socket; one that has been `named` is not started by `towpath run`.
+fn asked(socket: &Path, named: bool) -> Check {
+    let own = env!("CARGO_PKG_VERSION");
+    match locate::admitted(socket) {
+        Ok(hello) if hello.version == own => ok("service", format!("{} at {}", hello.version, socket.display())),
+        Ok(hello) => fail(
+            "service",
+            format!("version {} at {}, this is {own}", hello.version, socket.display()),
+            "install matching versions and restart the service",
+        ),
+        Err(AskError::Absent { .. }) if !named => match run::daemon_path() {
+            Ok(_) => ok("service", "none yet; `towpath run` starts one"),
+            Err(why) => fail("service", why, "install towpathd beside towpath"),
+        },
+        Err(error @ AskError::Absent { .. }) => {
+            let remedy = "start it with `towpath serve`, or unset TOWPATH_SOCKET so that `towpath run` starts one";
+            fail("service", error.to_string(), remedy)
+        }
+        Err(error @ AskError::NotAdmitted { .. }) => {
+            fail("service", error.to_string(), "`towpath serve --admit user:NAME`, or `admit` in the configuration")
+        }
+        Err(error) => fail("service", error.to_string(), "`towpath status` and the service's log say more"),
+    }
+}
+
+fn has(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|held| held.effective.contains(capability))
+}
+
+fn rights() -> Check {
+    let needed = [
+        ("CAP_NET_ADMIN", has(CapabilitySet::NET_ADMIN)),
+        ("CAP_NET_RAW", has(CapabilitySet::NET_RAW)),
+        ("CAP_BPF", has(CapabilitySet::BPF) || has(CapabilitySet::SYS_ADMIN)),
+    ];
+    let missing: Vec<_> = needed.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return ok("rights", "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF");
+    }
+    let remedy = "only for `towpath serve --interface`: run that as root; programs of this host need no rights";
+    warn("rights", format!("without {}", missing.join(", ")), remedy)
+}
+
+fn af_xdp() -> Check {
+    let family = AddressFamily::from_raw(AF_XDP);
+    match rustix::net::socket(family, SocketType::RAW, None) {
+        Ok(_) | Err(rustix::io::Errno::PERM) => ok("AF_XDP", "in the kernel"),
+        Err(error) => {
+            let remedy = "only for `towpath serve --interface`: a kernel with CONFIG_XDP_SOCKETS";
+            warn("AF_XDP", error.to_string(), remedy)
+        }
+    }
+}
+
+/// A limit in words.
+fn limit(resource: Resource, unit: u64, name: &str) -> (u64, String) {
+    let limit = getrlimit(resource);
+    let words = |value: Option<u64>| value.map_or("unlimited".into(), |value| format!("{}{name}", value / unit));
+    (limit.maximum.unwrap_or(u64::MAX), format!("{}, at most {}", words(limit.current), words(limit.maximum)))
+}
+
+fn locked_memory() -> Check {
+    let (hard, found) = limit(Resource::Memlock, 1 << 10, " KiB");
+    if hard >= LOCKED_BYTES || has(CapabilitySet::IPC_LOCK) {
+        return ok("memlock", found);
+    }
+    let remedy = "only for `towpath serve --interface`: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit";
+    warn("memlock", found, remedy)
+}
+
+fn open_files() -> Check {
+    let (hard, found) = limit(Resource::Nofile, 1, "");
+    if hard >= FILES {
+        return ok("nofile", found);
+    }
+    warn("nofile", found, "raise `ulimit -Hn` (LimitNOFILE= in a unit) for many connections")
+}
+
+fn huge_pages() -> Check {
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    match free.ok().and_then(|text| text.trim().parse::<u64>().ok()) {
+        Some(free) if free > 0 => ok("hugepages", format!("{free} of 2 MiB free")),
+        // Frames lie in ordinary pages then, which works as well; so this is no warning.
+        _ => ok("hugepages", "none free; an interface's frames use ordinary pages"),
+    }
+}
+
+fn processors() -> Check {
+    match std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+        1 => warn("processors", "1", "the stack and the program take turns; a second one makes it faster"),
+        count => ok("processors", count.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        assert_eq!(release("6.12.30-amd64"), (6, 12));
+        assert_eq!(release("5.9-rc1"), (5, 9));
+        assert!(release("5.10.0") > release("5.9.9"));
+        assert_eq!(release("next"), (0, 0));
+    }
+
+    #[test]
+    fn whatever_is_not_ok_has_a_remedy() {
+        for check in checks(&Which::default()) {
+            assert_eq!(check.state == State::Ok, check.remedy.is_none(), "{check:?}");
+        }
+    }
+}

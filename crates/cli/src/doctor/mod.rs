@@ -1,0 +1,163 @@
+//! `towpath doctor`: is this host fit, and what of a program was accelerated, what was not, and why?
+
+mod advice;
+mod host;
+mod options;
+mod page;
+
+use crate::locate::Which;
+use crate::{complain, run};
+use host::{Check, State};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use page::Ending;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use towpath_ring::report::{self, Report, Way};
+
+/// Looks whether this host is fit for Towpath. With a program, runs it as `towpath run` does and says at its end, for each process, which
+/// sockets were accelerated and which were left to the kernel, and why.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath doctor                              the host and the service
+  towpath doctor -- ./my-server               run it; the report goes to standard error
+  towpath doctor --json -o r.json -- ./my-server
+
+Without a program it ends with 1 if a check fails. With one it ends as that does (128 and the signal's number if a signal
+ended it); SIGINT, SIGTERM and SIGHUP are passed on. Not seen: programs started with an emptied environment, and those that
+change their user and then execute something.")]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// How the program's calls are caught
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    hook: run::Choice,
+    /// Fail if the program cannot be served
+    #[arg(long)]
+    require: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write the report to this file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Looks, and runs the program if there is one.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let checks = host::checks(&arguments.which);
+    if arguments.program.is_empty() {
+        let text = if arguments.json { page::host_json(&checks) } else { page::host(&checks, State::Ok) };
+        let failed = checks.iter().any(|check| check.state == State::Fail);
+        return match arguments.write(&text, true) {
+            Ok(()) => ExitCode::from(u8::from(failed)),
+            Err(error) => arguments.cannot_write(&error),
+        };
+    }
+    match observe(arguments, &checks) {
+        Ok(code) => code,
+        Err(error) => {
+            complain(&error.to_string());
+            ExitCode::from(run::exit::TOWPATH)
+        }
+    }
+}
+
+impl Arguments {
+    /// To the file, or to standard output or error. A closed pipe is no failure.
+    fn write(&self, text: &str, standard_output: bool) -> io::Result<()> {
+        let _ = match &self.output {
+            Some(path) => return std::fs::write(path, text),
+            None if standard_output => io::stdout().write_all(text.as_bytes()),
+            None => io::stderr().write_all(text.as_bytes()),
+        };
+        Ok(())
+    }
+
+    fn cannot_write(&self, error: &io::Error) -> ExitCode {
+        let path = self.output.as_deref().unwrap_or(Path::new("-"));
+        complain(&format!("{}: {error}", path.display()));
+        ExitCode::FAILURE
+    }
+}
+
+fn observe(arguments: &Arguments, checks: &[Check]) -> io::Result<ExitCode> {
+    let (report, memfd) = Report::create().map_err(io::Error::other)?;
+    let place = format!("/proc/{}/fd/{}", std::process::id(), memfd.as_raw_fd());
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(report::VARIABLE, place).arg("run").arg("--hook").arg(arguments.hook.name());
+    if let Some(socket) = &arguments.which.socket {
+        command.arg("--socket").arg(socket);
+    }
+    if arguments.require {
+        command.arg("--require");
+    }
+    let mut child = command.arg("--").args(&arguments.program).spawn()?;
+    let status = wait(&mut child)?;
+    let ending = Ending { code: status.code(), signal: status.signal() };
+    let programs = report.programs();
+    let text = if arguments.json {
+        page::json(&ending, checks, &programs, report.left_out())
+    } else {
+        page::host(checks, State::Warn) + &page::programs(&programs, report.left_out())
+    };
+    if let Err(error) = arguments.write(&text, false) {
+        return Ok(arguments.cannot_write(&error));
+    }
+    Ok(ExitCode::from(code_of(status)))
+}
+
+/// As shells have it.
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Waits for the end of the program, and passes on the signals that somebody sends to this process in its place. Those of a
+/// terminal have reached the program too.
+fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    let mut set = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].into_iter().for_each(|signal| set.add(signal));
+    // Only now: the program begins with the mask that this process had.
+    set.thread_block()?;
+    let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let pid = Pid::from_child(child);
+    let ended = pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let (signals_fd, ended_fd) = (signals.as_fd(), ended.as_fd());
+        let mut waiting = [PollFd::new(&signals_fd, PollFlags::IN), PollFd::new(&ended_fd, PollFlags::IN)];
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Ok(Some(signal)) = signals.read_signal() {
+            let by_a_process = signal.ssi_code <= 0;
+            if by_a_process && let Some(signal) = rustix::process::Signal::from_named_raw(signal.ssi_signo as i32) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+    }
+}
+
+/// `towpath run` under a doctor: the program is not served, and why.
+pub fn not_served(program: &Path, why: &str) {
+    let Some(place) = std::env::var_os(report::VARIABLE) else { return };
+    let memfd = rustix::fs::open(place, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let Some(report) = memfd.ok().and_then(|memfd| Report::map(memfd.as_fd()).ok()) else { return };
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
+    report.enter(std::process::id(), parent, Way::None, program.as_os_str().as_bytes(), why.as_bytes());
+}

@@ -1,0 +1,255 @@
+//! What `towpath doctor` shows, for people (80 columns) and as JSON.
+
+use super::advice::{self, Part};
+use super::host::{Check, State};
+use super::options;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use towpath_ring::report::{Call, Count, Program, Way};
+
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+/// Columns of a tab.
+const TAB: usize = 8;
+
+/// How the program ended.
+pub struct Ending {
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// Or the signal that ended it.
+    pub signal: Option<i32>,
+}
+
+/// Puts words in lines of at most [`WIDTH`] columns; `first` begins the first line, the others with as many columns of space.
+fn wrapped(out: &mut String, first: &str, indent: usize, text: &str) {
+    let mut line = format!("{first:<indent$}");
+    let mut columns = line.chars().map(|c| if c == '\t' { TAB } else { 1 }).sum::<usize>().max(indent);
+    let mut begun = false;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if begun && columns + 1 + length > WIDTH {
+            let _ = writeln!(out, "{}", line.trim_end());
+            (line, columns, begun) = (" ".repeat(indent), indent, false);
+        }
+        if begun {
+            line.push(' ');
+            columns += 1;
+        }
+        line.push_str(word);
+        columns += length;
+        begun = true;
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+fn cut(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    text.chars().take(columns.saturating_sub(3)).collect::<String>() + "..."
+}
+
+/// The checks that are at least so bad.
+pub fn host(checks: &[Check], least: State) -> String {
+    let mut out = String::new();
+    for check in checks.iter().filter(|check| check.state >= least) {
+        let state = match check.state {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Fail => "FAIL",
+        };
+        wrapped(&mut out, &format!("{state:<5} {:<11} ", check.check), 18, &check.found);
+        if let Some(remedy) = &check.remedy {
+            wrapped(&mut out, "", 20, remedy);
+        }
+    }
+    out
+}
+
+fn total(program: &Program, part: Part) -> u64 {
+    program.counts.iter().filter(|(count, _)| advice::of(*count).0 == part).map(|(_, times)| u64::from(*times)).sum()
+}
+
+/// One that only executed another program is left out: that has a record of its own.
+fn shown(programs: &[Program]) -> Vec<&Program> {
+    let idle = |program: &Program| program.way != Way::None && program.counts.is_empty() && program.refused.is_empty();
+    let goes_on =
+        |at: usize| programs[at + 1..].iter().any(|later| later.pid == programs[at].pid && later.way != Way::None);
+    (0..programs.len()).filter(|at| !(idle(&programs[*at]) && goes_on(*at))).map(|at| &programs[at]).collect()
+}
+
+fn hook(program: &Program) -> &'static str {
+    match program.way {
+        Way::None => "none",
+        Way::Preload => "preload",
+        Way::Inject => "inject",
+    }
+}
+
+fn call(call: Call) -> &'static str {
+    match call {
+        Call::SetOption => "setsockopt",
+        Call::GetOption => "getsockopt",
+    }
+}
+
+/// The human form.
+pub fn programs(programs: &[Program], left_out: u32) -> String {
+    let mut out = format!("{:<8}{:<8}{:>8}{:>8}{:>9}  Program\n", "Pid", "Hook", "Towpath", "Kernel", "Refused");
+    for program in shown(programs) {
+        let refused: u64 = program.refused.iter().map(|(.., times)| u64::from(*times)).sum();
+        let row = format!(
+            "{:<8}{:<8}{:>8}{:>8}{refused:>9}  ",
+            program.pid,
+            hook(program),
+            total(program, Part::Accelerated),
+            total(program, Part::Kernel),
+        );
+        let room = WIDTH.saturating_sub(row.chars().count());
+        let _ = writeln!(out, "{}", (row + &cut(&program.line, room)).trim_end());
+        details(&mut out, program);
+    }
+    if left_out > 0 {
+        let _ = writeln!(out, "{left_out} programs more for which there was no room");
+    }
+    out
+}
+
+fn details(out: &mut String, program: &Program) {
+    if program.way == Way::None {
+        wrapped(out, "", TAB, &format!("the kernel's, whole: {}", program.why));
+        return;
+    }
+    if !program.why.is_empty() {
+        wrapped(out, "", TAB, &program.why);
+    }
+    let accelerated = program.counts.iter().filter(|(count, _)| advice::of(*count).0 == Part::Accelerated);
+    let accelerated: Vec<_> = accelerated.map(|(count, times)| format!("{times} {}", advice::of(*count).1)).collect();
+    if !accelerated.is_empty() {
+        wrapped(out, "", TAB, &format!("towpath: {}", accelerated.join(", ")));
+    }
+    for (title, wanted) in [("kernel", Part::Kernel), ("used", Part::Used)] {
+        for (count, times) in &program.counts {
+            let (part, what, hint) = advice::of(*count);
+            if part == wanted {
+                wrapped(out, &" ".repeat(TAB), TAB, &format!("{title}: {times} {what}"));
+                wrapped(out, "", TAB + 2, hint);
+            }
+        }
+    }
+    for (which, level, name, times) in &program.refused {
+        let text = format!("refused: {times} {} {}", call(*which), options::name(*level, *name));
+        wrapped(out, "", TAB, &text);
+    }
+    if program.counts.is_empty() && program.refused.is_empty() {
+        wrapped(out, "", TAB, "no sockets");
+    }
+}
+
+/// The host's checks as JSON.
+pub fn host_json(checks: &[Check]) -> String {
+    let failed = checks.iter().any(|check| check.state == State::Fail);
+    json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks }).to_string() + "\n"
+}
+
+/// Everything as JSON.
+pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u32) -> String {
+    let failed = checks.iter().any(|check| check.state == State::Fail);
+    let programs: Vec<Value> = shown(programs).into_iter().map(program).collect();
+    let all = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "ok": !failed,
+        "host": checks,
+        "exit": { "code": ending.code, "signal": ending.signal },
+        "programs": programs,
+        "left_out": left_out,
+    });
+    all.to_string() + "\n"
+}
+
+fn program(program: &Program) -> Value {
+    let times = |wanted: Count| {
+        let found = program.counts.iter().find(|(count, _)| *count == wanted);
+        found.map_or(0, |(_, times)| *times)
+    };
+    let listed = |wanted: Part| {
+        let found = program.counts.iter().filter(|(count, _)| advice::of(*count).0 == wanted);
+        let found = found.map(|(count, times)| {
+            let (_, what, hint) = advice::of(*count);
+            json!({ "reason": count.name(), "count": times, "what": what, "hint": hint })
+        });
+        found.collect::<Vec<_>>()
+    };
+    let refused = program.refused.iter().map(|(which, level, name, times)| {
+        json!({ "call": call(*which), "option": options::name(*level, *name), "count": times })
+    });
+    json!({
+        "pid": program.pid,
+        "parent": program.parent,
+        "program": program.line,
+        "hook": hook(program),
+        "why": program.why,
+        "accelerated": {
+            "connected": { "direct": times(Count::ConnectedDirect), "stack": times(Count::ConnectedStack) },
+            "accepted": { "direct": times(Count::AcceptedDirect), "stack": times(Count::AcceptedStack) },
+            "listening": times(Count::Listening),
+        },
+        "kernel": listed(Part::Kernel),
+        "used": listed(Part::Used),
+        "refused": refused.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(pid: u32, way: Way, line: &str, counts: &[(Count, u32)]) -> Program {
+        let counts = counts.to_vec();
+        Program { pid, parent: 1, way, line: line.into(), why: String::new(), counts, refused: Vec::new() }
+    }
+
+    #[test]
+    fn the_page_fits_a_terminal() {
+        let server = one(
+            4711,
+            Way::Preload,
+            &"python3 server.py --with-a-long-name ".repeat(3),
+            &Count::ALL.iter().map(|count| (*count, u32::MAX)).collect::<Vec<_>>(),
+        );
+        let long = "words and words ".repeat(20);
+        let checks = [State::Ok, State::Warn, State::Fail].map(|state| Check {
+            check: "hugepages",
+            state,
+            found: long.clone(),
+            remedy: Some(long.clone()),
+        });
+        let page = host(&checks, State::Ok) + &programs(&[server], 9);
+        for line in page.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_table() {
+        let mut server = one(42, Way::Preload, "server", &[(Count::AcceptedDirect, 2), (Count::Udp, 1)]);
+        server.refused.push((Call::SetOption, 1, 26, 3));
+        let mut child = one(43, Way::None, "/usr/bin/sudo", &[]);
+        child.why = "is setuid or setgid and left alone".into();
+        let shell = one(44, Way::Preload, "sh -c exec idle", &[]);
+        let idle = one(44, Way::Preload, "idle", &[]);
+        let expected = "\
+Pid     Hook     Towpath  Kernel  Refused  Program
+42      preload        2       1        3  server
+        towpath: 2 accepted directly
+        kernel: 1 UDP
+          Towpath carries TCP; nothing to do
+        refused: 3 setsockopt SOL_SOCKET/SO_ATTACH_FILTER
+43      none           0       0        0  /usr/bin/sudo
+        the kernel's, whole: is setuid or setgid and left alone
+44      preload        0       0        0  idle
+        no sockets
+";
+        assert_eq!(programs(&[server, child, shell, idle], 0), expected);
+    }
+}

@@ -1,0 +1,368 @@
+//! What the processes under `towpath doctor` tell about their sockets: a memfd that all of them map and write with atomics. Records
+//! stay when their process has been killed. Whatever stands in it concerns the report only; nobody acts on it.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | [`Head`] |
+//! | 64 | [`RECORDS`] times a [`Record`], taken in order |
+
+use crate::MapError;
+use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Environment variable with the path of the report.
+pub const VARIABLE: &str = "TOWPATH_REPORT";
+/// First bytes of a report.
+const MAGIC: [u8; 8] = *b"TOWPRPT\0";
+/// Version of the format.
+const VERSION: u32 = 1;
+/// Programs that a report has room for; a process has one for each program that it executes.
+pub const RECORDS: u32 = 1024;
+/// Different refused calls of one program.
+const REFUSALS: usize = 32;
+/// Bytes of a program's command line that are kept.
+pub const LINE_BYTES: usize = 128;
+/// Bytes of the reason why a program is hooked as it is.
+pub const WHY_BYTES: usize = 160;
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What is counted for each program.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Count { $($(#[$doc])* $name,)* }
+
+        impl Count {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// Its name in JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Accelerated: connections that it has opened, joined with the other program directly.
+    ConnectedDirect = "connected_direct",
+    /// The same by the stack.
+    ConnectedStack = "connected_stack",
+    /// Accelerated: connections that it has accepted, joined with the other program directly.
+    AcceptedDirect = "accepted_direct",
+    /// The same by the stack.
+    AcceptedStack = "accepted_stack",
+    /// Accelerated: listeners.
+    Listening = "listening",
+    /// The kernel's: UDP.
+    Udp = "udp",
+    /// The kernel's: AF_UNIX.
+    Unix = "unix",
+    /// The kernel's: AF_NETLINK.
+    Netlink = "netlink",
+    /// The kernel's: SOCK_RAW and AF_PACKET.
+    Raw = "raw",
+    /// The kernel's: any other family or protocol.
+    OtherProtocol = "other_protocol",
+    /// The kernel's: `TOWPATH_SOCKET` is not set.
+    NoVariable = "no_variable",
+    /// The kernel's: nobody listens at the service's socket.
+    ServiceAbsent = "service_absent",
+    /// The kernel's: the service does not admit the user.
+    NotAdmitted = "not_admitted",
+    /// The kernel's: the service has as many clients of this user, or descriptors, as it may have.
+    ServiceFull = "service_full",
+    /// The kernel's: library and service do not match.
+    WrongVersion = "wrong_version",
+    /// The kernel's: registration failed otherwise.
+    ServiceRefused = "service_refused",
+    /// The kernel's: the service has gone.
+    ServiceGone = "service_gone",
+    /// The kernel's: no slot is left in the region.
+    NoSlot = "no_slot",
+    /// The kernel's: a link-local or multicast address, or IPv4 on a socket of IPv6 only.
+    Address = "address",
+    /// The kernel's: an address of this host at which no Towpath program listens.
+    NoListener = "no_listener",
+    /// The kernel's: the service has no interface for that destination, or not that local address.
+    Elsewhere = "elsewhere",
+    /// The kernel's: the operator's policy says so.
+    Policy = "policy",
+    /// The kernel's: IP options are set.
+    IpOptions = "ip_options",
+    /// `io_uring_setup` that was refused.
+    IoUringRefused = "io_uring_refused",
+    /// `io_uring_setup` that was left to the kernel.
+    IoUringLeft = "io_uring_left",
+    /// AIO on an accelerated descriptor that was refused.
+    AioRefused = "aio_refused",
+    /// No event context was to be had: `epoll_wait` looks again and again.
+    NoContext = "no_context",
+}
+
+const COUNTS: usize = 64;
+const _: () = assert!(Count::ALL.len() <= COUNTS);
+
+/// How a program's calls are caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Way {
+    /// Not at all.
+    None = 0,
+    /// By LD_PRELOAD.
+    Preload = 1,
+    /// By the loader.
+    Inject = 2,
+}
+
+/// Which call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Call {
+    /// `setsockopt`
+    SetOption = 1,
+    /// `getsockopt`
+    GetOption = 2,
+}
+
+/// A refused call, its level and name, and how often. `key` 0 = free.
+#[repr(C)]
+struct Refusal {
+    key: AtomicU64,
+    times: AtomicU32,
+    _pad: AtomicU32,
+}
+
+/// The first 64 bytes.
+#[repr(C, align(64))]
+pub struct Head {
+    magic: [u8; 8],
+    version: u32,
+    records: u32,
+    /// Records that were asked for.
+    next: AtomicU32,
+}
+
+/// What one program has done.
+#[repr(C, align(64))]
+pub struct Record {
+    /// Its process; 0 = the record is not complete. Stored last.
+    pid: AtomicU32,
+    parent: AtomicU32,
+    way: AtomicU32,
+    lost: AtomicU32,
+    line: [AtomicU8; LINE_BYTES],
+    why: [AtomicU8; WHY_BYTES],
+    counts: [AtomicU32; COUNTS],
+    refusals: [Refusal; REFUSALS],
+}
+
+const BYTES: usize = size_of::<Head>() + RECORDS as usize * size_of::<Record>();
+const _: () = assert!(size_of::<Head>() == 64);
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The process.
+    pub pid: u32,
+    /// Its parent.
+    pub parent: u32,
+    /// How its calls are caught.
+    pub way: Way,
+    /// Its command line, as far as there was room.
+    pub line: String,
+    /// Why it is hooked as it is; empty = the usual.
+    pub why: String,
+    /// All that is not zero.
+    pub counts: Vec<(Count, u32)>,
+    /// Refused calls: which, level, name, how often.
+    pub refused: Vec<(Call, u32, u32, u32)>,
+}
+
+impl Record {
+    /// One more of these.
+    pub fn count(&self, what: Count) {
+        self.counts[what as usize].fetch_add(1, Relaxed);
+    }
+
+    /// One more refusal of such a call.
+    pub fn refused(&self, call: Call, level: i32, name: i32) {
+        let key = (call as u64) << 48 | u64::from(level as u16) << 32 | u64::from(name as u32);
+        for refusal in &self.refusals {
+            let seen = refusal.key.load(Relaxed);
+            let taken = seen == key
+                || seen == 0
+                    && refusal
+                        .key
+                        .compare_exchange(0, key, Relaxed, Relaxed)
+                        .map_or_else(|other| other == key, |_| true);
+            if taken {
+                refusal.times.fetch_add(1, Relaxed);
+                return;
+            }
+        }
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    fn read(&self) -> Option<Program> {
+        let pid = self.pid.load(Acquire);
+        let way = match self.way.load(Relaxed) {
+            1 => Way::Preload,
+            2 => Way::Inject,
+            _ => Way::None,
+        };
+        let counts = Count::ALL.iter().map(|count| (*count, self.counts[*count as usize].load(Relaxed)));
+        let refused = self.refusals.iter().filter_map(|refusal| {
+            let key = refusal.key.load(Relaxed);
+            let call = match key >> 48 {
+                1 => Call::SetOption,
+                2 => Call::GetOption,
+                _ => return None,
+            };
+            Some((call, (key >> 32) as u32 & 0xffff, key as u32, refusal.times.load(Relaxed)))
+        });
+        (pid != 0).then(|| Program {
+            pid,
+            parent: self.parent.load(Relaxed),
+            way,
+            line: text(&self.line),
+            why: text(&self.why),
+            counts: counts.filter(|(_, times)| *times > 0).collect(),
+            refused: refused.collect(),
+        })
+    }
+}
+
+/// What stands there, without what would spoil a terminal.
+fn text(bytes: &[AtomicU8]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|byte| byte.load(Relaxed)).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn store(room: &[AtomicU8], text: &[u8]) {
+    room.iter().zip(text).for_each(|(to, from)| to.store(*from, Relaxed));
+}
+
+/// A mapped report.
+pub struct Report(Mapping);
+
+impl Report {
+    /// An empty one, and the memfd to be opened by others.
+    pub fn create() -> Result<(Self, OwnedFd), MapError> {
+        let memfd = unsealed_memfd("towpath-report", BYTES)?;
+        let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite)?;
+        let head = Head { magic: MAGIC, version: VERSION, records: RECORDS, next: AtomicU32::new(0) };
+        // SAFETY: the mapping is ours alone, page-aligned and longer than the header.
+        unsafe { mapping.base.cast::<Head>().write(head) };
+        rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(std::io::Error::from)?;
+        Ok((Self(mapping), memfd))
+    }
+
+    /// One that somebody else has made.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, MapError> {
+        if check_sealed(fd)? != BYTES {
+            return Err(MapError::Format("not the size of a report"));
+        }
+        let report = Self(Mapping::new(fd, BYTES, Access::ReadWrite)?);
+        let head = report.head();
+        if (head.magic, head.version, head.records) != (MAGIC, VERSION, RECORDS) {
+            return Err(MapError::Format("not a report"));
+        }
+        Ok(report)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping begins page-aligned with the header, and lives as long as `self`. Its plain words are written once, before
+        // anybody else maps it.
+        unsafe { &*self.0.base.cast() }
+    }
+
+    fn record(&self, number: u32) -> Option<&Record> {
+        // SAFETY: the mapping has room for so many records after the header, each aligned as the header is; they hold only
+        // atomics, for which all bits are valid.
+        (number < RECORDS)
+            .then(|| unsafe { &*self.0.base.add(size_of::<Head>()).cast::<Record>().add(number as usize) })
+    }
+
+    /// Takes a record for a program. `None` = there is none left.
+    pub fn enter(&self, pid: u32, parent: u32, way: Way, line: &[u8], why: &[u8]) -> Option<&Record> {
+        // A number that is already too large is not raised, or it would begin anew some time.
+        let next = &self.head().next;
+        if next.load(Relaxed) > 2 * RECORDS {
+            return None;
+        }
+        let record = self.record(next.fetch_add(1, Relaxed))?;
+        record.parent.store(parent, Relaxed);
+        record.way.store(way as u32, Relaxed);
+        store(&record.line, line);
+        store(&record.why, why);
+        record.pid.store(pid, Release);
+        Some(record)
+    }
+
+    /// All programs in the order in which they came.
+    pub fn programs(&self) -> Vec<Program> {
+        let count = self.head().next.load(Relaxed).min(RECORDS);
+        (0..count).filter_map(|number| self.record(number)?.read()).collect()
+    }
+
+    /// Programs for which there was no record, at least.
+    pub fn left_out(&self) -> u32 {
+        self.head().next.load(Relaxed).saturating_sub(RECORDS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_one_writes_another_reads() {
+        let (report, memfd) = Report::create().unwrap();
+        let other = Report::map(memfd.as_fd()).unwrap();
+        let record = other.enter(7, 1, Way::Inject, b"server -p\x1b 1", b"is statically linked").unwrap();
+        record.count(Count::Udp);
+        record.count(Count::Udp);
+        record.refused(Call::SetOption, 1, 26);
+        record.refused(Call::SetOption, 1, 26);
+        let programs = report.programs();
+        assert_eq!(programs.len(), 1);
+        let program = &programs[0];
+        assert_eq!((program.pid, program.parent, program.way), (7, 1, Way::Inject));
+        assert_eq!((program.line.as_str(), program.why.as_str()), ("server -p? 1", "is statically linked"));
+        assert_eq!(program.counts, [(Count::Udp, 2)]);
+        assert_eq!(program.refused, [(Call::SetOption, 1, 26, 2)]);
+    }
+
+    #[test]
+    fn a_report_is_bounded() {
+        let (report, _memfd) = Report::create().unwrap();
+        for _ in 0..RECORDS + 9 {
+            let record = report.enter(1, 1, Way::Preload, &[b'x'; 1000], &[b'y'; 1000]);
+            for name in 0..100 {
+                record.inspect(|record| record.refused(Call::GetOption, 6, name));
+            }
+        }
+        assert_eq!((report.programs().len(), report.left_out()), (RECORDS as usize, 9));
+        let program = &report.programs()[0];
+        assert_eq!((program.line.len(), program.why.len(), program.refused.len()), (LINE_BYTES, WHY_BYTES, REFUSALS));
+    }
+
+    #[test]
+    fn nonsense_is_read_without_harm() {
+        let (report, memfd) = Report::create().unwrap();
+        let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite).unwrap();
+        // SAFETY: the mapping has so many bytes, and everything behind the plain words is atomics.
+        unsafe { mapping.base.add(16).write_bytes(0xff, BYTES - 16) };
+        assert_eq!(report.programs().len(), RECORDS as usize);
+        assert!(report.enter(1, 1, Way::Preload, b"x", b"").is_none());
+        let (_report, other) = Report::create().unwrap();
+        let mapping = Mapping::new(other.as_fd(), BYTES, Access::ReadWrite).unwrap();
+        // SAFETY: as above.
+        unsafe { mapping.base.write_bytes(1, 64) };
+        assert!(Report::map(other.as_fd()).is_err());
+    }
+}
