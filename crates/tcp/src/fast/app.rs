@@ -122,16 +122,23 @@ fn close(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, abort: boo
     }
 }
 
-/// Tells the peer about room if that changes much for it: two segments or half the ring, or one segment if it cannot send one
+/// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2, with 1/4 as the fraction of the buffer where segments are larger
+/// than that). The application rings for each quarter that it has read: less than that and less than this make less than the half for which a
+/// sender waits (§3.8.6.2.1), so that nobody who has read everything leaves its peer to the persist timer.
+pub(super) fn step_max(rx_bytes: u32) -> u32 {
+    (rx_bytes / 4).max((2 * 1460).min(rx_bytes / 2))
+}
+
+/// Tells the peer about room if that changes much for it: two segments or a quarter of the ring, or one segment if it cannot send one
 /// now (RFC 9293 §3.8.6.2.2, MUST-39). Until the application reads nothing is said (MAY-8).
 fn window_update(t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;
     }
-    let (mss, half) = (u32::from(t.mss), lines.identity.rx_bytes.get() / 2);
+    let (mss, most) = (u32::from(t.mss), step_max(lines.identity.rx_bytes.get()));
     let now = t.rcv_wnd();
     let growth = (t.rcv_limit.distance(t.rcv_nxt).max(0) as u32).saturating_sub(now);
-    if growth >= half.min(2 * mss) || (now < mss && growth >= half.min(mss)) {
+    if growth >= most.min(2 * mss) || (now < mss && growth >= most.min(mss)) {
         t.flags |= bits::ACK_NOW;
     }
 }

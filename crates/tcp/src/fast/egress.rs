@@ -3,7 +3,7 @@
 use super::meter::Meter;
 use super::plan::{self, Plan};
 use super::scheduler::Next;
-use super::{State, ecn, pace, recovery, report, settle};
+use super::{State, app, ecn, pace, recovery, report, settle};
 use crate::buffers::{Rings, TxPorts};
 use crate::counters::Stage;
 use crate::flow::flow_flags::{ECN, FIN_SENT, LIMIT_WAIT, SACK, TIMESTAMPS};
@@ -480,7 +480,7 @@ fn advertise(t: &Tcb, lines: &Lines) -> (u16, Seq) {
     let shift = t.shifts.ours();
     let room = t.rcv_limit.distance(t.rcv_nxt).max(0) as u32;
     let now = t.rcv_wnd();
-    let step = u32::from(t.mss).min(lines.identity.rx_bytes.get() / 2);
+    let step = u32::from(t.mss).min(app::step_max(lines.identity.rx_bytes.get()));
     let mut field = room >> shift;
     if room.saturating_sub(now) < step {
         field = field.min(now.div_ceil(1 << shift));

@@ -126,6 +126,31 @@ fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
     assert_eq!(h.flush()[0].wnd, 3200);
 }
 
+/// A program rings once for each quarter of the ring that it has read. With segments of half a ring, whatever was left unread when it last
+/// rang: once it has read everything, its peer can send a segment (RFC 9293 §3.8.6.2.2).
+#[test]
+fn who_reads_everything_without_ringing_again_leaves_no_silly_window_behind() {
+    const RX: u32 = 32768;
+    let mss = RX / 2 - 50;
+    for unread in (1000..RX).step_by(500) {
+        let mut h = Harness::of(FlowSetup { rx_bytes: RX, rcv_wnd: RX, mss: mss as u16, ..setup() });
+        let mut edge = RX;
+        for start in (0..unread).step_by(500) {
+            h.rx(seg(start, 0, &bytes(start, 500)));
+        }
+        let (mut told, end) = (0, unread.next_multiple_of(500));
+        for head in (0..=end).step_by(500) {
+            h.app.rx_head = head;
+            if head - told >= RX / 4 {
+                told = head;
+                h.update().unwrap();
+                edge = h.flush().iter().map(|s| s.ack + u32::from(s.wnd)).fold(edge, u32::max);
+            }
+        }
+        assert!(edge - end >= mss, "{end} bytes read, and the peer knows of {} free", edge - end);
+    }
+}
+
 /// RFC 9293 SHLD-14.
 #[test]
 fn the_right_edge_never_goes_back() {
