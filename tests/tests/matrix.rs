@@ -23,6 +23,21 @@ fn redis_answers_its_benchmark_and_client() {
 }
 
 #[test]
+fn memcached_serves_with_four_threads() {
+    short_form("memcached");
+}
+
+#[test]
+fn nginx_serves_with_four_workers() {
+    short_form("nginx");
+}
+
+#[test]
+fn iperf3_measures_forward_in_reverse_and_in_parallel() {
+    short_form("iperf3");
+}
+
+#[test]
 fn every_program_of_the_matrix_has_a_short_form_here() {
     let source = include_str!("matrix.rs");
     for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {

@@ -97,8 +97,8 @@ class Place:
         if not self.keep:
             shutil.rmtree(self.dir, ignore_errors=True)
 
-    def processes(self):
-        done = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True)
+    def processes(self, namespace=None):
+        done = subprocess.run(["ip", "netns", "pids", namespace or self.namespace], capture_output=True, text=True)
         return [int(pid) for pid in done.stdout.split()]
 
     # What checks use.
@@ -118,6 +118,10 @@ class Place:
     def plain(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
         """The same, never under Towpath."""
         return self.finish(list(words), seconds, cwd, env, user, stdin)
+
+    def peer(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
+        """Runs a program as the other end: by the way `network` on the kernel of the other namespace, else as `run`."""
+        return self.run(words, seconds, cwd, env, user, stdin)
 
     def start(self, words, cwd=None, env=None, user=None):
         """Starts a program in the background, under Towpath if this place is Towpath's."""
@@ -144,16 +148,16 @@ class Place:
             return words
         return [str(self.bin / "towpath"), "run", "--require", "--hook", self.check.hook, "--socket", str(self.socket), "--"] + words
 
-    def inside(self, words, user=None):
+    def inside(self, words, user=None, namespace=None):
         """The command line that runs `words` in the namespace."""
         drop = ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"] if user else []
-        return ["nsenter", f"--net=/run/netns/{self.namespace}", "--"] + drop + [str(w) for w in words]
+        return ["nsenter", f"--net=/run/netns/{namespace or self.namespace}", "--"] + drop + [str(w) for w in words]
 
-    def finish(self, words, seconds, cwd, env, user, stdin):
+    def finish(self, words, seconds, cwd, env, user, stdin, namespace=None):
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}"
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
         seconds = min(seconds, self.remaining())
-        return process.run(self.inside(words, user), seconds, log, cwd or self.dir, self.environment(env), stdin)
+        return process.run(self.inside(words, user, namespace), seconds, log, cwd or self.dir, self.environment(env), stdin)
 
     def environment(self, env):
         return {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": str(self.dir), **(env or {})}

@@ -18,9 +18,8 @@ def verdict(result, kernel):
         wrong["(the check itself)"] = result["error"]
     if kernel and not result["error"]:
         # A suite that broke off early has few failures, and few of anything.
-        missing = kernel["passed"] - result["passed"] - len(failed) - len(result["skipped"])
-        if missing > 0:
-            wrong["(not reached)"] = f"{missing} tests that pass on the kernel did not run"
+        missing = kernel["names"] - result["names"] - set(result["skipped"]) - set(failed)
+        wrong.update({name: "passes on the kernel and did not run" for name in sorted(missing) if name not in result["known"]})
     return wrong
 
 
@@ -32,7 +31,7 @@ def progress(program, check, result):
     print(f"{program.name}: {check.name}: {result['way']}: {counts}, {result['seconds']:.0f} s{proof}", flush=True)
     if result["kept"]:
         print(f"    files are kept in {result['kept']}")
-    for name, reason in result["wrong"].items():
+    for name, reason in list(result["wrong"].items())[:40]:
         print(f"    FAILED {name}" + "".join(f"\n        {line}" for line in reason.strip().split("\n")[-30:]), flush=True)
 
 
@@ -42,7 +41,8 @@ def write(results):
     run = {(r["program"], r["check"]) for r in results}
     small = [{**r, "failed": sorted(r["failed"]), "skipped": len(r["skipped"]), "seconds": round(r["seconds"])} for r in results]
     for result in small:
-        del result["wrong"], result["proof"], result["error"], result["kept"]
+        for key in "names", "wrong", "proof", "error", "kept":
+            del result[key]
     rows = [r for r in kept if (r["program"], r["check"]) not in run] + small
     rows.sort(key=lambda r: r["program"])
     RESULTS.write_text("[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n]\n")

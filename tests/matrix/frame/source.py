@@ -1,6 +1,7 @@
 """Sources of Debian packages, for the test suites that the packages leave out: into target/matrix, never into the tree."""
 import os
 import pathlib
+import shutil
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -32,3 +33,19 @@ def source(name):
                 raise RuntimeError(f"cd {home} && {' '.join(words + step)}:\n{ran.stdout[-500:]}{ran.stderr[-1000:]}")
         done.touch()
     return next(path for path in home.iterdir() if path.is_dir())
+
+
+def built(name, edit, commands):
+    """Debian's source package `name`, edited by `edit(directory)` and built by `commands`, once."""
+    tree = HOME / "built" / name
+    done = tree / "done"
+    if not done.exists():
+        shutil.rmtree(tree, ignore_errors=True)
+        shutil.copytree(source(name), tree, symlinks=True)
+        edit(tree)
+        for command in commands:
+            ran = subprocess.run(command, shell=True, cwd=tree, capture_output=True, text=True)
+            if ran.returncode:
+                raise RuntimeError(f"cd {tree} && {command}:\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}")
+        done.touch()
+    return tree

@@ -1,0 +1,118 @@
+"""nginx with four workers, sendfile and TLS, as a server and as a proxy; curl and wrk at the other end."""
+import hashlib
+import pathlib
+import re
+
+from frame import Program
+
+program = Program("nginx", ["nginx-light", "curl", "wrk", "openssl"])
+PLAIN, TLS, PROXY = 8080, 8443, 8081
+FILES = {"small": 200, "middle": 300_000, "large": 20_000_000}
+
+CONFIG = """
+user root; worker_processes 4; daemon off; pid DIR/nginx.pid; error_log DIR/error.log notice;
+events { worker_connections 512; }
+http {
+    access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000;
+    client_body_temp_path DIR/b; proxy_temp_path DIR/p; fastcgi_temp_path DIR/f; uwsgi_temp_path DIR/u; scgi_temp_path DIR/s;
+    client_max_body_size 100m;
+    upstream plain { server ADDRESS:PLAIN; keepalive 16; }
+    server {
+        listen ADDRESS:PLAIN; root DIR/www;
+        location /upload { dav_methods PUT; create_full_put_path on; }
+        location /who { return 200 "$pid\\n"; }
+    }
+    server {
+        listen ADDRESS:TLS ssl http2; root DIR/www;
+        ssl_certificate DIR/cert.pem; ssl_certificate_key DIR/key.pem;
+        location /who { return 200 "$pid\\n"; }
+    }
+    server {
+        listen ADDRESS:PROXY;
+        location / { proxy_pass http://plain; proxy_http_version 1.1; proxy_set_header Connection ""; }
+    }
+}
+"""
+
+
+def content(size):
+    """Bytes that compress badly and do not repeat."""
+    block = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(4096))
+    return (block * (size // len(block) + 1))[:size]
+
+
+def serve(place):
+    """nginx with the configuration above; returns it when it answers."""
+    www = pathlib.Path(place.path("www"))
+    www.mkdir()
+    for name, size in FILES.items():
+        (www / name).write_bytes(content(size))
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
+    if not (made := place.plain(words.split())).ok():
+        raise RuntimeError(made)
+    names = {"DIR": place.dir, "ADDRESS": place.address, "PLAIN": PLAIN, "TLS": TLS, "PROXY": PROXY}
+    text = re.sub("|".join(names), lambda found: str(names[found[0]]), CONFIG)
+    config = pathlib.Path(place.path("nginx.conf"))
+    config.write_text(text)
+    server = place.start(["/usr/sbin/nginx", "-c", config, "-p", place.dir])
+    server.until(lambda: curl(place, url(place, PLAIN, "small")).ok(), "no answer")
+    return server
+
+
+def url(place, port, name):
+    scheme = "https" if port == TLS else "http"
+    return f"{scheme}://{place.address}:{port}/{name}"
+
+
+def curl(place, *words, **options):
+    return place.peer(["curl", "-sSk", "--max-time", "60", *words], **options)
+
+
+@program.check("files by sendfile, TLS and a proxy; curl", quick=True, ways=("direct", "stack", "network"))
+def files(place, tally):
+    serve(place)
+    got = place.path("got")
+    for port, how in (PLAIN, "sendfile"), (TLS, "TLS"), (PROXY, "proxy"):
+        for name, size in FILES.items():
+            ran = curl(place, "-o", got, url(place, port, name))
+            same = ran.ok() and pathlib.Path(got).read_bytes() == content(size)
+            tally.expect(f"{how}, {name}", same, ran)
+    ran = curl(place, "-r", "1000000-1999999", "-o", got, url(place, PLAIN, "large"))
+    tally.expect("a range", ran.ok() and pathlib.Path(got).read_bytes() == content(FILES["large"])[1_000_000:2_000_000], ran)
+    ran = curl(place, "-T", f"{place.dir}/www/large", url(place, PLAIN, "upload/large"))
+    kept = pathlib.Path(place.path("www/upload/large"))
+    tally.expect("an upload of 20 MB", ran.ok() and kept.exists() and kept.read_bytes() == content(FILES["large"]), ran)
+    ran = curl(place, "--http1.1", "-w", "%{num_connects}\n", "-o", got, url(place, PLAIN, "small"), "-o", got, url(place, PLAIN, "middle"))
+    tally.expect("a second request on one connection", ran.out.split() == ["1", "0"], ran)
+    for port, how in (PLAIN, "plain"), (TLS, "HTTP/2 over TLS"):
+        many = [word for _ in range(20) for word in ("-o", got, url(place, port, "middle"))]
+        ran = curl(place, "-Z", "--parallel-max", "10", *many)
+        tally.expect(f"20 in parallel, {how}", ran.ok(), ran)
+
+
+@program.check("wrk on four workers: plain, TLS, proxy", quick=True, ways=("direct", "stack", "network"))
+def load(place, tally):
+    serve(place)
+    seconds = 1 if place.quick else 5
+    for port, how in (PLAIN, "sendfile"), (TLS, "TLS"), (PROXY, "proxy"):
+        for name in ["small"] if place.quick else ["small", "middle"]:
+            ran = place.peer(["wrk", "-t", "2", "-c", "40", "-d", f"{seconds}s", "--timeout", "30s", url(place, port, name)])
+            count = re.search(r"(\d+) requests in", ran.out)
+            clean = "Socket errors" not in ran.out and "Non-2xx" not in ran.out
+            tally.expect(f"wrk, {how}, {name}", ran.ok() and clean and count and int(count[1]) > 50, ran)
+
+
+@program.check("new workers under load (nginx -s reload)", ways=("direct", "stack", "network"))
+def reload(place, tally):
+    server = serve(place)
+    who = lambda: {curl(place, url(place, PLAIN, "who")).out.strip() for _ in range(12)}
+    before = who()
+    for turn in range(3):
+        place.plain(["/usr/sbin/nginx", "-c", place.path("nginx.conf"), "-p", place.dir, "-s", "reload"])
+        ran = place.peer(["wrk", "-t", "1", "-c", "10", "-d", "2s", "--timeout", "20s", url(place, PROXY, "small")])
+        # A worker that goes ends idle connections: wrk counts such as read errors, and connects anew.
+        errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", ran.out)
+        clean = not errors or (errors[1], errors[3], errors[4]) == ("0", "0", "0")
+        tally.expect(f"load over reload {turn + 1}", ran.ok() and clean and "Non-2xx" not in ran.out, ran)
+    after = who()
+    tally.expect("other workers answer", server.alive() and after and not before & after, f"{before} {after}")
