@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 pub mod namespace;
+pub mod native;
 pub mod program;
 pub mod raw;
 pub mod service;

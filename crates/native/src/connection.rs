@@ -20,6 +20,8 @@ pub struct Connection {
     /// Their words are looked up once it is established; until then nobody knows where they will be.
     rings: Rings,
     connecting: bool,
+    /// The program has begun it, and has not asked for the outcome.
+    awaited: bool,
 }
 
 impl Connection {
@@ -32,12 +34,14 @@ impl Connection {
             return Err(errno(libc::ENETUNREACH));
         }
         let socket = begin(stack, &command, &Options::default(), None)?;
-        Ok(Self::of(socket))
+        let mut connection = Self::of(socket);
+        connection.awaited = true;
+        Ok(connection)
     }
 
     pub(crate) fn of(socket: Socket) -> Self {
         let rings = Rings::of(socket);
-        Self { connecting: rings.view.state() == state::CONNECTING, rings }
+        Self { connecting: rings.view.state() == state::CONNECTING, awaited: false, rings }
     }
 
     /// Is it made? An error says why not, once.
@@ -46,6 +50,7 @@ impl Connection {
         if self.connecting {
             return Ok(false);
         }
+        self.awaited = false;
         match self.rings.view.state() {
             state::CLOSED => Err(self.take_error().unwrap_or_else(|| errno(libc::ENOTCONN))),
             _ => Ok(true),
@@ -113,6 +118,11 @@ impl Connection {
         let mut room = self.reserve(bytes.len())?;
         room.put(bytes);
         Ok(room.commit())
+    }
+
+    pub(crate) fn rings(&mut self) -> &Rings {
+        self.settle();
+        &self.rings
     }
 
     /// Ends this side's stream: the peer sees its end after all that was sent. What it sends is still received.
@@ -187,6 +197,9 @@ impl Drop for Connection {
 impl Sealed for Connection {
     fn socket(&self) -> &Socket {
         &self.rings.socket
+    }
+    fn is_awaited(&self) -> bool {
+        self.awaited
     }
 }
 

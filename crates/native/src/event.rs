@@ -88,5 +88,7 @@ pub(crate) mod sealed {
 
     pub trait Sealed {
         fn socket(&self) -> &Socket;
+        /// Is it a connection whose outcome the program does not know yet?
+        fn is_awaited(&self) -> bool;
     }
 }

@@ -97,6 +97,9 @@ impl Sealed for Listener {
     fn socket(&self) -> &Socket {
         &self.socket
     }
+    fn is_awaited(&self) -> bool {
+        false
+    }
 }
 
 impl Source for Listener {}

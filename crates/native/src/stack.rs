@@ -21,10 +21,12 @@ struct Entry {
     token: u64,
     generation: u32,
     watched: bool,
-    /// It was being connected when it was looked at last.
+    /// That it is connected has not been told.
     connecting: bool,
     /// It stands in `later`.
     queued: bool,
+    /// The collection that has told of it last.
+    told: u32,
 }
 
 /// What a thread has of the stack. The first one of a process registers with the service; all share the process's region.
@@ -36,6 +38,10 @@ pub struct Stack {
     entries: Box<[Entry]>,
     /// To look at before anything new.
     later: VecDeque<u32>,
+    /// Slots whose peer holds bytes back that will be there in time (`TCP_CORK` of a direct connection).
+    held: Vec<u32>,
+    /// Number of the latest collection: each token is told of once in it, so that the program may let go what it belongs to.
+    collection: u32,
     /// The bell may ring, because somebody was told that he may sleep.
     armed: bool,
     /// All have been told that the service has gone.
@@ -56,7 +62,8 @@ impl Stack {
         // ENFILE: the service has none left for this process.
         let context = Context::open(session).ok_or_else(|| errno(libc::ENFILE))?;
         let entries = vec![Entry::default(); session.geometry.slots as usize].into_boxed_slice();
-        Ok(Self { session, context: Some(context), entries, later: VecDeque::new(), armed: false, ended: false })
+        let (later, held) = (VecDeque::new(), Vec::new());
+        Ok(Self { session, context: Some(context), entries, later, held, collection: 0, armed: false, ended: false })
     }
 
     pub(crate) fn session(&self) -> &'static Session {
@@ -73,8 +80,9 @@ impl Stack {
         let socket = source.socket();
         let bit = self.context()?.bit();
         let Some(entry) = self.entries.get_mut(socket.slot.index()) else { return Err(errno(libc::EINVAL)) };
-        let connecting = socket.state() == state::CONNECTING;
-        *entry = Entry { token, generation: socket.generation, watched: true, connecting, queued: entry.queued };
+        let connecting = source.is_awaited();
+        let (queued, told) = (entry.queued, entry.told);
+        *entry = Entry { token, generation: socket.generation, watched: true, connecting, queued, told };
         socket.watch(bit, true);
         self.look_later(socket.slot);
         Ok(())
@@ -122,12 +130,14 @@ impl Stack {
     }
 
     /// For programs with an event loop of their own: true = nothing has happened, and the descriptor ([`AsFd`]) will be readable when
-    /// something does. Then, or if it is false, call [`Stack::wait`] with a time of 0.
+    /// something does. Then, or if it is false, or after a second, call [`Stack::wait`] with a time of 0: what only time brings (a service
+    /// that has been killed, bytes that the peer holds back by `TCP_CORK`) rings no bell.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.armed = true;
         let context = self.context()?;
         context.arm(self.session);
-        Ok(self.later.is_empty() && narrow::is_empty(self.session, context.id))
+        let nothing = narrow::is_empty(self.session, context.id);
+        Ok(nothing && self.later.is_empty())
     }
 
     fn disarm(&mut self) -> io::Result<()> {
@@ -161,31 +171,56 @@ impl Stack {
         true
     }
 
-    /// What is there now.
-    fn collect(&mut self, events: &mut [Event]) -> usize {
-        let mut found = 0;
-        while found < events.len() {
-            let Some(raw) = self.later.pop_front() else { break };
-            let Some(entry) = self.entries.get_mut(raw as usize) else { continue };
-            entry.queued = false;
-            if let Some(slot) = self.session.region.slot(raw)
-                && let Some(event) = look(self.session, slot, entry)
-            {
-                events[found] = event;
-                found += 1;
+    /// Looks later at those whose bytes are not held any more.
+    #[cold]
+    fn look_at_due(&mut self) {
+        for raw in core::mem::take(&mut self.held) {
+            let Some(slot) = self.session.region.slot(raw) else { continue };
+            let Some(entry) = self.entries.get(slot.index()) else { continue };
+            let socket = Socket { session: self.session, slot, generation: entry.generation };
+            // Notes the time until when to sleep.
+            socket.readable();
+            if entry.watched && narrow::is_waited_for(&socket) {
+                self.held.push(raw);
+            } else {
+                self.look_later(slot);
             }
         }
-        let Self { session, context: Some(context), entries, later, .. } = self else { return found };
-        context.drain(session, |slot| {
-            let Some(entry) = entries.get_mut(slot.index()) else { return };
-            if found == events.len() {
-                if !entry.queued {
-                    entry.queued = true;
-                    later.push_back(slot.raw());
-                }
-            } else if let Some(event) = look(session, slot, entry) {
+    }
+
+    /// What is there now.
+    fn collect(&mut self, events: &mut [Event]) -> usize {
+        if !self.held.is_empty() {
+            self.look_at_due();
+        }
+        self.collection = self.collection.wrapping_add(1);
+        let mut found = 0;
+        let Self { session, context: Some(context), entries, later, held, collection, .. } = self else { return 0 };
+        let mut tell = |slot: Slot, entry: &mut Entry| {
+            if found == events.len() || entry.told == *collection {
+                return false;
+            }
+            if let Some(event) = look(session, slot, entry, held) {
                 events[found] = event;
                 found += 1;
+                entry.told = *collection;
+            }
+            true
+        };
+        for _ in 0..later.len() {
+            let Some(raw) = later.pop_front() else { break };
+            let (Some(slot), Some(entry)) = (session.region.slot(raw), entries.get_mut(raw as usize)) else { continue };
+            entry.queued = !tell(slot, entry);
+            if entry.queued {
+                later.push_front(raw);
+                break;
+            }
+        }
+        context.drain(session, |slot| {
+            let Some(entry) = entries.get_mut(slot.index()) else { return };
+            if !tell(slot, entry) && !entry.queued {
+                entry.queued = true;
+                later.push_back(slot.raw());
             }
         });
         found
@@ -197,7 +232,10 @@ impl Stack {
             return if self.look_at_the_end() { Ok(true) } else { Err(errno(libc::ENETDOWN)) };
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let time = left.map_or(LIFE_CHECK, |left| left.min(LIFE_CHECK));
+        let time = {
+            let longest = narrow::sleep_of(LIFE_CHECK);
+            left.map_or(longest, |left| left.min(longest))
+        };
         let woken = if self.arm()? { self.sleep_armed(time) } else { Ok(true) };
         self.disarm()?;
         if woken? {
@@ -222,7 +260,7 @@ impl Stack {
 
 /// What there is to tell of a slot that has been raised.
 #[inline]
-fn look(session: &'static Session, slot: Slot, entry: &mut Entry) -> Option<Event> {
+fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec<u32>) -> Option<Event> {
     if !entry.watched {
         return None;
     }
@@ -244,6 +282,9 @@ fn look(session: &'static Session, slot: Slot, entry: &mut Entry) -> Option<Even
         entry.connecting = view.state() == state::CONNECTING;
     }
     let readiness = Readiness::of(&view, wanted || connecting);
+    if narrow::is_waited_for(&socket) && !held.contains(&slot.raw()) {
+        held.push(slot.raw());
+    }
     (!readiness.is_none()).then_some(Event { token: entry.token, readiness })
 }
 

@@ -6,6 +6,7 @@ pub use crate::address::is_kernels;
 pub use crate::block::{Deadline, until_signal};
 pub use crate::close::abandon;
 pub use crate::context::{Context, is_empty};
+pub use crate::cork::{is_waited_for, sleep_of};
 pub use crate::direct::spin;
 pub use crate::fallback::Not;
 pub use crate::listen::decide;
