@@ -1,8 +1,10 @@
 //! What the application has written in its line: checked, then believed.
 
-use super::{State, owned, post, rx_tail};
+use super::{State, owned, plan, post, rx_tail};
 use crate::flow::FlowId;
-use crate::flow::flow_flags::{APP_CLOSED, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, NODELAY};
+use crate::flow::flow_flags::{
+    APP_CLOSED, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, LIMIT_WAIT, NODELAY, PACE_WAIT,
+};
 use crate::messages::{AppLie, AppUpdate, ToSlow};
 use crate::seq::Seq;
 use crate::table::{FlowTable, Lines, Tcb, bits};
@@ -114,12 +116,23 @@ fn close(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, abort: boo
     let over = t.has(FIN_ACKED | FIN_RECEIVED);
     t.flags |= APP_CLOSED;
     if (abort || unread) && !over {
-        state.kill(t, lines, flow, true, 0);
-        state.outbox.push_back(ToSlow::Aborted(flow));
+        // What Linux has put into the network within `send()` is ahead of the RST there. Here `send()` may have been a moment ago.
+        let held = t.any(PACE_WAIT | LIMIT_WAIT) || state.scheduler.waits(lines.identity.group());
+        if !held && plan::next(t, lines).is_some() {
+            t.flags |= bits::ABORTING;
+        } else {
+            self::abort(state, t, lines, flow);
+        }
     } else {
         t.flags |= FIN_WANTED;
         state.outbox.push_back(ToSlow::AppClosed(flow));
     }
+}
+
+/// RST, and the end.
+pub(super) fn abort(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) {
+    state.kill(t, lines, flow, true, 0);
+    state.outbox.push_back(ToSlow::Aborted(flow));
 }
 
 /// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2, with 1/4 as the fraction of the buffer where segments are larger

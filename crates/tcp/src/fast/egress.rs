@@ -154,11 +154,16 @@ impl<R, P> Turn<'_, R, P> {
         if !t.has(bits::DEAD) {
             state.activate(t, flow);
         }
+        if end == End::Done {
+            t.flags &= !bits::SCHEDULED;
+        }
+        if t.has(bits::ABORTING) && !t.has(bits::DEAD) && matches!(end, End::Done | End::NoCredit) {
+            app::abort(state, t, lines, flow);
+        }
         match end {
             End::Quota | End::NoCredit => state.scheduler.push(port, group, flow),
             End::NoRoom => state.scheduler.push_front(port, group, flow),
             End::Done => {
-                t.flags &= !bits::SCHEDULED;
                 if t.has(bits::ACK_OWED) && !t.any(bits::DELAYED | bits::DEAD) {
                     t.flags |= bits::DELAYED;
                     state.delayed.push(self.now.after(state.config.delayed_ack_us), flow);

@@ -195,7 +195,7 @@ impl State {
     /// Ends the flow as far as peer and application are concerned; the slow path removes it.
     fn kill(&mut self, t: &mut Tcb, lines: &Lines, flow: FlowId, rst: bool, errno: i32) {
         let resend = bits::ACK_NOW | bits::ACK_OWED | bits::RESEND | bits::PROBE | bits::TIMING;
-        t.flags = t.flags & !resend | bits::DEAD;
+        t.flags = t.flags & !(resend | bits::ABORTING) | bits::DEAD;
         t.acks.set_due(0);
         self.out_of_order.release(t.out_of_order);
         t.out_of_order = 0;

@@ -3,12 +3,12 @@
 //! Works on the flow's line only and decides what is to be copied; it copies nothing and sends nothing.
 
 use super::State;
-use super::acknowledge;
 use super::batch::{Copy, Item};
 use super::ecn;
 use super::out_of_order::Inserted;
 use super::post;
 use super::report;
+use super::{acknowledge, app};
 use crate::counters::{Drop, Stage};
 use crate::flow::{FlowId, flow_flags};
 use crate::messages::{ToSlow, event};
@@ -333,8 +333,7 @@ impl Turn<'_> {
     /// Data for a socket that is closed: the peer must learn that nobody reads it (RFC 2525 §2.17).
     #[cold]
     fn closed(&mut self) -> Drop {
-        self.state.kill(&mut self.t, self.lines, self.flow, true, 0);
-        self.state.outbox.push_back(ToSlow::Aborted(self.flow));
+        app::abort(self.state, &mut self.t, self.lines, self.flow);
         Drop::AfterFin
     }
 

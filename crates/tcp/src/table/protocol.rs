@@ -80,6 +80,8 @@ pub(crate) mod bits {
     pub const TAIL: u64 = 1 << 37;
     /// The last reduction can be undone.
     pub const UNDO: u64 = 1 << 38;
+    /// The application has aborted: RST is to follow what may go now.
+    pub const ABORTING: u64 = 1 << 39;
     /// Where the pending events are (`messages::event`, eight bits).
     pub const EVENT_SHIFT: u32 = 56;
     /// The pending events.

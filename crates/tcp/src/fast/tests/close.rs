@@ -161,6 +161,28 @@ fn abort() {
 }
 
 #[test]
+fn what_was_sent_before_an_abort_is_ahead_of_the_reset() {
+    for unread in [false, true] {
+        let mut h = Harness::of(FlowSetup { snd_wnd: 2500, ..setup() });
+        if unread {
+            h.rx(seg(0, 0, &bytes(0, 10)).wnd(2500));
+        }
+        h.slow.clear();
+        h.app = AppUpdate { tx_tail: 3000, nodelay: true, closed: true, abort: !unread, ..AppUpdate::default() };
+        h.update().unwrap();
+        let sent = h.flush();
+        let shown: Vec<_> = sent.iter().map(|s| (s.seq, s.data.len(), s.flags & RST)).collect();
+        // The window cuts, and what does not fit is lost.
+        assert_eq!(shown, [(0, 1000, 0), (1000, 1000, 0), (2000, 0, RST)]);
+        assert_eq!(h.slow_names(), ["Active", "Aborted"]);
+        h.slow.clear();
+        h.message(ToFast::Remove(FLOW));
+        h.wait(1000);
+        assert_eq!(h.slow_names(), ["Removed"]);
+    }
+}
+
+#[test]
 fn lies() {
     for (update, lie) in [
         (AppUpdate { tx_tail: RING + 1, ..AppUpdate::default() }, AppLie::TxTail),
