@@ -202,6 +202,48 @@ CASE(connecting_edge) {
     wait_one("again", ep, 20);
 }
 
+// What was raised for a connection that is watched no more neither shows nor keeps a wait awake.
+CASE(removed_while_connecting) {
+    int ep = (int)MUST(epoll_create1(0)), l = listening();
+    nonblocking(l, true);
+    MUST(control(ep, EPOLL_CTL_ADD, l, EPOLLIN));
+    wait_one("idle", ep, 0);
+    for (int i = 0; i < 20; i++) {
+        int fd = tcp();
+        nonblocking(fd, true);
+        connect_to(fd, l);
+        MUST(control(ep, EPOLL_CTL_ADD, fd, EPOLLOUT));
+        MUST(control(ep, EPOLL_CTL_DEL, l, 0));
+        MUST(control(ep, EPOLL_CTL_DEL, fd, 0));
+        if (i == 0) wait_one("nothing", ep, 50);
+        else MUST(epoll_wait(ep, (struct epoll_event[1]){0}, 1, 1));
+        MUST(control(ep, EPOLL_CTL_ADD, l, EPOLLIN));
+        wait_events(l, POLLIN);
+        MUST(close((int)MUST(accept(l, NULL, NULL))));
+        MUST(close(fd));
+    }
+}
+
+// An edge is told once, however late its event.
+CASE(accepted_edge) {
+    int l = listening(), more = 0;
+    struct epoll_event e[2];
+    for (int i = 0; i < 50; i++) {
+        int fd = tcp(), ep = (int)MUST(epoll_create1(0));
+        nonblocking(fd, true);
+        connect_to(fd, l);
+        int server = (int)MUST(accept(l, NULL, NULL));
+        wait_events(fd, POLLOUT);
+        MUST(control(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLET));
+        MUST(epoll_wait(ep, e, 2, 1000));
+        more += (int)MUST(epoll_wait(ep, e, 2, i < 5 ? 20 : 0));
+        MUST(close(fd));
+        MUST(close(server));
+        MUST(close(ep));
+    }
+    say("edges_too_many", "%d", more);
+}
+
 CASE(refused_edge) {
     int ep = (int)MUST(epoll_create1(0)), fd = tcp(), b = bound(0);
     nonblocking(fd, true);

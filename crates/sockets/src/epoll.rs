@@ -115,15 +115,19 @@ impl Instance {
         }
     }
 
-    /// Makes sure that there is a context of this process. In a forked child the inherited one is the parent's.
+    /// In a forked child the inherited context is the parent's.
+    fn leave_parents(&self, interest: &mut Interest) {
+        if let Some(parents) = interest.context.take() {
+            session::unprotect(parents.wake);
+        }
+        interest.pid = fork::pid();
+        self.context.store(NO_CONTEXT, Ordering::SeqCst);
+    }
+
+    /// Makes sure that there is a context of this process.
     fn subscribe(&self, session: &'static Session, interest: &mut Interest) {
-        let pid = fork::pid();
-        if interest.pid != pid {
-            if let Some(parents) = interest.context.take() {
-                session::unprotect(parents.wake);
-            }
-            interest.pid = pid;
-            self.context.store(NO_CONTEXT, Ordering::SeqCst);
+        if interest.pid != fork::pid() {
+            self.leave_parents(interest);
         }
         if interest.context.is_some() {
             return;
@@ -359,7 +363,10 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
 
 /// For a wait: makes an inherited instance this process's own.
 pub fn own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
-    if interest.watched > 0 && (interest.pid != fork::pid() || interest.context.is_none()) {
+    if interest.pid != fork::pid() {
+        instance.leave_parents(interest);
+    }
+    if interest.watched > 0 && interest.context.is_none() {
         instance.subscribe(session, interest);
     }
 }

@@ -115,6 +115,9 @@ impl Wait {
             if interest.watched > 0 {
                 interest.drain(self.session);
                 slots = interest.collect(self.session, &mut put, room);
+            } else if interest.context.is_some() {
+                // What was raised for a slot that is watched no more keeps nobody awake.
+                interest.drain(self.session);
             }
             if !interest.undecided.is_empty() {
                 nested::adopt(self.epfd, interest);

@@ -37,6 +37,8 @@ struct Entry {
     queued: bool,
     /// ONESHOT has been served.
     disabled: bool,
+    /// The events last told by edge, and what the socket's words said then.
+    told: Option<(u32, [u32; 4])>,
 }
 
 impl Entry {
@@ -142,7 +144,7 @@ impl Interest {
         let entry = &mut self.entries[at];
         let (stale, queued) = (entry.watched, entry.queued);
         let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.slot.raw());
-        *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false };
+        *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false, told: None };
         self.watched += usize::from(!stale);
         if let Some(context) = &self.context {
             socket.watch(context.bit(), true);
@@ -158,7 +160,7 @@ impl Interest {
         if (event.events | entry.events) & EXCLUSIVE != 0 {
             return Err(libc::EINVAL);
         }
-        (entry.data, entry.events, entry.disabled) = (event.u64, event.events, false);
+        (entry.data, entry.events, entry.disabled, entry.told) = (event.u64, event.events, false, None);
         self.look_if_ready(at, socket);
         Ok(())
     }
@@ -312,13 +314,18 @@ impl Interest {
             return (false, false);
         }
         let Some(socket) = entry.socket(session) else { return (false, false) };
+        // Before the events: what comes in between is an edge of its own.
+        let words = if entry.events & ET == 0 { None } else { Some(socket.view().words()) };
         let events = readiness::events_for(&socket, entry.events);
         if cork::is_waited_for(&socket) && !self.held.contains(&raw) {
             self.held.push(raw);
         }
-        if events == 0 {
+        // The stack tells of a change a moment after it can be seen, and tells of several at once: none of that is one more edge.
+        let told = words.map(|words| (events, words));
+        if events == 0 || (told.is_some() && told == entry.told && events & readiness::ERR == 0) {
             return (false, false);
         }
+        entry.told = told;
         put(epoll_event { events, u64: entry.data });
         entry.disabled = entry.events & ONESHOT != 0;
         entry.queued = entry.events & (ET | ONESHOT) == 0;

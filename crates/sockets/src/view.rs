@@ -174,6 +174,13 @@ impl View {
         most.saturating_sub(queued)
     }
 
+    /// The words that change with every event of the connection: how far it has received and sent, and how it stands.
+    pub fn words(&self) -> [u32; 4] {
+        let received = self.app.rx_head.load(Ordering::Relaxed).wrapping_add(self.readable());
+        let sent = self.app.tx_tail.load(Ordering::Relaxed).wrapping_add(self.room());
+        [received, sent, self.status(), self.app.flags.load(Ordering::Relaxed)]
+    }
+
     /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
     #[inline]
     pub fn writable(&self) -> bool {
