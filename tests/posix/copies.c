@@ -157,6 +157,20 @@ CASE(print_to_a_descriptor) {
     CALL("dprintf", dprintf(p.client, "again\n"));
     rest(50);
     CALL("read", recv(p.server, buf, 6, MSG_DONTWAIT));
+    const char *word = "word";
+    CALL("long", dprintf(p.client, "%s %d %.2f %ld %c %g %g %g %g %g %g %g %g %g|", word, 7, 2.5, 1L << 40, 'x', 1., 2., 3.,
+                         4., 5., 6., 7., 8., 9.));
+    rest(50);
+    long n = CALL("read", recv(p.server, buf, sizeof buf, MSG_DONTWAIT));
+    say_bytes("bytes", buf, n);
+    MUST(shutdown(p.client, SHUT_WR));
+    signal(SIGPIPE, SIG_IGN);
+    CALL("closed", dprintf(p.client, "again\n"));
+    CALL("nowhere", dprintf(-1, "again\n"));
+    int ends[2];
+    MUST(pipe(ends));
+    CALL("pipe", dprintf(ends[1], "%d", 12345));
+    CALL("read", read(ends[0], buf, 10));
 }
 
 CASE(close_range_closes) {

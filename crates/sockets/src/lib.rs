@@ -68,6 +68,8 @@ mod tests;
 pub use handler::Posix;
 
 // A test program that exported these would put them under its own feet.
+#[cfg(all(not(any(test, towpath_client)), target_arch = "x86_64", target_env = "gnu"))]
+mod print;
 #[cfg(not(any(test, towpath_client)))]
 towpath_hook::preload!(Posix);
 #[cfg(not(any(test, towpath_client)))]

@@ -1,0 +1,156 @@
+//! `dprintf` and its relatives on sockets in slots: libc's own call the kernel from within libc, where nothing can be caught. So libc
+//! formats into memory, and what it has made is sent.
+
+use crate::send;
+use crate::socket::Socket;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::{c_char, c_int, c_void, iovec};
+use towpath_hook::set_errno;
+
+/// A `va_list` as a function gets it on x86-64: the address of its state.
+type Arguments = *mut c_void;
+
+unsafe extern "C" {
+    fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: Arguments) -> c_int;
+    fn __vasprintf_chk(text: *mut *mut c_char, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int;
+}
+
+/// The text of the format; null if it cannot be made.
+///
+/// # Safety
+/// The contract of `vasprintf`. A `flag` that is positive: format strings in writable memory must not have `%n`.
+unsafe fn made(flag: c_int, format: *const c_char, arguments: Arguments) -> (*mut c_char, usize) {
+    let mut text = core::ptr::null_mut();
+    // SAFETY: the caller vouches for the format and its arguments.
+    let len = unsafe {
+        match flag {
+            0 => vasprintf(&raw mut text, format, arguments),
+            _ => __vasprintf_chk(&raw mut text, flag, format, arguments),
+        }
+    };
+    if len < 0 { (core::ptr::null_mut(), 0) } else { (text, len as usize) }
+}
+
+/// Sends all of it.
+fn printed(socket: &Socket, text: *mut c_char, len: usize) -> Result<c_int, i32> {
+    let mut done = 0;
+    while done < len {
+        let rest = [iovec { iov_base: text.wrapping_add(done).cast(), iov_len: len - done }];
+        // SAFETY: the text has `len` bytes.
+        done += unsafe { send::send(socket, &rest, 0) }?;
+    }
+    Ok(len as c_int)
+}
+
+/// `vdprintf`, or its fortified form if `flag` is not 0.
+///
+/// # Safety
+/// Its contract.
+unsafe fn print(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
+    let Some(socket) = towpath_hook::ready().then(|| Socket::of(fd)).flatten() else {
+        // SAFETY: as the caller says.
+        return unsafe { libcs(fd, flag, format, arguments) };
+    };
+    // SAFETY: as the caller says.
+    let (text, len) = unsafe { made(flag, format, arguments) };
+    if text.is_null() {
+        return -1;
+    }
+    let sent = printed(&socket, text, len);
+    // SAFETY: libc made it, and it is not used any more.
+    unsafe { libc::free(text.cast()) };
+    sent.unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// libc's own.
+///
+/// # Safety
+/// The contract of `vdprintf`.
+unsafe fn libcs(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let mut address = REAL.load(Ordering::Relaxed);
+    if address == 0 {
+        // SAFETY: a C string; the answer is an address or null.
+        address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__vdprintf_chk".as_ptr()) } as usize;
+        REAL.store(address, Ordering::Relaxed);
+    }
+    if address == 0 {
+        set_errno(libc::ENOSYS);
+        return -1;
+    }
+    type Real = unsafe extern "C" fn(c_int, c_int, *const c_char, Arguments) -> c_int;
+    // SAFETY: glibc's function has this signature; with flag 0 it is `vdprintf`.
+    unsafe { core::mem::transmute::<usize, Real>(address)(fd, flag, format, arguments) }
+}
+
+/// `vdprintf`.
+///
+/// # Safety
+/// Its contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: Arguments) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { print(fd, 0, format, arguments) }
+}
+
+/// `vdprintf` as fortified programs call it.
+///
+/// # Safety
+/// Its contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { print(fd, flag, format, arguments) }
+}
+
+/// A function of variable arguments that calls another with a `va_list` of them (System V ABI §3.5.7): the registers' save area, the
+/// state that names it, and where the arguments on the stack begin.
+macro_rules! variadic {
+    ($name:ident, $to:ident, $named:literal, $list:literal) => {
+        /// As libc's function of this name.
+        ///
+        /// # Safety
+        /// Its contract.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "sub rsp, 0xd8",
+                "mov [rsp + 0x20], rdi",
+                "mov [rsp + 0x28], rsi",
+                "mov [rsp + 0x30], rdx",
+                "mov [rsp + 0x38], rcx",
+                "mov [rsp + 0x40], r8",
+                "mov [rsp + 0x48], r9",
+                "test al, al",
+                "je 2f",
+                "movaps [rsp + 0x50], xmm0",
+                "movaps [rsp + 0x60], xmm1",
+                "movaps [rsp + 0x70], xmm2",
+                "movaps [rsp + 0x80], xmm3",
+                "movaps [rsp + 0x90], xmm4",
+                "movaps [rsp + 0xa0], xmm5",
+                "movaps [rsp + 0xb0], xmm6",
+                "movaps [rsp + 0xc0], xmm7",
+                "2:",
+                concat!("mov dword ptr [rsp + 8], 8 * ", $named),
+                "mov dword ptr [rsp + 12], 48",
+                "lea rax, [rsp + 0xe0]",
+                "mov [rsp + 16], rax",
+                "lea rax, [rsp + 0x20]",
+                "mov [rsp + 24], rax",
+                concat!("lea ", $list, ", [rsp + 8]"),
+                "call {to}",
+                "add rsp, 0xd8",
+                "ret",
+                to = sym $to,
+            )
+        }
+    };
+}
+
+variadic!(dprintf, vdprintf, "2", "rdx");
+variadic!(__dprintf_chk, __vdprintf_chk, "3", "rcx");
