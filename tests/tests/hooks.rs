@@ -9,7 +9,8 @@ use towpath_system_tests::{Program, Scratch, Service, bin, require_program};
 const CALLS: &str = "socket bind listen accept accept4 connect close shutdown getsockname getpeername getsockopt \
     setsockopt fcntl ioctl sockatmark read readv preadv write writev pwritev recv recvfrom recvmsg recvmmsg send sendto \
     sendmsg sendmmsg sendfile splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \
-    epoll_pwait2 dup dup2 dup3 close_range closefrom fclose";
+    epoll_pwait2 dup dup2 dup3 close_range closefrom fclose pthread_cancel dprintf \
+    vdprintf";
 /// Not caught: with a position they are ESPIPE on every socket, whoever answers.
 const POSITIONED: [&str; 4] = ["preadv", "preadv64", "pwritev", "pwritev64"];
 

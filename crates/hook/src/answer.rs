@@ -1,5 +1,6 @@
 //! What a handler answers, and how that becomes what C callers expect.
 
+use crate::cancel;
 use libc::{c_int, ssize_t};
 
 /// A handler's answer: `None` = let the real function do it, `Some(Err(errno))` = the call fails with that errno.
@@ -60,10 +61,22 @@ pub fn set_errno(errno: i32) {
 /// Turns a handler's answer into the C return value and errno.
 #[inline]
 pub fn finish<T: Failure>(result: Result<T, i32>) -> T {
-    result.unwrap_or_else(|errno| {
+    match result {
+        Ok(value) => value,
+        Err(errno) => failed(errno),
+    }
+}
+
+#[inline]
+fn failed<T: Failure>(errno: i32) -> T {
+    if errno == cancel::CANCELED {
+        cancel::act();
+        // It may not be any more.
+        set_errno(libc::EINTR);
+    } else {
         set_errno(errno);
-        T::FAILED
-    })
+    }
+    T::FAILED
 }
 
 /// Turns the C return value of a real function (and errno) into a `Result`.

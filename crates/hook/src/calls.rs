@@ -6,7 +6,8 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
-    off_t, pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    off_t, pollfd, pthread_t, sigaction, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    timeval,
 };
 
 /// Size of the kernel's signal set in bytes, which system calls want to be told.
@@ -61,7 +62,7 @@ macro_rules! calls {
                         return unsafe { $raw };
                     }
                     // SAFETY: `resolve` put the address of libc's function of this name, which has this signature.
-                    unsafe { core::mem::transmute::<usize, unsafe extern "C" fn($($ty),*) -> $ret>(address)($($arg),*) }
+                    unsafe { core::mem::transmute::<usize, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(address)($($arg),*) }
                 }
             )*
             $(
@@ -76,7 +77,7 @@ macro_rules! calls {
                     }
                     // SAFETY: `resolve` put the address of libc's function of this name, which has this signature.
                     unsafe {
-                        core::mem::transmute::<usize, unsafe extern "C" fn($($oty),*) -> $oret>(address)($($oarg),*)
+                        core::mem::transmute::<usize, unsafe extern "C-unwind" fn($($oty),*) -> $oret>(address)($($oarg),*)
                     }
                 }
             )*
@@ -129,8 +130,11 @@ macro_rules! calls {
 
                     $(
                         #[unsafe(no_mangle)]
-                        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+                        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
                             if $crate::ready() {
+                                if const { $crate::cancel::is_point(stringify!($name)) } {
+                                    $crate::cancel::act();
+                                }
                                 // SAFETY: the caller keeps the function's contract.
                                 if let Some(result) = unsafe { <$d handler as $crate::Handler>::$name($($arg),*) } {
                                     return $crate::finish(result);
@@ -142,8 +146,11 @@ macro_rules! calls {
                     )*
                     $(
                         #[unsafe(no_mangle)]
-                        pub unsafe extern "C" fn $other($($oarg: $oty),*) -> $oret {
+                        pub unsafe extern "C-unwind" fn $other($($oarg: $oty),*) -> $oret {
                             if $crate::ready() $( && $guard )? {
+                                if const { $crate::cancel::is_point(stringify!($main)) } {
+                                    $crate::cancel::act();
+                                }
                                 // SAFETY: the caller keeps the function's contract.
                                 if let Some(result) = unsafe { <$d handler as $crate::Handler>::$main($($marg),*) } {
                                     return $crate::finish(result);
@@ -273,6 +280,10 @@ calls! {
         fn sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int = {
             type Real = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
             core::mem::transmute::<usize, Real>(look_up(c"sigaction"))(signal, new, old)
+        };
+        fn pthread_cancel(thread: pthread_t) -> c_int = {
+            type Real = unsafe extern "C-unwind" fn(pthread_t) -> c_int;
+            core::mem::transmute::<usize, Real>(look_up(c"pthread_cancel"))(thread)
         };
         fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t = {
             type Real = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;

@@ -12,6 +12,7 @@
 
 mod answer;
 mod calls;
+pub mod cancel;
 pub mod exec;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;

@@ -1,5 +1,6 @@
 //! Blocking on one socket: spin, then sleep on its event word.
 
+use crate::cancel::Sleep;
 use crate::cork;
 use crate::direct;
 use crate::session::LIFE_CHECK;
@@ -73,13 +74,17 @@ fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnM
     };
     sleepers.fetch_add(1, Ordering::SeqCst);
     wake::about_to_sleep::<AtomicU32>();
+    let asleep = Sleep::on(Some(event_seq));
     let result = loop {
         let seen = event_seq.load(Ordering::Acquire);
         if ready() {
             break Ok(());
         }
+        if let Err(canceled) = asleep.check() {
+            break Err(canceled);
+        }
         let Some(time) = left(deadline) else { break Err(libc::EAGAIN) };
-        match sleep(event_seq, seen, time, restarts) {
+        match asleep.interrupted(sleep(event_seq, seen, time, restarts)) {
             Err(errno) => break Err(errno),
             Ok(Woken::TimedOut) => {
                 socket.session.check_alive();

@@ -1,6 +1,7 @@
 //! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready the kernel is asked only if that was some
 //! microseconds ago, or in every sixteenth call, so that its descriptors are not starved and a busy program pays little for it.
 
+use crate::cancel::Sleep;
 use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
 use crate::sys::Sys;
@@ -147,6 +148,8 @@ impl Wait {
 
     /// Sleeps on the native descriptor. `None`: something may have happened, look again.
     fn sleep(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
+        let asleep = Sleep::on(None);
+        asleep.check()?;
         let sleeping = nested::all(self.id);
         let instances = || sleeping.iter().map(|id| epoll::instance(*id));
         instances().for_each(|instance| instance.falling_asleep(self.session));
@@ -154,7 +157,7 @@ impl Wait {
         let raised = self.instance.raised(self.session)
             || ready(self.instance)
             || instances().skip(1).any(|instance| instance.raised(self.session));
-        let woken = if raised { Ok(None) } else { self.sleep_armed(deadline, look) };
+        let woken = if raised { Ok(None) } else { asleep.interrupted(self.sleep_armed(deadline, look)) };
         instances().for_each(|instance| instance.awake(self.session));
         woken
     }

@@ -4,15 +4,15 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
-    accept, address, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message, options, pass,
-    poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
+    accept, address, cancel, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message, options,
+    pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
-    off_t, pollfd, sigaction, sighandler_t, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t, timespec,
-    timeval,
+    off_t, pollfd, pthread_t, sigaction, sighandler_t, sigset_t, size_t, sockaddr as sockaddr_t, socklen_t, ssize_t,
+    timespec, timeval,
 };
 use towpath_hook::{Answer, Handler, exec, outcome, real};
 use towpath_ring::lines::state;
@@ -363,6 +363,11 @@ impl Handler for Posix {
     }
     unsafe fn signal(signal: c_int, handler: sighandler_t) -> Answer<sighandler_t> {
         fault::handler(signal, handler)
+    }
+
+    unsafe fn pthread_cancel(thread: pthread_t) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of `pthread_cancel`.
+        unsafe { cancel::cancel(thread) }
     }
 
     unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {

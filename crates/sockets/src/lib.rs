@@ -13,6 +13,7 @@
 mod accept;
 mod address;
 mod block;
+mod cancel;
 mod close;
 mod connect;
 mod context;

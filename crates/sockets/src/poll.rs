@@ -1,5 +1,6 @@
 //! `poll` over slots, kernel descriptors and epoll instances.
 
+use crate::cancel::Sleep;
 use crate::context::Context;
 use crate::session::{self, LIFE_CHECK, Session};
 use crate::socket::Socket;
@@ -168,6 +169,8 @@ impl<'a> Poll<'a> {
     }
 
     fn block(&mut self, deadline: block::Deadline) -> Sys<usize> {
+        // Dropped last: what comes after it is not left by unwinding.
+        let asleep = Sleep::on(None);
         let watch = Watch::new(self.session, self.fds);
         if let (Some(context), Some(last)) = (&watch.context, self.native.last_mut()) {
             *last = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
@@ -180,10 +183,12 @@ impl<'a> Poll<'a> {
             if let Some(deadline) = deadline {
                 time = time.min(deadline.saturating_duration_since(Instant::now()));
             }
-            let ready = if self.slots() > 0 { self.ask(Duration::ZERO)? } else { self.ask(cork::sleep_of(time))? };
+            let time = if self.slots() > 0 { Duration::ZERO } else { cork::sleep_of(time) };
+            let ready = asleep.interrupted(self.ask(time))?;
             if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(ready);
             }
+            asleep.check()?;
             if let Some(context) = &watch.context {
                 towpath_ring::wake::drain(session::borrow(&context.wake));
             }

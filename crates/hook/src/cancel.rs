@@ -1,0 +1,81 @@
+//! Cancellation points: calls in which a thread that is cancelled (`pthread_cancel`) ends. libc's are that by themselves; for those that
+//! a handler answers it is done here, in frames that may be unwound: when nothing of the handler is on the stack.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// A handler's errno for a call that was given up because its thread has been cancelled. No real one.
+pub const CANCELED: i32 = 4096;
+
+static EVER: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// A thread of this process is being cancelled.
+pub fn noticed() {
+    EVER.store(true, Ordering::SeqCst);
+}
+
+/// Has any ever been?
+#[inline]
+pub fn ever() -> bool {
+    EVER.load(Ordering::Relaxed)
+}
+
+/// Ends the calling thread if it has been cancelled, and may be now.
+#[inline]
+pub fn act() {
+    if ever() {
+        // SAFETY: whoever calls this has frames that may be unwound.
+        unsafe { pthread_testcancel() };
+    }
+}
+
+/// Is the call of this name a cancellation point (POSIX.1-2017 §2.9.5.2)?
+pub const fn is_point(name: &str) -> bool {
+    const POINTS: [&str; 26] = [
+        "accept",
+        "accept4",
+        "close",
+        "connect",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "epoll_wait",
+        "poll",
+        "ppoll",
+        "preadv2",
+        "pselect",
+        "pwritev2",
+        "read",
+        "readv",
+        "recv",
+        "recvfrom",
+        "recvmmsg",
+        "recvmsg",
+        "select",
+        "send",
+        "sendmmsg",
+        "sendmsg",
+        "sendto",
+        "splice",
+        "write",
+        "writev",
+    ];
+    let mut at = 0;
+    while at < POINTS.len() {
+        if same(POINTS[at].as_bytes(), name.as_bytes()) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+const fn same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
