@@ -53,8 +53,10 @@ impl SlowThread {
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {
-            if entry.phase == Phase::Direct {
-                self.look_at_direct(now, index, slot);
+            match entry.phase {
+                Phase::Direct => self.look_at_direct(now, index, slot),
+                Phase::Listening => client.offer_again(slot),
+                _ => {}
             }
             return self.options(now, index, slot);
         }

@@ -161,6 +161,10 @@ impl Engine {
     pub fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
         self.ask(Request::Hangup(client, slot, generation));
     }
+    /// One of the client's processes is gone, and with it perhaps somebody who was woken for a new connection: the others are told.
+    pub fn departed(&self, client: ClientId) {
+        self.ask(Request::Departed(client));
+    }
     /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
     pub fn remove_client(&self, client: ClientId) {
         self.ask(Request::RemoveClient(client));

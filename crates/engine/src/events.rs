@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
-use towpath_ring::wake::{futex_wake, must_wake, ring};
+use towpath_ring::wake::{futex_wake, futex_wake_one, must_wake, ring};
 
 /// Most contexts that a region has.
 const CONTEXTS: usize = 64;
@@ -18,12 +18,14 @@ pub struct EventOut {
     wakes: [Option<Arc<OwnedFd>>; CONTEXTS],
     valid: u64,
     pending: u64,
+    /// The context after the one that was last woken alone.
+    turn: u32,
 }
 
 impl EventOut {
     /// For stack thread `thread` (the cores, then the slow thread).
     pub fn new(thread: usize) -> Self {
-        Self { thread, tails: [0; CONTEXTS], wakes: [const { None }; CONTEXTS], valid: 0, pending: 0 }
+        Self { thread, tails: [0; CONTEXTS], wakes: [const { None }; CONTEXTS], valid: 0, pending: 0, turn: 0 }
     }
     /// Opens (`Some`) or closes a context.
     pub fn set_context(&mut self, context: usize, wake: Option<Arc<OwnedFd>>) {
@@ -39,29 +41,70 @@ impl EventOut {
     }
     /// Raises an event: the slot's words must be stored before. True if [`EventOut::ring`] must follow.
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
-        let words = client.words(slot);
+        self.count(client, slot);
         let (app, stack) = (client.region.app(slot), client.region.stack(slot));
-        let seq = words.event_seq.load(Ordering::Relaxed).wrapping_add(1);
-        words.event_seq.store(seq, Ordering::Relaxed);
-        stack.event_seq.store(seq, Ordering::Release);
         // `must_wake` fences, against the application's "announce, then look again": either it sees our words or we see its
         // announcement, as a sleeper or in `ctx_mask`.
         if must_wake(&app.sleepers) {
             futex_wake(&stack.event_seq);
         }
-        // A line that is meant for another generation asks for nothing.
-        if app.generation.load(Ordering::Acquire) != words.generation.load(Ordering::Relaxed) {
-            return self.pending != 0;
+        let mask = self.watching(client, slot);
+        self.post(client, slot, mask);
+        self.pending != 0
+    }
+    /// Raises the event of a new connection that waits in a listener's queue. As on Linux it wakes one of those who sleep in
+    /// `accept`, the first, and one of the contexts that share the listener (`EPOLLEXCLUSIVE`), in turn; and all others.
+    pub fn offer(&mut self, client: &ClientShared, slot: Slot) {
+        self.count(client, slot);
+        let (app, stack) = (client.region.app(slot), client.region.stack(slot));
+        if must_wake(&app.sleepers) {
+            // A sleeper counts itself first as such. So if the counts are equal, all who sleep are in `accept`.
+            let accepting = client.region.command(slot).accepting.load(Ordering::Acquire);
+            if accepting != 0 && accepting == app.sleepers.load(Ordering::Acquire) {
+                futex_wake_one(&stack.event_seq);
+            } else {
+                futex_wake(&stack.event_seq);
+            }
         }
-        let mut mask = app.ctx_mask.load(Ordering::Acquire) & self.valid;
-        while mask != 0 {
-            let context = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
+        let mask = self.watching(client, slot);
+        let exclusive = app.exclusive.load(Ordering::Acquire) & mask;
+        self.post(client, slot, mask & !exclusive);
+        // Those that are awake will look by themselves; the first that sleeps is woken, and who comes after it is not told.
+        let mut left = exclusive.rotate_right(self.turn);
+        while left != 0 {
+            let context = (left.trailing_zeros() + self.turn) % u64::BITS;
+            left &= left - 1;
+            self.post(client, slot, 1 << context);
+            if client.region.events(context as usize, self.thread).must_ring() {
+                self.turn = (context + 1) % u64::BITS;
+                break;
+            }
+        }
+    }
+    /// Counts an event.
+    fn count(&self, client: &ClientShared, slot: Slot) {
+        let words = client.words(slot);
+        let seq = words.event_seq.load(Ordering::Relaxed).wrapping_add(1);
+        words.event_seq.store(seq, Ordering::Relaxed);
+        client.region.stack(slot).event_seq.store(seq, Ordering::Release);
+    }
+    /// The open contexts that are to be told of the slot's events. A line that is meant for another generation asks for nothing.
+    fn watching(&self, client: &ClientShared, slot: Slot) -> u64 {
+        let app = client.region.app(slot);
+        if app.generation.load(Ordering::Acquire) != client.words(slot).generation.load(Ordering::Relaxed) {
+            return 0;
+        }
+        app.ctx_mask.load(Ordering::Acquire) & self.valid
+    }
+    /// Queues an event for these contexts.
+    fn post(&mut self, client: &ClientShared, slot: Slot, mut contexts: u64) {
+        while contexts != 0 {
+            let context = contexts.trailing_zeros() as usize;
+            contexts &= contexts - 1;
             let (seq, ack) = client.region.event_words(context, self.thread, slot);
             client.region.events(context, self.thread).push(&mut self.tails[context], slot, seq, ack);
             self.pending |= 1 << context;
         }
-        self.pending != 0
     }
     /// An urgent byte is announced: rings the bell that the application has named for that, whether it sleeps or not.
     pub fn announce(&self, client: &ClientShared, slot: Slot) {

@@ -1,6 +1,7 @@
 //! What the service's threads ask the slow thread for.
 
 use crate::api::{ClientId, ClientSetup, PairHandle};
+use crate::slots::Phase;
 use crate::slow::SlowThread;
 use crate::status::{ClientStatus, Connection};
 use std::io;
@@ -20,6 +21,8 @@ pub enum Request {
     Reserve(ClientId, u32, u32, OwnedFd),
     /// See [`crate::Engine::hangup`].
     Hangup(ClientId, u32, u32),
+    /// See [`crate::Engine::departed`].
+    Departed(ClientId),
     /// See [`crate::Engine::remove_client`].
     RemoveClient(ClientId),
     /// See [`crate::Engine::policy_changed`].
@@ -42,6 +45,7 @@ impl SlowThread {
             Request::Context(id, context, wake, done) => self.set_context(id, context, wake, &done),
             Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
+            Request::Departed(id) => self.departed(id),
             Request::RemoveClient(id) => self.remove_client(now, id),
             Request::Policy(done) => {
                 self.apply_policy();
@@ -74,6 +78,13 @@ impl SlowThread {
         let Some(index) = self.index_of(id) else { return };
         if let Some(slot) = self.host.client(index).and_then(|c| c.shared.region.slot(raw)) {
             self.close(now, index, slot, generation, false);
+        }
+    }
+
+    fn departed(&mut self, id: ClientId) {
+        let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
+        for (slot, _) in client.used().into_iter().filter(|(_, phase)| *phase == Phase::Listening) {
+            client.offer_again(slot);
         }
     }
 

@@ -280,6 +280,12 @@ impl SlowClient {
     pub fn raise(&mut self, slot: Slot) {
         self.out.raise(&self.shared, slot);
     }
+    /// Somebody who was told of the connections that wait in a listener's queue may not have taken them: tells everybody.
+    pub fn offer_again(&mut self, slot: Slot) {
+        if self.sync_listener(slot) && self.slot(slot).listener.as_ref().is_some_and(|l| l.waiting() > 0) {
+            self.raise(slot);
+        }
+    }
     /// Looks at what a listener's application has accepted. False = its position is impossible.
     pub fn sync_listener(&mut self, slot: Slot) -> bool {
         let Some(words) = self.shared.app_words(slot) else { return true };
@@ -303,7 +309,7 @@ impl SlowClient {
         listener.queue.push_back((child, generation));
         let tail = listener.tail;
         self.line(listener_slot).rx_tail.store(tail, Ordering::Release);
-        self.raise(listener_slot);
+        self.out.offer(&self.shared, listener_slot);
         Queued::Yes
     }
     /// Would `queue` take one more?

@@ -65,14 +65,16 @@ impl Listener {
 
     /// Takes the next connection. `WouldBlock` = none waits.
     pub fn accept(&mut self) -> io::Result<(Connection, SocketAddr)> {
-        let Some((socket, remote)) = narrow::next_accepted(&self.socket) else {
+        let listener = &self.socket;
+        let next = narrow::next_accepted(listener, |socket| {
+            Socket::reset(socket.session, socket.slot, listener.app().flags.load(Ordering::Relaxed) & INHERITED);
+            narrow::inherit_options(listener, socket);
+            socket.adopt();
+        });
+        let Ok(Some((socket, remote))) = next else {
             let over = self.socket.state() != state::LISTENING;
             return Err(if over { errno(libc::ENETDOWN) } else { io::ErrorKind::WouldBlock.into() });
         };
-        let flags = self.socket.app().flags.load(Ordering::Relaxed) & INHERITED;
-        Socket::reset(socket.session, socket.slot, flags);
-        narrow::inherit_options(&self.socket, &socket);
-        socket.adopt();
         Ok((Connection::of(socket), from_contract(remote)))
     }
 

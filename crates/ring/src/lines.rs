@@ -39,7 +39,8 @@ pub struct AppLine {
     /// In a pair region only: when the oldest of them was sent (CLOCK_MONOTONIC, ms, bit 0 set), 0 = nothing is held. The other
     /// side counts them as sent when that is 200 ms ago, or when the sender has ended.
     pub held_ms: AtomicU32,
-    _reserved: [u32; 2],
+    /// Contexts among those of [`AppLine::ctx_mask`] of which a new connection of this listener has to wake only one (`EPOLLEXCLUSIVE`).
+    pub exclusive: AtomicU64,
 }
 
 /// Bits of [`AppLine::flags`].
@@ -91,7 +92,9 @@ pub struct CommandLine {
     pub backlog: AtomicU32,
     /// Initial `app_flags` for the connection, and `command::V6ONLY`.
     pub flags: AtomicU32,
-    _reserved: [u32; 2],
+    /// No part of a command: how many of [`AppLine::sleepers`] are in `accept`. If all are, a new connection wakes one.
+    pub accepting: AtomicU32,
+    _reserved: u32,
 }
 
 /// What `setsockopt` has set and the stack has to know; 0 = the stack's default, unless said otherwise. Written by the

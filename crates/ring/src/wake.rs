@@ -49,6 +49,12 @@ pub fn futex_wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
+/// Wakes the thread, in any process, that has slept on `word` for longest.
+pub fn futex_wake_one(word: &AtomicU32) {
+    // As above.
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
+}
+
 /// After a change of a futex word (it fences): does a thread sleep on it? Pairs with [`about_to_sleep`].
 #[inline]
 pub fn must_wake<W: Word>(sleepers: &W) -> bool {

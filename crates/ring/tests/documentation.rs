@@ -61,9 +61,13 @@ fn tables_tell_the_offsets_of_all_words() {
     check("SlotLines", fields!(SlotLines: app command options stack info));
     check(
         "AppLine",
-        fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent urgent_bell held_tail held_ms),
+        fields!(AppLine: tx_tail rx_head flags generation ctx_mask want sleepers door_seq ctl_seq urgent urgent_bell held_tail held_ms
+            exclusive),
     );
-    check("CommandLine", fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags));
+    check(
+        "CommandLine",
+        fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags accepting),
+    );
     check(
         "StackLine",
         fields!(StackLine: tx_head rx_tail state status error event_seq generation queue door_ack ctl_ack

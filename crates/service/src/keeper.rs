@@ -277,6 +277,7 @@ impl<'a> Keeper<'a> {
             self.shared.call(Call::DropContexts { token: self.client.token, contexts: self.contexts });
             self.contexts = 0;
         }
+        self.shared.call(Call::Departed { id: self.client.id });
     }
 
     fn request(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {

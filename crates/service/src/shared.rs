@@ -154,6 +154,11 @@ pub enum Call {
         /// The generation that its descriptors belonged to.
         generation: u32,
     },
+    /// A process of this client is gone; others may be left.
+    Departed {
+        /// Which client.
+        id: ClientId,
+    },
     /// A keeper serves this client no more.
     Left {
         /// Which client.
@@ -405,6 +410,7 @@ pub fn desk(shared: &Shared, calls: &std::sync::mpsc::Receiver<Call>, transfer: 
                 let _ = done.send(socket.map(|()| slot));
             }
             Call::Hangup { id, slot, generation } => shared.stack.hangup(id, slot, generation),
+            Call::Departed { id } => shared.stack.departed(id),
             Call::Left { token } => left(shared, token),
             Call::Ended { connection } => ended(shared, connection),
             Call::Quit => break,

@@ -16,6 +16,8 @@ pub trait Stack: Send + Sync {
     fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd);
     /// The last descriptor of a socket is gone.
     fn hangup(&self, client: ClientId, slot: u32, generation: u32);
+    /// One of the client's processes is gone.
+    fn departed(&self, client: ClientId);
     /// No process of the client is left.
     fn remove_client(&self, client: ClientId);
     /// What a client needs to use the pair of number `pair` in its place `place`.
@@ -47,6 +49,9 @@ impl Stack for Engine {
     }
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
         Engine::hangup(self, client, slot, generation);
+    }
+    fn departed(&self, client: ClientId) {
+        Engine::departed(self, client);
     }
     fn remove_client(&self, client: ClientId) {
         Engine::remove_client(self, client);

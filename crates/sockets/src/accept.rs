@@ -44,66 +44,91 @@ unsafe fn accept_on(
         if waiting() {
             // Before the record is taken, so that nothing is lost if there are no descriptors left.
             let [ours, theirs] = sys::socketpair()?;
-            match next(listener) {
-                Some((socket, remote)) => {
+            match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
+                Ok(Some((socket, remote))) => {
                     // SAFETY: the caller keeps the contract of `accept`.
-                    return unsafe { install((fd, listener), &socket, remote, [ours, theirs], flags, addr, len) };
+                    return unsafe { install(&socket, remote, ours, flags, addr, len) };
                 }
-                None => [ours, theirs].into_iter().for_each(sys::close),
+                none => {
+                    [ours, theirs].into_iter().for_each(sys::close);
+                    none?;
+                }
             }
         } else if listener.has(flag::NONBLOCK) {
             return Err(libc::EAGAIN);
         } else {
             held.get_or_insert_with(|| hold::Use::of(listener));
-            block::until(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
+            block::until_alone(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
         }
     }
 }
 
-/// Takes the next record that makes sense.
-pub fn next(listener: &Socket) -> Option<(Socket, address::Address)> {
+/// Takes the next record that makes sense: `take` makes its connection the caller's own. EAGAIN: this is a signal handler in the
+/// middle of that.
+///
+/// A record is gone from the queue only after `take`. So whenever a process is killed, somebody knows of the connection: the queue,
+/// or the keeper, who sees that nobody has the other end of the pair any more.
+pub fn next(listener: &Socket, mut take: impl FnMut(&Socket)) -> Sys<Option<(Socket, address::Address)>> {
     let session = listener.session;
-    let _taking = listener.private().receiving.lock()?;
+    // A process that has not yet joined its family does so without the lock.
+    session.join();
+    let _taking = listener.private().receiving.lock().ok_or(libc::EAGAIN)?;
     while listener.readable() as usize >= Accepted::BYTES {
         let mut bytes = [0; Accepted::BYTES];
-        let head = listener.app().rx_head.load(Relaxed);
-        session.region.rx(listener.slot).read(head, &mut bytes);
-        receive::consumed(&listener.view(), Accepted::BYTES as u32);
+        session.region.rx(listener.slot).read(listener.app().rx_head.load(Relaxed), &mut bytes);
         let record = Accepted::from_bytes(&bytes);
-        let Some(slot) = session.region.slot(record.slot) else { continue };
-        let socket = Socket { session, slot, generation: record.generation };
-        if !session.region.layout().is_app_slot(slot) && !socket.is_gone() {
-            if socket.is_out_of_reach() {
-                Socket::reset(session, slot, app_flags::CLOSED | app_flags::ABORT);
-                socket.adopt();
-                doors::ring_commands(session, slot);
-                continue;
-            }
-            return Some((socket, (record.remote_addr, record.remote_port)));
+        let socket =
+            session.region.slot(record.slot).map(|slot| Socket { session, slot, generation: record.generation });
+        let good = socket.filter(may_be_taken);
+        good.iter().for_each(&mut take);
+        receive::consumed(&listener.view(), Accepted::BYTES as u32);
+        if let Some(socket) = good {
+            return Ok(Some((socket, (record.remote_addr, record.remote_port))));
         }
     }
-    None
+    Ok(None)
+}
+
+/// Is this a connection that can be had? One that cannot is ended.
+fn may_be_taken(socket: &Socket) -> bool {
+    let (session, slot) = (socket.session, socket.slot);
+    if session.region.layout().is_app_slot(slot) || socket.is_gone() || socket.state() == state::FREE {
+        return false;
+    }
+    // Somebody was killed while he took it, and nobody knows how far he had come. On Linux, too, it would end with him.
+    let begun = socket.app().generation.load(Relaxed) == socket.generation;
+    if begun || socket.is_out_of_reach() {
+        Socket::reset(session, slot, app_flags::CLOSED | app_flags::ABORT);
+        socket.adopt();
+        doors::ring(socket);
+        doors::ring_commands(session, slot);
+        return false;
+    }
+    true
+}
+
+/// Makes a connection this process's own, with `ours` as its descriptor.
+fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_int) {
+    Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
+    inherit(listener.private(), socket.private());
+    steer::inherit(listener, socket);
+    kept::inherit(fd, listener, ours, socket);
+    socket.adopt();
+    attach(socket, theirs);
 }
 
 /// # Safety
 /// As [`accept`].
 unsafe fn install(
-    (fd, listener): (c_int, &Socket),
     socket: &Socket,
     remote: address::Address,
-    [ours, theirs]: [c_int; 2],
+    ours: c_int,
     flags: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Sys<c_int> {
-    Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
-    inherit(listener.private(), socket.private());
-    steer::inherit(listener, socket);
-    kept::inherit(fd, listener, ours, socket);
     socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
-    socket.adopt();
     table::set(ours, socket.kind());
-    attach(socket, theirs);
     fallback::accelerated(socket, [Count::AcceptedStack, Count::AcceptedDirect]);
     if flags & libc::SOCK_CLOEXEC == 0 {
         sys::fcntl(ours, libc::F_SETFD, 0)?;

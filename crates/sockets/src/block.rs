@@ -40,6 +40,11 @@ pub fn until(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -
     wait(socket, deadline, deadline.is_none(), ready)
 }
 
+/// As `until`, for `accept`: of those who sleep in it a new connection wakes one only.
+pub fn until_alone(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
+    wait_as(Some(&socket.session.region.command(socket.slot).accepting), socket, deadline, deadline.is_none(), ready)
+}
+
 /// As `until`, but every signal handler that ran ends it, as it ends `poll`.
 pub fn until_signal(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
     wait(socket, deadline, false, ready)
@@ -63,7 +68,17 @@ fn sleep(word: &AtomicU32, seen: u32, time: Duration, restarts: bool) -> Sys<Wok
     }
 }
 
-fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnMut() -> bool) -> Sys<()> {
+fn wait(socket: &Socket, deadline: Deadline, restarts: bool, ready: impl FnMut() -> bool) -> Sys<()> {
+    wait_as(None, socket, deadline, restarts, ready)
+}
+
+fn wait_as(
+    kind: Option<&AtomicU32>,
+    socket: &Socket,
+    deadline: Deadline,
+    restarts: bool,
+    mut ready: impl FnMut() -> bool,
+) -> Sys<()> {
     if direct::spin(socket.session, &mut ready) {
         return Ok(());
     }
@@ -72,7 +87,9 @@ fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnM
         Some(direct) => (&direct.own().line.sleepers, &direct.own().event_seq),
         None => (&socket.app().sleepers, &socket.stack().event_seq),
     };
+    // First among all, and at last: who compares the two counts must not miss one who is of no kind.
     sleepers.fetch_add(1, Ordering::SeqCst);
+    kind.inspect(|kind| _ = kind.fetch_add(1, Ordering::SeqCst));
     wake::about_to_sleep::<AtomicU32>();
     let asleep = Sleep::on(Some(event_seq));
     let result = loop {
@@ -92,6 +109,7 @@ fn wait(socket: &Socket, deadline: Deadline, restarts: bool, mut ready: impl FnM
             Ok(_) => {}
         }
     };
+    kind.inspect(|kind| _ = kind.fetch_sub(1, Ordering::SeqCst));
     sleepers.fetch_sub(1, Ordering::SeqCst);
     socket.event_seen();
     result

@@ -1,9 +1,9 @@
 //! Event contexts: what the stack tells about events on many slots. An epoll instance has one for life, a `poll` for as
 //! long as it sleeps. There are few, so those not in use are kept for the next who needs one.
 
-use crate::direct;
 use crate::lock::Lock;
 use crate::session::{self, Session};
+use crate::{direct, doors};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering;
 use towpath_ring::control::Request;
@@ -59,6 +59,7 @@ impl Context {
         let (id, wake) = session.request_context()?;
         direct::new_bell(session, id);
         let wake = session::protect(wake).ok()?;
+        forget_former(session, 1 << (id & 63));
         let mut heads = [0; THREADS];
         for (thread, head) in heads.iter_mut().enumerate().take(session.region.layout().threads()) {
             // The number may have been another process's before.
@@ -121,6 +122,20 @@ impl Context {
     /// Awake again.
     pub fn disarm(&self, session: &Session) {
         disarm(session, self.id);
+    }
+}
+
+/// The context's number may have been another process's, which was killed while it watched listeners. What they were told in the
+/// meantime nobody has heard, so they are told once more.
+fn forget_former(session: &Session, bit: u64) {
+    let claimed = session.header().slots_claimed.load(Ordering::Relaxed).min(session.geometry.app_slots);
+    for slot in (0..claimed).filter_map(|raw| session.region.slot(raw)) {
+        let app = session.region.app(slot);
+        if app.ctx_mask.load(Ordering::Relaxed) & bit != 0 {
+            app.exclusive.fetch_and(!bit, Ordering::SeqCst);
+            app.ctx_mask.fetch_and(!bit, Ordering::SeqCst);
+            doors::ring_commands(session, slot);
+        }
     }
 }
 

@@ -146,11 +146,18 @@ impl Interest {
         let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.slot.raw());
         *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false, told: None };
         self.watched += usize::from(!stale);
-        if let Some(context) = &self.context {
-            socket.watch(context.bit(), true);
+        if let Some(bit) = self.context.as_ref().map(Context::bit) {
+            self.watch(socket, bit);
         }
         self.look_if_ready(at, socket);
         Ok(())
+    }
+
+    /// Has the stack tell the context of the socket's events; of new connections alone, if all entries ask for that.
+    fn watch(&self, socket: &Socket, bit: u64) {
+        let mut current = self.of_slot(socket.slot.raw()).filter(|at| self.is_current(*at, socket));
+        socket.share(bit, current.all(|at| self.entries[at].events & EXCLUSIVE != 0));
+        socket.watch(bit, true);
     }
 
     /// EPOLL_CTL_MOD.
@@ -258,7 +265,7 @@ impl Interest {
             if let Some(slot) = session.region.slot(entry.slot) {
                 let socket = Socket { session, slot, generation: entry.generation };
                 if !socket.is_gone() {
-                    socket.watch(bit, true);
+                    self.watch(&socket, bit);
                 }
             }
         }

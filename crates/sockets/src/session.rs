@@ -438,6 +438,7 @@ impl Session {
             }
             if word.compare_exchange(seen, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.header().next_slot.store(slot.raw() + 1, Ordering::Relaxed);
+                self.header().slots_claimed.fetch_max(slot.raw() + 1, Ordering::Relaxed);
                 return Some(slot);
             }
         }

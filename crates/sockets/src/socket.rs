@@ -94,6 +94,7 @@ impl Socket {
         app.rx_head.store(0, Ordering::Relaxed);
         app.flags.store(app_flags, Ordering::Relaxed);
         app.ctx_mask.store(0, Ordering::Relaxed);
+        app.exclusive.store(0, Ordering::Relaxed);
         app.want.store(0, Ordering::Relaxed);
         app.urgent_bell.store(0, Ordering::Relaxed);
         let private = session.private(slot);
@@ -157,11 +158,22 @@ impl Socket {
         if on {
             mask.fetch_or(contexts, Ordering::SeqCst)
         } else {
+            self.app().exclusive.fetch_and(!contexts, Ordering::SeqCst);
             mask.fetch_and(!contexts, Ordering::SeqCst)
         };
         if let Some(direct) = self.direct() {
             direct.watch(self, contexts, on);
         }
+    }
+
+    /// Are these contexts to be woken one at a time for new connections?
+    pub fn share(&self, contexts: u64, on: bool) {
+        let mask = &self.app().exclusive;
+        if on {
+            mask.fetch_or(contexts, Ordering::SeqCst)
+        } else {
+            mask.fetch_and(!contexts, Ordering::SeqCst)
+        };
     }
 
     /// `flag::*` of the private part.

@@ -77,6 +77,7 @@ impl Stack for NotingStack {
     fn hangup(&self, id: ClientId, slot: u32, generation: u32) {
         self.note(Told::Hangup { id, slot, generation });
     }
+    fn departed(&self, _: ClientId) {}
     fn policy_changed(&self) {}
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None

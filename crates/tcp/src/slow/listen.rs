@@ -56,12 +56,7 @@ impl Listeners {
     /// The one of its group that a peer's connections go to: always the same as long as the group stays as it is.
     pub(super) fn find_for(&self, tuple: &FourTuple) -> Option<&Listener> {
         let group = self.group(tuple.local, tuple.local_port);
-        let peer = match tuple.remote {
-            IpAddr::V4(addr) => addr.to_bits(),
-            IpAddr::V6(addr) => (addr.to_bits() ^ addr.to_bits() >> 64) as u32,
-        };
-        let hash = (peer ^ u32::from(tuple.remote_port) << 16).wrapping_mul(0x9e37_79b1) >> 8;
-        group.get(hash as usize % group.len().max(1))
+        group.get(share_of(tuple, group.len()))
     }
     fn group(&self, addr: IpAddr, port: u16) -> &[Listener] {
         let on = |addr| self.by_address.get(&(port, addr));
@@ -112,6 +107,22 @@ impl Listeners {
         }
         Some((key.1, key.0, listener, last))
     }
+}
+
+/// Which of `count` listeners of a group a peer's connections go to. Every bit of its address and port counts in every bit of the
+/// result, so that peers of one address are spread as well.
+fn share_of(tuple: &FourTuple, count: usize) -> usize {
+    let bits = |addr: IpAddr| match addr {
+        IpAddr::V4(addr) => u64::from(addr.to_bits()),
+        IpAddr::V6(addr) => (addr.to_bits() ^ addr.to_bits() >> 64) as u64,
+    };
+    let mix = |hash: u64, word: u64| {
+        let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        product ^ product >> 32
+    };
+    let ports = u64::from(tuple.remote_port) << 16 | u64::from(tuple.local_port);
+    let hash = [bits(tuple.remote), bits(tuple.local), ports].into_iter().fold(0, mix);
+    (mix(hash, 0) >> 32) as usize % count.max(1)
 }
 
 impl SlowPath {

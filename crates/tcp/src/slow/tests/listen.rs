@@ -425,7 +425,15 @@ fn listeners_that_all_share_a_port_share_its_connections() {
         let peers = (4000..4300).filter(|port| chosen(&bench, *port) == owner).count();
         assert!((60..140).contains(&peers), "{peers} of 300 peers for {owner:?}");
     }
-    for owner in &group[..2] {
+    // Two are the harder case: one bit decides.
+    assert!(bench.slow.close(bench.now, group[1], &mut bench.world));
+    for peers in [4000..4300, 40_000..40_300] {
+        let first = peers.filter(|port| chosen(&bench, *port) == group[0]).count();
+        assert!((100..200).contains(&first), "{first} of 300 peers for the first of two");
+    }
+    let next = bench.slow.listen(bench.now, group[1], any, 80, false, 100, &mut bench.world);
+    assert_eq!(next, Err(98), "the option is the listener's, and goes with it");
+    for owner in &group[..1] {
         assert!(bench.slow.close(bench.now, *owner, &mut bench.world));
         assert!(!bench.world.listening.is_empty());
     }
