@@ -1,7 +1,7 @@
 //! Sockets that go to other programs: inherited over `exec`, and passed in messages.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::{Program, Service};
+use towpath_system_tests::{Program, Service, bin, require_root};
 
 const PYTHON: &str = "/usr/bin/python3 -c";
 
@@ -17,6 +17,10 @@ fn as_the_kernel(script: &str, segments_min: u64) {
     assert!(moved >= segments_min, "the stack carried only {moved} segments, expected {segments_min}:\n{ours}");
     let direct = Service::direct().accelerated(PYTHON).arg(&script).run(60).ok();
     assert_eq!(direct, kernel, "what a direct connection does, and what the kernel does");
+    let run = Program::new(&[bin("towpath")]).arg("run").arg("--require").arg("--hook").arg("inject");
+    let run = run.arg("--socket").arg(&service.socket).arg("--");
+    let injected = PYTHON.split(' ').fold(run, Program::arg).arg(&script).run(60).ok();
+    assert_eq!(injected, kernel, "what programs do that the loader has loaded, and what the kernel does");
 }
 
 const BEGIN: &str = r#"
@@ -206,4 +210,73 @@ for ours, process in workers:
     print(process.wait())
 "#;
     as_the_kernel(script, 4);
+}
+
+#[test]
+fn pythons_multiprocessing_passes_sockets() {
+    let script = r#"
+import multiprocessing, runpy, tempfile
+program = tempfile.NamedTemporaryFile("w", suffix=".py")
+program.write("""
+import multiprocessing, socket
+def serve(connections):
+    while s := connections.get():
+        s.settimeout(20); s.sendall(s.recv(100).upper()); s.close()
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    connections = context.Queue()
+    workers = [context.Process(target=serve, args=(connections,)) for n in range(2)]
+    for worker in workers: worker.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    for n in range(4):
+        c = socket.create_connection(listener.getsockname()); c.settimeout(20)
+        s = listener.accept()[0]
+        connections.put(s)
+        c.sendall(b"text %d" % n)
+        print(c.recv(100))
+        s.close()
+        print(c.recv(100))
+    for worker in workers: connections.put(None)
+    for worker in workers:
+        worker.join()
+        print(worker.exitcode)
+""")
+program.flush()
+print(subprocess.run([PYTHON, program.name], stdout=subprocess.PIPE).stdout.decode())
+"#;
+    as_the_kernel(script, 4);
+}
+
+#[test]
+fn a_socket_is_nothing_to_strangers_and_does_not_hang_them() {
+    require_root();
+    let script = r#"
+child = r"""
+import array, os, socket, sys
+channel = socket.socket(fileno=0)
+parts = channel.recvmsg(10, socket.CMSG_SPACE(4))[1]
+s = socket.socket(fileno=array.array("i", parts[0][2])[0])
+def outcome(call):
+    try: return call()
+    except OSError as error: return os.strerror(error.errno)
+print(s.family.name, outcome(lambda: s.recv(100)), outcome(lambda: s.send(b"x")), flush=True)
+s.close(); channel.recv(1)
+"""
+def pass_to(*command, **options):
+    ours, theirs = socket.socketpair()
+    c, s = pair(listener)
+    c.sendall(b"secret")
+    process = subprocess.Popen([*command, PYTHON, "-c", child], stdin=theirs, **options)
+    socket.send_fds(ours, [b"x"], [s.fileno()])
+    theirs.close()
+    ours.close()
+    print(process.wait(), s.recv(10), flush=True)
+    s.sendall(b"still here"); print(c.recv(10), flush=True)
+pass_to("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+pass_to(env={})
+"#;
+    let service = Service::start(|program| program.arg("--direct").arg("false").arg("--admit").arg("all"));
+    let out = service.accelerated(PYTHON).arg(format!("{BEGIN}{script}")).run(60).ok();
+    let lost = "AF_UNIX Resource temporarily unavailable Broken pipe\n0 b'secret'\nb'still here'\n";
+    assert_eq!(out, [lost, lost].concat());
 }

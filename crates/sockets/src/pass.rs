@@ -11,7 +11,7 @@ use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
 use crate::user;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{c_int, cmsghdr, mmsghdr, msghdr, timeval};
 use std::ffi::CString;
 use towpath_hook::{Answer, outcome, real};
@@ -26,13 +26,12 @@ const MARK: c_int = 0x746f_7770;
 /// Most descriptors of one message (Linux: `SCM_MAX_FD`).
 const MOST_RIGHTS: usize = 253;
 
-/// Something has been named that a program executed from here may get, under whatever number.
-static NAMED: AtomicBool = AtomicBool::new(false);
+/// The process for whose next program a copy was made that the table does not know; 0 = there is none.
+static UNSEEN: AtomicI32 = AtomicI32::new(0);
 
 /// The socket behind `fd` may turn up in another process. Also called in a `vfork` child, on its parent's memory.
 pub fn name(fd: c_int, socket: &Socket) {
     socket.mark(flag::SHARED, true);
-    NAMED.store(true, Ordering::Relaxed);
     if socket.has(flag::NAMED) {
         return;
     }
@@ -62,7 +61,6 @@ fn take(fd: c_int) {
             if !socket.is_gone() {
                 socket.mark(flag::SHARED | flag::NAMED, true);
             }
-            NAMED.store(true, Ordering::Relaxed);
             table::set(fd, socket.kind());
         }
         Ok(domain @ (libc::AF_INET | libc::AF_INET6)) if option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) => {
@@ -111,7 +109,7 @@ pub fn executing() -> Vec<CString> {
             _ => {}
         }
     }
-    if end == 0 && !NAMED.load(Ordering::Relaxed) {
+    if end == 0 && UNSEEN.load(Ordering::Relaxed) != sys::getpid() {
         return Vec::new();
     }
     needs(session, end)
@@ -127,6 +125,13 @@ fn needs(session: &Session, end: c_int) -> Vec<CString> {
 
 /// A copy of `fd` is made where the table cannot note it: by `posix_spawn`, or in a `vfork` child.
 pub fn unseen_copy(fd: c_int) {
+    if let Some(socket) = Socket::of(fd) {
+        name(fd, &socket);
+        UNSEEN.store(sys::getpid(), Ordering::Relaxed);
+    }
+}
+
+fn in_message(fd: c_int) {
     if let Some(socket) = Socket::of(fd) {
         name(fd, &socket);
     }
@@ -169,7 +174,7 @@ unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
 /// `msg` and what it names may be any addresses.
 pub unsafe fn send(msg: *const msghdr) {
     // SAFETY: the caller's contract. What is wrong with the message the kernel says.
-    let _ = unsafe { rights(msg, unseen_copy) };
+    let _ = unsafe { rights(msg, in_message) };
 }
 
 /// `recvmsg` on a socket that is not ours.
