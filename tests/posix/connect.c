@@ -216,6 +216,21 @@ CASE(refused_nonblocking_asked_by_connect) {
     CALL("third", connect(c, (struct sockaddr *)&a, sizeof a));
 }
 
+CASE(refused_nonblocking_then_there) {
+    for (int asked = 0; asked < 2; asked++) {
+        int fd = bound(0), c = tcp();
+        struct sockaddr_in a = loopback(port_of(fd));
+        nonblocking(c, true);
+        CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
+        wait_events(c, POLLHUP);
+        if (asked) CALL("error", get_int(c, SOL_SOCKET, SO_ERROR));
+        CALL("listen", listen(fd, 1));
+        CALL("second", connect(c, (struct sockaddr *)&a, sizeof a));
+        CALL("third", connect(c, (struct sockaddr *)&a, sizeof a));
+        say_events("events", wait_events(c, POLLOUT));
+        CALL("accept", accept(fd, NULL, NULL) >= 0);
+    }
+}
 CASE(refused_nonblocking_asked_by_read) {
     int fd = bound(0), c = tcp();
     struct sockaddr_in a = loopback(port_of(fd));

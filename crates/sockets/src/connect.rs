@@ -7,7 +7,7 @@ use crate::session;
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::table::{self, Kind, Undecided};
-use crate::{address, block, renew};
+use crate::{address, block, renew, sys};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -37,6 +37,11 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answe
     // SAFETY: the caller vouches for it.
     let (remote, ends) = unsafe { (address::read(six, addr, len), address::is_unspecified(addr, len)) };
     match (kind, remote) {
+        (Kind::Undecided(undecided), Ok(_)) if undecided.refused => {
+            table::update_undecided(fd, |undecided| undecided.refused = false);
+            // SAFETY: as above.
+            Some(left_to_kernel(fd, undecided, || outcome(unsafe { real::connect(fd, addr, len) })))
+        }
         (Kind::Undecided(undecided), Ok(Some(remote))) if len <= ADDRESS_MAX => {
             // SAFETY: as above.
             first(fd, undecided, remote, || outcome(unsafe { real::connect(fd, addr, len) }))
@@ -73,11 +78,20 @@ fn by_kernel(fd: c_int, undecided: Undecided, why: Count, kernel: impl FnOnce() 
     if let Some(refused) = listen::without_service() {
         return Some(Err(refused));
     }
+    Some(left_to_kernel(fd, undecided, kernel))
+}
+
+fn left_to_kernel(fd: c_int, undecided: Undecided, kernel: impl FnOnce() -> Sys<c_int>) -> Sys<c_int> {
     let connected = kernel();
-    if matches!(connected, Ok(_) | Err(libc::EINPROGRESS | libc::EALREADY | libc::EINTR | libc::EISCONN)) {
-        listen::leave(fd, undecided);
+    match connected {
+        // Within this host that is known by now; the program may try again when somebody listens here.
+        Err(libc::EINPROGRESS) if sys::is_closed(fd) => {
+            table::update_undecided(fd, |undecided| undecided.refused = true);
+        }
+        Ok(_) | Err(libc::EINPROGRESS | libc::EALREADY | libc::EINTR | libc::EISCONN) => listen::leave(fd, undecided),
+        Err(_) => {}
     }
-    Some(connected)
+    connected
 }
 
 fn first(

@@ -76,11 +76,8 @@ fn take(fd: c_int) {
 
 /// A kernel socket that has neither listened nor connected.
 fn undecided(fd: c_int, six: bool) -> Option<Undecided> {
-    /// `tcpi_state` of such a one.
-    const TCP_CLOSE: u8 = 7;
-    let state = sys::getsockopt::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO, 0).ok()?;
     let bound = crate::address::of_kernel(fd, six).is_ok_and(|local| local.1 != 0);
-    (state == TCP_CLOSE).then(|| Undecided { six, bound, options: true, kept: true, ..Undecided::default() })
+    sys::is_closed(fd).then(|| Undecided { six, bound, options: true, kept: true, ..Undecided::default() })
 }
 
 /// Takes up what the program has got from the one that executed it.

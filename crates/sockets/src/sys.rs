@@ -204,3 +204,10 @@ pub fn errno() -> i32 {
     // SAFETY: valid for the calling thread.
     unsafe { *libc::__errno_location() }
 }
+
+/// Is this TCP socket of the kernel's in the state CLOSED, in which it neither listens nor connects?
+pub fn is_closed(fd: c_int) -> bool {
+    /// `tcpi_state`, the first byte.
+    const TCP_CLOSE: u8 = 7;
+    getsockopt::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO, 0) == Ok(TCP_CLOSE)
+}

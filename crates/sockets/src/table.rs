@@ -51,6 +51,8 @@ pub struct Undecided {
     pub kept: bool,
     /// `SO_RCVTIMEO` and `SO_SNDTIMEO` are negative: no call waits. (The kernel does not tell.)
     pub no_wait: [bool; 2],
+    /// The kernel has refused a connect that did not wait, and is yet to say so.
+    pub refused: bool,
     /// Descriptors of this process with the same number are copies of one socket; 0 = there are no copies (30 bits).
     pub family: u32,
 }
@@ -67,6 +69,7 @@ fn encode(kind: Kind) -> u64 {
             word | u64::from(u.congestion & 15) << 8
                 | u64::from(u.kept) << 12
                 | u64::from(u.steered >> 16 & 3) << 13
+                | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
                 | u64::from(u.family & FAMILIES) << 32
                 | u64::from(u.no_wait[0]) << 62
@@ -89,6 +92,7 @@ fn decode(word: u64) -> Kind {
             congestion: (word >> 8) as u8 & 15,
             steered: ((word >> 16) & 0xffff | (word >> 13 & 3) << 16) as u32,
             kept: word & 1 << 12 != 0,
+            refused: word & 1 << 15 != 0,
             family: (word >> 32) as u32 & FAMILIES,
             no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
         }),
