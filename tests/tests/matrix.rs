@@ -38,6 +38,11 @@ fn iperf3_measures_forward_in_reverse_and_in_parallel() {
 }
 
 #[test]
+fn cpython_passes_its_own_tests_of_epoll_servers_and_clients() {
+    short_form("cpython");
+}
+
+#[test]
 fn every_program_of_the_matrix_has_a_short_form_here() {
     let source = include_str!("matrix.rs");
     for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {

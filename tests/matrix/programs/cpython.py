@@ -1,0 +1,54 @@
+"""CPython's own test suite, as far as it is about TCP: both ends in one process or its children."""
+import xml.etree.ElementTree
+
+from frame import Program
+
+program = Program("cpython", ["python3.11", "libpython3.11-testsuite"])
+PYTHON = "/usr/bin/python3.11"
+
+QUICK = ["test_epoll", "test_socketserver", "test_httplib", "test_urllib2_localnet", "test_asyncio:test_sock_lowlevel.EPoll"]
+WAITING = ["test_select", "test_poll", "test_epoll", "test_selectors"]
+PROTOCOLS = ["test_socketserver", "test_ftplib", "test_httplib", "test_httpservers", "test_poplib", "test_imaplib", "test_smtplib",
+             "test_urllib2_localnet", "test_xmlrpc", "test_asyncore", "test_asynchat"]
+# Other families and protocols are the kernel's under Towpath, too; names are asked for where there is no network.
+NOT_TCP = ["UDP", "Udp", "IPv6", "CAN", "Unix", "SCTP", "VSOCK", "Bluetooth", "TIPC", "Linux*Alg", "RDS", "gethostby", "getaddrinfo"]
+OPTIONS = {"test_socketserver": ["-u", "network"], "test_socket": [f"-i*{name}*" for name in NOT_TCP]}
+
+
+def suite(place, tally, modules, seconds):
+    """Runs test modules one after the other; counts each test. `MODULE:PART` runs those with PART in their names."""
+    for module in modules:
+        module, _, part = module.partition(":")
+        results = place.path(f"{module}.xml")
+        words = [PYTHON, "-m", "test", "--timeout", str(seconds), "--junit-xml", results] + OPTIONS.get(module, [])
+        ran = place.run(words + ([f"-m*{part}*"] if part else []) + [module], seconds=seconds + 20)
+        try:
+            cases = xml.etree.ElementTree.parse(results).iter("testcase")
+        except (OSError, xml.etree.ElementTree.ParseError):
+            cases = []
+        for case in cases:
+            wrong = [found for kind in ("failure", "error") for found in case.findall(kind)]
+            skipped = case.find("skipped") is not None or case.get("status") == "notrun"
+            text = "\n".join(found.text or "" for found in wrong)
+            tally.count(case.get("name"), "failed" if wrong else "skipped" if skipped else "passed", text)
+        tally.expect(module, ran.ok(), ran)
+
+
+@program.check("waiting and protocols (test_select … test_xmlrpc)", quick=True, seconds=600)
+def short(place, tally):
+    suite(place, tally, QUICK if place.quick else WAITING + PROTOCOLS, 240)
+
+
+@program.check("test_socket without what is not TCP", seconds=300)
+def sockets(place, tally):
+    suite(place, tally, ["test_socket"], 240)
+
+
+@program.check("test_ssl", seconds=300)
+def tls(place, tally):
+    suite(place, tally, ["test_ssl"], 240)
+
+
+@program.check("test_asyncio", seconds=900)
+def event_loops(place, tally):
+    suite(place, tally, ["test_asyncio"], 800)
