@@ -105,6 +105,25 @@ CASE(splice_out) {
     CALL("end", splice(ends[0], NULL, p.client, NULL, 100, 0));
 }
 
+CASE(to_a_peer_that_has_closed) {
+    int f = file_of(60000), ends[2], unread = -1;
+    off_t at = 10;
+    MUST(pipe(ends));
+    MUST(write(ends[1], "abcdef", 6));
+    struct pair p[3] = {pair(), pair(), pair()};
+    for (int i = 0; i < 3; i++) {
+        MUST(close(p[i].server));
+        CALL("end", recv(p[i].client, buf, 1, 0));
+    }
+    CALL("splice", splice(ends[0], NULL, p[0].client, NULL, 100, 0));
+    CALL("ioctl", ioctl(ends[0], FIONREAD, &unread));
+    say("left", "%d", unread);
+    CALL("sendfile", sendfile(p[1].client, f, NULL, 50000));
+    say("position", "%ld", (long)lseek(f, 0, SEEK_CUR));
+    CALL("sendfile_offset", sendfile(p[2].client, f, &at, 60000));
+    say("at", "%ld", (long)at);
+}
+
 CASE(splice_errors) {
     struct pair p = pair();
     int ends[2];

@@ -39,7 +39,7 @@ unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, ro
 
 /// `sendfile` and the like: reads the file straight into the ring.
 pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize, flags: c_int) -> Sys<usize> {
-    let ended = Cell::new(false);
+    let (ended, filled) = (Cell::new(false), Cell::new(0));
     let fill = |view: &View, done, room: usize| {
         let tail = view.app.tx_tail.load(Ordering::Relaxed);
         let spans = view.send_ring().spans(tail, room.min(len - done) as u32);
@@ -47,12 +47,33 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
         // SAFETY: the spans lie in the free part of the send ring, which is ours to write under the lock.
         let count = unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + done as i64))? };
         ended.set(count == 0);
+        filled.set(filled.get() + count);
         if ended.get() { Err(0) } else { Ok(count) }
     };
     match pump(socket, len, flags, fill, fill) {
         Err(0) if ended.get() => Ok(0),
+        Ok(sent) if sent > filled.get() => discard(input, offset, filled.get(), sent - filled.get()),
         sent => sent,
     }
+}
+
+/// What is sent to a peer that has closed is taken and thrown away: it has to leave the pipe or the file all the same, after the first `done` bytes,
+/// or who uses that next would find it there. No more at once than Linux sends at once; returns how many bytes are gone in all.
+#[cold]
+fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<usize> {
+    let (mut piece, mut gone) = ([0u8; 16384], done);
+    let end = done + len.min(4 * piece.len());
+    while gone < end {
+        let iov = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len().min(end - gone) }];
+        // SAFETY: `iov` is within `piece`.
+        match unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + gone as i64)) } {
+            Ok(0) => break,
+            Ok(count) => gone += count,
+            Err(errno) if gone == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(gone)
 }
 
 /// Moves up to `total` bytes into the send ring by `fill(view, done, room)`, which returns how many it has written
