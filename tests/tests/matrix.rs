@@ -33,6 +33,11 @@ fn nginx_serves_with_four_workers() {
 }
 
 #[test]
+fn haproxy_splices_between_nginx_and_its_clients() {
+    short_form("haproxy");
+}
+
+#[test]
 fn iperf3_measures_forward_in_reverse_and_in_parallel() {
     short_form("iperf3");
 }

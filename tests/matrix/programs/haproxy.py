@@ -1,0 +1,116 @@
+"""haproxy between nginx and its clients: HTTP and TCP, with splice(2) and without, two threads, health checks, TLS."""
+import importlib
+import pathlib
+import re
+
+from frame import Program
+
+nginx = importlib.import_module("programs.nginx")
+
+program = Program("haproxy", ["haproxy", "nginx-light", "curl", "wrk", "openssl"])
+PORTS = {"http": 9001, "http, splice": 9002, "tcp": 9003, "tcp, splice": 9004, "TLS": 9005}
+
+CONFIG = """
+global
+    nbthread 2
+    maxconn 2000
+    stats socket DIR/haproxy.sock mode 600 level admin
+defaults
+    timeout connect 10s
+    timeout client 60s
+    timeout server 60s
+    retries 3
+backend http
+    mode http
+    server one ADDRESS:PLAIN check inter 200
+backend http-splice
+    mode http
+    option splice-auto
+    option splice-request
+    option splice-response
+    server one ADDRESS:PLAIN check inter 200
+backend tcp
+    mode tcp
+    server one ADDRESS:PLAIN check inter 200
+backend tcp-splice
+    mode tcp
+    option splice-auto
+    option splice-request
+    option splice-response
+    server one ADDRESS:PLAIN check inter 200
+frontend f1
+    mode http
+    bind ADDRESS:9001
+    default_backend http
+frontend f2
+    mode http
+    option splice-auto
+    option splice-request
+    option splice-response
+    bind ADDRESS:9002
+    default_backend http-splice
+frontend f3
+    mode tcp
+    bind ADDRESS:9003
+    default_backend tcp
+frontend f4
+    mode tcp
+    option splice-auto
+    option splice-request
+    option splice-response
+    bind ADDRESS:9004
+    default_backend tcp-splice
+frontend f5
+    mode http
+    bind ADDRESS:9005 ssl crt DIR/both.pem
+    default_backend http
+"""
+
+
+def serve(place):
+    nginx.serve(place)
+    both = pathlib.Path(place.path("both.pem"))
+    both.write_text("".join(pathlib.Path(place.path(name)).read_text() for name in ("cert.pem", "key.pem")))
+    config = pathlib.Path(place.path("haproxy.cfg"))
+    text = CONFIG.replace("DIR", str(place.dir)).replace("ADDRESS", place.address).replace("PLAIN", str(nginx.PLAIN))
+    config.write_text(text)
+    server = place.start(["/usr/sbin/haproxy", "-db", "-f", config])
+    server.until(lambda: nginx.curl(place, url(place, "http", "small")).ok(), "no answer")
+    return server
+
+
+def url(place, how, name):
+    return f"{'https' if how == 'TLS' else 'http'}://{place.address}:{PORTS[how]}/{name}"
+
+
+@program.check("HTTP, TCP, splice, TLS between nginx and curl", quick=True, ways=("direct", "stack"))
+def files(place, tally):
+    server = serve(place)
+    got = place.path("got")
+    for how in PORTS:
+        for name, size in nginx.FILES.items():
+            ran = nginx.curl(place, "-o", got, url(place, how, name))
+            tally.expect(f"{how}, {name}", ran.ok() and pathlib.Path(got).read_bytes() == nginx.content(size), ran)
+    counts = place.plain(["/usr/bin/python3", "-c", ASK, place.path("haproxy.sock"), "show info"]).out
+    tally.expect("haproxy is alive, with two threads", server.alive() and "Nbthread: 2" in counts, counts)
+    servers = place.plain(["/usr/bin/python3", "-c", ASK, place.path("haproxy.sock"), "show stat"]).out
+    up = [line for line in servers.splitlines() if ",one," in line and ",UP," in line]
+    tally.expect("health checks find all four servers", len(up) == 4, servers)
+
+
+@program.check("wrk through HTTP, TCP, splice, TLS", quick=True, ways=("direct", "stack"))
+def load(place, tally):
+    serve(place)
+    for how in ["tcp, splice"] if place.quick else PORTS:
+        for name in ["middle"] if place.quick else ["small", "middle"]:
+            ran = place.peer(["wrk", "-t", "2", "-c", "40", "-d", "1s" if place.quick else "4s", "--timeout", "30s", url(place, how, name)])
+            count = re.search(r"(\d+) requests in", ran.out)
+            clean = "Socket errors" not in ran.out and "Non-2xx" not in ran.out
+            tally.expect(f"wrk, {how}, {name}", ran.ok() and clean and count and int(count[1]) > 20, ran)
+
+
+ASK = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(sys.argv[2].encode() + b"\\n")
+print(s.makefile().read())
+"""
