@@ -1,0 +1,128 @@
+//! Connections that are opened, used and closed many times leave nothing behind: no descriptor, memory, slot or flow, in client, server
+//! and service.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Program, Scratch, Service, require_program, until};
+
+/// Memory that a process may have grown by since the second round, beside what lasts: the allocator's.
+const SLACK_KIB: u64 = 2048;
+/// What a connection in TIME-WAIT takes, at most.
+const TIME_WAIT_KIB: u64 = 2;
+/// No client has more connections of its own with the usual limits on open files.
+const MOST_OF_A_CLIENT: u32 = 5_000;
+
+#[test]
+fn connections_over_the_stack_leave_nothing_behind() {
+    churn(&Service::embedded(), 1_000, 5);
+}
+
+#[test]
+fn direct_connections_leave_nothing_behind() {
+    churn(&Service::direct(), 1_000, 5);
+}
+
+/// 10,000 at a time, 20 times, both ways.
+#[test]
+#[ignore = "takes minutes"]
+fn many_connections_leave_nothing_behind() {
+    churn(&Service::embedded(), 10_000, 20);
+    churn(&Service::direct(), 10_000, 20);
+}
+
+/// A program of the churn, and what it had after the second round.
+struct Process {
+    running: Running,
+    memory_kib: u64,
+}
+
+impl Process {
+    fn start(program: &Program, log: PathBuf) -> Self {
+        Self { running: program.start(log), memory_kib: 0 }
+    }
+
+    fn pid(&self) -> i32 {
+        self.running.pid()
+    }
+}
+
+/// Open descriptors of a process: of all tables, because threads of the service have their own.
+fn descriptors(pid: i32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let of = |task: std::fs::DirEntry| std::fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count);
+    tasks.flatten().map(of).sum()
+}
+
+/// Memory of its own, in KiB.
+fn memory_kib(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("RssAnon");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+/// Connections that are neither listeners nor in TIME-WAIT, and those that are in TIME-WAIT.
+fn connections(service: &Service) -> (usize, usize) {
+    let sockets = service.sockets();
+    let all = sockets["sockets"].as_array().expect("sockets");
+    let of = |state: &str| all.iter().filter(|socket| socket["state"] == state).count();
+    (all.len() - of("LISTEN") - of("TIME-WAIT"), of("TIME-WAIT"))
+}
+
+fn slots(service: &Service) -> u64 {
+    let status = service.status();
+    status["clients"].as_array().expect("clients").iter().map(|client| client["slots"].as_u64().expect("slots")).sum()
+}
+
+fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
+    require_program("gcc", "gcc");
+    let scratch = Scratch::new("leaks");
+    let program = scratch.path("churn");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("leaks/churn.c");
+    Program::line("gcc -O1 -Wall -Wextra -Werror -o").arg(&program).arg(source).run(60).ok();
+    let program = program.to_str().expect("a path");
+    let pairs = connections_at_once.div_ceil(MOST_OF_A_CLIENT);
+    let (mut servers, mut clients) = (Vec::new(), Vec::new());
+    for pair in 0..pairs {
+        let mut server =
+            Process::start(&service.accelerated(&format!("{program} serve")), scratch.path(&format!("server{pair}")));
+        server.running.wait_for("port ", 20);
+        let output = server.running.output();
+        let port = output.split("port ").nth(1).and_then(|rest| rest.split('.').next()).expect("a port").to_owned();
+        let line = format!("{program} connect {port} {}", connections_at_once / pairs);
+        clients.push(Process::start(&service.accelerated(&line), scratch.path(&format!("client{pair}"))));
+        servers.push(server);
+    }
+    let (mut open, mut service_kib, mut lasting) = (Vec::new(), 0, 0);
+    for round in 1..=rounds {
+        for client in &mut clients {
+            client.running.wait_for(&format!("round {round}."), 300);
+        }
+        until("every connection is gone", 60, || connections(service).0 == 0);
+        until("every slot but the listeners' is free", 60, || slots(service) == u64::from(pairs));
+        let programs = || servers.iter().chain(&clients);
+        let count = || programs().map(Process::pid).chain([service.running.pid()]).map(descriptors).collect::<Vec<_>>();
+        if round == 1 {
+            until("descriptors of the service go with their sockets", 60, || {
+                count().iter().sum::<usize>() < connections_at_once as usize
+            });
+            open = count();
+        }
+        until("as many descriptors are open as after the first round", 60, || count() == open);
+        if round == 2 {
+            servers.iter_mut().chain(&mut clients).for_each(|process| process.memory_kib = memory_kib(process.pid()));
+            service_kib = memory_kib(service.running.pid());
+            lasting = connections(service).1 as u64;
+        }
+        if round < rounds {
+            clients.iter().for_each(|client| client.running.signal(libc::SIGUSR1));
+        }
+    }
+    for process in servers.iter().chain(&clients) {
+        let now = memory_kib(process.pid());
+        assert!(now <= process.memory_kib + SLACK_KIB, "{now} KiB instead of {}", process.memory_kib);
+    }
+    let now = memory_kib(service.running.pid());
+    let may_have = service_kib + SLACK_KIB + (connections(service).1 as u64).saturating_sub(lasting) * TIME_WAIT_KIB;
+    assert!(now <= may_have, "the service has {now} KiB instead of {service_kib}, {may_have} at most");
+}
