@@ -92,6 +92,20 @@ macro_rules! calls {
             fn forking() {}
             /// In the child of such a `fork`.
             fn forked() {}
+            /// Is this descriptor one that only caught calls may use?
+            fn is_accelerated(fd: c_int) -> bool {
+                false
+            }
+            /// # Safety
+            /// The contract of the system call. `params` may be null: it is not looked at.
+            unsafe fn io_uring_setup(entries: c_uint, params: *mut c_void) -> Answer<c_int> {
+                None
+            }
+            /// # Safety
+            /// The contract of the system call.
+            unsafe fn io_submit(context: c_ulong, count: c_long, requests: *const *const c_void) -> Answer<c_long> {
+                None
+            }
             $(
                 /// # Safety
                 /// The contract of the libc function of this name.

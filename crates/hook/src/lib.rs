@@ -17,6 +17,8 @@ pub mod exec;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod program;
+#[cfg(target_arch = "x86_64")]
+pub mod uring;
 
 pub use answer::{Answer, Failure, finish, outcome, set_errno};
 pub use calls::{Handler, real, resolve};

@@ -5,7 +5,7 @@ use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
     accept, address, cancel, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message, options,
-    pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, user,
+    pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, uring, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -81,6 +81,16 @@ impl Handler for Posix {
     }
     fn forked() {
         fork::in_child();
+    }
+    fn is_accelerated(fd: c_int) -> bool {
+        uring::is_accelerated(fd)
+    }
+    unsafe fn io_uring_setup(_entries: c_uint, _params: *mut c_void) -> Answer<c_int> {
+        uring::setup()
+    }
+    unsafe fn io_submit(context: c_ulong, count: c_long, requests: *const *const c_void) -> Answer<c_long> {
+        // SAFETY: the caller keeps the contract of `io_submit`.
+        unsafe { uring::submit(context, count, requests) }
     }
 
     unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {

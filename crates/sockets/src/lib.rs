@@ -56,6 +56,7 @@ mod sys;
 mod table;
 mod tcp_info;
 mod urgent;
+mod uring;
 mod user;
 mod view;
 
@@ -75,3 +76,5 @@ mod print;
 towpath_hook::preload!(Posix);
 #[cfg(not(any(test, towpath_client)))]
 towpath_hook::preload_exec!();
+#[cfg(all(target_arch = "x86_64", not(any(test, towpath_client))))]
+towpath_hook::preload_uring!(Posix);

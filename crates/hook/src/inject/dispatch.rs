@@ -41,7 +41,7 @@ const OWN: [i64; 18] = [
 ];
 
 /// The calls of the handler.
-const HANDLED: [i64; 43] = [
+const HANDLED: [i64; 45] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -85,6 +85,8 @@ const HANDLED: [i64; 43] = [
     libc::SYS_dup3,
     libc::SYS_close_range,
     libc::SYS_exit_group,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_submit,
 ];
 
 /// Fills the table of what is caught.
@@ -252,6 +254,8 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_dup => result(H::dup(fd)),
             libc::SYS_dup2 => result(H::dup2(fd, b as _)),
             libc::SYS_dup3 => result(H::dup3(fd, b as _, c as _)),
+            libc::SYS_io_uring_setup => result(H::io_uring_setup(a as _, b as _)),
+            libc::SYS_io_submit => result(H::io_submit(a, b as _, c as _)),
             libc::SYS_close_range => result(H::close_range(a as _, b as _, c as _)),
             libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | SYS_EPOLL_PWAIT2 => {
                 return masked::<H>(number, arguments);

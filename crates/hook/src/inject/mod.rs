@@ -57,7 +57,7 @@ impl Hooks {
 ///
 /// # Safety
 /// The contract of the system call.
-unsafe fn raw(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
+pub(crate) unsafe fn raw(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
     let result: i64;
     // SAFETY: the caller's contract; the kernel changes no other registers.
     unsafe {

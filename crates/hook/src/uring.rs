@@ -1,0 +1,179 @@
+//! io_uring and AIO, which take descriptors past every call that is caught. What makes them is caught instead: the library's handler may
+//! refuse it. In preloaded programs that is libc's `syscall`, liburing's functions that set a ring up, libaio's `io_submit` and POSIX's
+//! `aio_read` and `aio_write`; in injected ones the system calls.
+
+use crate::answer::set_errno;
+use crate::calls::Handler;
+use crate::inject::raw;
+use core::ffi::CStr;
+use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+
+/// The two system calls, for the assembler.
+pub const SETUP: c_long = libc::SYS_io_uring_setup;
+/// See [`SETUP`].
+pub const SUBMIT: c_long = libc::SYS_io_submit;
+
+/// A negative errno, as liburing and libaio return it.
+fn negative<T: Into<c_long>>(answer: Result<T, i32>) -> c_long {
+    answer.map_or_else(|errno| -c_long::from(errno), Into::into)
+}
+
+/// `syscall` as libc has it, after a system call.
+pub extern "C" fn failed(negative: c_long) -> c_long {
+    set_errno(-negative as i32);
+    -1
+}
+
+/// `syscall` of one of the two.
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn asked<H: Handler>(number: c_long, arguments: [c_long; 6]) -> c_long {
+    let [a, b, c, ..] = arguments;
+    // SAFETY: the caller's contract.
+    let answer = unsafe {
+        match number {
+            SETUP => H::io_uring_setup(a as _, b as _).map(negative),
+            _ => H::io_submit(a as _, b, c as _).map(negative),
+        }
+    };
+    // SAFETY: as above.
+    let result = answer.unwrap_or_else(|| unsafe { raw(number, arguments.map(|word| word as u64)) });
+    if (-4095..0).contains(&result) { failed(result) } else { result }
+}
+
+/// `io_submit` of libaio.
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn submit<H: Handler>(context: c_ulong, count: c_long, requests: *const *const c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    let answer = unsafe { H::io_submit(context, count, requests) }.map(negative);
+    // SAFETY: as above.
+    answer.unwrap_or_else(|| unsafe { raw(SUBMIT, [context, count as u64, requests as u64, 0, 0, 0]) }) as c_int
+}
+
+/// A function of liburing that makes a ring.
+///
+/// # Safety
+/// The contract of the function, which returns a negative errno.
+pub unsafe fn set_up<H: Handler>(name: &CStr, entries: c_uint, arguments: [*mut c_void; 4]) -> c_int {
+    type Real = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int;
+    // SAFETY: the caller's contract. Integer and pointer arguments are passed alike, and those that a function has not are ignored.
+    unsafe {
+        if let Some(answer) = H::io_uring_setup(entries, core::ptr::null_mut()) {
+            return negative(answer) as c_int;
+        }
+        let real: Option<Real> = core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()));
+        let [a, b, c, d] = arguments;
+        real.map_or(-libc::ENOSYS, |real| real(entries, a, b, c, d))
+    }
+}
+
+/// `aio_read` or `aio_write`: its descriptor stands first.
+///
+/// # Safety
+/// The contract of the function.
+pub unsafe fn aio<H: Handler>(name: *const c_char, request: *mut c_void) -> c_int {
+    // SAFETY: the caller's contract, and libc's function has this type.
+    unsafe {
+        if !request.is_null() && H::is_accelerated(request.cast::<c_int>().read_unaligned()) {
+            set_errno(libc::ENOSYS);
+            return -1;
+        }
+        let real: Option<unsafe extern "C" fn(*mut c_void) -> c_int> =
+            core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, name));
+        real.map_or_else(|| failed(-c_long::from(libc::ENOSYS)) as c_int, |real| real(request))
+    }
+}
+
+/// Defines those functions in a preloaded library.
+#[macro_export]
+macro_rules! preload_uring {
+    ($handler:ty) => {
+        #[allow(missing_docs, clippy::missing_safety_doc)]
+        mod preloaded_uring {
+            use super::*;
+            use $crate::libc::{c_int, c_long, c_uint, c_ulong, c_void};
+            use $crate::uring;
+
+            unsafe extern "C" fn asked(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long) -> c_long {
+                // SAFETY: the caller keeps the contract; neither call has a sixth argument.
+                unsafe { uring::asked::<$handler>(number, [a, b, c, d, e, 0]) }
+            }
+
+            /// As libc's, but for the two.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn syscall() {
+                core::arch::naked_asm!(
+                    "cmp rdi, {setup}",
+                    "je 2f",
+                    "cmp rdi, {submit}",
+                    "je 2f",
+                    "mov rax, rdi",
+                    "mov rdi, rsi",
+                    "mov rsi, rdx",
+                    "mov rdx, rcx",
+                    "mov r10, r8",
+                    "mov r8, r9",
+                    "mov r9, [rsp + 8]",
+                    "syscall",
+                    "cmp rax, -4095",
+                    "jae 3f",
+                    "ret",
+                    "2:",
+                    "jmp {asked}",
+                    "3:",
+                    "mov rdi, rax",
+                    "jmp {failed}",
+                    setup = const uring::SETUP,
+                    submit = const uring::SUBMIT,
+                    asked = sym asked,
+                    failed = sym uring::failed,
+                )
+            }
+
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn io_submit(context: c_ulong, count: c_long, requests: *const *const c_void) -> c_int {
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { uring::submit::<$handler>(context, count, requests) }
+            }
+
+            macro_rules! set_up {
+                ($name:ident, $text:literal) => {
+                    #[unsafe(no_mangle)]
+                    pub unsafe extern "C" fn $name(
+                        entries: c_uint,
+                        a: *mut c_void,
+                        b: *mut c_void,
+                        c: *mut c_void,
+                        d: *mut c_void,
+                    ) -> c_int {
+                        // SAFETY: the caller keeps the function's contract.
+                        unsafe { uring::set_up::<$handler>($text, entries, [a, b, c, d]) }
+                    }
+                };
+            }
+            set_up!(io_uring_queue_init, c"io_uring_queue_init");
+            set_up!(io_uring_queue_init_params, c"io_uring_queue_init_params");
+            set_up!(io_uring_queue_init_mem, c"io_uring_queue_init_mem");
+            set_up!(io_uring_queue_init_try_nosqarr, c"io_uring_queue_init_try_nosqarr");
+            set_up!(io_uring_setup, c"io_uring_setup");
+
+            macro_rules! aio {
+                ($name:ident, $text:literal) => {
+                    #[unsafe(no_mangle)]
+                    pub unsafe extern "C" fn $name(request: *mut c_void) -> c_int {
+                        // SAFETY: the caller keeps the function's contract.
+                        unsafe { uring::aio::<$handler>($text.as_ptr(), request) }
+                    }
+                };
+            }
+            aio!(aio_read, c"aio_read");
+            aio!(aio_read64, c"aio_read64");
+            aio!(aio_write, c"aio_write");
+            aio!(aio_write64, c"aio_write64");
+        }
+    };
+}
