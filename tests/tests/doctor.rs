@@ -405,3 +405,16 @@ fn io_uring_and_aio_on_sockets_are_refused_so_that_programs_fall_back() {
     let line: Vec<_> = line.into_iter().chain([service.socket.clone().into_os_string(), "--".into()]).collect();
     assert_eq!(kernel.under(&line).run(20).ok(), "ring 0\nsubmit -22 1\nping\n");
 }
+
+#[test]
+fn the_documentation_has_every_environment_variable() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let page = std::fs::read_to_string(crates.join("../docs/configuration.md")).expect("the page");
+    let list = Program::new(&["grep", "-rhoE", "\"TOWPATH_[A-Z_]+\""]).arg("--include=*.rs").arg("--exclude-dir=tests");
+    let found = list.arg("--exclude-dir=examples").arg(crates).run(20).ok();
+    let names: std::collections::BTreeSet<_> = found.lines().map(|name| name.trim_matches('"')).collect();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in names {
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not in docs/configuration.md");
+    }
+}
