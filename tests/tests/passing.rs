@@ -10,6 +10,7 @@ const PYTHON: &str = "/usr/bin/python3 -c";
 fn as_the_kernel(script: &str, segments_min: u64) {
     let script = format!("{BEGIN}{script}");
     let kernel = Program::line(PYTHON).arg(&script).run(60).ok();
+    println!("{kernel}");
     let service = Service::embedded();
     let ours = service.accelerated(PYTHON).arg(&script).run(60).ok();
     assert_eq!(ours, kernel, "what Towpath does, and what the kernel does");
@@ -210,6 +211,67 @@ for ours, process in workers:
     print(process.wait())
 "#;
     as_the_kernel(script, 4);
+}
+
+#[test]
+fn programs_that_have_sockets_of_their_own_take_those_of_others() {
+    let script = r#"
+# The children are programs of their own: each has a region before anything is passed.
+sender = r"""
+import signal, socket, sys
+signal.alarm(50)
+channel = socket.socket(fileno=0)
+listener = socket.create_server(("127.0.0.1", 0))
+c = socket.create_connection(listener.getsockname()); s = listener.accept()[0]
+c.sendall(b"hello ")
+socket.send_fds(channel, [repr(listener.getsockname()).encode()], [listener.fileno(), s.fileno()])
+listener.close(); s.close()
+c.sendall(b"world")
+answer = b""
+while part := c.recv(100): answer += part
+print("sender:", answer, flush=True)
+"""
+receiver = r"""
+import os, select, signal, socket, sys, time
+signal.alarm(50)
+channel = socket.socket(fileno=0)
+own = socket.create_server(("127.0.0.1", 0))
+a = socket.create_connection(own.getsockname()); b = own.accept()[0]
+poll = select.epoll(); poll.register(b, select.EPOLLIN)
+address, fds, flags, peer = socket.recv_fds(channel, 100, 5)
+listener, s = (socket.socket(fileno=fd) for fd in fds)
+print(s.getsockname() == eval(address), listener.getsockname() == eval(address), b.getpeername() == a.getsockname())
+got = s.recv(100)
+while len(got) < 11: got += s.recv(100)
+print(got)
+def ready(timeout=20): return sorted(names[fd] for fd, event in poll.poll(timeout))
+names = {b.fileno(): "own", s.fileno(): "other's", listener.fileno(): "other's listener"}
+poll.register(s, select.EPOLLIN | select.EPOLLET); poll.register(listener, select.EPOLLIN)
+print(ready(0.1))
+a.sendall(b"x"); print(ready()); b.recv(1); print(ready(0.1))
+c = socket.create_connection(eval(address))
+print(ready())
+d = listener.accept()[0]; print(ready(0.1), d.getpeername() == c.getsockname())
+names[d.fileno()] = "accepted"; poll.register(d, select.EPOLLIN)
+c.sendall(b"y"); print(ready(), [len(n) for n in select.select([a, b, d, s], [a, d], [], 20)])
+print(d.recv(10)); c.close(); print(ready(), d.recv(10)); poll.unregister(d); d.close()
+if os.fork() == 0:
+    s.sendall(b"from the child, ")
+    os._exit(0)
+print(os.wait()[1])
+s.sendall(b"from the receiver"); s.close(); poll.unregister(listener); listener.close()
+# The last descriptor is gone; the stack may see that a moment later.
+while True:
+    try: socket.create_connection(eval(address)).close(); time.sleep(0.01)
+    except OSError as error: print(error); break
+a.sendall(b"own"); print(ready(), b.recv(10))
+"""
+one, other = socket.socketpair()
+first = subprocess.Popen([PYTHON, "-c", sender], stdin=one)
+print(subprocess.run([PYTHON, "-c", receiver], stdin=other, stdout=subprocess.PIPE).stdout.decode())
+print(first.wait())
+"#;
+    as_the_kernel(script, 10);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! this side relies on stay in its own region, where the other cannot write; what it reads of the other is loaded once, and checked
 //! where it is used.
 
-use crate::session::{self, Session};
+use crate::session::{self, SESSIONS, Session};
 use crate::socket::Socket;
 use crate::sys;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -32,9 +32,10 @@ struct Mapped {
     sides: AtomicU32,
 }
 
-static REGIONS: [AtomicPtr<Mapped>; PLACES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES];
+static REGIONS: [[AtomicPtr<Mapped>; PLACES]; SESSIONS] =
+    [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES] }; SESSIONS];
 /// Number of the pair in each place, 0 = none.
-static NUMBERS: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+static NUMBERS: [[AtomicU32; PLACES]; SESSIONS] = [const { [const { AtomicU32::new(0) }; PLACES] }; SESSIONS];
 /// The places in use, by bit.
 static HELD: AtomicU64 = AtomicU64::new(0);
 /// Held while a region or a bell is asked for.
@@ -90,11 +91,11 @@ pub struct Direct {
 #[inline]
 pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
     let place = pair_slot::place(word) as usize;
-    if NUMBERS[place].load(Ordering::Acquire) != pair {
+    if NUMBERS[session.number as usize][place].load(Ordering::Acquire) != pair {
         map(session, pair, place)?;
     }
     // SAFETY: null or a leaked box that is never changed back.
-    let mapped = unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() }?;
+    let mapped = unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() }?;
     let (slot, side) = (pair_slot::slot(word), pair_slot::side(word));
     let (own, peer) = (mapped.region.lines(slot, side), mapped.region.lines(slot, 1 - side));
     Some(Direct { mapped, own, peer, pair, word })
@@ -103,14 +104,14 @@ pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
 #[cold]
 fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
     let _asking = ASKING.lock()?;
-    if NUMBERS[place].load(Ordering::Acquire) == pair {
+    if NUMBERS[session.number as usize][place].load(Ordering::Acquire) == pair {
         return Some(());
     }
     let (geometry, memfd) = session.request_pair(place as u32, pair)?;
     // SAFETY: as in `find`.
-    match unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() } {
+    match unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() } {
         Some(mapped) => {
-            NUMBERS[place].store(0, Ordering::Release);
+            NUMBERS[session.number as usize][place].store(0, Ordering::Release);
             mapped.region.replace(memfd.as_fd(), geometry, pair).ok()?;
             mapped.sides.store(0, Ordering::Release);
             mapped.bells.iter().flatten().for_each(|bell| bell.number.store(0, Ordering::Release));
@@ -121,11 +122,14 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
             let bell = || Bell { fd: AtomicI32::new(-1), number: AtomicU32::new(0) };
             let bells = core::array::from_fn(|_| core::array::from_fn(|_| bell()));
             let mapped = Mapped { region, owners: [owners(), owners()], bells, sides: AtomicU32::new(0) };
-            REGIONS[place].store(Box::into_raw(Box::new(mapped)), Ordering::Release);
+            REGIONS[session.number as usize][place].store(Box::into_raw(Box::new(mapped)), Ordering::Release);
         }
     }
-    NUMBERS[place].store(pair, Ordering::Release);
-    HELD.fetch_or(1 << place, Ordering::SeqCst);
+    NUMBERS[session.number as usize][place].store(pair, Ordering::Release);
+    // Contexts tell of the process's own family only.
+    if session.number == 0 {
+        HELD.fetch_or(1 << place, Ordering::SeqCst);
+    }
     Some(())
 }
 
@@ -317,7 +321,7 @@ fn each(mut work: impl FnMut(&'static Mapped, usize)) {
         let place = held.trailing_zeros() as usize;
         held &= held - 1;
         // SAFETY: as in `find`.
-        let Some(mapped) = (unsafe { REGIONS[place].load(Ordering::Acquire).as_ref() }) else { continue };
+        let Some(mapped) = (unsafe { REGIONS[0][place].load(Ordering::Acquire).as_ref() }) else { continue };
         let sides = mapped.sides.load(Ordering::SeqCst);
         (0..2).filter(|side| sides & 1 << side != 0).for_each(|side| work(mapped, side));
     }

@@ -339,14 +339,17 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
             return interest.remove(fd, socket, interest.pid == fork::pid());
         }
         let event = event.ok_or(libc::EFAULT)?;
-        instance.subscribe(socket.session, interest);
+        if let Some(session) = session::get() {
+            instance.subscribe(session, interest);
+        }
         match op {
             libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
             libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
             _ => return Err(libc::EINVAL),
         }
         // A thread that sleeps has armed the pairs that there were then.
-        if socket.direct().is_some()
+        if !socket.is_foreign()
+            && socket.direct().is_some()
             && instance.sleepers.load(Ordering::SeqCst) != 0
             && let id @ 0..=LAST_CONTEXT = instance.context.load(Ordering::SeqCst)
         {

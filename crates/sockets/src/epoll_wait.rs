@@ -139,7 +139,7 @@ impl Wait {
             }
             let nested = !interest.nested.is_empty();
             let watched = interest.watched > 0 || nested;
-            let told = interest.context.is_some() || (nested && interest.watched == 0);
+            let told = !interest.has_foreign() && (interest.context.is_some() || (nested && interest.watched == 0));
             Ok(Look { found, watched, told, native, native_is_due })
         };
         let nothing = Look { found: 0, watched: false, told: false, native: true, native_is_due: false };

@@ -2,9 +2,10 @@
 //! instances' positions and locks of this process are not.
 
 use crate::private::flag;
+use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{epoll, fallback, hold, lock, session, sys};
+use crate::{context, direct, epoll, fallback, hold, lock, sigurg, sys};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -51,9 +52,12 @@ pub extern "C" fn in_child() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     lock::forget_tid();
     fallback::forked();
-    if let Some(session) = session::get() {
-        session.forked();
+    if session::get().is_some() {
+        context::forked();
+        direct::forked();
+        sigurg::forked();
     }
+    session::all().for_each(Session::forked);
     epoll::forked();
     hold::forked();
 }

@@ -60,7 +60,7 @@ fn release(socket: &Socket) {
         let Some(_locked) = HELD.lock.lock() else { return };
         // SAFETY: locked.
         let sockets = unsafe { &mut *HELD.sockets.get() };
-        let same = |held: &Socket| held.slot == socket.slot && held.generation == socket.generation;
+        let same = |held: &Socket| held.number() == socket.number() && held.generation == socket.generation;
         let Some(at) = sockets.iter().position(|(held, _)| same(held)) else { return };
         COUNT.fetch_sub(1, Ordering::SeqCst);
         sockets.swap_remove(at).1

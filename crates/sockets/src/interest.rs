@@ -44,13 +44,17 @@ struct Entry {
 impl Entry {
     #[inline]
     fn socket(&self, session: &'static Session) -> Option<Socket> {
-        Some(Socket { session, slot: session.region.slot(self.slot)?, generation: self.generation })
+        match session.region.slot(self.slot) {
+            Some(slot) => Some(Socket { session, slot, generation: self.generation }),
+            None => Socket::at(self.slot, self.generation),
+        }
     }
 }
 
 /// The list, and what belongs to it. Under its epoll instance's lock.
 pub struct Interest {
-    /// By slot; as long as the slot table once anything is watched. After it those of further descriptors of the same slots.
+    /// By slot; as long as the slot table once anything is watched. After it those of further descriptors of the same slots, and
+    /// those of other families' sockets.
     entries: Vec<Entry>,
     /// Slots in the table, 0 as long as nothing is watched.
     slots: usize,
@@ -100,12 +104,12 @@ impl Interest {
 
     /// Where the descriptor's entry is. Those of an earlier user of the slot do not count.
     fn find(&self, fd: c_int, socket: &Socket) -> Option<usize> {
-        self.of_slot(socket.slot.raw()).find(|at| self.entries[*at].fd == fd && self.is_current(*at, socket))
+        self.of_slot(socket.number()).find(|at| self.entries[*at].fd == fd && self.is_current(*at, socket))
     }
 
     fn is_current(&self, at: usize, socket: &Socket) -> bool {
         let entry = &self.entries[at];
-        entry.watched && entry.slot == socket.slot.raw() && entry.generation == socket.generation
+        entry.watched && entry.slot == socket.number() && entry.generation == socket.generation
     }
 
     /// All places in which entries of a slot may be.
@@ -117,11 +121,12 @@ impl Interest {
     /// A place for one more entry: the slot's own, else one behind the table.
     fn place(&mut self, socket: &Socket) -> usize {
         if self.entries.is_empty() {
+            // The same in all regions of a service.
             self.slots = socket.session.geometry.slots as usize;
             self.entries = vec![Entry::default(); self.slots];
         }
         let own = socket.slot.index();
-        if !self.is_current(own, socket) {
+        if !socket.is_foreign() && !self.is_current(own, socket) {
             return own;
         }
         (self.slots..self.entries.len())
@@ -143,7 +148,7 @@ impl Interest {
         let at = self.place(socket);
         let entry = &mut self.entries[at];
         let (stale, queued) = (entry.watched, entry.queued);
-        let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.slot.raw());
+        let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.number());
         *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false, told: None };
         self.watched += usize::from(!stale);
         if let Some(bit) = self.context.as_ref().map(Context::bit) {
@@ -155,7 +160,7 @@ impl Interest {
 
     /// Has the stack tell the context of the socket's events; of new connections alone, if all entries ask for that.
     fn watch(&self, socket: &Socket, bit: u64) {
-        let mut current = self.of_slot(socket.slot.raw()).filter(|at| self.is_current(*at, socket));
+        let mut current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
         socket.share(bit, current.all(|at| self.entries[at].events & EXCLUSIVE != 0));
         socket.watch(bit, true);
     }
@@ -182,7 +187,7 @@ impl Interest {
     fn end(&mut self, at: usize, socket: &Socket, ours: bool) {
         self.entries[at].watched = false;
         self.watched -= 1;
-        let others = self.of_slot(socket.slot.raw()).any(|at| self.is_current(at, socket));
+        let others = self.of_slot(socket.number()).any(|at| self.is_current(at, socket));
         if let (Some(context), true, false) = (&self.context, ours, others) {
             socket.watch(context.bit(), false);
         }
@@ -193,7 +198,7 @@ impl Interest {
         if self.watched == 0 {
             return;
         }
-        for at in self.of_slot(socket.slot.raw()).collect::<Vec<_>>() {
+        for at in self.of_slot(socket.number()).collect::<Vec<_>>() {
             if !self.is_current(at, socket) {
                 continue;
             }
@@ -207,7 +212,7 @@ impl Interest {
 
     /// By which descriptors a socket is watched, and for what.
     fn watching(&self, socket: &Socket) -> Vec<(c_int, epoll_event)> {
-        let current = self.of_slot(socket.slot.raw()).filter(|at| self.is_current(*at, socket));
+        let current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
         current
             .map(|at| {
                 (self.entries[at].fd, epoll_event { events: self.entries[at].events, u64: self.entries[at].data })
@@ -271,11 +276,25 @@ impl Interest {
         }
     }
 
+    /// Is a socket watched of which no context tells?
+    pub fn has_foreign(&self) -> bool {
+        self.entries.iter().skip(self.slots).any(|entry| entry.watched && entry.slot >> table::SLOT_BITS != 0)
+    }
+
+    fn look_at_foreign(&mut self) {
+        for at in self.slots..self.entries.len() {
+            if self.entries[at].slot >> table::SLOT_BITS != 0 {
+                self.queue(at);
+            }
+        }
+    }
+
     /// Takes what the stack has raised into the list of slots to look at.
     pub fn drain(&mut self, session: &'static Session) {
         if !self.held.is_empty() {
             self.look_at_due(session);
         }
+        self.look_at_foreign();
         let Self { context: Some(context), entries, ready, slots, activity, .. } = self else {
             self.look_at_all();
             return;
@@ -440,7 +459,8 @@ pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_even
 
 /// The descriptor `fd` of a socket is being closed: nobody watches it any more.
 pub fn forget(fd: c_int, socket: &Socket) {
-    let contexts = socket.app().ctx_mask.load(Ordering::SeqCst);
+    // Of other families' sockets no context tells.
+    let contexts = if socket.is_foreign() { u64::MAX } else { socket.app().ctx_mask.load(Ordering::SeqCst) };
     let kind = socket.kind();
     let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);
     epoll::each_told(contexts, |interest| {

@@ -175,7 +175,7 @@ impl<'a> Poll<'a> {
         if let (Some(context), Some(last)) = (&watch.context, self.native.last_mut()) {
             *last = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
         }
-        let longest = if watch.context.is_some() { LIFE_CHECK } else { WITHOUT_CONTEXT };
+        let longest = if watch.is_told() { LIFE_CHECK } else { WITHOUT_CONTEXT };
         loop {
             self.session.check_alive_if_due();
             watch.arm();
@@ -236,6 +236,12 @@ impl Watch {
         watch
     }
 
+    /// Does the context tell of everything?
+    fn is_told(&self) -> bool {
+        let foreign = |id: &u32| epoll::instance(*id).with(|interest| interest.has_foreign()).unwrap_or(false);
+        self.context.is_some() && !self.sockets.iter().any(Socket::is_foreign) && !self.instances.iter().any(foreign)
+    }
+
     fn arm(&self) {
         if let Some(context) = &self.context {
             context.arm(self.session);
@@ -254,7 +260,7 @@ impl Drop for Watch {
             socket.watch(context.bit(), false);
         }
         context.drain(self.session, |slot| {
-            if let Some(socket) = self.sockets.iter().find(|socket| socket.slot == slot) {
+            if let Some(socket) = self.sockets.iter().find(|socket| socket.slot == slot && !socket.is_foreign()) {
                 socket.event_seen();
             }
         });

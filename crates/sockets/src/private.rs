@@ -25,6 +25,8 @@ pub struct Header {
     pub next_slot: AtomicU32,
     /// Number of the newest bell (`BoardWords::bell`).
     pub next_bell: AtomicU32,
+    /// The PID namespace of the client's processes (its inode; 0 = not known). In another the owners of locks have other numbers.
+    pub pid_namespace: AtomicU64,
     /// No slot of the application's range from this number on has ever been claimed.
     pub slots_claimed: AtomicU32,
     /// The doorbell queues.

@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{context, direct, fallback, fault, fork, sigurg};
+use crate::{fallback, fault, fork};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,8 +27,13 @@ const HIGH_NUMBERS: u64 = 900;
 /// sleeps does not end the call, and programs set alarms to whole seconds.
 pub const LIFE_CHECK: Duration = Duration::from_millis(937);
 
+/// Most sessions of a process: its own, and one for each other family that it has sockets of.
+pub const SESSIONS: usize = 16;
+
 /// A registered process family.
 pub struct Session {
+    /// Its number in this process; 0 = its own.
+    pub number: u32,
     /// The region.
     pub region: Region,
     /// Its sizes, checked when it was mapped.
@@ -57,6 +62,8 @@ pub struct Session {
 }
 
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+/// Those of other families, from number 1 on.
+static OTHERS: [AtomicPtr<Session>; SESSIONS - 1] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SESSIONS - 1];
 static STARTING: Lock = Lock::new();
 static TRIED: AtomicBool = AtomicBool::new(false);
 
@@ -65,6 +72,21 @@ static TRIED: AtomicBool = AtomicBool::new(false);
 pub fn get() -> Option<&'static Session> {
     // SAFETY: null or a leaked box that is never changed back.
     unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+}
+
+/// The session of a number.
+#[inline]
+pub fn numbered(number: u32) -> Option<&'static Session> {
+    match number {
+        0 => get(),
+        // SAFETY: as in `get`.
+        _ => unsafe { OTHERS.get(number as usize - 1)?.load(Ordering::Acquire).as_ref() },
+    }
+}
+
+/// The process's own session, then others.
+pub fn all() -> impl Iterator<Item = &'static Session> {
+    (0..SESSIONS as u32).map_while(numbered)
 }
 
 /// The session; the first call registers with the service. `None` for good if that fails.
@@ -116,7 +138,7 @@ fn install(session: Session) -> &'static Session {
 pub type Place = (&'static Session, u32, u32);
 
 /// Asks the service where the socket of a descriptor lives that has come from elsewhere. A process that has no session yet becomes
-/// one more of the family that the socket is from. `None`: it can be nothing here.
+/// one more of the family that the socket is from; else it joins that family too. `None`: it can be nothing here.
 pub fn adopt(fd: i32) -> Option<Place> {
     if !TRIED.load(Ordering::Acquire) {
         let _starting = STARTING.lock()?;
@@ -131,7 +153,25 @@ pub fn adopt(fd: i32) -> Option<Place> {
     }
     let session = get().filter(|session| !session.is_dead())?;
     let (token, slot, generation) = whose(|| session.ask_with(&Request::Adopt, &[fd]))?;
-    (token == session.token).then_some((session, slot, generation))
+    Some((of_family(session, token)?, slot, generation))
+}
+
+/// The session of the family that has the region `token`.
+fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
+    let known = || all().find(|session| session.token == token);
+    known().or_else(|| {
+        let _starting = STARTING.lock()?;
+        if let Some(session) = known() {
+            return Some(session);
+        }
+        let number = all().count();
+        let place = OTHERS.get(number.checked_sub(1)?)?;
+        let mut session = Session::register(&own.path, call(&own.path).ok()?, token).ok()?;
+        session.number = number as u32;
+        let session = Box::leak(Box::new(session));
+        place.store(session, Ordering::Release);
+        Some(session)
+    })
 }
 
 /// How often to ask again about a socket that nobody has named yet: its sender has said so on another way.
@@ -233,7 +273,8 @@ impl Session {
         // SAFETY: an integer only.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let direct_spin_us = chosen.unwrap_or(if online > 1 { SPIN_US } else { 0 });
-        Ok(Self {
+        let session = Self {
+            number: 0,
             region,
             geometry,
             spin_us,
@@ -248,7 +289,14 @@ impl Session {
             checked_ms: AtomicU64::new(0),
             out_of_contexts: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
-        })
+        };
+        let (namespace, theirs) = (sys::pid_namespace(), &session.header().pid_namespace);
+        if join == 0 {
+            theirs.store(namespace, Ordering::Relaxed);
+        } else if ![0, namespace].contains(&theirs.load(Ordering::Relaxed)) && namespace != 0 {
+            return Err(std::io::Error::from_raw_os_error(libc::EXDEV));
+        }
+        Ok(session)
     }
 
     /// In a forked child, registers it as one more process of its parent's region. Until then the child holds the
@@ -284,9 +332,6 @@ impl Session {
     pub fn forked(&self) {
         self.talking.reset();
         self.out_of_contexts.store(false, Ordering::Relaxed);
-        context::forked();
-        direct::forked();
-        sigurg::forked();
         // As long as it still may: servers that start as root give that up in their children.
         if rustix::process::geteuid().is_root() {
             self.join();

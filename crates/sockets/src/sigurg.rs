@@ -37,6 +37,9 @@ pub fn forked() {
 
 /// The program has named an owner for this socket by `fcntl(fd, command, argument)`.
 pub fn set_owner(socket: &Socket, command: c_int, argument: c_long) {
+    if socket.is_foreign() {
+        return;
+    }
     let Some(_locked) = BELL.lock.lock() else { return };
     // SAFETY: locked.
     let context = unsafe { &mut *BELL.context.get() };

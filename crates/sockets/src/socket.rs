@@ -34,8 +34,20 @@ impl Socket {
     /// The socket in a slot.
     #[inline]
     pub fn at(slot: u32, generation: u32) -> Option<Self> {
-        let session = session::get()?;
-        Some(Self { session, slot: session.region.slot(slot)?, generation })
+        let session = session::numbered(slot >> table::SLOT_BITS)?;
+        Some(Self { session, slot: session.region.slot(slot & ((1 << table::SLOT_BITS) - 1))?, generation })
+    }
+
+    /// The number of its slot and session, as in [`Kind::Slot`].
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.session.number << table::SLOT_BITS | self.slot.raw()
+    }
+
+    /// Is it of another family's region, on which no context of this process tells of events?
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.session.number != 0
     }
 
     /// The application's line.
@@ -83,7 +95,7 @@ impl Socket {
 
     /// What `table` has for a descriptor of this socket.
     pub fn kind(&self) -> Kind {
-        Kind::Slot { slot: self.slot.raw(), generation: self.generation }
+        Kind::Slot { slot: self.number(), generation: self.generation }
     }
 
     /// Makes the words of a fresh slot ready for a connection or listener: all but the generation, and the dirty-set
@@ -154,6 +166,9 @@ impl Socket {
 
     /// Events of the socket go to these contexts (bits) too / no more.
     pub fn watch(&self, contexts: u64, on: bool) {
+        if self.is_foreign() {
+            return;
+        }
         let mask = &self.app().ctx_mask;
         if on {
             mask.fetch_or(contexts, Ordering::SeqCst)
@@ -168,6 +183,9 @@ impl Socket {
 
     /// Are these contexts to be woken one at a time for new connections?
     pub fn share(&self, contexts: u64, on: bool) {
+        if self.is_foreign() {
+            return;
+        }
         let mask = &self.app().exclusive;
         if on {
             mask.fetch_or(contexts, Ordering::SeqCst)

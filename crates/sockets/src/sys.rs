@@ -83,6 +83,11 @@ pub fn getpid() -> i32 {
     unsafe { libc::syscall(libc::SYS_getpid) as i32 }
 }
 
+/// The inode of this process's PID namespace; 0 = it cannot be seen.
+pub fn pid_namespace() -> u64 {
+    rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |namespace| namespace.st_ino)
+}
+
 pub fn gettid() -> i32 {
     // SAFETY: no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }

@@ -19,7 +19,7 @@ pub enum Kind {
     Undecided(Undecided),
     /// A socket in a slot.
     Slot {
-        /// Its number.
+        /// Its number, and in the bits from [`SLOT_BITS`] on that of its session.
         slot: u32,
         /// The connection's or listener's generation.
         generation: u32,
@@ -58,6 +58,10 @@ pub struct Undecided {
 }
 
 const KIND: u64 = 7;
+/// Bits of a slot's number within its session.
+pub const SLOT_BITS: u32 = 21;
+/// Bits that are left for the number of a slot and its session.
+const SLOT_MASK: u32 = u32::MAX >> 3;
 const FAMILIES: u32 = (1 << 30) - 1;
 
 fn encode(kind: Kind) -> u64 {
@@ -75,7 +79,7 @@ fn encode(kind: Kind) -> u64 {
                 | u64::from(u.no_wait[0]) << 62
                 | u64::from(u.no_wait[1]) << 63
         }
-        Kind::Slot { slot, generation } => 2 | u64::from(slot & 0x1f_ffff) << 3 | u64::from(generation) << 32,
+        Kind::Slot { slot, generation } => 2 | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
         Kind::Internal => 4,
     }
@@ -96,7 +100,7 @@ fn decode(word: u64) -> Kind {
             family: (word >> 32) as u32 & FAMILIES,
             no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
         }),
-        2 => Kind::Slot { slot: (word as u32 >> 3) & 0x1f_ffff, generation: (word >> 32) as u32 },
+        2 => Kind::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
         4 => Kind::Internal,
         _ => Kind::Kernel,
@@ -181,6 +185,7 @@ mod tests {
             }),
             Kind::Slot { slot: 65_535, generation: u32::MAX },
             Kind::Slot { slot: 0, generation: 0 },
+            Kind::Slot { slot: 7 << SLOT_BITS | 65_535, generation: 1 },
             Kind::Epoll(77),
             Kind::Internal,
         ] {
