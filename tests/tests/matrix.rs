@@ -38,6 +38,16 @@ fn haproxy_splices_between_nginx_and_its_clients() {
 }
 
 #[test]
+fn postgresql_answers_pgbench_and_psql() {
+    short_form("postgresql");
+}
+
+#[test]
+fn openssh_runs_commands_and_copies_files() {
+    short_form("openssh");
+}
+
+#[test]
 fn iperf3_measures_forward_in_reverse_and_in_parallel() {
     short_form("iperf3");
 }

@@ -42,7 +42,9 @@ class Check:
     name: str
     act: object
     ways: tuple = ("direct", "stack")
+    # Part of the short form, by all ways or by these.
     quick: bool = False
+    quick_ways: tuple = ()
     seconds: int = 120
     # {name: reason} of what passes on the kernel and is allowed to fail under Towpath.
     known: dict = dataclasses.field(default_factory=dict)
