@@ -10,10 +10,10 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::io;
 use std::time::Instant;
-use towpath_client::narrow::{self, Socket, used};
 use towpath_ring::address;
 use towpath_ring::command::{Command, Options, op};
 use towpath_ring::lines::{app_flags, state};
+use towpath_sockets::narrow::{self, Socket, used};
 
 /// A TCP connection, or one that is being made. Dropped, it is closed in order: what has been committed is still sent.
 pub struct Connection {

@@ -1,8 +1,8 @@
 //! Events, and what they can be about.
 
-use towpath_client::narrow::{Socket, View, flag};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state, status};
+use towpath_sockets::narrow::{Socket, View, flag};
 
 /// What has become possible on a connection or listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

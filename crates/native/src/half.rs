@@ -4,8 +4,8 @@ use crate::connection::errno;
 use crate::span::{Received, Room};
 use core::sync::atomic::Ordering;
 use std::io;
-use towpath_client::narrow::{self, Socket, View};
 use towpath_ring::lines::{state, status};
+use towpath_sockets::narrow::{self, Socket, View};
 
 /// The side that receives.
 pub struct ReadHalf<'a>(pub(crate) &'a Rings);

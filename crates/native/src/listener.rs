@@ -9,9 +9,9 @@ use core::sync::atomic::Ordering;
 use rustix::fd::AsRawFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use towpath_client::narrow::{self, Socket};
 use towpath_ring::command::{Command, Options, V6ONLY, op};
 use towpath_ring::lines::{app_flags, option_flags, state};
+use towpath_sockets::narrow::{self, Socket};
 
 /// Linux's default `net.core.somaxconn`.
 const BACKLOG_MAX: u32 = 4096;

@@ -11,9 +11,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
-use towpath_client::narrow::{self, Context, LIFE_CHECK, Session, Socket, used};
 use towpath_ring::Slot;
 use towpath_ring::lines::state;
+use towpath_sockets::narrow::{self, Context, LIFE_CHECK, Session, Socket, used};
 
 /// What is watched in a slot.
 #[derive(Clone, Copy, Default)]

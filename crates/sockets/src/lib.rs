@@ -1,4 +1,4 @@
-//! POSIX sockets on the ring contract. As a `cdylib` this is `libtowpath.so`, to be preloaded into programs.
+//! POSIX sockets on the ring contract. `towpath-preload` gives them the names of libc's functions.
 //!
 //! A TCP stream socket begins as a kernel socket (*undecided*). `listen` and `connect` ask the stack; if it takes
 //! the socket, one end of an AF_UNIX socketpair is put over the same descriptor number and from then on the calls on
@@ -7,8 +7,7 @@
 //! Known limits: a descriptor that is passed to another user's program carries nothing there; a signal handler that comes in the
 //! middle of a copy and uses the same socket gets EAGAIN.
 //!
-//! The same sources are the crate `towpath-client`: without the symbols of libc, and with what `narrow` shows.
-#![cfg_attr(towpath_client, allow(dead_code))]
+//! Other libraries on the contract use the same code by what `narrow` shows.
 
 mod accept;
 mod address;
@@ -33,7 +32,6 @@ mod kept;
 mod listen;
 mod lock;
 mod message;
-#[cfg(towpath_client)]
 pub mod narrow;
 mod nested;
 mod options;
@@ -68,13 +66,9 @@ mod fake;
 mod tests;
 
 pub use handler::Posix;
+pub use send::send_all;
 
-// A test program that exported these would put them under its own feet.
-#[cfg(all(not(any(test, towpath_client)), target_arch = "x86_64", target_env = "gnu"))]
-mod print;
-#[cfg(not(any(test, towpath_client)))]
-towpath_hook::preload!(Posix);
-#[cfg(not(any(test, towpath_client)))]
-towpath_hook::preload_exec!();
-#[cfg(all(target_arch = "x86_64", not(any(test, towpath_client))))]
-towpath_hook::preload_uring!(Posix);
+/// Is `fd` a socket that has connected or listened, and is ours?
+pub fn is_in_a_slot(fd: core::ffi::c_int) -> bool {
+    socket::Socket::of(fd).is_some()
+}

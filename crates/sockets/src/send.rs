@@ -24,6 +24,18 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     pump(socket, total, flags, first, |view, done, room| unsafe { from_vectors(view, iov, total, done, room) })
 }
 
+/// Sends all of `bytes` on a socket of ours; EBADF if `fd` is none (any more).
+pub fn send_all(fd: c_int, bytes: &[u8]) -> Sys<()> {
+    let socket = Socket::of(fd).ok_or(libc::EBADF)?;
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        let rest = [iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() }];
+        // SAFETY: the vector is what is left of the slice.
+        done += unsafe { send(&socket, &rest, 0) }?;
+    }
+    Ok(())
+}
+
 /// Copies what there is room for after the first `done` bytes of the vectors, which hold `total`.
 ///
 /// # Safety

@@ -113,7 +113,6 @@ pub fn start() -> Option<&'static Session> {
 }
 
 /// The session; registers with the service at `path` if there is none yet. For libraries that say what has failed.
-#[cfg(towpath_client)]
 pub fn open(path: &[u8]) -> Result<&'static Session, std::io::Error> {
     let _starting = STARTING.lock().ok_or(std::io::ErrorKind::WouldBlock)?;
     match get() {

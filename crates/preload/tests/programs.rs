@@ -9,7 +9,7 @@ fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this test's own path");
     let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST");
     let path = profile.join(name);
-    assert!(path.exists(), "{} is missing: cargo build -p towpath-sockets --lib --examples", path.display());
+    assert!(path.exists(), "{} is missing: cargo build -p towpath-preload --lib --examples", path.display());
     path
 }
 

@@ -1,11 +1,10 @@
 //! `dprintf` and its relatives on sockets in slots: libc's own call the kernel from within libc, where nothing can be caught. So libc
 //! formats into memory, and what it has made is sent.
 
-use crate::send;
-use crate::socket::Socket;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use libc::{c_char, c_int, c_void, iovec};
+use libc::{c_char, c_int, c_void};
 use towpath_hook::set_errno;
+use towpath_sockets::{is_in_a_slot, send_all};
 
 /// A `va_list` as a function gets it on x86-64: the address of its state.
 type Arguments = *mut c_void;
@@ -31,38 +30,31 @@ unsafe fn made(flag: c_int, format: *const c_char, arguments: Arguments) -> (*mu
     if len < 0 { (core::ptr::null_mut(), 0) } else { (text, len as usize) }
 }
 
-/// Sends all of it.
-fn printed(socket: &Socket, text: *mut c_char, len: usize) -> Result<c_int, i32> {
-    let mut done = 0;
-    while done < len {
-        let rest = [iovec { iov_base: text.wrapping_add(done).cast(), iov_len: len - done }];
-        // SAFETY: the text has `len` bytes.
-        done += unsafe { send::send(socket, &rest, 0) }?;
-    }
-    Ok(len as c_int)
-}
-
 /// `vdprintf`, or its fortified form if `flag` is not 0.
 ///
 /// # Safety
 /// Its contract.
 unsafe fn print(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
-    let Some(socket) = towpath_hook::ready().then(|| Socket::of(fd)).flatten() else {
+    if !(towpath_hook::ready() && is_in_a_slot(fd)) {
         // SAFETY: as the caller says.
         return unsafe { libcs(fd, flag, format, arguments) };
-    };
+    }
     // SAFETY: as the caller says.
     let (text, len) = unsafe { made(flag, format, arguments) };
     if text.is_null() {
         return -1;
     }
-    let sent = printed(&socket, text, len);
+    // SAFETY: libc made it, of this length.
+    let sent = send_all(fd, unsafe { core::slice::from_raw_parts(text.cast(), len) });
     // SAFETY: libc made it, and it is not used any more.
     unsafe { libc::free(text.cast()) };
-    sent.unwrap_or_else(|errno| {
-        set_errno(errno);
-        -1
-    })
+    match sent {
+        Ok(()) => len as c_int,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
 }
 
 /// libc's own.
