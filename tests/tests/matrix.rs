@@ -58,6 +58,16 @@ fn cpython_passes_its_own_tests_of_epoll_servers_and_clients() {
 }
 
 #[test]
+fn rsync_carries_a_tree_to_its_daemon_and_back() {
+    short_form("rsync");
+}
+
+#[test]
+fn socat_serves_with_a_process_per_connection() {
+    short_form("socat");
+}
+
+#[test]
 fn every_program_of_the_matrix_has_a_short_form_here() {
     let source = include_str!("matrix.rs");
     for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {
