@@ -164,6 +164,25 @@ CASE(reset_loses_unread) {
     CALL("read3", read(p.client, buf, 10));
 }
 
+// As libuv closes.
+CASE(by_number) {
+    struct pair p = pair();
+    struct linger now = {1, 0};
+    CALL("write", syscall(SYS_write, p.server, "abc", 3));
+    wait_unread(p.client, 3);
+    CALL("read", syscall(SYS_read, p.client, buf, 10));
+    CALL("empty", syscall(SYS_recvfrom, p.client, buf, 10, MSG_DONTWAIT, NULL, NULL));
+    MUST(setsockopt(p.server, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    CALL("close", syscall(SYS_close, p.server));
+    CALL("again", syscall(SYS_close, p.server));
+    say_events("events", wait_events(p.client, POLLHUP));
+    CALL("after", syscall(SYS_read, p.client, buf, 10));
+    int file = (int)MUST(open("/dev/zero", O_RDONLY));
+    CALL("same_number", file == p.server);
+    CALL("file", read(file, buf, 10));
+    MUST(close(file));
+}
+
 CASE(reset_after_end_is_broken_pipe) {
     struct pair p = pair();
     MUST(close(p.server));

@@ -68,6 +68,12 @@ fn socat_serves_with_a_process_per_connection() {
 }
 
 #[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn node_serves_and_asks_over_http_and_https() {
+    short_form("node");
+}
+
+#[test]
 fn every_program_of_the_matrix_has_a_short_form_here() {
     let source = include_str!("matrix.rs");
     for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {

@@ -8,11 +8,6 @@ use crate::inject::raw;
 use core::ffi::CStr;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
-/// The two system calls, for the assembler.
-pub const SETUP: c_long = libc::SYS_io_uring_setup;
-/// See [`SETUP`].
-pub const SUBMIT: c_long = libc::SYS_io_submit;
-
 /// A negative errno, as liburing and libaio return it.
 fn negative<T: Into<c_long>>(answer: Result<T, i32>) -> c_long {
     answer.map_or_else(|errno| -c_long::from(errno), Into::into)
@@ -24,24 +19,6 @@ pub extern "C" fn failed(negative: c_long) -> c_long {
     -1
 }
 
-/// `syscall` of one of the two.
-///
-/// # Safety
-/// The contract of the system call.
-pub unsafe fn asked<H: Handler>(number: c_long, arguments: [c_long; 6]) -> c_long {
-    let [a, b, c, ..] = arguments;
-    // SAFETY: the caller's contract.
-    let answer = unsafe {
-        match number {
-            SETUP => H::io_uring_setup(a as _, b as _).map(negative),
-            _ => H::io_submit(a as _, b, c as _).map(negative),
-        }
-    };
-    // SAFETY: as above.
-    let result = answer.unwrap_or_else(|| unsafe { raw(number, arguments.map(|word| word as u64)) });
-    if (-4095..0).contains(&result) { failed(result) } else { result }
-}
-
 /// `io_submit` of libaio.
 ///
 /// # Safety
@@ -50,7 +27,8 @@ pub unsafe fn submit<H: Handler>(context: c_ulong, count: c_long, requests: *con
     // SAFETY: the caller's contract.
     let answer = unsafe { H::io_submit(context, count, requests) }.map(negative);
     // SAFETY: as above.
-    answer.unwrap_or_else(|| unsafe { raw(SUBMIT, [context, count as u64, requests as u64, 0, 0, 0]) }) as c_int
+    answer.unwrap_or_else(|| unsafe { raw(libc::SYS_io_submit, [context, count as u64, requests as u64, 0, 0, 0]) })
+        as c_int
 }
 
 /// A function of liburing that makes a ring.
@@ -97,20 +75,32 @@ macro_rules! preload_uring {
             use $crate::libc::{c_int, c_long, c_uint, c_ulong, c_void};
             use $crate::uring;
 
-            unsafe extern "C" fn asked(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long) -> c_long {
-                // SAFETY: the caller keeps the contract; neither call has a sixth argument.
-                unsafe { uring::asked::<$handler>(number, [a, b, c, d, e, 0]) }
+            /// The last argument is on the stack.
+            #[allow(clippy::too_many_arguments)]
+            unsafe extern "C-unwind" fn asked(
+                number: c_long,
+                a: u64,
+                b: u64,
+                c: u64,
+                d: u64,
+                e: u64,
+                f: u64,
+            ) -> c_long {
+                // SAFETY: the caller keeps the system call's contract.
+                $crate::finish(unsafe { $crate::inject::by_number::<$handler>(number, [a, b, c, d, e, f]) }) as c_long
             }
 
-            /// As libc's, but for the two.
+            /// As libc's, but for what a handler has. libuv closes by it.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn syscall() {
                 core::arch::naked_asm!(
-                    "cmp rdi, {setup}",
-                    "je 2f",
-                    "cmp rdi, {submit}",
-                    "je 2f",
+                    "cmp rdi, {numbers}",
+                    "jae 1f",
+                    "lea rax, [rip + {handled}]",
+                    "cmp byte ptr [rax + rdi], 0",
+                    "jne 2f",
+                    "1:",
                     "mov rax, rdi",
                     "mov rdi, rsi",
                     "mov rsi, rdx",
@@ -127,8 +117,8 @@ macro_rules! preload_uring {
                     "3:",
                     "mov rdi, rax",
                     "jmp {failed}",
-                    setup = const uring::SETUP,
-                    submit = const uring::SUBMIT,
+                    numbers = const $crate::inject::IS_HANDLED.len(),
+                    handled = sym $crate::inject::IS_HANDLED,
                     asked = sym asked,
                     failed = sym uring::failed,
                 )

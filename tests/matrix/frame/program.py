@@ -58,11 +58,13 @@ class Check:
 
 
 class Program:
-    """A program, the Debian packages that it needs (installed by `scripts/setup matrix`), and its checks."""
+    """A program, the Debian packages that it needs (installed by `scripts/setup matrix`), and its checks. Of a `large` one they are too large
+    to be installed for the tests of every change, which leave it out."""
 
-    def __init__(self, name, packages, version=None):
+    def __init__(self, name, packages, version=None, large=False):
         self.name = name
         self.packages = tuple(packages)
+        self.large = large
         self.checks = []
         self._version = version
 

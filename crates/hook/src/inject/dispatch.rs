@@ -1,7 +1,7 @@
 //! What a caught system call means: most are calls of the [`Handler`]; a few concern the way they are caught.
 
 use super::block::Block;
-use super::entry::{CAUGHT, Frame};
+use super::entry::{CAUGHT, Frame, NUMBERS};
 use super::{Hooks, raw, signals};
 use super::{memory, thread};
 use crate::answer::Answer;
@@ -89,10 +89,20 @@ const HANDLED: [i64; 45] = [
     libc::SYS_io_submit,
 ];
 
+/// By number: is it among them?
+pub static IS_HANDLED: [u8; NUMBERS] = {
+    let (mut table, mut at) = ([0; NUMBERS], 0);
+    while at < HANDLED.len() {
+        table[HANDLED[at] as usize] = 1;
+        at += 1;
+    }
+    table
+};
+
 /// Fills the table of what is caught.
 pub fn init() {
     // SAFETY: the callback reads what it is given.
-    unsafe { libc::dl_iterate_phdr(Some(note_libc), core::ptr::null_mut()) };
+    unsafe { libc::dl_iterate_phdr(Some(note_ours), core::ptr::null_mut()) };
     for number in OWN.iter().chain(&HANDLED) {
         CAUGHT[*number as usize].store(1, Ordering::Relaxed);
     }
@@ -115,19 +125,21 @@ fn size(answer: Answer<isize>) -> Option<i64> {
     result(answer.map(|answer| answer.map(|count| count as i64)))
 }
 
-/// Where the library's libc is.
-static LIBC: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Where the library's libc is, and where the library, which has libc's `syscall`.
+static OURS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
-unsafe extern "C" fn note_libc(about: *mut libc::dl_phdr_info, _size: usize, _data: *mut libc::c_void) -> c_int {
-    let known = libc::prctl as *const () as u64;
+unsafe extern "C" fn note_ours(about: *mut libc::dl_phdr_info, _size: usize, _data: *mut libc::c_void) -> c_int {
+    let known = [libc::prctl as *const () as u64, init as *const () as u64];
     // SAFETY: the linker's description of one object.
     unsafe {
         let about = &*about;
         for header in core::slice::from_raw_parts(about.dlpi_phdr, about.dlpi_phnum.into()) {
             let begin = about.dlpi_addr + header.p_vaddr;
-            if header.p_type == libc::PT_LOAD && (begin..begin + header.p_memsz).contains(&known) {
-                LIBC[0].store(begin, Ordering::Relaxed);
-                LIBC[1].store(begin + header.p_memsz, Ordering::Relaxed);
+            for (known, [from, to]) in known.iter().zip(&OURS) {
+                if header.p_type == libc::PT_LOAD && (begin..begin + header.p_memsz).contains(known) {
+                    from.store(begin, Ordering::Relaxed);
+                    to.store(begin + header.p_memsz, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -136,7 +148,7 @@ unsafe extern "C" fn note_libc(about: *mut libc::dl_phdr_info, _size: usize, _da
 
 /// A handler of the library's own that has interrupted the program calls its libc: nothing of the program's is meant.
 fn is_the_librarys(frame: &Frame) -> bool {
-    (LIBC[0].load(Ordering::Relaxed)..LIBC[1].load(Ordering::Relaxed)).contains(&frame.rip)
+    OURS.iter().any(|[from, to]| (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&frame.rip))
         && frame.rax != libc::SYS_rt_sigreturn as u64
 }
 
@@ -154,6 +166,21 @@ pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
         None => unsafe { handled::<H>(frame.rax as i64, frame.arguments()) },
     };
     outcome as u64
+}
+
+/// `syscall`, the function: programs use it for calls that have functions, too (libuv closes by it).
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn by_number<H: Handler>(number: i64, arguments: [u64; 6]) -> Result<isize, i32> {
+    // SAFETY: the caller's contract.
+    let outcome = unsafe { if crate::ready() { handled::<H>(number, arguments) } else { raw(number, arguments) } };
+    // The kernel's errors are -4095 to -1; one more is the handler's own.
+    if (-i64::from(crate::cancel::CANCELED)..0).contains(&outcome) {
+        Err(-outcome as i32)
+    } else {
+        Ok(outcome as isize)
+    }
 }
 
 /// # Safety

@@ -53,6 +53,9 @@ impl Hooks {
     }
 }
 
+#[doc(hidden)]
+pub use dispatch::{IS_HANDLED, by_number};
+
 /// A system call past all hooks. Negative: an errno.
 ///
 /// # Safety
