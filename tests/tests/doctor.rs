@@ -173,6 +173,8 @@ l.accept()";
     let (out, report) = python(&service.socket, text);
     let program = named(&report, PYTHON);
     assert_eq!((out.code, times(program, "kernel", "policy"), times(program, "kernel", "no_listener")), (0, 1, 1));
+    let kernel = &service.status()["kernel"];
+    assert_eq!((&kernel["policy"], &kernel["no_listener"], &kernel["elsewhere"]), (&1.into(), &1.into(), &0.into()));
 }
 
 #[test]

@@ -65,6 +65,10 @@ fn page(first: &Status, s: &Status) -> String {
     }
     out.push_str("slow path:\n");
     tally(&mut out, &s.slow);
+    let kernel: Vec<_> = s.kernel.0.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    if !kernel.is_empty() {
+        let _ = writeln!(out, "left to the kernel: {}", kernel.join(", "));
+    }
     if s.policy.rules > 0 || s.policy.denied + s.policy.limited > 0 {
         let (rules, denied, limited) = (counted(s.policy.rules as u64, "rule"), s.policy.denied, s.policy.limited);
         let _ = writeln!(out, "policy: {rules}, {denied} attempts denied, {limited} over a limit");
@@ -156,6 +160,7 @@ mod tests {
             interface: None,
             cores: vec![core],
             slow: Tally::default(),
+            kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1)]),
             policy: Totals { rules: 1, denied: 2, limited: 0 },
             clients: vec![client],
         };
@@ -171,6 +176,7 @@ core 0: 25 % busy, 1 connection, 3 sleeps
   drops: no_socket 2
   port memory: 6 in, 7 out, dropped 0 in, 1 out
 slow path:
+left to the kernel: no_listener 3, elsewhere 1
 policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving

@@ -208,6 +208,7 @@ impl SlowThread {
     /// The answer to what the kernel is to do.
     fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
         self.forget_socket(index, slot);
+        self.not_ours[why as usize % not_ours::REASONS] += 1;
         NOT_OURS + why as i32
     }
 

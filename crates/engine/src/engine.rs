@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use towpath_ports::Port;
+use towpath_ring::command::not_ours::REASONS;
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
 use towpath_tcp::time::Micros;
@@ -111,6 +112,7 @@ impl Engine {
             active: Vec::new(),
             is_active: Vec::new(),
             refresh_at: Micros(0),
+            not_ours: [0; REASONS],
             last_id: 0,
             cores: config.cores,
         };
@@ -187,8 +189,8 @@ impl Engine {
     }
     /// Counters.
     pub fn status(&self) -> Status {
-        let (slow, clients) = self.answer(Request::Status).unwrap_or_default();
-        Status { cores: self.metrics.cores(), slow, panics: self.panics.load(Ordering::Relaxed), clients }
+        let (slow, not_ours, clients) = self.answer(Request::Status).unwrap_or_default();
+        Status { cores: self.metrics.cores(), slow, panics: self.panics.load(Ordering::Relaxed), not_ours, clients }
     }
     /// The counters of all threads as a [`towpath_ring::metrics`] region that can be mapped but not written: a row per core, then
     /// one for the slow thread.

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
+use towpath_ring::command::not_ours::REASONS;
 use towpath_tcp::counters::Counters;
 use towpath_tcp::time::Micros;
 
@@ -32,7 +33,7 @@ pub enum Request {
     /// See [`crate::Engine::pair`].
     Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
     /// The slow path's counters and the clients.
-    Status(Sender<(Counters, Vec<ClientStatus>)>),
+    Status(Sender<(Counters, [u64; REASONS], Vec<ClientStatus>)>),
 }
 
 impl SlowThread {
@@ -59,7 +60,7 @@ impl SlowThread {
                 let _ = reply.send(self.connections());
             }
             Request::Status(reply) => {
-                let _ = reply.send((*self.slow.counters(), self.client_status()));
+                let _ = reply.send((*self.slow.counters(), self.not_ours, self.client_status()));
             }
         }
     }

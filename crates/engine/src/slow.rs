@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use towpath_ring::Slot;
+use towpath_ring::command::not_ours;
 use towpath_ring::lines::app_flags;
 use towpath_tcp::fast::FlowTable;
 use towpath_tcp::flow::{FlowId, FlowSnapshot, flow_flags};
@@ -72,6 +73,8 @@ pub struct SlowThread {
     pub is_active: Vec<bool>,
     /// When that is due next.
     pub refresh_at: Micros,
+    /// Commands left to the kernel, by `not_ours` reason.
+    pub not_ours: [u64; not_ours::REASONS],
     /// Last client number given out.
     pub last_id: u32,
     /// How many cores there are; also this thread's number as one that raises events.

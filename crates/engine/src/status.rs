@@ -2,6 +2,7 @@
 
 use crate::api::ClientId;
 use towpath_ports::PortCounters;
+use towpath_ring::command::not_ours::REASONS;
 use towpath_tcp::counters::Counters;
 use towpath_tcp::flow::{FlowSnapshot, FourTuple};
 use towpath_tcp::slow::Trouble;
@@ -84,6 +85,8 @@ pub struct Status {
     pub slow: Counters,
     /// Turns of a thread that ended by a panic: errors of this program, never of a client or a peer.
     pub panics: u64,
+    /// Commands of applications that were left to the kernel, by reason (`towpath_ring::command::not_ours`).
+    pub not_ours: [u64; REASONS],
     /// The clients.
     pub clients: Vec<ClientStatus>,
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use towpath_ring::command::not_ours;
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
 /// Longest command line that the service reads, bytes.
@@ -142,6 +143,9 @@ pub struct Status {
     pub cores: Vec<Core>,
     /// The slow path's counters.
     pub slow: Tally,
+    /// Connects and listens of programs that were left to the kernel, by reason.
+    #[serde(default)]
+    pub kernel: Named,
     /// What the policy has refused.
     pub policy: policy::request::Totals,
     /// Its clients.
@@ -232,6 +236,12 @@ pub struct Named(pub Vec<(String, u64)>);
 impl Named {
     fn of(names: &[&str], values: &[u64]) -> Self {
         Self(names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), *value)).collect())
+    }
+}
+
+impl From<&[u64; not_ours::REASONS]> for Named {
+    fn from(counts: &[u64; not_ours::REASONS]) -> Self {
+        Self::of(&not_ours::NAMES, counts)
     }
 }
 

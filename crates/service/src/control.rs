@@ -216,6 +216,7 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         interface: shared.settings.interface.clone(),
         cores: cores.collect(),
         slow: (&status.slow).into(),
+        kernel: (&status.not_ours).into(),
         policy: shared.settings.policy.totals(),
         clients: clients.collect(),
     }
