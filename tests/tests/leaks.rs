@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, require_program, until};
 
-/// Memory that a process may have grown by since the second round, beside what lasts: the allocator's.
+/// Memory that a process may have grown by since then, beside what lasts: the allocator's.
 const SLACK_KIB: u64 = 2048;
 /// What a connection in TIME-WAIT takes, at most.
 const TIME_WAIT_KIB: u64 = 2;
@@ -31,7 +31,7 @@ fn many_connections_leave_nothing_behind() {
     churn(&Service::direct(), 10_000, 20);
 }
 
-/// A program of the churn, and what it had after the second round.
+/// A program of the churn, and what it had half-way.
 struct Process {
     running: Running,
     memory_kib: u64,
@@ -109,7 +109,8 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
             open = count();
         }
         until("as many descriptors are open as after the first round", 60, || count() == open);
-        if round == 2 {
+        // By then there are as many in TIME-WAIT as there will be, if there are many.
+        if round == rounds / 2 {
             servers.iter_mut().chain(&mut clients).for_each(|process| process.memory_kib = memory_kib(process.pid()));
             service_kib = memory_kib(service.running.pid());
             lasting = connections(service).1 as u64;

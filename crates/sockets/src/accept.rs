@@ -4,7 +4,7 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, close, doors, fallback, hold, kept, receive, steer, table};
+use crate::{address, block, close, doors, fallback, hold, kept, receive, spare, steer, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::Answer;
@@ -43,7 +43,7 @@ unsafe fn accept_on(
         }
         if waiting() {
             // Before the record is taken, so that nothing is lost if there are no descriptors left.
-            let [ours, theirs] = sys::socketpair()?;
+            let [ours, theirs] = spare::pair_for_one()?;
             match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
                 Ok(Some((socket, remote))) => {
                     // SAFETY: the caller keeps the contract of `accept`.
@@ -57,6 +57,10 @@ unsafe fn accept_on(
         } else if listener.has(flag::NONBLOCK) {
             return Err(libc::EAGAIN);
         } else {
+            if held.is_none() {
+                // Linux takes the descriptor before it waits.
+                sys::close(sys::socket(libc::AF_INET)?);
+            }
             held.get_or_insert_with(|| hold::Use::of(listener));
             block::until_alone(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
         }

@@ -4,6 +4,7 @@
 
 use crate::session::{self, SESSIONS, Session};
 use crate::socket::Socket;
+use crate::spare;
 use crate::sys;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use rustix::fd::AsFd;
@@ -107,7 +108,12 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
     if NUMBERS[session.number as usize][place].load(Ordering::Acquire) == pair {
         return Some(());
     }
-    let (geometry, memfd) = session.request_pair(place as u32, pair)?;
+    let ask = || session.request_pair(place as u32, pair);
+    let (geometry, memfd) = ask().or_else(|| {
+        // Perhaps there was no descriptor left for it.
+        let _room = spare::Room::make();
+        ask()
+    })?;
     // SAFETY: as in `find`.
     match unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() } {
         Some(mapped) => {
@@ -125,6 +131,8 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
             REGIONS[session.number as usize][place].store(Box::into_raw(Box::new(mapped)), Ordering::Release);
         }
     }
+    drop(memfd);
+    spare::refill(session.control());
     NUMBERS[session.number as usize][place].store(pair, Ordering::Release);
     // Contexts tell of the process's own family only.
     if session.number == 0 {

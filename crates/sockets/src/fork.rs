@@ -5,7 +5,7 @@ use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{context, direct, epoll, fallback, hold, lock, sigurg, sys};
+use crate::{context, direct, epoll, fallback, hold, lock, sigurg, spare, sys};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -54,6 +54,7 @@ pub extern "C" fn in_child() {
     fallback::forked();
     if session::get().is_some() {
         context::forked();
+        spare::forked();
         direct::forked();
         sigurg::forked();
     }

@@ -318,7 +318,8 @@ impl Handler for Posix {
         if kind == Kind::Kernel {
             return None;
         }
-        if flags & libc::MSG_FASTOPEN != 0 && !addr.is_null() {
+        let fast_open = if addr.is_null() { 0 } else { libc::MSG_FASTOPEN };
+        if flags & fast_open != 0 {
             // SAFETY: the caller keeps the contract of `sendto`.
             match unsafe { connect::fast_open(fd, kind, addr, alen) } {
                 Some(Ok(_)) => {}
@@ -331,7 +332,7 @@ impl Handler for Posix {
             return Some(Err(errno));
         }
         // SAFETY: as above: `buf` has `len` readable bytes.
-        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
+        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags & !fast_open) })
     }
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Answer<ssize_t> {
         let Some(socket) = Socket::of(fd) else {

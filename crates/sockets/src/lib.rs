@@ -47,6 +47,7 @@ mod session;
 mod shutdown;
 mod sigurg;
 mod socket;
+mod spare;
 mod splice;
 mod stdio;
 mod steer;

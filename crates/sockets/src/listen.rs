@@ -7,7 +7,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, kept, options, sigurg, steer};
+use crate::{address, close, interest, kept, options, sigurg, spare, steer};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -218,7 +218,7 @@ fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
         options::carry(fd, undecided, socket);
     }
     let owner = if undecided.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
-    let [ours, theirs] = sys::socketpair()?;
+    let [ours, theirs] = spare::pair()?;
     if undecided.kept {
         kept::carry(fd, ours, socket);
     }
@@ -249,6 +249,7 @@ pub fn attach(socket: &Socket, theirs: c_int) {
     // If it fails the service is dead, which every later call on the socket finds out.
     let _ = socket.session.send(&request, &[theirs]);
     sys::close(theirs);
+    spare::refill(socket.session.control());
 }
 
 /// The flags that a connection starts with if its listener has them.

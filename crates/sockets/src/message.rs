@@ -127,7 +127,7 @@ pub unsafe fn receive_messages(
     msgs: *mut mmsghdr,
     count: c_uint,
     flags: c_int,
-    timeout: *const timespec,
+    timeout: *mut timespec,
 ) -> Sys<c_int> {
     let give_up = if timeout.is_null() {
         None
@@ -140,7 +140,7 @@ pub unsafe fn receive_messages(
     let for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;
     // SAFETY: the caller vouches for all.
-    unsafe {
+    let received = unsafe {
         each(msgs, count, |message| {
             let received = receive_message(socket, message, flags)?;
             if for_one {
@@ -148,7 +148,14 @@ pub unsafe fn receive_messages(
             }
             Ok((received, give_up.is_none_or(|end| Instant::now() < end)))
         })
+    };
+    // Linux leaves what is left.
+    if let (Some(end), Ok(1..)) = (give_up, received) {
+        let left = sys::timespec_of(end.saturating_duration_since(Instant::now()));
+        // SAFETY: the program's memory.
+        unsafe { user::write(timeout, left)? };
     }
+    received
 }
 
 /// `sendmmsg`.

@@ -78,7 +78,9 @@ pub unsafe fn set(
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
             // SAFETY: the caller vouches for `value`; any bits are two integers.
             let linger: linger = unsafe { given(value, len)? };
-            let seconds = if linger.l_onoff == 0 { -1 } else { linger.l_linger.max(0) };
+            // Switched off, the time stays and reads as before.
+            let before = private.linger_s.load(Relaxed);
+            let seconds = if linger.l_onoff == 0 { before.min(!before) } else { linger.l_linger.max(0) };
             private.linger_s.store(seconds, Relaxed);
             return Ok(0);
         }
@@ -304,7 +306,7 @@ pub unsafe fn get(
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let seconds = private.linger_s.load(Relaxed);
-                let value = linger { l_onoff: (seconds >= 0).into(), l_linger: seconds.max(0) };
+                let value = linger { l_onoff: (seconds >= 0).into(), l_linger: seconds.max(!seconds) };
                 return give(value, out, len);
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => return give(time_of(&private.receive_timeout_us), out, len),
@@ -397,7 +399,7 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
     socket.mark(flag::REUSEPORT, int(libc::SOL_SOCKET, libc::SO_REUSEPORT) != 0);
     let off = linger { l_onoff: 0, l_linger: 0 };
     let linger = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, off).unwrap_or(off);
-    private.linger_s.store(if linger.l_onoff == 0 { -1 } else { linger.l_linger }, Relaxed);
+    private.linger_s.store(if linger.l_onoff == 0 { !linger.l_linger.max(0) } else { linger.l_linger }, Relaxed);
     let words = [&private.receive_timeout_us, &private.send_timeout_us];
     for ((name, no_wait), word) in TIME_LIMITS.into_iter().zip(undecided.no_wait).zip(words) {
         let zero = timeval { tv_sec: 0, tv_usec: 0 };

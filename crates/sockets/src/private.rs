@@ -100,7 +100,7 @@ pub struct Private {
     pub receive_timeout_us: AtomicU64,
     /// `SO_SNDTIMEO`, µs; 0 = none.
     pub send_timeout_us: AtomicU64,
-    /// `SO_LINGER`, seconds; negative = off.
+    /// `SO_LINGER`, seconds; as a complement (negative) if it is off.
     pub linger_s: AtomicI32,
     /// `SO_RCVBUF` as it reads; 0 = not asked for.
     pub receive_buffer: AtomicU32,

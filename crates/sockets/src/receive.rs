@@ -13,23 +13,34 @@ use towpath_ring::lines::{state, status};
 /// Two full segments: less free room than this and the peer may have stopped sending.
 const TWO_SEGMENTS: u32 = 2 * 1460;
 
-/// Bytes that the vectors have room for: EINVAL if that is more than a call can return, EFAULT if there is none behind a
-/// vector (other places that fault raise SIGSEGV). With MSG_TRUNC nothing is written.
+/// What a call moves at most (Linux's MAX_RW_COUNT).
+const MOST: usize = 0x7fff_f000;
+/// The end of a program's memory.
+const END: usize = 0x7fff_ffff_f000;
+
+/// Bytes that the vectors have room for, at most what a call moves: EINVAL for a length that cannot be returned, EFAULT for a vector
+/// that is nowhere or reaches beyond a program's memory. With MSG_TRUNC nothing is written.
 #[inline]
 pub fn total(iov: &[iovec], flags: c_int) -> Sys<usize> {
     match iov {
-        [one] if !one.iov_base.is_null() && one.iov_len <= isize::MAX as usize => Ok(one.iov_len),
+        [one] if !one.iov_base.is_null() && one.iov_len <= MOST && one.iov_base as usize <= END - MOST => {
+            Ok(one.iov_len)
+        }
         _ => total_of_all(iov, flags),
     }
 }
 
 fn total_of_all(iov: &[iovec], flags: c_int) -> Sys<usize> {
+    if iov.iter().any(|v| v.iov_len > isize::MAX as usize) {
+        return Err(libc::EINVAL);
+    }
+    if iov.iter().any(|v| (v.iov_base as usize).saturating_add(v.iov_len) > END) {
+        return Err(libc::EFAULT);
+    }
     if flags & libc::MSG_TRUNC == 0 && iov.iter().any(|v| v.iov_base.is_null() && v.iov_len > 0) {
         return Err(libc::EFAULT);
     }
-    iov.iter()
-        .try_fold(0usize, |sum, v| sum.checked_add(v.iov_len).filter(|sum| *sum <= isize::MAX as usize))
-        .ok_or(libc::EINVAL)
+    Ok(iov.iter().fold(0, |sum: usize, v| sum.saturating_add(v.iov_len)).min(MOST))
 }
 
 /// `recv` and its relatives. `flags` are MSG_*.

@@ -100,7 +100,7 @@ fn carry(fd: c_int, socket: &Socket, fresh: c_int, undecided: &mut Undecided) {
         set(fresh, name, if *no_wait { timeval { tv_sec: -1, tv_usec: 0 } } else { options::time_of(word) });
     }
     let seconds = private.linger_s.load(Relaxed);
-    set(fresh, libc::SO_LINGER, linger { l_onoff: (seconds >= 0).into(), l_linger: seconds.max(0) });
+    set(fresh, libc::SO_LINGER, linger { l_onoff: (seconds >= 0).into(), l_linger: seconds.max(!seconds) });
     kept::give_back(fd, socket, fresh);
     undecided.kept = true;
     undecided.options = true;

@@ -18,6 +18,9 @@ use towpath_ring::lines::{app_flags, state, status};
 /// The vectors must be readable memory.
 pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     let total = total(iov, 0)?;
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Err(libc::EISCONN);
+    }
     // SAFETY: the caller vouches for the vectors. Twice the same, so that the first is compiled into its only caller.
     let first = |view: &View, done, room| unsafe { from_vectors(view, iov, total, done, room) };
     // SAFETY: as above.

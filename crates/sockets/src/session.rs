@@ -4,7 +4,7 @@ use crate::lock::Lock;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{fallback, fault, fork};
+use crate::{fallback, fault, fork, spare};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -130,6 +130,7 @@ fn register(path: &[u8]) -> Result<&'static Session, std::io::Error> {
 fn install(session: Session) -> &'static Session {
     let session = Box::leak(Box::new(session));
     SESSION.store(session, Ordering::Release);
+    spare::fill(session.control());
     session
 }
 
@@ -296,6 +297,11 @@ impl Session {
             return Err(std::io::Error::from_raw_os_error(libc::EXDEV));
         }
         Ok(session)
+    }
+
+    /// Its connection to the service.
+    pub fn control(&self) -> i32 {
+        self.control.load(Ordering::Acquire)
     }
 
     /// In a forked child, registers it as one more process of its parent's region. Until then the child holds the

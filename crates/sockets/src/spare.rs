@@ -1,0 +1,104 @@
+//! A few descriptors in reserve, for the moments in which the library needs some that Linux would not: `connect` and `listen` take none
+//! there, and `accept` one. A program that has used all its own must not notice. (If it has lowered its limit below the reserve's numbers,
+//! the limit is raised for the moment.)
+
+use crate::sys::{self, Sys};
+use crate::{lock::Lock, session};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::c_int;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// As many as a pair has.
+const SPARES: usize = 2;
+
+struct Reserve {
+    lock: Lock,
+    spares: UnsafeCell<[c_int; SPARES]>,
+}
+
+// SAFETY: the numbers are only used under the lock.
+unsafe impl Sync for Reserve {}
+
+static RESERVE: Reserve = Reserve { lock: Lock::new(), spares: UnsafeCell::new([-1; SPARES]) };
+
+/// Are there fewer than there should be?
+static MISSING: AtomicBool = AtomicBool::new(false);
+
+/// In a forked child: it has copies of them.
+pub fn forked() {
+    RESERVE.lock.reset();
+}
+
+/// Fills the reserve with copies of `of`, as far as there is room.
+pub fn fill(of: c_int) {
+    let Some(_locked) = RESERVE.lock.lock() else { return };
+    // SAFETY: locked.
+    let spares = unsafe { &mut *RESERVE.spares.get() };
+    for spare in spares.iter_mut().filter(|spare| **spare < 0) {
+        *spare = session::protected_copy(of).unwrap_or(-1);
+    }
+    MISSING.store(spares.iter().any(|spare| *spare < 0), Ordering::Relaxed);
+}
+
+/// As [`fill`], if something is missing.
+#[inline]
+pub fn refill(of: c_int) {
+    if MISSING.load(Ordering::Relaxed) {
+        fill(of);
+    }
+}
+
+/// Room for some more descriptors, until dropped; what was opened is closed by then.
+pub struct Room(Option<Rlimit>);
+
+impl Room {
+    /// Closes the reserve. If that is no use, raises the limit.
+    #[cold]
+    pub fn make() -> Self {
+        if let Some(_locked) = RESERVE.lock.lock() {
+            MISSING.store(true, Ordering::Relaxed);
+            // SAFETY: locked.
+            for spare in unsafe { &mut *RESERVE.spares.get() }.iter_mut().filter(|spare| **spare >= 0) {
+                session::unprotect(core::mem::replace(spare, -1));
+            }
+        }
+        let limit = getrlimit(Resource::Nofile);
+        let raised = limit.current.map(|current| current + SPARES as u64);
+        let is_lower = |raised: &u64| limit.maximum.is_none_or(|maximum| *raised <= maximum);
+        let may = raised.filter(is_lower).map(|raised| Rlimit { current: Some(raised), ..limit });
+        Self(may.and_then(|raised| setrlimit(Resource::Nofile, raised).ok()).map(|()| limit))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(limit) = self.0.take() {
+            let _ = setrlimit(Resource::Nofile, limit);
+        }
+    }
+}
+
+/// A pair of which the program keeps nothing.
+pub fn pair() -> Sys<[c_int; 2]> {
+    match sys::socketpair() {
+        Err(libc::EMFILE) => {
+            let _room = Room::make();
+            sys::socketpair()
+        }
+        pair => pair,
+    }
+}
+
+/// A pair of which the program keeps the first, under the number that it would get anyway.
+pub fn pair_for_one() -> Sys<[c_int; 2]> {
+    match sys::socketpair() {
+        Err(libc::EMFILE) => {
+            // Is there a number for the program's?
+            sys::close(sys::socket(libc::AF_INET)?);
+            let _room = Room::make();
+            sys::socketpair()
+        }
+        pair => pair,
+    }
+}
