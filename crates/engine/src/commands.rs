@@ -1,6 +1,6 @@
 //! Commands of applications: connect and listen.
 
-use crate::clients::owner;
+use crate::clients::{owner, split};
 use crate::guard::Verdict;
 use crate::host::SlowHost;
 use crate::slots::{Listener, Phase};
@@ -11,7 +11,7 @@ use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, not_ours, op};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state};
-use towpath_tcp::flow::FourTuple;
+use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::slow::ConnectError;
 use towpath_tcp::time::Micros;
 
@@ -137,6 +137,12 @@ impl SlowThread {
         }
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot, not_ours::ELSEWHERE);
+        }
+        // socket(7): those who share a port are one user's. The kernel has seen to that where it was asked to reserve the port.
+        let uid = self.host.client(index).map(|client| client.shared.uid);
+        let others: Vec<Owner> = self.slow.listeners_at(local, port).collect();
+        if others.iter().any(|other| self.host.client(split(*other).0).map(|client| client.shared.uid) != uid) {
+            return self.denied(index, slot, libc::EADDRINUSE);
         }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);

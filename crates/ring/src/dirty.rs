@@ -103,6 +103,17 @@ impl<'a, W: Word> DirtySet<'a, W> {
         true
     }
 
+    /// Queues `slot` once more, whether it is queued or not: after a writer that was killed somewhere in [`DirtySet::push`].
+    pub fn push_again(&self, tail: &mut u32, slot: Slot) -> bool {
+        if tail.wrapping_sub(self.head.load(Ordering::Relaxed)) >= self.capacity() {
+            return false;
+        }
+        self.entry(*tail).store(slot.raw(), Ordering::Relaxed);
+        *tail = tail.wrapping_add(1);
+        self.tail.store(*tail, Ordering::Release);
+        true
+    }
+
     /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private position.
     /// The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
     ///
@@ -157,6 +168,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
     #[inline]
     pub fn position(&self) -> u32 {
         self.head.load(Ordering::Relaxed)
+    }
+
+    /// The writer's position as it stands in shared memory: where the next of several writers goes on.
+    #[inline]
+    pub fn written(&self) -> u32 {
+        self.tail.load(Ordering::Relaxed)
     }
 
     #[inline]

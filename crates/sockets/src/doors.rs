@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
 use towpath_ring::command::{Command, not_ours_because, op};
+use towpath_ring::dirty::DirtySet;
 use towpath_ring::lines::state;
 use towpath_ring::{Slot, lines, wake};
 
@@ -40,14 +41,37 @@ pub fn ring_stack(view: &View, held: Option<&Guard<'_>>) {
     let writer = &session.header().queues[queue];
     let pushing = held.map_or_else(|| writer.lock.lock(), |held| held.and(&writer.lock));
     // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
-    if let Some(_pushing) = pushing {
-        let mut tail = writer.tail.load(Ordering::Relaxed);
-        doors.push(&mut tail, view.slot, &view.app.door_seq, &view.stack.door_ack);
-        writer.tail.store(tail, Ordering::Relaxed);
+    if let Some(pushing) = pushing {
+        push(session, queue, doors, &pushing, view.slot);
     }
     if doors.must_ring() {
         session.ring_bell(queue);
     }
+}
+
+/// Puts a slot into a queue, under its writer's lock. All processes of the client write it, and each may be killed in the middle.
+#[inline]
+fn push(session: &Session, queue: usize, set: DirtySet<'_>, locked: &Guard<'_>, slot: Slot) {
+    let words = |slot| {
+        let (app, stack) = (session.region.app(slot), session.region.stack(slot));
+        let commands = queue == session.geometry.cores as usize;
+        if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.door_seq, &stack.door_ack) }
+    };
+    let pushing = &session.header().queues[queue].pushing;
+    let mut tail = set.written();
+    if locked.was_abandoned()
+        && let Some(unfinished) = session.region.slot(pushing.load(Ordering::Relaxed).wrapping_sub(1))
+    {
+        // Counted as queued, it may not be; a second entry does no harm.
+        let (seq, ack) = words(unfinished);
+        if seq.load(Ordering::Relaxed) != ack.load(Ordering::Acquire) {
+            set.push_again(&mut tail, unfinished);
+        }
+    }
+    pushing.store(slot.raw() + 1, Ordering::Relaxed);
+    let (seq, ack) = words(slot);
+    set.push(&mut tail, slot, seq, ack);
+    pushing.store(0, Ordering::Release);
 }
 
 /// Gives a command for a claimed slot and waits until it is decided: `Ok` = accepted, `Err` = a positive errno or
@@ -81,11 +105,8 @@ pub fn ring_commands(session: &Session, slot: Slot) {
     let queue = session.geometry.cores as usize;
     let commands = session.region.commands();
     let writer = &session.header().queues[queue];
-    if let Some(_pushing) = writer.lock.lock() {
-        let mut tail = writer.tail.load(Ordering::Relaxed);
-        let (app, stack) = (session.region.app(slot), session.region.stack(slot));
-        commands.push(&mut tail, slot, &app.ctl_seq, &stack.ctl_ack);
-        writer.tail.store(tail, Ordering::Relaxed);
+    if let Some(pushing) = writer.lock.lock() {
+        push(session, queue, commands, &pushing, slot);
     }
     if commands.must_ring() {
         session.ring_bell(queue);

@@ -40,14 +40,28 @@ pub fn forget_tid() {
 pub struct Lock(AtomicU32);
 
 /// The locked state; unlocks when dropped.
-pub struct Guard<'a>(&'a AtomicU32);
+pub struct Guard<'a> {
+    word: &'a AtomicU32,
+    abandoned: bool,
+}
 
-impl Guard<'_> {
+impl<'a> Guard<'a> {
+    #[inline]
+    fn of(word: &'a AtomicU32) -> Self {
+        Self { word, abandoned: false }
+    }
+
+    /// Was the owner before killed while it had the lock?
+    #[inline]
+    pub fn was_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
     /// Locks another one for the same thread.
     #[inline]
-    pub fn and<'a>(&self, other: &'a Lock) -> Option<Guard<'a>> {
+    pub fn and<'b>(&self, other: &'b Lock) -> Option<Guard<'b>> {
         // The thread that holds the lock is the only one that has the guard.
-        other.lock_as(self.0.load(Ordering::Relaxed) & !WAITED_FOR)
+        other.lock_as(self.word.load(Ordering::Relaxed) & !WAITED_FOR)
     }
 }
 
@@ -66,7 +80,7 @@ impl Lock {
     #[inline]
     fn lock_as(&self, me: u32) -> Option<Guard<'_>> {
         match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(Guard(&self.0)),
+            Ok(_) => Some(Guard::of(&self.0)),
             Err(owner) if owner & !WAITED_FOR == me => None,
             Err(_) => self.lock_slow(me),
         }
@@ -82,7 +96,7 @@ impl Lock {
         for _ in 0..SPINS {
             core::hint::spin_loop();
             if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Some(Guard(&self.0));
+                return Some(Guard::of(&self.0));
             }
         }
         loop {
@@ -90,7 +104,7 @@ impl Lock {
             if seen == 0 {
                 // Others may sleep too: keep the mark, so that the unlock wakes them.
                 if self.0.compare_exchange(0, me | WAITED_FOR, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return Some(Guard(&self.0));
+                    return Some(Guard::of(&self.0));
                 }
                 continue;
             }
@@ -102,7 +116,7 @@ impl Lock {
             let broken = timed_out && !sys::alive((marked & !WAITED_FOR) as i32);
             let taken = me | WAITED_FOR;
             if broken && self.0.compare_exchange(marked, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Some(Guard(&self.0));
+                return Some(Guard { word: &self.0, abandoned: true });
             }
         }
     }
@@ -111,8 +125,8 @@ impl Lock {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
-            wake::futex_wake(self.0);
+        if self.word.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            wake::futex_wake(self.word);
         }
     }
 }
@@ -158,6 +172,26 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| core::mem::forget(lock.lock()));
         });
-        assert!(lock.lock().is_some());
+        let inherited = lock.lock().expect("broken");
+        assert!(inherited.was_abandoned(), "whoever gets it knows that something may be half done");
+        drop(inherited);
+        assert!(lock.lock().is_some_and(|guard| !guard.was_abandoned()));
+    }
+
+    #[test]
+    fn a_killed_process_that_nobody_has_waited_for_does_not_hold_it_for_ever() {
+        // SAFETY: the child only sleeps.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no arguments; ends by the signal.
+            unsafe { libc::pause() };
+        }
+        let lock = Lock(AtomicU32::new(child as u32));
+        assert!(sys::alive(child));
+        // SAFETY: our child, which is not waited for yet.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        assert!(lock.lock().expect("broken").was_abandoned());
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
     }
 }

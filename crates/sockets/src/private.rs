@@ -14,8 +14,8 @@ pub const QUEUES: usize = Geometry::MAX_CORES as usize + 1;
 pub struct Queue {
     /// One thread at a time pushes.
     pub lock: Lock,
-    /// The position of the next push.
-    pub tail: AtomicU32,
+    /// The slot that is being pushed, counted from 1; 0 = none.
+    pub pushing: AtomicU32,
 }
 
 /// The part that belongs to no slot.
@@ -37,8 +37,19 @@ pub struct Header {
 pub mod used {
     /// Nobody in the application uses the slot.
     pub const NO: u32 = 0;
-    /// A command for it is being made.
+    /// A command for it is being made, by the process whose number stands above the low bits.
     pub const CLAIMED: u32 = 1;
+    /// The bits that say which of these it is.
+    pub const WHICH: u32 = 3;
+
+    /// The word of a slot that this process claims.
+    pub const fn claimed(pid: i32) -> u32 {
+        (pid as u32) << 2 | CLAIMED
+    }
+    /// Who has claimed a slot.
+    pub const fn claimer(word: u32) -> i32 {
+        (word >> 2) as i32
+    }
     /// A socket lives in it. If the stack says FREE nevertheless, the socket's last descriptor went away unseen.
     pub const LIVE: u32 = 2;
 }

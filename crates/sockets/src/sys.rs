@@ -121,8 +121,18 @@ fn take_sigpipe(pipe: u64) {
     }
 }
 
-/// Does a thread of this number exist?
+/// Does a thread of this number exist, and may still run? A process that has been killed keeps its number until its parent asks for
+/// its end, which may never be: perhaps the parent waits for what the process held.
 pub fn alive(tid: i32) -> bool {
+    // SAFETY: integers only.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, tid as c_long, 0) } as c_int;
+    if process >= 0 {
+        let mut end = [libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 }];
+        let ended = ppoll(&mut end, Some(core::time::Duration::ZERO), core::ptr::null()) == Ok(1);
+        close(process);
+        return !ended;
+    }
+    // No process's first thread, or an older kernel.
     // SAFETY: signal 0 only looks.
     unsafe { libc::syscall(libc::SYS_kill, tid as c_long, 0) == 0 || *libc::__errno_location() != libc::ESRCH }
 }

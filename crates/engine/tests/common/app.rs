@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use towpath_engine::{ClientId, ClientSetup, Engine};
-use towpath_ring::command::{Accepted, Command, op};
-use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_ring::command::{Accepted, Command, Options, op};
+use towpath_ring::lines::{app_flags, option_flags, state, status, want};
 use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, ring};
 use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
 
@@ -44,12 +44,14 @@ impl App {
         Self::named(engine, geometry, "test")
     }
     pub fn named(engine: &Engine, geometry: Geometry, name: &str) -> Arc<Self> {
+        Self::of_user(engine, geometry, name, 1000)
+    }
+    pub fn of_user(engine: &Engine, geometry: Geometry, name: &str, uid: u32) -> Arc<Self> {
         let (region, _memfd) = Region::create(geometry).unwrap();
         let region = Arc::new(region);
         let doorbells: Vec<OwnedFd> = (0..=geometry.cores).map(|_| doorbell().unwrap()).collect();
         let copies = doorbells.iter().map(|d| d.try_clone().unwrap()).collect();
-        let setup =
-            ClientSetup { region: Arc::clone(&region), doorbells: copies, uid: 1000, pid: 4711, name: name.into() };
+        let setup = ClientSetup { region: Arc::clone(&region), doorbells: copies, uid, pid: 4711, name: name.into() };
         let id = engine.add_client(setup).unwrap();
         Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
     }
@@ -103,6 +105,15 @@ impl App {
     }
     pub fn listen(self: &Arc<Self>, addr: IpAddr, port: u16, backlog: u32) -> Result<Sock, Errno> {
         self.command(op::LISTEN, addr, port, backlog)
+    }
+    /// Listens with SO_REUSEPORT.
+    pub fn listen_shared(self: &Arc<Self>, addr: IpAddr, port: u16, backlog: u32) -> Result<Sock, Errno> {
+        // The options belong to the slot that the next command takes.
+        let free = |s: &Slot| self.region.stack(*s).state.load(Acquire) == state::FREE;
+        let unused = |s: &Slot| !self.writer.lock().unwrap().used.contains(&s.raw());
+        let slot = self.region.layout().app_slots().find(|s| free(s) && unused(s)).expect("a free slot");
+        self.region.options(slot).post(&Options { flags: option_flags::REUSEPORT, ..Options::default() });
+        self.listen(addr, port, backlog)
     }
     /// Begins to connect.
     pub fn begin(self: &Arc<Self>, addr: IpAddr, port: u16) -> Result<Sock, Errno> {

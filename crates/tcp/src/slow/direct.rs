@@ -17,6 +17,11 @@ impl SlowPath {
         self.listeners.find_for(&tuple.reversed()).map(|listener| (listener.owner, listener.options))
     }
 
+    /// Who listens on exactly this address and port.
+    pub fn listeners_at(&self, addr: IpAddr, port: u16) -> impl Iterator<Item = Owner> {
+        self.listeners.at(addr, port).iter().map(|listener| listener.owner)
+    }
+
     /// What was set on an owner's socket before its `connect`, which may still come.
     pub fn early_options(&self, owner: Owner) -> SocketOptions {
         self.early_options.get(&owner).copied().unwrap_or_default()

@@ -67,6 +67,10 @@ impl Listeners {
         };
         group.map_or(&[], Vec::as_slice)
     }
+    /// Those on exactly this address.
+    pub(super) fn at(&self, addr: IpAddr, port: u16) -> &[Listener] {
+        self.by_address.get(&(port, addr)).map_or(&[], Vec::as_slice)
+    }
     /// Is there one in the way: on exactly this address, or of :: with 0.0.0.0? Connections are not, whatever their state (RFC 9293 §3.9.1.1
     /// MUST-42).
     /// Those that all share the port are not in each other's way.
