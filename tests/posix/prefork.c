@@ -144,7 +144,8 @@ static void wait_own(int to, int listener) {
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, listener, &e));
     int n = epoll_wait(ep, &e, 1, 700);
     if (write(to, n == 1 ? "1" : "0", 1) != 1) _exit(1);
-    rest(100);
+    // Not before all have waited: at the end of a process others may be told of what it has not accepted.
+    rest(1000);
 }
 
 static void over_processes(unsigned events, unsigned others) {

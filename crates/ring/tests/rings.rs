@@ -223,3 +223,28 @@ fn two_threads_lose_nothing() {
         }
     });
 }
+
+/// A writer that is killed in the middle of a push has counted the slot as queued, and perhaps queued it: the next puts it in once more.
+#[test]
+fn a_slot_whose_writer_was_killed_while_it_queued_it_comes_out() {
+    let word = || AtomicU32::new(0);
+    let entries: Vec<AtomicU32> = (0..4).map(|_| word()).collect();
+    let (tail, head, armed, seq, ack) = (word(), word(), word(), word(), word());
+    let set = DirtySet::over(&entries, &tail, &head, &armed).unwrap();
+    let slot = Layout::new(Geometry::DEFAULT).unwrap().slot(3).unwrap();
+    seq.store(1, Relaxed);
+    let (mut written, mut read) = (set.written(), set.position());
+    assert!(!set.push(&mut written, slot, &seq, &ack), "it counts as queued");
+    assert!(set.push_again(&mut written, slot));
+    assert_eq!(set.pop(&mut read), Some(3));
+    acknowledge(&seq, &ack);
+    // Queued, and queued again: it comes out twice, and then as ever.
+    assert!(set.push(&mut written, slot, &seq, &ack) && set.push_again(&mut written, slot));
+    assert_eq!((set.pop(&mut read), set.pop(&mut read), set.pop(&mut read)), (Some(3), Some(3), None));
+    acknowledge(&seq, &ack);
+    assert!(set.push(&mut written, slot, &seq, &ack));
+    assert_eq!(set.written(), written);
+    // A full set takes no more.
+    (0..3).for_each(|_| assert!(set.push_again(&mut written, slot)));
+    assert!(!set.push_again(&mut written, slot));
+}
