@@ -220,6 +220,50 @@ socket.create_server(('127.0.0.1', 0))",
 }
 
 #[test]
+fn what_has_run_out_is_told_and_so_are_addresses_and_options_of_the_kernels() {
+    let scratch = Scratch::new("short");
+    let config = scratch.path("towpath.toml");
+    std::fs::write(&config, "sockets_per_client = 64\n").unwrap();
+    let mut service = Service::start(|program| program.arg("--config").arg(&config));
+    let (out, report) = python(
+        &service.socket,
+        "
+import select
+first = socket.create_server(('127.0.0.1', 0))
+polls = [select.epoll() for _ in range(90)]
+for poll in polls:
+    poll.register(first, select.EPOLLIN)
+    poll.poll(0)
+with_options = socket.socket()
+with_options.setsockopt(socket.IPPROTO_IP, 4, b'\\1\\1\\1\\1')
+local = socket.socket(socket.AF_INET6)
+local.setblocking(False)
+local.connect_ex(('fe80::1', 9, 0, 1))
+# Half of the slots are for accepted connections.
+more = [socket.create_server(('127.0.0.1', 0)) for _ in range(40)]",
+    );
+    let program = named(&report, PYTHON);
+    let found = ["no_slot", "ip_options", "address"].map(|reason| times(program, "kernel", reason));
+    assert_eq!((out.code, found), (0, [9, 1, 1]), "{out:?} {program:#}");
+    assert_eq!((&program["accelerated"]["listening"], times(program, "used", "no_context")), (&32.into(), 1));
+    // The service goes while the program runs.
+    let text = format!(
+        "
+import time
+socket.create_server(('127.0.0.1', 0))
+os.kill({}, signal.SIGKILL)
+time.sleep(0.2)
+for _ in range(21):
+    socket.create_server(('127.0.0.1', 0))",
+        service.running.pid()
+    );
+    let (out, report) = python(&service.socket, &text);
+    let program = named(&report, PYTHON);
+    assert_eq!((out.code, times(program, "kernel", "service_gone")), (0, 21), "{out:?} {program:#}");
+    service.running.stop();
+}
+
+#[test]
 fn a_tree_of_processes_is_reported_with_those_that_were_killed_and_those_left_alone() {
     require_root();
     let (service, scratch) = (Service::embedded(), Scratch::new("tree"));
