@@ -74,6 +74,18 @@ fn node_serves_and_asks_over_http_and_https() {
 }
 
 #[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn a_jvm_serves_and_asks_by_selectors_and_channels() {
+    short_form("java");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn libuv_passes_its_own_tests_of_tcp() {
+    short_form("libuv");
+}
+
+#[test]
 fn every_program_of_the_matrix_has_a_short_form_here() {
     let source = include_str!("matrix.rs");
     for entry in std::fs::read_dir(matrix().join("programs")).expect("programs") {
