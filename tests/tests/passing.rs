@@ -1,7 +1,7 @@
 //! Sockets that go to other programs: inherited over `exec`, and passed in messages.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use towpath_system_tests::{Program, Service, bin, require_root};
+use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root};
 
 const PYTHON: &str = "/usr/bin/python3 -c";
 
@@ -48,6 +48,7 @@ listener = listening()
 fn a_program_like_inetds_serves_the_connection_as_its_standard_input() {
     let script = r#"
 c, s = pair(listener)
+s.setblocking(True)
 if os.fork() == 0:
     os.dup2(s.fileno(), 0); os.dup2(s.fileno(), 1)
     os.execv("/bin/cat", ["cat"])
@@ -66,11 +67,13 @@ child = "import socket; s = socket.socket(fileno=0); s.sendall(s.recv(100) + b',
 # By vfork, and by posix_spawn.
 for close_fds in True, False:
     c, s = pair(listener)
+    s.setblocking(True)
     c.sendall(b"this")
     done = subprocess.run([PYTHON, "-c", child], stdin=s, close_fds=close_fds)
     s.close()
     print(all(c), done.returncode)
 c, s = pair(listener)
+s.setblocking(True)
 c.sendall(b"that")
 actions = [(os.POSIX_SPAWN_DUP2, s.fileno(), 0)]
 child = os.posix_spawn(PYTHON, [PYTHON, "-c", child], os.environ, file_actions=actions)
@@ -112,6 +115,50 @@ listener.close()
 print(all(late), os.waitpid(child, 0)[1])
 "#;
     as_the_kernel(script, 10);
+}
+
+#[test]
+fn a_program_executes_itself_anew_in_its_place() {
+    let script = r#"
+late = r"""
+import signal, socket, sys
+signal.alarm(50)
+listener, c, s, bound = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:])
+for one in listener, c, s, bound: one.settimeout(20)
+s.sendall(b"after"); print(c.recv(10), s.getpeername() == c.getsockname())
+c.close(); print(s.recv(10))
+d = socket.create_connection(listener.getsockname()); print(listener.accept()[1] == d.getsockname())
+# It was bound, and nothing else.
+bound.listen(5); d = socket.create_connection(bound.getsockname()); print(bound.accept()[1] == d.getsockname())
+"""
+c, s = pair(listener)
+bound = socket.socket(); bound.bind(("127.0.0.1", 0))
+kept = [listener, c, s, bound]
+for one in kept: one.set_inheritable(True)
+sys.stdout.flush()
+os.execv(PYTHON, [PYTHON, "-c", late] + [str(one.fileno()) for one in kept])
+"#;
+    as_the_kernel(script, 6);
+}
+
+#[test]
+fn a_static_program_is_given_a_connection() {
+    require_program("gcc", "gcc");
+    let scratch = Scratch::new("static");
+    let (source, program) = (scratch.path("upper.c"), scratch.path("upper"));
+    let text = "#include <ctype.h>\n#include <unistd.h>\nint main(void) {\n    char c;\n    while (read(0, &c, 1) == 1) {\n\
+        c = toupper(c);\n        if (write(0, &c, 1) != 1) return 1;\n    }\n    return 0;\n}\n";
+    std::fs::write(&source, text).unwrap();
+    Program::line("gcc -static -o").arg(&program).arg(&source).run(60).ok();
+    let script = r#"
+c, s = pair(listener)
+s.setblocking(True)
+child = subprocess.Popen([PROGRAM], stdin=s)
+s.close()
+c.sendall(b"text"); c.shutdown(socket.SHUT_WR)
+print(all(c), child.wait())
+"#;
+    as_the_kernel(&format!("PROGRAM = {:?}\n{script}", program.display().to_string()), 4);
 }
 
 #[test]
@@ -263,7 +310,8 @@ s.sendall(b"from the receiver"); s.close(); poll.unregister(listener); listener.
 # The last descriptor is gone; the stack may see that a moment later.
 while True:
     try: socket.create_connection(eval(address)).close(); time.sleep(0.01)
-    except OSError as error: print(error); break
+    except ConnectionRefusedError as error: print(error); break
+    except ConnectionResetError: pass
 a.sendall(b"own"); print(ready(), b.recv(10))
 """
 one, other = socket.socketpair()

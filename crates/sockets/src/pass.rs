@@ -170,8 +170,11 @@ unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
 /// # Safety
 /// `msg` and what it names may be any addresses.
 pub unsafe fn send(msg: *const msghdr) {
-    // SAFETY: the caller's contract. What is wrong with the message the kernel says.
-    let _ = unsafe { rights(msg, in_message) };
+    // Without a session there is nothing of ours that could be in it.
+    if session::get().is_some() {
+        // SAFETY: the caller's contract. What is wrong with the message the kernel says.
+        let _ = unsafe { rights(msg, in_message) };
+    }
 }
 
 /// `recvmsg` on a socket that is not ours.
@@ -179,11 +182,8 @@ pub unsafe fn send(msg: *const msghdr) {
 /// # Safety
 /// The contract of `recvmsg`.
 pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<isize> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract. What the kernel has filled in is there.
     unsafe {
-        if !has_room(msg) {
-            return None;
-        }
         let received = outcome(real::recvmsg(fd, msg, flags));
         if received.is_ok() {
             let _ = rights(msg, take);
@@ -216,24 +216,12 @@ pub unsafe fn receive_many(
 ) -> Answer<c_int> {
     // SAFETY: an address is computed.
     let header = |n: usize| unsafe { &raw mut (*msgs.wrapping_add(n)).msg_hdr };
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract. What the kernel has filled in is there.
     unsafe {
-        if !(0..count.min(libc::UIO_MAXIOV as u32) as usize).any(|n| has_room(header(n))) {
-            return None;
-        }
         let received = outcome(real::recvmmsg(fd, msgs, count, flags, timeout));
         for n in 0..received.unwrap_or(0) as usize {
             let _ = rights(header(n), take);
         }
         Some(received)
     }
-}
-
-/// Is there room for descriptors?
-///
-/// # Safety
-/// `msg` may be any address.
-unsafe fn has_room(msg: *const msghdr) -> bool {
-    // SAFETY: any bytes are a header.
-    unsafe { user::read(msg) }.is_ok_and(|msg| !msg.msg_control.is_null() && msg.msg_controllen > 0)
 }
