@@ -243,3 +243,35 @@ fn a_thousand_connections_on_one_thread() {
         server.join().unwrap();
     });
 }
+
+#[test]
+fn threads_share_a_port_each_with_its_own_listener() {
+    both_ways("threads_share_a_port_each_with_its_own_listener", || {
+        const COUNT: usize = 64;
+        let mut stack = Stack::open().unwrap();
+        let first = Listener::bind_shared(&stack, "[::1]:0".parse().unwrap(), 128).unwrap();
+        let address = first.local_addr();
+        assert!(Listener::bind(&stack, address, 16).is_err(), "one that does not share has the port too");
+        let second = Listener::bind_shared(&stack, address, 128).unwrap();
+        let mut ours: Vec<_> = (0..COUNT).map(|_| connect(&mut stack, address)).collect();
+        let mut listeners = [first, second];
+        let mut theirs: [Vec<Connection>; 2] = Default::default();
+        until("all are accepted", 60, || {
+            for (listener, taken) in listeners.iter_mut().zip(&mut theirs) {
+                while let Ok((connection, peer)) = listener.accept() {
+                    assert_eq!(peer, connection.peer_addr());
+                    taken.push(connection);
+                }
+            }
+            theirs[0].len() + theirs[1].len() == COUNT
+        });
+        // One of them gets none in 2 of 2^64 runs.
+        assert!(theirs.iter().all(|taken| !taken.is_empty()), "{} and {}", theirs[0].len(), theirs[1].len());
+        for connection in &mut ours {
+            give(connection, b"six").unwrap();
+        }
+        for connection in theirs.iter_mut().flatten() {
+            assert_eq!(take(connection, 10).unwrap(), b"six");
+        }
+    });
+}

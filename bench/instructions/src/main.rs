@@ -1,18 +1,22 @@
-//! Two programs for callgrind: `fast-path REQUESTS` and `library ADDRESS PORT REQUESTS`. Only the functions whose names end in
+//! Programs for callgrind: `fast-path REQUESTS`, `library ADDRESS PORT REQUESTS` and `native ADDRESS PORT REQUESTS`. Only the functions whose names end in
 //! `_turn` are counted (`--toggle-collect`), so what surrounds them (the peer, the waiting) does not matter.
 
 mod fast_path;
 mod library;
+mod native;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["fast-path", requests] => requests.parse().ok().map(fast_path::run),
-        ["library", address, port, requests] => match (address.parse(), port.parse(), requests.parse()) {
-            (Ok(address), Ok(port), Ok(requests)) => Some(library::run(address, port, requests)),
-            _ => None,
-        },
+        [way @ ("library" | "native"), address, port, requests] => {
+            match (address.parse(), port.parse(), requests.parse()) {
+                (Ok(address), Ok(port), Ok(requests)) if way == "native" => Some(native::run(address, port, requests)),
+                (Ok(address), Ok(port), Ok(requests)) => Some(library::run(address, port, requests)),
+                _ => None,
+            }
+        }
         _ => None,
     };
     match done {
@@ -22,7 +26,7 @@ fn main() {
             std::process::exit(1);
         }
         None => {
-            eprintln!("usage: towpath-instructions fast-path REQUESTS | library ADDRESS PORT REQUESTS");
+            eprintln!("usage: towpath-instructions fast-path REQUESTS | library|native ADDRESS PORT REQUESTS");
             std::process::exit(2);
         }
     }

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 pub struct Options {
     /// The server, such as 10.77.0.1:9000.
-    server: SocketAddrV4,
+    pub server: SocketAddrV4,
     /// Connections.
     #[arg(long, default_value_t = 1)]
-    connections: usize,
+    pub connections: usize,
     /// Requests outstanding on each connection.
     #[arg(long, default_value_t = 1)]
-    depth: usize,
+    pub depth: usize,
     /// Bytes of a request and of its reply.
     #[arg(long, default_value_t = 64)]
-    bytes: usize,
+    pub bytes: usize,
     /// Seconds to measure.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -77,15 +77,59 @@ pub fn run(options: &Options) -> io::Result<Report> {
     drive(epoll, &mut connections, options, &request)
 }
 
+/// Counts replies and their latencies from the end of the warm-up on.
+pub struct Tally {
+    histogram: Histogram<u64>,
+    requests: u64,
+    requests_total: u64,
+    measure_from: Instant,
+    /// When to end.
+    pub end: Instant,
+}
+
+impl Tally {
+    /// From now on.
+    pub fn new(options: &Options) -> io::Result<Self> {
+        let histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)?;
+        let measure_from = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
+        let end = measure_from + Duration::from_secs_f64(options.seconds);
+        Ok(Self { histogram, requests: 0, requests_total: 0, measure_from, end })
+    }
+
+    /// The oldest `complete` requests have been answered.
+    pub fn answered(&mut self, sent_at: &mut VecDeque<Instant>, complete: usize, now: Instant) {
+        for sent_at in sent_at.drain(..complete.min(sent_at.len())) {
+            self.requests_total += 1;
+            if now >= self.measure_from {
+                self.requests += 1;
+                self.histogram.saturating_record((now - sent_at).as_nanos() as u64);
+            }
+        }
+    }
+
+    /// What came of it.
+    pub fn report(&self, now: Instant) -> Report {
+        let seconds = (now - self.measure_from).as_secs_f64();
+        let at = |quantile: f64| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        Report {
+            requests: self.requests,
+            requests_total: self.requests_total,
+            seconds,
+            requests_per_s: self.requests as f64 / seconds,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: self.histogram.max() as f64 / 1000.0,
+        }
+    }
+}
+
 fn drive(epoll: i32, connections: &mut [Connection], options: &Options, request: &[u8]) -> io::Result<Report> {
-    let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)?;
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
     let mut buffer = vec![0; 65536];
-    let (mut requests, mut requests_total) = (0, 0);
-    let measure_from = Instant::now() + Duration::from_secs_f64(options.warm_up_seconds);
-    let end = measure_from + Duration::from_secs_f64(options.seconds);
+    let mut tally = Tally::new(options)?;
     let mut now = Instant::now();
-    while now < end {
+    while now < tally.end {
         let ready = sys::wait(epoll, &mut events, 100)?;
         now = Instant::now();
         for event in &events[..ready] {
@@ -102,28 +146,11 @@ fn drive(epoll: i32, connections: &mut [Connection], options: &Options, request:
             let bytes = connection.partial + n;
             let complete = bytes / options.bytes;
             connection.partial = bytes % options.bytes;
-            for sent_at in connection.sent_at.drain(..complete.min(connection.sent_at.len())) {
-                requests_total += 1;
-                if now >= measure_from {
-                    requests += 1;
-                    histogram.saturating_record((now - sent_at).as_nanos() as u64);
-                }
-            }
+            tally.answered(&mut connection.sent_at, complete, now);
             issue(epoll, index, connection, options, request, complete)?;
         }
     }
-    let seconds = (now - measure_from).as_secs_f64();
-    let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
-    Ok(Report {
-        requests,
-        requests_total,
-        seconds,
-        requests_per_s: requests as f64 / seconds,
-        p50_us: at(0.5),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        max_us: histogram.max() as f64 / 1000.0,
-    })
+    Ok(tally.report(now))
 }
 
 /// Sends `count` more requests, as far as there is room.

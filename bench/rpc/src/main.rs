@@ -1,8 +1,10 @@
-//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's.
+//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's. Two roles use Towpath's
+//! native API instead, to be compared.
 
 mod bulk;
 mod client;
 mod many;
+mod native;
 mod server;
 mod sys;
 
@@ -26,6 +28,13 @@ enum Role {
     },
     /// Echo client: keeps `depth` requests of `bytes` outstanding on each connection; prints one JSON object.
     Client(client::Options),
+    /// The echo server by Towpath's native API.
+    NativeServer {
+        /// Address to listen on.
+        listen: SocketAddrV4,
+    },
+    /// The echo client by Towpath's native API.
+    NativeClient(client::Options),
     /// Takes one connection's bytes and prints one JSON object: how fast they came. Prints `ready` when it listens.
     Sink(bulk::Options),
     /// Sends as fast as it can until the other end has had enough.
@@ -45,6 +54,8 @@ fn main() {
     let result = match Arguments::parse().role {
         Role::Server { listen } => server::run(listen),
         Role::Client(options) => client::run(&options).map(|report| print(&report)),
+        Role::NativeServer { listen } => native::serve(listen),
+        Role::NativeClient(options) => native::load(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
         Role::Senders(options) => many::senders(&options),

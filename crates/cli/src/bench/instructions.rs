@@ -5,6 +5,10 @@ use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a counted program may take to end, with callgrind's report.
+const ENDING: Duration = Duration::from_secs(20);
 
 /// Arguments of `towpath bench instructions`.
 #[derive(Args)]
@@ -15,6 +19,9 @@ pub struct Options {
     /// Requests to count.
     #[arg(long, default_value_t = 2000)]
     requests: u64,
+    /// Count the library and the native API on a direct connection instead of over the stack.
+    #[arg(long)]
+    direct: bool,
 }
 
 #[derive(Serialize)]
@@ -23,9 +30,11 @@ struct Counts {
     fast_path: f64,
     /// Instructions per request in the socket library and libc: `epoll_wait`, `read`, `write`.
     library: f64,
+    /// Instructions per request in the native API: `wait`, `received`, `reserve`, the copy, `commit`, `consume`.
+    native: f64,
 }
 
-/// Counts both and prints them.
+/// Counts all and prints them.
 pub fn run(options: &Options) -> io::Result<()> {
     let exe = std::env::current_exe()?;
     let program = exe.with_file_name("towpath-instructions");
@@ -35,7 +44,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     let scratch = Scratch::new()?;
     let counts = Counts {
         fast_path: fast_path(&program, &scratch.0, options.requests)?,
-        library: library(&exe, &program, &scratch.0, options.requests)?,
+        library: server("library", options.direct, &exe, &program, &scratch.0, options.requests)?,
+        native: server("native", options.direct, &exe, &program, &scratch.0, options.requests)?,
     };
     if options.json {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
@@ -43,6 +53,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("instructions per 64-byte echo request ({} requests, callgrind, in-memory port)", options.requests);
         println!("  fast path  {:>8.1}", counts.fast_path);
         println!("  library    {:>8.1}", counts.library);
+        println!("  native     {:>8.1}", counts.native);
     }
     Ok(())
 }
@@ -65,28 +76,23 @@ fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
     per_request(&out, &output)
 }
 
-fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
-    let socket = dir.join("towpath.sock");
-    // What the library costs over the stack.
+/// What a server costs, over the stack or directly: the socket library's (`library`) or that of the native API (`native`).
+fn server(way: &str, direct: bool, exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
+    let socket = dir.join(format!("{way}.sock"));
     let mut serve = Command::new(exe);
-    serve.args(["serve", "--direct", "false", "--socket"]).arg(&socket).stderr(Stdio::null());
-    let serve = serve.spawn()?;
-    let _serve = Guard(serve);
+    serve.args(["serve", "--direct", if direct { "true" } else { "false" }, "--socket"]).arg(&socket);
+    let _serve = Guard(serve.stderr(Stdio::null()).spawn()?);
     until(|| socket.exists())?;
-    let out = dir.join("library.out");
+    let out = dir.join(format!("{way}.out"));
     let port = "7399";
     let count = requests.to_string();
-    let log = dir.join("library.log");
-    let library = exe.with_file_name("libtowpath.so");
-    let mut server = callgrind("library_turn", &out)
-        .arg(program)
-        .args(["library", "127.0.0.1", port, &count])
-        .env("LD_PRELOAD", library)
-        .env("TOWPATH_SOCKET", &socket)
-        .stdout(std::fs::File::create(&log)?)
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(absent)?;
+    let log = dir.join(format!("{way}.log"));
+    let mut server = callgrind(&format!("{way}_turn"), &out);
+    server.arg(program).args([way, "127.0.0.1", port, &count]).env("TOWPATH_SOCKET", &socket);
+    if way == "library" {
+        server.env("LD_PRELOAD", exe.with_file_name("libtowpath.so"));
+    }
+    let mut server = server.stdout(std::fs::File::create(&log)?).stderr(Stdio::piped()).spawn().map_err(absent)?;
     until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")))?;
     let client = Command::new(exe)
         .args(["run", "--require", "--socket"])
@@ -98,15 +104,22 @@ fn library(exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<
         .stderr(Stdio::null())
         .spawn()?;
     let mut client = Guard(client);
-    // A client that cannot run would leave the server waiting for ever.
+    // A client that cannot run would leave the server waiting for ever. One that runs fails too, as soon as the server has counted enough
+    // and is about to end.
+    let mut failed = None;
     while server.try_wait()?.is_none() {
-        if let Some(status) = client.0.try_wait()?.filter(|status| !status.success()) {
+        if failed.is_none() {
+            failed = client.0.try_wait()?.filter(|status| !status.success()).map(|status| (status, Instant::now()));
+        }
+        if let Some((status, since)) = &failed
+            && since.elapsed() > ENDING
+        {
             let _ = server.kill();
             return Err(io::Error::other(format!(
                 "the client of the counted program failed ({status}): is towpath-rpc built?"
             )));
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     let mut output = server.wait_with_output()?;
     output.stdout =
@@ -143,7 +156,7 @@ fn until(mut condition: impl FnMut() -> bool) -> io::Result<()> {
         if condition() {
             return Ok(());
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     Err(io::Error::other("a program did not get ready within 20 s"))
 }
