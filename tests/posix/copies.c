@@ -180,3 +180,24 @@ CASE(close_range_closes) {
     CALL("read", read(p.client, buf, 1));
     CALL("fresh", tcp() >= 0);
 }
+
+// Memcached counts on getting the very last number that its limit leaves.
+CASE(last_descriptors) {
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1024, 1024}));
+    int l = listening(), clients[3] = {tcp(), tcp(), tcp()}, last = -1, next;
+    MUST(connect_to(clients[0], l));
+    MUST(connect_to(clients[1], l));
+    while ((next = dup(0)) >= 0) last = next;
+    CALL("none_left", dup(0));
+    int a = accept(l, NULL, NULL);
+    CALL("accept_without", a);
+    MUST(close(last));
+    a = (int)MUST(accept(l, NULL, NULL));
+    say("the_last", "%d", a == last);
+    MUST(send(clients[0], "x", 1, 0));
+    CALL("recv", recv(a, &(char){0}, 1, 0));
+    a = accept(l, NULL, NULL);
+    CALL("accept_again", a);
+    CALL("connect_without", connect_to(clients[2], l));
+    CALL("send", send(clients[2], "x", 1, 0));
+}
