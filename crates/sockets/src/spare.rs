@@ -94,10 +94,20 @@ pub fn pair() -> Sys<[c_int; 2]> {
 pub fn pair_for_one() -> Sys<[c_int; 2]> {
     match sys::socketpair() {
         Err(libc::EMFILE) => {
-            // Is there a number for the program's?
-            sys::close(sys::socket(libc::AF_INET)?);
+            // Is there a number for the program's? Those of the reserve may be lower.
+            let number = sys::socket(libc::AF_INET)?;
+            sys::close(number);
             let _room = Room::make();
-            sys::socketpair()
+            let [low, other] = sys::socketpair()?;
+            if low == number {
+                return Ok([low, other]);
+            }
+            if other == number {
+                return Ok([other, low]);
+            }
+            let moved = sys::fcntl(low, libc::F_DUPFD_CLOEXEC, number);
+            sys::close(low);
+            moved.map(|ours| [ours, other]).inspect_err(|_| sys::close(other))
         }
         pair => pair,
     }
