@@ -12,7 +12,8 @@
 //! stack.watch(&listener, 0)?;
 //! let mut events = [towpath_native::Event::default(); 64];
 //! loop {
-//!     for event in &events[..stack.wait(&mut events, None)?] {
+//!     let count = stack.wait(&mut events, None)?;
+//!     for event in &events[..count] {
 //!         // Token 0: connections to take with `listener.accept()` until that would block.
 //!         # let _ = event;
 //!     }
