@@ -79,6 +79,7 @@ CASE(queued_while_held) {
     struct pair p = pair();
     int n = -1;
     MUST(send(p.client, "abc", 3, MSG_MORE));
+    rest(30);
     CALL("outq", ioctl(p.client, SIOCOUTQ, &n));
     say("bytes", "%d", n);
     CALL("outqnsd", ioctl(p.client, SIOCOUTQNSD, &n));
