@@ -425,6 +425,8 @@ CASE(exclusive) {
     CALL("mod_exclusive", control(ep, EPOLL_CTL_MOD, l, EPOLLIN | EPOLLEXCLUSIVE));
     int c = tcp();
     MUST(connect_to(c, l));
+    // If one of them slept when the connection came, the other would not be told.
+    wait_events(l, POLLIN);
     wait_one("ready", ep, 3000);
     wait_one("ready2", ep2, 3000);
     CALL("del", control(ep, EPOLL_CTL_DEL, l, 0));
