@@ -116,7 +116,9 @@ fn close(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, abort: boo
     let over = t.has(FIN_ACKED | FIN_RECEIVED);
     t.flags |= APP_CLOSED;
     if (abort || unread) && !over {
-        // What Linux has put into the network within `send()` is ahead of the RST there. Here `send()` may have been a moment ago.
+        // What Linux has put into the network within `send()` is ahead of the RST there. Here `send()` may have been a moment ago. No FIN:
+        // that would make the reset a broken pipe.
+        t.flags &= if t.has(FIN_SENT) { !0 } else { !FIN_WANTED };
         let held = t.any(PACE_WAIT | LIMIT_WAIT) || state.scheduler.waits(lines.identity.group());
         if !held && plan::next(t, lines).is_some() {
             t.flags |= bits::ABORTING;
