@@ -18,20 +18,30 @@ OPTIONS = {"test_socketserver": ["-u", "network"], "test_socket": [f"-i*{name}*"
 def suite(place, tally, modules, seconds):
     """Runs test modules one after the other; counts each test. `MODULE:PART` runs those with PART in their names."""
     for module in modules:
-        module, _, part = module.partition(":")
-        results = place.path(f"{module}.xml")
-        words = [PYTHON, "-m", "test", "--timeout", str(seconds), "--junit-xml", results] + OPTIONS.get(module, [])
-        ran = place.run(words + ([f"-m*{part}*"] if part else []) + [module], seconds=seconds + 20)
-        try:
-            cases = xml.etree.ElementTree.parse(results).iter("testcase")
-        except (OSError, xml.etree.ElementTree.ParseError):
-            cases = []
-        for case in cases:
-            wrong = [found for kind in ("failure", "error") for found in case.findall(kind)]
-            skipped = case.find("skipped") is not None or case.get("status") == "notrun"
-            text = "\n".join(found.text or "" for found in wrong)
-            tally.count(case.get("name"), "failed" if wrong else "skipped" if skipped else "passed", text)
-        tally.expect(module, ran.ok(), ran)
+        # As CPython's own machines do it: many tests measure time, and some expect what was sent to be there at once.
+        if not run_module(place, tally, module, seconds, last=False):
+            run_module(place, tally, module, seconds, last=True)
+
+
+def run_module(place, tally, module, seconds, last):
+    """Runs a module and counts its tests if all pass, or it is the last time. Did all pass?"""
+    module, _, part = module.partition(":")
+    results = place.path(f"{module}.xml")
+    words = [PYTHON, "-m", "test", "--timeout", str(seconds), "--junit-xml", results] + OPTIONS.get(module, [])
+    ran = place.run(words + ([f"-m*{part}*"] if part else []) + [module], seconds=seconds + 20)
+    if not (ran.ok() or last):
+        return False
+    try:
+        cases = xml.etree.ElementTree.parse(results).iter("testcase")
+    except (OSError, xml.etree.ElementTree.ParseError):
+        cases = []
+    for case in cases:
+        wrong = [found for kind in ("failure", "error") for found in case.findall(kind)]
+        skipped = case.find("skipped") is not None or case.get("status") == "notrun"
+        text = "\n".join(found.text or "" for found in wrong)
+        tally.count(case.get("name"), "failed" if wrong else "skipped" if skipped else "passed", text)
+    tally.expect(module, ran.ok(), ran)
+    return ran.ok()
 
 
 @program.check("waiting and protocols (test_select … test_xmlrpc)", quick=True, seconds=600)
