@@ -68,6 +68,17 @@ fn socat_serves_with_a_process_per_connection() {
 }
 
 #[test]
+fn musl_serves_by_epoll_and_by_processes() {
+    short_form("musl");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn go_serves_and_asks_over_http_https_and_http2() {
+    short_form("go");
+}
+
+#[test]
 #[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
 fn node_serves_and_asks_over_http_and_https() {
     short_form("node");

@@ -1,5 +1,6 @@
 """What is run: a program, its checks, and how a check counts."""
 import dataclasses
+import shutil
 import subprocess
 
 # Every way a check can run. `kernel` is the comparison; the others are Towpath's.
@@ -59,11 +60,12 @@ class Check:
 
 class Program:
     """A program, the Debian packages that it needs (installed by `scripts/setup matrix`), and its checks. Of a `large` one they are too large
-    to be installed for the tests of every change, which leave it out."""
+    to be installed for the tests of every change, which leave it out. `commands`: {package: command} of those that are not needed where the
+    command is found, from wherever it may be."""
 
-    def __init__(self, name, packages, version=None, large=False):
+    def __init__(self, name, packages, version=None, large=False, commands=None):
         self.name = name
-        self.packages = tuple(packages)
+        self.packages = tuple(p for p in packages if p not in (commands or {}) or not shutil.which(commands[p]))
         self.large = large
         self.checks = []
         self._version = version

@@ -1,4 +1,4 @@
-"""What test programs print that speak TAP, counted."""
+"""What test programs print that speak TAP, or name each check in a line, counted."""
 import re
 
 
@@ -16,3 +16,11 @@ def count(tally, name, finished):
         tally.count(name, "skipped")
     else:
         tally.expect(f"{name}, all that was planned", finished.ok() and planned == done, f"{done} of {planned}, {finished}")
+
+
+def lines(tally, finished, planned):
+    """Lines `ok NAME`, `not ok NAME: REASON` and `skip NAME`, as many as are planned."""
+    found = re.findall(r"^(ok|not ok|skip) ([^:\n]*)(?:: )?(.*)$", finished.out, re.M)
+    for state, name, reason in found:
+        tally.count(name, {"ok": "passed", "not ok": "failed", "skip": "skipped"}[state], reason)
+    tally.expect("all checks ran", finished.ok() and len(found) == planned, finished)

@@ -1,7 +1,7 @@
 """A JVM: a server on a selector, clients with threads, selectors and asynchronous channels, HTTP."""
 import pathlib
 
-from frame import Program
+from frame import Program, tap
 
 program = Program("openjdk", ["openjdk-17-jdk-headless"], large=True)
 SOURCE = pathlib.Path(__file__).parent.parent / "sources/Nio.java"
@@ -17,9 +17,5 @@ def nio(place, tally):
     server = place.start(java("serve", "0"))
     server.wait_for("listening")
     ran = place.peer(java("ask" if place.way == "network" else "all", "20" if place.quick else "500"), seconds=110)
-    for line in ran.out.splitlines():
-        state, _, name = line.rpartition("ok ")
-        name, _, reason = name.partition(": ")
-        tally.expect(name, state == "", reason)
-    tally.expect("all checks ran", ran.ok() and len(ran.out.splitlines()) == 6, ran)
+    tap.lines(tally, ran, 6)
     tally.expect("the server is still there", server.alive(), server.output())

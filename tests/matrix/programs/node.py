@@ -1,7 +1,7 @@
 """Node's HTTP and HTTPS servers and clients: keep-alive, pipelining, many connections, resets."""
 import pathlib
 
-from frame import Program
+from frame import Program, tap
 
 program = Program("nodejs", ["nodejs", "openssl"], large=True)
 SOURCE = pathlib.Path(__file__).parent.parent / "sources/http.js"
@@ -17,9 +17,5 @@ def http(place, tally):
     server = place.start(node("serve", "0", place.path("key.pem"), place.path("cert.pem")))
     server.wait_for("listening")
     ran = place.peer(node("ask" if place.way == "network" else "all", "20" if place.quick else "500"))
-    for line in ran.out.splitlines():
-        state, _, name = line.rpartition("ok ")
-        name, _, reason = name.partition(": ")
-        tally.expect(name, state == "", reason)
-    tally.expect("all checks ran", ran.ok() and len(ran.out.splitlines()) >= 6, ran)
+    tap.lines(tally, ran, 8)
     tally.expect("the server is still there", server.alive(), server.output())
