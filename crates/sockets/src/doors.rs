@@ -5,7 +5,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::view::View;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 use towpath_ring::command::{Command, not_ours_because, op};
@@ -36,42 +36,50 @@ pub fn ring(socket: &Socket) {
 pub fn ring_stack(view: &View, held: Option<&Guard<'_>>) {
     let session = view.session;
     let cores = session.geometry.cores as usize;
-    let queue = (view.stack.queue.load(Ordering::Relaxed) as usize).min(cores - 1);
-    let doors = session.region.doors(queue);
-    let writer = &session.header().queues[queue];
+    let number = (view.stack.queue.load(Ordering::Relaxed) as usize).min(cores - 1);
+    let queue = Queue { session, number, set: session.region.doors(number) };
+    let writer = &session.header().queues[number];
     let pushing = held.map_or_else(|| writer.lock.lock(), |held| held.and(&writer.lock));
     // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
     if let Some(pushing) = pushing {
-        push(session, queue, doors, &pushing, view.slot);
+        queue.push(&pushing, view.slot, &view.app.door_seq, &view.stack.door_ack);
     }
-    if doors.must_ring() {
-        session.ring_bell(queue);
+    if queue.set.must_ring() {
+        session.ring_bell(number);
     }
 }
 
-/// Puts a slot into a queue, under its writer's lock. All processes of the client write it, and each may be killed in the middle.
-#[inline]
-fn push(session: &Session, queue: usize, set: DirtySet<'_>, locked: &Guard<'_>, slot: Slot) {
-    let words = |slot| {
-        let (app, stack) = (session.region.app(slot), session.region.stack(slot));
-        let commands = queue == session.geometry.cores as usize;
-        if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.door_seq, &stack.door_ack) }
-    };
-    let pushing = &session.header().queues[queue].pushing;
-    let mut tail = set.written();
-    if locked.was_abandoned()
-        && let Some(unfinished) = session.region.slot(pushing.load(Ordering::Relaxed).wrapping_sub(1))
-    {
-        // Counted as queued, it may not be; a second entry does no harm.
-        let (seq, ack) = words(unfinished);
+/// A queue that all processes of the client write. Each of them may be killed in the middle.
+struct Queue<'a> {
+    session: &'a Session,
+    number: usize,
+    set: DirtySet<'a>,
+}
+
+impl Queue<'_> {
+    /// Puts a slot with its words into it, under its writer's lock.
+    #[inline(always)]
+    fn push(&self, locked: &Guard<'_>, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) {
+        let pushing = &self.session.header().queues[self.number].pushing;
+        if locked.was_abandoned() {
+            self.finish(pushing.load(Ordering::Relaxed));
+        }
+        pushing.store(slot.raw() + 1, Ordering::Relaxed);
+        self.set.push(&mut self.set.written(), slot, seq, ack);
+        pushing.store(0, Ordering::Release);
+    }
+
+    /// What a killed process was about to queue: counted as queued, it may not be; a second entry does no harm.
+    #[cold]
+    fn finish(&self, pushing: u32) {
+        let Some(unfinished) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
+        let (app, stack) = (self.session.region.app(unfinished), self.session.region.stack(unfinished));
+        let commands = self.number == self.session.geometry.cores as usize;
+        let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.door_seq, &stack.door_ack) };
         if seq.load(Ordering::Relaxed) != ack.load(Ordering::Acquire) {
-            set.push_again(&mut tail, unfinished);
+            self.set.push_again(&mut self.set.written(), unfinished);
         }
     }
-    pushing.store(slot.raw() + 1, Ordering::Relaxed);
-    let (seq, ack) = words(slot);
-    set.push(&mut tail, slot, seq, ack);
-    pushing.store(0, Ordering::Release);
 }
 
 /// Gives a command for a claimed slot and waits until it is decided: `Ok` = accepted, `Err` = a positive errno or
@@ -102,14 +110,13 @@ pub fn next_seq(session: &Session, slot: Slot) -> u32 {
 
 /// Tells the stack that a slot's command or options have changed.
 pub fn ring_commands(session: &Session, slot: Slot) {
-    let queue = session.geometry.cores as usize;
-    let commands = session.region.commands();
-    let writer = &session.header().queues[queue];
-    if let Some(pushing) = writer.lock.lock() {
-        push(session, queue, commands, &pushing, slot);
+    let number = session.geometry.cores as usize;
+    let queue = Queue { session, number, set: session.region.commands() };
+    if let Some(pushing) = session.header().queues[number].lock.lock() {
+        queue.push(&pushing, slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack);
     }
-    if commands.must_ring() {
-        session.ring_bell(queue);
+    if queue.set.must_ring() {
+        session.ring_bell(number);
     }
 }
 
@@ -122,7 +129,7 @@ fn decided(session: &Session, slot: Slot, seq: u32) -> Sys<()> {
     }
     let give_up = Instant::now() + COMMAND_TIME;
     app.sleepers.fetch_add(1, Ordering::SeqCst);
-    wake::about_to_sleep::<core::sync::atomic::AtomicU32>();
+    wake::about_to_sleep::<AtomicU32>();
     let result = loop {
         let seen = stack.event_seq.load(Ordering::Acquire);
         if done() {

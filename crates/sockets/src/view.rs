@@ -157,9 +157,11 @@ impl View {
         let line = &direct.peer().line;
         // What is held is looked at after what is shown.
         let shown = line.tx_tail.load(Ordering::Acquire);
-        if line.held_ms.load(Ordering::Relaxed) == 0 {
-            return shown;
-        }
+        if line.held_ms.load(Ordering::Relaxed) == 0 { shown } else { self.sent_and_due(line, shown) }
+    }
+
+    #[cold]
+    fn sent_and_due(&self, line: &AppLine, shown: u32) -> u32 {
         cork::sent(line, shown, self.status() & status::RX_EOF != 0)
     }
 
