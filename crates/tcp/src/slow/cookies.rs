@@ -116,8 +116,17 @@ impl SlowPath {
             return Some(arrival);
         };
         let (parent, options) = (listener.owner, listener.options);
+        let turned_away = listener.turned_away.is_some_and(recent);
         let secrets = self.secrets(host);
-        let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else { return Some(arrival) };
+        let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else {
+            // It may be what follows the first data of a peer that has been turned away: only those can be checked, and the peer
+            // sends them again. A reset would end a connection that waits for its place.
+            if turned_away {
+                self.counters.drop(Drop::BacklogFull);
+                return None;
+            }
+            return Some(arrival);
+        };
         // Again: the rules may have changed since the SYN.
         let congestion = self.admitted(now, parent, &arrival, host)?;
         let path = self.way_back(&arrival, host)?;
@@ -140,6 +149,9 @@ impl SlowPath {
         if self.table.opening(id).is_some() {
             // The accept queue is full. The peer's next segment brings the cookie again.
             self.discard_opening(id, host);
+            if let Some(listener) = self.listeners.of(parent) {
+                listener.turned_away = Some(now);
+            }
         } else {
             self.counters.cookies_accepted += 1;
         }

@@ -32,6 +32,8 @@ pub(super) struct Listener {
     pub congestion: Option<Algorithm>,
     /// When a SYN was last answered with a cookie.
     pub overflow: Option<Micros>,
+    /// When a good cookie last came back and the accept queue had no place.
+    pub turned_away: Option<Micros>,
     /// The last child that was offered found the accept queue full: SYNs beyond the limit get no cookie then, as nobody would take
     /// what comes of it (as Linux).
     pub accept_full: bool,
@@ -166,6 +168,7 @@ impl SlowPath {
                 limit,
                 half_open: BTreeSet::new(),
                 overflow: None,
+                turned_away: None,
                 accept_full: false,
                 congestion: Algorithm::from_id(options.congestion),
                 options,

@@ -104,6 +104,21 @@ fn a_cookie_may_come_back_with_the_first_data_alone_or_again() {
 }
 
 #[test]
+fn what_follows_the_first_data_does_not_reset_a_peer_that_waits_for_a_place() {
+    let mut bench = flooded();
+    let answer = ask(&mut bench, 4000);
+    let first = Peer { payload: 5, ..answer_to(&answer, 2) };
+    let end = Peer { seq: 5006, flags: flags::ACK | flags::FIN, ..answer_to(&answer, 2) };
+    bench.world.accept_full = true;
+    bench.for_server(4000, first);
+    bench.world.accept_full = false;
+    bench.for_server(4000, end);
+    assert!(bench.frames().is_empty(), "nothing is said while it waits");
+    bench.for_server(4000, first);
+    assert_eq!(bench.states().iter().filter(|s| **s == State::Established).count(), 1);
+}
+
+#[test]
 fn no_cookie_where_nobody_would_accept_what_comes_of_it() {
     let mut bench = flooded();
     let answer = ask(&mut bench, 4000);
