@@ -58,7 +58,10 @@ static void use(int fd, char first) {
     char bytes[BYTES];
     memset(bytes, first, sizeof bytes);
     must(write(fd, bytes, sizeof bytes) == BYTES, "write");
-    must(recv(fd, bytes, sizeof bytes, MSG_WAITALL) == BYTES && bytes[BYTES - 1] == first, "recv");
+    errno = 0;
+    ssize_t got = recv(fd, bytes, sizeof bytes, MSG_WAITALL);
+    if (got != BYTES) printf("%zd bytes. ", got);
+    must(got == BYTES && bytes[BYTES - 1] == first, "recv");
 }
 
 // All at once; a third of them is closed by the client, a third by the server, a third is reset.
