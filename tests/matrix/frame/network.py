@@ -39,6 +39,9 @@ class Network(Place):
     def peer(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
         return self.finish([str(w) for w in words], seconds, cwd, env, user, stdin, self.other)
 
+    def start_peer(self, words, cwd=None, env=None, user=None):
+        return self.start_plain(words, cwd, env, user, self.other)
+
     def end(self):
         for pid in self.processes(self.other):
             kill(pid)

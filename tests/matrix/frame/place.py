@@ -128,10 +128,14 @@ class Place:
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}.log"
         return process.Running(self.inside(self.hooked(words), user), log, cwd or self.dir, self.environment(env))
 
-    def start_plain(self, words, cwd=None, env=None, user=None):
+    def start_plain(self, words, cwd=None, env=None, user=None, namespace=None):
         """The same, never under Towpath."""
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}.log"
-        return process.Running(self.inside(list(words), user), log, cwd or self.dir, self.environment(env))
+        return process.Running(self.inside(list(words), user, namespace), log, cwd or self.dir, self.environment(env))
+
+    def start_peer(self, words, cwd=None, env=None, user=None):
+        """Starts a program in the background at the other end, as `peer` runs one."""
+        return self.start(words, cwd, env, user)
 
     def wrapper(self, program, name=None):
         """A script that executes `program` as `run` does, for suites that start the program themselves; returns its path."""

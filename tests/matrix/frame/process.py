@@ -50,6 +50,15 @@ def run(words, seconds, log, cwd, env, stdin):
     return Finished(words, code, read(out), read(err))
 
 
+def until(holds, what, seconds=30):
+    """Waits until `holds()`."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise RuntimeError(f"{what} did not come within {seconds} s")
+        time.sleep(0.02)
+
+
 class Running:
     """A process in the background; its output is in `log`."""
 

@@ -2,8 +2,10 @@
 import importlib
 import pathlib
 import re
+import signal
+import time
 
-from frame import Program
+from frame import Asking, Program, until
 
 nginx = importlib.import_module("programs.nginx")
 
@@ -14,7 +16,7 @@ CONFIG = """
 global
     nbthread 2
     maxconn 2000
-    stats socket DIR/haproxy.sock mode 600 level admin
+    stats socket DIR/haproxy.sock mode 600 level admin expose-fd listeners
 defaults
     timeout connect 10s
     timeout client 60s
@@ -67,14 +69,14 @@ frontend f5
 """
 
 
-def serve(place):
+def serve(place, mode="-db"):
     nginx.serve(place)
     both = pathlib.Path(place.path("both.pem"))
     both.write_text("".join(pathlib.Path(place.path(name)).read_text() for name in ("cert.pem", "key.pem")))
     config = pathlib.Path(place.path("haproxy.cfg"))
     text = CONFIG.replace("DIR", str(place.dir)).replace("ADDRESS", place.address).replace("PLAIN", str(nginx.PLAIN))
     config.write_text(text)
-    server = place.start(["/usr/sbin/haproxy", "-db", "-f", config])
+    server = place.start(["/usr/sbin/haproxy", mode, "-f", config])
     server.until(lambda: nginx.curl(place, url(place, "http", "small")).ok(), "no answer")
     return server
 
@@ -107,6 +109,62 @@ def load(place, tally):
             count = re.search(r"(\d+) requests in", ran.out)
             clean = "Socket errors" not in ran.out and "Non-2xx" not in ran.out
             tally.expect(f"wrk, {how}, {name}", ran.ok() and clean and count and int(count[1]) > 20, ran)
+
+
+def reloads(place, tally, again):
+    """`again()` starts the next haproxy and returns what tells whether the one before has ended."""
+    got = place.path("slow")
+    # From another process each time: what it has begun goes on to its end.
+    slow = []
+    asked = {how: Asking(place, PORTS[how], nginx.FILES["small"], "/small", threads=2) for how in ("http", "tcp, splice")}
+    with asked["http"], asked["tcp, splice"]:
+        for turn in range(2 if place.quick else 4):
+            words = ["curl", "-sS", "--limit-rate", "8M", "-o", f"{got}-{turn}", url(place, ("tcp", "http, splice")[turn % 2], "large")]
+            slow.append(place.start_peer(words))
+            time.sleep(0.4)
+            ended = again()
+            time.sleep(0.4)
+        until(ended, "the end of the haproxy before the last")
+    for how, asking in asked.items():
+        tally.expect(f"every request is answered, {how}", asking.clean(50), asking.result())
+    for turn, download in enumerate(slow):
+        download.process.wait(30)
+        same = pathlib.Path(f"{got}-{turn}").read_bytes() == nginx.content(nginx.FILES["large"])
+        tally.expect(f"a download goes on over reload {turn + 1}", same, download.output())
+
+
+@program.check("the next takes the listeners over the stats socket (-x, -sf), under load", quick=True, quick_ways=("stack",),
+               ways=("direct", "stack", "network"))
+def takeover(place, tally):
+    running = [serve(place)]
+
+    def again():
+        before = running[-1]
+        # By the number of the program itself, which is what nsenter and `towpath run` have become.
+        words = ["/usr/sbin/haproxy", "-db", "-f", place.path("haproxy.cfg"), "-x", place.path("haproxy.sock"), "-sf", before.process.pid]
+        running.append(place.start(words))
+        return lambda: not before.alive()
+
+    reloads(place, tally, again)
+    said = "".join(r.output() for r in running)
+    tally.expect("the sockets came from the one before", "Failed to get the sockets" not in said, said)
+    tally.expect("all before the last have ended", [r.alive() for r in running] == [False] * (len(running) - 1) + [True], said)
+
+
+@program.check("a master with workers is reloaded (-W, SIGUSR2), under load", quick=True, quick_ways=("stack",),
+               ways=("direct", "stack", "network"))
+def master(place, tally):
+    server = serve(place, "-W")
+    children = lambda: set(pathlib.Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
+
+    def again():
+        before = children()
+        server.process.send_signal(signal.SIGUSR2)
+        until(lambda: children() - before, "a new worker")
+        return lambda: not children() & before
+
+    reloads(place, tally, again)
+    tally.expect("the master is alive, with one worker", server.alive() and len(children()) == 1, server.output())
 
 
 ASK = """

@@ -1,16 +1,19 @@
 """nginx with four workers, sendfile and TLS, as a server and as a proxy; curl and wrk at the other end."""
 import hashlib
+import os
 import pathlib
 import re
+import signal
+import time
 
-from frame import Program
+from frame import Asking, Program, until
 
 program = Program("nginx", ["nginx-light", "curl", "wrk", "openssl"])
 PLAIN, TLS, PROXY = 8080, 8443, 8081
 FILES = {"small": 200, "middle": 300_000, "large": 20_000_000}
 
 CONFIG = """
-user root; worker_processes 4; daemon off; pid DIR/nginx.pid; error_log DIR/error.log notice;
+user root; worker_processes 4; daemon DAEMON; pid DIR/nginx.pid; error_log DIR/error.log notice;
 events { worker_connections 512; }
 http {
     access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000;
@@ -41,7 +44,7 @@ def content(size):
     return (block * (size // len(block) + 1))[:size]
 
 
-def serve(place):
+def serve(place, daemon="off"):
     """nginx with the configuration above; returns it when it answers."""
     www = pathlib.Path(place.path("www"))
     www.mkdir()
@@ -50,11 +53,15 @@ def serve(place):
     words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
     if not (made := place.plain(words.split())).ok():
         raise RuntimeError(made)
-    names = {"DIR": place.dir, "ADDRESS": place.address, "PLAIN": PLAIN, "TLS": TLS, "PROXY": PROXY}
+    names = {"DAEMON": daemon, "DIR": place.dir, "ADDRESS": place.address, "PLAIN": PLAIN, "TLS": TLS, "PROXY": PROXY}
     text = re.sub("|".join(names), lambda found: str(names[found[0]]), CONFIG)
     config = pathlib.Path(place.path("nginx.conf"))
     config.write_text(text)
     server = place.start(["/usr/sbin/nginx", "-c", config, "-p", place.dir])
+    if daemon == "on":
+        server.process.wait(30)
+        until(lambda: curl(place, url(place, PLAIN, "small")).ok(), "an answer")
+        return None
     server.until(lambda: curl(place, url(place, PLAIN, "small")).ok(), "no answer")
     return server
 
@@ -107,12 +114,60 @@ def reload(place, tally):
     server = serve(place)
     who = lambda: {curl(place, url(place, PLAIN, "who")).out.strip() for _ in range(12)}
     before = who()
-    for turn in range(3):
-        place.plain(["/usr/sbin/nginx", "-c", place.path("nginx.conf"), "-p", place.dir, "-s", "reload"])
-        ran = place.peer(["wrk", "-t", "1", "-c", "10", "-d", "2s", "--timeout", "20s", url(place, PROXY, "small")])
-        # A worker that goes ends idle connections: wrk counts such as read errors, and connects anew.
-        errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", ran.out)
-        clean = not errors or (errors[1], errors[3], errors[4]) == ("0", "0", "0")
-        tally.expect(f"load over reload {turn + 1}", ran.ok() and clean and "Non-2xx" not in ran.out, ran)
+    with Asking(place, PLAIN, FILES["small"], "/small", threads=2) as asking:
+        for turn in range(3):
+            place.plain(["/usr/sbin/nginx", "-c", place.path("nginx.conf"), "-p", place.dir, "-s", "reload"])
+            ran = place.peer(["wrk", "-t", "1", "-c", "10", "-d", "2s", "--timeout", "20s", url(place, PROXY, "small")])
+            # A worker that goes ends idle connections: wrk counts such as read errors, and connects anew.
+            errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", ran.out)
+            clean = not errors or (errors[1], errors[3], errors[4]) == ("0", "0", "0")
+            tally.expect(f"load over reload {turn + 1}", ran.ok() and clean and "Non-2xx" not in ran.out, ran)
+    tally.expect("every request with a connection of its own is answered", asking.clean(50), asking.result())
     after = who()
     tally.expect("other workers answer", server.alive() and after and not before & after, f"{before} {after}")
+
+
+def named(place, name):
+    """The process of a pid file of nginx's; 0: none."""
+    try:
+        return int(pathlib.Path(place.path(name)).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def workers(master):
+    """The children of a process."""
+    try:
+        return set(pathlib.Path(f"/proc/{master}/task/{master}/children").read_text().split())
+    except OSError:
+        return set()
+
+
+@program.check("a new binary takes over the listeners (USR2, WINCH, QUIT), under load", quick=True, quick_ways=("network",),
+               ways=("direct", "stack", "network"))
+def upgrade(place, tally):
+    # As a daemon: nginx takes USR2 only without the parent that started it.
+    serve(place, "on")
+    old = named(place, "nginx.pid")
+    slow = place.start_peer(["curl", "-sS", "--limit-rate", "6M", "-o", place.path("slow"), url(place, PLAIN, "large")])
+    with Asking(place, PLAIN, FILES["small"], "/small") as plain, Asking(place, PROXY, FILES["small"], "/small") as proxy:
+        time.sleep(0.5)
+        os.kill(old, signal.SIGUSR2)
+        until(lambda: named(place, "nginx.pid") not in (0, old) and len(workers(named(place, "nginx.pid"))) == 4, "a new master")
+        new = named(place, "nginx.pid")
+        tally.expect("a new master with four workers beside the old one", named(place, "nginx.pid.oldbin") == old, place.dir)
+        time.sleep(0.5)
+        os.kill(old, signal.SIGWINCH)
+        # The new master is the old one's child, as is the worker that still sends.
+        until(lambda: len(workers(old)) <= 2, "the end of idle old workers")
+        time.sleep(0.5)
+        os.kill(old, signal.SIGQUIT)
+        until(lambda: not workers(old), "the end of the old master")
+        time.sleep(0.5)
+    for what, asking in ("plain", plain), ("through the proxy", proxy):
+        tally.expect(f"every request is answered, {what}", asking.clean(50), asking.result())
+    slow.process.wait(30)
+    same = pathlib.Path(place.path("slow")).read_bytes() == content(FILES["large"])
+    tally.expect("a download from an old worker goes on to its end", same, slow.output())
+    answers = {curl(place, url(place, PLAIN, "who")).out.strip() for _ in range(12)}
+    tally.expect("the new workers answer", answers and answers <= workers(new), f"{answers} {workers(new)}")
