@@ -39,8 +39,13 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
 /// The human form of the second reading; the first is for the busy share.
 fn page(first: &Status, s: &Status) -> String {
     let mut out = String::new();
-    let interface = s.interface.as_deref().unwrap_or("none (inside this machine)");
-    let _ = writeln!(out, "towpath {}, pid {}, up {}", s.version, s.pid, age(s.uptime_us));
+    let kernel = s.stack == "kernel";
+    let interface = match &s.interface {
+        Some(name) => name,
+        None if kernel => "all of its network namespace",
+        None => "none (inside this machine)",
+    };
+    let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
     for core in &s.cores {
         let before = first.cores.get(core.core);
@@ -63,8 +68,10 @@ fn page(first: &Status, s: &Status) -> String {
             out.push('\n');
         }
     }
-    out.push_str("slow path:\n");
-    tally(&mut out, &s.slow);
+    if !kernel {
+        out.push_str("slow path:\n");
+        tally(&mut out, &s.slow);
+    }
     let kernel: Vec<_> = s.kernel.0.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if !kernel.is_empty() {
         let _ = writeln!(out, "left to the kernel: {}", kernel.join(", "));
@@ -154,6 +161,7 @@ mod tests {
         let client = Client { id: 1, uid: 1000, pid: 42, program: "redis".into(), slots: 2, lies: 0, leaving: true };
         let first = Status {
             version: "0.1.0".into(),
+            stack: "fast".into(),
             pid: 7,
             uptime_us: 3_600_000_000,
             socket: "/run/towpath/towpath.sock".into(),
@@ -168,7 +176,7 @@ mod tests {
         second.cores[0].busy_us += 25;
         second.cores[0].idle_us += 75;
         let expected = "\
-towpath 0.1.0, pid 7, up 1 h 0 min
+towpath 0.1.0, fast stack, pid 7, up 1 h 0 min
 socket /run/towpath/towpath.sock, interface none (inside this machine)
 core 0: 25 % busy, 1 connection, 3 sleeps
   stages: pre 12

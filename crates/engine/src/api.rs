@@ -1,9 +1,6 @@
 //! What the service asks of an engine.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use towpath_ring::{PairGeometry, Region};
 use towpath_tcp::flow::FourTuple;
 
 /// How an engine is built.
@@ -37,33 +34,4 @@ pub trait Network: Send {
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;
-}
-
-/// A new client.
-pub struct ClientSetup {
-    /// Its region, made by [`Region::create`].
-    pub region: Arc<Region>,
-    /// Its doorbell eventfds: one per core, then the command queue's. They are never read.
-    pub doorbells: Vec<OwnedFd>,
-    /// Its user.
-    pub uid: u32,
-    /// Its process.
-    pub pid: i32,
-    /// Its program's name.
-    pub name: String,
-}
-
-/// A client, by number; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(pub u32);
-
-/// A pair region, for one of the two clients that share it.
-#[derive(Debug)]
-pub struct PairHandle {
-    /// Its memfd.
-    pub memfd: OwnedFd,
-    /// Its sizes.
-    pub geometry: PairGeometry,
-    /// The other client.
-    pub peer: ClientId,
 }

@@ -1,27 +1,22 @@
 //! Commands of applications: connect and listen.
 
-use crate::clients::{owner, split};
-use crate::guard::Verdict;
 use crate::host::SlowHost;
+use crate::owner::{owner, split};
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, not_ours, op};
-use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state};
+use towpath_stack::Verdict;
+use towpath_stack::info::any;
 use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::slow::ConnectError;
 use towpath_tcp::time::Micros;
 
 /// Commands taken from one client before the next has its turn.
 const BATCH: usize = 64;
-
-/// 0.0.0.0 or ::, as fits `addr`.
-fn any(addr: IpAddr) -> IpAddr {
-    if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
-}
 
 impl SlowThread {
     /// Takes the commands that wait; how many.
@@ -30,15 +25,11 @@ impl SlowThread {
         for index in 0..self.host.clients.len() {
             for _ in 0..BATCH {
                 let Some(client) = self.host.client(index as u32) else { break };
-                let region = &client.shared.region;
-                let Some(raw) = region.commands().pop(&mut client.command_head) else { break };
+                let Some(slot) = client.shared.next_command(&mut client.command_head) else { break };
                 work += 1;
-                let Some(slot) = region.slot(raw) else {
-                    client.shared.lied();
-                    continue;
-                };
-                acknowledge(&region.app(slot).ctl_seq, &region.stack(slot).ctl_ack);
-                self.command(now, index as u32, slot);
+                if let Some(slot) = slot {
+                    self.command(now, index as u32, slot);
+                }
             }
         }
         work
@@ -100,7 +91,7 @@ impl SlowThread {
         };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
-        client.slot(slot).congestion = congestion;
+        client.slot(slot).own.congestion = congestion;
         // The state comes before the attempt, because that may fail at once and show it.
         let tuple = FourTuple { local, local_port, remote, remote_port };
         SlowHost::show_addresses(client, slot, &tuple, 2);
@@ -169,7 +160,7 @@ impl SlowThread {
         let live = client.shared.app_words(slot).is_some();
         let entry = client.slot(slot);
         entry.command_seq = seq;
-        let flow = entry.flow.filter(|_| live && entry.phase == Phase::Open);
+        let flow = entry.own.flow.filter(|_| live && entry.phase == Phase::Open);
         if let Some(flow) = flow {
             let snapshot = self.table.snapshot(flow);
             let trouble = self.slow.trouble(owner(index, slot));
@@ -191,11 +182,9 @@ impl SlowThread {
 
     /// Shows what was decided about a command.
     fn answer(&mut self, index: u32, slot: Slot, seq: u32, result: i32) {
-        let Some(client) = self.host.client(index) else { return };
-        let line = client.line(slot);
-        line.command_result.store(result, Ordering::Relaxed);
-        line.command_done.store(seq, Ordering::Release);
-        client.raise(slot);
+        if let Some(client) = self.host.client(index) {
+            client.answer(slot, seq, result);
+        }
     }
 
     fn refuse(&mut self, index: u32, slot: Slot) {

@@ -1,19 +1,20 @@
 //! One fast-path thread: run to completion over whatever is there, spin for a while without work, then sleep.
 
-use crate::clients::{AppWords, split};
+use crate::client::now;
+use crate::clients::AppWords;
 use crate::mailbox::{Bell, Receiver, Sender};
 use crate::messages::{FromCore, ToCore};
 use crate::metrics::Metrics;
+use crate::owner::split;
 use crate::portset::{Frames, PortSet};
 use crate::rings::{CoreClient, Endpoints};
-use crate::thread::{now, pin, wait, watch};
+use crate::thread::{pin, wait, watch};
 use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use towpath_ports::RxFrame;
 use towpath_ring::Slot;
-use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state, status, want};
 use towpath_tcp::buffers::PortId;
 use towpath_tcp::fast::FastPath;
@@ -219,15 +220,11 @@ impl Core {
                     return work;
                 }
                 let Some(client) = self.rings.client(index) else { break };
-                let region = &client.shared.region;
-                let Some(raw) = region.doors(self.number).pop(&mut client.door_head) else { break };
+                let Some(slot) = client.shared.next_door(self.number, &mut client.door_head) else { break };
                 work += 1;
-                let Some(slot) = region.slot(raw) else {
-                    client.shared.lied();
-                    continue;
-                };
-                acknowledge(&region.app(slot).door_seq, &region.stack(slot).door_ack);
-                self.door(now, index, slot, true);
+                if let Some(slot) = slot {
+                    self.door(now, index, slot, true);
+                }
             }
         }
         work

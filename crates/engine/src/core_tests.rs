@@ -1,12 +1,12 @@
 //! One core, turned by hand.
 #![allow(clippy::unwrap_used)]
 
-use crate::api::{ClientId, ClientSetup};
-use crate::clients::{ClientShared, owner};
+use crate::clients::ClientShared;
 use crate::core::{Core, Scratch};
 use crate::mailbox::{Bell, Receiver, Sender, mailbox};
 use crate::messages::{FromCore, ToCore};
 use crate::metrics::Metrics;
+use crate::owner::owner;
 use crate::portset::PortSet;
 use crate::rings::Endpoints;
 use crate::thread::epoll_with;
@@ -17,6 +17,7 @@ use towpath_ports::memory::Loopback;
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::doorbell;
 use towpath_ring::{Geometry, Region, Slot};
+use towpath_stack::{ClientId, ClientSetup};
 use towpath_tcp::buffers::PortId;
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Window, flow_flags};

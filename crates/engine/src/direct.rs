@@ -1,9 +1,8 @@
 //! Direct connections: when both ends are applications of this host, they are joined ring to ring by a region of their own. The
 //! slow thread opens and ends them; what goes over them it never sees.
 
-use crate::clients::{owner, split};
-use crate::guard::Verdict;
 use crate::host::{Later, SlowHost};
+use crate::owner::{owner, split};
 use crate::pairs::DirectEnd;
 use crate::slots::{Phase, Queued};
 use crate::slow::SlowThread;
@@ -11,6 +10,8 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, state, status};
+use towpath_stack::Verdict;
+use towpath_stack::info::ring_addr;
 use towpath_tcp::flow::{FourTuple, Owner, SocketOptions};
 use towpath_tcp::time::Micros;
 
@@ -85,7 +86,7 @@ impl SlowThread {
         self.host.show_direct(server_index, child, ends[1], &tuple.reversed());
         self.host.show_direct(index, slot, ends[0], tuple);
         let server = self.host.client(server_index)?;
-        let queued = server.queue(listener_slot, child, crate::host::ring_addr(tuple.local), tuple.local_port);
+        let queued = server.queue(listener_slot, child, ring_addr(tuple.local), tuple.local_port);
         if queued != Queued::Yes {
             server.shared.lied();
             self.host.later.push(Later::EndListener { client: server_index, slot: listener_slot });
@@ -102,7 +103,7 @@ impl SlowThread {
     /// unread (RFC 2525 §2.17).
     pub fn part(&mut self, now: Micros, index: u32, slot: Slot, abort: bool) {
         let Some(client) = self.host.client(index) else { return };
-        let Some(end) = client.slot(slot).direct else { return };
+        let Some(end) = client.slot(slot).own.direct else { return };
         let region = std::sync::Arc::clone(&client.shared);
         let own = region.region.app(slot);
         let (rx_head, flags) = (own.rx_head.load(Ordering::Acquire), own.flags.load(Ordering::Acquire));
@@ -144,8 +145,8 @@ impl SlowHost {
     fn show_direct(&mut self, index: u32, slot: Slot, end: DirectEnd, tuple: &FourTuple) {
         let Some(client) = self.client(index) else { return };
         let entry = client.slot(slot);
-        (entry.phase, entry.direct) = (Phase::Direct, Some(end));
+        (entry.phase, entry.own.direct) = (Phase::Direct, Some(end));
         SlowHost::show_info(client, slot, tuple, MSS, RTT_US, 1);
-        client.show(slot, state::ESTABLISHED, 0);
+        client.show_paired(slot, state::ESTABLISHED, 0, (end.number, end.word()));
     }
 }

@@ -1,24 +1,24 @@
 //! Starting, asking and stopping the threads.
 
-use crate::api::{ClientId, ClientSetup, EngineConfig, Network, PairHandle};
+use crate::api::{EngineConfig, Network};
 use crate::core::{Core, Scratch};
-use crate::guard::{Guard, Open};
 use crate::host::{CoreLink, SlowHost};
 use crate::mailbox::{Bell, mailbox};
 use crate::metrics::Metrics;
 use crate::portset::PortSet;
-use crate::requests::Request;
 use crate::rings::Endpoints;
 use crate::slow::SlowThread;
-use crate::status::{Connection, Status};
 use crate::thread::epoll_with;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use towpath_ports::Port;
 use towpath_ring::command::not_ours::REASONS;
+use towpath_stack::guard::Open;
+use towpath_stack::requests::{Caller, Request};
+use towpath_stack::{ClientId, ClientSetup, Connection, Guard, PairHandle, Stack, Status};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
 use towpath_tcp::time::Micros;
@@ -28,11 +28,9 @@ const MAILBOX: usize = 4096;
 
 /// Running threads.
 pub struct Engine {
-    requests: mpsc::Sender<Request>,
+    slow: Caller,
     bells: Vec<Arc<Bell>>,
-    slow_bell: Arc<Bell>,
     stop: Arc<AtomicBool>,
-    panics: Arc<AtomicU64>,
     metrics: Arc<Metrics>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -66,7 +64,7 @@ impl Engine {
         let panics = Arc::new(AtomicU64::new(0));
         let slow_bell = Bell::new()?;
         let table = Arc::new(FlowTable::new(config.max_flows));
-        let (requests, from_service) = mpsc::channel();
+        let (caller, from_service) = Caller::new(Arc::clone(&slow_bell));
         let (mut cores, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
         let mut bells = Vec::new();
         let metrics = Metrics::new(ports.iter().map(Vec::len).collect())?;
@@ -116,7 +114,7 @@ impl Engine {
             last_id: 0,
             cores: config.cores,
         };
-        let mut engine = Engine { requests, bells, slow_bell, stop, panics, metrics, threads: Vec::new() };
+        let mut engine = Engine { slow: caller, bells, stop, metrics, threads: Vec::new() };
         engine.spawn("slow".into(), move || slow.run())?;
         for core in cores {
             engine.spawn(format!("core-{}", core.number), move || core.run())?;
@@ -129,81 +127,14 @@ impl Engine {
         Ok(())
     }
 
-    fn ask(&self, request: Request) {
-        // The receiver lives as long as this engine.
-        let _ = self.requests.send(request);
-        self.slow_bell.strike();
-    }
-
-    fn answer<T>(&self, request: impl FnOnce(mpsc::Sender<T>) -> Request) -> Option<T> {
-        let (reply, answer) = mpsc::channel();
-        self.ask(request(reply));
-        answer.recv().ok()
-    }
-
-    /// Serves a client from now on.
-    pub fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        self.answer(|reply| Request::AddClient(setup, reply)).ok_or_else(gone)?
-    }
-    /// Opens an event context; returns when every thread knows it.
-    pub fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd) {
-        self.answer::<()>(|done| Request::Context(client, context, Some(wake), done));
-    }
-    /// Closes an event context; returns when no thread rings it any more.
-    pub fn drop_context(&self, client: ClientId, context: u32) {
-        self.answer::<()>(|done| Request::Context(client, context, None, done));
-    }
-    /// Keeps the kernel socket that reserves the port of a slot until the use of the slot ends that begins with the command
-    /// of sequence number `seq`. That command may come before or after this.
-    pub fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
-        self.ask(Request::Reserve(client, slot, seq, socket));
-    }
-    /// The last descriptor of this socket is gone: as if the application had closed it.
-    pub fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
-        self.ask(Request::Hangup(client, slot, generation));
-    }
-    /// One of the client's processes is gone, and with it perhaps somebody who was woken for a new connection: the others are told.
-    pub fn departed(&self, client: ClientId) {
-        self.ask(Request::Departed(client));
-    }
-    /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
-    pub fn remove_client(&self, client: ClientId) {
-        self.ask(Request::RemoveClient(client));
-    }
-    /// The policy's rules or its knowledge of clients have changed: returns when limits and weights are in force.
-    pub fn policy_changed(&self) {
-        self.answer::<()>(Request::Policy);
-    }
-    /// [`Network::changed`] will now answer true.
-    pub fn network_changed(&self) {
-        self.slow_bell.strike();
-    }
-    /// What a client needs to use the pair of number `pair` in its place `place`.
-    pub fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle> {
-        self.answer(|reply| Request::Pair(client, place, pair, reply)).flatten()
-    }
-    /// All sockets.
-    pub fn connections(&self) -> Vec<Connection> {
-        self.answer(Request::Connections).unwrap_or_default()
-    }
-    /// Counters.
-    pub fn status(&self) -> Status {
-        let (slow, not_ours, clients) = self.answer(Request::Status).unwrap_or_default();
-        Status { cores: self.metrics.cores(), slow, panics: self.panics.load(Ordering::Relaxed), not_ours, clients }
-    }
     /// The counters of all threads as a [`towpath_ring::metrics`] region that can be mapped but not written: a row per core, then
     /// one for the slow thread.
     pub fn metrics(&self) -> io::Result<OwnedFd> {
         self.metrics.memfd()
     }
-    /// Ends the threads. Connections are forgotten without a word to their peers.
-    pub fn stop(mut self) {
-        self.end();
-    }
     fn end(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.slow_bell.strike();
+        self.slow.strike();
         for bell in &self.bells {
             bell.strike();
         }
@@ -212,6 +143,53 @@ impl Engine {
                 tracing::error!("a thread of the engine ended by a panic");
             }
         }
+    }
+}
+
+impl Stack for Engine {
+    fn name(&self) -> &'static str {
+        "fast"
+    }
+    fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
+        self.slow.add_client(setup)
+    }
+    fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd) {
+        self.slow.set_context(client, context, Some(wake));
+    }
+    fn drop_context(&self, client: ClientId, context: u32) {
+        self.slow.set_context(client, context, None);
+    }
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+        self.slow.ask(Request::Reserve(client, slot, seq, socket));
+    }
+    fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
+        self.slow.ask(Request::Hangup(client, slot, generation));
+    }
+    fn departed(&self, client: ClientId) {
+        self.slow.ask(Request::Departed(client));
+    }
+    fn remove_client(&self, client: ClientId) {
+        self.slow.ask(Request::RemoveClient(client));
+    }
+    fn policy_changed(&self) {
+        self.slow.answer::<()>(Request::Policy);
+    }
+    /// [`Network::changed`] will now answer true.
+    fn network_changed(&self) {
+        self.slow.strike();
+    }
+    fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle> {
+        self.slow.answer(|reply| Request::Pair(client, place, pair, reply)).flatten()
+    }
+    fn connections(&self) -> Vec<Connection> {
+        self.slow.answer(Request::Connections).unwrap_or_default()
+    }
+    fn status(&self) -> Status {
+        self.slow.answer(Request::Status).unwrap_or_default()
+    }
+    /// Connections are forgotten without a word to their peers.
+    fn stop(self: Box<Self>) {
+        drop(self);
     }
 }
 

@@ -1,127 +1,15 @@
-//! The operator's policy, as the slow thread asks and enforces it: whatever an application has written into its ring, its
-//! command passes here before anything is done for it.
+//! The operator's policy, as the slow thread enforces it.
 
-use crate::api::ClientId;
 use crate::host::SlowHost;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_stack::{Limit, Verdict};
 use towpath_tcp::flow::FourTuple;
 use towpath_tcp::messages::ToFast;
-use towpath_tcp::time::Micros;
-
-/// What the policy says to an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Go on; with this congestion control whatever the application says (`Algorithm::id`), 0 = as it likes.
-    Allow(u8),
-    /// A command fails with this errno (positive); a peer's SYN is answered with RST.
-    Refuse(i32),
-    /// A peer's SYN is not answered.
-    Drop,
-    /// The socket is left to the kernel. For a peer's SYN as `Drop`.
-    Kernel,
-}
-
-/// Limits that all clients with the same `id` share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// Tells limits apart; never used again for another.
-    pub id: u64,
-    /// A small number that no other limit has at this time.
-    pub number: u16,
-    /// Share of each port against other applications, which have 1.
-    pub weight: u16,
-    /// Payload bytes per second that they send together, 0 = no limit.
-    pub rate: u64,
-    /// Connections that they have together, 0 = no limit.
-    pub connections: u32,
-    /// Connections that they open and accept in a second, together, 0 = no limit.
-    pub new_per_s: u32,
-}
-
-/// Which limit has refused something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exceeded {
-    /// [`Limit::connections`].
-    Connections,
-    /// [`Limit::new_per_s`].
-    NewPerSecond,
-}
-
-/// The operator's policy. Called by the slow thread only.
-pub trait Guard: Send {
-    /// May this client connect there?
-    fn connect(&mut self, client: ClientId, remote: SocketAddr) -> Verdict;
-    /// May it listen there? `dual`: on :: for IPv4 too.
-    fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict;
-    /// May a listener of it hear from this peer? Asked for each SYN that begins a connection.
-    fn accept(&mut self, client: ClientId, tuple: &FourTuple) -> Verdict;
-    /// The limit that it is under.
-    fn limit(&mut self, client: ClientId) -> Option<Limit>;
-    /// An attempt of it, or a peer's to reach it, has failed because of a limit.
-    fn exceeded(&mut self, client: ClientId, limit: &Limit, what: Exceeded);
-}
-
-/// No policy: everything is allowed.
-pub struct Open;
-
-impl Guard for Open {
-    fn connect(&mut self, _: ClientId, _: SocketAddr) -> Verdict {
-        Verdict::Allow(0)
-    }
-    fn listen(&mut self, _: ClientId, _: SocketAddr, _: bool) -> Verdict {
-        Verdict::Allow(0)
-    }
-    fn accept(&mut self, _: ClientId, _: &FourTuple) -> Verdict {
-        Verdict::Allow(0)
-    }
-    fn limit(&mut self, _: ClientId) -> Option<Limit> {
-        None
-    }
-    fn exceeded(&mut self, _: ClientId, _: &Limit, _: Exceeded) {}
-}
-
-/// New connections that a limit still allows at a time: one second's worth at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tokens {
-    /// In millionths, so that slow rates gather too.
-    micro: u64,
-    at: Micros,
-}
-
-impl Tokens {
-    const ONE: u64 = 1_000_000;
-
-    fn full(now: Micros, per_s: u32) -> Self {
-        Self { micro: u64::from(per_s) * Self::ONE, at: now }
-    }
-    fn grown(self, now: Micros, per_s: u32) -> Self {
-        let most = u64::from(per_s) * Self::ONE;
-        let micro = self.micro.saturating_add(now.since(self.at).saturating_mul(per_s.into())).min(most);
-        Self { micro, at: now }
-    }
-}
-
-/// The policy and what it has to remember of its limits.
-pub struct Gate {
-    guard: Box<dyn Guard>,
-    tokens: HashMap<u64, Tokens>,
-    /// Groups with a weight or rate of their own.
-    shaped: BTreeSet<u16>,
-    /// The connections of all clients under a limit, by its id.
-    under: HashMap<u64, Arc<AtomicU64>>,
-}
-
-impl Gate {
-    /// With nothing to remember yet.
-    pub fn new(guard: Box<dyn Guard>) -> Self {
-        Self { guard, tokens: HashMap::new(), shaped: BTreeSet::new(), under: HashMap::new() }
-    }
-}
 
 /// The group of a client's flows: its limit's, which other clients may share, or its own.
 pub fn group_of(index: u32, limit: Option<&Limit>) -> u16 {
@@ -149,38 +37,21 @@ impl SlowHost {
     /// May a listener of client `index` hear from this peer?
     pub fn permit_accept(&mut self, index: u32, tuple: &FourTuple) -> Verdict {
         let Some(id) = self.client(index).map(|client| client.shared.id) else { return Verdict::Drop };
-        self.gate.guard.accept(id, tuple)
+        self.gate.guard.accept(
+            id,
+            SocketAddr::new(tuple.local, tuple.local_port),
+            SocketAddr::new(tuple.remote, tuple.remote_port),
+        )
     }
     /// May client `index` have one more connection now? If not, that is counted.
     pub fn within_limits(&mut self, index: u32) -> bool {
-        let Some((id, Some(limit))) = self.client(index).map(|client| (client.shared.id, client.limit)) else {
-            return true;
-        };
-        let what = if limit.connections != 0 && self.connections_under(&limit) >= u64::from(limit.connections) {
-            Exceeded::Connections
-        } else if limit.new_per_s != 0 && self.tokens_of(&limit).micro < Tokens::ONE {
-            Exceeded::NewPerSecond
-        } else {
-            return true;
-        };
-        self.gate.guard.exceeded(id, &limit, what);
-        false
+        let Some((id, limit)) = self.client(index).map(|client| (client.shared.id, client.limit)) else { return true };
+        self.gate.within(id, limit.as_ref(), self.now.0)
     }
     /// Client `index` has one more connection.
     pub fn spend_token(&mut self, index: u32) {
-        let Some(limit) = self.client(index).and_then(|client| client.limit) else { return };
-        if limit.new_per_s != 0 {
-            let mut tokens = self.tokens_of(&limit);
-            tokens.micro = tokens.micro.saturating_sub(Tokens::ONE);
-            self.gate.tokens.insert(limit.id, tokens);
-        }
-    }
-    fn tokens_of(&self, limit: &Limit) -> Tokens {
-        let known = self.gate.tokens.get(&limit.id).copied();
-        known.map_or(Tokens::full(self.now, limit.new_per_s), |tokens| tokens.grown(self.now, limit.new_per_s))
-    }
-    fn connections_under(&self, limit: &Limit) -> u64 {
-        self.gate.under.get(&limit.id).map_or(0, |under| under.load(Ordering::Relaxed))
+        let limit = self.client(index).and_then(|client| client.limit);
+        self.gate.spend(limit.as_ref(), self.now.0);
     }
     fn tell_cores(&mut self, message: ToFast) {
         for core in &mut self.cores {
@@ -208,11 +79,11 @@ impl SlowThread {
                 count.fetch_add(client.connections.into(), Ordering::Relaxed);
                 count
             });
-            if std::mem::replace(&mut client.group, group) != group {
+            if std::mem::replace(&mut client.own.group, group) != group {
                 moved.push((client.shared.index, group));
             }
         }
-        let before = std::mem::take(&mut host.gate.shaped);
+        let before = std::mem::take(&mut host.shaped);
         for group in before.into_iter().filter(|old| !shaped.contains_key(old)) {
             host.tell_cores(ToFast::SetWeight { group, weight: 1 });
             host.tell_cores(ToFast::SetLimit { group, bytes_per_s: 0 });
@@ -224,10 +95,8 @@ impl SlowThread {
             let bytes_per_s = if limit.rate == 0 { 0 } else { (limit.rate / cores).max(1) };
             host.tell_cores(ToFast::SetLimit { group: *group, bytes_per_s });
         }
-        let ids: HashSet<u64> = shaped.values().map(|limit| limit.id).collect();
-        host.gate.tokens.retain(|id, _| ids.contains(id));
-        host.gate.shaped = shaped.into_keys().collect();
-        host.gate.under = under;
+        host.shaped = shaped.into_keys().collect();
+        host.gate.set_limits(under);
         for (index, group) in moved {
             self.move_flows(index, group);
         }
@@ -238,7 +107,7 @@ impl SlowThread {
         for (slot, phase) in client.used() {
             let Some(client) = self.host.client(index) else { return };
             let entry = client.slot(slot);
-            if let (Phase::Open, Some(flow), core) = (phase, entry.flow, entry.core) {
+            if let (Phase::Open, Some(flow), core) = (phase, entry.own.flow, entry.own.core) {
                 self.host.cores[core].to.send(crate::messages::ToCore::Tcp(ToFast::SetGroup(flow, group)));
             }
         }
@@ -261,14 +130,5 @@ mod tests {
             (0, 0),
             "what has no number is the default"
         );
-    }
-
-    #[test]
-    fn tokens_grow_with_time_up_to_one_second_of_them() {
-        let empty = Tokens { micro: 0, at: Micros(0) };
-        assert_eq!(empty.grown(Micros(500_000), 10).micro, 5 * Tokens::ONE);
-        assert_eq!(empty.grown(Micros(60_000_000), 10).micro, 10 * Tokens::ONE);
-        assert_eq!(empty.grown(Micros(400_000), 1).micro, 400_000);
-        assert_eq!(Tokens::full(Micros(7), 3), Tokens { micro: 3 * Tokens::ONE, at: Micros(7) });
     }
 }

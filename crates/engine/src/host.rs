@@ -1,17 +1,21 @@
 //! What the slow path asks of the world.
 
 use crate::api::Network;
-use crate::clients::{owner, split};
-use crate::guard::{Gate, Guard, Verdict};
+use crate::client::SlowClient;
 use crate::mailbox::Sender;
 use crate::messages::ToCore;
+use crate::owner::{owner, split};
 use crate::pairs::Pairs;
 use crate::random::Random;
-use crate::slots::{Phase, Queued, SlowClient};
-use std::net::{IpAddr, Ipv6Addr};
+use crate::slots::{Phase, Queued};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
 use towpath_ring::lines::state;
-use towpath_ring::{Slot, address};
+use towpath_stack::guard::Gate;
+use towpath_stack::info::{self, ring_addr};
+use towpath_stack::{Guard, Verdict};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
 use towpath_tcp::messages::ToFast;
 use towpath_tcp::slow::{Admission, Host, Route};
@@ -61,6 +65,8 @@ pub struct SlowHost {
     pub later: Vec<Later>,
     /// The operator's policy.
     pub gate: Gate,
+    /// Groups with a weight or rate of their own.
+    pub shaped: BTreeSet<u16>,
     /// Regions that two clients share.
     pub pairs: Pairs,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
@@ -75,8 +81,20 @@ impl SlowHost {
     pub fn new(cores: Vec<CoreLink>, network: Box<dyn Network>, guard: Box<dyn Guard>) -> std::io::Result<Self> {
         let (clients, owners, later) = (Vec::new(), Vec::new(), Vec::new());
         let (gate, now) = (Gate::new(guard), Micros(0));
-        let (child_congestion, pairs) = (0, Pairs::default());
-        Ok(Self { clients, cores, network, owners, later, gate, pairs, child_congestion, now, random: Random::new()? })
+        let (child_congestion, pairs, shaped) = (0, Pairs::default(), BTreeSet::new());
+        Ok(Self {
+            clients,
+            cores,
+            network,
+            owners,
+            later,
+            gate,
+            shaped,
+            pairs,
+            child_congestion,
+            now,
+            random: Random::new()?,
+        })
     }
     /// Client and slot of an owner.
     pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
@@ -91,61 +109,13 @@ impl SlowHost {
     }
     /// Fills what `getsockname` and the like show.
     pub fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
-        let info = client.shared.region.info(slot);
-        address::store(&info.local_addr, ring_addr(tuple.local));
-        address::store(&info.remote_addr, ring_addr(tuple.remote));
-        info.ports.store(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port), Ordering::Relaxed);
-        info.mss.store(u32::from(mss), Ordering::Relaxed);
-        info.srtt_us.store(srtt_us, Ordering::Relaxed);
-        info.rttvar_us.store(srtt_us / 2, Ordering::Relaxed);
-        // The rest is an earlier connection's.
-        for word in [
-            &info.retransmits,
-            &info.agreed,
-            &info.min_rtt_us,
-            &info.cwnd,
-            &info.ssthresh,
-            &info.send_window,
-            &info.unacked,
-            &info.unsent,
-            &info.segments_in,
-            &info.segments_out,
-            &info.timeouts,
-            &info.probes,
-            &info.ca_state,
-            &info.window_shifts,
-            &info.receive_mss,
-            &info.marked,
-            &info.sacked,
-            &info.lost,
-            &info.observed,
-            &info.silent_ms,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in [
-            &info.pacing_rate,
-            &info.bytes_acked,
-            &info.bytes_received,
-            &info.delivery_rate,
-            &info.busy_us,
-            &info.window_limited_us,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        info.tcp_state.store(tcp_state, Ordering::Release);
+        let (local, remote) =
+            (SocketAddr::new(tuple.local, tuple.local_port), SocketAddr::new(tuple.remote, tuple.remote_port));
+        info::show(client.shared.region.info(slot), local, remote, mss, srtt_us, tcp_state);
     }
     /// Shows the addresses of a slot that has no flow yet.
     pub fn show_addresses(client: &SlowClient, slot: Slot, tuple: &FourTuple, tcp_state: u32) {
         Self::show_info(client, slot, tuple, 0, 0, tcp_state);
-    }
-}
-
-/// An address as the ring has it: IPv4 mapped into IPv6.
-pub fn ring_addr(addr: IpAddr) -> Ipv6Addr {
-    match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
-        IpAddr::V6(addr) => addr,
     }
 }
 
@@ -207,7 +177,7 @@ impl Host for SlowHost {
         let congestion = std::mem::take(&mut self.child_congestion);
         let client = self.client(index)?;
         let child = client.take_child()?;
-        client.slot(child).congestion = congestion;
+        client.slot(child).own.congestion = congestion;
         self.spend_token(index);
         Some(owner(index, child))
     }
@@ -223,14 +193,14 @@ impl Host for SlowHost {
     }
     fn group(&self, owner: Owner) -> u16 {
         let (index, _) = split(owner);
-        self.clients.get(index as usize).and_then(Option::as_ref).map_or(0, |client| client.group)
+        self.clients.get(index as usize).and_then(Option::as_ref).map_or(0, |client| client.own.group)
     }
     fn drop_child(&mut self, child: Owner) {
         let Some((client, slot)) = self.find(child) else { return };
         if client.slot(slot).phase != Phase::Child {
             return;
         }
-        let flow = client.slot(slot).flow;
+        let flow = client.slot(slot).own.flow;
         client.free(slot);
         if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
             *place = None;
@@ -262,7 +232,7 @@ impl Host for SlowHost {
         Self::show_info(client, slot, &setup.tuple, setup.mss, setup.srtt_us, 1);
         let generation = client.shared.generation(slot);
         let entry = client.slot(slot);
-        (entry.core, entry.flow) = (core, Some(setup.flow));
+        (entry.own.core, entry.own.flow) = (core, Some(setup.flow));
         client.show(slot, state::ESTABLISHED, core);
         if was == Phase::Child {
             return; // `accepted` follows

@@ -5,34 +5,28 @@
 //! and by the slow thread after that. The threads share nothing but messages and counters.
 
 mod api;
-mod clients;
+mod client;
 mod commands;
 mod core;
 #[cfg(test)]
 mod core_tests;
 mod direct;
 mod engine;
-mod events;
 mod figures;
 mod guard;
 mod host;
 mod listing;
-mod mailbox;
 mod messages;
 mod metrics;
 mod options;
+mod owner;
 mod pairs;
 mod portset;
 mod random;
 mod requests;
 mod rings;
-mod slots;
 mod slow;
-mod sparse;
-mod status;
-mod thread;
 
-pub use api::{ClientId, ClientSetup, EngineConfig, Network, PairHandle};
+pub use api::{EngineConfig, Network};
 pub use engine::Engine;
-pub use guard::{Exceeded, Guard, Limit, Verdict};
-pub use status::{ClientStatus, Connection, CoreStatus, Status};
+use towpath_stack::{clients, events, mailbox, slots, thread};

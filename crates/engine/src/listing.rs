@@ -1,12 +1,14 @@
 //! The list of sockets.
 
-use crate::clients::split;
 use crate::host::{Later, SlowHost};
+use crate::owner::split;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
-use crate::status::Connection;
-use towpath_tcp::flow::FlowSnapshot;
-use towpath_tcp::slow::{ConnectionInfo, State};
+use std::net::SocketAddr;
+use towpath_stack::Connection;
+use towpath_stack::status::TcpStatus;
+use towpath_tcp::flow::{FlowSnapshot, flow_flags};
+use towpath_tcp::slow::{ConnectionInfo, State, Trouble};
 
 impl SlowThread {
     /// Every socket that the protocol knows.
@@ -34,7 +36,7 @@ impl SlowThread {
         let (index, raw) = info.owner.map_or((u32::MAX, 0), split);
         let client = self.host.clients.get(index as usize).and_then(Option::as_ref);
         let slot = client.and_then(|c| c.slots.get(raw as usize));
-        let end = slot.and_then(|slot| slot.direct);
+        let end = slot.and_then(|slot| slot.own.direct);
         let direct = client.zip(end).and_then(|(client, end)| self.host.direct_view(client, raw, &end));
         let (tx_queue, rx_queue) = match (&snapshot, slot.and_then(|s| s.listener.as_ref())) {
             (None, _) if direct.is_some() => direct.as_ref().map_or((0, 0), |direct| direct.queues),
@@ -43,7 +45,8 @@ impl SlowThread {
             (None, None) => (0, 0),
         };
         Connection {
-            tuple: info.tuple,
+            local: SocketAddr::new(info.tuple.local, info.tuple.local_port),
+            remote: SocketAddr::new(info.tuple.remote, info.tuple.remote_port),
             state: direct
                 .as_ref()
                 .map_or(snapshot.map_or(info.state, |s| State::of_flags(s.flags)), |d| d.state)
@@ -53,11 +56,10 @@ impl SlowThread {
             uid: client.map_or(0, |c| c.shared.uid),
             pid: client.map_or(0, |c| c.shared.pid),
             program: client.map_or_else(String::new, |c| c.shared.name.clone()),
-            snapshot,
-            trouble: info.trouble,
+            tcp: snapshot.map(|snapshot| tcp(&snapshot, info.trouble)),
             tx_queue,
             rx_queue,
-            core: snapshot.and(slot).map(|s| s.core),
+            core: snapshot.and(slot).map(|s| s.own.core),
             direct: end.is_some(),
         }
     }
@@ -67,4 +69,29 @@ impl SlowThread {
 fn unacknowledged(snapshot: &FlowSnapshot) -> u32 {
     let queued = snapshot.snd_queued.distance(snapshot.snd_una);
     queued.max(0) as u32
+}
+
+fn tcp(s: &FlowSnapshot, trouble: Trouble) -> TcpStatus {
+    let flag = |bit| s.flags & bit != 0;
+    TcpStatus {
+        srtt_us: s.srtt_us,
+        rttvar_us: s.rttvar_us,
+        mss: s.mss,
+        cwnd: s.cwnd,
+        ssthresh: s.ssthresh,
+        snd_wnd: s.snd_wnd,
+        unacked: s.snd_max.0.wrapping_sub(s.snd_una.0),
+        bytes_received: s.bytes_in,
+        bytes_acked: s.bytes_acked,
+        segs_in: s.segments_in,
+        segs_out: s.segments_out,
+        retrans: s.retransmits,
+        backoff: trouble.timeouts,
+        probes: trouble.probes,
+        timestamps: flag(flow_flags::TIMESTAMPS),
+        wscale: flag(flow_flags::WSCALE),
+        sack: flag(flow_flags::SACK),
+        ecn: flag(flow_flags::ECN),
+        recovery: flag(flow_flags::RECOVERY),
+    }
 }

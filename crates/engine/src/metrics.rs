@@ -1,13 +1,13 @@
 //! Counters of the threads, copied now and then into memory that anybody may read: a row of words per core, and one for the
 //! slow thread.
 
-use crate::status::CoreStatus;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::PortCounters;
 use towpath_ring::metrics::MetricsRegion;
+use towpath_stack::status::{CoreStatus, PortStatus, Tally};
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
 /// Words of `Counters` beside stages and drops.
@@ -102,7 +102,7 @@ impl Metrics {
             undone: word(OTHER + 8),
             tail_probes: word(OTHER + 9),
         };
-        let port = |at: usize| PortCounters {
+        let port = |at: usize| PortStatus {
             rx_frames: word(at),
             tx_frames: word(at + 1),
             rx_dropped: word(at + 2),
@@ -110,7 +110,7 @@ impl Metrics {
         };
         let ports = self.ports.get(core).copied().unwrap_or(0);
         CoreStatus {
-            counters,
+            tally: tally(&counters),
             turns: word(TURNS),
             busy_us: word(TURNS + 1),
             idle_us: word(TURNS + 2),
@@ -122,6 +122,21 @@ impl Metrics {
     /// All cores' rows.
     pub fn cores(&self) -> Vec<CoreStatus> {
         (0..self.ports.len()).map(|core| self.core(core)).collect()
+    }
+}
+
+/// Counters by name.
+pub fn tally(counters: &Counters) -> Tally {
+    let named = |names: &[&'static str], values: &[u64]| names.iter().copied().zip(values.iter().copied()).collect();
+    Tally {
+        stages: named(&Stage::NAMES, &counters.stages),
+        drops: named(&Drop::NAMES, &counters.drops),
+        retransmits: counters.retransmits,
+        timeouts: counters.timeouts,
+        opened: counters.opened,
+        failed: counters.failed,
+        resets: counters.resets,
+        lies: counters.lies,
     }
 }
 

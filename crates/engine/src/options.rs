@@ -1,7 +1,7 @@
 //! What applications set on their sockets, from the options line to the protocol.
 
-use crate::clients::owner;
 use crate::host::SlowHost;
+use crate::owner::owner;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
 use std::sync::atomic::Ordering;
@@ -55,7 +55,7 @@ impl SlowThread {
         let (seq, options) = client.shared.region.options(slot).read();
         let entry = client.slot(slot);
         entry.options_seq = seq;
-        let options = imposed(checked(&options), entry.congestion);
+        let options = imposed(checked(&options), entry.own.congestion);
         self.slow.set_options(now, owner(index, slot), options, &mut self.host);
     }
 
@@ -69,7 +69,7 @@ impl SlowThread {
         if known || !live || !matches!(entry.phase, Phase::Opening | Phase::Listening | Phase::Open | Phase::Direct) {
             return;
         }
-        let options = imposed(checked(&options), entry.congestion);
+        let options = imposed(checked(&options), entry.own.congestion);
         self.slow.set_options(now, owner(index, slot), options, &mut self.host);
         self.show_congestion(index, slot);
     }

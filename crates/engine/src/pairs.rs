@@ -1,8 +1,7 @@
 //! Pair regions: which two clients share one, and which connections are in it.
 
-use crate::api::{ClientId, PairHandle};
+use crate::client::SlowClient;
 use crate::host::SlowHost;
-use crate::slots::SlowClient;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -10,6 +9,7 @@ use towpath_ring::lines::{app_flags, pair_slot};
 use towpath_ring::pair::{PLACES, release};
 use towpath_ring::wake::futex_wake;
 use towpath_ring::{AppLine, PairGeometry, PairRegion, Slot};
+use towpath_stack::{ClientId, PairHandle};
 use towpath_tcp::slow::State;
 use towpath_tcp::time::Micros;
 
@@ -165,7 +165,7 @@ impl SlowHost {
     /// The pair of two clients, made if there is none yet.
     fn pair_between(&mut self, a: u32, b: u32) -> Option<usize> {
         let ids = [self.client(a)?.shared.id, self.client(b)?.shared.id];
-        let known = self.clients.get(a as usize)?.as_ref()?.pairs.iter().flatten().copied().find(|at| {
+        let known = self.clients.get(a as usize)?.as_ref()?.own.pairs.iter().flatten().copied().find(|at| {
             let pair = self.pairs.all.get(*at).and_then(Option::as_ref);
             pair.is_some_and(|pair| pair.clients == ids || pair.clients == [ids[1], ids[0]])
         });
@@ -187,21 +187,21 @@ impl SlowHost {
         }
         self.pairs.all[at] = Some(pair);
         for (index, place) in [(a, places[0]), (b, places[1])] {
-            self.client(index)?.pairs[place as usize] = Some(at);
+            self.client(index)?.own.pairs[place as usize] = Some(at);
         }
         Some(at)
     }
 
     /// A place of a client that has no pair; where all have, one whose pair has no connections loses it.
     fn free_place(&mut self, index: u32) -> Option<u32> {
-        let places = &self.client(index)?.pairs;
+        let places = &self.client(index)?.own.pairs;
         if let Some(place) = places.iter().position(Option::is_none) {
             return Some(place as u32);
         }
         let idle = |at: &usize| self.pairs.all.get(*at).and_then(Option::as_ref).is_none_or(|p| p.ends.is_empty());
-        let at = self.clients.get(index as usize)?.as_ref()?.pairs.iter().flatten().copied().find(|at| idle(at))?;
+        let at = self.clients.get(index as usize)?.as_ref()?.own.pairs.iter().flatten().copied().find(|at| idle(at))?;
         self.drop_pair(at);
-        self.client(index)?.pairs.iter().position(Option::is_none).map(|place| place as u32)
+        self.client(index)?.own.pairs.iter().position(Option::is_none).map(|place| place as u32)
     }
 
     /// Forgets a pair without connections; its memory goes, wherever it is still mapped.
@@ -209,7 +209,7 @@ impl SlowHost {
         let Some(pair) = self.pairs.all.get_mut(at).and_then(Option::take) else { return };
         release(pair.memfd.as_fd(), pair.region.geometry(), false);
         for client in self.clients.iter_mut().flatten() {
-            for place in client.pairs.iter_mut().filter(|place| **place == Some(at)) {
+            for place in client.own.pairs.iter_mut().filter(|place| **place == Some(at)) {
                 *place = None;
             }
         }
@@ -228,7 +228,7 @@ impl SlowHost {
     /// What a client needs to use the pair in one of its places.
     pub fn pair_handle(&mut self, index: u32, place: u32, number: u32) -> Option<PairHandle> {
         let client = self.client(index)?;
-        let (id, at) = (client.shared.id, *client.pairs.get(place as usize)?);
+        let (id, at) = (client.shared.id, *client.own.pairs.get(place as usize)?);
         let pair = self.pairs.all.get(at?)?.as_ref().filter(|pair| pair.number == number)?;
         let peer = pair.clients[1 - pair.side_of(id)?];
         Some(PairHandle { memfd: pair.memfd.try_clone().ok()?, geometry: pair.region.geometry(), peer })

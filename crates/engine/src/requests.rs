@@ -1,40 +1,14 @@
 //! What the service's threads ask the slow thread for.
 
-use crate::api::{ClientId, ClientSetup, PairHandle};
+use crate::client::SlowClient;
+use crate::metrics::tally;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
-use crate::status::{ClientStatus, Connection};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
-use towpath_ring::command::not_ours::REASONS;
-use towpath_tcp::counters::Counters;
+use towpath_stack::requests::Request;
+use towpath_stack::{ClientId, Status};
 use towpath_tcp::time::Micros;
-
-/// One request. A `Sender` carries the answer; where it is a `Sender<()>`, its drop is the answer.
-pub enum Request {
-    /// See [`crate::Engine::add_client`].
-    AddClient(ClientSetup, Sender<io::Result<ClientId>>),
-    /// See [`crate::Engine::add_context`].
-    Context(ClientId, u32, Option<OwnedFd>, Sender<()>),
-    /// See [`crate::Engine::reserve`].
-    Reserve(ClientId, u32, u32, OwnedFd),
-    /// See [`crate::Engine::hangup`].
-    Hangup(ClientId, u32, u32),
-    /// See [`crate::Engine::departed`].
-    Departed(ClientId),
-    /// See [`crate::Engine::remove_client`].
-    RemoveClient(ClientId),
-    /// See [`crate::Engine::policy_changed`].
-    Policy(Sender<()>),
-    /// See [`crate::Engine::connections`].
-    Connections(Sender<Vec<Connection>>),
-    /// See [`crate::Engine::pair`].
-    Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
-    /// The slow path's counters and the clients.
-    Status(Sender<(Counters, [u64; REASONS], Vec<ClientStatus>)>),
-}
 
 impl SlowThread {
     /// Serves one request.
@@ -60,7 +34,13 @@ impl SlowThread {
                 let _ = reply.send(self.connections());
             }
             Request::Status(reply) => {
-                let _ = reply.send((*self.slow.counters(), self.not_ours, self.client_status()));
+                let _ = reply.send(Status {
+                    cores: self.metrics.cores(),
+                    slow: tally(self.slow.counters()),
+                    panics: self.panics.load(Ordering::Relaxed),
+                    not_ours: self.not_ours,
+                    clients: self.host.clients.iter().flatten().map(SlowClient::status).collect(),
+                });
             }
         }
     }
@@ -70,7 +50,7 @@ impl SlowThread {
         let layout = client.shared.region.layout();
         // Only those have commands.
         match layout.slot(raw).filter(|slot| layout.is_app_slot(*slot)) {
-            Some(slot) => client.reserve(slot, seq, socket, now),
+            Some(slot) => client.reserve(slot, seq, socket, now.0),
             None => client.shared.lied(),
         }
     }
@@ -87,20 +67,5 @@ impl SlowThread {
         for (slot, _) in client.used().into_iter().filter(|(_, phase)| *phase == Phase::Listening) {
             client.offer_again(slot);
         }
-    }
-
-    fn client_status(&self) -> Vec<ClientStatus> {
-        let clients = self.host.clients.iter().flatten();
-        clients
-            .map(|client| ClientStatus {
-                id: client.shared.id,
-                uid: client.shared.uid,
-                pid: client.shared.pid,
-                name: client.shared.name.clone(),
-                slots: client.in_use,
-                lies: client.shared.lies.load(Ordering::Relaxed),
-                leaving: client.leaving,
-            })
-            .collect()
     }
 }

@@ -1,14 +1,14 @@
 //! The slow thread: opening, closing, timers, congestion control, and everything that is not a packet.
 
-use crate::api::{ClientId, ClientSetup};
-use crate::clients::{ClientShared, owner};
+use crate::client::{OfClient, SlowClient, now};
+use crate::clients::ClientShared;
 use crate::host::{Later, SlowHost};
 use crate::mailbox::{Bell, Receiver};
 use crate::messages::{FromCore, ToCore};
 use crate::metrics::Metrics;
-use crate::requests::Request;
-use crate::slots::{Phase, SlowClient};
-use crate::thread::{now, wait};
+use crate::owner::owner;
+use crate::slots::Phase;
+use crate::thread::wait;
 use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,6 +17,8 @@ use std::sync::{Arc, mpsc};
 use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
 use towpath_ring::lines::app_flags;
+use towpath_stack::requests::Request;
+use towpath_stack::{ClientId, ClientSetup};
 use towpath_tcp::fast::FlowTable;
 use towpath_tcp::flow::{FlowId, FlowSnapshot, flow_flags};
 use towpath_tcp::messages::ToSlow;
@@ -176,7 +178,7 @@ impl SlowThread {
         let Some(client) = self.host.client(index) else { return };
         // Cleared before the words are read, so that a later door comes through.
         client.shared.words(slot).relayed.store(false, Ordering::SeqCst);
-        let (phase, owner_core) = (client.slot(slot).phase, client.slot(slot).core);
+        let (phase, owner_core) = (client.slot(slot).phase, client.slot(slot).own.core);
         if phase == Phase::Open {
             // The owner looks at the slot itself when it installs the flow.
             if owner_core != core {
@@ -201,7 +203,7 @@ impl SlowThread {
             return;
         }
         let entry = client.slot(slot);
-        let (phase, core, was_closed) = (entry.phase, entry.core, entry.app_closed);
+        let (phase, core, was_closed) = (entry.phase, entry.own.core, entry.app_closed);
         if phase == Phase::Free {
             return;
         }
@@ -300,9 +302,9 @@ impl SlowThread {
         self.host.pairs.expire(now);
         let cores = &mut self.host.cores;
         for client in self.host.clients.iter_mut().flatten() {
-            client.expire_sockets(now, LOOSE_US);
-            if client.leaving && client.in_use == 0 && client.forgetting.is_none() {
-                client.forgetting = Some(cores.len());
+            client.expire_sockets(now.0, LOOSE_US);
+            if client.leaving && client.in_use == 0 && client.own.forgetting.is_none() {
+                client.own.forgetting = Some(cores.len());
                 for core in cores.iter_mut() {
                     core.to.send(ToCore::DropClient(client.shared.index));
                 }
@@ -312,8 +314,8 @@ impl SlowThread {
 
     fn forgotten(&mut self, index: u32) {
         let Some(client) = self.host.client(index) else { return };
-        let left = client.forgetting.unwrap_or(1) - 1;
-        client.forgetting = Some(left);
+        let left = client.own.forgetting.unwrap_or(1) - 1;
+        client.own.forgetting = Some(left);
         if left == 0 {
             if let Some(doorbell) = client.shared.doorbells.get(self.cores) {
                 let _ = epoll::delete(&self.epoll, doorbell.as_fd());
@@ -384,7 +386,7 @@ impl SlowThread {
         if places.len() == index {
             places.push(None);
         }
-        places[index] = Some(SlowClient::new(Arc::clone(&shared), self.cores));
+        places[index] = Some(SlowClient::new(Arc::clone(&shared), self.cores, OfClient::new(shared.index)));
         for core in &mut self.host.cores {
             core.to.send(ToCore::AddClient(Arc::clone(&shared)));
         }

@@ -7,6 +7,7 @@ use common::app::{App, eventually, small};
 use common::{LOCAL, Noise, engine};
 use towpath_ring::Geometry;
 use towpath_ring::command::{NOT_OURS, not_ours};
+use towpath_stack::Stack;
 
 /// Sends `bytes` of noise through an echo server and compares what comes back.
 fn echo(cores: usize, bytes: usize) {
@@ -40,7 +41,7 @@ fn echo(cores: usize, bytes: usize) {
     serve.join().unwrap();
     eventually("all slots are free", || client.busy_slots() + server.busy_slots() == 0);
     eventually("no core has a flow", || engine.status().cores.iter().all(|c| c.flows == 0));
-    engine.stop();
+    drop(engine);
 }
 
 #[test]

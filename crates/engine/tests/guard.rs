@@ -7,8 +7,7 @@ use common::app::{App, eventually, small};
 use common::{LOCAL, guarded};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use towpath_engine::{ClientId, Exceeded, Guard, Limit, Verdict};
-use towpath_tcp::flow::FourTuple;
+use towpath_stack::{ClientId, Exceeded, Guard, Limit, Stack, Verdict};
 
 /// Answers as it is told, and notes what was asked.
 #[derive(Clone)]
@@ -50,8 +49,8 @@ impl Guard for Told {
         self.note(format!("{} listen {local} {dual}", client.0));
         self.answers.lock().unwrap().listen
     }
-    fn accept(&mut self, client: ClientId, tuple: &FourTuple) -> Verdict {
-        self.note(format!("{} accept {} {}", client.0, tuple.remote, tuple.local_port));
+    fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict {
+        self.note(format!("{} accept {} {}", client.0, remote.ip(), local.port()));
         self.answers.lock().unwrap().accept
     }
     fn limit(&mut self, _: ClientId) -> Option<Limit> {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_engine::Engine;
 use towpath_ring::lines::app_flags;
+use towpath_stack::Stack;
 
 /// How long a storm lasts: 2 s, or `FUZZ_SECONDS`.
 fn storm_time() -> Duration {

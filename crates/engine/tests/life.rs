@@ -13,6 +13,7 @@ use towpath_engine::Engine;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{state, status};
 use towpath_ring::wake::{doorbell, drain};
+use towpath_stack::Stack;
 
 /// An engine, two clients and a connection between them.
 struct World {

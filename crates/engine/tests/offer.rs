@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use towpath_engine::Engine;
 use towpath_ring::wake;
+use towpath_stack::Stack;
 
 /// A listener that three contexts watch; the first two share it.
 struct World {

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_ring::command::not_ours;
-use towpath_tcp::counters::{Counters, Drop, Stage};
+use towpath_stack::status;
 
 /// Longest command line that the service reads, bytes.
 pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
@@ -131,6 +131,9 @@ pub struct Tcp {
 pub struct Status {
     /// The service's version.
     pub version: String,
+    /// The stack that it serves: `fast` or `kernel`.
+    #[serde(default)]
+    pub stack: String,
     /// Its process.
     pub pid: u32,
     /// Since its start, µs.
@@ -239,17 +242,23 @@ impl Named {
     }
 }
 
+impl From<&status::Named> for Named {
+    fn from(named: &status::Named) -> Self {
+        Self(named.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
+    }
+}
+
 impl From<&[u64; not_ours::REASONS]> for Named {
     fn from(counts: &[u64; not_ours::REASONS]) -> Self {
         Self::of(&not_ours::NAMES, counts)
     }
 }
 
-impl From<&Counters> for Tally {
-    fn from(counters: &Counters) -> Self {
+impl From<&status::Tally> for Tally {
+    fn from(counters: &status::Tally) -> Self {
         Self {
-            stages: Named::of(&Stage::NAMES, &counters.stages),
-            drops: Named::of(&Drop::NAMES, &counters.drops),
+            stages: Named::from(&counters.stages),
+            drops: Named::from(&counters.drops),
             retransmits: counters.retransmits,
             timeouts: counters.timeouts,
             opened: counters.opened,
@@ -389,14 +398,10 @@ mod tests {
 
     #[test]
     fn counters_keep_their_order() {
-        let mut counters = Counters::default();
-        counters.drop(Drop::Paws);
-        counters.stage(Stage::Pre, 7);
-        let tally = Tally::from(&counters);
+        let (stages, drops) = (vec![("pre", 7), ("egress", 0)], vec![("truncated", 0), ("paws", 1), ("land", 0)]);
+        let tally = Tally::from(&status::Tally { stages, drops, ..status::Tally::default() });
         let text = serde_json::to_string(&tally).unwrap();
-        assert!(text.starts_with(
-            r#"{"stages":{"pre":7,"protocol":0,"post":0,"deliver":0,"egress":0},"drops":{"truncated":0,"#
-        ));
+        assert!(text.starts_with(r#"{"stages":{"pre":7,"egress":0},"drops":{"truncated":0,"#));
         assert!(text.contains(r#""paws":1,"#));
         assert_eq!(serde_json::from_str::<Tally>(&text).unwrap(), tally);
     }

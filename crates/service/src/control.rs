@@ -7,12 +7,10 @@ use rustix::fd::OwnedFd;
 use rustix::net::SocketFlags;
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use towpath_engine::Connection;
-use towpath_tcp::flow::{FlowSnapshot, flow_flags};
-use towpath_tcp::slow::Trouble;
+use towpath_stack::Connection;
+use towpath_stack::status::TcpStatus;
 
 /// Conversations at one time; more are turned away.
 const MAX_CONVERSATIONS: usize = 32;
@@ -133,25 +131,23 @@ fn hello() -> Hello {
 }
 
 fn socket(c: &Connection) -> api::Socket {
-    let t = &c.tuple;
     api::Socket {
         state: c.state.into(),
         recv_q: c.rx_queue,
         send_q: c.tx_queue,
-        local: SocketAddr::new(t.local, t.local_port),
-        peer: SocketAddr::new(t.remote, t.remote_port),
+        local: c.local,
+        peer: c.remote,
         program: c.program.clone(),
         pid: c.pid,
         uid: c.uid,
         slot: c.slot,
         core: c.core,
         direct: c.direct,
-        tcp: c.snapshot.as_ref().map(|snapshot| tcp(snapshot, c.trouble)),
+        tcp: c.tcp.as_ref().map(tcp),
     }
 }
 
-fn tcp(s: &FlowSnapshot, trouble: Trouble) -> api::Tcp {
-    let flag = |bit| s.flags & bit != 0;
+fn tcp(s: &TcpStatus) -> api::Tcp {
     api::Tcp {
         srtt_us: s.srtt_us,
         rttvar_us: s.rttvar_us,
@@ -159,19 +155,19 @@ fn tcp(s: &FlowSnapshot, trouble: Trouble) -> api::Tcp {
         cwnd: s.cwnd,
         ssthresh: s.ssthresh,
         snd_wnd: s.snd_wnd,
-        unacked: s.snd_max.0.wrapping_sub(s.snd_una.0),
-        bytes_received: s.bytes_in,
+        unacked: s.unacked,
+        bytes_received: s.bytes_received,
         bytes_acked: s.bytes_acked,
-        segs_in: s.segments_in,
-        segs_out: s.segments_out,
-        retrans: s.retransmits,
-        backoff: trouble.timeouts,
-        probes: trouble.probes,
-        timestamps: flag(flow_flags::TIMESTAMPS),
-        wscale: flag(flow_flags::WSCALE),
-        sack: flag(flow_flags::SACK),
-        ecn: flag(flow_flags::ECN),
-        recovery: flag(flow_flags::RECOVERY),
+        segs_in: s.segs_in,
+        segs_out: s.segs_out,
+        retrans: s.retrans,
+        backoff: s.backoff,
+        probes: s.probes,
+        timestamps: s.timestamps,
+        wscale: s.wscale,
+        sack: s.sack,
+        ecn: s.ecn,
+        recovery: s.recovery,
     }
 }
 
@@ -185,7 +181,7 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         idle_us: core.idle_us,
         turns: core.turns,
         sleeps: core.sleeps,
-        tally: (&core.counters).into(),
+        tally: (&core.tally).into(),
         ports: core
             .ports
             .iter()
@@ -210,6 +206,7 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
     });
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
+        stack: shared.stack.name().into(),
         pid: std::process::id(),
         uptime_us: shared.started.elapsed().as_micros() as u64,
         socket: shared.settings.socket.clone(),

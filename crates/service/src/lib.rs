@@ -18,6 +18,5 @@ pub mod paths;
 pub mod policy;
 pub mod server;
 pub mod shared;
-pub mod stack;
 pub mod table;
 pub mod units;

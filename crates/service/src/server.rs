@@ -2,7 +2,6 @@
 
 use crate::keeper::{self, Peer};
 use crate::shared::{Call, Settings, Shared, desk};
-use crate::stack::Stack;
 use crate::{control, paths};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +16,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_ring::control::{MESSAGE_BYTES, Reply, send_reply};
+use towpath_stack::Stack;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;

@@ -3,7 +3,6 @@
 use crate::admission::Admission;
 use crate::names::Names;
 use crate::policy::{Identity, Policy};
-use crate::stack::Stack;
 use rustix::fd::AsRawFd;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -16,9 +15,9 @@ use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use towpath_engine::{ClientId, ClientSetup};
 use towpath_ring::control::{Reply, Request, recv_request, send_reply, send_request};
 use towpath_ring::{Geometry, Region, wake};
+use towpath_stack::{ClientId, ClientSetup, Stack};
 
 /// Most processes that the idle exit waits for beside clients.
 const MAX_EXPECTED: usize = 1024;

@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use towpath_engine::{ClientId, ClientSetup, Engine};
+use towpath_engine::Engine;
 use towpath_ring::command::{Accepted, Command, Options, op};
 use towpath_ring::lines::{app_flags, option_flags, state, status, want};
 use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, ring};
 use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
+use towpath_stack::{ClientId, ClientSetup, Stack};
 
 /// Longer than anything here may take; an event that comes this late was lost.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -5,9 +5,10 @@ pub mod app;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
-use towpath_engine::{Engine, EngineConfig, Guard, Network};
+use towpath_engine::{Engine, EngineConfig, Network};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
+use towpath_stack::Guard;
 use towpath_tcp::buffers::PortId;
 use towpath_tcp::flow::{FourTuple, Link};
 use towpath_tcp::slow::{Route, SlowConfig};

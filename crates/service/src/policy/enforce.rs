@@ -9,8 +9,7 @@ use crate::server::Throttle;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use towpath_engine::{ClientId, Exceeded, Guard, Limit, Verdict};
-use towpath_tcp::flow::FourTuple;
+use towpath_stack::{ClientId, Exceeded, Guard, Limit, Verdict};
 
 /// Most different processes of one client that are told apart; more are not taken in.
 const MAX_PROCESSES: usize = 64;
@@ -139,8 +138,8 @@ impl Guard for Policy {
             verdict => verdict,
         }
     }
-    fn accept(&mut self, client: ClientId, tuple: &FourTuple) -> Verdict {
-        self.decide(client, &Query::accept(tuple))
+    fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict {
+        self.decide(client, &Query::accept(local, remote))
     }
     fn limit(&mut self, client: ClientId) -> Option<Limit> {
         let state = self.lock();

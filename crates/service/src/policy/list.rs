@@ -5,7 +5,7 @@ use super::limit::Share;
 use super::query::Query;
 use super::rule::{Action, Attempt, Rule, denial};
 use std::fmt;
-use towpath_engine::{Limit, Verdict};
+use towpath_stack::{Limit, Verdict};
 
 /// Most rules and limits.
 pub const MAX_ENTRIES: usize = 4096;

@@ -2,7 +2,6 @@
 
 use super::rule::Attempt;
 use std::net::{IpAddr, SocketAddr};
-use towpath_tcp::flow::FourTuple;
 
 /// An attempt, but for whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +30,9 @@ impl Query {
         Self { attempt: Attempt::Listen, remote: None, local, port, dual }
     }
     /// A SYN between these.
-    pub fn accept(tuple: &FourTuple) -> Self {
-        let (remote, local) = (Some(tuple.remote), Some(tuple.local));
-        Self { attempt: Attempt::Accept, remote, local, port: tuple.local_port, dual: false }
+    pub fn accept(local: SocketAddr, remote: SocketAddr) -> Self {
+        let (remote, port) = (Some(remote.ip()), local.port());
+        Self { attempt: Attempt::Accept, remote, local: Some(local.ip()), port, dual: false }
     }
     /// In words, for the log.
     pub fn words(&self) -> String {

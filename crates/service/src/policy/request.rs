@@ -4,7 +4,7 @@ use super::enforce::Policy;
 use super::list::{Default, Entry};
 use super::parse::question;
 use serde::{Deserialize, Serialize};
-use towpath_engine::Verdict;
+use towpath_stack::Verdict;
 
 /// A request: `{"command":"policy","action":"add","rule":"deny connect port 25"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

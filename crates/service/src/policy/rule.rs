@@ -5,7 +5,7 @@ use super::query::Query;
 use super::who::Who;
 use std::fmt;
 use std::ops::RangeInclusive;
-use towpath_engine::Verdict;
+use towpath_stack::Verdict;
 use towpath_tcp::slow::congestion::Algorithm;
 
 /// What is attempted.

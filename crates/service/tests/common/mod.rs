@@ -9,15 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use towpath_engine::{ClientId, ClientSetup, ClientStatus, Connection, PairHandle, Status};
 use towpath_ring::Geometry;
 use towpath_ring::control::{Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
 use towpath_service::admission::Admission;
 use towpath_service::server::{Ended, Server, Sockets};
 use towpath_service::shared::{Settings, Shared};
-use towpath_service::stack::Stack;
-use towpath_tcp::flow::FourTuple;
+use towpath_stack::{ClientId, ClientSetup, ClientStatus, Connection, PairHandle, Stack, Status};
 
 /// What the stack was told.
 #[derive(Debug)]
@@ -60,6 +58,9 @@ impl NotingStack {
 }
 
 impl Stack for NotingStack {
+    fn name(&self) -> &'static str {
+        "noting"
+    }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         let id = ClientId(self.next.fetch_add(1, Ordering::Relaxed));
         self.note(Told::Client { id, uid: setup.uid, pid: setup.pid, doorbells: setup.doorbells.len() });
@@ -86,18 +87,17 @@ impl Stack for NotingStack {
         self.note(Told::Removed { id });
     }
     fn connections(&self) -> Vec<Connection> {
-        let any = (Ipv4Addr::UNSPECIFIED.into(), 0);
-        let tuple = FourTuple { local: any.0, local_port: any.1, remote: any.0, remote_port: any.1 };
+        let any = (Ipv4Addr::UNSPECIFIED, 0).into();
         let connection = |uid: &u32| Connection {
-            tuple,
+            local: any,
+            remote: any,
             state: "ESTAB",
             client: None,
             slot: 0,
             uid: *uid,
             pid: 1,
             program: "program".into(),
-            snapshot: None,
-            trouble: towpath_tcp::slow::Trouble::default(),
+            tcp: None,
             tx_queue: 0,
             rx_queue: 0,
             core: None,

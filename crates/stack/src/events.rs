@@ -40,6 +40,7 @@ impl EventOut {
         self.valid
     }
     /// Raises an event: the slot's words must be stored before. True if [`EventOut::ring`] must follow.
+    #[inline]
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
         self.count(client, slot);
         let (app, stack) = (client.region.app(slot), client.region.stack(slot));
@@ -118,6 +119,7 @@ impl EventOut {
         }
     }
     /// Wakes the contexts that have got something since the last call and sleep.
+    #[inline]
     pub fn ring(&mut self, client: &ClientShared) {
         while self.pending != 0 {
             let context = self.pending.trailing_zeros() as usize;

@@ -1,20 +1,20 @@
 //! What all threads share of a client. Everything the client cannot be trusted with stands here and not in its region.
 
-use crate::api::{ClientId, ClientSetup};
+use crate::stack::{ClientId, ClientSetup};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::app_flags;
 use towpath_ring::{Region, Slot};
-use towpath_tcp::flow::Owner;
 
-/// The private words of one slot. Written by whoever writes the slot's stack line at that time (see the crate's page).
+/// The private words of one slot. Written by whoever writes the slot's stack line at that time (see there).
 pub struct SlotWords {
     /// Generation of the slot's present (or last) use.
     pub generation: AtomicU32,
     /// Events raised so far; the shared word is a copy.
     pub event_seq: AtomicU32,
-    /// A door of this slot is on its way to the slow thread. It bounds the messages that a client can cause.
+    /// A door of this slot is on its way to another thread. It bounds the messages that a client can cause.
     pub relayed: AtomicBool,
 }
 
@@ -66,13 +66,43 @@ impl ClientShared {
         }
     }
     /// The private words of a slot.
+    #[inline]
     pub fn words(&self, slot: Slot) -> &SlotWords {
         let part = self.slots[slot.index() / PART].get_or_init(|| Box::new([const { SlotWords::new() }; PART]));
         &part[slot.index() % PART]
     }
     /// The generation of the slot's present use.
+    #[inline]
     pub fn generation(&self, slot: Slot) -> u32 {
         self.words(slot).generation.load(Ordering::Relaxed)
+    }
+    /// Takes the next slot of data doorbell queue `core`, whose reader stands at `head`; `Some(None)` = a number that is none, which
+    /// is counted.
+    #[inline]
+    pub fn next_door(&self, core: usize, head: &mut u32) -> Option<Option<Slot>> {
+        let raw = self.region.doors(core).pop(head)?;
+        let slot = self.known(raw);
+        if let Some(slot) = slot {
+            acknowledge(&self.region.app(slot).door_seq, &self.region.stack(slot).door_ack);
+        }
+        Some(slot)
+    }
+    /// The same of the command queue.
+    pub fn next_command(&self, head: &mut u32) -> Option<Option<Slot>> {
+        let raw = self.region.commands().pop(head)?;
+        let slot = self.known(raw);
+        if let Some(slot) = slot {
+            acknowledge(&self.region.app(slot).ctl_seq, &self.region.stack(slot).ctl_ack);
+        }
+        Some(slot)
+    }
+    #[inline]
+    fn known(&self, raw: u32) -> Option<Slot> {
+        let slot = self.region.slot(raw);
+        if slot.is_none() {
+            self.lied();
+        }
+        slot
     }
     /// Counts a contradiction.
     pub fn lied(&self) {
@@ -82,6 +112,7 @@ impl ClientShared {
     ///
     /// The generation is read first and the flags before the positions: the application stores them in the opposite
     /// order, so positions are at least as new as the flags, and a line that is being reset is never believed.
+    #[inline]
     pub fn app_words(&self, slot: Slot) -> Option<AppWords> {
         let line = self.region.app(slot);
         if line.generation.load(Ordering::Acquire) != self.generation(slot) {
@@ -109,14 +140,4 @@ pub struct AppWords {
     pub rx_head: u32,
     /// See `AppLine::urgent`; `None` = nothing was ever urgent.
     pub urgent: Option<u32>,
-}
-
-/// The protocol's name for a slot of a client.
-pub fn owner(index: u32, slot: Slot) -> Owner {
-    Owner(u64::from(index) << 32 | u64::from(slot.raw()))
-}
-
-/// Client index and slot number of an owner.
-pub fn split(owner: Owner) -> (u32, u32) {
-    ((owner.0 >> 32) as u32, owner.0 as u32)
 }

@@ -1,10 +1,11 @@
-//! The slow thread's view of a client: what each slot is used for, and who may allocate it.
+//! A stack's view of a client: what each slot is used for, and who may allocate it. What a particular stack keeps beside that is its
+//! own: `C` of a client, `S` of a slot.
 
 use crate::clients::ClientShared;
 use crate::events::EventOut;
-use crate::guard::{Limit, group_of};
-use crate::pairs::{DirectEnd, places};
+use crate::guard::Limit;
 use crate::sparse::Sparse;
+use crate::status::ClientStatus;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -14,8 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{Slot, StackLine};
-use towpath_tcp::flow::FlowId;
-use towpath_tcp::time::Micros;
 
 /// What a slot is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,11 +28,11 @@ pub enum Phase {
     Listening,
     /// A connection to a listener that is not established.
     Child,
-    /// Its flow is installed on a core.
+    /// A connection through which data may go.
     Open,
-    /// A connection that needs no flow: both ends are applications of this host.
+    /// A connection that needs no stack: both ends are applications of this host, joined ring to ring.
     Direct,
-    /// The protocol knows it no more; the application has not closed it.
+    /// The stack knows it no more; the application has not closed it.
     Over,
 }
 
@@ -73,7 +72,7 @@ impl Listener {
 
 /// One slot.
 #[derive(Default)]
-pub struct SlotState {
+pub struct SlotState<S> {
     /// Its use.
     pub phase: Phase,
     /// The application has closed it (or is gone).
@@ -82,20 +81,14 @@ pub struct SlotState {
     pub command_seq: u32,
     /// Counts as one of the client's connections.
     pub counted: bool,
-    /// The congestion control that the policy has chosen for it, 0 = none.
-    pub congestion: u8,
     /// The last options taken.
     pub options_seq: u32,
-    /// Core that owns the flow.
-    pub core: usize,
-    /// The flow.
-    pub flow: Option<FlowId>,
-    /// Where its rings are, if it is direct.
-    pub direct: Option<DirectEnd>,
-    /// The kernel socket that reserves the port, and since when it has been here.
-    pub socket: Option<(OwnedFd, Micros)>,
+    /// What reserves the port, and since when it has been here, µs.
+    pub socket: Option<(OwnedFd, u64)>,
     /// The accept queue.
     pub listener: Option<Box<Listener>>,
+    /// The stack's own, new with every use.
+    pub own: S,
 }
 
 /// What became of an accepted connection.
@@ -109,8 +102,8 @@ pub enum Queued {
     Lie,
 }
 
-/// One client, as the slow thread knows it.
-pub struct SlowClient {
+/// One client, as the thread of a stack knows it that takes its commands.
+pub struct Client<C, S> {
     /// What all threads know.
     pub shared: Arc<ClientShared>,
     /// Events to it.
@@ -118,7 +111,7 @@ pub struct SlowClient {
     /// Position in the command queue.
     pub command_head: u32,
     /// Its slots.
-    pub slots: Sparse<SlotState>,
+    pub slots: Sparse<SlotState<S>>,
     /// Slots in use.
     pub in_use: u32,
     /// Those of connections.
@@ -127,15 +120,11 @@ pub struct SlowClient {
     pub limit: Option<Limit>,
     /// The connections of all clients under that limit.
     pub under: Option<Arc<AtomicU64>>,
-    /// The group of its flows (`FlowSetup::group`).
-    pub group: u16,
     /// No process of it is left.
     pub leaving: bool,
-    /// Its pairs, by place.
-    pub pairs: Vec<Option<usize>>,
-    /// Cores that have still to forget it; only while it is being forgotten.
-    pub forgetting: Option<usize>,
-    /// Reserved sockets of slots that are not in use.
+    /// The stack's own.
+    pub own: C,
+    /// Slots that are not in use but have a port reserved.
     pub loose_sockets: BTreeSet<Slot>,
     /// Slots of the stack's own range that are free again.
     free: Vec<Slot>,
@@ -143,9 +132,9 @@ pub struct SlowClient {
     fresh: Range<u32>,
 }
 
-impl SlowClient {
-    /// A client with nothing but free slots, for slow thread `thread`.
-    pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
+impl<C, S: Default> Client<C, S> {
+    /// A client with nothing but free slots, for the thread that raises events as `thread`.
+    pub fn new(shared: Arc<ClientShared>, thread: usize, own: C) -> Self {
         let layout = shared.region.layout();
         let geometry = layout.geometry();
         Self {
@@ -156,10 +145,8 @@ impl SlowClient {
             connections: 0,
             limit: None,
             under: None,
-            group: group_of(shared.index, None),
             leaving: false,
-            pairs: places(),
-            forgetting: None,
+            own,
             loose_sockets: BTreeSet::new(),
             free: Vec::new(),
             fresh: geometry.app_slots..geometry.slots,
@@ -167,7 +154,7 @@ impl SlowClient {
         }
     }
     /// State of a slot.
-    pub fn slot(&mut self, slot: Slot) -> &mut SlotState {
+    pub fn slot(&mut self, slot: Slot) -> &mut SlotState<S> {
         self.slots.entry(slot.index())
     }
     /// The slots in use and what for.
@@ -179,6 +166,25 @@ impl SlowClient {
     pub fn line(&self, slot: Slot) -> &StackLine {
         self.shared.region.stack(slot)
     }
+    /// Its state for listings.
+    pub fn status(&self) -> ClientStatus {
+        ClientStatus {
+            id: self.shared.id,
+            uid: self.shared.uid,
+            pid: self.shared.pid,
+            name: self.shared.name.clone(),
+            slots: self.in_use,
+            lies: self.shared.lies.load(Ordering::Relaxed),
+            leaving: self.leaving,
+        }
+    }
+    /// Shows what was decided about the command of number `seq`.
+    pub fn answer(&mut self, slot: Slot, seq: u32, result: i32) {
+        let line = self.line(slot);
+        line.command_result.store(result, Ordering::Relaxed);
+        line.command_done.store(seq, Ordering::Release);
+        self.raise(slot);
+    }
     /// Takes a free slot into use under a new generation (not shown to the application yet).
     pub fn take(&mut self, slot: Slot, phase: Phase) {
         let words = self.shared.words(slot);
@@ -186,8 +192,8 @@ impl SlowClient {
         let entry = self.slots.entry(slot.index());
         entry.phase = phase;
         entry.app_closed = false;
-        (entry.flow, entry.direct) = (None, None);
-        (entry.counted, entry.congestion) = (phase != Phase::Listening, 0);
+        entry.own = S::default();
+        entry.counted = phase != Phase::Listening;
         if phase != Phase::Listening {
             self.connections += 1;
             self.under.iter().for_each(|under| _ = under.fetch_add(1, Ordering::Relaxed));
@@ -203,7 +209,7 @@ impl SlowClient {
         self.take(slot, Phase::Child);
         Some(slot)
     }
-    /// Undoes `take` for an application's slot whose command was refused; the kernel socket is let go.
+    /// Undoes `take` for an application's slot whose command was refused; what reserves its port is let go.
     pub fn refuse(&mut self, slot: Slot) {
         let entry = self.slot(slot);
         entry.phase = Phase::Free;
@@ -234,8 +240,12 @@ impl SlowClient {
             self.free.push(slot);
         }
     }
-    /// Shows a new use of a slot to the application. The state is stored last.
+    /// Shows a new use of a slot to the application, of which core `queue` takes the data doorbells. The state is stored last.
     pub fn show(&self, slot: Slot, new_state: u32, queue: usize) {
+        self.show_paired(slot, new_state, queue, (0, 0));
+    }
+    /// The same of a connection that a pair region carries: `StackLine::pair` and `StackLine::pair_slot`.
+    pub fn show_paired(&self, slot: Slot, new_state: u32, queue: usize, pair: (u32, u32)) {
         let line = self.line(slot);
         line.tx_head.store(0, Ordering::Relaxed);
         line.rx_tail.store(0, Ordering::Relaxed);
@@ -245,17 +255,16 @@ impl SlowClient {
         let soft_errors = line.soft_error.load(Ordering::Relaxed) & !0xffff;
         line.soft_error.store(soft_errors, Ordering::Relaxed);
         line.queue.store(queue as u32, Ordering::Relaxed);
-        let direct = self.slots.get(slot.index()).and_then(|entry| entry.direct);
-        line.pair.store(direct.map_or(0, |end| end.number), Ordering::Relaxed);
-        line.pair_slot.store(direct.map_or(0, |end| end.word()), Ordering::Relaxed);
+        line.pair.store(pair.0, Ordering::Relaxed);
+        line.pair_slot.store(pair.1, Ordering::Relaxed);
         line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
         line.state.store(new_state, Ordering::Release);
     }
-    /// The protocol is done with a slot: frees it if the application is too, else shows that (with an error, if any).
+    /// The stack is done with a slot: frees it if the application is too, else shows that (with an error, if any).
     pub fn over(&mut self, slot: Slot, errno: i32) {
         let closed = self.shared.app_words(slot).is_some_and(|w| w.flags & app_flags::CLOSED != 0);
         let entry = self.slot(slot);
-        entry.flow = None;
+        entry.own = S::default();
         entry.phase = Phase::Over;
         if entry.app_closed || closed {
             return self.free(slot);
@@ -323,28 +332,28 @@ impl SlowClient {
         let _ = self.sync_listener(slot);
         self.slot(slot).listener.take().map(|l| l.queue.into()).unwrap_or_default()
     }
-    /// Keeps the kernel socket that reserves the port of the command with number `seq`. It may come before its command, but not
+    /// Keeps what reserves the port of the command with number `seq`. It may come before its command, but not
     /// when the use of the slot is over already, however short that was: the port must not stay taken.
-    pub fn reserve(&mut self, slot: Slot, seq: u32, socket: OwnedFd, now: Micros) {
+    pub fn reserve(&mut self, slot: Slot, seq: u32, socket: OwnedFd, now_us: u64) {
         let entry = self.slots.entry(slot.index());
         let ahead = seq.wrapping_sub(entry.command_seq) as i32;
         match entry.phase {
             Phase::Free if ahead > 0 => {
-                entry.socket = Some((socket, now));
+                entry.socket = Some((socket, now_us));
                 self.loose_sockets.insert(slot);
             }
             Phase::Free => {}
-            _ if ahead == 0 => entry.socket = Some((socket, now)),
+            _ if ahead == 0 => entry.socket = Some((socket, now_us)),
             _ => {}
         }
     }
-    /// Lets go the kernel sockets that have been here for `limit_us` without a command for their slot.
-    pub fn expire_sockets(&mut self, now: Micros, limit_us: u64) {
+    /// Lets go what has been here for `limit_us` without a command for its slot.
+    pub fn expire_sockets(&mut self, now_us: u64, limit_us: u64) {
         let slots = &mut self.slots;
         self.loose_sockets.retain(|slot| {
             let entry = slots.entry(slot.index());
             let loose = entry.phase == Phase::Free && entry.socket.is_some();
-            let old = entry.socket.as_ref().is_some_and(|(_, since)| now.since(*since) >= limit_us);
+            let old = entry.socket.as_ref().is_some_and(|(_, since)| now_us.saturating_sub(*since) >= limit_us);
             if loose && old {
                 entry.socket = None;
             }
@@ -357,7 +366,7 @@ impl SlowClient {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::api::{ClientId, ClientSetup};
+    use crate::stack::{ClientId, ClientSetup};
     use towpath_ring::{Geometry, Region};
 
     #[test]
@@ -366,14 +375,14 @@ mod tests {
         let (region, memfd) = Region::create(geometry).unwrap();
         let setup =
             ClientSetup { region: Arc::new(region), doorbells: Vec::new(), uid: 0, pid: 0, name: String::new() };
-        let mut client = SlowClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0);
+        let mut client: Client<(), ()> = Client::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0, ());
         let slot = client.shared.region.slot(3).unwrap();
         for seq in 1..1000 {
-            client.reserve(slot, seq, memfd.try_clone().unwrap(), Micros(u64::from(seq)));
-            client.expire_sockets(Micros(u64::from(seq)), 500);
+            client.reserve(slot, seq, memfd.try_clone().unwrap(), u64::from(seq));
+            client.expire_sockets(u64::from(seq), 500);
         }
         assert_eq!(client.loose_sockets.len(), 1);
-        client.expire_sockets(Micros(1499), 500);
+        client.expire_sockets(1499, 500);
         assert!(client.loose_sockets.is_empty() && client.slot(slot).socket.is_none());
     }
 }

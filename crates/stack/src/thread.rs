@@ -6,13 +6,12 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use towpath_tcp::time::Micros;
 
-/// The monotonic clock.
+/// The monotonic clock, µs.
 #[inline]
-pub fn now() -> Micros {
+pub fn now_us() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
-    Micros(t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000)
+    t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
 }
 
 /// Adds a descriptor to an epoll set. `edge`: every write to it counts, and it is never read.

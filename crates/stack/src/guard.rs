@@ -1,0 +1,164 @@
+//! The operator's policy, as stacks ask and enforce it: whatever an application has written into its ring, its command passes here
+//! before anything is done for it.
+
+use crate::stack::ClientId;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the policy says to an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on; with this congestion control whatever the application says (the policy's number for it), 0 = as it likes.
+    Allow(u8),
+    /// A command fails with this errno (positive); a peer's SYN is answered with RST.
+    Refuse(i32),
+    /// A peer's SYN is not answered.
+    Drop,
+    /// The socket is left to the kernel. For a peer's SYN as `Drop`.
+    Kernel,
+}
+
+/// Limits that all clients with the same `id` share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Tells limits apart; never used again for another.
+    pub id: u64,
+    /// A small number that no other limit has at this time.
+    pub number: u16,
+    /// Share of each port against other applications, which have 1.
+    pub weight: u16,
+    /// Payload bytes per second that they send together, 0 = no limit.
+    pub rate: u64,
+    /// Connections that they have together, 0 = no limit.
+    pub connections: u32,
+    /// Connections that they open and accept in a second, together, 0 = no limit.
+    pub new_per_s: u32,
+}
+
+/// Which limit has refused something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// [`Limit::connections`].
+    Connections,
+    /// [`Limit::new_per_s`].
+    NewPerSecond,
+}
+
+/// The operator's policy. Called by one thread of a stack only.
+pub trait Guard: Send {
+    /// May this client connect there?
+    fn connect(&mut self, client: ClientId, remote: SocketAddr) -> Verdict;
+    /// May it listen there? `dual`: on :: for IPv4 too.
+    fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict;
+    /// May a listener of it hear from this peer? Asked for each attempt of a peer.
+    fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict;
+    /// The limit that it is under.
+    fn limit(&mut self, client: ClientId) -> Option<Limit>;
+    /// An attempt of it, or a peer's to reach it, has failed because of a limit.
+    fn exceeded(&mut self, client: ClientId, limit: &Limit, what: Exceeded);
+}
+
+/// No policy: everything is allowed.
+pub struct Open;
+
+impl Guard for Open {
+    fn connect(&mut self, _: ClientId, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn listen(&mut self, _: ClientId, _: SocketAddr, _: bool) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn accept(&mut self, _: ClientId, _: SocketAddr, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn limit(&mut self, _: ClientId) -> Option<Limit> {
+        None
+    }
+    fn exceeded(&mut self, _: ClientId, _: &Limit, _: Exceeded) {}
+}
+
+/// New connections that a limit still allows at a time: one second's worth at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tokens {
+    /// In millionths, so that slow rates gather too.
+    micro: u64,
+    at_us: u64,
+}
+
+impl Tokens {
+    const ONE: u64 = 1_000_000;
+
+    fn full(now_us: u64, per_s: u32) -> Self {
+        Self { micro: u64::from(per_s) * Self::ONE, at_us: now_us }
+    }
+    fn grown(self, now_us: u64, per_s: u32) -> Self {
+        let most = u64::from(per_s) * Self::ONE;
+        let grown = now_us.saturating_sub(self.at_us).saturating_mul(per_s.into());
+        Self { micro: self.micro.saturating_add(grown).min(most), at_us: now_us }
+    }
+}
+
+/// The policy and what has to be remembered of its limits.
+pub struct Gate {
+    /// The policy.
+    pub guard: Box<dyn Guard>,
+    tokens: HashMap<u64, Tokens>,
+    /// The connections of all clients under a limit, by its id.
+    under: HashMap<u64, Arc<AtomicU64>>,
+}
+
+impl Gate {
+    /// With nothing to remember yet.
+    pub fn new(guard: Box<dyn Guard>) -> Self {
+        Self { guard, tokens: HashMap::new(), under: HashMap::new() }
+    }
+    /// May this client, under that limit, have one more connection now? If not, that is counted.
+    pub fn within(&mut self, id: ClientId, limit: Option<&Limit>, now_us: u64) -> bool {
+        let Some(limit) = limit else { return true };
+        let what = if limit.connections != 0 && self.connections_under(limit) >= u64::from(limit.connections) {
+            Exceeded::Connections
+        } else if limit.new_per_s != 0 && self.tokens_of(limit, now_us).micro < Tokens::ONE {
+            Exceeded::NewPerSecond
+        } else {
+            return true;
+        };
+        self.guard.exceeded(id, limit, what);
+        false
+    }
+    /// A client under this limit has one more connection.
+    pub fn spend(&mut self, limit: Option<&Limit>, now_us: u64) {
+        let Some(limit) = limit.filter(|limit| limit.new_per_s != 0) else { return };
+        let mut tokens = self.tokens_of(limit, now_us);
+        tokens.micro = tokens.micro.saturating_sub(Tokens::ONE);
+        self.tokens.insert(limit.id, tokens);
+    }
+    /// The limits in force are these from now on, with the connections under each.
+    pub fn set_limits(&mut self, under: HashMap<u64, Arc<AtomicU64>>) {
+        let ids: HashSet<u64> = under.keys().copied().collect();
+        self.tokens.retain(|id, _| ids.contains(id));
+        self.under = under;
+    }
+    fn tokens_of(&self, limit: &Limit, now_us: u64) -> Tokens {
+        let known = self.tokens.get(&limit.id).copied();
+        known.map_or(Tokens::full(now_us, limit.new_per_s), |tokens| tokens.grown(now_us, limit.new_per_s))
+    }
+    fn connections_under(&self, limit: &Limit) -> u64 {
+        self.under.get(&limit.id).map_or(0, |under| under.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_grow_with_time_up_to_one_second_of_them() {
+        let empty = Tokens { micro: 0, at_us: 0 };
+        assert_eq!(empty.grown(500_000, 10).micro, 5 * Tokens::ONE);
+        assert_eq!(empty.grown(60_000_000, 10).micro, 10 * Tokens::ONE);
+        assert_eq!(empty.grown(400_000, 1).micro, 400_000);
+        assert_eq!(Tokens::full(7, 3), Tokens { micro: 3 * Tokens::ONE, at_us: 7 });
+    }
+}

@@ -1,0 +1,79 @@
+//! What the service's threads ask a thread of a stack for.
+
+use crate::mailbox::Bell;
+use crate::stack::{ClientId, ClientSetup, PairHandle};
+use crate::status::{Connection, Status};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+/// One request; [`crate::Stack`] says what each means. A `Sender` carries the answer; where it is a `Sender<()>`, its drop is
+/// the answer.
+pub enum Request {
+    /// See [`crate::Stack::add_client`].
+    AddClient(ClientSetup, Sender<io::Result<ClientId>>),
+    /// See [`crate::Stack::add_context`], and with `None` [`crate::Stack::drop_context`].
+    Context(ClientId, u32, Option<OwnedFd>, Sender<()>),
+    /// See [`crate::Stack::reserve`].
+    Reserve(ClientId, u32, u32, OwnedFd),
+    /// See [`crate::Stack::hangup`].
+    Hangup(ClientId, u32, u32),
+    /// See [`crate::Stack::departed`].
+    Departed(ClientId),
+    /// See [`crate::Stack::remove_client`].
+    RemoveClient(ClientId),
+    /// See [`crate::Stack::policy_changed`].
+    Policy(Sender<()>),
+    /// See [`crate::Stack::connections`].
+    Connections(Sender<Vec<Connection>>),
+    /// See [`crate::Stack::pair`].
+    Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
+    /// See [`crate::Stack::status`].
+    Status(Sender<Status>),
+}
+
+/// Asks one thread.
+#[derive(Clone)]
+pub struct Caller {
+    requests: Sender<Request>,
+    bell: Arc<Bell>,
+}
+
+impl Caller {
+    /// To the owner of `bell`, and what that receives from.
+    pub fn new(bell: Arc<Bell>) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel();
+        (Self { requests, bell }, receiver)
+    }
+
+    /// Asks; nobody waits.
+    pub fn ask(&self, request: Request) {
+        // The receiver lives as long as the stack.
+        let _ = self.requests.send(request);
+        self.bell.strike();
+    }
+
+    /// Asks and waits; `None` = the thread has ended, or has dropped the sender.
+    pub fn answer<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = mpsc::channel();
+        self.ask(request(reply));
+        answer.recv().ok()
+    }
+
+    /// Has the thread take a turn.
+    pub fn strike(&self) {
+        self.bell.strike();
+    }
+
+    /// [`Request::AddClient`].
+    pub fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        self.answer(|reply| Request::AddClient(setup, reply)).ok_or_else(gone)?
+    }
+
+    /// [`Request::Context`]; returns when it is done.
+    pub fn set_context(&self, client: ClientId, context: u32, wake: Option<OwnedFd>) {
+        self.answer::<()>(|done| Request::Context(client, context, wake, done));
+    }
+}

@@ -1,0 +1,74 @@
+//! What the service asks of a stack.
+
+use crate::status::{Connection, Status};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use towpath_ring::{PairGeometry, Region};
+
+/// A new client.
+pub struct ClientSetup {
+    /// Its region, made by [`Region::create`].
+    pub region: Arc<Region>,
+    /// Its doorbell eventfds: one per core, then the command queue's. They are never read.
+    pub doorbells: Vec<OwnedFd>,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its program's name.
+    pub name: String,
+}
+
+/// A client, by number; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u32);
+
+/// A pair region, for one of the two clients that share it.
+#[derive(Debug)]
+pub struct PairHandle {
+    /// Its memfd.
+    pub memfd: OwnedFd,
+    /// Its sizes.
+    pub geometry: PairGeometry,
+    /// The other client.
+    pub peer: ClientId,
+}
+
+/// A stack that serves clients.
+pub trait Stack: Send + Sync {
+    /// Its name for people: `fast`, `kernel`.
+    fn name(&self) -> &'static str;
+    /// Does it use kernel sockets of its own at the addresses of those that reserve its ports? Then these let it
+    /// (`SO_REUSEADDR`).
+    fn shares_ports(&self) -> bool {
+        false
+    }
+    /// Serves a client from now on.
+    fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId>;
+    /// Opens an event context; returns when every thread knows it.
+    fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd);
+    /// Closes an event context; returns when no thread rings it any more.
+    fn drop_context(&self, client: ClientId, context: u32);
+    /// Keeps what reserves the port of a slot until the use of the slot ends that begins with the command of sequence number
+    /// `seq`. That command may come before or after this.
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd);
+    /// The last descriptor of this socket is gone: as if the application had closed it.
+    fn hangup(&self, client: ClientId, slot: u32, generation: u32);
+    /// One of the client's processes is gone, and with it perhaps somebody who was woken for a new connection: the others are told.
+    fn departed(&self, client: ClientId);
+    /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
+    fn remove_client(&self, client: ClientId);
+    /// What a client needs to use the pair of number `pair` in its place `place`.
+    fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle>;
+    /// All sockets.
+    fn connections(&self) -> Vec<Connection>;
+    /// Counters.
+    fn status(&self) -> Status;
+    /// Routes, addresses or neighbours have changed.
+    fn network_changed(&self);
+    /// The policy's rules or its knowledge of clients have changed: returns when limits and weights are in force.
+    fn policy_changed(&self);
+    /// Ends its threads. Connections are forgotten.
+    fn stop(self: Box<Self>);
+}
