@@ -3,11 +3,14 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, require_program, until};
 
 /// Memory that a process may have grown by since then, beside what lasts: the allocator's.
 const SLACK_KIB: u64 = 2048;
+/// Descriptors whose number has not changed for so long are those that stay.
+const SETTLED: Duration = Duration::from_millis(300);
 /// What a connection in TIME-WAIT takes, at most.
 const TIME_WAIT_KIB: u64 = 2;
 /// No client has more connections of its own with the usual limits on open files.
@@ -103,10 +106,12 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
         let programs = || servers.iter().chain(&clients);
         let count = || programs().map(Process::pid).chain([service.running.pid()]).map(descriptors).collect::<Vec<_>>();
         if round == 1 {
+            // The service closes its ends a little later.
             until("descriptors of the service go with their sockets", 60, || {
-                count().iter().sum::<usize>() < connections_at_once as usize
+                let before = std::mem::replace(&mut open, count());
+                std::thread::sleep(SETTLED);
+                open == before && open.iter().sum::<usize>() < connections_at_once as usize
             });
-            open = count();
         }
         until("as many descriptors are open as after the first round", 60, || count() == open);
         // By then there are as many in TIME-WAIT as there will be, if there are many.

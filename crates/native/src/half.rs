@@ -68,17 +68,16 @@ impl Rings {
         if state == state::CONNECTING {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // The end is looked at before the data: what came before it is then seen too.
-        let closed = self.view.receive_closed_in(state);
+        let end = self.view.end();
         let unread = self.view.readable();
         if unread > 0 && !self.view.is_gone() {
             return Ok(self.spans(unread));
         }
-        if self.view.status() & status::RX_EOF == 0 {
-            if let Some(error) = self.take_error() {
+        if !end.fin {
+            if let Some(error) = if end.failed { self.take_error() } else { None } {
                 return Err(error);
             }
-            if !closed {
+            if !end.closed {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
         }

@@ -3,12 +3,12 @@
 use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
-use crate::view::View;
+use crate::view::{End, View};
 use crate::{block, doors, hold, urgent, user};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use towpath_ring::ByteRing;
-use towpath_ring::lines::{state, status};
+use towpath_ring::lines::state;
 
 /// Two full segments: less free room than this and the peer may have stopped sending.
 const TWO_SEGMENTS: u32 = 2 * 1460;
@@ -84,25 +84,15 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
         if done > 0 && urgent::at_mark(view) {
             return Ok(done);
         }
-        // The end is looked at before the data: what came before it is then seen too.
-        let closed = view.receive_closed();
+        let end = view.end();
         let seen = if peek { done as u32 } else { 0 };
         let more = !view.is_gone() && urgent::readable(view) > seen;
         if more && total == 0 {
             return Ok(0);
         }
         if !more {
-            // Whatever has happened since: after the peer's FIN comes the end.
-            if view.status() & status::RX_EOF != 0 || (done > 0 && (closed || nonblock || view.error() != 0)) {
-                return Ok(done);
-            }
-            match socket.take_error() {
-                0 if closed => return Ok(0),
-                0 => {}
-                errno => return Err(errno),
-            }
-            if nonblock {
-                return Err(libc::EAGAIN);
+            if let Some(answer) = without_data(socket, end, done, nonblock) {
+                return answer;
             }
             held.get_or_insert_with(|| hold::Use::of(socket));
             let deadline = *deadline
@@ -129,6 +119,22 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
         if done >= target {
             return Ok(done);
         }
+    }
+}
+
+/// What a call that has `done` bytes and has found no more returns, if it need not wait. `end` was looked at before the data.
+pub fn without_data(socket: &Socket, end: End, done: usize, nonblock: bool) -> Option<Sys<usize>> {
+    // Whatever has happened since: after the peer's FIN comes the end.
+    if end.fin || (done > 0 && (end.closed || end.failed || nonblock)) {
+        return Some(Ok(done));
+    }
+    // One that came later has its turn when the data has been looked at again.
+    let error = if end.failed { socket.take_error() } else { 0 };
+    match error {
+        0 if end.closed => Some(Ok(0)),
+        0 if nonblock => Some(Err(libc::EAGAIN)),
+        0 => None,
+        errno => Some(Err(errno)),
     }
 }
 

@@ -1,14 +1,14 @@
 //! `splice` between sockets in slots and pipes: bytes go between the ring and the pipe without a stop in the program.
 
 use crate::private::flag;
-use crate::receive::consumed;
+use crate::receive::{self, consumed};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::{block, send, table, urgent};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_uint, iovec, size_t, ssize_t};
 use towpath_hook::{Answer, outcome, real};
-use towpath_ring::lines::{state, status};
+use towpath_ring::lines::state;
 
 const KNOWN: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
 
@@ -95,18 +95,12 @@ fn into_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usi
 
 fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
     let view = &socket.view();
-    let closed = view.receive_closed();
+    let end = view.end();
     let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
     let unread = if view.is_gone() { 0 } else { view.readable() as usize };
     if unread == 0 {
-        if socket.status() & status::RX_EOF != 0 {
-            return Ok(Step::Ended);
-        }
-        return match socket.take_error() {
-            0 if closed => Ok(Step::Ended),
-            0 => Ok(Step::Nothing),
-            errno => Err(errno),
-        };
+        return receive::without_data(socket, end, 0, false)
+            .map_or(Ok(Step::Nothing), |ended| ended.map(|_| Step::Ended));
     }
     if flags & libc::SPLICE_F_NONBLOCK != 0 {
         let mut room = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];

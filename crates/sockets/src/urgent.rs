@@ -126,9 +126,10 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int
     let Some(ahead) = ahead(&view).filter(|_| is_apart(&view) && !is_read(&view)) else {
         return Err(libc::EINVAL);
     };
+    let closed = view.end().closed;
     if ahead >= view.readable() {
         // Announced, and not here yet.
-        return if view.receive_closed() { Ok(0) } else { Err(libc::EAGAIN) };
+        return if closed { Ok(0) } else { Err(libc::EAGAIN) };
     }
     let position = view.app.rx_head.load(Ordering::Relaxed).wrapping_add(ahead);
     if total > 0 && flags & libc::MSG_TRUNC == 0 {

@@ -253,11 +253,30 @@ impl View {
         self.receive_closed_in(self.state())
     }
 
+    /// The end of what is received, if it has come.
+    pub fn end(&self) -> End {
+        let (closed, failed) = (self.receive_closed(), self.error() != 0);
+        // Last, because a reset may come after the FIN, never before it.
+        End { closed, fin: self.status() & status::RX_EOF != 0, failed }
+    }
+
     /// As `receive_closed`, of a state that has been looked at.
     #[inline]
     pub fn receive_closed_in(&self, state: u32) -> bool {
         self.status() & (status::RX_EOF | status::RESET) != 0 || self.has(flag::SHUT_RD) || state == state::CLOSED
     }
+}
+
+/// How the receiving direction stood. To be asked for before the data: what came before the end is then seen too, and whoever finds no
+/// data may believe it.
+#[derive(Clone, Copy)]
+pub struct End {
+    /// Nothing will come any more after what is in the ring.
+    pub closed: bool,
+    /// The peer has said so (FIN). Comes before a reset that came later.
+    pub fin: bool,
+    /// An error was pending.
+    pub failed: bool,
 }
 
 /// The flags of the other side of a direct connection that stand for a status.

@@ -2,6 +2,7 @@
 
 use super::os::*;
 use crate::handler::Posix;
+use crate::receive;
 use crate::socket::Socket;
 use libc::{iovec, msghdr, timeval};
 use std::io::{Read, Write};
@@ -32,6 +33,32 @@ fn bytes_arrive_in_order_through_small_rings() {
     assert!(got == sent);
     close(theirs).expect("close");
     assert_eq!(sender.join().expect("sender"), Ok(0));
+}
+
+/// A call has looked for the end, then for data; both come before it decides.
+#[test]
+fn an_end_that_comes_after_the_look_at_the_data_is_not_the_end() {
+    let (ours, theirs) = pair();
+    let socket = Socket::of(theirs).expect("accelerated");
+    let before = socket.view().end();
+    send(ours, b"last", 0).expect("send");
+    shutdown(ours, libc::SHUT_WR).expect("shutdown");
+    eventually(|| socket.view().end().fin);
+    assert_eq!(receive::without_data(&socket, before, 0, false), None, "looks again");
+    assert_eq!(receive::without_data(&socket, before, 0, true), Some(Err(libc::EAGAIN)));
+    assert_eq!(recv(theirs, 10, libc::MSG_WAITALL), Ok(b"last".to_vec()));
+    assert_eq!(receive::without_data(&socket, socket.view().end(), 0, false), Some(Ok(0)));
+    close_both(ours, theirs);
+    // A reset, too.
+    let (ours, theirs) = pair();
+    let socket = Socket::of(theirs).expect("accelerated");
+    let before = socket.view().end();
+    set_option(ours, libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 }).expect("linger");
+    close(ours).expect("close");
+    eventually(|| socket.view().end().failed);
+    assert_eq!(receive::without_data(&socket, before, 0, false), None);
+    assert_eq!(receive::without_data(&socket, socket.view().end(), 0, false), Some(Err(libc::ECONNRESET)));
+    close(theirs).expect("close");
 }
 
 #[test]
