@@ -82,6 +82,7 @@ impl SlowThread {
             self.host.client(server_index)?.free(child);
             return None;
         };
+        self.host.withhold(&ends, [(index, slot), (server_index, listener_slot)]);
         // The child first: as soon as the other end is shown, bytes may come.
         self.host.show_direct(server_index, child, ends[1], &tuple.reversed());
         self.host.show_direct(index, slot, ends[0], tuple);
@@ -141,6 +142,15 @@ impl SlowThread {
 }
 
 impl SlowHost {
+    /// Both ends of a new connection begin with what the options of these two slots keep of the rings from being used.
+    fn withhold(&mut self, ends: &[DirectEnd; 2], from: [(u32, Slot); 2]) {
+        for (end, (index, slot)) in ends.iter().zip(from) {
+            let Some(client) = self.client(index) else { continue };
+            let region = std::sync::Arc::clone(&client.shared);
+            self.pairs.withhold(end, region.region.options(slot));
+        }
+    }
+
     /// Shows an application its end of a direct connection.
     fn show_direct(&mut self, index: u32, slot: Slot, end: DirectEnd, tuple: &FourTuple) {
         let Some(client) = self.client(index) else { return };

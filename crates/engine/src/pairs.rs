@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use towpath_ring::lines::{app_flags, pair_slot};
-use towpath_ring::pair::{PLACES, release};
+use towpath_ring::pair::{PLACES, PairLines, release};
 use towpath_ring::wake::futex_wake;
-use towpath_ring::{AppLine, PairGeometry, PairRegion, Slot};
+use towpath_ring::{AppLine, OptionsLine, PairGeometry, PairRegion, Slot};
 use towpath_stack::{ClientId, PairHandle};
 use towpath_tcp::slow::State;
 use towpath_tcp::time::Micros;
@@ -70,7 +70,8 @@ pub struct Pairs {
 }
 
 /// Makes a side's line ready for a new connection. Its event word goes on.
-fn reset(line: &AppLine) {
+fn reset(lines: &PairLines) {
+    let line = &lines.line;
     for word in [&line.tx_tail, &line.rx_head, &line.flags, &line.want, &line.sleepers, &line.urgent] {
         word.store(0, Ordering::Relaxed);
     }
@@ -78,6 +79,9 @@ fn reset(line: &AppLine) {
         word.store(0, Ordering::Relaxed);
     }
     line.ctx_mask.store(0, Ordering::Relaxed);
+    for word in [&lines.send_withheld, &lines.receive_withheld] {
+        word.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Pairs {
@@ -104,6 +108,15 @@ impl Pairs {
     /// The line that this end's application writes for the other.
     pub fn line(&self, end: &DirectEnd) -> Option<&AppLine> {
         Some(&self.pair(end)?.region.lines(end.slot, end.side).line)
+    }
+
+    /// What the options of an end's socket keep of its rings from being used, until its application says so itself.
+    pub fn withhold(&self, end: &DirectEnd, options: &OptionsLine) {
+        let Some(pair) = self.pair(end) else { return };
+        let (lines, geometry) = (pair.region.lines(end.slot, end.side), pair.region.geometry());
+        let (_, options) = options.read();
+        lines.send_withheld.store(geometry.send_withheld(options.send_buffer), Ordering::Relaxed);
+        lines.receive_withheld.store(geometry.receive_withheld(options.receive_buffer), Ordering::Relaxed);
     }
 
     /// Wakes who sleeps on this end's event word.
@@ -153,7 +166,7 @@ impl SlowHost {
         let side = pair.side_of(first)?;
         pair.idle_since = None;
         for side in [0, 1] {
-            reset(&pair.region.lines(slot, side).line);
+            reset(pair.region.lines(slot, side));
         }
         let mut sides = [None; 2];
         (sides[side], sides[1 - side]) = (Some(ends[0]), Some(ends[1]));

@@ -99,7 +99,7 @@ impl Rings {
         if closed || self.view.status() & status::PEER_CLOSED != 0 {
             return Err(self.cannot_send(state));
         }
-        let most = most.min(self.view.ring_bytes().0 as usize) as u32;
+        let most = most.min(self.view.send_limit() as usize) as u32;
         let mut room = self.view.room();
         if room < most {
             self.socket.want_room();

@@ -134,6 +134,10 @@ pub struct Options {
     pub tclass: u32,
     /// `IPV6_UNICAST_HOPS`.
     pub hops: u32,
+    /// `SO_SNDBUF` as it reads, bytes; 0 = not asked for.
+    pub send_buffer: u32,
+    /// `SO_RCVBUF` as it reads, bytes; 0 = not asked for.
+    pub receive_buffer: u32,
 }
 
 impl OptionsLine {
@@ -156,6 +160,8 @@ impl OptionsLine {
             (o.max_pacing >> 32) as u32,
             o.tclass,
             o.hops,
+            o.send_buffer,
+            o.receive_buffer,
         ];
         publish(&self.seq, self.fields(), values);
     }
@@ -166,7 +172,8 @@ impl OptionsLine {
         let (seq, fields) = consume(&self.seq, self.fields());
         let linger2_s = self.linger2_s.load(Ordering::Relaxed);
         let [flags, keep_idle_s, keep_interval_s, keep_count, user_timeout_ms, max_segment, tos, ttl, ..] = fields;
-        let [.., congestion, syn_retries, defer_accept_s, low, high, tclass, hops] = fields;
+        let [.., congestion, syn_retries, defer_accept_s, low, high, tclass, hops, send_buffer, receive_buffer] =
+            fields;
         let max_pacing = u64::from(high) << 32 | u64::from(low);
         let options = Options {
             flags,
@@ -184,11 +191,13 @@ impl OptionsLine {
             max_pacing,
             tclass,
             hops,
+            send_buffer,
+            receive_buffer,
         };
         (seq, options)
     }
 
-    fn fields(&self) -> [&AtomicU32; 15] {
+    fn fields(&self) -> [&AtomicU32; 17] {
         [
             &self.flags,
             &self.keep_idle_s,
@@ -205,6 +214,8 @@ impl OptionsLine {
             &self.pacing_high,
             &self.tclass,
             &self.hops,
+            &self.send_buffer,
+            &self.receive_buffer,
         ]
     }
 }

@@ -137,7 +137,11 @@ pub struct OptionsLine {
     pub tclass: AtomicU32,
     /// `IPV6_UNICAST_HOPS`: of IPv6 packets.
     pub hops: AtomicU32,
-    _reserved: [u32; 15],
+    /// `SO_SNDBUF` as it reads (Linux doubles what is asked for), bytes; 0 = not asked for. Matters in a pair region only.
+    pub send_buffer: AtomicU32,
+    /// `SO_RCVBUF`, as `send_buffer`.
+    pub receive_buffer: AtomicU32,
+    _reserved: [u32; 13],
 }
 
 /// Bits of [`OptionsLine::flags`].

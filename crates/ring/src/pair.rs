@@ -37,6 +37,21 @@ impl PairGeometry {
         let fit = (SPACE / (2 * u64::from(ring_bytes))) as u32;
         Self { slots: fit.clamp(FEWEST_SLOTS, MAX_SLOTS), ring_bytes }
     }
+
+    /// What a sender's `SO_SNDBUF` (as it reads, 0 = not asked for) keeps it from using of the half of a ring that is its own. As many
+    /// bytes as the program has asked for remain: on Linux the other half of what it reads goes to bookkeeping.
+    pub fn send_withheld(&self, buffer: u32) -> u32 {
+        self.withheld(buffer, buffer / 2)
+    }
+
+    /// The same of a receiver's `SO_RCVBUF` and the other half: three quarters of what it reads remain, as over Linux's loopback device.
+    pub fn receive_withheld(&self, buffer: u32) -> u32 {
+        self.withheld(buffer, buffer - buffer / 4)
+    }
+
+    fn withheld(&self, buffer: u32, remains: u32) -> u32 {
+        if buffer == 0 { 0 } else { (self.ring_bytes / 2).saturating_sub(remains.max(1)) }
+    }
 }
 
 /// The first bytes of a pair region. Written once by the service.
@@ -61,6 +76,10 @@ pub struct PairLines {
     /// When the other side put this side's slot on a board: a clock that all processors share, so that this side can tell what came
     /// first. Written by the other side.
     pub raised: AtomicU64,
+    /// Bytes of the ring that this side writes which its `SO_SNDBUF` keeps it from using. Written by this side.
+    pub send_withheld: AtomicU32,
+    /// Bytes of the ring that the other side writes which this side's `SO_RCVBUF` keeps it from using. Written by this side.
+    pub receive_withheld: AtomicU32,
 }
 
 /// One side's board for one of its event contexts.

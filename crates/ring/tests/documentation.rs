@@ -76,7 +76,8 @@ fn tables_tell_the_offsets_of_all_words() {
     check(
         "OptionsLine",
         fields!(OptionsLine: seq flags keep_idle_s keep_interval_s keep_count user_timeout_ms max_segment tos ttl
-            congestion syn_retries linger2_s defer_accept_s pacing_low pacing_high tclass hops),
+            congestion syn_retries linger2_s defer_accept_s pacing_low pacing_high tclass hops
+            send_buffer receive_buffer),
     );
     check(
         "InfoLine",
@@ -87,7 +88,7 @@ fn tables_tell_the_offsets_of_all_words() {
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     check("PairHeader", fields!(PairHeader: magic version pair));
-    check("PairLines", fields!(PairLines: line event_seq raised));
+    check("PairLines", fields!(PairLines: line event_seq raised send_withheld receive_withheld));
     check("BoardWords", fields!(BoardWords: summary armed bell words));
     let parts = towpath_ring::pair::parts(PairGeometry { slots: 4096, ring_bytes: 262_144 });
     let written: Vec<usize> = rows("Pair region").iter().skip(2).map(|row| row[3].parse().unwrap()).collect();

@@ -95,3 +95,14 @@ fn sizes_follow_from_the_clients_rings() {
     assert_eq!(of(4096, 131_072), PairGeometry { slots: 4096, ring_bytes: 262_144 });
     assert_eq!(of(16 << 20, 16 << 20), PairGeometry { slots: 64, ring_bytes: 32 << 20 });
 }
+
+#[test]
+fn a_side_keeps_at_most_its_own_half_of_a_ring_from_being_used() {
+    let geometry = PairGeometry { slots: 64, ring_bytes: 262_144 };
+    // What was not asked for, and more than there is, keeps nothing.
+    assert_eq!([0, 262_144, u32::MAX].map(|buffer| geometry.send_withheld(buffer)), [0; 3]);
+    assert_eq!([0, 262_144, u32::MAX].map(|buffer| geometry.receive_withheld(buffer)), [0; 3]);
+    assert_eq!(131_072 - geometry.send_withheld(8192), 4096);
+    assert_eq!(131_072 - geometry.receive_withheld(8192), 6144);
+    assert!(geometry.send_withheld(1) + geometry.receive_withheld(1) < geometry.ring_bytes);
+}

@@ -159,11 +159,5 @@ fn inherit(from: &Private, to: &Private) {
     to.linger_s.store(from.linger_s.load(Relaxed), Relaxed);
     to.receive_timeout_us.store(from.receive_timeout_us.load(Relaxed), Relaxed);
     to.send_timeout_us.store(from.send_timeout_us.load(Relaxed), Relaxed);
-    for (from, to) in [
-        (&from.low_water, &to.low_water),
-        (&from.receive_buffer, &to.receive_buffer),
-        (&from.send_buffer, &to.send_buffer),
-    ] {
-        to.store(from.load(Relaxed), Relaxed);
-    }
+    to.low_water.store(from.low_water.load(Relaxed), Relaxed);
 }

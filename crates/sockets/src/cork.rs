@@ -36,9 +36,10 @@ fn is_due(since_ms: u32) -> bool {
     now_ms().wrapping_sub(since_ms & !1) >= HELD_MS
 }
 
-/// Sender: shows what has been sent up to `tail`, but for the part of a segment that is to be held. Under `sending`.
+/// Sender: shows what has been sent up to `tail`, but for the part of a segment that is to be held. The ring takes `limit` bytes.
+/// Under `sending`.
 #[cold]
-pub fn show_held(direct: &Direct, session: &Session, tail: u32) {
+pub fn show_held(direct: &Direct, session: &Session, tail: u32, limit: u32) {
     let line = &direct.own().line;
     let mut since = line.held_ms.load(Ordering::Relaxed);
     let mut shown = line.tx_tail.load(Ordering::Relaxed);
@@ -46,7 +47,7 @@ pub fn show_held(direct: &Direct, session: &Session, tail: u32) {
         // The reader has them already.
         (shown, since) = (line.held_tail.load(Ordering::Relaxed), 0);
     }
-    let segment = SEGMENT.min(direct.ring_bytes() / 2);
+    let segment = SEGMENT.min(limit / 2).max(1);
     let whole = tail.wrapping_sub(shown) / segment * segment;
     let held = tail.wrapping_sub(shown) - whole;
     if held == 0 {

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, f
 use rustix::fd::AsFd;
 use towpath_ring::lines::{app_flags, pair_slot, want};
 use towpath_ring::pair::{CONTEXTS, PLACES, PairLines};
-use towpath_ring::{ByteRing, PairRegion, wake};
+use towpath_ring::{ByteRing, PairGeometry, PairRegion, wake};
 
 use crate::lock::Lock;
 
@@ -163,7 +163,22 @@ impl Direct {
     /// Bytes of each ring.
     #[inline]
     pub fn ring_bytes(&self) -> u32 {
-        self.mapped.region.geometry().ring_bytes
+        self.geometry().ring_bytes
+    }
+    /// The sizes of the region.
+    #[inline]
+    pub fn geometry(&self) -> PairGeometry {
+        self.mapped.region.geometry()
+    }
+    /// Tells the other side what this side keeps of both rings from being used.
+    pub fn withhold(&self, send: u32, receive: u32) {
+        self.own().send_withheld.store(send, Ordering::Release);
+        self.own().receive_withheld.store(receive, Ordering::Release);
+    }
+    /// Bytes of the ring that this side writes which the other side's `SO_RCVBUF` keeps it from using.
+    #[inline]
+    pub fn withheld(&self) -> u32 {
+        self.peer().receive_withheld.load(Ordering::Relaxed)
     }
     /// The ring that this side writes.
     #[inline]
@@ -195,11 +210,14 @@ impl Direct {
     pub fn show_read(&self, session: &Session, head: u32) {
         // Against the other side's "ask, then look again": either it sees the head or we see that it asks.
         self.own().line.rx_head.store(head, Ordering::SeqCst);
-        let peer = &self.peer().line;
+        let peer_lines = self.peer();
+        let peer = &peer_lines.line;
         if peer.want.load(Ordering::SeqCst) & want::WRITABLE != 0 {
             let queued = peer.tx_tail.load(Ordering::Acquire).wrapping_sub(head);
-            let room = self.ring_bytes().saturating_sub(queued);
-            if room >= self.ring_bytes() / 3 {
+            let withheld = peer_lines.send_withheld.load(Ordering::Relaxed);
+            let most = self.ring_bytes().saturating_sub(withheld);
+            let most = most.saturating_sub(self.own().receive_withheld.load(Ordering::Relaxed));
+            if most.saturating_sub(queued) >= most / 3 {
                 self.raise(session);
             }
         }

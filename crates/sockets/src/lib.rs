@@ -12,6 +12,7 @@
 mod accept;
 mod address;
 mod block;
+mod buffers;
 mod cancel;
 mod close;
 mod connect;

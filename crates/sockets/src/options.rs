@@ -6,8 +6,8 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{block, cork, fallback, kept, listen, send, steer, tcp_info, user};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::{block, buffers, cork, fallback, kept, listen, send, steer, tcp_info, user};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
 use towpath_ring::lines::{app_flags, state};
@@ -145,26 +145,22 @@ pub unsafe fn set(
     } else if let Some(outcome) = kept::set(fd, socket, level, name, number) {
         outcome?;
     } else {
-        return set_number(fd, private, level, name, number);
+        return set_number(fd, socket, level, name, number);
     }
     Ok(0)
 }
 
 /// The rest of the numbers of SOL_SOCKET.
-fn set_number(fd: c_int, private: &Private, level: c_int, name: c_int, number: c_int) -> Sys<c_int> {
+fn set_number(fd: c_int, socket: &Socket, level: c_int, name: c_int, number: c_int) -> Sys<c_int> {
     if level != libc::SOL_SOCKET {
         return Err(libc::ENOPROTOOPT);
     }
+    if let Some(outcome) = buffers::set(fd, socket, name, number) {
+        return outcome;
+    }
     match name {
-        libc::SO_RCVLOWAT => private.low_water.store(if number < 0 { c_int::MAX } else { number } as u32, Relaxed),
-        // The pair knows the system's limits. The rings stay as they are.
-        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
-            sys::setsockopt(fd, level, name, number)?;
-            private.receive_buffer.store(sys::getsockopt(fd, level, libc::SO_RCVBUF, 0)?, Relaxed);
-        }
-        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
-            sys::setsockopt(fd, level, name, number)?;
-            private.send_buffer.store(sys::getsockopt(fd, level, libc::SO_SNDBUF, 0)?, Relaxed);
+        libc::SO_RCVLOWAT => {
+            socket.private().low_water.store(if number < 0 { c_int::MAX } else { number } as u32, Relaxed)
         }
         libc::SO_INCOMING_CPU => {}
         libc::SO_PASSCRED => return Err(libc::EOPNOTSUPP),
@@ -349,11 +345,9 @@ fn number(fd: c_int, socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     if let Some(flag) = flagged(level, name) {
         return Ok(socket.has(flag).into());
     }
-    // What was not asked for is what there is.
-    let buffer = |word: &AtomicU32, there_is: u32| match word.load(Relaxed) {
-        0 => there_is as c_int,
-        asked => asked as c_int,
-    };
+    if let (libc::SOL_SOCKET, Some(bytes)) = (level, buffers::get(socket, session, name)) {
+        return Ok(bytes);
+    }
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
         (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
@@ -364,8 +358,6 @@ fn number(fd: c_int, socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
         (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => -1,
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (socket.state() == state::LISTENING).into(),
-        (libc::SOL_SOCKET, libc::SO_RCVBUF) => buffer(&private.receive_buffer, session.geometry.rx_bytes),
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => buffer(&private.send_buffer, session.geometry.tx_bytes),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => private.low_water.load(Relaxed).max(1) as c_int,
         (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
         (libc::SOL_SOCKET, libc::SO_PASSCRED) => return Err(libc::EOPNOTSUPP),
@@ -408,12 +400,4 @@ pub fn carry(fd: c_int, undecided: Undecided, socket: &Socket) {
     }
     private.low_water.store(int(libc::SOL_SOCKET, libc::SO_RCVLOWAT) as u32, Relaxed);
     socket.mark(flag::CORKED, socket.has_app(app_flags::CORK));
-    for (name, bit, word) in [
-        (libc::SO_RCVBUF, steer::RCVBUF, &private.receive_buffer),
-        (libc::SO_SNDBUF, steer::SNDBUF, &private.send_buffer),
-    ] {
-        if undecided.steered & bit != 0 {
-            word.store(int(libc::SOL_SOCKET, name) as u32, Relaxed);
-        }
-    }
 }

@@ -113,10 +113,8 @@ pub struct Private {
     pub send_timeout_us: AtomicU64,
     /// `SO_LINGER`, seconds; as a complement (negative) if it is off.
     pub linger_s: AtomicI32,
-    /// `SO_RCVBUF` as it reads; 0 = not asked for.
-    pub receive_buffer: AtomicU32,
-    /// `SO_SNDBUF` as it reads; 0 = not asked for.
-    pub send_buffer: AtomicU32,
+    /// Of a direct connection: bytes of the ring that this side writes which its `SO_SNDBUF` lets it use; never more than the ring has.
+    pub send_limit: AtomicU32,
     /// Options that are kept, a bit each (see `kept`).
     pub kept: AtomicU32,
     /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see `urgent`).

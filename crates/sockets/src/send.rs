@@ -216,7 +216,7 @@ pub fn publish(view: &View, tail: u32, count: usize, urgent: bool, held: Option<
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
         // Urgent bytes do not wait.
         return if cork::holds(view.app.flags.load(Ordering::Relaxed)) && !urgent {
-            cork::show_held(direct, view.session, tail);
+            cork::show_held(direct, view.session, tail, view.send_limit());
         } else {
             direct.show_sent(view.session, tail);
         };

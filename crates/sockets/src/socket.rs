@@ -1,5 +1,6 @@
 //! A socket that lives in a slot: its lines, and what they say.
 
+use crate::buffers;
 use crate::direct::{self, Direct};
 use crate::doors;
 use crate::private::{Private, flag, used};
@@ -119,8 +120,7 @@ impl Socket {
         private.urgent_read.store(0, Ordering::Relaxed);
         private.urgent_passed.store(0, Ordering::Relaxed);
         for word in [
-            &private.receive_buffer,
-            &private.send_buffer,
+            &private.send_limit,
             &private.kept,
             &private.users,
             &private.not_sent_low_water,
@@ -140,6 +140,7 @@ impl Socket {
     pub fn adopt(&self) {
         self.app().generation.store(self.generation, Ordering::Release);
         self.private().used.store(used::LIVE, Ordering::Release);
+        buffers::apply(self);
     }
 
     /// Its lines, looked up.

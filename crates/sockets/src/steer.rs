@@ -47,10 +47,10 @@ pub const CARRIED: [(c_int, c_int); 16] = [
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
 ];
 
-/// The bits of two options that this library keeps.
-pub const RCVBUF: u32 = 1 << 16;
+/// The bits of two options of the rings (see `buffers`).
+const RCVBUF: u32 = 1 << 16;
 /// See [`RCVBUF`].
-pub const SNDBUF: u32 = 1 << 17;
+const SNDBUF: u32 = 1 << 17;
 
 /// The bit of such an option in [`Undecided::steered`]; 0 = it is none.
 pub fn carried(level: c_int, name: c_int) -> u32 {
@@ -224,7 +224,7 @@ pub fn max_pacing(socket: &Socket) -> u64 {
 }
 
 /// Shows the stack the line as it is now.
-fn changed(socket: &Socket) {
+pub fn changed(socket: &Socket) {
     let line = socket.options();
     line.post(&line.read().1);
     doors::ring_commands(socket.session, socket.slot);
@@ -262,6 +262,13 @@ pub fn initial(fd: c_int, undecided: Undecided, session: &Session, slot: Slot) {
                     word.store(value, Relaxed);
                 }
             }
+        }
+    }
+    for (bit, name, word) in
+        [(SNDBUF, libc::SO_SNDBUF, &line.send_buffer), (RCVBUF, libc::SO_RCVBUF, &line.receive_buffer)]
+    {
+        if undecided.steered & bit != 0 {
+            word.store(sys::getsockopt::<u32>(fd, libc::SOL_SOCKET, name, 0).unwrap_or(0), Relaxed);
         }
     }
     if undecided.steered != 0 || shared {

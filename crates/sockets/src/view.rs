@@ -169,11 +169,24 @@ impl View {
     #[inline]
     pub fn room(&self) -> u32 {
         let (head, most) = match &self.direct {
-            Some(direct) => (direct.peer().line.rx_head.load(Ordering::Acquire), direct.ring_bytes()),
+            // What the other side withholds is as if it were queued.
+            Some(direct) => (
+                direct.peer().line.rx_head.load(Ordering::Acquire).wrapping_sub(direct.withheld()),
+                self.private.send_limit.load(Ordering::Relaxed),
+            ),
             None => (self.stack.tx_head.load(Ordering::Acquire), self.session.geometry.tx_bytes),
         };
         let queued = self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
         most.saturating_sub(queued)
+    }
+
+    /// Bytes that the send ring takes before it is full.
+    #[inline]
+    pub fn send_limit(&self) -> u32 {
+        match &self.direct {
+            Some(direct) => self.private.send_limit.load(Ordering::Relaxed).saturating_sub(direct.withheld()),
+            None => self.session.geometry.tx_bytes,
+        }
     }
 
     /// The words that change with every event of the connection: how far it has received and sent, and how it stands.
@@ -186,7 +199,7 @@ impl View {
     /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
     #[inline]
     pub fn writable(&self) -> bool {
-        self.room() >= self.ring_bytes().0 / 3
+        self.room() >= self.send_limit() / 3
     }
 
     /// May an error be pending though the connection is not over, as far as its status tells?

@@ -60,12 +60,6 @@ def tls(place, tally):
     suite(place, tally, ["test_ssl"], 240)
 
 
-# Buffers of 4 KiB are asked for by SO_SNDBUF and SO_RCVBUF, and a file of 256 KiB is to be more than goes at once.
-RINGS = "`SO_SNDBUF` and `SO_RCVBUF` do not shrink the rings, which take the whole file before the peer closes"
-SENDFILE = "test.test_asyncio.test_sendfile.{}EventLoopTests.test_sendfile_close_peer_in_the_middle_of_receiving"
-KNOWN = {**{SENDFILE.format(loop): RINGS for loop in ("EPoll", "Poll", "Select")}, "test_asyncio": "the module, because of these"}
-
-
-@program.check("test_asyncio", seconds=900, known=KNOWN)
+@program.check("test_asyncio", seconds=900)
 def event_loops(place, tally):
     suite(place, tally, ["test_asyncio"], 800)

@@ -1,0 +1,164 @@
+// SO_SNDBUF and SO_RCVBUF: how much goes at once. The sizes are Linux's to a factor of two, so only their order is told.
+#include "conformance.h"
+#define THEME "buffers"
+
+enum { SMALL = 4096 };
+
+static int listener_of(int receive) {
+    int s = tcp();
+    if (receive) MUST(set_int(s, SOL_SOCKET, SO_RCVBUF, receive));
+    struct sockaddr_in any = loopback(0);
+    MUST(bind(s, (void *)&any, sizeof any));
+    MUST(listen(s, 8));
+    return s;
+}
+
+// A pair whose client and listener have asked for these sizes before, 0 = not.
+static struct pair sized(int send, int receive) {
+    struct pair p = {.listener = listener_of(receive), .client = tcp()};
+    if (send) MUST(set_int(p.client, SOL_SOCKET, SO_SNDBUF, send));
+    MUST(connect_to(p.client, p.listener));
+    p.server = MUST(accept(p.listener, NULL, NULL));
+    return p;
+}
+
+// Sends until nothing more goes; how many bytes went.
+static long filled(int fd) {
+    static char much[65536];
+    long sum = 0;
+    for (int quiet = 0; quiet < 3;) {
+        ssize_t n = send(fd, much, sizeof much, MSG_DONTWAIT);
+        if (n > 0) {
+            sum += n;
+            quiet = 0;
+        } else {
+            quiet++;
+            usleep(20000);
+        }
+        if (sum > 16 << 20) break;
+    }
+    return sum;
+}
+
+static void say_size(const char *key, long bytes) {
+    say(key, "%s", bytes < 2048 ? "tiny" : bytes < 40000 ? "small" : bytes < 262144 ? "medium" : "large");
+}
+
+static long drained(int fd, long most) {
+    static char much[4096];
+    long sum = 0;
+    while (sum < most) {
+        ssize_t n = recv(fd, much, most - sum < (long)sizeof much ? (size_t)(most - sum) : sizeof much, 0);
+        if (n <= 0) break;
+        sum += n;
+    }
+    return sum;
+}
+
+static void fill_and_drain(struct pair p) {
+    long sent = filled(p.client);
+    say_size("sent", sent);
+    say_events("full", events_of(p.client) & POLLOUT);
+    say("arrived", "%d", drained(p.server, sent) == sent);
+    say_events("empty", wait_events(p.client, POLLOUT) & POLLOUT);
+    long again = filled(p.client);
+    say("again", "%d", again > sent / 4 && again < 4 * sent);
+}
+
+CASE(both_small_before) { fill_and_drain(sized(SMALL, SMALL)); }
+
+CASE(both_least) {
+    struct pair p = sized(1, 1);
+    say("sent", "%d", filled(p.client) < 16384);
+}
+
+CASE(send_small_before) {
+    long sent = filled(sized(SMALL, 0).client);
+    say_size("sent", sent);
+}
+
+CASE(receive_medium_before) {
+    long sent = filled(sized(SMALL, 65536).client);
+    say_size("sent", sent);
+}
+
+CASE(both_small_after) {
+    struct pair p = pair();
+    MUST(set_int(p.client, SOL_SOCKET, SO_SNDBUF, SMALL));
+    MUST(set_int(p.server, SOL_SOCKET, SO_RCVBUF, SMALL));
+    long sent = filled(p.client);
+    // Linux has told the other side of more room by then.
+    say("sent", "%d", sent < 262144);
+    say("arrived", "%d", drained(p.server, sent) == sent);
+}
+
+CASE(inherited_by_what_is_accepted) {
+    struct pair p = sized(0, SMALL);
+    CALL("receive", get_int(p.server, SOL_SOCKET, SO_RCVBUF));
+    MUST(set_int(p.listener, SOL_SOCKET, SO_SNDBUF, SMALL));
+    int client = tcp();
+    MUST(set_int(client, SOL_SOCKET, SO_RCVBUF, SMALL));
+    MUST(connect_to(client, p.listener));
+    int server = MUST(accept(p.listener, NULL, NULL));
+    CALL("send", get_int(server, SOL_SOCKET, SO_SNDBUF));
+    say_size("sent", filled(server));
+}
+
+CASE(before_it_is_accepted) {
+    int listener = listener_of(SMALL), client = tcp();
+    MUST(set_int(client, SOL_SOCKET, SO_SNDBUF, SMALL));
+    MUST(connect_to(client, listener));
+    long sent = filled(client);
+    say_size("sent", sent);
+    int server = MUST(accept(listener, NULL, NULL));
+    say("arrived", "%d", drained(server, sent) == sent);
+}
+
+CASE(more_room_when_asked_for) {
+    struct pair p = sized(SMALL, SMALL);
+    long sent = filled(p.client);
+    MUST(set_int(p.client, SOL_SOCKET, SO_SNDBUF, 65536));
+    say_events("now", wait_events(p.client, POLLOUT) & POLLOUT);
+    say("more", "%d", filled(p.client) > sent);
+}
+
+static void *reader(void *arg) {
+    long *work = arg;
+    work[1] = drained((int)work[0], work[2]);
+    return NULL;
+}
+
+CASE(blocking_through_small_ones) {
+    struct pair p = sized(SMALL, SMALL);
+    long work[3] = {p.server, 0, 600000};
+    static char much[600000];
+    pthread_t thread;
+    pthread_create(&thread, NULL, reader, work);
+    CALL("send", send(p.client, much, sizeof much, 0));
+    pthread_join(thread, NULL);
+    say("got", "%ld", work[1]);
+}
+
+CASE(corked_through_small_ones) {
+    struct pair p = sized(SMALL, SMALL);
+    MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
+    long work[3] = {p.server, 0, 60000};
+    static char much[60000];
+    pthread_t thread;
+    pthread_create(&thread, NULL, reader, work);
+    CALL("send", send(p.client, much, sizeof much, 0));
+    pthread_join(thread, NULL);
+    say("got", "%ld", work[1]);
+}
+
+CASE(epoll_edge_when_there_is_room) {
+    struct pair p = sized(SMALL, SMALL);
+    int e = MUST(epoll_create1(0));
+    struct epoll_event ev = {.events = EPOLLOUT | EPOLLET}, out;
+    MUST(epoll_ctl(e, EPOLL_CTL_ADD, p.client, &ev));
+    CALL("first", epoll_wait(e, &out, 1, 1000));
+    long sent = filled(p.client);
+    CALL("none", epoll_wait(e, &out, 1, 20));
+    drained(p.server, sent);
+    CALL("room", epoll_wait(e, &out, 1, 3000));
+}
