@@ -97,8 +97,22 @@ macro_rules! calls {
                 false
             }
             /// # Safety
-            /// The contract of the system call. `params` may be null: it is not looked at.
+            /// The contract of the system call.
             unsafe fn io_uring_setup(entries: c_uint, params: *mut c_void) -> Answer<c_int> {
+                None
+            }
+            /// A ring is about to be made whose further system calls nobody sees.
+            fn io_uring_unseen() -> Answer<c_int> {
+                None
+            }
+            /// # Safety
+            /// The contract of the system call.
+            unsafe fn io_uring_enter(fd: c_int, submit: c_uint) -> Answer<c_int> {
+                None
+            }
+            /// # Safety
+            /// The contract of the system call.
+            unsafe fn io_uring_register(fd: c_int, op: c_uint, arg: *mut c_void, count: c_uint) -> Answer<c_int> {
                 None
             }
             /// # Safety

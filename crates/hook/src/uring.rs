@@ -1,6 +1,6 @@
-//! io_uring and AIO, which take descriptors past every call that is caught. What makes them is caught instead: the library's handler may
-//! refuse it. In preloaded programs that is libc's `syscall`, liburing's functions that set a ring up, libaio's `io_submit` and POSIX's
-//! `aio_read` and `aio_write`; in injected ones the system calls.
+//! io_uring and AIO, which take descriptors past every other call that is caught. In preloaded programs libc's `syscall` is caught,
+//! liburing's functions that set a ring up, libaio's `io_submit` and POSIX's `aio_read` and `aio_write`; in injected ones the system
+//! calls.
 
 use crate::answer::set_errno;
 use crate::calls::Handler;
@@ -31,7 +31,19 @@ pub unsafe fn submit<H: Handler>(context: c_ulong, count: c_long, requests: *con
         as c_int
 }
 
-/// A function of liburing that makes a ring.
+/// A system call of the library's own, past all hooks.
+///
+/// # Safety
+/// The contract of the system call.
+pub unsafe fn by_kernel(number: c_long, arguments: [u64; 6]) -> Result<c_long, i32> {
+    // SAFETY: the caller's contract.
+    match unsafe { raw(number, arguments) } {
+        errno @ -4095..=-1 => Err(-errno as i32),
+        answer => Ok(answer),
+    }
+}
+
+/// A function of liburing that makes a ring. Its further calls are in its own code.
 ///
 /// # Safety
 /// The contract of the function, which returns a negative errno.
@@ -39,7 +51,7 @@ pub unsafe fn set_up<H: Handler>(name: &CStr, entries: c_uint, arguments: [*mut 
     type Real = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int;
     // SAFETY: the caller's contract. Integer and pointer arguments are passed alike, and those that a function has not are ignored.
     unsafe {
-        if let Some(answer) = H::io_uring_setup(entries, core::ptr::null_mut()) {
+        if let Some(answer) = H::io_uring_unseen() {
             return negative(answer) as c_int;
         }
         let real: Option<Real> = core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()));

@@ -96,6 +96,8 @@ counts! {
     IoUringRefused = "io_uring_refused",
     /// `io_uring_setup` that was left to the kernel.
     IoUringLeft = "io_uring_left",
+    /// `io_uring_setup` whose operations on accelerated descriptors are carried.
+    IoUringCarried = "io_uring_carried",
     /// AIO on an accelerated descriptor that was refused.
     AioRefused = "aio_refused",
     /// No event context was to be had: `epoll_wait` looks again and again.

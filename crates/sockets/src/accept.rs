@@ -42,17 +42,9 @@ unsafe fn accept_on(
             return Err(libc::EINVAL);
         }
         if waiting() {
-            // Before the record is taken, so that nothing is lost if there are no descriptors left.
-            let [ours, theirs] = spare::pair_for_one()?;
-            match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
-                Ok(Some((socket, remote))) => {
-                    // SAFETY: the caller keeps the contract of `accept`.
-                    return unsafe { install(&socket, remote, ours, flags, addr, len) };
-                }
-                none => {
-                    [ours, theirs].into_iter().for_each(sys::close);
-                    none?;
-                }
+            // SAFETY: the caller keeps the contract of `accept`.
+            if let Some(fd) = unsafe { accept_next(fd, listener, addr, len, flags) }? {
+                return Ok(fd);
             }
         } else if listener.has(flag::NONBLOCK) {
             return Err(libc::EAGAIN);
@@ -65,6 +57,50 @@ unsafe fn accept_on(
             block::until_alone(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
         }
     }
+}
+
+/// Takes the next connection, if there still is one.
+///
+/// # Safety
+/// As [`accept`].
+unsafe fn accept_next(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<Option<c_int>> {
+    // Before the record is taken, so that nothing is lost if there are no descriptors left.
+    let [ours, theirs] = spare::pair_for_one()?;
+    match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
+        // SAFETY: the caller keeps the contract of `accept`.
+        Ok(Some((socket, remote))) => unsafe { install(&socket, remote, ours, flags, addr, len) }.map(Some),
+        none => {
+            [ours, theirs].into_iter().for_each(sys::close);
+            none.map(|_| None)
+        }
+    }
+}
+
+/// `accept4` that never waits: EAGAIN.
+///
+/// # Safety
+/// As [`accept`].
+pub unsafe fn attempt(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<c_int> {
+    if listener.state() != state::LISTENING {
+        return Err(libc::EINVAL);
+    }
+    if (listener.readable() as usize) < Accepted::BYTES {
+        return Err(libc::EAGAIN);
+    }
+    // SAFETY: as above.
+    unsafe { accept_next(fd, listener, addr, len, flags) }?.ok_or(libc::EAGAIN)
 }
 
 /// Takes the next record that makes sense: `take` makes its connection the caller's own. EAGAIN: this is a signal handler in the

@@ -4,7 +4,7 @@ use crate::private::{flag, used};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, hold, interest, nested, pass, stdio};
+use crate::{block, epoll, fork, hold, interest, nested, pass, stdio, uring};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
@@ -37,6 +37,10 @@ fn closing(fd: c_int, kind: Kind) -> bool {
             table::set(fd, Kind::Kernel);
             nested::forget(fd);
             epoll::closed(id);
+        }
+        Kind::Ring(id) => {
+            table::set(fd, Kind::Kernel);
+            uring::closed(id);
         }
     }
     true
@@ -137,6 +141,10 @@ fn copied(kind: Kind, old: c_int, new: c_int) {
         }
         Kind::Epoll(id) => {
             epoll::copied(id);
+            table::set(new, kind);
+        }
+        Kind::Ring(id) => {
+            uring::copied(id);
             table::set(new, kind);
         }
         Kind::Kernel | Kind::Internal => table::set(new, Kind::Kernel),

@@ -26,6 +26,46 @@ const ADDRESS_MAX: socklen_t = 128;
 /// # Safety
 /// `addr` may be any address.
 pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    // SAFETY: as above.
+    unsafe { connect_by(fd, addr, len, true, || outcome(real::connect(fd, addr, len))) }
+}
+
+/// As [`connect`], but it never waits: EINPROGRESS, whose end [`outcome_if_any`] tells. What is to be the kernel's is left to it.
+///
+/// # Safety
+/// As [`connect`].
+pub unsafe fn begin(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    /// No errno.
+    const LEFT: i32 = i32::MAX;
+    // SAFETY: as above.
+    let begun = unsafe { connect_by(fd, addr, len, false, || Err(LEFT)) };
+    if begun != Some(Err(LEFT)) {
+        return begun;
+    }
+    if let Kind::Undecided(undecided) = table::get(fd) {
+        listen::leave(fd, undecided);
+    }
+    None
+}
+
+/// The end of what [`begin`] has begun; `None` = not yet.
+pub fn outcome_if_any(socket: &Socket) -> Option<Sys<c_int>> {
+    if socket.state() == state::CONNECTING {
+        return None;
+    }
+    socket.mark(flag::CONNECT_PENDING, false);
+    Some(outcome_of(socket))
+}
+
+/// # Safety
+/// As [`connect`]. `kernel` is the kernel's.
+unsafe fn connect_by(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+    waits: bool,
+    kernel: impl FnOnce() -> Sys<c_int>,
+) -> Answer<c_int> {
     let kind = table::get(fd);
     if kind == Kind::Kernel {
         return None;
@@ -39,12 +79,10 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answe
     match (kind, remote) {
         (Kind::Undecided(undecided), Ok(_)) if undecided.refused => {
             table::update_undecided(fd, |undecided| undecided.refused = false);
-            // SAFETY: as above.
-            Some(left_to_kernel(fd, undecided, || outcome(unsafe { real::connect(fd, addr, len) })))
+            Some(left_to_kernel(fd, undecided, kernel))
         }
         (Kind::Undecided(undecided), Ok(Some(remote))) if len <= ADDRESS_MAX => {
-            // SAFETY: as above.
-            first(fd, undecided, remote, || outcome(unsafe { real::connect(fd, addr, len) }))
+            first(fd, undecided, remote, waits, kernel)
         }
         (Kind::Slot { .. }, Err(errno)) => Some(Err(errno)),
         (Kind::Slot { slot, generation }, Ok(remote)) => {
@@ -52,8 +90,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answe
             if ends {
                 return Some(disconnect(fd, &socket));
             }
-            // SAFETY: as above.
-            again(fd, &socket, remote, || outcome(unsafe { real::connect(fd, addr, len) }))
+            again(fd, &socket, remote, waits, kernel)
         }
         // AF_UNSPEC and nonsense: the kernel knows what to say, and the socket stays undecided.
         _ => None,
@@ -98,6 +135,7 @@ fn first(
     fd: c_int,
     undecided: Undecided,
     (address, port): address::Address,
+    waits: bool,
     kernel: impl FnOnce() -> Sys<c_int>,
 ) -> Answer<c_int> {
     let Some(session) = session::start() else {
@@ -133,7 +171,7 @@ fn first(
         fallback::accelerated(socket, [Count::ConnectedStack, Count::ConnectedDirect]);
     }
     match taken {
-        Ok(socket) if socket.has(flag::NONBLOCK) => {
+        Ok(socket) if !waits || socket.has(flag::NONBLOCK) => {
             socket.mark(flag::CONNECT_PENDING, true);
             Some(Err(libc::EINPROGRESS))
         }
@@ -169,11 +207,12 @@ fn again(
     fd: c_int,
     socket: &Socket,
     remote: Option<address::Address>,
+    waits: bool,
     kernel: impl FnOnce() -> Sys<c_int>,
 ) -> Answer<c_int> {
     match socket.state() {
         state::LISTENING => Some(Err(libc::EISCONN)),
-        state::CONNECTING if socket.has(flag::NONBLOCK) => Some(Err(libc::EALREADY)),
+        state::CONNECTING if !waits || socket.has(flag::NONBLOCK) => Some(Err(libc::EALREADY)),
         state::CONNECTING => Some(established(socket)),
         state::ESTABLISHED if socket.has(flag::CONNECT_PENDING) => {
             socket.mark(flag::CONNECT_PENDING, false);
@@ -187,7 +226,7 @@ fn again(
                     Ok(undecided) => undecided,
                     Err(errno) => return Some(Err(errno)),
                 };
-                first(fd, undecided, remote?, kernel)
+                first(fd, undecided, remote?, waits, kernel)
             }
             errno => Some(Err(errno)),
         },

@@ -249,14 +249,32 @@ pub fn each_told(contexts: u64, mut work: impl FnMut(&mut Interest)) {
 
 /// A new epoll descriptor of the kernel's becomes an instance.
 pub fn created(fd: c_int) {
+    if let Some(id) = claimed(fd) {
+        table::set(fd, Kind::Epoll(id));
+    }
+}
+
+/// The instance that one becomes, of which the program need not know.
+pub fn claimed(fd: c_int) -> Option<u32> {
     for (id, instance) in ALL.iter().enumerate() {
         if instance.copies.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             HIGHEST.fetch_max(id as u32 + 1, Ordering::Relaxed);
             instance.fd.store(fd, Ordering::Relaxed);
-            table::set(fd, Kind::Epoll(id as u32));
-            return;
+            return Some(id as u32);
         }
     }
+    None
+}
+
+/// In a forked child: one that only its parent uses.
+pub fn disowned(id: u32) {
+    let instance = instance(id);
+    let cleared = session::get().and_then(|session| instance.with(|interest| interest.clear(session, false)));
+    if let Some(Some(context)) = cleared {
+        session::unprotect(context.wake);
+    }
+    instance.context.store(NO_CONTEXT, Ordering::SeqCst);
+    instance.copies.store(0, Ordering::Release);
 }
 
 /// One more descriptor of an instance.

@@ -41,6 +41,14 @@ pub unsafe fn wait(
     Some(wait.run(timeout).map(|n| n as c_int))
 }
 
+/// Waits on an instance of the library's own.
+pub fn wait_on(id: u32, epfd: c_int, events: &mut [epoll_event], timeout: Duration) -> Sys<usize> {
+    let session = session::get().ok_or(libc::EINVAL)?;
+    let (instance, room) = (epoll::instance(id), events.len());
+    let wait = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask: core::ptr::null() };
+    wait.run(Some(timeout))
+}
+
 struct Wait {
     id: u32,
     epfd: c_int,

@@ -5,7 +5,7 @@ use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{context, direct, epoll, fallback, hold, lock, sigurg, spare, sys};
+use crate::{context, direct, epoll, fallback, hold, lock, sigurg, spare, sys, uring};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -61,4 +61,5 @@ pub extern "C" fn in_child() {
     session::all().for_each(Session::forked);
     epoll::forked();
     hold::forked();
+    uring::forked();
 }

@@ -4,8 +4,8 @@ use crate::private::flag;
 use crate::socket::Socket;
 use crate::table::{self, Kind};
 use crate::{
-    accept, address, cancel, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message, options,
-    pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, uring, user,
+    accept, address, aio, cancel, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message,
+    options, pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, uring, user,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -83,14 +83,25 @@ impl Handler for Posix {
         fork::in_child();
     }
     fn is_accelerated(fd: c_int) -> bool {
-        uring::is_accelerated(fd)
+        aio::is_accelerated(fd)
     }
-    unsafe fn io_uring_setup(_entries: c_uint, _params: *mut c_void) -> Answer<c_int> {
-        uring::setup()
+    unsafe fn io_uring_setup(entries: c_uint, params: *mut c_void) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of the system call.
+        unsafe { uring::set_up(entries, params) }
+    }
+    fn io_uring_unseen() -> Answer<c_int> {
+        uring::unseen()
+    }
+    unsafe fn io_uring_enter(fd: c_int, submit: c_uint) -> Answer<c_int> {
+        uring::enter(fd, submit)
+    }
+    unsafe fn io_uring_register(fd: c_int, op: c_uint, arg: *mut c_void, count: c_uint) -> Answer<c_int> {
+        // SAFETY: the caller keeps the contract of the system call.
+        unsafe { uring::register(fd, op, arg, count) }
     }
     unsafe fn io_submit(context: c_ulong, count: c_long, requests: *const *const c_void) -> Answer<c_long> {
         // SAFETY: the caller keeps the contract of `io_submit`.
-        unsafe { uring::submit(context, count, requests) }
+        unsafe { aio::submit(context, count, requests) }
     }
 
     unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {

@@ -34,10 +34,15 @@ impl<'a> Use<'a> {
 
 impl Drop for Use<'_> {
     fn drop(&mut self) {
-        let users = self.0.private().users.fetch_sub(1, Ordering::SeqCst);
-        if users == 1 && COUNT.load(Ordering::SeqCst) != 0 {
-            release(self.0);
-        }
+        ended(self.0);
+    }
+}
+
+/// The end of a use that was not dropped.
+pub fn ended(socket: &Socket) {
+    let users = socket.private().users.fetch_sub(1, Ordering::SeqCst);
+    if users == 1 && COUNT.load(Ordering::SeqCst) != 0 {
+        release(socket);
     }
 }
 

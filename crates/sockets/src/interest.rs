@@ -23,6 +23,9 @@ const WITH_EXCLUSIVE: u32 =
         | EXCLUSIVE;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
+/// Stands for the descriptor where the library watches a socket for itself, which it holds as long as it does.
+pub const UNNAMED: c_int = -2;
+
 /// One descriptor of a watched slot. All zero = not watched.
 #[derive(Clone, Copy, Default)]
 struct Entry {
@@ -202,7 +205,7 @@ impl Interest {
             if !self.is_current(at, socket) {
                 continue;
             }
-            if !copies {
+            if !copies && self.entries[at].fd != UNNAMED {
                 self.end(at, socket, ours);
             } else if self.entries[at].fd == fd {
                 self.entries[at].fd = -1;

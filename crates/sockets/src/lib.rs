@@ -11,6 +11,7 @@
 
 mod accept;
 mod address;
+mod aio;
 mod block;
 mod buffers;
 mod cancel;

@@ -33,7 +33,7 @@ pub unsafe fn vectors<'a>(iov: *const iovec, count: usize) -> Sys<&'a [iovec]> {
 ///
 /// # Safety
 /// As [`vectors`].
-unsafe fn message<'a>(msg: *const msghdr) -> Sys<(msghdr, &'a [iovec])> {
+pub unsafe fn message<'a>(msg: *const msghdr) -> Sys<(msghdr, &'a [iovec])> {
     // SAFETY: any bytes are a header; the caller vouches for the memory.
     unsafe {
         let msg = user::read(msg)?;
@@ -67,11 +67,23 @@ pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -
     // SAFETY: the caller keeps the contract of `recvmsg`.
     unsafe {
         let (_, iov) = message(msg)?;
-        let received = receive::receive(socket, iov, flags)?;
+        let taken = receive::receive(socket, iov, flags)?;
+        received(msg, flags & libc::MSG_OOB)?;
+        Ok(taken as isize)
+    }
+}
+
+/// Says what came beside the bytes of a message: nothing.
+///
+/// # Safety
+/// `msg` may be any address.
+#[inline]
+pub unsafe fn received(msg: *mut msghdr, flags: c_int) -> Sys<()> {
+    // SAFETY: only addresses of fields; the caller vouches for the memory.
+    unsafe {
         user::write(&raw mut (*msg).msg_namelen, 0)?;
         user::write(&raw mut (*msg).msg_controllen, 0)?;
-        user::write(&raw mut (*msg).msg_flags, flags & libc::MSG_OOB)?;
-        Ok(received as isize)
+        user::write(&raw mut (*msg).msg_flags, flags)
     }
 }
 

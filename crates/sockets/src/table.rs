@@ -28,6 +28,8 @@ pub enum Kind {
     Epoll(u32),
     /// A descriptor of the library's own that the program must not touch.
     Internal,
+    /// An io_uring; its number.
+    Ring(u32),
 }
 
 /// What is known about an undecided socket.
@@ -82,6 +84,7 @@ fn encode(kind: Kind) -> u64 {
         Kind::Slot { slot, generation } => 2 | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
         Kind::Internal => 4,
+        Kind::Ring(id) => 5 | u64::from(id) << 3,
     }
 }
 
@@ -103,6 +106,7 @@ fn decode(word: u64) -> Kind {
         2 => Kind::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
         4 => Kind::Internal,
+        5 => Kind::Ring((word >> 3) as u32),
         _ => Kind::Kernel,
     }
 }
@@ -188,6 +192,7 @@ mod tests {
             Kind::Slot { slot: 7 << SLOT_BITS | 65_535, generation: 1 },
             Kind::Epoll(77),
             Kind::Internal,
+            Kind::Ring(5),
         ] {
             assert_eq!(decode(encode(kind)), kind);
         }

@@ -64,10 +64,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         Count::IpOptions => (Kernel, "with IP options", "do not set IP_OPTIONS"),
         Count::IoUringRefused => (
             Used,
-            "io_uring refused (ENOSYS)",
-            "the program falls back or fails; TOWPATH_IO_URING=kernel leaves it io_uring, then not for its TCP sockets",
+            "io_uring refused",
+            "the program falls back or fails; a program that makes its system calls itself needs `towpath run --hook inject`",
         ),
         Count::IoUringLeft => (Used, "io_uring left to the kernel", "it must not be used with accelerated sockets"),
+        Count::IoUringCarried => (Used, "io_uring", "operations on accelerated sockets are carried by the library"),
         Count::AioRefused => (Used, "AIO on a socket refused", "use read and write, or epoll"),
         Count::NoContext => {
             (Used, "no event context left", "waiting costs more then; use fewer epoll instances in one program")

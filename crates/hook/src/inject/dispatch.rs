@@ -41,7 +41,7 @@ const OWN: [i64; 18] = [
 ];
 
 /// The calls of the handler.
-const HANDLED: [i64; 45] = [
+const HANDLED: [i64; 47] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -86,6 +86,8 @@ const HANDLED: [i64; 45] = [
     libc::SYS_close_range,
     libc::SYS_exit_group,
     libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
     libc::SYS_io_submit,
 ];
 
@@ -282,6 +284,8 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_dup2 => result(H::dup2(fd, b as _)),
             libc::SYS_dup3 => result(H::dup3(fd, b as _, c as _)),
             libc::SYS_io_uring_setup => result(H::io_uring_setup(a as _, b as _)),
+            libc::SYS_io_uring_enter => result(H::io_uring_enter(fd, b as _)),
+            libc::SYS_io_uring_register => result(H::io_uring_register(fd, b as _, c as _, d as _)),
             libc::SYS_io_submit => result(H::io_submit(a, b as _, c as _)),
             libc::SYS_close_range => result(H::close_range(a as _, b as _, c as _)),
             libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait | SYS_EPOLL_PWAIT2 => {

@@ -1,5 +1,5 @@
-//! io_uring and AIO carry no accelerated socket: their operations go past this library to the socketpair that stands in for it. So no ring
-//! is made in a program that may have such sockets, and programs fall back to what is caught.
+//! AIO carries no accelerated socket: its operations go past this library to the socketpair that stands in for it. So they are refused,
+//! and programs fall back to what is caught.
 
 use crate::fallback;
 use crate::session;
@@ -9,8 +9,6 @@ use libc::{c_int, c_long, c_ulong, c_void};
 use towpath_hook::{Answer, outcome};
 use towpath_ring::report::Count;
 
-/// Environment variable: `kernel` leaves io_uring to the program, which then must not use it with sockets of ours.
-const VARIABLE: &str = "TOWPATH_IO_URING";
 /// Where the descriptor stands in a `struct iocb`.
 const IOCB_FD: usize = 20;
 
@@ -21,18 +19,6 @@ pub fn is_accelerated(fd: c_int) -> bool {
         fallback::count(Count::AioRefused);
     }
     ours
-}
-
-/// `io_uring_setup`: ENOSYS, as from a kernel without it.
-pub fn setup() -> Answer<c_int> {
-    let left = std::env::var_os(VARIABLE).is_some_and(|value| value == "kernel");
-    // Without a service all sockets are the kernel's.
-    if left || session::start().is_none() {
-        fallback::count(Count::IoUringLeft);
-        return None;
-    }
-    fallback::count(Count::IoUringRefused);
-    Some(Err(libc::ENOSYS))
 }
 
 /// `io_submit`: a request on a socket of ours is one that is invalid for its descriptor; those before it are submitted.

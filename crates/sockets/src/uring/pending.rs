@@ -1,0 +1,338 @@
+//! Operations that wait. One hidden thread carries them on when something happens on their sockets; it exists while there are any.
+
+use super::operation::{Operation, Progress, Target, Way};
+use super::{post, ring};
+use crate::interest::UNNAMED;
+use crate::lock::Lock;
+use crate::session::{self, LIFE_CHECK};
+use crate::socket::Socket;
+use crate::sys::Sys;
+use crate::table::{self, Kind};
+use crate::{epoll, epoll_wait, hold, nested, sys};
+use core::cell::UnsafeCell;
+use libc::{c_int, epoll_event};
+use std::collections::HashMap;
+use towpath_hook::{outcome, real};
+
+const ET: u32 = libc::EPOLLET as u32;
+/// Events that are taken at once.
+const EVENTS: usize = 64;
+/// The hidden thread's stack, bytes.
+const STACK_BYTES: usize = 256 << 10;
+/// Signals that the hidden thread must not block: the processor's own, and the one by which injected programs' calls are caught.
+const FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// What waits, by [`Target::key`].
+#[derive(Default)]
+struct Waiting {
+    watched: HashMap<u64, Watched>,
+    /// The epoll instance by which the thread waits, and its descriptor.
+    instance: Option<(u32, c_int)>,
+    /// Is there a thread?
+    running: bool,
+}
+
+/// The operations on one socket.
+struct Watched {
+    target: Target,
+    /// By which descriptor the first one named it.
+    fd: c_int,
+    /// In the order of their submission.
+    operations: Vec<Operation>,
+    /// The events that are asked for; 0 = it is not watched.
+    events: u32,
+}
+
+struct Shared {
+    lock: Lock,
+    waiting: UnsafeCell<Option<Waiting>>,
+}
+
+// SAFETY: only used under the lock.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared { lock: Lock::new(), waiting: UnsafeCell::new(None) };
+
+fn with<R>(work: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
+    let _locked = SHARED.lock.lock()?;
+    // SAFETY: locked.
+    Some(work(unsafe { &mut *SHARED.waiting.get() }.get_or_insert_default()))
+}
+
+/// Tries an operation, and keeps it if it has to wait: then there is no result.
+pub fn carry(target: Target, operation: Operation) -> Option<i32> {
+    with(|waiting| waiting.carry(target, operation)).unwrap_or(Some(-libc::EAGAIN))
+}
+
+/// Which operations are meant.
+pub struct Meant {
+    /// The number of the ring.
+    pub ring: u32,
+    pub user_data: Option<u64>,
+    pub fd: Option<c_int>,
+    pub opcode: Option<u8>,
+    /// All of them, not the first only.
+    pub all: bool,
+    /// Only polls.
+    pub polls: bool,
+}
+
+impl Meant {
+    fn is(&self, operation: &Operation) -> bool {
+        operation.ring == self.ring
+            && self.user_data.is_none_or(|user_data| user_data == operation.user_data)
+            && self.fd.is_none_or(|fd| fd == operation.fd)
+            && self.opcode.is_none_or(|opcode| opcode == operation.opcode)
+            && (!self.polls || operation.is_poll())
+    }
+}
+
+/// Ends operations with ECANCELED; how many.
+pub fn cancel(meant: &Meant) -> usize {
+    with(|waiting| {
+        let taken = waiting.take(meant);
+        taken.iter().for_each(|operation| tell(operation, -libc::ECANCELED, false));
+        taken.len()
+    })
+    .unwrap_or(0)
+}
+
+/// Changes a poll: other events (with whether there may be several results), and another mark. False = there is none.
+pub fn change(meant: &Meant, events: Option<(u32, bool)>, user_data: Option<u64>) -> bool {
+    let changed = with(|waiting| {
+        let found = waiting.watched.iter().find_map(|(key, watched)| {
+            watched.operations.iter().position(|operation| meant.is(operation)).map(|at| (*key, at))
+        });
+        let (key, at) = found?;
+        let operation = &mut waiting.watched.get_mut(&key)?.operations[at];
+        if let Some((events, several)) = events {
+            operation.change_events(events, several);
+        }
+        operation.user_data = user_data.unwrap_or(operation.user_data);
+        waiting.go_on(key);
+        Some(())
+    });
+    changed.flatten().is_some()
+}
+
+/// The ring has gone, and with it what was asked by it.
+pub fn forget(id: u32) {
+    let all = Meant { ring: id, user_data: None, fd: None, opcode: None, all: true, polls: false };
+    with(|waiting| waiting.take(&all));
+}
+
+/// In a forked child: all that is its parent's.
+pub fn forked() {
+    SHARED.lock.reset();
+    with(|waiting| {
+        if let Some((id, epfd)) = waiting.instance {
+            epoll::disowned(id);
+            session::unprotect(epfd);
+        }
+        *waiting = Waiting::default();
+    });
+}
+
+/// Posts a completion.
+fn tell(operation: &Operation, result: i32, more: bool) {
+    if result < 0 || !operation.quiet || more {
+        post::post(ring::ring(operation.ring).own(), operation.user_data, result, more);
+    }
+}
+
+impl Waiting {
+    fn carry(&mut self, target: Target, mut operation: Operation) -> Option<i32> {
+        let way = operation.way();
+        let before = self.watched.get(&target.key());
+        let queues = way != Way::Any && before.is_some_and(|before| before.operations.iter().any(|o| o.way() == way));
+        if !queues && let Some(result) = run(&mut operation, &target) {
+            return Some(result);
+        }
+        if self.start().is_err() {
+            return Some(-libc::EOPNOTSUPP);
+        }
+        let key = target.key();
+        let watched = self.watched.entry(key).or_insert_with(|| {
+            if let Target::Socket(socket) = &target {
+                // Until it goes out of the table.
+                core::mem::forget(hold::Use::of(socket));
+            }
+            Watched { target, fd: operation.fd, operations: Vec::new(), events: 0 }
+        });
+        watched.operations.push(operation);
+        self.watch(key);
+        None
+    }
+
+    /// Makes sure that there is a thread, and that by which it waits.
+    fn start(&mut self) -> Sys<()> {
+        let (id, epfd) = match self.instance {
+            Some(instance) => instance,
+            None => {
+                // SAFETY: integers only.
+                let made = outcome(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+                let protected = session::protected_copy(made);
+                sys::close(made);
+                let epfd = protected?;
+                let instance = (epoll::claimed(epfd).ok_or(libc::EMFILE)?, epfd);
+                self.instance = Some(instance);
+                instance
+            }
+        };
+        if !self.running {
+            self.running = spawn(id, epfd);
+        }
+        if self.running { Ok(()) } else { Err(libc::EAGAIN) }
+    }
+
+    /// Has the thread woken by the events that are waited for, or takes out what nobody waits for.
+    fn watch(&mut self, key: u64) {
+        let (Some((id, _)), Some(watched)) = (self.instance, self.watched.get_mut(&key)) else { return };
+        let events = watched.operations.iter().fold(0, |all, operation| all | operation.events());
+        let fd = watched.fd;
+        if watched.operations.is_empty() {
+            let _ = control(id, libc::EPOLL_CTL_DEL, fd, &watched.target, None);
+            if let Some(Watched { target: Target::Socket(socket), .. }) = self.watched.remove(&key) {
+                hold::ended(&socket);
+            }
+            return;
+        }
+        let op = if watched.events == 0 { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+        watched.events = events | ET;
+        let event = epoll_event { events: watched.events, u64: key };
+        let _ = control(id, op, fd, &watched.target, Some(&event));
+    }
+
+    /// Something has happened.
+    fn go_on(&mut self, key: u64) {
+        let Some(watched) = self.watched.get_mut(&key) else { return };
+        let (target, before) = (watched.target, watched.operations.len());
+        let (mut waits_in, mut waits_out) = (false, false);
+        watched.operations.retain_mut(|operation| {
+            let behind = match operation.way() {
+                Way::In => &mut waits_in,
+                Way::Out => &mut waits_out,
+                Way::Any => &mut false,
+            };
+            if *behind {
+                return true;
+            }
+            let done = run(operation, &target);
+            if let Some(result) = done {
+                tell(operation, result, false);
+            }
+            *behind = done.is_none();
+            done.is_none()
+        });
+        if watched.operations.len() != before {
+            self.watch(key);
+        }
+    }
+
+    /// Takes operations out.
+    fn take(&mut self, meant: &Meant) -> Vec<Operation> {
+        let (mut taken, mut changed) = (Vec::new(), Vec::new());
+        for (key, watched) in &mut self.watched {
+            let before = watched.operations.len();
+            while let Some(at) = watched.operations.iter().position(|operation| meant.is(operation)) {
+                taken.push(watched.operations.remove(at));
+                if !meant.all {
+                    break;
+                }
+            }
+            if watched.operations.len() != before {
+                changed.push(*key);
+            }
+            if !meant.all && !taken.is_empty() {
+                break;
+            }
+        }
+        changed.into_iter().for_each(|key| self.watch(key));
+        taken
+    }
+
+    /// What is told to nobody any more: sockets that were taken away, epoll instances whose descriptor was closed.
+    fn look_at_lost(&mut self) {
+        let is_lost = |watched: &Watched| match &watched.target {
+            Target::Socket(socket) => socket.is_gone(),
+            Target::Epoll(id) => watched.operations.iter().any(|it| table::get(it.fd) != Kind::Epoll(*id)),
+        };
+        let lost: Vec<_> = self.watched.iter().filter(|(_, watched)| is_lost(watched)).map(|(key, _)| *key).collect();
+        for key in lost {
+            self.go_on(key);
+            let Some(watched) = self.watched.get_mut(&key) else { continue };
+            watched.operations.drain(..).for_each(|operation| tell(&operation, -libc::ECANCELED, false));
+            self.watch(key);
+        }
+    }
+}
+
+/// Tries as long as something comes of it; the last result.
+fn run(operation: &mut Operation, target: &Target) -> Option<i32> {
+    loop {
+        match operation.attempt(target) {
+            Progress::Waits => return None,
+            Progress::Done(result) => return Some(result),
+            // A kernel that cannot say that more comes: the program asks again.
+            Progress::More(result) if !post::says_more() => return Some(result),
+            Progress::More(result) => {
+                tell(operation, result, true);
+                if operation.is_poll() {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_event>) -> Sys<c_int> {
+    match target {
+        Target::Socket(socket) => epoll::control_slot(id, op, UNNAMED, socket, event),
+        Target::Epoll(inner) => nested::control(id, op, fd, *inner, event),
+    }
+}
+
+/// Starts the thread; false if there can be none.
+fn spawn(id: u32, epfd: c_int) -> bool {
+    // SAFETY: sets are made before they are used; the new thread inherits what is blocked here meanwhile.
+    unsafe {
+        let (mut blocked, mut before) = (core::mem::zeroed::<libc::sigset_t>(), core::mem::zeroed());
+        libc::sigfillset(&raw mut blocked);
+        FAULTS.iter().for_each(|signal| _ = libc::sigdelset(&raw mut blocked, *signal));
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
+        let thread = std::thread::Builder::new().name("towpath".into()).stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || serve(id, epfd)).is_ok();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+        spawned
+    }
+}
+
+/// The thread.
+fn serve(id: u32, epfd: c_int) {
+    let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
+    loop {
+        let found = epoll_wait::wait_on(id, epfd, &mut events, LIFE_CHECK).unwrap_or(0);
+        let goes_on = with(|waiting| {
+            for event in &events[..found.min(EVENTS)] {
+                waiting.go_on(event.u64);
+            }
+            if found == 0 {
+                waiting.look_at_lost();
+                waiting.running = !waiting.watched.is_empty();
+            }
+            waiting.running
+        });
+        if goes_on != Some(true) {
+            return;
+        }
+    }
+}
+
+/// Is it something that operations can wait on?
+pub fn target(fd: c_int) -> Option<Target> {
+    match table::get(fd) {
+        Kind::Slot { slot, generation } => Socket::at(slot, generation).map(Target::Socket),
+        Kind::Epoll(id) => Some(Target::Epoll(id)),
+        _ => None,
+    }
+}

@@ -1,0 +1,210 @@
+//! The program's rings: which descriptors they are, and where their submission queues lie.
+
+use super::abi::{OFF_SQ_RING, OFF_SQES, Params, Sqe, setup};
+use super::{Mapping, pending};
+use crate::lock::Lock;
+use crate::session;
+use crate::sys::Sys;
+use crate::table::{self, Kind};
+use crate::user;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+/// Rings of one process at most; further ones cannot be had.
+const RINGS: usize = 256;
+
+/// One ring. Never freed, only used again.
+pub struct Ring {
+    /// One thread at a time looks at what is submitted.
+    lock: Lock,
+    queue: UnsafeCell<Option<Queue>>,
+    /// Descriptors of it; 0 = not in use.
+    copies: AtomicU32,
+    /// A descriptor that the program cannot close.
+    own: AtomicI32,
+    /// The kernel takes nothing yet.
+    disabled: AtomicBool,
+}
+
+// SAFETY: the queue is only used under the lock.
+unsafe impl Sync for Ring {}
+
+static ALL: [Ring; RINGS] = [const {
+    Ring {
+        lock: Lock::new(),
+        queue: UnsafeCell::new(None),
+        copies: AtomicU32::new(0),
+        own: AtomicI32::new(-1),
+        disabled: AtomicBool::new(false),
+    }
+}; RINGS];
+
+/// Where a submission queue lies. The program may write there at any time.
+pub struct Queue {
+    head: *const u32,
+    tail: *const u32,
+    /// Null: an entry's place is its position.
+    array: *const u32,
+    entries: *mut Sqe,
+    count: u32,
+    /// How many times the size of an [`Sqe`] each is.
+    stride: usize,
+    /// What comes before this position has been looked at.
+    seen: u32,
+    /// What the addresses lie in, unless that is the program's memory.
+    _mappings: [Option<Mapping>; 2],
+}
+
+impl Queue {
+    /// That of the ring `fd` with these parameters, as the kernel has filled them in.
+    pub fn of(fd: i32, params: &Params) -> Sys<Self> {
+        let count = params.sq_entries;
+        let stride = if params.flags & setup::SQE128 == 0 { 1 } else { 2 };
+        let (offsets, has_array) = (&params.sq_off, params.flags & setup::NO_SQARRAY == 0);
+        let (ring, entries, mappings) = if params.flags & setup::NO_MMAP == 0 {
+            let array = if has_array { offsets.seventh as usize + count as usize * size_of::<u32>() } else { 0 };
+            let words = offsets.head.max(offsets.tail) as usize + size_of::<u32>();
+            let ring = Mapping::of(fd, OFF_SQ_RING, array.max(words))?;
+            let entries = Mapping::of(fd, OFF_SQES, count as usize * stride * size_of::<Sqe>())?;
+            (ring.at(0), entries.at(0), [Some(ring), Some(entries)])
+        } else {
+            (params.cq_off.user_addr as *const u8, offsets.user_addr as *const u8, [None, None])
+        };
+        let word = |offset: u32| ring.wrapping_add(offset as usize).cast::<u32>();
+        Ok(Self {
+            head: word(offsets.head),
+            tail: word(offsets.tail),
+            array: if has_array { word(offsets.seventh) } else { core::ptr::null() },
+            entries: entries.cast::<Sqe>().cast_mut(),
+            count,
+            stride,
+            seen: 0,
+            _mappings: mappings,
+        })
+    }
+
+    /// Shows each entry that has come since to `each`, with those after it, and puts there what it gives instead.
+    fn look(&mut self, mut each: impl FnMut(&Sqe) -> Option<Sqe>) -> Sys<()> {
+        // SAFETY: any addresses will do; the bytes are numbers.
+        let (head, tail) = unsafe { (user::read(self.head)?, user::read(self.tail)?) };
+        let waiting = tail.wrapping_sub(head);
+        if waiting > self.count {
+            return Ok(());
+        }
+        let seen = self.seen.wrapping_sub(head);
+        let first = if seen <= waiting { self.seen } else { head };
+        self.seen = tail;
+        for ahead in 0..tail.wrapping_sub(first) {
+            let mut place = first.wrapping_add(ahead) & (self.count - 1);
+            if !self.array.is_null() {
+                // SAFETY: as above.
+                place = unsafe { user::read(self.array.wrapping_add(place as usize)) }?;
+            }
+            if place >= self.count {
+                continue;
+            }
+            let entry = self.entries.wrapping_add(place as usize * self.stride);
+            // SAFETY: as above.
+            let copy = unsafe { user::read(entry) }?;
+            if let Some(instead) = each(&copy) {
+                // SAFETY: as above.
+                unsafe { user::write(entry, instead) }?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ring of a number from the descriptor table.
+pub fn ring(id: u32) -> &'static Ring {
+    &ALL[id as usize % RINGS]
+}
+
+/// A new ring of the program's, which the kernel has made.
+pub fn created(fd: i32, params: &Params) -> Sys<()> {
+    let queue = Queue::of(fd, params)?;
+    for (id, ring) in ALL.iter().enumerate() {
+        if ring.copies.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        let made = ring.lock.lock().ok_or(libc::EAGAIN).and_then(|_locked| {
+            ring.own.store(session::protected_copy(fd)?, Ordering::Release);
+            ring.disabled.store(params.flags & setup::R_DISABLED != 0, Ordering::Relaxed);
+            // SAFETY: locked.
+            unsafe { *ring.queue.get() = Some(queue) };
+            table::set(fd, Kind::Ring(id as u32));
+            Ok(())
+        });
+        return made.inspect_err(|_| ring.copies.store(0, Ordering::Release));
+    }
+    Err(libc::EMFILE)
+}
+
+/// One more descriptor of a ring.
+pub fn copied(id: u32) {
+    ring(id).copies.fetch_add(1, Ordering::AcqRel);
+}
+
+/// One descriptor less.
+pub fn closed(id: u32) {
+    let ring = ring(id);
+    if ring.copies.load(Ordering::Acquire) == 1 {
+        pending::forget(id);
+        if let Some(_locked) = ring.lock.lock() {
+            // SAFETY: locked.
+            unsafe { *ring.queue.get() = None };
+            let own = ring.own.swap(-1, Ordering::AcqRel);
+            if own >= 0 {
+                session::unprotect(own);
+            }
+        }
+    }
+    ring.copies.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// In a forked child: the rings are its parent's.
+pub fn forked() {
+    for (fd, kind) in table::within(0, u32::MAX) {
+        if let Kind::Ring(_) = kind {
+            table::set(fd, Kind::Kernel);
+        }
+    }
+    for ring in &ALL {
+        if ring.copies.swap(0, Ordering::Relaxed) == 0 {
+            continue;
+        }
+        ring.lock.reset();
+        // They were not inherited.
+        // SAFETY: there is no other thread.
+        core::mem::forget(unsafe { (*ring.queue.get()).take() });
+        let own = ring.own.swap(-1, Ordering::Relaxed);
+        if own >= 0 {
+            session::unprotect(own);
+        }
+    }
+}
+
+impl Ring {
+    /// Where completions go.
+    pub fn own(&self) -> i32 {
+        self.own.load(Ordering::Acquire)
+    }
+
+    /// The kernel takes entries from now on.
+    pub fn enabled(&self) {
+        self.disabled.store(false, Ordering::Relaxed);
+    }
+
+    /// Shows what is about to be submitted.
+    pub fn look(&self, each: impl FnMut(&Sqe) -> Option<Sqe>) {
+        if self.disabled.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(_locked) = self.lock.lock() else { return };
+        // SAFETY: locked.
+        if let Some(queue) = unsafe { &mut *self.queue.get() } {
+            // Memory that is not there the kernel will find too.
+            let _ = queue.look(each);
+        }
+    }
+}
