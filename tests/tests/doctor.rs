@@ -431,21 +431,24 @@ fn io_uring_is_carried_where_its_calls_are_seen_and_aio_on_sockets_is_refused() 
     // A ring; EINVAL for a request on the socket, and those before it are taken.
     let plain = "ring 0\nsubmit -22 1\nping\n";
     let ways = [
-        (&dynamic, "syscall", plain),
-        (&dynamic, "libaio", plain),
-        (&dynamic, "liburing", "ring -38 -38\nping\n"),
-        (&dynamic, "posix", "aio_read 38 0\nread 4\nping\n"),
-        (&fixed, "syscall", plain),
-        (&fixed, "raw", plain),
+        (&dynamic, "preload", "syscall", plain),
+        (&dynamic, "preload", "libaio", plain),
+        (&dynamic, "preload", "liburing", "ring -38 -38\nping\n"),
+        (&dynamic, "preload", "posix", "aio_read 38 0\nread 4\nping\n"),
+        // A program that needs liburing is injected.
+        (&dynamic, "auto", "liburing", "ring 0 0\nping\n"),
+        (&fixed, "auto", "syscall", plain),
+        (&fixed, "auto", "raw", plain),
     ];
-    for (program, way, expected) in ways {
-        let (out, report) = doctor(&service.socket, "", &[program.as_os_str(), way.as_ref()]);
+    for (program, hook, way, expected) in ways {
+        let (out, report) = doctor(&service.socket, &format!("--hook {hook}"), &[program.as_os_str(), way.as_ref()]);
         assert_eq!((out.code, out.out.as_str()), (0, expected), "{way}: {out:?}");
         let program = named(&report, way);
         // liburing makes its further calls itself, which preload does not see.
-        let (refused, carried) = match way {
-            "liburing" => (2, 0),
-            "posix" => (0, 0),
+        let (refused, carried) = match (hook, way) {
+            ("preload", "liburing") => (2, 0),
+            (_, "liburing") => (0, 2),
+            (_, "posix") => (0, 0),
             _ => (0, 1),
         };
         assert_eq!(times(program, "used", "io_uring_refused"), refused, "{way}: {program:#}");

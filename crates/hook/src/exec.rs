@@ -150,6 +150,13 @@ fn missing(environment: &[&CStr]) -> Vec<CString> {
     wanted
 }
 
+fn can_inject() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return crate::inject::possible().is_ok() && loader().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// How `path` is to be executed, if not as it is. `injected`: the caller is itself an injected program, whose environment may lack the
 /// library.
 ///
@@ -164,7 +171,13 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
         return left_alone(path, "its environment lacks TOWPATH_SOCKET");
     }
     let chosen = value(&environment, VARIABLE).unwrap_or_default();
-    let way = program::way(Path::new(OsStr::from_bytes(path.to_bytes())));
+    let way = match program::way(Path::new(OsStr::from_bytes(path.to_bytes()))) {
+        Way::Either(why) if chosen != b"preload" && value(&environment, VALGRIND).is_none() && can_inject() => {
+            Way::Inject(why)
+        }
+        Way::Either(_) => Way::Preload,
+        way => way,
+    };
     let inject = match &way {
         Way::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
         Way::Inject(_) => chosen != b"preload",
@@ -174,7 +187,7 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
         Way::Preload | Way::Unknown if preload(&environment).is_some() => {
             return left_alone(path, "its environment lacks LD_PRELOAD");
         }
-        Way::Preload | Way::Unknown => return None,
+        Way::Preload | Way::Unknown | Way::Either(_) => return None,
     };
     if let (Way::Inject(why), false) = (&way, inject) {
         left_alone::<()>(path, why);

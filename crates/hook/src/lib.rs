@@ -16,6 +16,7 @@ pub mod cancel;
 pub mod exec;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
+mod needed;
 pub mod program;
 #[cfg(target_arch = "x86_64")]
 pub mod uring;

@@ -1,5 +1,6 @@
 //! By which way can a program's calls be caught?
 
+use crate::needed;
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{Error, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +20,8 @@ pub enum Way {
     /// Its dynamic linker, if it has one, does not load the library: it has to be loaded by ours ([`inject`](crate::inject)).
     /// With the reason.
     Inject(&'static str),
+    /// By both, but more is caught where it is loaded by ours. With the reason.
+    Either(&'static str),
     /// Not known: it cannot be read, or is a script without a first line that names its interpreter. Whatever runs in the
     /// end inherits the library.
     Unknown,
@@ -41,38 +44,50 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
 pub fn way(program: &Path) -> Way {
     let mut file = program.to_owned();
     for _ in 0..=MAX_SCRIPTS {
-        let Ok(head) = head(&file) else {
-            // Not readable, but perhaps executable.
-            return Way::Unknown;
-        };
+        // Not readable, but perhaps executable.
+        let Ok(source) = Source::open(&file) else { return Way::Unknown };
+        let Ok(head) = source.read(0, HEAD_BYTES) else { return Way::Unknown };
         match interpreter(&head) {
             Some(next) => file = next.into(),
-            None => return judge(&file, &head),
+            None => return judge(&file, &source, &head),
         }
     }
     Way::None("too many interpreters")
 }
 
-/// The beginning of a file. By system calls: libc's functions are caught, and in a `vfork` child the numbers of descriptors mean
+/// A file that is looked at. By system calls: libc's functions are caught, and in a `vfork` child the numbers of descriptors mean
 /// other things than to its parent, whose memory says what is caught.
-fn head(file: &Path) -> std::io::Result<Vec<u8>> {
-    let path = CString::new(file.as_os_str().as_bytes())?;
-    let mut head = vec![0; HEAD_BYTES];
-    // SAFETY: a C string, and room for as many bytes as are asked for.
-    let read = unsafe {
+pub(crate) struct Source(i64);
+
+impl Source {
+    /// Opens it.
+    pub fn open(file: &Path) -> std::io::Result<Self> {
+        let path = CString::new(file.as_os_str().as_bytes())?;
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
-        if fd < 0 {
-            return Err(Error::last_os_error());
+        // SAFETY: a C string.
+        match unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) } {
+            fd if fd < 0 => Err(Error::last_os_error()),
+            fd => Ok(Self(fd)),
         }
+    }
+
+    /// What lies at `offset`, at most so many bytes.
+    pub fn read(&self, offset: u64, bytes: usize) -> std::io::Result<Vec<u8>> {
+        let mut found = vec![0; bytes];
         // By position, which is not caught: `syscall` itself is.
-        let read = libc::pread(fd as i32, head.as_mut_ptr().cast(), HEAD_BYTES, 0);
-        libc::syscall(libc::SYS_close, fd);
-        read
-    };
-    // A file gives all that it has at once.
-    head.truncate(usize::try_from(read).map_err(|_| Error::from(ErrorKind::InvalidInput))?);
-    Ok(head)
+        // SAFETY: room for as many bytes as are asked for.
+        let read = unsafe { libc::pread(self.0 as i32, found.as_mut_ptr().cast(), bytes, offset as i64) };
+        // A file gives all that it has at once.
+        found.truncate(usize::try_from(read).map_err(|_| Error::from(ErrorKind::InvalidInput))?);
+        Ok(found)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // SAFETY: a descriptor of our own.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
 }
 
 /// What a script's first line names.
@@ -82,7 +97,7 @@ fn interpreter(head: &[u8]) -> Option<OsString> {
     Some(OsStr::from_bytes(words.next()?).to_owned())
 }
 
-fn judge(file: &Path, head: &[u8]) -> Way {
+fn judge(file: &Path, source: &Source, head: &[u8]) -> Way {
     if let Ok(meta) = file.metadata() {
         // The kernel runs these with rights of their own, and the dynamic linker then ignores LD_PRELOAD.
         // SAFETY: no arguments.
@@ -97,6 +112,9 @@ fn judge(file: &Path, head: &[u8]) -> Way {
     match elf(head) {
         Elf::Dynamic(linker) if linker.contains("ld-musl") => Way::Inject("is linked with musl"),
         Elf::Go => Way::Inject("is written in Go and makes its system calls itself"),
+        Elf::Dynamic(_) if cfg!(target_arch = "x86_64") && needed::names(source, b"liburing.so") => {
+            Way::Either("uses liburing, which makes its system calls itself")
+        }
         Elf::Dynamic(_) => Way::Preload,
         Elf::Other => Way::Unknown,
         Elf::Static => Way::Inject("is statically linked"),

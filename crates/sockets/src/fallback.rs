@@ -157,7 +157,7 @@ fn about() -> (Way, Vec<u8>, &'static str) {
     match words.as_slice() {
         [_loader, path, own @ ..] if loaded => {
             let why = match program::way(Path::new(OsStr::from_bytes(path))) {
-                program::Way::Inject(why) => why,
+                program::Way::Inject(why) | program::Way::Either(why) => why,
                 _ => "--hook inject",
             };
             (Way::Inject, own.join(&b' '), why)

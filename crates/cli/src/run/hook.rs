@@ -7,7 +7,7 @@ use towpath_hook::program::{self, Way};
 /// What the user can choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// By the program: `preload` for what is dynamically linked with glibc, `inject` for all else
+    /// By the program: `preload` for what is dynamically linked with glibc, but not with liburing; `inject` for all else
     #[default]
     Auto,
     /// libc's functions, by LD_PRELOAD. What a program does without them is not seen
@@ -57,7 +57,9 @@ pub fn choose(choice: Choice, program: &Path, library: &Path) -> Result<Hook, St
     match (program::way(program), choice) {
         (Way::None(why), _) => no(why),
         (Way::Preload, Choice::Inject) => inject(program, library, "is to be injected into"),
-        (Way::Preload | Way::Unknown, _) => Ok(Hook::Preload),
+        (Way::Either(why), Choice::Inject) => inject(program, library, why),
+        (Way::Either(why), Choice::Auto) => inject(program, library, why).or(Ok(Hook::Preload)),
+        (Way::Preload | Way::Unknown | Way::Either(_), _) => Ok(Hook::Preload),
         (Way::Inject(why), Choice::Preload) => no(&format!("{why}, so --hook preload would not see its sockets")),
         (Way::Inject(why), _) => inject(program, library, why),
     }

@@ -216,9 +216,8 @@ fn fail(why: &str) -> ! {
 
 /// Can programs be injected into on this machine?
 pub fn possible() -> Result<(), String> {
-    let auxiliary = auxiliary();
-    let hwcap2 = auxiliary.iter().find(|(kind, _)| *kind == libc::AT_HWCAP2).map_or(0, |(_, value)| *value);
-    if hwcap2 & HWCAP2_FSGSBASE == 0 {
+    // SAFETY: only looks.
+    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
         return Err("this processor or kernel has no FSGSBASE".into());
     }
     // An impossible selector tells the call that is there (EFAULT) from one that is not (EINVAL), and changes nothing.

@@ -149,14 +149,15 @@ pub fn copied(id: u32) {
 pub fn closed(id: u32) {
     let ring = ring(id);
     if ring.copies.load(Ordering::Acquire) == 1 {
-        pending::forget(id);
         if let Some(_locked) = ring.lock.lock() {
             // SAFETY: locked.
             unsafe { *ring.queue.get() = None };
-            let own = ring.own.swap(-1, Ordering::AcqRel);
-            if own >= 0 {
-                session::unprotect(own);
-            }
+        }
+        // Nothing is added any more.
+        pending::forget(id);
+        let own = ring.own.swap(-1, Ordering::AcqRel);
+        if own >= 0 {
+            session::unprotect(own);
         }
     }
     ring.copies.fetch_sub(1, Ordering::AcqRel);
