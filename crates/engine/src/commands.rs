@@ -56,6 +56,9 @@ impl SlowThread {
             return;
         }
         entry.command_seq = seq;
+        if client.is_bereaved(slot) {
+            return self.answer(index, slot, seq, -libc::ECANCELED);
+        }
         let result = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
             (Ok(remote_port), Ok(local_port), op::CONNECT) => {
                 self.connect(now, index, slot, &command, remote_port, local_port)

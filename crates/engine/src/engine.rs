@@ -165,8 +165,8 @@ impl Stack for Engine {
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
         self.slow.ask(Request::Hangup(client, slot, generation));
     }
-    fn departed(&self, client: ClientId) {
-        self.slow.ask(Request::Departed(client));
+    fn departed(&self, client: ClientId, process: u32) {
+        self.slow.ask(Request::Departed(client, process));
     }
     fn remove_client(&self, client: ClientId) {
         self.slow.ask(Request::RemoveClient(client));

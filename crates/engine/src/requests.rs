@@ -20,7 +20,7 @@ impl SlowThread {
             Request::Context(id, context, wake, done) => self.set_context(id, context, wake, &done),
             Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
-            Request::Departed(id) => self.departed(id),
+            Request::Departed(id, process) => self.departed(now, id, process),
             Request::RemoveClient(id) => self.remove_client(now, id),
             Request::Policy(done) => {
                 self.apply_policy();
@@ -62,8 +62,13 @@ impl SlowThread {
         }
     }
 
-    fn departed(&mut self, id: ClientId) {
-        let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
+    fn departed(&mut self, now: Micros, id: ClientId, process: u32) {
+        let Some(index) = self.index_of(id) else { return };
+        let Some(client) = self.host.client(index) else { return };
+        for (slot, generation) in client.bereave(process) {
+            self.close(now, index, slot, generation, false);
+        }
+        let Some(client) = self.host.client(index) else { return };
         for (slot, _) in client.used().into_iter().filter(|(_, phase)| *phase == Phase::Listening) {
             client.offer_again(slot);
         }

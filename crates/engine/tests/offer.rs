@@ -10,6 +10,7 @@ use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use towpath_engine::Engine;
+use towpath_ring::lines::state;
 use towpath_ring::wake;
 use towpath_stack::Stack;
 
@@ -84,13 +85,40 @@ fn when_a_process_has_ended_the_others_are_told_of_what_it_has_left_waiting() {
     assert_eq!(world.rung(), [0]);
     // Its process is killed before it looks.
     world.engine.drop_context(world.app.id, 0);
-    world.engine.departed(world.app.id);
+    world.engine.departed(world.app.id, 1);
     assert_eq!(world.rung(), [1]);
     let accepted = world.listener.accept();
     // Nothing waits any more.
-    world.engine.departed(world.app.id);
+    world.engine.departed(world.app.id, 1);
     assert_eq!(world.rung(), []);
     drop((connection, accepted));
+}
+
+/// As a process that is killed before it has handed its end of the pair over.
+#[test]
+fn what_a_process_was_about_to_have_ends_with_it() {
+    let engine = engine(1);
+    let (server, app) = (App::new(&engine, small(1)), App::new(&engine, small(1)));
+    let mut listener = server.listen(LOCAL, 80, 16).unwrap();
+    let hold = |sock: &Sock, process| app.region.command(sock.slot).holder.store(process, SeqCst);
+    let (killed, mut other) = (app.connect(LOCAL, 80).unwrap(), app.connect(LOCAL, 80).unwrap());
+    let (mut first, mut second) = (listener.accept(), listener.accept());
+    let listening = app.listen(LOCAL, 81, 16).unwrap();
+    hold(&killed, 7);
+    hold(&other, 8);
+    hold(&listening, 7);
+    engine.departed(app.id, 7);
+    let is_free = |sock: &Sock| sock.stack().state.load(SeqCst) == state::FREE;
+    common::app::eventually("the listener is gone", || is_free(&listening));
+    assert_eq!(first.read(&mut [0; 8]), Ok(0), "its peer sees the end");
+    first.close();
+    common::app::eventually("the connection is gone", || is_free(&killed));
+    // Another process's stay.
+    other.write_all(b"on").unwrap();
+    second.read_exact(&mut [0; 2]).unwrap();
+    // A command of the dead that is seen only now.
+    app.region.layout().app_slots().for_each(|slot| app.region.command(slot).holder.store(7, SeqCst));
+    assert_eq!(app.connect(LOCAL, 80).err(), Some(-libc::ECANCELED));
 }
 
 /// socket(7): `SO_REUSEPORT` is among the sockets of one user.

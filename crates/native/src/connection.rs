@@ -236,7 +236,8 @@ pub(crate) fn begin(
     if *options != Options::default() || line.seq.load(Ordering::Relaxed) != 0 {
         line.post(options);
     }
-    narrow::decide(session, slot, command, reservation).map_err(|why| match why {
+    let decided = narrow::decide(session, slot, command, reservation).inspect(narrow::let_stand);
+    decided.map_err(|why| match why {
         narrow::Not::Failed(number) => errno(number),
         narrow::Not::Kernels(_) if session.is_dead() => errno(libc::ENETDOWN),
         narrow::Not::Kernels(_) => errno(libc::ENETUNREACH),

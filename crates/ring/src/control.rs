@@ -95,6 +95,8 @@ pub enum Reply {
         geometry: Geometry,
         /// For `Hello { join }` of a forked child.
         token: u64,
+        /// Number of the process, never 0: for `CommandLine::holder`.
+        process: u32,
     },
     /// Answer to `Context`: one descriptor, the end to wait on of the context's bell ([`crate::wake::bell`]).
     Context {
@@ -211,9 +213,9 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Reply::Welcome { geometry: g, token } => {
+            Reply::Welcome { geometry: g, token, process } => {
                 let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
-                packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).bytes
+                packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).word(process).bytes
             }
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
             Reply::Pair { pair, geometry: PairGeometry { slots, ring_bytes } } => {
@@ -244,7 +246,7 @@ impl Reply {
                     contexts: fields.word(),
                     cores: fields.word(),
                 };
-                Reply::Welcome { geometry, token: fields.long() }
+                Reply::Welcome { geometry, token: fields.long(), process: fields.word() }
             }
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
             kind::PAIR_REPLY => {

@@ -94,7 +94,9 @@ pub struct CommandLine {
     pub flags: AtomicU32,
     /// No part of a command: how many of [`AppLine::sleepers`] are in `accept`. If all are, a new connection wakes one.
     pub accepting: AtomicU32,
-    _reserved: u32,
+    /// No part of a command: number of the process ([`crate::control::Reply::Welcome`]) that gives the command, until nothing of what comes
+    /// of it depends on that process any more. When the process ends before, the stack closes the slot. 0 = nobody.
+    pub holder: AtomicU32,
 }
 
 /// What `setsockopt` has set and the stack has to know; 0 = the stack's default, unless said otherwise. Written by the

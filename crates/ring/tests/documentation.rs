@@ -66,7 +66,7 @@ fn tables_tell_the_offsets_of_all_words() {
     );
     check(
         "CommandLine",
-        fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags accepting),
+        fields!(CommandLine: seq op remote_addr remote_port local_addr local_port backlog flags accepting holder),
     );
     check(
         "StackLine",

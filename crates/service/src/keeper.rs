@@ -45,6 +45,13 @@ pub struct Peer {
     pub pid: i32,
 }
 
+impl Peer {
+    /// Its number for the stack, never 0.
+    fn process(&self) -> u32 {
+        (self.connection % u64::from(u32::MAX)) as u32 + 1
+    }
+}
+
 /// The whole life of a connection; the body of its thread.
 pub fn serve(shared: &Shared, socket: &Arc<OwnedFd>, peer: Peer) {
     if let Some(membership) = hello(shared, socket.as_fd(), peer) {
@@ -109,7 +116,8 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
             None => return refuse(Errno::NOENT.raw_os_error(), "the region it wants to join is not there"),
         }
     };
-    let welcome = Reply::Welcome { geometry: shared.settings.geometry, token: membership.token };
+    let (geometry, token) = (shared.settings.geometry, membership.token);
+    let welcome = Reply::Welcome { geometry, token, process: peer.process() };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {
         shared.call(Call::Left { token: membership.token });
@@ -277,7 +285,7 @@ impl<'a> Keeper<'a> {
             self.shared.call(Call::DropContexts { token: self.client.token, contexts: self.contexts });
             self.contexts = 0;
         }
-        self.shared.call(Call::Departed { id: self.client.id });
+        self.shared.call(Call::Departed { id: self.client.id, process: self.peer.process() });
     }
 
     fn request(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {

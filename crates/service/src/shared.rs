@@ -157,6 +157,8 @@ pub enum Call {
     Departed {
         /// Which client.
         id: ClientId,
+        /// Number of the process.
+        process: u32,
     },
     /// A keeper serves this client no more.
     Left {
@@ -409,7 +411,7 @@ pub fn desk(shared: &Shared, calls: &std::sync::mpsc::Receiver<Call>, transfer: 
                 let _ = done.send(socket.map(|()| slot));
             }
             Call::Hangup { id, slot, generation } => shared.stack.hangup(id, slot, generation),
-            Call::Departed { id } => shared.stack.departed(id),
+            Call::Departed { id, process } => shared.stack.departed(id, process),
             Call::Left { token } => left(shared, token),
             Call::Ended { connection } => ended(shared, connection),
             Call::Quit => break,

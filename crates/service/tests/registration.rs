@@ -130,6 +130,20 @@ fn a_late_hang_up_is_not_the_newer_sockets() {
 }
 
 #[test]
+fn each_process_has_a_number_under_which_its_end_is_told() {
+    let service = Service::start("process");
+    let parent = service.client();
+    let child = Client::hello(service.connect(), parent.token).unwrap();
+    let (first, second) = (parent.process, child.process);
+    assert!(first != 0 && second != 0 && first != second);
+    drop(child);
+    let told =
+        |number| service.stack.count(|told| matches!(told, Told::Departed { process, .. } if *process == number));
+    until("the child's end is told", || told(second) == 1);
+    assert_eq!(told(first), 0);
+}
+
+#[test]
 fn a_client_lives_as_long_as_its_sockets() {
     let service = Service::start("lives");
     let client = service.client();
@@ -361,8 +375,8 @@ impl Client {
         let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
         match recv_reply(socket.as_fd()) {
             Ok((Reply::Refused { errno }, _)) => Err(errno),
-            Ok((Reply::Welcome { geometry, token }, descriptors)) => {
-                Ok(Client { socket, token, geometry, descriptors })
+            Ok((Reply::Welcome { geometry, token, process }, descriptors)) => {
+                Ok(Client { socket, token, process, geometry, descriptors })
             }
             other => panic!("{other:?}"),
         }

@@ -117,7 +117,7 @@ impl Fake {
         let client = &mut self.clients[at];
         let mut fds = vec![client.memfd.as_fd()];
         fds.extend(client.bells.iter().map(OwnedFd::as_fd));
-        let welcome = Reply::Welcome { geometry: self.geometry, token: client.region.token() };
+        let welcome = Reply::Welcome { geometry: self.geometry, token: client.region.token(), process: 1 };
         control::send_reply(control.as_fd(), &welcome, &fds)?;
         control.set_nonblocking(true)?;
         client.controls.push(control);
@@ -191,7 +191,10 @@ impl Fake {
         }
         let local = (command.local_addr, command.local_port as u16);
         let remote = (command.remote_addr, command.remote_port as u16);
+        let held = client.region.command(end.1).holder.load(Relaxed) != 0;
         let result = match command.op {
+            // Nobody would know of it if the process were killed now.
+            op::LISTEN | op::CONNECT if !held => -libc::EPROTO,
             op::LISTEN if self.listeners.iter().any(|(_, taken, _)| *taken == local) => -libc::EADDRINUSE,
             // A listener that a policy forbids.
             op::LISTEN if command.backlog == FORBIDDEN => -libc::EACCES,

@@ -180,6 +180,8 @@ pub fn decide(
         release(slot);
         return Err(Not::Kernels(Count::ServiceGone));
     }
+    // From the stack's answer until a keeper has the pair nobody else knows of the socket.
+    session.region.command(slot).holder.store(session.process(), Ordering::Relaxed);
     match doors::command(session, slot, command) {
         Ok(()) => {}
         // Undecided for too long: what the stack makes of it is unknown, so the slot is not used again.
@@ -237,10 +239,16 @@ fn promote(fd: c_int, undecided: Undecided, socket: &Socket) -> Sys<()> {
     }
     copies.iter().for_each(|copy| table::set(*copy, socket.kind()));
     attach(socket, theirs);
+    let_stand(socket);
     for (copy, watchers) in watchers {
         interest::watch_promoted(copy, socket, watchers);
     }
     Ok(())
+}
+
+/// The socket no longer ends with this process, as far as the stack is concerned.
+pub fn let_stand(socket: &Socket) {
+    socket.session.region.command(socket.slot).holder.store(0, Ordering::Release);
 }
 
 /// Gives the stack its end of a socket's pair, by which it sees that the last descriptor is gone.

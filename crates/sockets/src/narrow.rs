@@ -9,7 +9,7 @@ pub use crate::context::{Context, is_empty};
 pub use crate::cork::{is_waited_for, sleep_of};
 pub use crate::direct::spin;
 pub use crate::fallback::Not;
-pub use crate::listen::decide;
+pub use crate::listen::{decide, let_stand};
 pub use crate::private::{Private, flag, used};
 pub use crate::receive::consumed;
 pub use crate::send::publish;

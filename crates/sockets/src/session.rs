@@ -43,6 +43,8 @@ pub struct Session {
     /// How long to spin for the other side of a direct connection, µs.
     pub direct_spin_us: u64,
     control: AtomicI32,
+    /// The number that the service has given this process.
+    process: AtomicU32,
     token: u64,
     /// Where the service is. Kept, because programs clear their environment before they fork (nginx does).
     path: Vec<u8>,
@@ -240,12 +242,21 @@ fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
     Ok(socket)
 }
 
-fn hello(socket: OwnedFd, join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<OwnedFd>), std::io::Error> {
+/// What `Welcome` says and brings.
+struct Welcome {
+    socket: OwnedFd,
+    geometry: Geometry,
+    token: u64,
+    process: u32,
+    fds: Vec<OwnedFd>,
+}
+
+fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
     let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
     // A service that refuses us may have answered and hung up before we spoke; its answer says more than EPIPE.
     match control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)))? {
-        (Reply::Welcome { geometry, token }, fds) => Ok((socket, geometry, token, fds)),
+        (Reply::Welcome { geometry, token, process }, fds) => Ok(Welcome { socket, geometry, token, process, fds }),
         (Reply::Refused { errno }, _) => Err(std::io::Error::from_raw_os_error(errno)),
         _ => Err(std::io::ErrorKind::InvalidData.into()),
     }
@@ -254,7 +265,7 @@ fn hello(socket: OwnedFd, join: u64) -> Result<(OwnedFd, Geometry, u64, Vec<Owne
 impl Session {
     /// With a new region, or as one more process of the family that has the region `join`.
     fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
-        let (socket, geometry, token, fds) = hello(socket, join)?;
+        let Welcome { socket, geometry, token, process, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
         let memfd = fds.next().ok_or(std::io::ErrorKind::InvalidData)?;
         let region = Region::map(memfd.as_fd(), geometry).map_err(std::io::Error::other)?;
@@ -280,6 +291,7 @@ impl Session {
             spin_us,
             direct_spin_us,
             control: AtomicI32::new(protect(socket).map_err(std::io::Error::from_raw_os_error)?),
+            process: AtomicU32::new(process),
             token,
             path: path.to_vec(),
             joined_pid: AtomicI32::new(fork::pid()),
@@ -317,9 +329,10 @@ impl Session {
         let joined = call(&self.path)
             .and_then(|socket| hello(socket, self.token))
             .ok()
-            .filter(|(_, geometry, ..)| *geometry == self.geometry);
-        match joined.and_then(|(socket, ..)| protect(socket).ok()) {
-            Some(control) => {
+            .filter(|welcome| welcome.geometry == self.geometry);
+        match joined.and_then(|welcome| Some((protect(welcome.socket).ok()?, welcome.process))) {
+            Some((control, process)) => {
+                self.process.store(process, Ordering::Relaxed);
                 self.shares_connection.store(false, Ordering::Relaxed);
                 unprotect(self.control.swap(control, Ordering::AcqRel));
             }
@@ -415,6 +428,12 @@ impl Session {
         let _talking = self.talking.lock()?;
         let control = self.control.load(Ordering::Acquire);
         ask(borrow(&control), request, fds)
+    }
+
+    /// The number of this process, for `CommandLine::holder`.
+    pub fn process(&self) -> u32 {
+        self.join();
+        self.process.load(Ordering::Relaxed)
     }
 
     /// Has the service gone?

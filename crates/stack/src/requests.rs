@@ -20,7 +20,7 @@ pub enum Request {
     /// See [`crate::Stack::hangup`].
     Hangup(ClientId, u32, u32),
     /// See [`crate::Stack::departed`].
-    Departed(ClientId),
+    Departed(ClientId, u32),
     /// See [`crate::Stack::remove_client`].
     RemoveClient(ClientId),
     /// See [`crate::Stack::policy_changed`].

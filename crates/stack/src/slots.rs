@@ -91,6 +91,9 @@ pub struct SlotState<S> {
     pub own: S,
 }
 
+/// How many processes that are gone are remembered, for commands of theirs that are still to be seen: those came with the last ones.
+const MOST_GONE: usize = 64;
+
 /// What became of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queued {
@@ -126,6 +129,8 @@ pub struct Client<C, S> {
     pub own: C,
     /// Slots that are not in use but have a port reserved.
     pub loose_sockets: BTreeSet<Slot>,
+    /// Processes of it that are gone, the last ones.
+    gone: VecDeque<u32>,
     /// Slots of the stack's own range that are free again.
     free: Vec<Slot>,
     /// Those that were never used.
@@ -148,6 +153,7 @@ impl<C, S: Default> Client<C, S> {
             leaving: false,
             own,
             loose_sockets: BTreeSet::new(),
+            gone: VecDeque::new(),
             free: Vec::new(),
             fresh: geometry.app_slots..geometry.slots,
             shared,
@@ -294,6 +300,21 @@ impl<C, S: Default> Client<C, S> {
         if self.sync_listener(slot) && self.slot(slot).listener.as_ref().is_some_and(|l| l.waiting() > 0) {
             self.raise(slot);
         }
+    }
+    /// A process of the client is gone: the slots, with their generations, of which nobody else knows.
+    pub fn bereave(&mut self, process: u32) -> Vec<(Slot, u32)> {
+        self.gone.truncate(MOST_GONE - 1);
+        self.gone.push_front(process);
+        let mut slots: Vec<Slot> = self.used().into_iter().map(|(slot, _)| slot).collect();
+        slots.retain(|slot| self.holder(*slot) == process);
+        slots.into_iter().map(|slot| (slot, self.shared.generation(slot))).collect()
+    }
+    /// Has the process ended that gave the slot's command?
+    pub fn is_bereaved(&self, slot: Slot) -> bool {
+        !self.gone.is_empty() && self.gone.contains(&self.holder(slot))
+    }
+    fn holder(&self, slot: Slot) -> u32 {
+        self.shared.region.command(slot).holder.load(Ordering::Relaxed)
     }
     /// Looks at what a listener's application has accepted. False = its position is impossible.
     pub fn sync_listener(&mut self, slot: Slot) -> bool {

@@ -55,8 +55,9 @@ pub trait Stack: Send + Sync {
     fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd);
     /// The last descriptor of this socket is gone: as if the application had closed it.
     fn hangup(&self, client: ClientId, slot: u32, generation: u32);
-    /// One of the client's processes is gone, and with it perhaps somebody who was woken for a new connection: the others are told.
-    fn departed(&self, client: ClientId);
+    /// One of the client's processes is gone, and with it perhaps somebody who was woken for a new connection: the others are told. What it
+    /// was about to connect or to listen with (`CommandLine::holder`) is closed.
+    fn departed(&self, client: ClientId, process: u32);
     /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
     fn remove_client(&self, client: ClientId);
     /// What a client needs to use the pair of number `pair` in its place `place`.

@@ -25,6 +25,7 @@ pub enum Told {
     DropContext { id: ClientId, context: u32 },
     Reserve { id: ClientId, slot: u32, held: Option<OwnedFd> },
     Hangup { id: ClientId, slot: u32, generation: u32 },
+    Departed { id: ClientId, process: u32 },
     Removed { id: ClientId },
 }
 
@@ -78,7 +79,9 @@ impl Stack for NotingStack {
     fn hangup(&self, id: ClientId, slot: u32, generation: u32) {
         self.note(Told::Hangup { id, slot, generation });
     }
-    fn departed(&self, _: ClientId) {}
+    fn departed(&self, id: ClientId, process: u32) {
+        self.note(Told::Departed { id, process });
+    }
     fn policy_changed(&self) {}
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None
@@ -212,6 +215,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 pub struct Client {
     pub socket: OwnedFd,
     pub token: u64,
+    pub process: u32,
     pub geometry: Geometry,
     pub descriptors: Vec<OwnedFd>,
 }
@@ -224,7 +228,9 @@ impl Client {
     }
     pub fn welcomed(socket: OwnedFd) -> Result<Self, i32> {
         match recv_reply(socket.as_fd()).unwrap() {
-            (Reply::Welcome { geometry, token }, descriptors) => Ok(Self { socket, token, geometry, descriptors }),
+            (Reply::Welcome { geometry, token, process }, descriptors) => {
+                Ok(Self { socket, token, process, geometry, descriptors })
+            }
             (Reply::Refused { errno }, _) => Err(errno),
             other => panic!("{other:?}"),
         }

@@ -355,3 +355,12 @@ fn an_error_that_ends_nothing_is_reported_once() {
     assert_eq!(recv(ours, 2, 0).as_deref(), Ok(&b"on"[..]));
     close_both(ours, theirs);
 }
+
+#[test]
+fn a_socket_ends_with_its_process_only_until_its_pair_is_handed_over() {
+    // The fake stack takes no command that nobody holds.
+    let (client, server) = pair();
+    let socket = Socket::of(client).expect("a socket of ours");
+    assert_eq!(socket.session.region.command(socket.slot).holder.load(core::sync::atomic::Ordering::SeqCst), 0);
+    close_both(client, server);
+}
