@@ -24,6 +24,10 @@ impl Service {
     pub fn direct() -> Self {
         Self::start(|program| program)
     }
+    /// The kernel stack, in the network namespace of the test.
+    pub fn kernel() -> Self {
+        Self::start(|program| program.arg("--stack").arg("kernel"))
+    }
     /// On the server side's `eth1` of a laboratory, admitting every user.
     pub fn on_interface(lab: &Lab) -> Self {
         Self::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))
@@ -68,6 +72,12 @@ impl Service {
         }
         let out = program.run(20).ok();
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{command}: {e}\n{out}"))
+    }
+    /// A count of the cores of a kernel stack: `sends`, `received_bytes` ...
+    pub fn stage(&self, name: &str) -> u64 {
+        let status = self.status();
+        let cores = status["cores"].as_array().expect("cores");
+        cores.iter().map(|core| core["stages"][name].as_u64().expect("a count of the stack")).sum()
     }
     /// TCP payload segments that the fast path has handled so far (all cores, protocol stage).
     pub fn segments(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod kernel_stack;
 mod locate;
 mod policy;
 mod run;
@@ -41,6 +42,8 @@ enum Command {
     Run(run::Arguments),
     /// Run the service in the foreground
     Serve(serve::Arguments),
+    /// Run a service of this kernel's own TCP in the foreground
+    KernelStack(kernel_stack::Arguments),
     /// List sockets, as `ss -ti` does
     Sockets(sockets::Arguments),
     /// Show the service's cores, counters and clients
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::KernelStack(arguments) => kernel_stack::run(arguments),
         Command::Sockets(arguments) => report(sockets::run(&arguments)),
         Command::Status(arguments) => report(status::run(&arguments)),
         Command::Policy(arguments) => report(policy::run(&arguments)),

@@ -1,6 +1,7 @@
 //! The service's configuration: one flat TOML file, every value with its unit, every default with its reason.
 
 use crate::admission::Admit;
+use crate::choice::StackKind;
 use crate::policy::Entry;
 use crate::policy::list::Default as PolicyDefault;
 use crate::units::{Bytes, Duration};
@@ -12,6 +13,9 @@ use towpath_tcp::slow::congestion::Algorithm;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The stack that serves: `"fast"`, Towpath's own TCP (the default), or `"kernel"`, the sockets of the kernel and the network
+    /// namespace that the service runs in.
+    pub stack: StackKind,
     /// The registration socket. Default: see [`crate::paths`]; it depends on who starts the service.
     pub socket: Option<PathBuf>,
     /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
@@ -78,6 +82,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            stack: StackKind::Fast,
             socket: None,
             interface: None,
             vlan: 0,
@@ -108,7 +113,8 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 25] = [
+pub const KEYS: [&str; 26] = [
+    "stack",
     "socket",
     "interface",
     "vlan",
@@ -182,6 +188,9 @@ impl Config {
 
     /// Checks what no single type can: ranges and combinations. On error: the key and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.stack == StackKind::Kernel && self.interface.is_some() {
+            return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
+        }
         in_range("vlan", self.vlan.into(), 0, 4094)?;
         in_range("cores", self.cores as u64, 1, 16)?;
         if !self.cpus.is_empty() && self.cpus.len() != self.cores {
@@ -307,6 +316,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = r#"
+            stack = "fast"
             socket = "/run/towpath/towpath.sock"
             interface = "eth1"
             vlan = 7
@@ -386,7 +396,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are socket, interface, vlan"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();

@@ -1,6 +1,7 @@
 //! The life of a service: start what the configuration says, serve, end cleanly.
 
 use crate::admission::{Admission, UnknownName};
+use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::network::{HostNetwork, Known, Watcher};
@@ -17,9 +18,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use towpath_engine::{Engine, EngineConfig};
+use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
 use towpath_ring::Geometry;
+use towpath_stack::Stack;
 use towpath_tcp::slow::SlowConfig;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -120,30 +123,32 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     let admission = Admission::new(rustix::process::geteuid().as_raw(), &config.admit)?;
     let socket = match &config.socket {
         Some(path) => path.clone(),
-        None => paths::service_socket(config.interface.is_some())?,
+        None => default_socket(&config)?,
     };
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(&config, limit);
     let policy = Policy::new(config.policy.clone(), config.policy_default).map_err(ConfigError::Value)?;
-    let (engine, known, interface) = start_engine(&config, policy.clone())?;
+    let started = start_stack(&config, policy.clone())?;
     let settings = settings(&config, socket, geometry, (admission, policy));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
+        stack = started.stack.name(),
         interface = config.interface.as_deref().unwrap_or("none"),
         cores = config.cores,
         "serving"
     );
-    let mut server = Server::new(settings, Box::new(engine), sockets).map_err(doing("starting the service"))?;
-    let watcher = start_watching(server.shared(), known).map_err(doing("starting the service"))?;
+    let mut server = Server::new(settings, started.stack, sockets).map_err(doing("starting the service"))?;
+    let watcher = started.known.map(|known| start_watching(server.shared(), known));
+    let watcher = watcher.transpose().map_err(doing("starting the service"))?;
     ready();
     let ended = server.run(Some(signals.as_fd())).map_err(doing("waiting"));
     if let Some(stack) = server.stop() {
         stack.stop();
     }
-    let _ = watcher.join();
+    let _ = watcher.map(std::thread::JoinHandle::join);
     // Only now, as connections had their ports from it.
-    drop(interface);
+    drop(started.interface);
     ended
 }
 
@@ -192,8 +197,36 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
         tx_bytes: config.send_buffer.get() as u32,
         rx_bytes: config.receive_buffer.get() as u32,
         contexts: CONTEXTS,
-        cores: config.cores as u32,
+        // Of the kernel stack a client has one core for itself, whichever it is.
+        cores: if config.stack == StackKind::Kernel { 1 } else { config.cores as u32 },
     }
+}
+
+/// The registration socket of a service for which none is named.
+pub fn default_socket(config: &Config) -> Result<PathBuf, PathError> {
+    match config.stack {
+        StackKind::Fast => paths::service_socket(config.interface.is_some()),
+        StackKind::Kernel => paths::kernel_stack_socket(None),
+    }
+}
+
+/// A stack that runs.
+struct Started {
+    stack: Box<dyn Stack>,
+    /// What it knows of the network, to be kept up to date.
+    known: Option<Arc<Known>>,
+    interface: Option<Interface>,
+}
+
+fn start_stack(config: &Config, policy: Policy) -> Result<Started, ServiceError> {
+    if config.stack == StackKind::Fast {
+        let (engine, known, interface) = start_engine(config, policy)?;
+        return Ok(Started { stack: Box::new(engine), known: Some(known), interface });
+    }
+    let spin_us = config.spin.as_micros();
+    let kernel = KernelConfig { cores: config.cores, spin_us, cpus: config.cpus.clone() };
+    let kernel = Kernel::start(&kernel, || Box::new(policy.clone())).map_err(doing("starting the cores"))?;
+    Ok(Started { stack: Box::new(kernel), known: None, interface: None })
 }
 
 fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {

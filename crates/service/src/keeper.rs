@@ -346,6 +346,9 @@ impl<'a> Keeper<'a> {
         if self.reservations.len() >= self.client.region.geometry().app_slots as usize {
             return Err(invalid("more reservations than slots"));
         }
+        if self.shared.stack.shares_ports() {
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+        }
         let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let number = self.next_reservation;
         self.next_reservation = number.wrapping_add(1);

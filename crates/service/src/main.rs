@@ -75,7 +75,7 @@ fn background(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>>
     let config: Config = options.configuration()?;
     let socket = match &config.socket {
         Some(path) => std::path::absolute(path)?,
-        None => paths::service_socket(config.interface.is_some())?,
+        None => daemon::default_socket(&config)?,
     };
     let log = paths::log_file(&socket);
     let log_file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log)?;

@@ -1,6 +1,7 @@
 //! The service's command-line flags, for `towpathd` and `towpath serve`. A flag overrides the configuration file.
 
 use crate::admission::Admit;
+use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
 use crate::units::{Bytes, Duration};
 use std::path::PathBuf;
@@ -11,6 +12,9 @@ pub struct Options {
     /// Configuration file (TOML); flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The stack that serves [default: fast]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub stack: Option<StackKind>,
     /// Registration socket [default: /run/towpath/towpath.sock for root with --interface, else
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
@@ -52,6 +56,7 @@ impl Options {
             None => Config::default(),
         };
         let this = self.clone();
+        config.stack = this.stack.unwrap_or(config.stack);
         config.socket = this.socket.or(config.socket);
         config.interface = this.interface.or(config.interface);
         config.cores = this.cores.unwrap_or(config.cores);

@@ -55,6 +55,21 @@ pub fn per_user_socket() -> Result<PathBuf, PathError> {
     Ok(directory.join(SOCKET_NAME))
 }
 
+/// The registration socket of the user's kernel stack of this name; without a name, of the one of this network namespace.
+pub fn kernel_stack_socket(name: Option<&str>) -> Result<PathBuf, PathError> {
+    let directory = per_user_socket()?.with_file_name("");
+    let name = match name {
+        Some(name) => name.to_owned(),
+        // The number tells namespaces apart, and nothing that a user would name a stack.
+        None => {
+            let path = PathBuf::from("/proc/self/ns/net");
+            let found = std::fs::metadata(&path).map_err(|source| PathError::Io { path, source })?;
+            format!("@{}", found.ino())
+        }
+    };
+    Ok(directory.join(format!("kernel-{name}.sock")))
+}
+
 /// The socket of a service that is started without one being named: the machine's if root serves an interface, else
 /// the user's. Makes the directory.
 pub fn service_socket(interface: bool) -> Result<PathBuf, PathError> {

@@ -40,6 +40,7 @@ pub mod exit {
   towpath run -- redis-benchmark -p 7000
   towpath run -v -- ./my-server          say what is done
   towpath run --require -- ./my-server   fail rather than use the kernel's TCP
+  towpath run --stack kernel -- nginx    on this kernel's TCP, but through the rings
   towpath run --hook inject -- ./my-jit  catch system calls, not libc's functions
 
 A setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and unchanged; -v

@@ -21,6 +21,14 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
     if let Some(socket) = which.named() {
         return hold(&socket).map(|_| socket).map_err(|error| error.to_string());
     }
+    if let Some(stack) = which.kernel_stack() {
+        let socket = paths::kernel_stack_socket(stack.name()).map_err(|error| error.to_string())?;
+        return match (hold(&socket), stack.name()) {
+            (Ok(_), _) => Ok(socket),
+            (Err(error), Some(name)) => Err(format!("{error}; `towpath kernel-stack --name {name}` starts that stack")),
+            (Err(_), None) => start(&socket, &["--stack", "kernel"], verbose).map(|()| socket),
+        };
+    }
     let system = Path::new(paths::SYSTEM_SOCKET);
     match hold(system) {
         Ok(_) => return Ok(system.into()),
@@ -30,19 +38,20 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
     }
     let socket = paths::per_user_socket().map_err(|error| error.to_string())?;
     if hold(&socket).is_err() {
-        start(&socket, verbose)?;
+        start(&socket, &[], verbose)?;
     }
     Ok(socket)
 }
 
 /// Starts `towpathd` in the background, or waits for the one that somebody else is just starting.
-fn start(socket: &Path, verbose: bool) -> Result<(), String> {
+fn start(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
     let daemon = daemon_path()?;
     let idle_exit = std::env::var_os(IDLE_EXIT_VARIABLE).unwrap_or_else(|| IDLE_EXIT.into());
     let output = Command::new(&daemon)
         .arg("--background")
         .arg("--socket")
         .arg(socket)
+        .args(with)
         .arg("--idle-exit")
         .arg(idle_exit)
         .env_remove("LD_PRELOAD")

@@ -1,0 +1,46 @@
+//! `towpath kernel-stack`: a service of the kernel's own sockets, in the foreground.
+
+use crate::locate::stack_name;
+use crate::{complain, exit};
+use std::process::ExitCode;
+use towpath_service::choice::StackKind;
+use towpath_service::options::Options;
+use towpath_service::{daemon, paths};
+
+/// Runs a service whose stack is this kernel's TCP, in this network namespace, until SIGTERM, SIGINT or `towpath stop`.
+///
+/// Programs use it through shared memory as they use Towpath's own stack: a send is a copy, and this process, on a core of its own,
+/// gives the kernel in one call whatever has piled up. netfilter, tc, routes and congestion control are the kernel's.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  towpath kernel-stack                              for this network namespace
+  towpath run --stack kernel -- redis-server        on it; starts one by itself if need be
+  towpath status --stack kernel                     what it has carried
+  sudo ip netns exec blue towpath kernel-stack --name blue
+  towpath run --stack kernel=blue -- curl http://10.0.0.1/
+                                                    a program here with the network of the namespace blue
+
+What it costs and what it does not have is in docs/kernel-stack.md.")]
+pub struct Arguments {
+    /// What `--stack kernel=NAME` calls it [default: it is the one of its network namespace]
+    #[arg(long, value_name = "NAME", value_parser = stack_name, conflicts_with = "socket")]
+    name: Option<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Serves.
+pub fn run(arguments: Arguments) -> ExitCode {
+    let Arguments { name, mut options } = arguments;
+    options.stack = Some(StackKind::Kernel);
+    if name.is_some() {
+        match paths::kernel_stack_socket(name.as_deref()) {
+            Ok(socket) => options.socket = Some(socket),
+            Err(error) => {
+                complain(&error.to_string());
+                return ExitCode::from(exit::NO_SERVICE);
+            }
+        }
+    }
+    daemon::main(options.configuration(), || ())
+}

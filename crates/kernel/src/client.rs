@@ -1,0 +1,100 @@
+//! What this stack keeps of a client and of a slot beside what every stack does.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use towpath_ring::Slot;
+use towpath_ring::command::{Command, Options};
+use towpath_stack::slots::Client;
+
+/// A client.
+pub type KernelClient = Client<OfClient, OfSlot>;
+
+/// Of a client.
+#[derive(Default)]
+pub struct OfClient {
+    /// Position in the door queue.
+    pub door_head: u32,
+    /// Commands that wait for the reservation of their port.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A command whose reservation has not come yet. The two come on different ways.
+pub struct Waiting {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its number.
+    pub seq: u32,
+    /// What it says.
+    pub command: Command,
+    /// When it is given up, µs.
+    pub until_us: u64,
+}
+
+/// Of a slot: its kernel socket and how far both directions have come.
+pub struct OfSlot {
+    /// The socket.
+    pub fd: Option<OwnedFd>,
+    /// Its ends.
+    pub local: SocketAddr,
+    /// See `local`.
+    pub remote: SocketAddr,
+    /// Bytes taken from the send ring: the kernel has them.
+    pub sent: u32,
+    /// The application's `tx_tail` as last believed.
+    pub tx_tail: u32,
+    /// Bytes put into the receive ring.
+    pub got: u32,
+    /// The application's `rx_head` as last believed.
+    pub rx_head: u32,
+    /// `status` bits shown.
+    pub status: u32,
+    /// The kernel may have bytes, connections or an error for us.
+    pub readable: bool,
+    /// The kernel may take bytes.
+    pub writable: bool,
+    /// The kernel has told of an end or an error, so a read that finds no more is not the last.
+    pub ending: bool,
+    /// An urgent byte is announced and its place not known yet.
+    pub marked: bool,
+    /// Position of a new urgent byte in the receive ring that the application has not been told of.
+    pub urgent_got: Option<u32>,
+    /// Position after the last urgent byte that was sent as such.
+    pub urgent_sent: Option<u32>,
+    /// The kernel knows that nothing more will be sent.
+    pub shut: bool,
+    /// The application has closed it; what is queued is still to be sent.
+    pub closing: bool,
+    /// On the list of those to be looked at again.
+    pub again: bool,
+    /// `app_flags` that the kernel has been told of.
+    pub flags: u32,
+    /// Options that the kernel has been told of.
+    pub options: Options,
+}
+
+impl Default for OfSlot {
+    fn default() -> Self {
+        let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Self {
+            fd: None,
+            local: none,
+            remote: none,
+            sent: 0,
+            tx_tail: 0,
+            got: 0,
+            rx_head: 0,
+            status: 0,
+            readable: false,
+            writable: false,
+            ending: false,
+            marked: false,
+            urgent_got: None,
+            urgent_sent: None,
+            shut: false,
+            closing: false,
+            again: false,
+            flags: 0,
+            options: Options::default(),
+        }
+    }
+}

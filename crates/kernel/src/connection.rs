@@ -1,0 +1,197 @@
+//! Bytes: from the send ring to the kernel, from the kernel to the receive ring.
+
+use crate::client::OfSlot;
+use crate::core::Core;
+use crate::sys;
+use rustix::net::Shutdown;
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
+use towpath_ring::Slot;
+use towpath_ring::lines::{app_flags, status, want};
+use towpath_stack::clients::AppWords;
+
+/// Bytes moved each way for one connection before the others have their turn.
+const SHARE: u32 = 512 << 10;
+
+/// How the look at a connection ended.
+enum Found {
+    /// It goes on.
+    Alive,
+    /// It has failed with this errno.
+    Failed(i32),
+}
+
+impl Core {
+    /// Does what there is to do for a connection: what the application has asked for, what the kernel has, what it takes.
+    pub fn look_at_connection(&mut self, index: u32, slot: Slot) {
+        let Some(client) = self.client(index) else { return };
+        let words = client.shared.app_words(slot);
+        let (tx_bytes, rx_bytes) = (client.shared.region.geometry().tx_bytes, client.shared.region.geometry().rx_bytes);
+        let own = &mut client.slot(slot).own;
+        if let Some(words) = &words
+            && !own.closing
+            && !believe(own, words, tx_bytes, rx_bytes)
+        {
+            client.shared.lied();
+            return self.abort(index, slot, libc::ECONNRESET);
+        }
+        if let Some(words) = words {
+            self.flags(index, slot, &words);
+        }
+        let before = self.own(index, slot).map(|own| (own.sent, own.got, own.status));
+        let sent = self.transmit(index, slot, words.and_then(|words| words.urgent));
+        let received = if matches!(sent, Found::Alive) { self.receive(index, slot) } else { Found::Alive };
+        let Some(client) = self.client(index) else { return };
+        let own = &mut client.slot(slot).own;
+        let (after, tx_tail, urgent) = ((own.sent, own.got, own.status), own.tx_tail, own.urgent_got.take());
+        let moved = before.is_some_and(|before| before != after);
+        if moved {
+            show(client.line(slot), after, urgent);
+        }
+        if urgent.is_some() {
+            client.out.announce(&client.shared, slot);
+        }
+        for found in [sent, received] {
+            if let Found::Failed(errno) = found {
+                return self.fail(index, slot, errno);
+            }
+        }
+        if moved {
+            let told = before.is_none_or(|(_, got, status)| got != after.1 || status != after.2);
+            if told || wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes) {
+                client.raise(slot);
+            }
+        } else if wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes) && words.is_some()
+        {
+            // It may have asked after the room was there.
+            client.raise(slot);
+        }
+        self.finish(index, slot, words.as_ref());
+    }
+
+    /// What the application has switched since the last look.
+    fn flags(&mut self, index: u32, slot: Slot, words: &AppWords) {
+        let Some(own) = self.own(index, slot) else { return };
+        let changed = std::mem::replace(&mut own.flags, words.flags) ^ words.flags;
+        let Some(fd) = &own.fd else { return };
+        let names = [
+            (app_flags::NODELAY, libc::TCP_NODELAY),
+            (app_flags::CORK, libc::TCP_CORK),
+            (app_flags::QUICKACK, libc::TCP_QUICKACK),
+        ];
+        for (bit, name) in names.into_iter().filter(|(bit, _)| changed & bit != 0) {
+            sys::set(fd, libc::IPPROTO_TCP, name, (words.flags & bit != 0).into());
+        }
+    }
+
+    /// Sends what the ring holds, all of it in one call if the kernel takes it.
+    fn transmit(&mut self, index: u32, slot: Slot, urgent: Option<u32>) -> Found {
+        let Some(Some(client)) = self.clients.get_mut(index as usize) else { return Found::Alive };
+        let region = std::sync::Arc::clone(&client.shared.region);
+        let own = &mut client.slot(slot).own;
+        let OfSlot { fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, .. } = own else {
+            return Found::Alive;
+        };
+        let (ring, mut share) = (region.tx(slot), SHARE);
+        while *sent != *tx_tail && *writable && share > 0 {
+            let (len, flags) = crate::urgent::part(*sent, *tx_tail, urgent, *urgent_sent);
+            self.counts.sends += 1;
+            match sys::send(fd.as_fd(), &ring, *sent, len.min(share), flags) {
+                Ok(count) => {
+                    *sent = sent.wrapping_add(count as u32);
+                    share = share.saturating_sub(count as u32);
+                    self.counts.sent_bytes += count as u64;
+                    if flags & libc::MSG_OOB != 0 {
+                        *urgent_sent = urgent;
+                    }
+                }
+                Err(libc::EAGAIN) => *writable = false,
+                Err(libc::EINTR) => {}
+                Err(errno) => return Found::Failed(errno),
+            }
+        }
+        if *sent != *tx_tail {
+            if *writable {
+                self.once_more(index, slot);
+            }
+        } else if own.flags & app_flags::SHUT_WR != 0 && !*shut {
+            *shut = true;
+            *status |= status::TX_CLOSED;
+            // It fails only for a connection that is over, of which a read will tell.
+            let _ = rustix::net::shutdown(&*fd, Shutdown::Write);
+        }
+        Found::Alive
+    }
+
+    /// Receives as much as the ring has room for.
+    fn receive(&mut self, index: u32, slot: Slot) -> Found {
+        let Some(Some(client)) = self.clients.get_mut(index as usize) else { return Found::Alive };
+        let region = std::sync::Arc::clone(&client.shared.region);
+        let own = &mut client.slot(slot).own;
+        let (ring, mut share) = (region.rx(slot), SHARE);
+        while own.readable && share > 0 {
+            let Some(fd) = &own.fd else { break };
+            let room = ring.capacity() - own.got.wrapping_sub(own.rx_head);
+            if room == 0 {
+                return Found::Alive;
+            }
+            if own.marked && crate::urgent::is_next(fd.as_fd()) {
+                own.marked = false;
+                own.status |= status::URGENT;
+                own.urgent_got = Some(own.got);
+            }
+            self.counts.receives += 1;
+            match sys::receive(fd.as_fd(), &ring, own.got, room) {
+                Ok(0) => {
+                    own.readable = false;
+                    own.status |= status::RX_EOF;
+                }
+                Ok(count) => {
+                    own.got = own.got.wrapping_add(count as u32);
+                    share = share.saturating_sub(count as u32);
+                    self.counts.received_bytes += count as u64;
+                    // That was all, and more will be told of; but not of an end, which has been already.
+                    own.readable = count as u32 == room || own.ending || own.marked;
+                }
+                Err(libc::EAGAIN) => own.readable = false,
+                Err(libc::EINTR) => {}
+                Err(errno) => return Found::Failed(errno),
+            }
+        }
+        if own.readable {
+            self.once_more(index, slot);
+        }
+        Found::Alive
+    }
+}
+
+/// Takes the application's positions over. False = they contradict the contract.
+fn believe(own: &mut OfSlot, words: &AppWords, tx_bytes: u32, rx_bytes: u32) -> bool {
+    let queued = words.tx_tail.wrapping_sub(own.sent);
+    let forward = queued >= own.tx_tail.wrapping_sub(own.sent);
+    let taken = words.rx_head.wrapping_sub(own.rx_head);
+    let unread = own.got.wrapping_sub(own.rx_head);
+    let nothing_more = own.shut && queued != 0;
+    if queued > tx_bytes || !forward || taken > unread || unread > rx_bytes || nothing_more {
+        return false;
+    }
+    (own.tx_tail, own.rx_head) = (words.tx_tail, words.rx_head);
+    true
+}
+
+/// Publishes positions, then what follows them.
+fn show(line: &towpath_ring::StackLine, (sent, got, bits): (u32, u32, u32), urgent: Option<u32>) {
+    if let Some(urgent) = urgent {
+        line.urgent.store(urgent, Ordering::Release);
+    }
+    line.tx_head.store(sent, Ordering::Release);
+    line.rx_tail.store(got, Ordering::Release);
+    line.status.store(bits, Ordering::Release);
+}
+
+/// Does the application wait for room, and is a third of the ring free?
+fn wants_room(app: &towpath_ring::AppLine, queued: u32, tx_bytes: u32) -> bool {
+    // Against the application's "ask, then look again": either it sees the new `tx_head` or we see that it asks.
+    fence(Ordering::SeqCst);
+    app.want.load(Ordering::Relaxed) & want::WRITABLE != 0 && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
+}

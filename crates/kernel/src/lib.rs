@@ -1,0 +1,29 @@
+//! The kernel stack: serves the ring contract with the sockets of the Linux kernel that it runs on.
+//!
+//! One thread per core, each of which owns whole clients: their commands, their doors and their sockets. It sends straight out of an
+//! application's send ring, everything that has piled up in one call, and receives straight into the receive ring; accepted
+//! connections go into the listener's ring with what they have sent already. See `docs/kernel-stack.md`.
+//!
+//! - [`kernel`]: starting and asking the threads; [`core`]: their loop; [`sleep`]: when they rest;
+//! - [`commands`], [`connect`], [`listen`], [`options`], [`figures`]: what applications ask for;
+//! - [`connection`]: bytes; [`urgent`]: those that are urgent; [`ending`]: how a connection ends;
+//! - [`requests`], [`policy`]: what the service asks for;
+//! - [`sys`]: the system calls.
+
+mod client;
+mod commands;
+mod connect;
+mod connection;
+mod core;
+mod ending;
+mod figures;
+mod kernel;
+mod listen;
+mod options;
+mod policy;
+mod requests;
+mod sleep;
+mod sys;
+mod urgent;
+
+pub use kernel::{Kernel, KernelConfig};

@@ -1,0 +1,122 @@
+//! What applications set on their sockets, passed on by `setsockopt`.
+
+use crate::core::Core;
+use crate::sys;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::command::Options;
+use towpath_ring::lines::{congestion, option_flags};
+use towpath_stack::slots::Phase;
+
+/// Options that are an int: level, name, and the value if it is to be set.
+fn ints(o: &Options) -> [(i32, i32, u32); 16] {
+    let flag = |bit| u32::from(o.flags & bit != 0);
+    let (tcp, ip, six, socket) = (libc::IPPROTO_TCP, libc::IPPROTO_IP, libc::IPPROTO_IPV6, libc::SOL_SOCKET);
+    [
+        (socket, libc::SO_KEEPALIVE, flag(option_flags::KEEPALIVE)),
+        (socket, libc::SO_REUSEPORT, flag(option_flags::REUSEPORT)),
+        (ip, libc::IP_RECVERR, flag(option_flags::RECVERR)),
+        (six, libc::IPV6_RECVERR, flag(option_flags::RECVERR_SIX)),
+        (tcp, libc::TCP_KEEPIDLE, o.keep_idle_s),
+        (tcp, libc::TCP_KEEPINTVL, o.keep_interval_s),
+        (tcp, libc::TCP_KEEPCNT, o.keep_count),
+        (tcp, libc::TCP_USER_TIMEOUT, o.user_timeout_ms),
+        (tcp, libc::TCP_MAXSEG, o.max_segment),
+        (ip, libc::IP_TOS, o.tos),
+        (ip, libc::IP_TTL, o.ttl),
+        (six, libc::IPV6_TCLASS, o.tclass),
+        (six, libc::IPV6_UNICAST_HOPS, o.hops),
+        (tcp, libc::TCP_SYNCNT, o.syn_retries),
+        (tcp, libc::TCP_LINGER2, o.linger2_s as u32),
+        (tcp, libc::TCP_DEFER_ACCEPT, o.defer_accept_s),
+    ]
+}
+
+/// Tells the kernel what has changed. A value that it does not take changes nothing, as an application that asked itself would have
+/// been told by its library.
+fn apply(fd: &OwnedFd, before: &Options, options: &Options) {
+    for ((level, name, old), (_, _, new)) in ints(before).into_iter().zip(ints(options)) {
+        if old != new {
+            sys::set(fd, level, name, new as i32);
+        }
+    }
+    if before.congestion != options.congestion
+        && let Some(name) = congestion::NAMES.get(options.congestion as usize).filter(|name| !name.is_empty())
+    {
+        sys::set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
+    }
+    if before.max_pacing != options.max_pacing {
+        let rate = if options.max_pacing == 0 { u64::MAX } else { options.max_pacing };
+        sys::set_bytes(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes());
+    }
+}
+
+impl Core {
+    /// Before a socket is used: what was set on it until now.
+    pub fn first_options(&mut self, index: u32, slot: Slot, fd: &OwnedFd) {
+        let Some(client) = self.client(index) else { return };
+        let (seq, options) = client.shared.region.options(slot).read();
+        let entry = client.slot(slot);
+        entry.options_seq = seq;
+        entry.own.options = options;
+        apply(fd, &Options::default(), &options);
+    }
+
+    /// Have the options of a slot in use changed?
+    pub fn options(&mut self, index: u32, slot: Slot) {
+        let Some(client) = self.client(index) else { return };
+        let (seq, options) = client.shared.region.options(slot).read();
+        let live = client.shared.region.app(slot).generation.load(Ordering::Acquire) == client.shared.generation(slot);
+        let entry = client.slot(slot);
+        let known = std::mem::replace(&mut entry.options_seq, seq) == seq;
+        if known || !live || !matches!(entry.phase, Phase::Opening | Phase::Listening | Phase::Open) {
+            return;
+        }
+        let before = std::mem::replace(&mut entry.own.options, options);
+        if let Some(fd) = &entry.own.fd {
+            apply(fd, &before, &options);
+        }
+        self.show_congestion(index, slot);
+    }
+
+    /// Shows which congestion control a socket has.
+    pub fn show_congestion(&mut self, index: u32, slot: Slot) {
+        let Some(client) = self.client(index) else { return };
+        let mut name = [0; 16];
+        let Some(fd) = &client.slot(slot).own.fd else { return };
+        let Some(len) = sys::get(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name) else { return };
+        let name = name[..len].split(|byte| *byte == 0).next().unwrap_or_default();
+        let number = congestion::NAMES.iter().position(|known| known.as_bytes() == name && !name.is_empty());
+        client.shared.region.info(slot).congestion.store(number.unwrap_or(0) as u32, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_set_on_the_kernels_socket() {
+        let fd = crate::connect::socket(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
+        let options = Options {
+            flags: option_flags::KEEPALIVE,
+            keep_idle_s: 33,
+            user_timeout_ms: 1234,
+            congestion: congestion::NAMES.iter().position(|name| *name == "reno").unwrap() as u32,
+            max_pacing: 1_000_000,
+            ..Options::default()
+        };
+        apply(&fd, &Options::default(), &options);
+        let int = |level, name| sys::get_int(&fd, level, name);
+        assert_eq!(int(libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(1));
+        assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), Some(33));
+        assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), Some(1234));
+        let mut name = [0; 16];
+        sys::get(&fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).unwrap();
+        assert_eq!(&name[..5], b"reno\0");
+        apply(&fd, &options, &Options { flags: 0, ..options });
+        assert_eq!(int(libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(0));
+    }
+}

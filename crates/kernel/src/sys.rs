@@ -1,0 +1,112 @@
+//! The system calls that move bytes between rings and sockets, and those that no crate has. All of them return at once.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io;
+use std::mem::MaybeUninit;
+use towpath_ring::ByteRing;
+
+/// `TCP_INFO`, as far as Linux 5.5 and later fill it.
+pub const TCP_INFO_BYTES: usize = 240;
+
+fn checked(result: isize) -> Result<usize, i32> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The `len` bytes of the ring at position `at`, as the kernel takes them.
+fn spans(ring: &ByteRing<'_>, at: u32, len: u32) -> ([libc::iovec; 2], usize) {
+    let [first, second] = ring.spans(at, len);
+    let iovec = |(base, len): (*mut u8, usize)| libc::iovec { iov_base: base.cast(), iov_len: len };
+    ([iovec(first), iovec(second)], if second.1 == 0 { 1 } else { 2 })
+}
+
+fn message(spans: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeros is a message without address, data and control data.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = spans.as_mut_ptr();
+    message.msg_iovlen = spans.len() as _;
+    message
+}
+
+/// Sends the `len` bytes of the ring at position `at`, or the first of them; errno on failure.
+pub fn send(fd: BorrowedFd<'_>, ring: &ByteRing<'_>, at: u32, len: u32, flags: i32) -> Result<usize, i32> {
+    let (mut spans, count) = spans(ring, at, len);
+    let message = message(&mut spans[..count]);
+    // SAFETY: the spans lie inside the ring, whose mapping outlives the call; that its bytes may change meanwhile is the
+    // application's affair.
+    checked(unsafe {
+        libc::sendmsg(fd.as_raw_fd(), &raw const message, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    })
+}
+
+/// Receives up to `len` bytes to position `at` of the ring; 0 = the end of the stream; errno on failure.
+pub fn receive(fd: BorrowedFd<'_>, ring: &ByteRing<'_>, at: u32, len: u32) -> Result<usize, i32> {
+    let (mut spans, count) = spans(ring, at, len);
+    let mut message = message(&mut spans[..count]);
+    // SAFETY: as for `send`: only bytes of the ring are written.
+    checked(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
+}
+
+/// `setsockopt` with an int; a failure is the kernel's opinion of a value and changes nothing.
+pub fn set(fd: impl AsFd, level: i32, name: i32, value: i32) {
+    set_bytes(fd, level, name, &value.to_ne_bytes());
+}
+
+/// `setsockopt` with any bytes.
+pub fn set_bytes(fd: impl AsFd, level: i32, name: i32, value: &[u8]) -> bool {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: `value` is that many readable bytes.
+    unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as libc::socklen_t) == 0 }
+}
+
+/// `getsockopt`: how many bytes of `value` it has filled.
+pub fn get(fd: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
+    let mut len = value.len() as libc::socklen_t;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: `value` is `len` writable bytes.
+    let result = unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    (result == 0).then_some((len as usize).min(value.len()))
+}
+
+/// `getsockopt` of an int.
+pub fn get_int(fd: impl AsFd, level: i32, name: i32) -> Option<i32> {
+    let mut value = [0; 4];
+    (get(fd, level, name, &mut value)? == 4).then(|| i32::from_ne_bytes(value))
+}
+
+/// The socket's pending error, which is thereby taken.
+pub fn take_error(fd: impl AsFd) -> i32 {
+    get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
+}
+
+/// From now on `close` sends a reset.
+pub fn abort_on_close(fd: impl AsFd) {
+    let linger = [1i32, 0];
+    set_bytes(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger.map(i32::to_ne_bytes).concat());
+}
+
+/// An ioctl that gives an int: `SIOCATMARK`, `SIOCOUTQ`.
+pub fn ioctl_int(fd: impl AsFd, request: libc::Ioctl) -> Option<i32> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: these requests write one int.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut value) };
+    (result == 0).then_some(value)
+}
+
+/// Takes an entry of the socket's error queue: its errno.
+pub fn soft_error(fd: BorrowedFd<'_>) -> Option<i32> {
+    // `struct sock_extended_err` begins with the errno; the level and type before it are not needed, there is nothing else.
+    let mut control = [0u64; 64];
+    let mut message = message(&mut []);
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the control buffer has the length given, and is aligned.
+    let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+    if got < 0 {
+        return None;
+    }
+    // SAFETY: the kernel has filled the control buffer; the macros stay within `msg_controllen`.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (!header.is_null()).then(|| libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
+    }
+}
