@@ -576,3 +576,31 @@ CASE(forked_child_sees_it) {
     waitpid(pid, NULL, 0);
     wait_one("parent", ep, 3000);
 }
+
+// What an epoll descriptor watches, as the kernel sees it.
+static int watched(int ep) {
+    char path[64], line[256];
+    int count = 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", ep);
+    FILE *info = fopen(path, "r");
+    if (!info)
+        return -1;
+    while (fgets(line, sizeof line, info))
+        count += !strncmp(line, "tfd:", 4);
+    fclose(info);
+    return count;
+}
+
+CASE(forked_child_closes_it) {
+    struct pair p = pair();
+    int ep = epoll_of(p.client, EPOLLIN), before = watched(ep);
+    pid_t pid = fork();
+    if (pid == 0) {
+        MUST(close(ep));
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    say("unchanged", "%d", watched(ep) == before && before > 0);
+    MUST(write(p.server, "x", 1));
+    wait_one("parent", ep, 3000);
+}

@@ -73,6 +73,21 @@ fn musl_serves_by_epoll_and_by_processes() {
 }
 
 #[test]
+fn systemd_activates_programs_with_listeners_and_connections() {
+    short_form("systemd");
+}
+
+#[test]
+fn inetd_starts_programs_on_connections_and_listeners() {
+    short_form("inetd");
+}
+
+#[test]
+fn gdb_strace_and_valgrind_look_at_a_server() {
+    short_form("gdb");
+}
+
+#[test]
 #[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
 fn go_serves_and_asks_over_http_https_and_http2() {
     short_form("go");

@@ -291,12 +291,17 @@ pub fn closed(id: u32) {
             instance.with(|interest| (ours(interest), interest.clear(session, ours(interest)))).map(|c| (session, c))
         });
         instance.context.store(NO_CONTEXT, Ordering::SeqCst);
-        if let Some((session, (ours, Some(context)))) = cleared {
-            let fd = instance.fd.load(Ordering::Relaxed);
-            // A copy of the descriptor in another process keeps the native set alive.
-            // SAFETY: a deletion reads no event.
-            unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
-            if ours { context.close(session) } else { session::unprotect(context.wake) }
+        match cleared {
+            Some((session, (true, Some(context)))) => {
+                let fd = instance.fd.load(Ordering::Relaxed);
+                // A copy of the descriptor in another process keeps the native set alive.
+                // SAFETY: a deletion reads no event.
+                unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+                context.close(session);
+            }
+            // The bell is the parent's, who may go on waiting in the set that is still one.
+            Some((_, (false, Some(context)))) => session::unprotect(context.wake),
+            _ => {}
         }
     }
     instance.copies.fetch_sub(1, Ordering::AcqRel);

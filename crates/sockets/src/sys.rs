@@ -1,7 +1,7 @@
 //! The few calls that the library makes for itself, as `Result`s. They go to the real functions, never to the caught
 //! ones.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{c_int, c_long, c_void, iovec, pollfd, sigset_t, socklen_t, timespec};
 use towpath_hook::{outcome, real};
 
@@ -202,6 +202,11 @@ pub fn ticks() -> u64 {
 /// Sleeps while the word has the value. Unlike `futex` it goes on after a signal handler with SA_RESTART, time-out or not; EINTR
 /// tells of one without. ENOSYS before Linux 5.16.
 pub fn sleep_on(word: &AtomicU32, value: u32, time: core::time::Duration) -> Sys<()> {
+    // Asked once only where it is not: Valgrind tells the user of every call that it does not know.
+    static ABSENT: AtomicBool = AtomicBool::new(false);
+    if ABSENT.load(Ordering::Relaxed) {
+        return Err(libc::ENOSYS);
+    }
     let waiter =
         Waiter { value: value.into(), address: core::ptr::from_ref(word) as u64, flags: FUTEX_32, reserved: 0 };
     let end = timespec_of(clock(libc::CLOCK_MONOTONIC) + time);
@@ -210,7 +215,12 @@ pub fn sleep_on(word: &AtomicU32, value: u32, time: core::time::Duration) -> Sys
         unsafe { libc::syscall(SYS_FUTEX_WAITV, &raw const waiter, 1, 0, &raw const end, libc::CLOCK_MONOTONIC) };
     match outcome(slept as libc::ssize_t) {
         Ok(_) | Err(libc::EAGAIN) => Ok(()),
-        Err(errno) => Err(errno),
+        Err(errno) => {
+            if errno == libc::ENOSYS {
+                ABSENT.store(true, Ordering::Relaxed);
+            }
+            Err(errno)
+        }
     }
 }
 

@@ -13,7 +13,7 @@ PLAIN, TLS, PROXY = 8080, 8443, 8081
 FILES = {"small": 200, "middle": 300_000, "large": 20_000_000}
 
 CONFIG = """
-user root; worker_processes 4; daemon DAEMON; pid DIR/nginx.pid; error_log DIR/error.log notice;
+user USER; worker_processes 4; daemon DAEMON; pid DIR/nginx.pid; error_log DIR/error.log notice;
 events { worker_connections 512; }
 http {
     access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000;
@@ -44,7 +44,7 @@ def content(size):
     return (block * (size // len(block) + 1))[:size]
 
 
-def serve(place, daemon="off"):
+def serve(place, daemon="off", user="root"):
     """nginx with the configuration above; returns it when it answers."""
     www = pathlib.Path(place.path("www"))
     www.mkdir()
@@ -53,7 +53,7 @@ def serve(place, daemon="off"):
     words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
     if not (made := place.plain(words.split())).ok():
         raise RuntimeError(made)
-    names = {"DAEMON": daemon, "DIR": place.dir, "ADDRESS": place.address, "PLAIN": PLAIN, "TLS": TLS, "PROXY": PROXY}
+    names = {"USER": user, "DAEMON": daemon, "DIR": place.dir, "ADDRESS": place.address, "PLAIN": PLAIN, "TLS": TLS, "PROXY": PROXY}
     text = re.sub("|".join(names), lambda found: str(names[found[0]]), CONFIG)
     config = pathlib.Path(place.path("nginx.conf"))
     config.write_text(text)
@@ -146,8 +146,8 @@ def workers(master):
 @program.check("a new binary takes over the listeners (USR2, WINCH, QUIT), under load", quick=True, quick_ways=("network",),
                ways=("direct", "stack", "network"))
 def upgrade(place, tally):
-    # As a daemon: nginx takes USR2 only without the parent that started it.
-    serve(place, "on")
+    # As a daemon: nginx takes USR2 only without the parent that started it. The workers are not root.
+    serve(place, "on", "www-data")
     old = named(place, "nginx.pid")
     slow = place.start_peer(["curl", "-sS", "--limit-rate", "6M", "-o", place.path("slow"), url(place, PLAIN, "large")])
     with Asking(place, PLAIN, FILES["small"], "/small") as plain, Asking(place, PROXY, FILES["small"], "/small") as proxy:
@@ -170,4 +170,6 @@ def upgrade(place, tally):
     same = pathlib.Path(place.path("slow")).read_bytes() == content(FILES["large"])
     tally.expect("a download from an old worker goes on to its end", same, slow.output())
     answers = {curl(place, url(place, PLAIN, "who")).out.strip() for _ in range(12)}
+    owners = {os.stat(f"/proc/{pid}").st_uid for pid in answers}
+    tally.expect("the workers are not root", owners and 0 not in owners, owners)
     tally.expect("the new workers answer", answers and answers <= workers(new), f"{answers} {workers(new)}")
