@@ -8,6 +8,7 @@
 //! - [`commands`], [`connect`], [`listen`], [`options`], [`figures`]: what applications ask for;
 //! - [`connection`]: bytes; [`urgent`]: those that are urgent; [`ending`]: how a connection ends;
 //! - [`requests`], [`policy`]: what the service asks for;
+//! - [`repair`]: moving a connection out of the kernel and into it;
 //! - [`sys`]: the system calls.
 
 mod client;
@@ -21,6 +22,7 @@ mod kernel;
 mod listen;
 mod options;
 mod policy;
+pub mod repair;
 mod requests;
 mod sleep;
 mod sys;
