@@ -114,6 +114,7 @@ pub mod op {
     pub const RECVMSG: u8 = 10;
     pub const ACCEPT: u8 = 13;
     pub const ASYNC_CANCEL: u8 = 14;
+    pub const LINK_TIMEOUT: u8 = 15;
     pub const CONNECT: u8 = 16;
     pub const FALLOCATE: u8 = 17;
     pub const CLOSE: u8 = 19;
@@ -146,6 +147,9 @@ pub const NOP_INJECT_RESULT: u32 = 1;
 pub const MSG_RING_FLAGS_PASS: u32 = 1 << 1;
 /// `IORING_CQE_F_MORE`.
 pub const CQE_F_MORE: u32 = 1 << 1;
+
+/// `IORING_TIMEOUT_ABS`.
+pub const TIMEOUT_ABS: u32 = 1;
 
 /// `IORING_POLL_*`, in `len`.
 pub mod poll {

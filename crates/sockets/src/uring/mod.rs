@@ -107,8 +107,7 @@ fn follow(fd: c_int, params: *const Params) -> Sys<c_int> {
 pub fn enter(fd: c_int, submit: c_uint) -> Answer<c_int> {
     let Kind::Ring(id) = table::get(fd) else { return None };
     if submit > 0 {
-        let mut batch = Batch::of(id);
-        ring::ring(id).look(|entry| batch.look(entry));
+        ring::ring(id).look(|entries, put| Batch::of(id).look(entries, put));
     }
     None
 }

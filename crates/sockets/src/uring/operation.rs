@@ -2,13 +2,16 @@
 
 use super::abi::{self, Sqe, flag, op};
 use crate::epoll;
+use crate::handler::Posix;
 use crate::nested;
 use crate::readiness::{self, ERR, HUP, IN, OUT, PRI, RDHUP};
 use crate::session;
 use crate::socket::Socket;
 use crate::sys::Sys;
-use crate::{accept, connect, message, receive, send, user};
-use libc::{c_int, iovec, msghdr, sockaddr, socklen_t};
+use crate::{accept, connect, message, poll, receive, send, user};
+use core::time::Duration;
+use libc::{c_int, iovec, msghdr, sockaddr, socklen_t, timespec};
+use towpath_hook::{Answer, Handler, outcome, real};
 
 /// Bits of a poll that name events.
 const EVENTS: u32 = 0xffff;
@@ -65,7 +68,43 @@ pub struct Operation {
     pub quiet: bool,
     /// As the program named it.
     pub fd: c_int,
+    /// What ends it early.
+    pub limit: Option<Limit>,
+    /// What begins when it has ended well.
+    pub next: Option<Box<Operation>>,
+    /// That begins however it has ended.
+    pub hard: bool,
     work: Work,
+}
+
+/// A LINK_TIMEOUT.
+pub struct Limit {
+    pub user_data: u64,
+    /// Success is not to be told.
+    pub quiet: bool,
+    time: Duration,
+    absolute: bool,
+    /// When it ends the operation (CLOCK_MONOTONIC), once that has begun.
+    pub due: Option<Duration>,
+}
+
+impl Limit {
+    /// Of a submission; `None` if it is none, or by a clock that is not looked at here.
+    pub fn of(entry: &Sqe) -> Option<Self> {
+        if entry.opcode != op::LINK_TIMEOUT || entry.len != 1 || entry.op_flags & !abi::TIMEOUT_ABS != 0 {
+            return None;
+        }
+        // SAFETY: wherever the address leads.
+        let time = poll::duration(&unsafe { user::read(entry.addr as *const timespec) }.ok()?)?;
+        let quiet = entry.flags & flag::CQE_SKIP_SUCCESS != 0;
+        let absolute = entry.op_flags & abi::TIMEOUT_ABS != 0;
+        Some(Self { user_data: entry.user_data, quiet, time, absolute, due: None })
+    }
+
+    /// The operation begins.
+    pub fn begin(&mut self, now: Duration) {
+        self.due = Some(if self.absolute { self.time } else { now.saturating_add(self.time) });
+    }
 }
 
 enum Work {
@@ -74,6 +113,9 @@ enum Work {
     Send(Buffers),
     Accept { addr: *mut sockaddr, len: *mut socklen_t, flags: c_int, multishot: bool },
     Connect,
+    Shutdown(c_int),
+    Close,
+    Nothing,
 }
 
 /// The program's memory that is to be filled or sent. The vectors are kept here: theirs need not outlive the submission.
@@ -182,10 +224,27 @@ impl Operation {
             op::SENDMSG => Work::Send(Buffers::message(entry, at_once(entry)?, false)?),
             op::ACCEPT => Work::accept(entry)?,
             op::CONNECT => Work::Connect,
+            op::SHUTDOWN => Work::Shutdown(entry.len as c_int),
+            op::CLOSE => Work::Close,
+            op::NOP => Work::Nothing,
             _ => return Err(libc::EOPNOTSUPP),
         };
         let quiet = entry.flags & flag::CQE_SKIP_SUCCESS != 0;
-        Ok(Self { ring, user_data: entry.user_data, opcode: entry.opcode, quiet, fd: entry.fd, work })
+        let hard = entry.flags & flag::IO_HARDLINK != 0;
+        let (user_data, opcode, fd) = (entry.user_data, entry.opcode, entry.fd);
+        Ok(Self { ring, user_data, opcode, quiet, fd, limit: None, next: None, hard, work })
+    }
+
+    /// Is what is linked to it not to be done?
+    pub fn has_failed(&self, result: i32) -> bool {
+        let whole = match &self.work {
+            Work::Receive(buffers) | Work::Send(buffers) => {
+                let by_position = !matches!(self.opcode, op::RECV | op::RECVMSG | op::SEND | op::SENDMSG);
+                (by_position || buffers.flags & libc::MSG_WAITALL != 0).then_some(buffers.total)
+            }
+            _ => None,
+        };
+        result < 0 || whole.is_some_and(|whole| (result as usize) < whole)
     }
 
     /// Those that take, or those that put, go in the order of their submission.
@@ -219,6 +278,7 @@ impl Operation {
             Work::Receive(_) => IN | RDHUP,
             Work::Accept { .. } => IN,
             Work::Send(_) | Work::Connect => OUT,
+            Work::Shutdown(_) | Work::Close | Work::Nothing => 0,
         }
     }
 
@@ -282,9 +342,19 @@ impl Operation {
                 None => Progress::Waits,
                 Some(outcome) => Progress::Done(outcome.map_or_else(|errno| -errno, |_| 0)),
             },
+            // SAFETY: integers only.
+            (Work::Shutdown(how), Target::Socket(_)) => done(unsafe { Posix::shutdown(self.fd, *how) }),
+            // SAFETY: as above.
+            (Work::Close, _) => done(unsafe { Posix::close(self.fd).or_else(|| Some(outcome(real::close(self.fd)))) }),
+            (Work::Nothing, _) => Progress::Done(0),
             (_, Target::Epoll(_)) => Progress::Done(-libc::EINVAL),
         }
     }
+}
+
+/// A call's answer.
+fn done(answer: Answer<c_int>) -> Progress {
+    Progress::Done(answer.unwrap_or(Err(libc::EBADF)).unwrap_or_else(|errno| -errno))
 }
 
 /// What a poll shows. The end of what the peer sends is told whether asked for or not.

@@ -1,5 +1,6 @@
 //! Operations that wait. One hidden thread carries them on when something happens on their sockets; it exists while there are any.
 
+use super::abi::op;
 use super::operation::{Operation, Progress, Target, Way};
 use super::{post, ring};
 use crate::interest::UNNAMED;
@@ -10,10 +11,13 @@ use crate::sys::Sys;
 use crate::table::{self, Kind};
 use crate::{epoll, epoll_wait, hold, nested, sys};
 use core::cell::UnsafeCell;
+use core::time::Duration;
 use libc::{c_int, epoll_event};
 use std::collections::HashMap;
 use towpath_hook::{outcome, real};
 
+/// The key of the thread's bell.
+const BELL: u64 = u64::MAX;
 const ET: u32 = libc::EPOLLET as u32;
 /// Events that are taken at once.
 const EVENTS: usize = 64;
@@ -28,8 +32,12 @@ struct Waiting {
     watched: HashMap<u64, Watched>,
     /// The epoll instance by which the thread waits, and its descriptor.
     instance: Option<(u32, c_int)>,
+    /// Wakes the thread when there is an earlier end than it knows.
+    bell: c_int,
     /// Is there a thread?
     running: bool,
+    /// May there be operations with a limit?
+    limited: bool,
 }
 
 /// The operations on one socket.
@@ -64,6 +72,14 @@ pub fn carry(target: Target, operation: Operation) -> Option<i32> {
     with(|waiting| waiting.carry(target, operation)).unwrap_or(Some(-libc::EAGAIN))
 }
 
+/// Begins an operation with others after it, whose results are all posted; unless it has a result, then what comes after it.
+pub fn carry_chain(operation: Operation, result: Option<i32>) {
+    with(|waiting| match result {
+        Some(result) => waiting.settle(operation, result, -libc::ECANCELED),
+        None => waiting.begin(operation),
+    });
+}
+
 /// Which operations are meant.
 pub struct Meant {
     /// The number of the ring.
@@ -91,8 +107,9 @@ impl Meant {
 pub fn cancel(meant: &Meant) -> usize {
     with(|waiting| {
         let taken = waiting.take(meant);
-        taken.iter().for_each(|operation| tell(operation, -libc::ECANCELED, false));
-        taken.len()
+        let count = taken.len();
+        taken.into_iter().for_each(|operation| waiting.settle(operation, -libc::ECANCELED, -libc::ECANCELED));
+        count
     })
     .unwrap_or(0)
 }
@@ -128,6 +145,7 @@ pub fn forked() {
         if let Some((id, epfd)) = waiting.instance {
             epoll::disowned(id);
             session::unprotect(epfd);
+            session::unprotect(waiting.bell);
         }
         *waiting = Waiting::default();
     });
@@ -140,16 +158,66 @@ fn tell(operation: &Operation, result: i32, more: bool) {
     }
 }
 
+/// Posts the end of a limit.
+fn tell_limit(operation: &Operation, result: i32) {
+    if let Some(limit) = &operation.limit
+        && !(limit.quiet && result == -libc::ETIME)
+    {
+        post::post(ring::ring(operation.ring).own(), limit.user_data, result, false);
+    }
+}
+
 impl Waiting {
+    /// Begins one that may have others after it, and those that follow at once.
+    fn begin(&mut self, mut operation: Operation) {
+        loop {
+            let target = target(operation.fd);
+            let result = match &target {
+                _ if operation.opcode == op::NOP => Some(0),
+                None => Some(-libc::EBADF),
+                Some(target) => self.attempt_in_turn(target, &mut operation),
+            };
+            let ended = match (result, target) {
+                (None, Some(target)) => self.keep(target, operation).map(|refused| (refused, -libc::EOPNOTSUPP)),
+                (result, _) => Some((operation, result.unwrap_or(0))),
+            };
+            let Some((done, result)) = ended else { return };
+            let Some(next) = end(done, result, -libc::ECANCELED) else { return };
+            operation = next;
+        }
+    }
+
+    /// Tells an end, and begins what comes then.
+    fn settle(&mut self, operation: Operation, result: i32, limit: i32) {
+        if let Some(next) = end(operation, result, limit) {
+            self.begin(next);
+        }
+    }
+
     fn carry(&mut self, target: Target, mut operation: Operation) -> Option<i32> {
+        match self.attempt_in_turn(&target, &mut operation) {
+            Some(result) => Some(result),
+            None => self.keep(target, operation).map(|_| -libc::EOPNOTSUPP),
+        }
+    }
+
+    /// The result, unless it has to wait, or others wait before it.
+    fn attempt_in_turn(&self, target: &Target, operation: &mut Operation) -> Option<i32> {
         let way = operation.way();
         let before = self.watched.get(&target.key());
         let queues = way != Way::Any && before.is_some_and(|before| before.operations.iter().any(|o| o.way() == way));
-        if !queues && let Some(result) = run(&mut operation, &target) {
-            return Some(result);
-        }
+        if queues { None } else { run(operation, target) }
+    }
+
+    /// Keeps one that waits; gives it back if there can be no thread.
+    fn keep(&mut self, target: Target, mut operation: Operation) -> Option<Operation> {
         if self.start().is_err() {
-            return Some(-libc::EOPNOTSUPP);
+            return Some(operation);
+        }
+        if let Some(limit) = &mut operation.limit {
+            limit.begin(sys::clock(libc::CLOCK_MONOTONIC));
+            self.limited = true;
+            towpath_ring::wake::ring(session::borrow(&self.bell));
         }
         let key = target.key();
         let watched = self.watched.entry(key).or_insert_with(|| {
@@ -174,9 +242,15 @@ impl Waiting {
                 let protected = session::protected_copy(made);
                 sys::close(made);
                 let epfd = protected?;
-                let instance = (epoll::claimed(epfd).ok_or(libc::EMFILE)?, epfd);
-                self.instance = Some(instance);
-                instance
+                let bell = towpath_ring::wake::doorbell().map_err(|_| libc::EMFILE)?;
+                self.bell = session::protect(bell)?;
+                let mut event = epoll_event { events: libc::EPOLLIN as u32 | ET, u64: BELL };
+                // SAFETY: a valid event.
+                outcome(unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.bell, &raw mut event) })?;
+                let id = epoll::claimed(epfd).ok_or(libc::EMFILE)?;
+                epoll::instance(id).with(|interest| interest.native += 1);
+                self.instance = Some((id, epfd));
+                (id, epfd)
             }
         };
         if !self.running {
@@ -206,44 +280,75 @@ impl Waiting {
     /// Something has happened.
     fn go_on(&mut self, key: u64) {
         let Some(watched) = self.watched.get_mut(&key) else { return };
-        let (target, before) = (watched.target, watched.operations.len());
+        let (mut at, mut ended) = (0, Vec::new());
         let (mut waits_in, mut waits_out) = (false, false);
-        watched.operations.retain_mut(|operation| {
+        while let Some(operation) = watched.operations.get_mut(at) {
             let behind = match operation.way() {
                 Way::In => &mut waits_in,
                 Way::Out => &mut waits_out,
                 Way::Any => &mut false,
             };
-            if *behind {
-                return true;
+            let result = if *behind { None } else { run(operation, &watched.target) };
+            match result {
+                Some(result) => ended.push((watched.operations.remove(at), result)),
+                None => {
+                    *behind = true;
+                    at += 1;
+                }
             }
-            let done = run(operation, &target);
-            if let Some(result) = done {
-                tell(operation, result, false);
-            }
-            *behind = done.is_none();
-            done.is_none()
-        });
-        if watched.operations.len() != before {
+        }
+        if !ended.is_empty() {
             self.watch(key);
+        }
+        for (operation, result) in ended {
+            self.settle(operation, result, -libc::ECANCELED);
+        }
+    }
+
+    /// How long the thread may sleep.
+    fn time(&mut self) -> Duration {
+        let mut nearest = None;
+        if self.limited {
+            let operations = self.watched.values().flat_map(|watched| &watched.operations);
+            nearest = operations.filter_map(|operation| operation.limit.as_ref()?.due).min();
+            self.limited = nearest.is_some();
+        }
+        let now = sys::clock(libc::CLOCK_MONOTONIC);
+        nearest.map_or(LIFE_CHECK, |nearest| nearest.saturating_sub(now).min(LIFE_CHECK))
+    }
+
+    /// Ends those whose time is over.
+    fn expire(&mut self) {
+        if !self.limited {
+            return;
+        }
+        let now = sys::clock(libc::CLOCK_MONOTONIC);
+        let over =
+            |operation: &Operation| operation.limit.as_ref().and_then(|limit| limit.due).is_some_and(|due| due <= now);
+        for operation in self.take_if(true, over) {
+            self.settle(operation, -libc::ECANCELED, -libc::ETIME);
         }
     }
 
     /// Takes operations out.
     fn take(&mut self, meant: &Meant) -> Vec<Operation> {
+        self.take_if(meant.all, |operation| meant.is(operation))
+    }
+
+    fn take_if(&mut self, all: bool, is_meant: impl Fn(&Operation) -> bool) -> Vec<Operation> {
         let (mut taken, mut changed) = (Vec::new(), Vec::new());
         for (key, watched) in &mut self.watched {
             let before = watched.operations.len();
-            while let Some(at) = watched.operations.iter().position(|operation| meant.is(operation)) {
+            while let Some(at) = watched.operations.iter().position(&is_meant) {
                 taken.push(watched.operations.remove(at));
-                if !meant.all {
+                if !all {
                     break;
                 }
             }
             if watched.operations.len() != before {
                 changed.push(*key);
             }
-            if !meant.all && !taken.is_empty() {
+            if !all && !taken.is_empty() {
                 break;
             }
         }
@@ -261,10 +366,29 @@ impl Waiting {
         for key in lost {
             self.go_on(key);
             let Some(watched) = self.watched.get_mut(&key) else { continue };
-            watched.operations.drain(..).for_each(|operation| tell(&operation, -libc::ECANCELED, false));
+            let rest: Vec<_> = watched.operations.drain(..).collect();
             self.watch(key);
+            for operation in rest {
+                self.settle(operation, -libc::ECANCELED, -libc::ECANCELED);
+            }
         }
     }
+}
+
+/// Tells the end of an operation and of its limit; what comes then. If it has failed nothing does, which is told too.
+fn end(mut operation: Operation, result: i32, limit: i32) -> Option<Operation> {
+    tell(&operation, result, false);
+    tell_limit(&operation, limit);
+    let mut next = operation.next.take();
+    if operation.hard || !operation.has_failed(result) {
+        return next.map(|next| *next);
+    }
+    while let Some(mut canceled) = next {
+        tell(&canceled, -libc::ECANCELED, false);
+        tell_limit(&canceled, -libc::ECANCELED);
+        next = canceled.next.take();
+    }
+    None
 }
 
 /// Tries as long as something comes of it; the last result.
@@ -311,11 +435,13 @@ fn spawn(id: u32, epfd: c_int) -> bool {
 fn serve(id: u32, epfd: c_int) {
     let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
     loop {
-        let found = epoll_wait::wait_on(id, epfd, &mut events, LIFE_CHECK).unwrap_or(0);
+        let time = with(Waiting::time).unwrap_or(LIFE_CHECK);
+        let found = epoll_wait::wait_on(id, epfd, &mut events, time).unwrap_or(0);
         let goes_on = with(|waiting| {
             for event in &events[..found.min(EVENTS)] {
                 waiting.go_on(event.u64);
             }
+            waiting.expire();
             if found == 0 {
                 waiting.look_at_lost();
                 waiting.running = !waiting.watched.is_empty();

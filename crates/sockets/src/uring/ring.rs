@@ -51,6 +51,9 @@ pub struct Queue {
     stride: usize,
     /// What comes before this position has been looked at.
     seen: u32,
+    /// What is being looked at, and where it lies.
+    copies: Vec<Sqe>,
+    places: Vec<*mut Sqe>,
     /// What the addresses lie in, unless that is the program's memory.
     _mappings: [Option<Mapping>; 2],
 }
@@ -79,12 +82,14 @@ impl Queue {
             count,
             stride,
             seen: 0,
+            copies: Vec::new(),
+            places: Vec::new(),
             _mappings: mappings,
         })
     }
 
-    /// Shows each entry that has come since to `each`, with those after it, and puts there what it gives instead.
-    fn look(&mut self, mut each: impl FnMut(&Sqe) -> Option<Sqe>) -> Sys<()> {
+    /// Shows the entries that have come since, and puts others where it is told to.
+    fn look(&mut self, judge: impl FnOnce(&[Sqe], &mut dyn FnMut(usize, Sqe))) -> Sys<()> {
         // SAFETY: any addresses will do; the bytes are numbers.
         let (head, tail) = unsafe { (user::read(self.head)?, user::read(self.tail)?) };
         let waiting = tail.wrapping_sub(head);
@@ -94,6 +99,8 @@ impl Queue {
         let seen = self.seen.wrapping_sub(head);
         let first = if seen <= waiting { self.seen } else { head };
         self.seen = tail;
+        self.copies.clear();
+        self.places.clear();
         for ahead in 0..tail.wrapping_sub(first) {
             let mut place = first.wrapping_add(ahead) & (self.count - 1);
             if !self.array.is_null() {
@@ -105,13 +112,15 @@ impl Queue {
             }
             let entry = self.entries.wrapping_add(place as usize * self.stride);
             // SAFETY: as above.
-            let copy = unsafe { user::read(entry) }?;
-            if let Some(instead) = each(&copy) {
-                // SAFETY: as above.
-                unsafe { user::write(entry, instead) }?;
-            }
+            self.copies.push(unsafe { user::read(entry) }?);
+            self.places.push(entry);
         }
-        Ok(())
+        let mut put_all = Ok(());
+        judge(&self.copies, &mut |at, instead| {
+            // SAFETY: as above.
+            put_all = put_all.and(unsafe { user::write(self.places[at], instead) });
+        });
+        put_all
     }
 }
 
@@ -197,7 +206,7 @@ impl Ring {
     }
 
     /// Shows what is about to be submitted.
-    pub fn look(&self, each: impl FnMut(&Sqe) -> Option<Sqe>) {
+    pub fn look(&self, judge: impl FnOnce(&[Sqe], &mut dyn FnMut(usize, Sqe))) {
         if self.disabled.load(Ordering::Relaxed) {
             return;
         }
@@ -205,7 +214,7 @@ impl Ring {
         // SAFETY: locked.
         if let Some(queue) = unsafe { &mut *self.queue.get() } {
             // Memory that is not there the kernel will find too.
-            let _ = queue.look(each);
+            let _ = queue.look(judge);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! kernel gets a NOP, with the result if that is known at once.
 
 use super::abi::{self, Sqe, cancel, flag, op};
-use super::operation::{self, Operation};
+use super::operation::{self, Limit, Operation};
 use super::pending::{self, Meant};
 use super::{post, ring};
 use crate::connect;
@@ -26,8 +26,6 @@ use Verdict::{Done, Leave, Waits};
 /// One call's submissions to a ring.
 pub struct Batch {
     ring: u32,
-    /// The one before is linked to the next.
-    chained: bool,
     /// Known once it matters.
     injects: Option<bool>,
 }
@@ -44,19 +42,77 @@ fn answered(answer: Answer<c_int>) -> Verdict {
 impl Batch {
     /// For a ring.
     pub fn of(ring: u32) -> Self {
-        Self { ring, chained: false, injects: None }
+        Self { ring, injects: None }
     }
 
-    /// What is to stand in the place of an entry, if not the entry.
-    pub fn look(&mut self, entry: &Sqe) -> Option<Sqe> {
-        let links = entry.flags & (flag::IO_LINK | flag::IO_HARDLINK) != 0;
-        let ordered = links || self.chained || entry.flags & flag::IO_DRAIN != 0;
-        self.chained = links;
+    /// Looks at entries; `put` puts others in their places.
+    pub fn look(&mut self, entries: &[Sqe], put: &mut dyn FnMut(usize, Sqe)) {
+        let mut at = 0;
+        while let Some(entry) = entries.get(at) {
+            if !links(entry) {
+                self.look_at(entry, entry.flags & flag::IO_DRAIN != 0).into_iter().for_each(|instead| put(at, instead));
+                at += 1;
+                continue;
+            }
+            let last = entries[at..].iter().position(|entry| !links(entry)).map_or(entries.len() - 1, |last| at + last);
+            self.look_at_chain(&entries[at..=last], &mut |place, instead| put(at + place, instead));
+            at = last + 1;
+        }
+    }
+
+    fn look_at(&mut self, entry: &Sqe, ordered: bool) -> Option<Sqe> {
         match self.judge(entry, ordered) {
             Leave => None,
             Waits => Some(silent(entry)),
             Done(result) => Some(self.with_result(entry, result, ordered)),
         }
+    }
+
+    /// Looks at entries that are linked to each other. Those of one chain are all carried here, or all by the kernel.
+    fn look_at_chain(&mut self, entries: &[Sqe], put: &mut dyn FnMut(usize, Sqe)) {
+        let begun = match (self.chain(entries), entries) {
+            (Some(first), [entry, ..]) if entry.opcode == op::CONNECT => match connect_by(entry) {
+                Some(Err(libc::EINPROGRESS)) => Some((first, None)),
+                Some(outcome) => Some((first, Some(outcome.unwrap_or_else(|errno| -errno)))),
+                None => None,
+            },
+            (first, _) => first.map(|first| (first, None)),
+        };
+        if let Some((first, result)) = begun {
+            entries.iter().enumerate().for_each(|(at, entry)| put(at, silent(entry)));
+            pending::carry_chain(first, result);
+            return;
+        }
+        for (at, entry) in entries.iter().enumerate() {
+            self.look_at(entry, true).into_iter().for_each(|instead| put(at, instead));
+        }
+    }
+
+    /// The first operation of a chain, if all are on accelerated sockets, or on the one that the first connects.
+    fn chain(&self, entries: &[Sqe]) -> Option<Operation> {
+        let connects = entries.first().filter(|entry| entry.opcode == op::CONNECT).map(|entry| entry.fd);
+        let mut chain: Vec<Operation> = Vec::new();
+        for (at, entry) in entries.iter().enumerate() {
+            if entry.flags & (flag::IO_DRAIN | flag::FIXED_FILE) != 0 {
+                return None;
+            }
+            if entry.opcode == op::LINK_TIMEOUT {
+                let before = chain.last_mut().filter(|before| before.limit.is_none())?;
+                before.limit = Some(Limit::of(entry)?);
+                continue;
+            }
+            let is_ours = match connects {
+                Some(fd) => entry.fd == fd && matches!(table::get(fd), Kind::Slot { .. } | Kind::Undecided(_)),
+                None => matches!(table::get(entry.fd), Kind::Slot { .. }),
+            };
+            let carried = is_ours && is_by_number(entry) && (entry.opcode != op::CONNECT || at == 0);
+            chain.push(Operation::of(self.ring, entry).ok().filter(|_| carried || entry.opcode == op::NOP)?);
+        }
+        chain.iter().any(|operation| operation.opcode != op::NOP).then_some(())?;
+        chain.into_iter().rev().reduce(|next, mut operation| {
+            operation.next = Some(Box::new(next));
+            operation
+        })
     }
 
     /// `ordered`: it is not to begin before others have ended, or others not before it has.
@@ -114,13 +170,10 @@ impl Batch {
                 unsafe { Posix::bind(entry.fd, entry.addr as *const sockaddr, entry.off as u32) },
             ),
             (Kind::Slot { .. } | Kind::Undecided(_), op::URING_CMD) => option(entry),
-            (Kind::Slot { .. } | Kind::Undecided(_), op::CONNECT) => {
-                // SAFETY: wherever the address leads.
-                match unsafe { connect::begin(entry.fd, entry.addr as *const sockaddr, entry.off as u32) } {
-                    Some(Err(libc::EINPROGRESS)) => self.carry(entry),
-                    answer => answered(answer),
-                }
-            }
+            (Kind::Slot { .. } | Kind::Undecided(_), op::CONNECT) => match connect_by(entry) {
+                Some(Err(libc::EINPROGRESS)) => self.carry(entry),
+                answer => answered(answer),
+            },
             (Kind::Slot { .. }, _) | (Kind::Epoll(_), op::POLL_ADD) => self.carry(entry),
             _ => Leave,
         }
@@ -210,6 +263,11 @@ pub fn cancel_of(ring: u32, flags: u32, user_data: u64, fd: c_int, opcode: u8) -
     }
 }
 
+/// Is the next one not to begin before this one has ended?
+fn links(entry: &Sqe) -> bool {
+    entry.flags & (flag::IO_LINK | flag::IO_HARDLINK) != 0
+}
+
 /// A NOP that says nothing.
 fn silent(entry: &Sqe) -> Sqe {
     let (opcode, flags) = (op::NOP, flag::CQE_SKIP_SUCCESS);
@@ -249,6 +307,11 @@ fn names_descriptor(opcode: u8) -> bool {
             | op::URING_CMD..=op::READ_MULTISHOT
             | op::FTRUNCATE..=op::WRITEV_FIXED
     )
+}
+
+fn connect_by(entry: &Sqe) -> Answer<c_int> {
+    // SAFETY: wherever the address leads.
+    unsafe { connect::begin(entry.fd, entry.addr as *const sockaddr, entry.off as u32) }
 }
 
 fn close(fd: c_int) -> Verdict {
