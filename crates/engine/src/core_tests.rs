@@ -43,7 +43,7 @@ impl Bench {
         let geometry = Geometry { slots: 64, app_slots: 32, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
         let (region, _memfd) = Region::create(geometry).unwrap();
         let doorbells = (0..2).map(|_| doorbell().unwrap()).collect();
-        let setup = ClientSetup { region: Arc::new(region), doorbells, uid: 0, pid: 0, name: String::new() };
+        let setup = ClientSetup { region: Arc::new(region), doorbells, uid: 0, pid: 0, name: String::new(), far: None };
         let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));
         let (bell, slow_bell) = (Bell::new().unwrap(), Bell::new().unwrap());
         let (mut to, inbox) = mailbox(64, Arc::clone(&bell));

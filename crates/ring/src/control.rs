@@ -97,6 +97,8 @@ pub enum Reply {
         token: u64,
         /// Number of the process, never 0: for `CommandLine::holder`.
         process: u32,
+        /// Where the region begins in the memfd, bytes; 0 = it is all of it.
+        offset: u64,
     },
     /// Answer to `Context`: one descriptor, the end to wait on of the context's bell ([`crate::wake::bell`]).
     Context {
@@ -213,9 +215,9 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Reply::Welcome { geometry: g, token, process } => {
+            Reply::Welcome { geometry: g, token, process, offset } => {
                 let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
-                packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).word(process).bytes
+                packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).word(process).long(offset).bytes
             }
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
             Reply::Pair { pair, geometry: PairGeometry { slots, ring_bytes } } => {
@@ -246,7 +248,7 @@ impl Reply {
                     contexts: fields.word(),
                     cores: fields.word(),
                 };
-                Reply::Welcome { geometry, token: fields.long(), process: fields.word() }
+                Reply::Welcome { geometry, token: fields.long(), process: fields.word(), offset: fields.long() }
             }
             kind::CONTEXT_REPLY => Reply::Context { context: fields.word() },
             kind::PAIR_REPLY => {

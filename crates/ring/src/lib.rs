@@ -8,6 +8,7 @@
 //! - [`bytes`], [`dirty`], [`command`]: what moves through it: data, readiness, commands;
 //! - [`wake`]: how the sides sleep and wake each other;
 //! - [`pair`], [`board`]: what two clients share for the connections between them;
+//! - [`card`]: memory that another kernel shares, for the regions of its clients;
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read;
 //! - [`report`]: what programs tell `towpath doctor`.
@@ -16,6 +17,7 @@
 pub mod address;
 pub mod board;
 pub mod bytes;
+pub mod card;
 pub mod command;
 pub mod control;
 pub mod dirty;

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
+use std::sync::Arc;
 
 /// Why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,7 @@ pub struct Region {
     mapping: Mapping,
     layout: Layout,
     token: u64,
+    offset: u64,
 }
 
 impl Region {
@@ -39,6 +41,20 @@ impl Region {
         let memfd = unsealed_memfd("towpath-region", layout.total_bytes())?;
         rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
         let mapping = Mapping::new(memfd.as_fd(), layout.total_bytes(), Access::ReadWrite)?;
+        Self::begin(mapping, layout, 0).map(|region| (region, memfd))
+    }
+
+    /// Service side: makes a region from byte `offset` (a multiple of the page) of a memfd that has others too. That part of it must
+    /// be all zeros and nobody's.
+    pub(crate) fn create_in(memfd: BorrowedFd<'_>, offset: u64, geometry: Geometry) -> Result<Self, MapError> {
+        let layout = Layout::new(geometry)?;
+        let mapping = Mapping::part(memfd, offset, layout.total_bytes(), Access::ReadWrite)?;
+        Self::begin(mapping, layout, offset)
+    }
+
+    /// Writes the header.
+    fn begin(mapping: Mapping, layout: Layout, offset: u64) -> Result<Self, MapError> {
+        let geometry = layout.geometry();
         let header = Header {
             magic: MAGIC,
             version: VERSION,
@@ -51,16 +67,36 @@ impl Region {
         let token = header.token;
         // SAFETY: the mapping is page-aligned and at least `HEADER_BYTES` long, and nobody else has it yet.
         unsafe { mapping.base.cast::<Header>().write(header) };
-        Ok((Self { mapping, layout, token }, memfd))
+        Ok(Self { mapping, layout, token, offset })
     }
 
     /// Application side: checks seals, size and header, maps.
     pub fn map(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, MapError> {
+        Self::map_at(fd, 0, geometry)
+    }
+
+    /// The same of a region that begins at byte `offset` of a memfd which has others too (see [`crate::card`]); 0 = it has none.
+    pub fn map_at(fd: BorrowedFd<'_>, offset: u64, geometry: Geometry) -> Result<Self, MapError> {
         let layout = Layout::new(geometry)?;
-        if check_sealed(fd)? != layout.total_bytes() {
+        let (size, total) = (check_sealed(fd)? as u64, layout.total_bytes() as u64);
+        let fits = if offset == 0 { size == total } else { offset.checked_add(total).is_some_and(|end| end <= size) };
+        if !fits {
             return Err(MapError::Format("its size is not the announced one"));
         }
-        let mapping = Mapping::new(fd, layout.total_bytes(), Access::ReadWrite)?;
+        let mapping = Mapping::part(fd, offset, layout.total_bytes(), Access::ReadWrite)?;
+        Self::check(mapping, layout, offset)
+    }
+
+    /// The region that begins at byte `offset` of a mapping that has others too.
+    pub(crate) fn within(whole: &Arc<Mapping>, offset: u64, geometry: Geometry) -> Result<Self, MapError> {
+        let layout = Layout::new(geometry)?;
+        let at = usize::try_from(offset).ok().and_then(|at| Mapping::within(whole, at, layout.total_bytes()));
+        Self::check(at.ok_or(MapError::Format("it does not lie in its file"))?, layout, offset)
+    }
+
+    /// Checks the header.
+    fn check(mapping: Mapping, layout: Layout, offset: u64) -> Result<Self, MapError> {
+        let geometry = layout.geometry();
         // SAFETY: `HEADER_BYTES` are mapped and aligned, every bit pattern is a `Header`, and volatile makes it one copy
         // of the (possibly changing) memory, which is then checked.
         let header = unsafe { mapping.base.cast::<Header>().read_volatile() };
@@ -73,7 +109,12 @@ impl Region {
         if header.geometry != geometry || header.total_bytes != layout.total_bytes() as u64 {
             return Err(MapError::Format("its sizes are not the announced ones"));
         }
-        Ok(Self { mapping, layout, token: header.token })
+        Ok(Self { mapping, layout, token: header.token, offset })
+    }
+
+    /// Where it begins in its memfd, bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// The layout.
@@ -202,10 +243,12 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// A shared mapping of a whole memfd, unmapped on drop. A forked child inherits it.
+/// A shared mapping of a memfd or a part of one, unmapped on drop. A forked child inherits it.
 pub(crate) struct Mapping {
     pub(crate) base: *mut u8,
     bytes: usize,
+    /// The mapping that this is a part of.
+    whole: Option<Arc<Mapping>>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; who uses it for what is for the wrappers to say, which
@@ -216,14 +259,26 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
+        Self::part(fd, 0, bytes, access)
+    }
+
+    /// Maps from byte `offset` on.
+    pub(crate) fn part(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> io::Result<Self> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
-        let base =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)? };
-        Ok(Self { base: base.cast(), bytes })
+        let base = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, offset)?
+        };
+        Ok(Self { base: base.cast(), bytes, whole: None })
+    }
+
+    /// A part of a mapping; `None` = it has no such part.
+    pub(crate) fn within(whole: &Arc<Self>, at: usize, bytes: usize) -> Option<Self> {
+        at.checked_add(bytes).filter(|end| *end <= whole.bytes && at.is_multiple_of(4096))?;
+        Some(Self { base: whole.base.wrapping_add(at), bytes, whole: Some(Arc::clone(whole)) })
     }
 
     /// Bytes mapped.
@@ -245,6 +300,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.whole.is_some() {
+            return;
+        }
         // SAFETY: `base..base + bytes` is our own mapping, and every view of it borrows its owner. An error would mean
         // that it is not mapped any more, which is what is wanted.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.bytes) };

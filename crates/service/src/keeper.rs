@@ -116,8 +116,8 @@ fn hello(shared: &Shared, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membersh
             None => return refuse(Errno::NOENT.raw_os_error(), "the region it wants to join is not there"),
         }
     };
-    let (geometry, token) = (shared.settings.geometry, membership.token);
-    let welcome = Reply::Welcome { geometry, token, process: peer.process() };
+    let (geometry, token, offset) = (shared.settings.geometry, membership.token, membership.region.offset());
+    let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if send_reply(socket, &welcome, &borrowed).is_err() {
         shared.call(Call::Left { token: membership.token });

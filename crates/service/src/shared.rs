@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use towpath_ring::control::{Reply, Request, recv_request, send_reply, send_request};
 use towpath_ring::{Geometry, Region, wake};
-use towpath_stack::{ClientId, ClientSetup, Stack};
+use towpath_stack::{ClientId, ClientSetup, Ground, Stack};
 
 /// Most processes that the idle exit waits for beside clients.
 const MAX_EXPECTED: usize = 1024;
@@ -299,16 +299,12 @@ impl Shared {
     /// A new client with a region of its own. The descriptors are those of `Welcome`.
     pub fn new_client(&self, identity: Identity) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
         let Identity { uid, pid, .. } = identity;
-        let (region, memfd) = Region::create(self.settings.geometry).map_err(io::Error::other)?;
+        let Ground { region, memfd, doorbells } = self.stack.ground(self.settings.geometry)?;
         let region = Arc::new(region);
-        let mut descriptors = vec![memfd];
-        let mut doorbells = Vec::new();
-        for _ in 0..=self.settings.geometry.cores {
-            let doorbell = wake::doorbell()?;
-            doorbells.push(doorbell.try_clone()?);
-            descriptors.push(doorbell);
-        }
-        let setup = ClientSetup { region: region.clone(), doorbells, uid, pid, name: program_name(pid) };
+        let copies: Vec<OwnedFd> = doorbells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let descriptors: Vec<OwnedFd> = [memfd].into_iter().chain(doorbells).collect();
+        let setup =
+            ClientSetup { region: region.clone(), doorbells: copies, uid, pid, name: program_name(pid), far: None };
         let id = self.stack.add_client(setup)?;
         // Before the client has its region, and with that the first word in it.
         self.settings.policy.enter(id, identity);

@@ -375,7 +375,7 @@ impl Client {
         let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
         match recv_reply(socket.as_fd()) {
             Ok((Reply::Refused { errno }, _)) => Err(errno),
-            Ok((Reply::Welcome { geometry, token, process }, descriptors)) => {
+            Ok((Reply::Welcome { geometry, token, process, .. }, descriptors)) => {
                 Ok(Client { socket, token, process, geometry, descriptors })
             }
             other => panic!("{other:?}"),

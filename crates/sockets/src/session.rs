@@ -248,6 +248,7 @@ struct Welcome {
     geometry: Geometry,
     token: u64,
     process: u32,
+    offset: u64,
     fds: Vec<OwnedFd>,
 }
 
@@ -256,7 +257,9 @@ fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
     // A service that refuses us may have answered and hung up before we spoke; its answer says more than EPIPE.
     match control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)))? {
-        (Reply::Welcome { geometry, token, process }, fds) => Ok(Welcome { socket, geometry, token, process, fds }),
+        (Reply::Welcome { geometry, token, process, offset }, fds) => {
+            Ok(Welcome { socket, geometry, token, process, offset, fds })
+        }
         (Reply::Refused { errno }, _) => Err(std::io::Error::from_raw_os_error(errno)),
         _ => Err(std::io::ErrorKind::InvalidData.into()),
     }
@@ -265,10 +268,10 @@ fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
 impl Session {
     /// With a new region, or as one more process of the family that has the region `join`.
     fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
-        let Welcome { socket, geometry, token, process, fds } = hello(socket, join)?;
+        let Welcome { socket, geometry, token, process, offset, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
         let memfd = fds.next().ok_or(std::io::ErrorKind::InvalidData)?;
-        let region = Region::map(memfd.as_fd(), geometry).map_err(std::io::Error::other)?;
+        let region = Region::map_at(memfd.as_fd(), offset, geometry).map_err(std::io::Error::other)?;
         let doorbells: Vec<AtomicI32> = fds
             .map(|fd| protect(fd).map(AtomicI32::new))
             .collect::<Sys<_>>()

@@ -1,11 +1,12 @@
 //! What all threads share of a client. Everything the client cannot be trusted with stands here and not in its region.
 
-use crate::stack::{ClientId, ClientSetup};
-use std::os::fd::OwnedFd;
+use crate::stack::{ClientId, ClientSetup, Far};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::app_flags;
+use towpath_ring::wake::{futex_wake, futex_wake_one, ring};
 use towpath_ring::{Region, Slot};
 
 /// The private words of one slot. Written by whoever writes the slot's stack line at that time (see there).
@@ -45,6 +46,8 @@ pub struct ClientShared {
     pub name: String,
     /// Words and entries of it that contradicted the contract.
     pub lies: AtomicU64,
+    /// See [`ClientSetup::far`].
+    far: Option<Arc<dyn Far>>,
     /// In parts, which come into being with their first use: most clients use few of their slots.
     slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
 }
@@ -62,7 +65,24 @@ impl ClientShared {
             pid: setup.pid,
             name: setup.name,
             lies: AtomicU64::new(0),
+            far: setup.far,
             slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
+        }
+    }
+    /// Wakes those who sleep in calls on a slot: the first, or all.
+    pub fn wake(&self, slot: Slot, first: bool) {
+        let word = &self.region.stack(slot).event_seq;
+        match &self.far {
+            Some(far) => far.wake(slot, first),
+            None if first => futex_wake_one(word),
+            None => futex_wake(word),
+        }
+    }
+    /// Rings the bell of an event context.
+    pub fn ring(&self, context: usize, bell: &OwnedFd) {
+        match &self.far {
+            Some(far) => far.ring(context as u32),
+            None => ring(bell.as_fd()),
         }
     }
     /// The private words of a slot.

@@ -1,11 +1,11 @@
 //! Telling an application that something has happened on a slot.
 
 use crate::clients::ClientShared;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
-use towpath_ring::wake::{futex_wake, futex_wake_one, must_wake, ring};
+use towpath_ring::wake::must_wake;
 
 /// Most contexts that a region has.
 const CONTEXTS: usize = 64;
@@ -43,11 +43,11 @@ impl EventOut {
     #[inline]
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
         self.count(client, slot);
-        let (app, stack) = (client.region.app(slot), client.region.stack(slot));
+        let app = client.region.app(slot);
         // `must_wake` fences, against the application's "announce, then look again": either it sees our words or we see its
         // announcement, as a sleeper or in `ctx_mask`.
         if must_wake(&app.sleepers) {
-            futex_wake(&stack.event_seq);
+            client.wake(slot, false);
         }
         let mask = self.watching(client, slot);
         self.post(client, slot, mask);
@@ -57,15 +57,11 @@ impl EventOut {
     /// `accept`, the first, and one of the contexts that share the listener (`EPOLLEXCLUSIVE`), in turn; and all others.
     pub fn offer(&mut self, client: &ClientShared, slot: Slot) {
         self.count(client, slot);
-        let (app, stack) = (client.region.app(slot), client.region.stack(slot));
+        let app = client.region.app(slot);
         if must_wake(&app.sleepers) {
             // A sleeper counts itself first as such. So if the counts are equal, all who sleep are in `accept`.
             let accepting = client.region.command(slot).accepting.load(Ordering::Acquire);
-            if accepting != 0 && accepting == app.sleepers.load(Ordering::Acquire) {
-                futex_wake_one(&stack.event_seq);
-            } else {
-                futex_wake(&stack.event_seq);
-            }
+            client.wake(slot, accepting != 0 && accepting == app.sleepers.load(Ordering::Acquire));
         }
         let mask = self.watching(client, slot);
         let exclusive = app.exclusive.load(Ordering::Acquire) & mask;
@@ -115,7 +111,7 @@ impl EventOut {
         }
         let context = app.urgent_bell.load(Ordering::Relaxed).wrapping_sub(1) as usize;
         if let Some(Some(wake)) = self.wakes.get(context) {
-            ring(wake.as_fd());
+            client.ring(context, wake);
         }
     }
     /// Wakes the contexts that have got something since the last call and sleep.
@@ -128,7 +124,7 @@ impl EventOut {
                 continue;
             }
             if let Some(wake) = &self.wakes[context] {
-                ring(wake.as_fd());
+                client.ring(context, wake);
             }
         }
     }

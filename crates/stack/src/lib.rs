@@ -23,5 +23,5 @@ pub mod status;
 pub mod thread;
 
 pub use guard::{Exceeded, Guard, Limit, Verdict};
-pub use stack::{ClientId, ClientSetup, PairHandle, Stack};
+pub use stack::{ClientId, ClientSetup, Far, Ground, PairHandle, Stack};
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

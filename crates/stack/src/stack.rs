@@ -4,11 +4,11 @@ use crate::status::{Connection, Status};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use towpath_ring::{PairGeometry, Region};
+use towpath_ring::{Geometry, PairGeometry, Region, Slot};
 
 /// A new client.
 pub struct ClientSetup {
-    /// Its region, made by [`Region::create`].
+    /// Its region, of [`Ground`].
     pub region: Arc<Region>,
     /// Its doorbell eventfds: one per core, then the command queue's. They are never read.
     pub doorbells: Vec<OwnedFd>,
@@ -18,6 +18,35 @@ pub struct ClientSetup {
     pub pid: i32,
     /// Its program's name.
     pub name: String,
+    /// How those who sleep are woken where this thread of the stack cannot do it itself.
+    pub far: Option<Arc<dyn Far>>,
+}
+
+/// Wakes the applications of a client from where their futexes and bells cannot be reached: from another kernel.
+pub trait Far: Send + Sync {
+    /// Those who sleep in calls on this slot: the first, or all.
+    fn wake(&self, slot: Slot, first: bool);
+    /// Who waits for this event context.
+    fn ring(&self, context: u32);
+}
+
+/// The memory and the doorbells of a client that is about to be.
+pub struct Ground {
+    /// Its region.
+    pub region: Region,
+    /// The memfd that the region is in.
+    pub memfd: OwnedFd,
+    /// What the client rings: one per core, then the command queue's.
+    pub doorbells: Vec<OwnedFd>,
+}
+
+impl Ground {
+    /// A memfd for this client alone and fresh doorbells.
+    pub fn new(geometry: Geometry) -> io::Result<Self> {
+        let (region, memfd) = Region::create(geometry).map_err(io::Error::other)?;
+        let doorbells = (0..=geometry.cores).map(|_| towpath_ring::wake::doorbell()).collect::<io::Result<_>>()?;
+        Ok(Self { region, memfd, doorbells })
+    }
 }
 
 /// A client, by number; never used twice.
@@ -43,6 +72,14 @@ pub trait Stack: Send + Sync {
     /// (`SO_REUSEADDR`).
     fn shares_ports(&self) -> bool {
         false
+    }
+    /// The sizes of its regions, if they cannot be others.
+    fn geometry(&self) -> Option<Geometry> {
+        None
+    }
+    /// Memory and doorbells for the next client, which is added (or dropped) after that.
+    fn ground(&self, geometry: Geometry) -> io::Result<Ground> {
+        Ground::new(geometry)
     }
     /// Serves a client from now on.
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId>;

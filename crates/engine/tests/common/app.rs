@@ -52,7 +52,14 @@ impl App {
         let region = Arc::new(region);
         let doorbells: Vec<OwnedFd> = (0..=geometry.cores).map(|_| doorbell().unwrap()).collect();
         let copies = doorbells.iter().map(|d| d.try_clone().unwrap()).collect();
-        let setup = ClientSetup { region: Arc::clone(&region), doorbells: copies, uid, pid: 4711, name: name.into() };
+        let setup = ClientSetup {
+            region: Arc::clone(&region),
+            doorbells: copies,
+            uid,
+            pid: 4711,
+            name: name.into(),
+            far: None,
+        };
         let id = engine.add_client(setup).unwrap();
         Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
     }

@@ -228,7 +228,7 @@ impl Client {
     }
     pub fn welcomed(socket: OwnedFd) -> Result<Self, i32> {
         match recv_reply(socket.as_fd()).unwrap() {
-            (Reply::Welcome { geometry, token, process }, descriptors) => {
+            (Reply::Welcome { geometry, token, process, .. }, descriptors) => {
                 Ok(Self { socket, token, process, geometry, descriptors })
             }
             (Reply::Refused { errno }, _) => Err(errno),
