@@ -159,10 +159,8 @@ macro_rules! calls {
                     $(
                         #[unsafe(no_mangle)]
                         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-                            if $crate::ready() {
-                                if const { $crate::cancel::is_point(stringify!($name)) } {
-                                    $crate::cancel::act();
-                                }
+                            let point = const { $crate::cancel::is_point(stringify!($name)) };
+                            if if point { $crate::ready_at_point() } else { $crate::ready() } {
                                 // SAFETY: the caller keeps the function's contract.
                                 if let Some(result) = unsafe { <$d handler as $crate::Handler>::$name($($arg),*) } {
                                     return $crate::finish(result);
@@ -175,10 +173,8 @@ macro_rules! calls {
                     $(
                         #[unsafe(no_mangle)]
                         pub unsafe extern "C-unwind" fn $other($($oarg: $oty),*) -> $oret {
-                            if $crate::ready() $( && $guard )? {
-                                if const { $crate::cancel::is_point(stringify!($main)) } {
-                                    $crate::cancel::act();
-                                }
+                            let point = const { $crate::cancel::is_point(stringify!($main)) };
+                            if (if point { $crate::ready_at_point() } else { $crate::ready() }) $( && $guard )? {
                                 // SAFETY: the caller keeps the function's contract.
                                 if let Some(result) = unsafe { <$d handler as $crate::Handler>::$main($($marg),*) } {
                                     return $crate::finish(result);

@@ -1,12 +1,11 @@
 //! Cancellation points: calls in which a thread that is cancelled (`pthread_cancel`) ends. libc's are that by themselves; for those that
 //! a handler answers it is done here, in frames that may be unwound: when nothing of the handler is on the stack.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::{STAGE, stage};
+use core::sync::atomic::Ordering;
 
 /// A handler's errno for a call that was given up because its thread has been cancelled. No real one.
 pub const CANCELED: i32 = 4096;
-
-static EVER: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
@@ -14,13 +13,13 @@ unsafe extern "C-unwind" {
 
 /// A thread of this process is being cancelled.
 pub fn noticed() {
-    EVER.store(true, Ordering::SeqCst);
+    STAGE.store(stage::CANCELING, Ordering::SeqCst);
 }
 
 /// Has any ever been?
 #[inline]
 pub fn ever() -> bool {
-    EVER.load(Ordering::Relaxed)
+    STAGE.load(Ordering::Relaxed) == stage::CANCELING
 }
 
 /// Ends the calling thread if it has been cancelled, and may be now.

@@ -27,14 +27,37 @@ pub use calls::{Handler, real, resolve};
 #[doc(hidden)]
 pub use libc;
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
-static READY: AtomicBool = AtomicBool::new(false);
+/// What every caught call looks at first.
+static STAGE: AtomicU8 = AtomicU8::new(stage::LOADING);
+
+mod stage {
+    /// The real functions have not been looked up.
+    pub const LOADING: u8 = 0;
+    /// The handler is asked.
+    pub const READY: u8 = 1;
+    /// And a thread has been cancelled, so that cancellation points look for that.
+    pub const CANCELING: u8 = 2;
+}
 
 /// Have the real functions been looked up? Before that no handler is asked.
 #[inline]
 pub fn ready() -> bool {
-    READY.load(Ordering::Relaxed)
+    STAGE.load(Ordering::Relaxed) != stage::LOADING
+}
+
+/// The same, in a call that is a cancellation point.
+#[inline(always)]
+pub fn ready_at_point() -> bool {
+    match STAGE.load(Ordering::Relaxed) {
+        stage::READY => true,
+        stage::LOADING => false,
+        _ => {
+            cancel::act();
+            true
+        }
+    }
 }
 
 /// Called once from `.init_array` by what [`preload!`] expands to.
@@ -42,5 +65,5 @@ pub fn ready() -> bool {
 pub fn start(init: fn()) {
     resolve();
     init();
-    READY.store(true, Ordering::Release);
+    STAGE.store(stage::READY, Ordering::Release);
 }

@@ -126,7 +126,7 @@ impl Rings {
             return;
         }
         let tail = self.view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
-        narrow::publish(&self.view, tail, count, false, None);
+        narrow::publish(&self.view, tail, count, false);
     }
 
     pub fn take_error(&self) -> Option<io::Error> {

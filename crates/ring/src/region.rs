@@ -210,6 +210,17 @@ impl Region {
         unsafe { (&*self.at(seq).cast(), &*self.at(ack).cast()) }
     }
 
+    /// All of them: the sequence and the acknowledge words of an event set, by slot.
+    pub fn all_event_words(&self, context: usize, thread: usize) -> (&[AtomicU32], &[AtomicU32]) {
+        let slots = self.geometry().slots as usize;
+        let (seq, ack) = self.layout.event_words(context, thread, Slot(0));
+        // SAFETY: as above; there is a word for each slot from there on.
+        unsafe {
+            let of = |offset| core::slice::from_raw_parts(self.at(offset).cast::<AtomicU32>(), slots);
+            (of(seq), of(ack))
+        }
+    }
+
     #[inline]
     fn lines(&self, slot: Slot) -> &SlotLines {
         // SAFETY: the layout's offset is inside the mapping and a multiple of 256; all words are atomics.

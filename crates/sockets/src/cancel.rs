@@ -2,7 +2,7 @@
 //! points (to leave by unwinding) would leave locks and lists of ours behind. So cancellation is off as long as a call sleeps; who
 //! cancels a thread wakes it, and the call is given up in order before the thread ends (`towpath_hook::cancel`).
 
-use crate::lock::tid;
+use crate::tid::tid;
 use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::{c_int, clockid_t, pthread_t};

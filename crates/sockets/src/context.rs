@@ -5,14 +5,13 @@ use crate::lock::Lock;
 use crate::session::{self, Session};
 use crate::{direct, doors};
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::Slot;
 use towpath_ring::control::Request;
-use towpath_ring::dirty::acknowledge;
-use towpath_ring::{Geometry, Slot};
+use towpath_ring::dirty::{DirtySet, acknowledge};
 
 /// Kept for reuse at most; more are given back to the service.
 const KEPT: usize = 8;
-const THREADS: usize = Geometry::MAX_CORES as usize + 1;
 
 /// An event context of this process.
 pub struct Context {
@@ -20,10 +19,32 @@ pub struct Context {
     pub id: u32,
     /// The eventfd that the stack writes while the context is armed.
     pub wake: i32,
-    /// Read positions, one per stack thread. Private, because the shared words might be scribbled on.
-    heads: [u32; THREADS],
+    /// What each thread of the stack tells.
+    told: Vec<Told>,
     /// What other sides of direct connections have raised, with the time; empty between calls.
     raised: Vec<(u64, u32)>,
+}
+
+/// One thread's events, looked up.
+struct Told {
+    set: DirtySet<'static>,
+    /// Sequence and acknowledge words, by slot.
+    words: (&'static [AtomicU32], &'static [AtomicU32]),
+    /// The read position. Private, because the shared words might be scribbled on.
+    head: u32,
+}
+
+impl Told {
+    /// The next slot that has been raised. What it is to be told of is looked at afterwards.
+    #[inline(always)]
+    fn pop(&mut self) -> Option<u32> {
+        let raw = self.set.pop(&mut self.head)?;
+        let (seq, ack) = self.words;
+        if let (Some(seq), Some(ack)) = (seq.get(raw as usize), ack.get(raw as usize)) {
+            acknowledge(seq, ack);
+        }
+        Some(raw)
+    }
 }
 
 struct Pool {
@@ -49,7 +70,7 @@ pub fn forked() {
 
 impl Context {
     /// One that is kept, or a new one. `None`: the stack has none left.
-    pub fn open(session: &Session) -> Option<Self> {
+    pub fn open(session: &'static Session) -> Option<Self> {
         if let Some(_locked) = POOL.lock.lock() {
             // SAFETY: locked.
             if let Some(context) = unsafe { &mut *POOL.kept.get() }.pop() {
@@ -60,12 +81,12 @@ impl Context {
         direct::new_bell(session, id);
         let wake = session::protect(wake).ok()?;
         forget_former(session, 1 << (id & 63));
-        let mut heads = [0; THREADS];
-        for (thread, head) in heads.iter_mut().enumerate().take(session.region.layout().threads()) {
-            // The number may have been another process's before.
-            *head = session.region.events(id as usize, thread).position();
-        }
-        Some(Self { id, wake, heads, raised: Vec::new() })
+        let told = (0..session.region.layout().threads()).map(|thread| {
+            let set = session.region.events(id as usize, thread);
+            // The number may have been another process's before: its position counts.
+            Told { set, words: session.region.all_event_words(id as usize, thread), head: set.position() }
+        });
+        Some(Self { id, wake, told: told.collect(), raised: Vec::new() })
     }
 
     /// Gives it back. No slot may have its bit set any more.
@@ -90,24 +111,26 @@ impl Context {
     }
 
     /// Takes everything that has been raised and hands each slot to `each`.
+    #[inline(always)]
     pub fn drain(&mut self, session: &Session, mut each: impl FnMut(Slot)) {
-        for thread in 0..session.region.layout().threads() {
-            let set = session.region.events(self.id as usize, thread);
+        let Self { told, raised, .. } = self;
+        for told in told.iter_mut() {
             // Bounded: a slot that is raised again while this runs comes next time.
             for _ in 0..session.geometry.slots {
-                let Some(raw) = set.pop(&mut self.heads[thread]) else { break };
+                let Some(raw) = told.pop() else { break };
                 let Some(slot) = session.region.slot(raw) else { continue };
-                let (seq, ack) = session.region.event_words(self.id as usize, thread, slot);
-                acknowledge(seq, ack);
                 each(slot);
             }
         }
-        direct::drain(self.id, |raised, raw| self.raised.push((raised, raw)));
-        // In the order of arrival.
-        if self.raised.len() > 1 {
-            self.raised.sort_unstable();
+        if !direct::is_used() {
+            return;
         }
-        for (_, raw) in self.raised.drain(..) {
+        direct::drain(self.id, |at, raw| raised.push((at, raw)));
+        // In the order of arrival.
+        if raised.len() > 1 {
+            raised.sort_unstable();
+        }
+        for (_, raw) in raised.drain(..) {
             if let Some(slot) = session.region.slot(raw) {
                 each(slot);
             }

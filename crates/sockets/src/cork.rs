@@ -3,14 +3,13 @@
 //! a reader that sleeps is told that bytes are held, and sleeps no longer than until then.
 
 use crate::direct::Direct;
-use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use towpath_ring::AppLine;
-use towpath_ring::lines::app_flags;
+use towpath_ring::lines::{app_flags, status};
 
 /// How long Linux holds a partial segment (its probe timer).
 const HELD_MS: u32 = 200;
@@ -39,7 +38,8 @@ fn is_due(since_ms: u32) -> bool {
 /// Sender: shows what has been sent up to `tail`, but for the part of a segment that is to be held. The ring takes `limit` bytes.
 /// Under `sending`.
 #[cold]
-pub fn show_held(direct: &Direct, session: &Session, tail: u32, limit: u32) {
+pub fn show_held(socket: Socket, tail: u32, limit: u32) {
+    let (Some(direct), session) = (socket.direct(), socket.session) else { return };
     let line = &direct.own().line;
     let mut since = line.held_ms.load(Ordering::Relaxed);
     let mut shown = line.tx_tail.load(Ordering::Relaxed);
@@ -93,9 +93,10 @@ pub fn held(socket: &Socket, direct: &Direct) -> u32 {
     }
 }
 
-/// Reader: how far the other side's bytes count as sent, `shown` being its tail. `ended`: it has gone.
+/// Reader: how far the other side's bytes count as sent, `shown` being the tail in its line.
 #[cold]
-pub fn sent(line: &AppLine, shown: u32, ended: bool) -> u32 {
+pub fn sent(socket: Socket, line: &AppLine, shown: u32) -> u32 {
+    let ended = socket.status() & status::RX_EOF != 0;
     let since = line.held_ms.load(Ordering::Acquire);
     let held = line.held_tail.load(Ordering::Acquire);
     // Nothing any more, or shown meanwhile.

@@ -197,6 +197,7 @@ impl Direct {
     }
 
     /// Shows the other side what has been sent, and tells it. Under `sending`.
+    #[inline(always)]
     pub fn show_sent(&self, session: &Session, tail: u32) {
         let line = &self.own().line;
         line.tx_tail.store(tail, Ordering::Release);
@@ -207,6 +208,7 @@ impl Direct {
     }
 
     /// Shows the other side what has been read, and tells it if it waits for room. Under `receiving`.
+    #[inline(always)]
     pub fn show_read(&self, session: &Session, head: u32) {
         // Against the other side's "ask, then look again": either it sees the head or we see that it asks.
         self.own().line.rx_head.store(head, Ordering::SeqCst);
@@ -218,7 +220,7 @@ impl Direct {
             let most = self.ring_bytes().saturating_sub(withheld);
             let most = most.saturating_sub(self.own().receive_withheld.load(Ordering::Relaxed));
             if most.saturating_sub(queued) >= most / 3 {
-                self.raise(session);
+                raise(session, self.pair, self.word);
             }
         }
     }
@@ -243,11 +245,12 @@ impl Direct {
     pub fn announce(&self, session: &Session) {
         let context = self.peer().line.urgent_bell.load(Ordering::Acquire).wrapping_sub(1) as usize;
         if context < CONTEXTS {
-            self.ring(session, context);
+            ring(self.mapped, self.pair, self.word, session, context);
         }
     }
 
     /// Tells the other side that something has changed: who sleeps on the socket, and who watches it.
+    #[inline(always)]
     pub fn raise(&self, session: &Session) {
         fence(Ordering::SeqCst);
         let peer = self.peer();
@@ -265,44 +268,9 @@ impl Direct {
             }
             board.post(self.slot());
             if board.must_ring() {
-                self.ring(session, context);
+                ring(self.mapped, self.pair, self.word, session, context);
             }
         }
-    }
-
-    fn ring(&self, session: &Session, context: usize) {
-        let owner = 1 - self.side();
-        let wanted = self.mapped.region.board_words(owner, context).bell.load(Ordering::Acquire);
-        let bell = &self.mapped.bells[owner][context];
-        if bell.number.load(Ordering::Acquire) != wanted {
-            self.fetch_bell(session, bell, context as u32, wanted);
-        }
-        let fd = bell.fd.load(Ordering::Acquire);
-        if fd >= 0 && wanted != 0 {
-            sys::ring_quietly(fd);
-        }
-    }
-
-    #[cold]
-    fn fetch_bell(&self, session: &Session, bell: &Bell, context: u32, wanted: u32) {
-        let Some(_asking) = ASKING.lock() else { return };
-        let place = pair_slot::place(self.word);
-        if bell.number.load(Ordering::Acquire) == wanted {
-            return;
-        }
-        let Some(fresh) = session.request_bell(place, self.pair, context).and_then(|fd| session::protect(fd).ok())
-        else {
-            return;
-        };
-        let known = bell.fd.load(Ordering::Acquire);
-        if known < 0 {
-            bell.fd.store(fresh, Ordering::Release);
-        } else {
-            // The number stays: another thread may be about to ring.
-            let _ = sys::dup3(fresh, known, libc::O_CLOEXEC);
-            session::unprotect(fresh);
-        }
-        bell.number.store(wanted, Ordering::Release);
     }
 
     /// The events of this end go to these contexts (bits) of this process too / no more.
@@ -327,6 +295,50 @@ impl Direct {
         }
         self.own().line.urgent_bell.store(context.map_or(0, |context| context + 1), Ordering::Release);
     }
+}
+
+/// Tells the other side of a connection in a pair's region that there is room.
+#[cold]
+fn raise(session: &Session, pair: u32, word: u32) {
+    if let Some(direct) = find(session, pair, word) {
+        direct.raise(session);
+    }
+}
+
+/// Rings a bell of the other side.
+fn ring(mapped: &Mapped, pair: u32, word: u32, session: &Session, context: usize) {
+    let owner = 1 - pair_slot::side(word);
+    let wanted = mapped.region.board_words(owner, context).bell.load(Ordering::Acquire);
+    let bell = &mapped.bells[owner][context];
+    if bell.number.load(Ordering::Acquire) != wanted {
+        fetch_bell(session, pair, word, bell, context as u32, wanted);
+    }
+    let fd = bell.fd.load(Ordering::Acquire);
+    if fd >= 0 && wanted != 0 {
+        sys::ring_quietly(fd);
+    }
+}
+
+#[cold]
+fn fetch_bell(session: &Session, pair: u32, word: u32, bell: &Bell, context: u32, wanted: u32) {
+    let Some(_asking) = ASKING.lock() else { return };
+    if bell.number.load(Ordering::Acquire) == wanted {
+        return;
+    }
+    let Some(fresh) =
+        session.request_bell(pair_slot::place(word), pair, context).and_then(|fd| session::protect(fd).ok())
+    else {
+        return;
+    };
+    let known = bell.fd.load(Ordering::Acquire);
+    if known < 0 {
+        bell.fd.store(fresh, Ordering::Release);
+    } else {
+        // The number stays: another thread may be about to ring.
+        let _ = sys::dup3(fresh, known, libc::O_CLOEXEC);
+        session::unprotect(fresh);
+    }
+    bell.number.store(wanted, Ordering::Release);
 }
 
 fn own_bell(context: u32) -> u32 {
@@ -365,6 +377,12 @@ pub fn arm(context: u32) {
 /// `Context::disarm` for the other sides.
 pub fn disarm(context: u32) {
     each(|mapped, side| mapped.region.board(side, context as usize).disarm());
+}
+
+/// Has this process any direct connections?
+#[inline]
+pub fn is_used() -> bool {
+    HELD.load(Ordering::SeqCst) != 0
 }
 
 /// Has no other side raised anything for this context?

@@ -11,7 +11,7 @@ use std::time::Instant;
 use towpath_ring::command::{Command, not_ours_because, op};
 use towpath_ring::dirty::DirtySet;
 use towpath_ring::lines::state;
-use towpath_ring::{Slot, lines, wake};
+use towpath_ring::{AppLine, Slot, StackLine, lines, wake};
 
 /// How long a command may take to be decided. It is answered by the slow path, which does nothing that takes time
 /// before; longer than this and the service is stuck.
@@ -29,20 +29,22 @@ pub fn ring(socket: &Socket) {
         }
         return;
     }
-    ring_stack(&socket.view(), None);
+    ring_stack(&socket.view());
 }
 
-/// The same of a connection that is not direct. `held` is any lock that the calling thread has.
-pub fn ring_stack(view: &View, held: Option<&Guard<'_>>) {
-    let session = view.session;
-    let cores = session.geometry.cores as usize;
-    let number = (view.stack.queue.load(Ordering::Relaxed) as usize).min(cores - 1);
+/// The same of a connection that is not direct.
+#[inline(always)]
+pub fn ring_stack(view: &View) {
+    ring_data(view.session, view.slot, view.app, view.stack);
+}
+
+fn ring_data(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
+    let last = session.region.geometry().cores as usize - 1;
+    let number = (stack.queue.load(Ordering::Relaxed) as usize).min(last);
     let queue = Queue { session, number, set: session.region.doors(number) };
-    let writer = &session.header().queues[number];
-    let pushing = held.map_or_else(|| writer.lock.lock(), |held| held.and(&writer.lock));
     // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
-    if let Some(pushing) = pushing {
-        queue.push(&pushing, view.slot, &view.app.door_seq, &view.stack.door_ack);
+    if let Some(pushing) = session.header().queues[number].lock.lock() {
+        queue.push(&pushing, slot, &app.door_seq, &stack.door_ack);
     }
     if queue.set.must_ring() {
         session.ring_bell(number);
@@ -50,6 +52,7 @@ pub fn ring_stack(view: &View, held: Option<&Guard<'_>>) {
 }
 
 /// A queue that all processes of the client write. Each of them may be killed in the middle.
+#[derive(Clone, Copy)]
 struct Queue<'a> {
     session: &'a Session,
     number: usize,
@@ -59,7 +62,7 @@ struct Queue<'a> {
 impl Queue<'_> {
     /// Puts a slot with its words into it, under its writer's lock.
     #[inline(always)]
-    fn push(&self, locked: &Guard<'_>, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) {
+    fn push(self, locked: &Guard<'_>, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) {
         let pushing = &self.session.header().queues[self.number].pushing;
         if locked.was_abandoned() {
             self.finish(pushing.load(Ordering::Relaxed));
@@ -71,7 +74,7 @@ impl Queue<'_> {
 
     /// What a killed process was about to queue: counted as queued, it may not be; a second entry does no harm.
     #[cold]
-    fn finish(&self, pushing: u32) {
+    fn finish(self, pushing: u32) {
         let Some(unfinished) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
         let (app, stack) = (self.session.region.app(unfinished), self.session.region.stack(unfinished));
         let commands = self.number == self.session.geometry.cores as usize;

@@ -388,7 +388,15 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
 }
 
 /// For a wait: makes an inherited instance this process's own.
+#[inline(always)]
 pub fn own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
+    if interest.pid != fork::pid() || (interest.watched > 0 && interest.context.is_none()) {
+        become_own(instance, session, interest);
+    }
+}
+
+#[cold]
+fn become_own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
     if interest.pid != fork::pid() {
         instance.leave_parents(interest);
     }

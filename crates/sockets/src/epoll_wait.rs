@@ -21,7 +21,7 @@ const NATIVE_TICKS: u64 = 50_000;
 /// The longest sleep of an instance that watches slots but could get no context.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
 
-/// `epoll_wait` and its relatives. `timeout` `None` = for ever.
+/// `epoll_pwait` and its relatives. `timeout` `None` = for ever.
 ///
 /// # Safety
 /// The contract of `epoll_pwait`: `events` has room for `count`, `mask` is null or valid.
@@ -32,13 +32,37 @@ pub unsafe fn wait(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Answer<c_int> {
+    // SAFETY: as the caller says.
+    unsafe { look_and_wait(epfd, events, count, || timeout, mask) }
+}
+
+/// The same with a time that is only asked for if there is anything to wait for.
+///
+/// # Safety
+/// As [`wait`].
+#[inline(always)]
+pub unsafe fn look_and_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: impl FnOnce() -> Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
     let Kind::Epoll(id) = table::get(epfd) else { return None };
     let session = session::get()?;
     if count <= 0 {
         return None;
     }
     let wait = Wait { id, epfd, instance: epoll::instance(id), session, events, room: count as usize, mask };
-    Some(wait.run(timeout).map(|n| n as c_int))
+    let found = if wait.instance.native_first.load(Ordering::Relaxed) {
+        wait.native_first(timeout())
+    } else {
+        match wait.look_now(0) {
+            Ok(look) if look.found > 0 && !look.native_is_due => Ok(look.found),
+            look => wait.go_on(look, timeout()),
+        }
+    };
+    Some(found.map(|n| n as c_int))
 }
 
 /// Waits on an instance of the library's own.
@@ -46,9 +70,10 @@ pub fn wait_on(id: u32, epfd: c_int, events: &mut [epoll_event], timeout: Durati
     let session = session::get().ok_or(libc::EINVAL)?;
     let (instance, room) = (epoll::instance(id), events.len());
     let wait = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask: core::ptr::null() };
-    wait.run(Some(timeout))
+    wait.go_on(wait.look(0), Some(timeout))
 }
 
+#[derive(Clone, Copy)]
 struct Wait {
     id: u32,
     epfd: c_int,
@@ -59,7 +84,7 @@ struct Wait {
     mask: *const sigset_t,
 }
 
-/// What a look at the slots found.
+/// What a look at the slots found; the other words count if that is nothing.
 struct Look {
     found: usize,
     watched: bool,
@@ -68,22 +93,32 @@ struct Look {
     native_is_due: bool,
 }
 
+impl Look {
+    const NOTHING: Self = Self { found: 0, watched: false, told: false, native: true, native_is_due: false };
+}
+
 impl Wait {
-    fn run(&self, timeout: Option<Duration>) -> Sys<usize> {
+    /// The last calls left no room for the kernel's.
+    #[inline(never)]
+    fn native_first(self, timeout: Option<Duration>) -> Sys<usize> {
+        self.instance.native_first.store(false, Ordering::Relaxed);
+        let (kernels, _) = self.native(0, self.room.div_ceil(2), Some(Duration::ZERO))?;
+        let found = kernels + self.look(kernels)?.found;
+        if found > 0 {
+            return Ok(found);
+        }
+        self.go_on(self.look(0), timeout)
+    }
+
+    /// After the first look.
+    #[inline(never)]
+    fn go_on(self, first_look: Sys<Look>, timeout: Option<Duration>) -> Sys<usize> {
         let mut deadline = None;
         let at_once = timeout == Some(Duration::ZERO);
-        let mut first = true;
-        // The last calls left no room for the kernel's.
-        if self.instance.native_first.load(Ordering::Relaxed) {
-            self.instance.native_first.store(false, Ordering::Relaxed);
-            let (kernels, _) = self.native(0, self.room.div_ceil(2), Some(Duration::ZERO))?;
-            let found = kernels + self.look(kernels)?.found;
-            if found > 0 {
-                return Ok(found);
-            }
-        }
+        let mut first_look = Some(first_look);
         loop {
-            let look = self.look(0)?;
+            let first = first_look.is_some();
+            let look = first_look.take().unwrap_or_else(|| self.look(0))?;
             if look.found > 0 {
                 let more = look.native_is_due && look.found < self.room;
                 let room = self.room - look.found;
@@ -95,7 +130,6 @@ impl Wait {
                     return Ok(found);
                 }
             }
-            first = false;
             let deadline =
                 *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
             if look.watched && direct::spin(self.session, || self.instance.raised(self.session)) {
@@ -107,7 +141,13 @@ impl Wait {
     }
 
     /// Slots and inner instances that are ready; their events go after the first `skip`.
+    #[inline(never)]
     fn look(&self, skip: usize) -> Sys<Look> {
+        self.look_now(skip)
+    }
+
+    #[inline(always)]
+    fn look_now(&self, skip: usize) -> Sys<Look> {
         let room = self.room - skip;
         let work = |interest: &mut crate::interest::Interest| {
             epoll::own(self.instance, self.session, interest);
@@ -135,6 +175,9 @@ impl Wait {
                 nested::collect(self.epfd, interest, self.session, &mut put, room - slots);
             }
             put_all?;
+            if found > 0 && interest.native == 0 {
+                return Ok(Look { found, ..Look::NOTHING });
+            }
             let native = interest.native > 0;
             interest.since_native = if native && found > 0 { interest.since_native.saturating_add(1) } else { 0 };
             let native_is_due = native
@@ -150,8 +193,7 @@ impl Wait {
             let told = !interest.has_foreign() && (interest.context.is_some() || (nested && interest.watched == 0));
             Ok(Look { found, watched, told, native, native_is_due })
         };
-        let nothing = Look { found: 0, watched: false, told: false, native: true, native_is_due: false };
-        self.instance.with(work).unwrap_or(Ok(nothing))
+        self.instance.with(work).unwrap_or(Ok(Look::NOTHING))
     }
 
     /// Sleeps on the native descriptor. `None`: something may have happened, look again.

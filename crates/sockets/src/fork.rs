@@ -5,22 +5,25 @@ use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{context, direct, epoll, fallback, hold, lock, sigurg, spare, sys, uring};
+use crate::{context, direct, epoll, fallback, hold, sigurg, spare, sys, tid, uring};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
 
 /// This process's id; in a `vfork` child still the parent's.
-#[inline]
+#[inline(always)]
 pub fn pid() -> i32 {
     match PID.load(Ordering::Relaxed) {
-        0 => {
-            let pid = sys::getpid();
-            PID.store(pid, Ordering::Relaxed);
-            pid
-        }
+        0 => ask_pid(),
         pid => pid,
     }
+}
+
+#[cold]
+fn ask_pid() -> i32 {
+    let pid = sys::getpid();
+    PID.store(pid, Ordering::Relaxed);
+    pid
 }
 
 /// Are we a child that runs on its parent's memory (`vfork`, `posix_spawn`) until it executes something?
@@ -50,7 +53,7 @@ pub extern "C" fn before() {
 /// In the child: what is this process's own begins anew.
 pub extern "C" fn in_child() {
     PID.store(sys::getpid(), Ordering::Relaxed);
-    lock::forget_tid();
+    tid::forget();
     fallback::forked();
     if session::get().is_some() {
         context::forked();

@@ -230,12 +230,17 @@ impl Handler for Posix {
         Some(Ok(urgent::at_mark(&socket.view()).into()))
     }
 
+    #[inline(always)]
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
+        // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
+        if let Some(taken) = unsafe { receive::at_once(&socket, buf, len) } {
+            return count(Ok(taken));
+        }
         if len == 0 {
             return Some(Ok(0));
         }
-        // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
+        // SAFETY: as above.
         count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], 0) })
     }
     unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
@@ -248,9 +253,16 @@ impl Handler for Posix {
         // SAFETY: the caller keeps the contract of `preadv2`.
         count(at_no_position(offset, flags).and_then(|flags| unsafe { read_vectors(&socket, iov, vectors, flags) }))
     }
+    #[inline(always)]
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        // SAFETY: the caller keeps the contract of `recv`: `buf` has `len` writable bytes.
+        if flags & !libc::MSG_DONTWAIT == 0
+            // SAFETY: the caller keeps the contract of `recv`: `buf` has `len` writable bytes.
+            && let Some(taken) = unsafe { receive::at_once(&socket, buf, len) }
+        {
+            return count(Ok(taken));
+        }
+        // SAFETY: as above.
         count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) })
     }
     unsafe fn recvfrom(
@@ -297,9 +309,14 @@ impl Handler for Posix {
         Some(unsafe { message::receive_messages(&socket, msgs, messages, flags, timeout) })
     }
 
+    #[inline(always)]
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `write`: `buf` has `len` readable bytes.
+        if let Some(sent) = unsafe { send::at_once(&socket, buf, len) } {
+            return count(Ok(sent));
+        }
+        // SAFETY: as above.
         count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], 0) })
     }
     unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
@@ -312,9 +329,16 @@ impl Handler for Posix {
         // SAFETY: the caller keeps the contract of `pwritev2`.
         count(at_no_position(offset, flags).and_then(|flags| unsafe { write_vectors(&socket, iov, vectors, flags) }))
     }
+    #[inline(always)]
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        // SAFETY: the caller keeps the contract of `send`: `buf` has `len` readable bytes.
+        if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0
+            // SAFETY: the caller keeps the contract of `send`: `buf` has `len` readable bytes.
+            && let Some(sent) = unsafe { send::at_once(&socket, buf, len) }
+        {
+            return count(Ok(sent));
+        }
+        // SAFETY: as above.
         count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
     }
     unsafe fn sendto(
@@ -472,9 +496,10 @@ impl Handler for Posix {
         // SAFETY: the caller keeps the contract of `epoll_ctl`: `event` is null or valid.
         unsafe { epoll::control(epfd, op, fd, event) }
     }
+    #[inline(always)]
     unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `epoll_wait`: `events` has room for `n`.
-        unsafe { epoll_wait::wait(epfd, events, n, milliseconds(timeout_ms), core::ptr::null()) }
+        unsafe { epoll_wait::look_and_wait(epfd, events, n, || milliseconds(timeout_ms), core::ptr::null()) }
     }
     unsafe fn epoll_pwait(
         epfd: c_int,

@@ -251,6 +251,7 @@ impl Interest {
     }
 
     /// Looks at those whose bytes are not held any more.
+    #[cold]
     fn look_at_due(&mut self, session: &'static Session) {
         let Self { entries, ready, held, .. } = self;
         held.retain(|at| {
@@ -281,7 +282,11 @@ impl Interest {
 
     /// Is a socket watched of which no context tells?
     pub fn has_foreign(&self) -> bool {
-        self.entries.iter().skip(self.slots).any(|entry| entry.watched && entry.slot >> table::SLOT_BITS != 0)
+        self.entries
+            .get(self.slots..)
+            .unwrap_or_default()
+            .iter()
+            .any(|entry| entry.watched && entry.slot >> table::SLOT_BITS != 0)
     }
 
     fn look_at_foreign(&mut self) {
@@ -293,11 +298,14 @@ impl Interest {
     }
 
     /// Takes what the stack has raised into the list of slots to look at.
+    #[inline(always)]
     pub fn drain(&mut self, session: &'static Session) {
         if !self.held.is_empty() {
             self.look_at_due(session);
         }
-        self.look_at_foreign();
+        if self.slots < self.entries.len() {
+            self.look_at_foreign();
+        }
         let Self { context: Some(context), entries, ready, slots, activity, .. } = self else {
             self.look_at_all();
             return;
@@ -305,7 +313,7 @@ impl Interest {
         context.drain(session, |slot| {
             let generation = entries.get(slot.index()).map_or(0, |entry| entry.generation);
             let socket = Socket { session, slot, generation };
-            if !socket.is_gone() {
+            if !socket.is_gone() && socket.wants_room() {
                 socket.event_seen();
             }
             *activity = activity.wrapping_add(1);
@@ -313,8 +321,9 @@ impl Interest {
         });
     }
 
-    /// Fills `out` with what is ready.
-    pub fn collect(&mut self, session: &'static Session, mut put: impl FnMut(epoll_event), room: usize) -> usize {
+    /// Hands what is ready to `put`.
+    #[inline(always)]
+    pub fn collect(&mut self, session: &'static Session, put: &mut impl FnMut(epoll_event), room: usize) -> usize {
         let mut found = 0;
         // Each slot once at most: the level-triggered ones go to the back.
         for _ in 0..self.ready.len() {
@@ -322,7 +331,7 @@ impl Interest {
                 break;
             }
             let Some(raw) = self.ready.front().copied() else { break };
-            let (told, stays) = self.tell(session, raw, &mut put);
+            let (told, stays) = self.tell(session, raw, put);
             found += usize::from(told);
             if !stays || self.ready.len() != 1 {
                 self.ready.pop_front();
@@ -335,7 +344,7 @@ impl Interest {
     }
 
     /// Looks at an entry out of `ready`: was there something to tell, and does it stay there?
-    #[inline]
+    #[inline(always)]
     fn tell(&mut self, session: &'static Session, raw: u32, put: &mut impl FnMut(epoll_event)) -> (bool, bool) {
         let Some(entry) = self.entries.get_mut(raw as usize) else { return (false, false) };
         entry.queued = false;
@@ -344,7 +353,7 @@ impl Interest {
         }
         let Some(socket) = entry.socket(session) else { return (false, false) };
         // Before the events: what comes in between is an edge of its own.
-        let words = if entry.events & ET == 0 { None } else { Some(socket.view().words()) };
+        let words = if entry.events & ET == 0 { None } else { Some(socket.words()) };
         let events = readiness::events_for(&socket, entry.events);
         if cork::is_waited_for(&socket) && !self.held.contains(&raw) {
             self.held.push(raw);
@@ -354,7 +363,9 @@ impl Interest {
         if events == 0 || (told.is_some() && told == entry.told && events & readiness::ERR == 0) {
             return (false, false);
         }
-        entry.told = told;
+        if told.is_some() {
+            entry.told = told;
+        }
         put(epoll_event { events, u64: entry.data });
         entry.disabled = entry.events & ONESHOT != 0;
         entry.queued = entry.events & (ET | ONESHOT) == 0;

@@ -56,6 +56,7 @@ mod steer;
 mod sys;
 mod table;
 mod tcp_info;
+mod tid;
 mod urgent;
 mod uring;
 mod user;

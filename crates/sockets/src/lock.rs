@@ -2,7 +2,7 @@
 //! memory shared between processes.
 
 use crate::sys;
-use core::cell::Cell;
+use crate::tid::tid;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use towpath_ring::wake;
@@ -13,26 +13,6 @@ const WAITED_FOR: u32 = 1 << 31;
 const SPINS: u32 = 200;
 /// How often a sleeper checks that the owner is still alive.
 const CHECK_OWNER: Duration = Duration::from_millis(20);
-
-thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The calling thread's id (cached).
-#[inline]
-pub fn tid() -> u32 {
-    TID.with(|tid| {
-        if tid.get() == 0 {
-            tid.set(sys::gettid() as u32);
-        }
-        tid.get()
-    })
-}
-
-/// In a forked child: the cached id is the parent's.
-pub fn forget_tid() {
-    TID.with(|tid| tid.set(0));
-}
 
 /// The lock. All zero is unlocked.
 #[repr(transparent)]
@@ -56,13 +36,6 @@ impl<'a> Guard<'a> {
     pub fn was_abandoned(&self) -> bool {
         self.abandoned
     }
-
-    /// Locks another one for the same thread.
-    #[inline]
-    pub fn and<'b>(&self, other: &'b Lock) -> Option<Guard<'b>> {
-        // The thread that holds the lock is the only one that has the guard.
-        other.lock_as(self.word.load(Ordering::Relaxed) & !WAITED_FOR)
-    }
 }
 
 impl Lock {
@@ -73,12 +46,7 @@ impl Lock {
     /// Locks; `None` if the calling thread has it already (it is in a signal handler that interrupted the owner).
     #[inline]
     pub fn lock(&self) -> Option<Guard<'_>> {
-        self.lock_as(tid())
-    }
-
-    /// As `lock`, for a caller that knows its thread's id.
-    #[inline]
-    fn lock_as(&self, me: u32) -> Option<Guard<'_>> {
+        let me = tid();
         match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Some(Guard::of(&self.0)),
             Err(owner) if owner & !WAITED_FOR == me => None,
@@ -92,6 +60,7 @@ impl Lock {
     }
 
     #[cold]
+    #[inline(never)]
     fn lock_slow(&self, me: u32) -> Option<Guard<'_>> {
         for _ in 0..SPINS {
             core::hint::spin_loop();

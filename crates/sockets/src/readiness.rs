@@ -1,5 +1,6 @@
 //! Which events a socket shows to poll, select and epoll: the rules of Linux's `tcp_poll`.
 
+use crate::private::flag;
 use crate::socket::Socket;
 use crate::urgent;
 use crate::view::View;
@@ -25,12 +26,10 @@ const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 pub const ALWAYS: u32 = HUP | ERR;
 
 /// The events of a socket, as epoll bits (poll's are the same numbers).
-#[inline]
 pub fn events(socket: &Socket) -> u32 {
     events_of(&socket.view())
 }
 
-#[inline(always)]
 fn events_of(view: &View) -> u32 {
     let state = view.state();
     if state == state::LISTENING {
@@ -67,20 +66,42 @@ fn events_of(view: &View) -> u32 {
     events
 }
 
-#[cold]
-fn events_again(socket: &Socket) -> u32 {
-    events(socket)
+/// The events of an established connection in which nothing has ended or failed and nothing is urgent. `None`: that, or no room where
+/// room is asked for; then all has to be looked at.
+#[inline(always)]
+fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
+    let unread = view.readable();
+    // After the data: before it an urgent byte is announced, and after an end nothing comes.
+    let ended = status::RX_EOF | status::RESET | status::TX_CLOSED | status::PEER_CLOSED | status::URGENT;
+    let steady = view.is_established()
+        && view.status() & ended == 0
+        && !view.has_app(app_flags::SHUT_WR)
+        && !view.has(flag::SHUT_RD | flag::SENT_TO_NOBODY)
+        && view.stack.error.load(Ordering::Acquire) | view.stack.soft_error.load(Ordering::Acquire) == 0;
+    if !steady {
+        return None;
+    }
+    let readable = unread > 0 && unread >= view.private.low_water.load(Ordering::Relaxed);
+    let shown = if readable { IN | RDNORM } else { 0 };
+    match interest & (OUT | WRNORM) {
+        0 => Some(shown & interest),
+        _ => view.writable().then_some((shown | OUT | WRNORM) & interest),
+    }
 }
 
 /// The events out of `interest`; if room is asked for and there is none, also asks the stack to tell of it.
-#[inline]
+#[inline(always)]
 pub fn events_for(socket: &Socket, interest: u32) -> u32 {
+    events_of_steady(&socket.view(), interest).unwrap_or_else(|| events_of_all(*socket, interest))
+}
+
+#[inline(never)]
+fn events_of_all(socket: Socket, interest: u32) -> u32 {
     let wanted = interest | ALWAYS;
-    let view = socket.view();
-    let shown = events_of(&view) & wanted;
-    if interest & (OUT | WRNORM) != 0 && shown & (OUT | WRNORM) == 0 && view.state() != state::LISTENING {
+    let shown = events(&socket) & wanted;
+    if interest & (OUT | WRNORM) != 0 && shown & (OUT | WRNORM) == 0 && socket.state() != state::LISTENING {
         socket.want_room();
-        return events_again(socket) & wanted;
+        return events(&socket) & wanted;
     }
     shown
 }

@@ -6,7 +6,7 @@ use crate::sys::Sys;
 use crate::view::{End, View};
 use crate::{block, doors, hold, urgent, user};
 use core::sync::atomic::Ordering;
-use libc::{c_int, iovec};
+use libc::{c_int, c_void, iovec};
 use towpath_ring::ByteRing;
 use towpath_ring::lines::state;
 
@@ -23,9 +23,7 @@ const END: usize = 0x7fff_ffff_f000;
 #[inline]
 pub fn total(iov: &[iovec], flags: c_int) -> Sys<usize> {
     match iov {
-        [one] if !one.iov_base.is_null() && one.iov_len <= MOST && one.iov_base as usize <= END - MOST => {
-            Ok(one.iov_len)
-        }
+        [one] if !one.iov_base.is_null() && is_usual(one.iov_base, one.iov_len) => Ok(one.iov_len),
         _ => total_of_all(iov, flags),
     }
 }
@@ -41,6 +39,43 @@ fn total_of_all(iov: &[iovec], flags: c_int) -> Sys<usize> {
         return Err(libc::EFAULT);
     }
     Ok(iov.iter().fold(0, |sum: usize, v| sum.saturating_add(v.iov_len)).min(MOST))
+}
+
+/// What a read into one buffer can take without a second look: bytes are there, as many as are wanted, and nothing is urgent. `None`:
+/// it needs [`receive`].
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline(always)]
+pub unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
+    if !is_usual(buf, len) {
+        return None;
+    }
+    let view = socket.view();
+    if view.readable() == 0 {
+        return None;
+    }
+    let _receiving = view.private.receiving.lock()?;
+    let unread = view.readable();
+    let wanted = view.private.low_water.load(Ordering::Relaxed).max(1);
+    if !view.is_established() || unread < wanted || urgent::is_marked(&view) {
+        return None;
+    }
+    let count = len.min(unread as usize);
+    let [(span, whole), _] = view.receive_ring().spans(view.app.rx_head.load(Ordering::Relaxed), count as u32);
+    if whole != count {
+        return None;
+    }
+    // SAFETY: the span lies in the ring; the caller vouches for the buffer.
+    unsafe { user::copy(buf.cast(), span, count) }.ok()?;
+    consumed(&view, count as u32);
+    Some(count)
+}
+
+/// A buffer of 1 to `MOST` bytes that may be a program's.
+#[inline(always)]
+pub fn is_usual(buf: *const c_void, len: usize) -> bool {
+    len.wrapping_sub(1) < MOST && buf as usize <= END - MOST
 }
 
 /// `recv` and its relatives. `flags` are MSG_*.
@@ -153,7 +188,6 @@ fn target(view: &View, total: usize, flags: c_int) -> usize {
 ///
 /// # Safety
 /// The vectors are writable memory of `skip + want` bytes.
-#[inline(always)]
 unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Sys<usize> {
     let _receiving = view.private.receiving.lock().ok_or(libc::EAGAIN)?;
     if view.is_gone() {
@@ -201,7 +235,7 @@ pub fn consumed(view: &View, count: u32) {
     let grown = head.wrapping_sub(view.private.told_head.load(Ordering::Relaxed));
     if grown >= (capacity / 4).max(TWO_SEGMENTS) || free_before < TWO_SEGMENTS {
         view.private.told_head.store(head, Ordering::Relaxed);
-        doors::ring_stack(view, None);
+        doors::ring_stack(view);
     }
 }
 

@@ -1,16 +1,45 @@
 //! Sending: from the caller's buffers straight into the ring.
 
-use crate::lock::Guard;
 use crate::private::flag;
-use crate::receive::{Direction, copy, total};
+use crate::receive::{Direction, copy, is_usual, total};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::view::View;
-use crate::{block, cork, doors, hold, urgent};
+use crate::{block, cork, doors, hold, urgent, user};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
-use libc::{c_int, iovec};
+use libc::{c_int, c_void, iovec};
 use towpath_ring::lines::{app_flags, state, status};
+
+/// Sends one buffer as a whole if that needs no second look: there is room, and nothing is held or over. `None`: it needs [`send`].
+///
+/// # Safety
+/// `buf` has `len` readable bytes.
+#[inline(always)]
+pub unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
+    if !is_usual(buf, len) {
+        return None;
+    }
+    let view = socket.view();
+    let _sending = view.private.sending.lock()?;
+    let over = status::TX_CLOSED | status::RESET | status::PEER_CLOSED;
+    let open = view.is_established()
+        && view.status() & over == 0
+        && !view.has_app(app_flags::SHUT_WR)
+        && !view.has(flag::MORE);
+    if !open || (view.room() as usize) < len {
+        return None;
+    }
+    let tail = view.app.tx_tail.load(Ordering::Relaxed);
+    let [(span, whole), _] = view.send_ring().spans(tail, len as u32);
+    if whole != len {
+        return None;
+    }
+    // SAFETY: the span lies in the ring; the caller vouches for the buffer.
+    unsafe { user::copy(span, buf.cast(), len) }.ok()?;
+    publish(&view, tail.wrapping_add(len as u32), len, false);
+    Some(len)
+}
 
 /// `send` and its relatives. `flags` are MSG_*.
 ///
@@ -21,10 +50,8 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     if flags & libc::MSG_FASTOPEN != 0 {
         return Err(libc::EISCONN);
     }
-    // SAFETY: the caller vouches for the vectors. Twice the same, so that the first is compiled into its only caller.
-    let first = |view: &View, done, room| unsafe { from_vectors(view, iov, total, done, room) };
-    // SAFETY: as above.
-    pump(socket, total, flags, first, |view, done, room| unsafe { from_vectors(view, iov, total, done, room) })
+    // SAFETY: the caller vouches for the vectors.
+    pump(socket, total, flags, |view, done, room| unsafe { from_vectors(view, iov, total, done, room) })
 }
 
 /// Sends all of `bytes` on a socket of ours; EBADF if `fd` is none (any more).
@@ -43,7 +70,6 @@ pub fn send_all(fd: c_int, bytes: &[u8]) -> Sys<()> {
 ///
 /// # Safety
 /// The vectors must be readable memory.
-#[inline(always)]
 unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<usize> {
     let count = room.min(total - done);
     let tail = view.app.tx_tail.load(Ordering::Relaxed);
@@ -65,7 +91,7 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
         filled.set(filled.get() + count);
         if ended.get() { Err(0) } else { Ok(count) }
     };
-    match pump(socket, len, flags, fill, fill) {
+    match pump(socket, len, flags, fill) {
         Err(0) if ended.get() => Ok(0),
         Ok(sent) if sent > filled.get() => discard(input, offset, filled.get(), sent - filled.get()),
         sent => sent,
@@ -93,33 +119,29 @@ fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<us
 
 /// Moves up to `total` bytes into the send ring by `fill(view, done, room)`, which returns how many it has written
 /// after the tail (it has the sending lock), and waits for room as the socket's mode says.
-#[inline]
 fn pump(
     socket: &Socket,
     total: usize,
     flags: c_int,
     mut fill: impl FnMut(&View, usize, usize) -> Sys<usize>,
-    fill_more: impl FnMut(&View, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
-    let view = &socket.view();
-    match step(socket, view, 0, total, flags, &mut fill) {
-        Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill_more),
+    match step(socket, 0, total, flags, &mut fill) {
+        Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill),
         Some(outcome) => outcome,
-        None => pump_more(socket, total, 0, flags, fill_more),
+        None => pump_more(socket, total, 0, flags, fill),
     }
 }
 
 /// What an established connection takes at once, of `total` bytes those after the first `done`; how many are done then. `None`: it is
 /// still being made.
-#[inline(always)]
 fn step(
     socket: &Socket,
-    view: &View,
     done: usize,
     total: usize,
     flags: c_int,
     fill: &mut impl FnMut(&View, usize, usize) -> Sys<usize>,
 ) -> Option<Sys<usize>> {
+    let view = &socket.view();
     let state = view.state();
     if state == state::CONNECTING {
         return None;
@@ -161,7 +183,7 @@ fn pump_more(
                 return if done > 0 { Ok(done) } else { Err(errno) };
             }
         }
-        match step(socket, &socket.view(), done, total, flags, &mut fill) {
+        match step(socket, done, total, flags, &mut fill) {
             Some(Ok(count)) if count == total => return Ok(count),
             Some(Ok(count)) => done = count,
             Some(Err(_)) if done > 0 => return Ok(done),
@@ -172,7 +194,6 @@ fn pump_more(
 }
 
 /// One step: fills the room that there is and tells the stack.
-#[inline(always)]
 fn put(
     socket: &Socket,
     view: &View,
@@ -181,7 +202,7 @@ fn put(
     flags: c_int,
     fill: &mut impl FnMut(&View, usize, usize) -> Sys<usize>,
 ) -> Sys<usize> {
-    let sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
+    let _sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
     let room = view.room();
     let status = view.status();
     if room == 0 && status & status::PEER_CLOSED == 0 || view.is_gone() {
@@ -200,30 +221,30 @@ fn put(
         urgent::send(socket, tail);
     }
     let urgent = flags & libc::MSG_OOB != 0;
-    publish(view, tail, count, urgent, Some(&sending));
+    publish(view, tail, count, urgent);
     if urgent && let Some(direct) = &view.direct {
         direct.announce(socket.session);
     }
     Ok(count)
 }
 
-/// Moves the send tail by `count` bytes to `tail` and tells who is to read them. `held` is any lock that the calling thread has.
+/// Moves the send tail by `count` bytes to `tail` and tells who is to read them.
 #[inline(always)]
-pub fn publish(view: &View, tail: u32, count: usize, urgent: bool, held: Option<&Guard<'_>>) {
+pub fn publish(view: &View, tail: u32, count: usize, urgent: bool) {
     view.app.tx_tail.store(tail, Ordering::Release);
     if let Some(direct) = &view.direct {
         let sent = &view.private.sent;
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
         // Urgent bytes do not wait.
         return if cork::holds(view.app.flags.load(Ordering::Relaxed)) && !urgent {
-            cork::show_held(direct, view.session, tail, view.send_limit());
+            cork::show_held(view.socket(), tail, view.send_limit());
         } else {
             direct.show_sent(view.session, tail);
         };
     }
     // The stack sees the receive head too when it looks.
     view.private.told_head.store(view.app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
-    doors::ring_stack(view, held);
+    doors::ring_stack(view);
 }
 
 /// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.

@@ -228,6 +228,12 @@ impl Socket {
         self.app().flags.load(Ordering::Relaxed) & flag != 0
     }
 
+    /// See [`View::words`].
+    #[inline(never)]
+    pub fn words(&self) -> [u32; 4] {
+        self.view().words()
+    }
+
     /// Unread bytes. A receive tail that cannot be is taken as nothing.
     pub fn readable(&self) -> u32 {
         self.view().readable()
@@ -258,7 +264,7 @@ impl Socket {
     }
 
     /// After an event: room is not asked for any more, unless there still is none.
-    #[inline]
+    #[cold]
     pub fn event_seen(&self) {
         if self.wants_room() && self.writable() {
             self.want().fetch_and(!want::WRITABLE, Ordering::SeqCst);

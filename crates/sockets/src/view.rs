@@ -5,11 +5,12 @@ use crate::cork;
 use crate::direct::Direct;
 use crate::private::{Private, flag};
 use crate::session::Session;
+use crate::socket::Socket;
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
 
-/// The lines of a socket.
+/// The lines of a socket. What is rarely called looks them up again, so that they stay in registers where it is not.
 #[derive(Clone, Copy)]
 pub struct View {
     /// The session that it belongs to.
@@ -27,6 +28,8 @@ pub struct View {
     pub direct: Option<Direct>,
     /// It is direct, and its region cannot be had.
     out_of_reach: bool,
+    /// The state before the lines were looked up; CLOSED if they cannot be had.
+    found_in: u32,
 }
 
 impl View {
@@ -34,6 +37,8 @@ impl View {
     #[inline(always)]
     pub fn of(session: &'static Session, slot: Slot, generation: u32) -> Self {
         let stack = session.region.stack(slot);
+        // Before it turns to ESTABLISHED the stack says where the connection's words are.
+        let found_in = stack.state.load(Ordering::Acquire);
         let (direct, out_of_reach) = match stack.pair.load(Ordering::Relaxed) {
             0 => (None, false),
             pair => {
@@ -42,24 +47,35 @@ impl View {
             }
         };
         let (app, private) = (session.region.app(slot), session.private(slot));
-        Self { session, slot, generation, app, stack, private, direct, out_of_reach }
+        let found_in = if out_of_reach { state::CLOSED } else { found_in };
+        Self { session, slot, generation, app, stack, private, direct, out_of_reach, found_in }
+    }
+
+    /// Was it an established connection when its lines were looked up, and is the slot still its own?
+    #[inline(always)]
+    pub fn is_established(&self) -> bool {
+        self.found_in == state::ESTABLISHED && !self.is_gone()
     }
 
     /// Has the slot been taken away (by the stack, or because the service died)?
-    #[inline]
+    #[inline(always)]
     pub fn is_gone(&self) -> bool {
         self.session.is_dead() || self.stack.generation.load(Ordering::Acquire) != self.generation
     }
 
     /// `state::*`; CLOSED if the slot is gone.
-    #[inline]
+    #[inline(always)]
     pub fn state(&self) -> u32 {
         let state = self.stack.state.load(Ordering::Acquire);
-        if self.is_gone() || state == state::FREE || self.is_cut() { state::CLOSED } else { state }
+        if self.is_gone() || state == state::FREE || self.is_cut() {
+            return state::CLOSED;
+        }
+        // Where the words of what has been made since are, this view does not know.
+        if self.found_in == state::CONNECTING && state == state::ESTABLISHED { state::CONNECTING } else { state }
     }
 
     /// Is a direct connection over: reset, or closed in both directions?
-    #[inline]
+    #[inline(always)]
     fn is_cut(&self) -> bool {
         match &self.direct {
             None => self.out_of_reach,
@@ -71,30 +87,22 @@ impl View {
     }
 
     /// `status` bits. To be loaded before the positions they speak about.
-    #[inline]
+    #[inline(always)]
     pub fn status(&self) -> u32 {
         let status = self.stack.status.load(Ordering::Acquire);
         match &self.direct {
             None => status,
             Some(direct) => match direct.peer_flags() & TOLD {
                 0 if !self.has(flag::SENT_TO_NOBODY) => status,
-                flags => status | self.status_of(flags),
+                flags => status | status_of(flags, self.has(flag::SENT_TO_NOBODY)),
             },
         }
     }
 
-    /// What the other side's flags say of a direct connection, in the stack's words.
-    #[cold]
-    fn status_of(&self, flags: u32) -> u32 {
-        let has = |bits| flags & bits != 0;
-        let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
-        let reset = aborted || self.has(flag::SENT_TO_NOBODY);
-        // A reset is no end of the stream, but one may have come before it.
-        let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
-        (if ended { status::RX_EOF } else { 0 })
-            | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
-            | (if reset { status::RESET | status::TX_CLOSED } else { 0 })
-            | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
+    /// The socket that they are of.
+    #[inline(always)]
+    pub fn socket(&self) -> Socket {
+        Socket { session: self.session, slot: self.slot, generation: self.generation }
     }
 
     /// Position of the peer's newest urgent byte.
@@ -106,7 +114,7 @@ impl View {
     }
 
     /// Bytes of the send and of the receive ring.
-    #[inline]
+    #[inline(always)]
     pub fn ring_bytes(&self) -> (u32, u32) {
         match &self.direct {
             Some(direct) => (direct.ring_bytes(), direct.ring_bytes()),
@@ -115,33 +123,33 @@ impl View {
     }
 
     /// The send ring.
-    #[inline]
+    #[inline(always)]
     pub fn send_ring(&self) -> ByteRing<'static> {
         let direct = self.direct.as_ref().and_then(Direct::send_ring);
         direct.unwrap_or_else(|| self.session.region.tx(self.slot))
     }
 
     /// The receive ring.
-    #[inline]
+    #[inline(always)]
     pub fn receive_ring(&self) -> ByteRing<'static> {
         let direct = self.direct.as_ref().and_then(Direct::receive_ring);
         direct.unwrap_or_else(|| self.session.region.rx(self.slot))
     }
 
     /// `flag::*` of the private part.
-    #[inline]
+    #[inline(always)]
     pub fn has(&self, flag: u32) -> bool {
         self.private.flags.load(Ordering::Relaxed) & flag != 0
     }
 
     /// Does the application's line have this flag?
-    #[inline]
+    #[inline(always)]
     pub fn has_app(&self, flag: u32) -> bool {
         self.app.flags.load(Ordering::Relaxed) & flag != 0
     }
 
     /// Unread bytes. A receive tail that cannot be is taken as nothing.
-    #[inline]
+    #[inline(always)]
     pub fn readable(&self) -> u32 {
         let (tail, most) = match &self.direct {
             Some(direct) => (self.sent_by(direct), direct.ring_bytes()),
@@ -152,21 +160,16 @@ impl View {
     }
 
     /// How far the other side of a direct connection has sent.
-    #[inline]
+    #[inline(always)]
     fn sent_by(&self, direct: &Direct) -> u32 {
         let line = &direct.peer().line;
         // What is held is looked at after what is shown.
         let shown = line.tx_tail.load(Ordering::Acquire);
-        if line.held_ms.load(Ordering::Relaxed) == 0 { shown } else { self.sent_and_due(line, shown) }
-    }
-
-    #[cold]
-    fn sent_and_due(&self, line: &AppLine, shown: u32) -> u32 {
-        cork::sent(line, shown, self.status() & status::RX_EOF != 0)
+        if line.held_ms.load(Ordering::Relaxed) == 0 { shown } else { cork::sent(self.socket(), line, shown) }
     }
 
     /// Free bytes of the send ring. A send head that cannot be is taken as no room.
-    #[inline]
+    #[inline(always)]
     pub fn room(&self) -> u32 {
         let (head, most) = match &self.direct {
             // What the other side withholds is as if it were queued.
@@ -181,7 +184,7 @@ impl View {
     }
 
     /// Bytes that the send ring takes before it is full.
-    #[inline]
+    #[inline(always)]
     pub fn send_limit(&self) -> u32 {
         match &self.direct {
             Some(direct) => self.private.send_limit.load(Ordering::Relaxed).saturating_sub(direct.withheld()),
@@ -197,7 +200,7 @@ impl View {
     }
 
     /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
-    #[inline]
+    #[inline(always)]
     pub fn writable(&self) -> bool {
         self.room() >= self.send_limit() / 3
     }
@@ -253,7 +256,7 @@ impl View {
     }
 
     /// As `send_closed`, of a state that has been looked at.
-    #[inline]
+    #[inline(always)]
     pub fn send_closed_in(&self, state: u32) -> bool {
         self.has_app(app_flags::SHUT_WR)
             || self.status() & (status::TX_CLOSED | status::RESET) != 0
@@ -274,7 +277,7 @@ impl View {
     }
 
     /// As `receive_closed`, of a state that has been looked at.
-    #[inline]
+    #[inline(always)]
     pub fn receive_closed_in(&self, state: u32) -> bool {
         self.status() & (status::RX_EOF | status::RESET) != 0 || self.has(flag::SHUT_RD) || state == state::CLOSED
     }
@@ -290,6 +293,19 @@ pub struct End {
     pub fin: bool,
     /// An error was pending.
     pub failed: bool,
+}
+
+/// What the other side's flags say of a direct connection, in the stack's words. `to_nobody`: something was sent after its end.
+#[cold]
+fn status_of(flags: u32, to_nobody: bool) -> u32 {
+    let has = |bits| flags & bits != 0;
+    let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
+    // A reset is no end of the stream, but one may have come before it.
+    let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
+    (if ended { status::RX_EOF } else { 0 })
+        | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
+        | (if aborted || to_nobody { status::RESET | status::TX_CLOSED } else { 0 })
+        | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
 }
 
 /// The flags of the other side of a direct connection that stand for a status.
