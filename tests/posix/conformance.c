@@ -171,3 +171,25 @@ int main(int argc, char **argv) {
     run_all(argc > 1 ? argv[1] : NULL);
     return 0;
 }
+
+int epoll_of(int fd, unsigned events) {
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {events, {.u64 = 77}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    return ep;
+}
+
+// One wait; what it says of the one descriptor.
+int wait_one(const char *key, int ep, int ms) {
+    struct epoll_event e[4];
+    memset(e, 0, sizeof e);
+    int n = (int)CALL(key, epoll_wait(ep, e, 4, ms));
+    if (n > 0) say_events("events", e[0].events & ~(unsigned)(EPOLLET | EPOLLONESHOT));
+    if (n > 0 && e[0].data.u64 != 77) say("data", "%lu", (unsigned long)e[0].data.u64);
+    return n;
+}
+
+int control(int ep, int op, int fd, unsigned events) {
+    struct epoll_event e = {events, {.u64 = 77}};
+    return epoll_ctl(ep, op, fd, &e);
+}

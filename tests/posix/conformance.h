@@ -103,6 +103,11 @@ int nonblocking(int fd, bool on);
 int get_int(int fd, int level, int name);       // -errno on failure
 int set_int(int fd, int level, int name, int value);
 
+// epoll with one descriptor, of data word 77.
+int epoll_of(int fd, unsigned events);           // a new instance that watches it
+int wait_one(const char *key, int ep, int ms);   // one wait; what it says of the descriptor
+int control(int ep, int op, int fd, unsigned events);
+
 // Threads and signals.
 pthread_t later(int ms, void (*work)(void *), void *argument);
 void handle(int signal, bool restart);          // counts in `signals_seen`

@@ -1,30 +1,8 @@
-// epoll: level, edge, one shot, exclusive, nested, shared between threads; what epoll_ctl says.
+// epoll: level, edge, one shot, nested; what epoll_ctl says.
 #include "conformance.h"
 #define THEME "epoll"
 
 static char buf[1000];
-
-static int epoll_of(int fd, unsigned events) {
-    int ep = (int)MUST(epoll_create1(0));
-    struct epoll_event e = {events, {.u64 = 77}};
-    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
-    return ep;
-}
-
-// One wait; what it says of the one descriptor.
-static int wait_one(const char *key, int ep, int ms) {
-    struct epoll_event e[4];
-    memset(e, 0, sizeof e);
-    int n = (int)CALL(key, epoll_wait(ep, e, 4, ms));
-    if (n > 0) say_events("events", e[0].events & ~(unsigned)(EPOLLET | EPOLLONESHOT));
-    if (n > 0 && e[0].data.u64 != 77) say("data", "%lu", (unsigned long)e[0].data.u64);
-    return n;
-}
-
-static int control(int ep, int op, int fd, unsigned events) {
-    struct epoll_event e = {events, {.u64 = 77}};
-    return epoll_ctl(ep, op, fd, &e);
-}
 
 CASE(level) {
     struct pair p = pair();
@@ -417,130 +395,6 @@ CASE(mixed_with_eventfd) {
     CALL("both", epoll_wait(ep, got, 4, 3000));
 }
 
-CASE(exclusive) {
-    int l = listening(), ep = (int)MUST(epoll_create1(0)), ep2 = (int)MUST(epoll_create1(0));
-    CALL("add", control(ep, EPOLL_CTL_ADD, l, EPOLLIN | EPOLLEXCLUSIVE));
-    CALL("add2", control(ep2, EPOLL_CTL_ADD, l, EPOLLIN | EPOLLEXCLUSIVE));
-    CALL("mod", control(ep, EPOLL_CTL_MOD, l, EPOLLIN));
-    CALL("mod_exclusive", control(ep, EPOLL_CTL_MOD, l, EPOLLIN | EPOLLEXCLUSIVE));
-    int c = tcp();
-    MUST(connect_to(c, l));
-    // If one of them slept when the connection came, the other would not be told.
-    wait_events(l, POLLIN);
-    wait_one("ready", ep, 3000);
-    wait_one("ready2", ep2, 3000);
-    CALL("del", control(ep, EPOLL_CTL_DEL, l, 0));
-    struct pair p = pair();
-    CALL("oneshot", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT));
-    CALL("rdhup", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP));
-    CALL("edge", control(ep, EPOLL_CTL_ADD, p.client, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET));
-    CALL("nested", control(ep, EPOLL_CTL_ADD, ep2, EPOLLIN | EPOLLEXCLUSIVE));
-}
-
-struct waiter {
-    int ep;
-    int found;
-};
-static void *wait_in_thread(void *argument) {
-    struct waiter *w = argument;
-    struct epoll_event e[4];
-    w->found = epoll_wait(w->ep, e, 4, 500);
-    return NULL;
-}
-
-// Of many threads asleep on the same thing, how many wake for one event.
-static void many_threads(const char *key, int watched, unsigned events, bool one_instance, void (*cause)(void *), void *argument) {
-    enum { THREADS = 4 };
-    struct waiter w[THREADS];
-    pthread_t t[THREADS];
-    int shared = one_instance ? epoll_of(watched, events) : 0;
-    for (int i = 0; i < THREADS; i++) {
-        w[i] = (struct waiter){one_instance ? shared : epoll_of(watched, events), -1};
-        pthread_create(&t[i], NULL, wait_in_thread, &w[i]);
-    }
-    rest(150);
-    cause(argument);
-    int woken = 0;
-    for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL), woken += w[i].found > 0;
-    say(key, "%s", woken == 0 ? "none" : woken == 1 ? "one" : woken == THREADS ? "all" : "some");
-}
-static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
-static void connect_one(void *fd) { MUST(connect_to(tcp(), *(int *)fd)); }
-
-CASE(threads_edge_on_one_instance) {
-    struct pair p = pair();
-    many_threads("woken", p.client, EPOLLIN | EPOLLET, true, write_one, &p.server);
-}
-CASE(threads_oneshot_on_one_instance) {
-    struct pair p = pair();
-    many_threads("woken", p.client, EPOLLIN | EPOLLONESHOT, true, write_one, &p.server);
-}
-CASE(threads_each_with_an_instance) {
-    struct pair p = pair();
-    many_threads("woken", p.client, EPOLLIN, false, write_one, &p.server);
-}
-CASE(threads_exclusive) {
-    int l = listening();
-    many_threads("woken", l, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET, false, connect_one, &l);
-}
-
-struct adder {
-    int ep, fd;
-};
-static void add_it(void *argument) {
-    struct adder *a = argument;
-    MUST(control(a->ep, EPOLL_CTL_ADD, a->fd, EPOLLIN | EPOLLOUT));
-}
-static void modify_it(void *argument) {
-    struct adder *a = argument;
-    MUST(control(a->ep, EPOLL_CTL_MOD, a->fd, EPOLLIN | EPOLLOUT));
-}
-
-CASE(added_while_waiting) {
-    struct pair p = pair();
-    int ep = (int)MUST(epoll_create1(0));
-    struct adder a = {ep, p.client};
-    later(80, add_it, &a);
-    wait_one("wait", ep, 3000);
-}
-
-CASE(modified_while_waiting) {
-    struct pair p = pair();
-    int ep = epoll_of(p.client, EPOLLIN);
-    struct adder a = {ep, p.client};
-    later(80, modify_it, &a);
-    wait_one("wait", ep, 3000);
-}
-
-static void close_it(void *fd) { close(*(int *)fd); }
-
-CASE(socket_closed_while_waiting) {
-    struct pair p = pair();
-    int ep = epoll_of(p.client, EPOLLIN);
-    later(80, close_it, &p.client);
-    wait_one("wait", ep, 250);
-}
-
-CASE(instance_closed_while_waiting) {
-    struct pair p = pair();
-    int ep = epoll_of(p.client, EPOLLIN);
-    later(80, close_it, &ep);
-    wait_one("wait", ep, 250);
-    struct epoll_event e;
-    CALL("then", epoll_wait(ep, &e, 1, 0));
-}
-
-CASE(descriptor_copied) {
-    struct pair p = pair();
-    int ep = epoll_of(p.client, EPOLLIN), copy = (int)MUST(dup(ep));
-    MUST(write(p.server, "x", 1));
-    wait_one("copy", copy, 3000);
-    MUST(close(ep));
-    wait_one("after_close", copy, 3000);
-    CALL("del", control(copy, EPOLL_CTL_DEL, p.client, 0));
-    wait_one("deleted", copy, 20);
-}
-
 CASE(wakeup_and_unknown_bits) {
     struct pair p = pair();
     int ep = (int)MUST(epoll_create1(0));
@@ -562,45 +416,4 @@ CASE(half_closed_edge) {
     MUST(shutdown(p.server, SHUT_WR));
     wait_events(p.client, POLLHUP);
     wait_one("hup", ep, 3000);
-}
-
-CASE(forked_child_sees_it) {
-    struct pair p = pair();
-    int ep = epoll_of(p.client, EPOLLIN);
-    pid_t pid = fork();
-    if (pid == 0) {
-        wait_one("child", ep, 3000);
-        _exit(0);
-    }
-    MUST(write(p.server, "x", 1));
-    waitpid(pid, NULL, 0);
-    wait_one("parent", ep, 3000);
-}
-
-// What an epoll descriptor watches, as the kernel sees it.
-static int watched(int ep) {
-    char path[64], line[256];
-    int count = 0;
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", ep);
-    FILE *info = fopen(path, "r");
-    if (!info)
-        return -1;
-    while (fgets(line, sizeof line, info))
-        count += !strncmp(line, "tfd:", 4);
-    fclose(info);
-    return count;
-}
-
-CASE(forked_child_closes_it) {
-    struct pair p = pair();
-    int ep = epoll_of(p.client, EPOLLIN), before = watched(ep);
-    pid_t pid = fork();
-    if (pid == 0) {
-        MUST(close(ep));
-        _exit(0);
-    }
-    waitpid(pid, NULL, 0);
-    say("unchanged", "%d", watched(ep) == before && before > 0);
-    MUST(write(p.server, "x", 1));
-    wait_one("parent", ep, 3000);
 }

@@ -79,6 +79,7 @@ fn reset(lines: &PairLines) {
         word.store(0, Ordering::Relaxed);
     }
     line.ctx_mask.store(0, Ordering::Relaxed);
+    line.exclusive.store(0, Ordering::Relaxed);
     for word in [&lines.send_withheld, &lines.receive_withheld] {
         word.store(0, Ordering::Relaxed);
     }

@@ -39,7 +39,8 @@ pub struct AppLine {
     /// In a pair region only: when the oldest of them was sent (CLOCK_MONOTONIC, ms, bit 0 set), 0 = nothing is held. The other
     /// side counts them as sent when that is 200 ms ago, or when the sender has ended.
     pub held_ms: AtomicU32,
-    /// Contexts among those of [`AppLine::ctx_mask`] of which a new connection of this listener has to wake only one (`EPOLLEXCLUSIVE`).
+    /// Contexts among those of [`AppLine::ctx_mask`] of which a new connection of this listener, or data of this connection, have to wake
+    /// only one (`EPOLLEXCLUSIVE`).
     pub exclusive: AtomicU64,
 }
 

@@ -41,6 +41,8 @@ static NUMBERS: [[AtomicU32; PLACES]; SESSIONS] = [const { [const { AtomicU32::n
 static HELD: AtomicU64 = AtomicU64::new(0);
 /// Held while a region or a bell is asked for.
 static ASKING: Lock = Lock::new();
+/// The context after the one that was last woken alone.
+static TURN: AtomicU32 = AtomicU32::new(0);
 /// Numbers of this process's own bells, by context.
 static OWN_BELLS: [AtomicU32; CONTEXTS] = [const { AtomicU32::new(0) }; CONTEXTS];
 
@@ -259,6 +261,10 @@ impl Direct {
             wake::futex_wake(&peer.event_seq);
         }
         let mut contexts = peer.line.ctx_mask.load(Ordering::Relaxed);
+        let exclusive = peer.line.exclusive.load(Ordering::Relaxed);
+        if exclusive & contexts != 0 {
+            contexts = raise_one(self.mapped, self.pair, self.word, session, (contexts, exclusive));
+        }
         while contexts != 0 {
             let context = contexts.trailing_zeros() as usize;
             contexts &= contexts - 1;
@@ -277,6 +283,7 @@ impl Direct {
     pub fn watch(&self, socket: &Socket, contexts: u64, on: bool) {
         let mask = &self.own().line.ctx_mask;
         if !on {
+            self.share(contexts, false);
             mask.fetch_and(!contexts, Ordering::SeqCst);
             return;
         }
@@ -285,6 +292,16 @@ impl Direct {
             owner.store(socket.slot.raw(), Ordering::Release);
         }
         mask.fetch_or(contexts, Ordering::SeqCst);
+    }
+
+    /// As `Socket::share`.
+    pub fn share(&self, contexts: u64, on: bool) {
+        let mask = &self.own().line.exclusive;
+        if on {
+            mask.fetch_or(contexts, Ordering::SeqCst)
+        } else {
+            mask.fetch_and(!contexts, Ordering::SeqCst)
+        };
     }
 
     /// Names the context whose bell is rung for urgent bytes.
@@ -305,8 +322,35 @@ fn raise(session: &Session, pair: u32, word: u32) {
     }
 }
 
-/// Rings a bell of the other side.
-fn ring(mapped: &Mapped, pair: u32, word: u32, session: &Session, context: usize) {
+/// Of the contexts of the other side that share the socket (`EPOLLEXCLUSIVE`), tells those that are awake and, in turn, one that sleeps;
+/// of an end it tells all. Which of `contexts` are left to be told.
+#[cold]
+fn raise_one(mapped: &Mapped, pair: u32, word: u32, session: &Session, (contexts, exclusive): (u64, u64)) -> u64 {
+    let (slot, side) = (pair_slot::slot(word), pair_slot::side(word));
+    let ended = app_flags::SHUT_WR | app_flags::SHUT_RD | app_flags::CLOSED | app_flags::ABORT;
+    if mapped.region.lines(slot, side).line.flags.load(Ordering::Relaxed) & ended != 0 {
+        return contexts;
+    }
+    let turn = TURN.load(Ordering::Relaxed) % u64::BITS;
+    let mut left = (exclusive & contexts).rotate_right(turn);
+    while left != 0 {
+        let context = (left.trailing_zeros() + turn) % u64::BITS;
+        left &= left - 1;
+        let board = mapped.region.board(1 - side, context as usize);
+        if !board.is_posted(slot) {
+            mapped.region.lines(slot, 1 - side).raised.store(sys::ticks(), Ordering::Relaxed);
+        }
+        board.post(slot);
+        if board.must_ring() && ring(mapped, pair, word, session, context as usize) {
+            TURN.store(context + 1, Ordering::Relaxed);
+            break;
+        }
+    }
+    contexts & !exclusive
+}
+
+/// Rings a bell of the other side. False if there is nobody any more who could hear it.
+fn ring(mapped: &Mapped, pair: u32, word: u32, session: &Session, context: usize) -> bool {
     let owner = 1 - pair_slot::side(word);
     let wanted = mapped.region.board_words(owner, context).bell.load(Ordering::Acquire);
     let bell = &mapped.bells[owner][context];
@@ -314,9 +358,7 @@ fn ring(mapped: &Mapped, pair: u32, word: u32, session: &Session, context: usize
         fetch_bell(session, pair, word, bell, context as u32, wanted);
     }
     let fd = bell.fd.load(Ordering::Acquire);
-    if fd >= 0 && wanted != 0 {
-        sys::ring_quietly(fd);
-    }
+    fd >= 0 && wanted != 0 && sys::ring_quietly(fd)
 }
 
 #[cold]

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use std::collections::VecDeque;
 use towpath_hook::real;
+use towpath_ring::lines::state;
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -161,10 +162,13 @@ impl Interest {
         Ok(())
     }
 
-    /// Has the stack tell the context of the socket's events; of new connections alone, if all entries ask for that.
+    /// Has the stack tell the context of the socket's events; in its turn with others, if all entries ask for that. A connection that is
+    /// watched for room, too, is told of all: an event does not say which it is, and another may wait for the other.
     fn watch(&self, socket: &Socket, bit: u64) {
         let mut current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
-        socket.share(bit, current.all(|at| self.entries[at].events & EXCLUSIVE != 0));
+        let listening = socket.state() == state::LISTENING;
+        let takes_turns = |events: u32| events & EXCLUSIVE != 0 && (listening || events & readiness::OUT == 0);
+        socket.share(bit, current.all(|at| takes_turns(self.entries[at].events)));
         socket.watch(bit, true);
     }
 

@@ -182,7 +182,7 @@ impl Socket {
         }
     }
 
-    /// Are these contexts to be woken one at a time for new connections?
+    /// Are these contexts to be woken one at a time (`EPOLLEXCLUSIVE`): for new connections, and for data?
     pub fn share(&self, contexts: u64, on: bool) {
         if self.is_foreign() {
             return;
@@ -193,6 +193,9 @@ impl Socket {
         } else {
             mask.fetch_and(!contexts, Ordering::SeqCst)
         };
+        if let Some(direct) = self.direct() {
+            direct.share(contexts, on);
+        }
     }
 
     /// `flag::*` of the private part.

@@ -93,20 +93,22 @@ pub fn gettid() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Rings a bell whose other end may be closed, which must not kill the program.
-pub fn ring_quietly(fd: c_int) {
+/// Rings a bell whose other end may be closed, which must not kill the program. False = it is.
+pub fn ring_quietly(fd: c_int) -> bool {
     let pipe: u64 = 1 << (libc::SIGPIPE - 1);
     let mut before = 0u64;
     // SAFETY: the kernel's signal sets have 64 bits, and it only writes to those given.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const pipe, &raw mut before, size_of::<u64>());
-        if !towpath_ring::wake::try_ring(crate::session::borrow(&fd)) {
+        let heard = towpath_ring::wake::try_ring(crate::session::borrow(&fd));
+        if !heard {
             take_sigpipe(pipe);
         }
         if before & pipe == 0 {
             let none = core::ptr::null_mut::<u64>();
             libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, size_of::<u64>());
         }
+        heard
     }
 }
 

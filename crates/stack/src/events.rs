@@ -4,11 +4,18 @@ use crate::clients::ClientShared;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use towpath_ring::Slot;
+use towpath_ring::lines::{state, status};
 use towpath_ring::wake::must_wake;
+use towpath_ring::{Slot, StackLine};
 
 /// Most contexts that a region has.
 const CONTEXTS: usize = 64;
+
+/// Is this a connection that goes on? Of an end everybody is told, as on Linux.
+fn is_open(stack: &StackLine) -> bool {
+    let ended = status::RX_EOF | status::RESET | status::TX_CLOSED;
+    stack.state.load(Ordering::Relaxed) == state::ESTABLISHED && stack.status.load(Ordering::Relaxed) & ended == 0
+}
 
 /// One thread's way to tell one client. The positions in the event queues are private, because the client can write over
 /// the shared ones.
@@ -49,7 +56,12 @@ impl EventOut {
         if must_wake(&app.sleepers) {
             client.wake(slot, false);
         }
-        let mask = self.watching(client, slot);
+        let mut mask = self.watching(client, slot);
+        let exclusive = app.exclusive.load(Ordering::Acquire) & mask;
+        if exclusive != 0 && is_open(client.region.stack(slot)) {
+            mask &= !exclusive;
+            self.post_one(client, slot, exclusive);
+        }
         self.post(client, slot, mask);
         self.pending != 0
     }
@@ -66,6 +78,11 @@ impl EventOut {
         let mask = self.watching(client, slot);
         let exclusive = app.exclusive.load(Ordering::Acquire) & mask;
         self.post(client, slot, mask & !exclusive);
+        self.post_one(client, slot, exclusive);
+    }
+    /// Queues an event for those of these contexts that are awake, and for one that sleeps, in turn.
+    #[cold]
+    fn post_one(&mut self, client: &ClientShared, slot: Slot, exclusive: u64) {
         // Those that are awake will look by themselves; the first that sleeps is woken, and who comes after it is not told.
         let mut left = exclusive.rotate_right(self.turn);
         while left != 0 {
