@@ -88,6 +88,7 @@ pub mod setup {
 pub const OFF_SQ_RING: u64 = 0;
 pub const OFF_CQ_RING: u64 = 0x800_0000;
 pub const OFF_SQES: u64 = 0x1000_0000;
+pub const OFF_PBUF_RING: u64 = 0x8000_0000;
 
 /// `IOSQE_*`.
 pub mod flag {
@@ -126,6 +127,7 @@ pub mod op {
     pub const RECV: u8 = 27;
     pub const EPOLL_CTL: u8 = 29;
     pub const SPLICE: u8 = 30;
+    pub const PROVIDE_BUFFERS: u8 = 31;
     pub const TEE: u8 = 33;
     pub const SHUTDOWN: u8 = 34;
     pub const MSG_RING: u8 = 40;
@@ -145,6 +147,12 @@ pub mod op {
 pub const NOP_INJECT_RESULT: u32 = 1;
 /// `IORING_MSG_RING_FLAGS_PASS` (Linux 6.3).
 pub const MSG_RING_FLAGS_PASS: u32 = 1 << 1;
+/// `IORING_CQE_F_BUFFER`, and where the buffer's number stands.
+pub const CQE_F_BUFFER: u32 = 1;
+pub const CQE_BUFFER_SHIFT: u32 = 16;
+/// `IOU_PBUF_RING_*`.
+pub const PBUF_RING_MMAP: u16 = 1;
+pub const PBUF_RING_INC: u16 = 1 << 1;
 /// `IORING_CQE_F_MORE`.
 pub const CQE_F_MORE: u32 = 1 << 1;
 
@@ -171,6 +179,8 @@ pub mod cancel {
 
 /// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`; also `IORING_ACCEPT_POLL_FIRST` of `accept`.
 pub const RECVSEND_POLL_FIRST: u16 = 1;
+/// `IORING_RECV_MULTISHOT`.
+pub const RECV_MULTISHOT: u16 = 1 << 1;
 /// In `ioprio` of `accept`.
 pub mod accept {
     pub const MULTISHOT: u16 = 1;
@@ -187,6 +197,9 @@ pub mod register {
     pub const FILES2: u32 = 13;
     pub const FILES_UPDATE2: u32 = 14;
     pub const RING_FDS: u32 = 20;
+    pub const PBUF_RING: u32 = 22;
+    pub const UNREGISTER_PBUF_RING: u32 = 23;
     pub const SYNC_CANCEL: u32 = 24;
+    pub const PBUF_STATUS: u32 = 26;
     pub const RESIZE_RINGS: u32 = 33;
 }

@@ -3,6 +3,7 @@
 //! completions posted by the kernel (`post`). All others the kernel takes as they are.
 
 mod abi;
+mod buffers;
 mod operation;
 mod pending;
 mod post;
@@ -133,6 +134,15 @@ pub unsafe fn register(fd: c_int, op: c_uint, arg: *mut c_void, count: c_uint) -
                 unsafe { kernel(libc::SYS_io_uring_register, [fd as u64, op.into(), arg as u64, count.into(), 0, 0]) };
             Some(enabled.map(|done| done as c_int).inspect(|_| ring::ring(id).enabled()))
         }
+        // SAFETY: the caller keeps the contract.
+        register::PBUF_RING => Some(unsafe { buffers::register(fd, id, op, arg, count) }),
+        register::UNREGISTER_PBUF_RING => {
+            // SAFETY: as above.
+            unsafe { buffers::unregister(id, arg) };
+            None
+        }
+        // SAFETY: as above.
+        register::PBUF_STATUS => unsafe { buffers::status(id, arg) },
         register::SYNC_CANCEL => {
             // SAFETY: any bytes are a request.
             let wanted = unsafe { user::read(arg.cast::<SyncCancel>()) }.ok()?;
@@ -186,6 +196,7 @@ unsafe fn fixed_files(arg: *mut c_void, count: c_uint, updates: bool, tags: bool
 /// In a forked child.
 pub fn forked() {
     ring::forked();
+    buffers::forked();
     pending::forked();
     post::forked();
 }

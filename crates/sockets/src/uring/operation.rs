@@ -1,6 +1,7 @@
 //! An operation on a descriptor of ours: what it wants, and one attempt at it that never waits.
 
 use super::abi::{self, Sqe, flag, op};
+use super::{buffers, post};
 use crate::epoll;
 use crate::handler::Posix;
 use crate::nested;
@@ -56,6 +57,8 @@ pub enum Progress {
     Done(i32),
     /// A result, after which more may come.
     More(i32),
+    /// The bytes in a buffer that was chosen, the flags that name it, and whether more may come.
+    Filled(i32, u32, bool),
 }
 
 /// An operation.
@@ -80,8 +83,6 @@ pub struct Operation {
 /// A LINK_TIMEOUT.
 pub struct Limit {
     pub user_data: u64,
-    /// Success is not to be told.
-    pub quiet: bool,
     time: Duration,
     absolute: bool,
     /// When it ends the operation (CLOCK_MONOTONIC), once that has begun.
@@ -96,9 +97,8 @@ impl Limit {
         }
         // SAFETY: wherever the address leads.
         let time = poll::duration(&unsafe { user::read(entry.addr as *const timespec) }.ok()?)?;
-        let quiet = entry.flags & flag::CQE_SKIP_SUCCESS != 0;
         let absolute = entry.op_flags & abi::TIMEOUT_ABS != 0;
-        Some(Self { user_data: entry.user_data, quiet, time, absolute, due: None })
+        Some(Self { user_data: entry.user_data, time, absolute, due: None })
     }
 
     /// The operation begins.
@@ -108,10 +108,27 @@ impl Limit {
 }
 
 enum Work {
-    Poll { events: u32, multishot: bool, told: Option<(u32, [u32; 4])> },
+    Poll {
+        events: u32,
+        multishot: bool,
+        told: Option<(u32, [u32; 4])>,
+    },
     Receive(Buffers),
+    /// Into buffers that are chosen when there is something to receive.
+    Select {
+        group: u16,
+        most: usize,
+        flags: c_int,
+        multishot: bool,
+        begun: bool,
+    },
     Send(Buffers),
-    Accept { addr: *mut sockaddr, len: *mut socklen_t, flags: c_int, multishot: bool },
+    Accept {
+        addr: *mut sockaddr,
+        len: *mut socklen_t,
+        flags: c_int,
+        multishot: bool,
+    },
     Connect,
     Shutdown(c_int),
     Close,
@@ -212,6 +229,7 @@ impl Operation {
     /// What a submission asks for; the errno if that cannot be.
     pub fn of(ring: u32, entry: &Sqe) -> Sys<Self> {
         let work = match entry.opcode {
+            op::READ | op::READ_MULTISHOT | op::RECV if entry.flags & flag::BUFFER_SELECT != 0 => Work::select(entry)?,
             _ if entry.flags & flag::BUFFER_SELECT != 0 => return Err(libc::EOPNOTSUPP),
             op::POLL_ADD => Work::poll(entry)?,
             op::READ | op::READ_FIXED => Work::Receive(Buffers::one(entry, at_no_position(entry)?)?),
@@ -250,7 +268,7 @@ impl Operation {
     /// Those that take, or those that put, go in the order of their submission.
     pub fn way(&self) -> Way {
         match &self.work {
-            Work::Receive(_) | Work::Accept { .. } => Way::In,
+            Work::Receive(_) | Work::Select { .. } | Work::Accept { .. } => Way::In,
             Work::Send(_) => Way::Out,
             _ => Way::Any,
         }
@@ -275,7 +293,7 @@ impl Operation {
         match &self.work {
             Work::Poll { events, .. } => *events,
             Work::Receive(buffers) if buffers.flags & libc::MSG_OOB != 0 => PRI | RDHUP,
-            Work::Receive(_) => IN | RDHUP,
+            Work::Receive(_) | Work::Select { .. } => IN | RDHUP,
             Work::Accept { .. } => IN,
             Work::Send(_) | Work::Connect => OUT,
             Work::Shutdown(_) | Work::Close | Work::Nothing => 0,
@@ -320,6 +338,26 @@ impl Operation {
                         Progress::Done(written.map_or_else(|errno| -errno, |()| done))
                     }
                     other => other,
+                }
+            }
+            (Work::Select { group, most, flags, multishot, begun }, Target::Socket(socket)) => {
+                // That there is no buffer matters at first, and then when there is something to put there.
+                if core::mem::replace(begun, true) && readiness::events_for(socket, IN | RDHUP) == 0 {
+                    return Progress::Waits;
+                }
+                let (vector, named) = match buffers::next(self.ring, *group, *most) {
+                    Ok(next) => next,
+                    Err(errno) => return Progress::Done(-errno),
+                };
+                // SAFETY: as above.
+                match unsafe { receive::receive(socket, &[vector], *flags | libc::MSG_DONTWAIT) } {
+                    Ok(0) => Progress::Done(0),
+                    Ok(moved) => {
+                        buffers::taken(self.ring, *group);
+                        Progress::Filled(moved as i32, named, *multishot)
+                    }
+                    Err(libc::EAGAIN) if *flags & libc::MSG_DONTWAIT == 0 => Progress::Waits,
+                    Err(errno) => Progress::Done(-errno),
                 }
             }
             (Work::Send(buffers), Target::Socket(socket)) => {
@@ -375,6 +413,26 @@ impl Work {
         }
         let multishot = entry.len & abi::poll::ADD_MULTI != 0;
         Ok(Self::Poll { events: poll_events(entry.op_flags), multishot, told: None })
+    }
+
+    fn select(entry: &Sqe) -> Sys<Self> {
+        let (flags, multishot) = match entry.opcode {
+            op::RECV if entry.ioprio & !(abi::RECVSEND_POLL_FIRST | abi::RECV_MULTISHOT) != 0 => {
+                return Err(libc::EINVAL);
+            }
+            op::RECV => (entry.op_flags as c_int, entry.ioprio & abi::RECV_MULTISHOT != 0),
+            op::READ => (at_no_position(entry)?, false),
+            _ => (at_no_position(entry)?, true),
+        };
+        if multishot && flags & libc::MSG_WAITALL != 0 {
+            return Err(libc::EINVAL);
+        }
+        // A completion that cannot name its buffer is none.
+        if !post::passes_flags() {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let flags = flags & !libc::MSG_WAITALL;
+        Ok(Self::Select { group: entry.buf_index, most: entry.len as usize, flags, multishot, begun: false })
     }
 
     fn accept(entry: &Sqe) -> Sys<Self> {

@@ -1,6 +1,6 @@
 //! Operations that wait. One hidden thread carries them on when something happens on their sockets; it exists while there are any.
 
-use super::abi::op;
+use super::abi::{CQE_F_MORE, op};
 use super::operation::{Operation, Progress, Target, Way};
 use super::{post, ring};
 use crate::interest::UNNAMED;
@@ -75,7 +75,7 @@ pub fn carry(target: Target, operation: Operation) -> Option<i32> {
 /// Begins an operation with others after it, whose results are all posted; unless it has a result, then what comes after it.
 pub fn carry_chain(operation: Operation, result: Option<i32>) {
     with(|waiting| match result {
-        Some(result) => waiting.settle(operation, result, -libc::ECANCELED),
+        Some(result) => waiting.settle(operation, (result, 0), -libc::ECANCELED),
         None => waiting.begin(operation),
     });
 }
@@ -108,7 +108,7 @@ pub fn cancel(meant: &Meant) -> usize {
     with(|waiting| {
         let taken = waiting.take(meant);
         let count = taken.len();
-        taken.into_iter().for_each(|operation| waiting.settle(operation, -libc::ECANCELED, -libc::ECANCELED));
+        taken.into_iter().for_each(|operation| waiting.settle(operation, CANCELED, -libc::ECANCELED));
         count
     })
     .unwrap_or(0)
@@ -151,19 +151,21 @@ pub fn forked() {
     });
 }
 
+/// A result, and the flags of its completion.
+type Ended = (i32, u32);
+const CANCELED: Ended = (-libc::ECANCELED, 0);
+
 /// Posts a completion.
-fn tell(operation: &Operation, result: i32, more: bool) {
-    if result < 0 || !operation.quiet || more {
-        post::post(ring::ring(operation.ring).own(), operation.user_data, result, more);
+fn tell(operation: &Operation, result: i32, flags: u32) {
+    if result < 0 || !operation.quiet || flags & CQE_F_MORE != 0 {
+        post::post(ring::ring(operation.ring).own(), operation.user_data, result, flags);
     }
 }
 
 /// Posts the end of a limit.
 fn tell_limit(operation: &Operation, result: i32) {
-    if let Some(limit) = &operation.limit
-        && !(limit.quiet && result == -libc::ETIME)
-    {
-        post::post(ring::ring(operation.ring).own(), limit.user_data, result, false);
+    if let Some(limit) = &operation.limit {
+        post::post(ring::ring(operation.ring).own(), limit.user_data, result, 0);
     }
 }
 
@@ -173,13 +175,13 @@ impl Waiting {
         loop {
             let target = target(operation.fd);
             let result = match &target {
-                _ if operation.opcode == op::NOP => Some(0),
-                None => Some(-libc::EBADF),
+                _ if operation.opcode == op::NOP => Some((0, 0)),
+                None => Some((-libc::EBADF, 0)),
                 Some(target) => self.attempt_in_turn(target, &mut operation),
             };
             let ended = match (result, target) {
-                (None, Some(target)) => self.keep(target, operation).map(|refused| (refused, -libc::EOPNOTSUPP)),
-                (result, _) => Some((operation, result.unwrap_or(0))),
+                (None, Some(target)) => self.keep(target, operation).map(|refused| (refused, (-libc::EOPNOTSUPP, 0))),
+                (result, _) => Some((operation, result.unwrap_or((0, 0)))),
             };
             let Some((done, result)) = ended else { return };
             let Some(next) = end(done, result, -libc::ECANCELED) else { return };
@@ -188,21 +190,26 @@ impl Waiting {
     }
 
     /// Tells an end, and begins what comes then.
-    fn settle(&mut self, operation: Operation, result: i32, limit: i32) {
-        if let Some(next) = end(operation, result, limit) {
+    fn settle(&mut self, operation: Operation, ended: Ended, limit: i32) {
+        if let Some(next) = end(operation, ended, limit) {
             self.begin(next);
         }
     }
 
     fn carry(&mut self, target: Target, mut operation: Operation) -> Option<i32> {
         match self.attempt_in_turn(&target, &mut operation) {
-            Some(result) => Some(result),
+            Some((result, 0)) => Some(result),
+            // Only a completion of its own can have flags.
+            Some((result, flags)) => {
+                tell(&operation, result, flags);
+                None
+            }
             None => self.keep(target, operation).map(|_| -libc::EOPNOTSUPP),
         }
     }
 
     /// The result, unless it has to wait, or others wait before it.
-    fn attempt_in_turn(&self, target: &Target, operation: &mut Operation) -> Option<i32> {
+    fn attempt_in_turn(&self, target: &Target, operation: &mut Operation) -> Option<Ended> {
         let way = operation.way();
         let before = self.watched.get(&target.key());
         let queues = way != Way::Any && before.is_some_and(|before| before.operations.iter().any(|o| o.way() == way));
@@ -326,7 +333,7 @@ impl Waiting {
         let over =
             |operation: &Operation| operation.limit.as_ref().and_then(|limit| limit.due).is_some_and(|due| due <= now);
         for operation in self.take_if(true, over) {
-            self.settle(operation, -libc::ECANCELED, -libc::ETIME);
+            self.settle(operation, CANCELED, -libc::ETIME);
         }
     }
 
@@ -369,22 +376,22 @@ impl Waiting {
             let rest: Vec<_> = watched.operations.drain(..).collect();
             self.watch(key);
             for operation in rest {
-                self.settle(operation, -libc::ECANCELED, -libc::ECANCELED);
+                self.settle(operation, CANCELED, -libc::ECANCELED);
             }
         }
     }
 }
 
 /// Tells the end of an operation and of its limit; what comes then. If it has failed nothing does, which is told too.
-fn end(mut operation: Operation, result: i32, limit: i32) -> Option<Operation> {
-    tell(&operation, result, false);
+fn end(mut operation: Operation, (result, flags): Ended, limit: i32) -> Option<Operation> {
+    tell(&operation, result, flags);
     tell_limit(&operation, limit);
     let mut next = operation.next.take();
     if operation.hard || !operation.has_failed(result) {
         return next.map(|next| *next);
     }
     while let Some(mut canceled) = next {
-        tell(&canceled, -libc::ECANCELED, false);
+        tell(&canceled, -libc::ECANCELED, 0);
         tell_limit(&canceled, -libc::ECANCELED);
         next = canceled.next.take();
     }
@@ -392,19 +399,21 @@ fn end(mut operation: Operation, result: i32, limit: i32) -> Option<Operation> {
 }
 
 /// Tries as long as something comes of it; the last result.
-fn run(operation: &mut Operation, target: &Target) -> Option<i32> {
+fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
+    let can_say_more = || post::passes_flags();
     loop {
-        match operation.attempt(target) {
+        let (result, flags) = match operation.attempt(target) {
             Progress::Waits => return None,
-            Progress::Done(result) => return Some(result),
+            Progress::Done(result) => return Some((result, 0)),
             // A kernel that cannot say that more comes: the program asks again.
-            Progress::More(result) if !post::says_more() => return Some(result),
-            Progress::More(result) => {
-                tell(operation, result, true);
-                if operation.is_poll() {
-                    return None;
-                }
-            }
+            Progress::More(result) if !can_say_more() => return Some((result, 0)),
+            Progress::Filled(result, flags, false) => return Some((result, flags)),
+            Progress::More(result) => (result, 0),
+            Progress::Filled(result, flags, true) => (result, flags),
+        };
+        tell(operation, result, flags | CQE_F_MORE);
+        if operation.is_poll() {
+            return None;
         }
     }
 }

@@ -73,19 +73,20 @@ pub fn injects() -> bool {
     with(|own| own.as_ref().is_some_and(|own| own.injects)) == Some(true)
 }
 
-/// Can completions say that more will come?
-pub fn says_more() -> bool {
+/// Can completions have flags: say that more will come, and name a buffer?
+pub fn passes_flags() -> bool {
     with(|own| own.as_ref().is_some_and(|own| own.passes_flags)) == Some(true)
 }
 
 /// Posts a completion to the ring behind `to`, a descriptor of the library's own. False = it could not be.
-pub fn post(to: i32, user_data: u64, result: i32, more: bool) -> bool {
+/// `flags`: IORING_CQE_F_*, none unless the kernel [`passes_flags`].
+pub fn post(to: i32, user_data: u64, result: i32, flags: u32) -> bool {
     let posted = with(|own| {
         let own = own.as_mut()?;
         let mut entry = message(to, user_data, result);
-        if more {
+        if flags != 0 {
             entry.op_flags = MSG_RING_FLAGS_PASS;
-            entry.file_index = CQE_F_MORE as i32;
+            entry.file_index = flags as i32;
         }
         own.submit(&entry).ok()?;
         own.take().is_none().then_some(())

@@ -1,7 +1,7 @@
 //! The program's rings: which descriptors they are, and where their submission queues lie.
 
 use super::abi::{OFF_SQ_RING, OFF_SQES, Params, Sqe, setup};
-use super::{Mapping, pending};
+use super::{Mapping, buffers, pending};
 use crate::lock::Lock;
 use crate::session;
 use crate::sys::Sys;
@@ -164,6 +164,7 @@ pub fn closed(id: u32) {
         }
         // Nothing is added any more.
         pending::forget(id);
+        buffers::forget(id);
         let own = ring.own.swap(-1, Ordering::AcqRel);
         if own >= 0 {
             session::unprotect(own);

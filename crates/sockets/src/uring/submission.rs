@@ -4,7 +4,7 @@
 use super::abi::{self, Sqe, cancel, flag, op};
 use super::operation::{self, Limit, Operation};
 use super::pending::{self, Meant};
-use super::{post, ring};
+use super::{buffers, post, ring};
 use crate::connect;
 use crate::handler::Posix;
 use crate::table::{self, Kind};
@@ -62,6 +62,11 @@ impl Batch {
 
     fn look_at(&mut self, entry: &Sqe, ordered: bool) -> Option<Sqe> {
         match self.judge(entry, ordered) {
+            Leave
+                if entry.flags & flag::BUFFER_SELECT != 0 && !buffers::leave_to_kernel(self.ring, entry.buf_index) =>
+            {
+                Some(self.with_result(entry, -libc::ENOBUFS, ordered))
+            }
             Leave => None,
             Waits => Some(silent(entry)),
             Done(result) => Some(self.with_result(entry, result, ordered)),
@@ -129,6 +134,10 @@ impl Batch {
                 Ok(fds) if fds.iter().any(|fd| is_ours(*fd)) => refuse(libc::EBADF),
                 _ => Leave,
             },
+            op::PROVIDE_BUFFERS => {
+                buffers::provided(self.ring, entry.buf_index);
+                Leave
+            }
             op::SPLICE | op::TEE if is_ours(entry.file_index) && is_by_number(entry) => refuse(libc::EINVAL),
             _ if names_descriptor(entry.opcode) && is_by_number(entry) => self.on_descriptor(entry, ordered),
             _ => Leave,
@@ -232,7 +241,7 @@ impl Batch {
             return Sqe { opcode: op::NONE, flags: entry.flags, user_data: entry.user_data, ..Sqe::default() };
         }
         if result < 0 || entry.flags & flag::CQE_SKIP_SUCCESS == 0 {
-            post::post(ring::ring(self.ring).own(), entry.user_data, result, false);
+            post::post(ring::ring(self.ring).own(), entry.user_data, result, 0);
         }
         silent(entry)
     }
