@@ -296,3 +296,98 @@ CASE(connect_interrupted_goes_on) {
     raise(SIGUSR1);
     CALL("connect", connect_to(c, l));
 }
+
+// siglongjmp out of a handler that has interrupted a sleeping call: the next calls work, and nothing of it is left.
+static sigjmp_buf out;
+static void leave(int signal) {
+    (void)signal;
+    siglongjmp(out, 1);
+}
+static void leaving(int signal) {
+    struct sigaction a = {.sa_handler = leave};
+    MUST(sigaction(signal, &a, NULL));
+}
+#define LEFT(call)                                                                                                     \
+    ({                                                                                                                 \
+        volatile bool left_ = true;                                                                                          \
+        if (!sigsetjmp(out, 1)) {                                                                                      \
+            signal_later(40, SIGUSR1);                                                                                 \
+            (void)!(call);                                                                                             \
+            left_ = false;                                                                                             \
+        }                                                                                                              \
+        left_;                                                                                                         \
+    })
+
+CASE(calls_that_are_left) {
+    struct pair p = pair();
+    struct epoll_event e = {EPOLLIN, {.u64 = 1}};
+    struct pollfd one = {p.client, POLLIN, 0}, two[] = {{p.client, POLLIN, 0}, {p.listener, POLLIN, 0}};
+    int ep = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    leaving(SIGUSR1);
+    for (volatile int i = 0; i < 3; i++) {
+        say("recv", "%d", LEFT(recv(p.client, buf, 1, 0)));
+        say("epoll", "%d", LEFT(epoll_wait(ep, &e, 1, 5000)));
+        say("poll", "%d", LEFT(poll(&one, 1, 5000)));
+        say("poll2", "%d", LEFT(poll(two, 2, 5000)));
+        say("accept", "%d", LEFT(accept(p.listener, NULL, NULL)));
+        later(40, write_one, &p.server);
+        CALL("then", epoll_wait(ep, &e, 1, 3000));
+        CALL("read", recv(p.client, buf, 1, 0));
+        later(40, write_one, &p.server);
+        CALL("polled", poll(two, 2, 3000));
+        CALL("again", recv(p.client, buf, 1, 0));
+        later(40, write_one, &p.server);
+        CALL("blocked", recv(p.client, buf, 1, 0));
+    }
+}
+
+CASE(many_polls_that_are_left) {
+    struct pair p = pair();
+    struct pollfd two[] = {{p.client, POLLIN, 0}, {p.listener, POLLIN, 0}};
+    leaving(SIGALRM);
+    for (volatile int i = 0; i < 150; i++) {
+        if (!sigsetjmp(out, 1)) {
+            struct itimerval soon = {.it_value.tv_usec = 2000};
+            setitimer(ITIMER_REAL, &soon, NULL);
+            poll(two, 2, 5000);
+        }
+    }
+    later(40, write_one, &p.server);
+    CALL("polled", poll(two, 2, 3000));
+}
+
+CASE(closed_after_a_call_that_was_left) {
+    int l = listening(), port = port_of(l);
+    leaving(SIGUSR1);
+    say("accept", "%d", LEFT(accept(l, NULL, NULL)));
+    MUST(close(l));
+    int again = tcp();
+    struct sockaddr_in at = loopback(port);
+    CALL("bind", bind(again, (struct sockaddr *)&at, sizeof at));
+    CALL("listen", listen(again, 1));
+    struct pair p = pair();
+    say("recv", "%d", LEFT(recv(p.client, buf, 1, 0)));
+    MUST(close(p.client));
+    CALL("end", recv(p.server, buf, 1, 0));
+}
+
+static void *cancelled_after_leaving(void *argument) {
+    int fd = *(int *)argument;
+    say("recv", "%d", LEFT(recv(fd, buf, 1, 0)));
+    char c;
+    recv(fd, &c, 1, 0);
+    return NULL;
+}
+
+CASE(cancelled_after_a_call_that_was_left) {
+    struct pair p = pair();
+    pthread_t t;
+    void *how = NULL;
+    leaving(SIGUSR1);
+    pthread_create(&t, NULL, cancelled_after_leaving, &p.client);
+    rest(200);
+    pthread_cancel(t);
+    pthread_join(t, &how);
+    say("cancelled", "%d", how == PTHREAD_CANCELED);
+}

@@ -2,6 +2,7 @@
 //! points (to leave by unwinding) would leave locks and lists of ours behind. So cancellation is off as long as a call sleeps; who
 //! cancels a thread wakes it, and the call is given up in order before the thread ends (`towpath_hook::cancel`).
 
+use crate::books::{self, Entry, Undo};
 use crate::tid::tid;
 use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -68,20 +69,24 @@ pub unsafe fn cancel(thread: pthread_t) -> Answer<c_int> {
 /// A sleep in which the thread is not cancelled, but woken; until dropped.
 pub struct Sleep {
     before: c_int,
+    _entry: Option<Entry>,
 }
 
 impl Sleep {
     /// A sleep on a futex word, or on something that a signal interrupts.
     pub fn on(word: Option<&AtomicU32>) -> Self {
+        books::settle();
         let mut before = DISABLE;
         // SAFETY: room for a state.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        let mut entry = None;
         if before == ENABLE {
+            entry = Some(Entry::new(Undo::Cancelable));
             let place = place(tid());
             place.word.store(word.map_or(0, |word| from_ref(word) as usize), Ordering::SeqCst);
             place.sleeper.store(tid(), Ordering::SeqCst);
         }
-        Self { before }
+        Self { before, _entry: entry }
     }
 
     /// Is the call to be given up?
@@ -103,12 +108,9 @@ impl Sleep {
     }
 }
 
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        if self.before == ENABLE {
-            let _ = place(tid()).sleeper.compare_exchange(tid(), 0, Ordering::SeqCst, Ordering::Relaxed);
-            // SAFETY: nobody wants to know the state.
-            unsafe { pthread_setcancelstate(ENABLE, null_mut()) };
-        }
-    }
+/// The end of a sleep of this thread, which may be cancelled again.
+pub fn awake() {
+    let _ = place(tid()).sleeper.compare_exchange(tid(), 0, Ordering::SeqCst, Ordering::Relaxed);
+    // SAFETY: nobody wants to know the state.
+    unsafe { pthread_setcancelstate(ENABLE, null_mut()) };
 }

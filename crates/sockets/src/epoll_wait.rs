@@ -1,6 +1,7 @@
 //! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready the kernel is asked only if that was some
 //! microseconds ago, or in every sixteenth call, so that its descriptors are not starved and a busy program pays little for it.
 
+use crate::books::{Entry, Undo};
 use crate::cancel::Sleep;
 use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
@@ -203,12 +204,14 @@ impl Wait {
         let sleeping = nested::all(self.id);
         let instances = || sleeping.iter().map(|id| epoll::instance(*id));
         instances().for_each(|instance| instance.falling_asleep(self.session));
+        let counted = Entry::new(Undo::Instance(self.id));
         let ready = |instance: &Instance| instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
         let raised = self.instance.raised(self.session)
             || ready(self.instance)
             || instances().skip(1).any(|instance| instance.raised(self.session));
         let woken = if raised { Ok(None) } else { asleep.interrupted(self.sleep_armed(deadline, look)) };
-        instances().for_each(|instance| instance.awake(self.session));
+        drop(counted);
+        instances().skip(1).for_each(|instance| instance.awake(self.session));
         woken
     }
 

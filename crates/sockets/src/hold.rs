@@ -1,6 +1,7 @@
 //! Calls that sleep on a socket hold it, as in the kernel: when its descriptor is closed meanwhile, the connection goes on until
 //! the last of them returns.
 
+use crate::books::{self, Entry, Undo};
 use crate::close;
 use crate::lock::Lock;
 use crate::session;
@@ -22,23 +23,22 @@ static HELD: Held = Held { lock: Lock::new(), sockets: UnsafeCell::new(Vec::new(
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// One call that may sleep on a socket; until dropped.
-pub struct Use<'a>(&'a Socket);
+pub struct Use(#[allow(dead_code, reason = "it is dropped")] Entry);
 
-impl<'a> Use<'a> {
+impl Use {
     /// From now on.
-    pub fn of(socket: &'a Socket) -> Self {
-        socket.private().users.fetch_add(1, Ordering::SeqCst);
-        Self(socket)
+    pub fn of(socket: &Socket) -> Self {
+        begun(socket);
+        Self(Entry::new(Undo::Hold(*socket)))
     }
 }
 
-impl Drop for Use<'_> {
-    fn drop(&mut self) {
-        ended(self.0);
-    }
+/// Somebody uses the socket, until [`ended`].
+pub fn begun(socket: &Socket) {
+    socket.private().users.fetch_add(1, Ordering::SeqCst);
 }
 
-/// The end of a use that was not dropped.
+/// The end of a use.
 pub fn ended(socket: &Socket) {
     let users = socket.private().users.fetch_sub(1, Ordering::SeqCst);
     if users == 1 && COUNT.load(Ordering::SeqCst) != 0 {
@@ -48,6 +48,10 @@ pub fn ended(socket: &Socket) {
 
 /// The last descriptor `fd` of a socket is about to be closed. True if somebody sleeps on the socket, which is then kept.
 pub fn keep(fd: c_int, socket: &Socket) -> bool {
+    if socket.private().users.load(Ordering::SeqCst) != 0 {
+        // A call of this thread that a handler has left.
+        books::settle();
+    }
     if socket.private().users.load(Ordering::SeqCst) == 0 {
         return false;
     }

@@ -13,6 +13,7 @@ mod accept;
 mod address;
 mod aio;
 mod block;
+mod books;
 mod buffers;
 mod cancel;
 mod close;

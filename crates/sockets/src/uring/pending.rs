@@ -230,7 +230,7 @@ impl Waiting {
         let watched = self.watched.entry(key).or_insert_with(|| {
             if let Target::Socket(socket) = &target {
                 // Until it goes out of the table.
-                core::mem::forget(hold::Use::of(socket));
+                hold::begun(socket);
             }
             Watched { target, fd: operation.fd, operations: Vec::new(), events: 0 }
         });
