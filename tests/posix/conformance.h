@@ -99,7 +99,7 @@ bool wait_sent(int fd);                         // until SIOCOUTQ says 0
 void rest(int ms);
 long now_ms(void);
 int fill(int fd);                               // sends until EAGAIN and the peer's window is full; bytes sent
-long drain(int fd);                             // reads until EAGAIN, the end, or an error
+long drain(int fd);                             // reads until nothing more comes, the end, or an error
 int nonblocking(int fd, bool on);
 int get_int(int fd, int level, int name);       // -errno on failure
 int set_int(int fd, int level, int name, int value);

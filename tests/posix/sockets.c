@@ -131,6 +131,9 @@ long drain(int fd) {
     long total = 0;
     for (;;) {
         ssize_t n = recv(fd, block, sizeof block, MSG_DONTWAIT);
+        // A stack may have more on its way than it shows at once.
+        struct pollfd more = {.fd = fd, .events = POLLIN};
+        if (n < 0 && errno == EAGAIN && poll(&more, 1, 20) > 0) continue;
         if (n <= 0) return total;
         total += n;
     }

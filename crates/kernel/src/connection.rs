@@ -2,6 +2,7 @@
 
 use crate::client::OfSlot;
 use crate::core::Core;
+use crate::figures::Figures;
 use crate::sys;
 use rustix::net::Shutdown;
 use std::os::fd::AsFd;
@@ -41,6 +42,8 @@ impl Core {
         let before = self.own(index, slot).map(|own| (own.sent, own.got, own.status));
         let sent = self.transmit(index, slot, words.and_then(|words| words.urgent));
         let received = if matches!(sent, Found::Alive) { self.receive(index, slot) } else { Found::Alive };
+        let ended =
+            if matches!((&sent, &received), (Found::Alive, Found::Alive)) { self.ended(index, slot) } else { None };
         let Some(client) = self.client(index) else { return };
         let own = &mut client.slot(slot).own;
         let (after, tx_tail, urgent) = ((own.sent, own.got, own.status), own.tx_tail, own.urgent_got.take());
@@ -66,7 +69,11 @@ impl Core {
             // It may have asked after the room was there.
             client.raise(slot);
         }
-        self.finish(index, slot, words.as_ref());
+        match ended {
+            Some(0) => self.over(index, slot),
+            Some(errno) => self.fail(index, slot, errno),
+            None => self.finish(index, slot, words.as_ref()),
+        }
     }
 
     /// What the application has switched since the last look.
@@ -79,6 +86,10 @@ impl Core {
             (app_flags::CORK, libc::TCP_CORK),
             (app_flags::QUICKACK, libc::TCP_QUICKACK),
         ];
+        if changed & words.flags & app_flags::SHUT_RD != 0 {
+            // What comes after it is answered as the kernel does.
+            let _ = rustix::net::shutdown(fd, Shutdown::Read);
+        }
         for (bit, name) in names.into_iter().filter(|(bit, _)| changed & bit != 0) {
             sys::set(fd, libc::IPPROTO_TCP, name, (words.flags & bit != 0).into());
         }
@@ -162,6 +173,21 @@ impl Core {
             self.once_more(index, slot);
         }
         Found::Alive
+    }
+}
+
+impl Core {
+    /// Has a connection ended of which everything has been read, and with what errno (0: in order)? A reset that comes after the end of the
+    /// stream is none that a read would tell of.
+    fn ended(&mut self, index: u32, slot: Slot) -> Option<i32> {
+        let own = self.own(index, slot)?;
+        let (true, false, Some(fd)) = (own.ending, own.readable, &own.fd) else { return None };
+        own.ending = false;
+        match sys::take_error(fd) {
+            0 if own.closing => None,
+            0 => Figures::of(fd.as_fd()).is_some_and(|figures| figures.is_closed()).then_some(0),
+            errno => Some(errno),
+        }
     }
 }
 

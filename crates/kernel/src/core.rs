@@ -193,10 +193,11 @@ impl Core {
         let events = std::mem::take(&mut self.events);
         let mut work = 0;
         for (data, flags) in &events {
+            // A bell, too: what it was rung for may have come after it was looked for in this turn.
+            work += 1;
             if *data == A_BELL {
                 continue;
             }
-            work += 1;
             let (index, raw) = ((data >> 32) as u32 - 1, *data as u32);
             let Some((client, slot)) = self.find(index, raw) else { continue };
             let own = &mut client.slot(slot).own;

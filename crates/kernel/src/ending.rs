@@ -1,10 +1,11 @@
 //! How connections end.
 
 use crate::core::Core;
+use crate::figures::Figures;
 use crate::sys;
 use std::os::fd::AsFd;
 use towpath_ring::Slot;
-use towpath_ring::lines::app_flags;
+use towpath_ring::lines::{app_flags, option_flags};
 use towpath_stack::clients::AppWords;
 use towpath_stack::slots::Phase;
 
@@ -31,13 +32,24 @@ impl Core {
         }
     }
 
-    /// A connection has failed: the application sees why.
+    /// A connection has failed: the application sees why. With `IP_RECVERR` it may only be told of something.
     pub fn fail(&mut self, index: u32, slot: Slot, errno: i32) {
-        self.counts.resets += 1;
-        if let Some(client) = self.client(index) {
-            // A write to what was reset while the peer had closed it.
-            client.over(slot, errno);
+        let Some(client) = self.client(index) else { return };
+        let own = &mut client.slot(slot).own;
+        let asked = own.options.flags & (option_flags::RECVERR | option_flags::RECVERR_SIX) != 0;
+        let figures = own.fd.as_ref().filter(|_| asked).and_then(|fd| Figures::of(fd.as_fd()));
+        if figures.is_some_and(|figures| !figures.is_closed()) {
+            client.soft_error(slot, errno);
+            return self.once_more(index, slot);
         }
+        client.over(slot, errno);
+        self.counts.resets += 1;
+    }
+
+    /// Both directions of a connection have ended in order.
+    pub fn over(&mut self, index: u32, slot: Slot) {
+        let Some(client) = self.client(index) else { return };
+        client.over(slot, 0);
     }
 
     /// Ends a connection with a reset. The application, if it is still there, sees `errno`.

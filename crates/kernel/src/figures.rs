@@ -9,6 +9,9 @@ use towpath_ring::{InfoLine, Slot};
 use towpath_stack::slots::Phase;
 use towpath_stack::status::TcpStatus;
 
+/// `TCP_CLOSE`: also the socket of a connection in TIME-WAIT is in it.
+const CLOSE: u32 = 7;
+
 /// One reading of `struct tcp_info` (linux/tcp.h); what the kernel has not filled is 0.
 pub struct Figures([u8; TCP_INFO_BYTES]);
 
@@ -35,6 +38,10 @@ impl Figures {
     /// Linux's number of the state.
     pub fn state(&self) -> u32 {
         self.byte(0)
+    }
+    /// Is there no connection any more?
+    pub fn is_closed(&self) -> bool {
+        self.state() == CLOSE
     }
     /// Bytes of payload in a segment.
     pub fn mss(&self) -> u16 {

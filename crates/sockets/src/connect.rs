@@ -175,17 +175,18 @@ fn first(
             socket.mark(flag::CONNECT_PENDING, true);
             Some(Err(libc::EINPROGRESS))
         }
-        Ok(socket) => Some(established(&socket)),
+        Ok(socket) => Some(established(fd, &socket)),
         Err(Not::Kernels(why)) => by_kernel(fd, undecided, why, kernel),
         Err(Not::Failed(errno)) => Some(Err(errno)),
     }
 }
 
 /// Waits for the outcome of the handshake.
-fn established(socket: &Socket) -> Sys<c_int> {
+fn established(fd: c_int, socket: &Socket) -> Sys<c_int> {
     let deadline = block::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed));
     match block::until(socket, deadline, || socket.state() != state::CONNECTING) {
-        Ok(()) => outcome_of(socket),
+        // After a failure that it tells of, a socket is as it was before, as on Linux.
+        Ok(()) => outcome_of(socket).inspect_err(|_| _ = renew::renew(fd, socket, None)),
         Err(errno) => {
             // It goes on in the background.
             socket.mark(flag::CONNECT_PENDING, true);
@@ -213,13 +214,18 @@ fn again(
     match socket.state() {
         state::LISTENING => Some(Err(libc::EISCONN)),
         state::CONNECTING if !waits || socket.has(flag::NONBLOCK) => Some(Err(libc::EALREADY)),
-        state::CONNECTING => Some(established(socket)),
+        state::CONNECTING => Some(established(fd, socket)),
         state::ESTABLISHED if socket.has(flag::CONNECT_PENDING) => {
             socket.mark(flag::CONNECT_PENDING, false);
             Some(Ok(0))
         }
         state::ESTABLISHED => Some(Err(libc::EISCONN)),
         _ => match socket.take_error() {
+            // It has failed, and somebody has asked why.
+            0 if socket.has(flag::CONNECT_PENDING) => {
+                socket.mark(flag::CONNECT_PENDING, false);
+                Some(Err(libc::ECONNABORTED))
+            }
             0 => {
                 // After a failure a socket may be used for another try: a fresh one takes its place.
                 let undecided = match renew::renew(fd, socket, None) {
@@ -228,7 +234,10 @@ fn again(
                 };
                 first(fd, undecided, remote?, waits, kernel)
             }
-            errno => Some(Err(errno)),
+            errno => {
+                socket.mark(flag::CONNECT_PENDING, false);
+                Some(Err(errno))
+            }
         },
     }
 }

@@ -278,7 +278,9 @@ impl<C, S: Default> Client<C, S> {
         let line = self.line(slot);
         if errno != 0 {
             line.error.store(errno as u32, Ordering::Relaxed);
-            line.status.store(status::RESET | status::TX_CLOSED, Ordering::Relaxed);
+            // What was seen of the peer before is still so. It is shown only to whom it has been shown.
+            let seen = line.status.load(Ordering::Relaxed);
+            line.status.store(seen | status::RESET | status::TX_CLOSED, Ordering::Relaxed);
         }
         self.shared.region.info(slot).tcp_state.store(7, Ordering::Relaxed);
         line.state.store(state::CLOSED, Ordering::Release);
