@@ -5,6 +5,7 @@ mod bulk;
 mod client;
 mod many;
 mod native;
+mod sends;
 mod server;
 mod sys;
 
@@ -42,6 +43,13 @@ enum Role {
         /// Address of the sink.
         sink: SocketAddrV4,
     },
+    /// Sends of one size on one connection; prints one JSON object: how fast they arrived and what one costs.
+    Sends(sends::Options),
+    /// Takes connections one after the other and throws away what they send. Prints `ready` when it listens.
+    Drain {
+        /// Address to listen on.
+        listen: SocketAddrV4,
+    },
     /// Many connections that send blocks when asked, until the other end has gone.
     Senders(many::Senders),
     /// Asks many connections to send without end and prints one JSON object: what each gets in each window.
@@ -58,6 +66,8 @@ fn main() {
         Role::NativeClient(options) => native::load(&options).map(|report| print(&report)),
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
+        Role::Sends(options) => sends::send(&options).map(|report| print(&report)),
+        Role::Drain { listen } => sends::drain(listen),
         Role::Senders(options) => many::senders(&options),
         Role::Share(options) => many::share(&options).map(|report| print(&report)),
         Role::Incast(options) => many::incast(&options).map(|report| print(&report)),

@@ -80,11 +80,22 @@ impl Lab {
     }
     /// Starts `towpath serve` on the server side's interface.
     pub fn serve(&self) -> io::Result<(Process, PathBuf)> {
-        let socket = self.dir.join("towpath.sock");
         let exe = std::env::current_exe()?;
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
         let mut command = self.command(Side::Server, &words);
-        command.arg("1").arg("--socket").arg(&socket);
+        command.arg("1");
+        self.serving(command)
+    }
+    /// Starts `towpath kernel-stack` on the server side's network and the client side's CPU: the core that it takes is its price.
+    pub fn kernel_stack(&self) -> io::Result<(Process, PathBuf)> {
+        let exe = std::env::current_exe()?;
+        let cpu = CLIENT_CPU.to_string();
+        let words = ["taskset".as_ref(), "-c".as_ref(), cpu.as_ref(), exe.as_os_str(), "kernel-stack".as_ref()];
+        self.serving(self.command(Side::Server, &words))
+    }
+    fn serving(&self, mut command: Command) -> io::Result<(Process, PathBuf)> {
+        let socket = self.dir.join("towpath.sock");
+        command.arg("--socket").arg(&socket);
         let path = self.dir.join("service.log");
         let mut process = Process::start(command, &path, |_| true)?;
         wait(&path, &mut process, || socket.exists())?;

@@ -11,6 +11,7 @@ mod instructions;
 mod lab;
 mod loss;
 mod measure;
+mod offload;
 mod redis;
 mod wire;
 
@@ -40,6 +41,8 @@ enum What {
     Bulk(Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
+    /// Sends of 64 bytes to 64 KiB and a request's time, by Linux's own calls and by the kernel stack, over a veth.
+    Offload(offload::Options),
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
     Instructions(instructions::Options),
@@ -94,6 +97,7 @@ pub fn run(args: &Arguments) -> io::Result<()> {
         What::Redis(options) => report(options, "redis-benchmark", &redis::run(options)?),
         What::Bulk(options) => report(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?),
         What::Direct(options) => return direct::run(options),
+        What::Offload(options) => return offload::run(options),
         What::Instructions(options) => return instructions::run(options),
         What::Loss(options) => return loss::run(options),
         What::Fairness(options) => return fairness::run(options),
