@@ -166,7 +166,7 @@ struct SyncCancel {
 /// The kernel would use the pairs behind accelerated descriptors: EBADF, as for a ring among them.
 ///
 /// # Safety
-/// As [`register`].
+/// As [`register()`].
 unsafe fn fixed_files(arg: *mut c_void, count: c_uint, updates: bool, tags: bool) -> Answer<c_int> {
     // SAFETY: the program's memory, wherever it is.
     let (fds, count) = unsafe {
