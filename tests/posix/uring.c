@@ -255,6 +255,32 @@ CASE(send_waits_for_room) {
     say_cqe_result("sent", &r);
 }
 
+CASE(send_without_copies) {
+    struct pair p = pair();
+    struct ring r = ring();
+    struct iovec iov = {"you", 3};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    add(&r, IORING_OP_SEND_ZC, p.client, "hello", 5, 1);
+    MUST(submit(&r, 1));
+    say_cqes(&r, 2, false);
+    add(&r, IORING_OP_SENDMSG_ZC, p.client, &m, 1, 1);
+    MUST(submit(&r, 1));
+    say_cqes(&r, 2, false);
+    wait_unread(p.server, 8);
+    CALL("read", read(p.server, buf, 100));
+    say_bytes("bytes", buf, 8);
+}
+
+CASE(nothing) {
+    struct pair p = pair();
+    struct ring r = ring();
+    add(&r, IORING_OP_READ, p.client, buf, 0, 1);
+    add(&r, IORING_OP_WRITE, p.client, buf, 0, 2);
+    add(&r, IORING_OP_SEND, p.client, buf, 0, 3);
+    MUST(submit(&r, 3));
+    say_cqes(&r, 3, false);
+}
+
 CASE(send_to_nobody) {
     int fd = reset_by_peer();
     struct ring r = ring();
@@ -573,7 +599,8 @@ CASE(quiet_success) {
 CASE(kinds_of_rings) {
     struct pair p = pair();
     unsigned kinds[] = {IORING_SETUP_CLAMP, IORING_SETUP_SUBMIT_ALL, IORING_SETUP_COOP_TASKRUN,
-        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQE128, IORING_SETUP_CQE32};
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_SQE128, IORING_SETUP_CQE32, NO_MMAP,
+        NO_SQARRAY, NO_MMAP | NO_SQARRAY};
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct ring r = ring_with(kinds[i]);
         // One submission: it lies at the same place with entries of any size.

@@ -17,15 +17,32 @@ static inline long enter(int fd, unsigned submit, unsigned complete, unsigned fl
     return syscall(SYS_io_uring_enter, fd, submit, complete, flags, NULL, 0);
 }
 
+// Newer than some headers.
+enum { NO_MMAP = 1 << 14, NO_SQARRAY = 1 << 16 };
+
+static inline char *page(void) {
+    return mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+}
+
+// The field of this name at the end of the offsets of either queue, which older headers call otherwise.
+static inline char **user_addr(void *offsets) { return (char **)((char *)offsets + 32); }
+
 static inline struct ring ring_with(unsigned flags) {
     struct io_uring_params p = {.flags = flags};
+    char **sq_at = user_addr(&p.sq_off), **cq_at = user_addr(&p.cq_off);
+    if (flags & NO_MMAP) *sq_at = page(), *cq_at = page();
     struct ring r = {.fd = (int)MUST(syscall(SYS_io_uring_setup, ENTRIES, &p))};
     size_t bytes = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
-    char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r.fd, IORING_OFF_SQ_RING);
-    r.sqes = mmap(NULL, p.sq_entries * sizeof *r.sqes, PROT_READ | PROT_WRITE, MAP_SHARED, r.fd, IORING_OFF_SQES);
+    char *at = *cq_at;
+    r.sqes = (void *)*sq_at;
+    if (!(flags & NO_MMAP)) {
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r.fd, IORING_OFF_SQ_RING);
+        r.sqes = mmap(NULL, p.sq_entries * sizeof *r.sqes, PROT_READ | PROT_WRITE, MAP_SHARED, r.fd, IORING_OFF_SQES);
+    }
     MUST(at == MAP_FAILED || (void *)r.sqes == MAP_FAILED ? -1 : 0);
     r.head = (void *)(at + p.sq_off.head), r.tail = (void *)(at + p.sq_off.tail);
-    r.array = (void *)(at + p.sq_off.array), r.sq_mask = p.sq_entries - 1;
+    static unsigned unused[ENTRIES];
+    r.array = flags & NO_SQARRAY ? unused : (void *)(at + p.sq_off.array), r.sq_mask = p.sq_entries - 1;
     r.cq_head = (void *)(at + p.cq_off.head), r.cq_tail = (void *)(at + p.cq_off.tail);
     r.cqes = (void *)(at + p.cq_off.cqes), r.cq_mask = p.cq_entries - 1;
     return r;

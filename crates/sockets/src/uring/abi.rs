@@ -133,6 +133,8 @@ pub mod op {
     pub const MSG_RING: u8 = 40;
     pub const SOCKET: u8 = 45;
     pub const URING_CMD: u8 = 46;
+    pub const SEND_ZC: u8 = 47;
+    pub const SENDMSG_ZC: u8 = 48;
     pub const READ_MULTISHOT: u8 = 49;
     pub const FTRUNCATE: u8 = 55;
     pub const BIND: u8 = 56;
@@ -153,6 +155,10 @@ pub const CQE_BUFFER_SHIFT: u32 = 16;
 /// `IOU_PBUF_RING_*`.
 pub const PBUF_RING_MMAP: u16 = 1;
 pub const PBUF_RING_INC: u16 = 1 << 1;
+/// `IORING_CQE_F_NOTIF`: the memory of a SEND_ZC is the program's again.
+pub const CQE_F_NOTIF: u32 = 1 << 3;
+/// `IORING_NOTIF_USAGE_ZC_COPIED`, in such a completion's result.
+pub const NOTIF_COPIED: i32 = i32::MIN;
 /// `IORING_CQE_F_MORE`.
 pub const CQE_F_MORE: u32 = 1 << 1;
 
@@ -179,6 +185,9 @@ pub mod cancel {
 
 /// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`; also `IORING_ACCEPT_POLL_FIRST` of `accept`.
 pub const RECVSEND_POLL_FIRST: u16 = 1;
+/// `IORING_RECVSEND_FIXED_BUF` and `IORING_SEND_ZC_REPORT_USAGE`.
+pub const RECVSEND_FIXED_BUF: u16 = 1 << 2;
+pub const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_RECV_MULTISHOT`.
 pub const RECV_MULTISHOT: u16 = 1 << 1;
 /// In `ioprio` of `accept`.

@@ -77,6 +77,8 @@ pub struct Operation {
     pub next: Option<Box<Operation>>,
     /// That begins however it has ended.
     pub hard: bool,
+    /// The result of the second completion, if there is one: everything has been copied.
+    pub notice: Option<i32>,
     work: Work,
 }
 
@@ -221,8 +223,21 @@ fn at_no_position(entry: &Sqe) -> Sys<c_int> {
 
 /// The MSG_* flags of a `send` or `recv`.
 fn at_once(entry: &Sqe) -> Sys<c_int> {
-    // Several shots, fixed buffers and bundles are not carried.
-    if entry.ioprio & !abi::RECVSEND_POLL_FIRST != 0 { Err(libc::EINVAL) } else { Ok(entry.op_flags as c_int) }
+    // Several shots and bundles are not carried. Fixed buffers are named by their addresses.
+    let mut known = abi::RECVSEND_POLL_FIRST;
+    if is_zero_copy(entry.opcode) {
+        known |= abi::RECVSEND_FIXED_BUF | abi::SEND_ZC_REPORT_USAGE;
+        // Its second completion has flags.
+        if !post::passes_flags() {
+            return Err(libc::EOPNOTSUPP);
+        }
+    }
+    if entry.ioprio & !known != 0 { Err(libc::EINVAL) } else { Ok(entry.op_flags as c_int) }
+}
+
+/// Does it tell twice: that it has sent, and that its memory is not needed any more?
+fn is_zero_copy(opcode: u8) -> bool {
+    matches!(opcode, op::SEND_ZC | op::SENDMSG_ZC)
 }
 
 impl Operation {
@@ -240,6 +255,8 @@ impl Operation {
             op::WRITEV => Work::Send(Buffers::vectors(entry, at_no_position(entry)?)?),
             op::SEND => Work::Send(Buffers::one(entry, at_once(entry)?)?),
             op::SENDMSG => Work::Send(Buffers::message(entry, at_once(entry)?, false)?),
+            op::SEND_ZC => Work::Send(Buffers::one(entry, at_once(entry)?)?),
+            op::SENDMSG_ZC => Work::Send(Buffers::message(entry, at_once(entry)?, false)?),
             op::ACCEPT => Work::accept(entry)?,
             op::CONNECT => Work::Connect,
             op::SHUTDOWN => Work::Shutdown(entry.len as c_int),
@@ -249,15 +266,20 @@ impl Operation {
         };
         let quiet = entry.flags & flag::CQE_SKIP_SUCCESS != 0;
         let hard = entry.flags & flag::IO_HARDLINK != 0;
+        let reports = entry.ioprio & abi::SEND_ZC_REPORT_USAGE != 0;
+        let notice = is_zero_copy(entry.opcode).then_some(if reports { abi::NOTIF_COPIED } else { 0 });
         let (user_data, opcode, fd) = (entry.user_data, entry.opcode, entry.fd);
-        Ok(Self { ring, user_data, opcode, quiet, fd, limit: None, next: None, hard, work })
+        Ok(Self { ring, user_data, opcode, quiet, fd, limit: None, next: None, hard, notice, work })
     }
 
     /// Is what is linked to it not to be done?
     pub fn has_failed(&self, result: i32) -> bool {
         let whole = match &self.work {
             Work::Receive(buffers) | Work::Send(buffers) => {
-                let by_position = !matches!(self.opcode, op::RECV | op::RECVMSG | op::SEND | op::SENDMSG);
+                let by_position = !matches!(
+                    self.opcode,
+                    op::RECV | op::RECVMSG | op::SEND | op::SENDMSG | op::SEND_ZC | op::SENDMSG_ZC
+                );
                 (by_position || buffers.flags & libc::MSG_WAITALL != 0).then_some(buffers.total)
             }
             _ => None,
@@ -327,6 +349,9 @@ impl Operation {
                 Progress::More(found as i32)
             }
             (Work::Receive(buffers), Target::Socket(socket)) => {
+                if buffers.total == 0 && matches!(self.opcode, op::READ | op::READV | op::READ_FIXED) {
+                    return Progress::Done(0);
+                }
                 // SAFETY: the program's memory, as for the kernel.
                 let moved = unsafe { receive::receive(socket, &buffers.iov, buffers.attempt()) };
                 let header = buffers.header;

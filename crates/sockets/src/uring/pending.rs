@@ -1,6 +1,6 @@
 //! Operations that wait. One hidden thread carries them on when something happens on their sockets; it exists while there are any.
 
-use super::abi::{CQE_F_MORE, op};
+use super::abi::{CQE_F_MORE, CQE_F_NOTIF, op};
 use super::operation::{Operation, Progress, Target, Way};
 use super::{post, ring};
 use crate::interest::UNNAMED;
@@ -157,6 +157,12 @@ const CANCELED: Ended = (-libc::ECANCELED, 0);
 
 /// Posts a completion.
 fn tell(operation: &Operation, result: i32, flags: u32) {
+    if let (Some(notice), 0..) = (operation.notice, result) {
+        let to = ring::ring(operation.ring).own();
+        post::post(to, operation.user_data, result, CQE_F_MORE);
+        post::post(to, operation.user_data, notice, CQE_F_NOTIF);
+        return;
+    }
     if result < 0 || !operation.quiet || flags & CQE_F_MORE != 0 {
         post::post(ring::ring(operation.ring).own(), operation.user_data, result, flags);
     }
@@ -198,7 +204,7 @@ impl Waiting {
 
     fn carry(&mut self, target: Target, mut operation: Operation) -> Option<i32> {
         match self.attempt_in_turn(&target, &mut operation) {
-            Some((result, 0)) => Some(result),
+            Some((result, 0)) if result < 0 || operation.notice.is_none() => Some(result),
             // Only a completion of its own can have flags.
             Some((result, flags)) => {
                 tell(&operation, result, flags);
