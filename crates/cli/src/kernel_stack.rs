@@ -25,14 +25,17 @@ pub struct Arguments {
     /// What `--stack kernel=NAME` calls it [default: it is the one of its network namespace]
     #[arg(long, value_name = "NAME", value_parser = stack_name, conflicts_with = "socket")]
     name: Option<String>,
+    /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see --uml-tap)
+    #[arg(long)]
+    uml: bool,
     #[command(flatten)]
     options: Options,
 }
 
 /// Serves.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { name, mut options } = arguments;
-    options.stack = Some(StackKind::Kernel);
+    let Arguments { name, uml, mut options } = arguments;
+    options.stack = Some(if uml { StackKind::Uml } else { StackKind::Kernel });
     if name.is_some() {
         match paths::kernel_stack_socket(name.as_deref()) {
             Ok(socket) => options.socket = Some(socket),

@@ -65,6 +65,9 @@ mod exit {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = towpath_service::main_if_card() {
+        return code;
+    }
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),

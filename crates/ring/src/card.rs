@@ -140,6 +140,12 @@ impl CardMemory {
         Ok((Self { mapping: Arc::new(mapping), clients, stride, geometry }, memfd))
     }
 
+    /// How many regions of these sizes fit a file of at most `bytes`.
+    pub fn fit(geometry: Geometry, bytes: u64) -> Result<u32, MapError> {
+        let stride = Layout::new(geometry)?.total_bytes().next_multiple_of(ALIGNMENT) as u64;
+        Ok((bytes.saturating_sub(ALIGNMENT as u64) / stride).min(MAX_CLIENTS.into()) as u32)
+    }
+
     /// Card: maps what the host has made, all of it. Who gives a card its memory can do anything to it, so nothing but mistakes is
     /// looked for.
     pub fn map(device: BorrowedFd<'_>) -> Result<Self, MapError> {

@@ -11,4 +11,6 @@ pub enum StackKind {
     Fast,
     /// The sockets of the kernel and the network namespace that the service runs in
     Kernel,
+    /// The sockets of another kernel: user-mode Linux, which the service starts
+    Uml,
 }

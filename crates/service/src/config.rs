@@ -16,6 +16,14 @@ pub struct Config {
     /// The stack that serves: `"fast"`, Towpath's own TCP (the default), or `"kernel"`, the sockets of the kernel and the network
     /// namespace that the service runs in.
     pub stack: StackKind,
+    /// The TAP device that is the wire of the stack `"uml"`; none: it has only its loopback device.
+    pub uml_tap: Option<String>,
+    /// Address and prefix length of its network card: `10.0.0.2/24`.
+    pub uml_address: Option<String>,
+    /// Its router.
+    pub uml_gateway: Option<String>,
+    /// Its kernel's memory.
+    pub uml_memory: Bytes,
     /// The registration socket. Default: see [`crate::paths`]; it depends on who starts the service.
     pub socket: Option<PathBuf>,
     /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
@@ -83,6 +91,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             stack: StackKind::Fast,
+            uml_tap: None,
+            uml_address: None,
+            uml_gateway: None,
+            uml_memory: Bytes::from_kib(256 << 10),
             socket: None,
             interface: None,
             vlan: 0,
@@ -113,8 +125,12 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 26] = [
+pub const KEYS: [&str; 30] = [
     "stack",
+    "uml_tap",
+    "uml_address",
+    "uml_gateway",
+    "uml_memory",
     "socket",
     "interface",
     "vlan",
@@ -188,9 +204,10 @@ impl Config {
 
     /// Checks what no single type can: ranges and combinations. On error: the key and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.stack == StackKind::Kernel && self.interface.is_some() {
+        if self.stack != StackKind::Fast && self.interface.is_some() {
             return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
         }
+        self.check_uml()?;
         in_range("vlan", self.vlan.into(), 0, 4094)?;
         in_range("cores", self.cores as u64, 1, 16)?;
         if !self.cpus.is_empty() && self.cpus.len() != self.cores {
@@ -220,6 +237,21 @@ impl Config {
                 "congestion",
                 format!("{:?} is not known; there are {known} and constant:RATE", self.congestion),
             ));
+        }
+        Ok(())
+    }
+
+    fn check_uml(&self) -> Result<(), (&'static str, String)> {
+        let words =
+            [("uml_tap", &self.uml_tap), ("uml_address", &self.uml_address), ("uml_gateway", &self.uml_gateway)];
+        for (key, word) in words.iter().filter_map(|(key, word)| Some((*key, word.as_ref()?))) {
+            if word.is_empty() || !word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/@".contains(c)) {
+                return Err((key, format!("{word:?} is none")));
+            }
+        }
+        let (low, high) = (Bytes::from_kib(64 << 10), Bytes::from_kib(16 << 20));
+        if self.uml_memory < low || self.uml_memory > high {
+            return Err(("uml_memory", format!("{} is outside {low} to {high}", self.uml_memory)));
         }
         Ok(())
     }

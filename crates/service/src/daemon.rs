@@ -17,6 +17,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
+use towpath_card::uml::{UmlConfig, Wire};
+use towpath_card::{Card, CardConfig, CardError};
 use towpath_engine::{Engine, EngineConfig};
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ports::Port;
@@ -30,6 +32,11 @@ use towpath_tcp::slow::congestion::Algorithm;
 const OTHER_DESCRIPTORS: u64 = 64;
 /// Event contexts (epoll descriptors and threads that poll) of one client: what a region allows.
 const CONTEXTS: u32 = 64;
+
+/// Socket slots and clients of a card.
+const CARD_SLOTS: u32 = 1024;
+/// See [`CARD_SLOTS`].
+const CARD_CLIENTS: u32 = 8;
 
 /// Exit codes of the service.
 pub mod exit {
@@ -47,6 +54,9 @@ pub enum ServiceError {
     /// Configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The second kernel.
+    #[error(transparent)]
+    Card(#[from] CardError),
     /// `admit`.
     #[error(transparent)]
     Admit(#[from] UnknownName),
@@ -128,7 +138,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(&config, limit);
     let policy = Policy::new(config.policy.clone(), config.policy_default).map_err(ConfigError::Value)?;
-    let started = start_stack(&config, policy.clone())?;
+    let started = start_stack(&config, geometry, policy.clone())?;
     let settings = settings(&config, socket, geometry, (admission, policy));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -183,8 +193,10 @@ fn settings(
 fn geometry(config: &Config, descriptors: u64) -> Geometry {
     let fit = descriptors.saturating_sub(OTHER_DESCRIPTORS).clamp(16, 65_536) as u32;
     let most = 1 << fit.ilog2();
+    // The memory of a card has its page tables in it, whether it is used or not.
+    let most = if config.stack == StackKind::Uml { most.min(CARD_SLOTS) } else { most };
     let slots = config.sockets_per_client.min(most);
-    if slots < config.sockets_per_client {
+    if slots < config.sockets_per_client && config.stack != StackKind::Uml {
         tracing::warn!(
             "the limit of {descriptors} open files allows {slots} sockets per client, not {}; raise it with `ulimit -Hn` or \
              LimitNOFILE=",
@@ -198,7 +210,7 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
         rx_bytes: config.receive_buffer.get() as u32,
         contexts: CONTEXTS,
         // Of the kernel stack a client has one core for itself, whichever it is.
-        cores: if config.stack == StackKind::Kernel { 1 } else { config.cores as u32 },
+        cores: if config.stack == StackKind::Fast { config.cores as u32 } else { 1 },
     }
 }
 
@@ -207,6 +219,7 @@ pub fn default_socket(config: &Config) -> Result<PathBuf, PathError> {
     match config.stack {
         StackKind::Fast => paths::service_socket(config.interface.is_some()),
         StackKind::Kernel => paths::kernel_stack_socket(None),
+        StackKind::Uml => paths::kernel_stack_socket(Some("uml")),
     }
 }
 
@@ -218,15 +231,33 @@ struct Started {
     interface: Option<Interface>,
 }
 
-fn start_stack(config: &Config, policy: Policy) -> Result<Started, ServiceError> {
+fn start_stack(config: &Config, geometry: Geometry, policy: Policy) -> Result<Started, ServiceError> {
     if config.stack == StackKind::Fast {
         let (engine, known, interface) = start_engine(config, policy)?;
         return Ok(Started { stack: Box::new(engine), known: Some(known), interface });
+    }
+    if config.stack == StackKind::Uml {
+        let card = Card::start(&card_config(config, geometry)?, Box::new(policy))?;
+        return Ok(Started { stack: Box::new(card), known: None, interface: None });
     }
     let spin_us = config.spin.as_micros();
     let kernel = KernelConfig { cores: config.cores, spin_us, cpus: config.cpus.clone() };
     let kernel = Kernel::start(&kernel, || Box::new(policy.clone())).map_err(doing("starting the cores"))?;
     Ok(Started { stack: Box::new(kernel), known: None, interface: None })
+}
+
+fn card_config(config: &Config, geometry: Geometry) -> Result<CardConfig, ServiceError> {
+    let init = std::env::current_exe().map_err(doing("finding this program"))?;
+    let wire = config.uml_tap.clone().map_or(Wire::None, Wire::Tap);
+    let uml = UmlConfig {
+        program: None,
+        init,
+        memory_mib: (config.uml_memory.get() >> 20) as u32,
+        wire,
+        address: config.uml_address.clone(),
+        gateway: config.uml_gateway.clone(),
+    };
+    Ok(CardConfig { uml, geometry, clients: CARD_CLIENTS })
 }
 
 fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {

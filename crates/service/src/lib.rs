@@ -21,3 +21,5 @@ pub mod server;
 pub mod shared;
 pub mod table;
 pub mod units;
+
+pub use towpath_card::guest::main_if_card;

@@ -37,6 +37,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = towpath_service::main_if_card() {
+        return code;
+    }
     let arguments = Arguments::parse();
     if arguments.background {
         return match background(&arguments.options) {

@@ -15,6 +15,15 @@ pub struct Options {
     /// The stack that serves [default: fast]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub stack: Option<StackKind>,
+    /// TAP device that is the network of --stack uml
+    #[arg(long, value_name = "TAP")]
+    pub uml_tap: Option<String>,
+    /// Address of --stack uml on it, e.g. 10.0.0.2/24
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    pub uml_address: Option<String>,
+    /// Router of --stack uml
+    #[arg(long, value_name = "ADDRESS")]
+    pub uml_gateway: Option<String>,
     /// Registration socket [default: /run/towpath/towpath.sock for root with --interface, else
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
@@ -57,6 +66,9 @@ impl Options {
         };
         let this = self.clone();
         config.stack = this.stack.unwrap_or(config.stack);
+        config.uml_tap = this.uml_tap.or(config.uml_tap);
+        config.uml_address = this.uml_address.or(config.uml_address);
+        config.uml_gateway = this.uml_gateway.or(config.uml_gateway);
         config.socket = this.socket.or(config.socket);
         config.interface = this.interface.or(config.interface);
         config.cores = this.cores.unwrap_or(config.cores);

@@ -1,0 +1,41 @@
+//! What runs in the card: the first program of its kernel, which serves with that kernel's sockets.
+
+mod ask;
+mod bells;
+mod init;
+mod reservations;
+mod serve;
+
+use bells::Line;
+use std::process::ExitCode;
+
+/// The first argument by which a binary of ours knows that it is the first program of a card.
+pub const ARGUMENT: &str = "towpath-card";
+
+/// Becomes the first program of a card if this process is that; else returns at once. To be called first in `main`.
+pub fn main_if_card() -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    if std::process::id() != 1 || arguments.next().as_deref() != Some(ARGUMENT) {
+        return None;
+    }
+    let given = |word: Option<String>| word.filter(|word| word != "-");
+    let (address, gateway) = (given(arguments.next()), given(arguments.next()));
+    Some(run(address.as_deref(), gateway.as_deref()))
+}
+
+fn run(address: Option<&str>, gateway: Option<&str>) -> ExitCode {
+    init::mount();
+    let messages = match init::serial("/dev/ttyS0", false) {
+        Ok(messages) => messages,
+        Err(error) => {
+            init::say(&format!("no line to the host: {error}"));
+            init::power_off();
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Err(why) = serve::serve(Line::new(messages), address, gateway) {
+        init::say(&why);
+    }
+    init::power_off();
+    ExitCode::FAILURE
+}

@@ -1,0 +1,59 @@
+//! The ports that the host keeps reserved for this card's sockets. The stack gets the writing end of a pipe for each, and drops it when
+//! the port is free again; that is passed on.
+
+use super::bells::Line;
+use crate::message::FromCard;
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use rustix::pipe::PipeFlags;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Which: place, slot, number of the command.
+type Key = (u32, u32, u32);
+
+/// All of them.
+pub struct Reservations {
+    epoll: OwnedFd,
+    kept: Mutex<(u64, HashMap<u64, (OwnedFd, Key)>)>,
+}
+
+impl Reservations {
+    /// None yet; passes on over `messages`.
+    pub fn start(messages: Arc<Line>) -> io::Result<Arc<Self>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let all = Arc::new(Self { epoll, kept: Mutex::default() });
+        let watched = Arc::clone(&all);
+        std::thread::Builder::new().name("reservations".into()).spawn(move || watched.watch(&messages))?;
+        Ok(all)
+    }
+    /// One more: what the stack keeps.
+    pub fn add(&self, place: u32, slot: u32, seq: u32) -> io::Result<OwnedFd> {
+        let (ours, stacks) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, all) = &mut *kept;
+        *last += 1;
+        epoll::add(&self.epoll, &ours, epoll::EventData::new_u64(*last), epoll::EventFlags::empty())?;
+        all.insert(*last, (ours, (place, slot, seq)));
+        Ok(stacks)
+    }
+    fn watch(&self, messages: &Line) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            if epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)
+                .is_err_and(|error| error != rustix::io::Errno::INTR)
+            {
+                return;
+            }
+            for event in &events {
+                let number = event.data.u64();
+                let gone = self.kept.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number);
+                if let Some((_, (place, slot, seq))) = gone {
+                    let _ = messages.send(0, &FromCard::Freed { place, slot, seq });
+                }
+            }
+        }
+    }
+}

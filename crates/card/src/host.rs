@@ -1,0 +1,427 @@
+//! The card as the service sees it: a stack.
+
+use crate::console::Console;
+use crate::message::{self, FromCard, Question, ToCard};
+use crate::places::{Places, Served, lock};
+use crate::uml::{self, Machine, UmlConfig};
+use crate::{funeral, relay};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use towpath_ring::card::CardMemory;
+use towpath_ring::layout::VERSION;
+use towpath_ring::{Geometry, wake};
+use towpath_stack::guard::Exceeded;
+use towpath_stack::{ClientId, ClientSetup, Connection, Ground, Guard, PairHandle, Stack, Status};
+
+/// How long the kernel may take to come up: two seconds on an idle machine, on a busy one as long as it takes.
+const BOOT: Duration = Duration::from_secs(60);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long it may show no life. A machine that is busy with others makes it wait too, so this is generous; a process that has
+/// ended is seen at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How a card is set up.
+#[derive(Debug)]
+pub struct CardConfig {
+    /// Its kernel.
+    pub uml: UmlConfig,
+    /// Sizes of every region.
+    pub geometry: Geometry,
+    /// Most clients at a time, if there is memory for so many.
+    pub clients: u32,
+}
+
+/// Why there is no card.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// It cannot be started.
+    #[error("the card: {0}")]
+    Start(#[from] io::Error),
+    /// Its memory cannot be made.
+    #[error("the card's memory: {0}")]
+    Memory(#[from] towpath_ring::MapError),
+    /// It was started and says why it cannot serve.
+    #[error("the card cannot serve: {0}")]
+    Broken(String),
+    /// It was started and does not answer.
+    #[error("the card's kernel does not come up ({why}). Its last lines:\n{console}")]
+    Silent {
+        /// What has been seen instead.
+        why: &'static str,
+        /// What it has said.
+        console: String,
+    },
+}
+
+/// What the threads share.
+pub(crate) struct Inner {
+    pub memory: CardMemory,
+    memfd: OwnedFd,
+    pub places: Places,
+    /// See [`Machine`].
+    pub doorbells: OwnedFd,
+    pub wakes: OwnedFd,
+    pub process: OwnedFd,
+    machine: Mutex<Machine>,
+    messages: Mutex<File>,
+    answers: Mutex<HashMap<u32, SyncSender<FromCard>>>,
+    last: AtomicU32,
+    /// Rung to end the threads.
+    pub stop: OwnedFd,
+    pub stopping: AtomicBool,
+    /// The card's kernel has ended without being asked to.
+    pub dead: AtomicBool,
+    pub patience: Duration,
+    console: Console,
+}
+
+/// A running card.
+pub struct Card {
+    inner: Arc<Inner>,
+    last_client: AtomicU32,
+    threads: Vec<JoinHandle<()>>,
+    scratch: PathBuf,
+    release: String,
+}
+
+impl Card {
+    /// Starts it and waits until it serves.
+    pub fn start(config: &CardConfig, guard: Box<dyn Guard>) -> Result<Self, CardError> {
+        let clients = config.clients.min(CardMemory::fit(config.geometry, uml::MEMORY_BYTES)?);
+        let (memory, memfd) = CardMemory::create(config.geometry, clients)?;
+        let scratch = scratch()?;
+        let console = Console::default();
+        let since = Instant::now();
+        let machine = uml::start(&config.uml, &memfd, &scratch, &console).inspect_err(|_| remove(&scratch))?;
+        tracing::info!(pid = machine.pid(), "starting the card's kernel");
+        let inner = Arc::new(Inner {
+            places: Places::new(memory.clients()),
+            memory,
+            memfd,
+            doorbells: machine.doorbells.try_clone()?,
+            wakes: machine.wakes.try_clone()?,
+            process: machine.process.try_clone()?,
+            messages: Mutex::new(machine.messages.try_clone()?.into()),
+            machine: Mutex::new(machine),
+            answers: Mutex::default(),
+            last: AtomicU32::new(0),
+            stop: wake::doorbell()?,
+            stopping: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            patience: PATIENCE,
+            console,
+        });
+        // From here on what is dropped ends it.
+        let release = String::new();
+        let mut card = Self { inner, last_client: AtomicU32::new(0), threads: Vec::new(), scratch, release };
+        card.release = card.await_hello(guard)?;
+        let relaying = Arc::clone(&card.inner);
+        let relay = std::thread::Builder::new().name("card-relay".into()).spawn(move || relay::run(&relaying))?;
+        card.threads.push(relay);
+        tracing::info!(release = card.release, after = ?since.elapsed(), "the card serves");
+        Ok(card)
+    }
+
+    /// Starts the thread that reads its messages, and waits for the first.
+    fn await_hello(&mut self, guard: Box<dyn Guard>) -> Result<String, CardError> {
+        let (first, hello) = sync_channel(1);
+        let reading = Arc::clone(&self.inner);
+        let from = lock(&self.inner.messages).try_clone()?;
+        let read = std::thread::Builder::new().name("card".into()).spawn(move || reading.read(from, &first, guard))?;
+        self.threads.push(read);
+        let silent = |why| CardError::Silent { why, console: self.inner.console.last(8).join("\n") };
+        match hello.recv_timeout(BOOT) {
+            Ok(FromCard::Hello { version: VERSION, release }) => Ok(release),
+            Ok(FromCard::Hello { .. }) => Err(CardError::Broken("it is of another version".into())),
+            Ok(FromCard::Broken { why }) => Err(CardError::Broken(why)),
+            Ok(_) | Err(RecvTimeoutError::Timeout) => Err(silent("it says nothing")),
+            Err(RecvTimeoutError::Disconnected) => {
+                // What it had to say is on its way.
+                std::thread::sleep(Duration::from_millis(100));
+                Err(silent("it has ended"))
+            }
+        }
+    }
+
+    /// The release of its kernel: `6.1.176`.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+    /// The process that is its kernel.
+    pub fn pid(&self) -> u32 {
+        lock(&self.inner.machine).pid()
+    }
+    /// Runs a program in it: exit code, output, errors.
+    pub fn run(&self, words: Vec<String>, patience: Duration) -> io::Result<(i32, Vec<u8>, Vec<u8>)> {
+        match self.inner.ask(ToCard::Run { words }, patience) {
+            Some(FromCard::Ran { code, out, err }) => Ok((code, out, err)),
+            Some(FromCard::Failed { errno }) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+    /// Times of round trips through the shared memory, both sides looking all the time, and of round trips by messages: ascending.
+    pub fn round_trips(&self, times: u32) -> io::Result<(Vec<Duration>, Vec<Duration>)> {
+        let memory = &self.inner.memory;
+        let asking = Arc::clone(&self.inner);
+        // It goes on as long as there is something new.
+        let echo = std::thread::spawn(move || asking.ask(ToCard::Echo { quiet_us: 20_000 }, ANSWER));
+        let mut spinning = Vec::new();
+        for value in 1..=times {
+            let since = Instant::now();
+            memory.ping(value);
+            while memory.pong() != value {
+                if since.elapsed() > ANSWER {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::hint::spin_loop();
+            }
+            spinning.push(since.elapsed());
+        }
+        let _ = echo.join();
+        let mut messages = Vec::new();
+        for _ in 0..times {
+            let since = Instant::now();
+            self.inner.ask(ToCard::Echo { quiet_us: 0 }, ANSWER).ok_or(io::ErrorKind::TimedOut)?;
+            messages.push(since.elapsed());
+        }
+        spinning.sort();
+        messages.sort();
+        Ok((spinning, messages))
+    }
+}
+
+impl Inner {
+    /// Sends; nobody waits.
+    fn tell(&self, number: u32, message: &ToCard) -> bool {
+        message::send(&mut *lock(&self.messages), number, message).is_ok()
+    }
+
+    /// Sends and waits for the answer; `None` = the card is dead or hangs.
+    fn ask(&self, message: ToCard, patience: Duration) -> Option<FromCard> {
+        let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let (reply, answer) = sync_channel(1);
+        lock(&self.answers).insert(number, reply);
+        let sent = !self.dead.load(Ordering::Acquire) && self.tell(number, &message);
+        let answer = sent.then(|| answer.recv_timeout(patience).ok()).flatten();
+        lock(&self.answers).remove(&number);
+        answer
+    }
+
+    /// The body of the thread that reads what the card says.
+    fn read(&self, from: File, first: &SyncSender<FromCard>, mut guard: Box<dyn Guard>) {
+        let mut from = io::BufReader::new(from);
+        while let Ok((number, message)) = message::receive::<FromCard>(&mut from) {
+            match message {
+                FromCard::Hello { .. } | FromCard::Broken { .. } => _ = first.try_send(message),
+                FromCard::Freed { place, slot, seq } => {
+                    if let Some(client) = self.places.of(place) {
+                        client.free(slot, seq);
+                    }
+                }
+                FromCard::Left { place } => self.places.free(place),
+                FromCard::Ask(question) => {
+                    if let Some(answer) = self.decide(&mut *guard, question) {
+                        self.tell(number, &answer);
+                    }
+                }
+                answer => {
+                    if let Some(reply) = lock(&self.answers).remove(&number) {
+                        let _ = reply.try_send(answer);
+                    }
+                }
+            }
+        }
+        // Nobody waits for what will not come.
+        lock(&self.answers).clear();
+    }
+
+    /// Asks the operator's policy.
+    fn decide(&self, guard: &mut dyn Guard, question: Question) -> Option<ToCard> {
+        let id = |place| self.places.of(place).map(|client| client.id);
+        let refused = towpath_stack::Verdict::Refuse(libc::EACCES);
+        let verdict = match question {
+            Question::Connect { place, remote } => id(place).map(|id| guard.connect(id, remote)),
+            Question::Listen { place, local, dual } => id(place).map(|id| guard.listen(id, local, dual)),
+            Question::Accept { place, local, remote } => id(place).map(|id| guard.accept(id, local, remote)),
+            Question::Limit { place } => return Some(ToCard::Limit(id(place).and_then(|id| guard.limit(id)))),
+            Question::Exceeded { place, limit, connections } => {
+                let what = if connections { Exceeded::Connections } else { Exceeded::NewPerSecond };
+                if let Some(id) = id(place) {
+                    guard.exceeded(id, &limit, what);
+                }
+                return None;
+            }
+        };
+        Some(ToCard::Verdict(verdict.unwrap_or(refused)))
+    }
+
+    /// Has its process ended?
+    pub fn has_ended(&self) -> bool {
+        lock(&self.machine).has_ended()
+    }
+    /// Ends it.
+    pub fn kill(&self) {
+        lock(&self.machine).kill();
+    }
+    /// Says that it has died.
+    pub fn died(&self) {
+        self.kill();
+        let console = self.console.last(4).join(" | ");
+        tracing::error!("the card has died; its sockets are reset, and new ones fail. Its last lines: {console}");
+        lock(&self.answers).clear();
+    }
+}
+
+impl Stack for Card {
+    fn name(&self) -> &'static str {
+        "uml"
+    }
+    fn geometry(&self) -> Option<Geometry> {
+        Some(self.inner.memory.geometry())
+    }
+    fn ground(&self, _: Geometry) -> io::Result<Ground> {
+        let full = || io::Error::from_raw_os_error(libc::EUSERS);
+        if self.inner.dead.load(Ordering::Acquire) {
+            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
+        }
+        let place = self.inner.places.take().ok_or_else(full)?;
+        let make = || -> io::Result<Ground> {
+            let region = self.inner.memory.begin(self.inner.memfd.as_fd(), place).map_err(io::Error::other)?;
+            let memfd = self.inner.memfd.try_clone()?;
+            // One line of the card's for both; what somebody does to the flags of his concerns nobody else.
+            let doorbells = vec![uml::both_ends(&self.inner.doorbells)?, uml::both_ends(&self.inner.doorbells)?];
+            Ok(Ground { region, memfd, doorbells })
+        };
+        make().inspect_err(|_| self.inner.places.free(place))
+    }
+    fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
+        let place = self.inner.memory.place(setup.region.offset());
+        let place = place.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let id = ClientId(self.last_client.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+        let (uid, pid, name) = (setup.uid, setup.pid, setup.name);
+        self.inner.places.give(place, Arc::new(Served::new(id, setup.region, (uid, pid, name.clone()))));
+        match self.inner.ask(ToCard::Add { place, uid, pid, name }, ANSWER) {
+            Some(FromCard::Done) => Ok(id),
+            Some(FromCard::Failed { errno }) => {
+                self.inner.places.free(place);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            // If it comes to it after all, the place must stay as it is.
+            _ => Err(io::Error::from_raw_os_error(libc::ENETDOWN)),
+        }
+    }
+    fn add_context(&self, client: ClientId, context: u32, bell: OwnedFd) {
+        let Some((place, client)) = self.inner.places.find(client) else { return };
+        client.set_context(context, Some(bell));
+        self.inner.ask(ToCard::Context { place, context, open: true }, ANSWER);
+    }
+    fn drop_context(&self, client: ClientId, context: u32) {
+        let Some((place, client)) = self.inner.places.find(client) else { return };
+        self.inner.ask(ToCard::Context { place, context, open: false }, ANSWER);
+        client.set_context(context, None);
+    }
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+        let Some((place, client)) = self.inner.places.find(client) else { return };
+        if self.inner.dead.load(Ordering::Acquire) {
+            return;
+        }
+        client.reserve(slot, seq, socket);
+        self.inner.tell(0, &ToCard::Reserve { place, slot, seq });
+    }
+    fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
+        let Some((place, client)) = self.inner.places.find(client) else { return };
+        if self.inner.dead.load(Ordering::Acquire) {
+            return funeral::hang_up(&client, slot, generation);
+        }
+        self.inner.tell(0, &ToCard::Hangup { place, slot, generation });
+    }
+    fn departed(&self, client: ClientId, process: u32) {
+        if let Some((place, _)) = self.inner.places.find(client) {
+            self.inner.tell(0, &ToCard::Departed { place, process });
+        }
+    }
+    fn remove_client(&self, client: ClientId) {
+        let Some((place, _)) = self.inner.places.find(client) else { return };
+        if self.inner.dead.load(Ordering::Acquire) {
+            return self.inner.places.free(place);
+        }
+        // Its place is free when the card has said so.
+        self.inner.tell(0, &ToCard::Remove { place });
+    }
+    fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
+        None
+    }
+    fn connections(&self) -> Vec<Connection> {
+        let Some(FromCard::Connections(mut all)) = self.inner.ask(ToCard::Connections, ANSWER) else {
+            return Vec::new();
+        };
+        for one in &mut all {
+            let client = one.client.and_then(|place| self.inner.places.of(place.0));
+            one.client = client.as_ref().map(|client| client.id);
+            if let Some(client) = client {
+                (one.uid, one.pid, one.program) = (client.uid, client.pid, client.name.clone());
+            }
+        }
+        all
+    }
+    fn status(&self) -> Status {
+        let Some(FromCard::Status(mut status)) = self.inner.ask(ToCard::Status, ANSWER) else {
+            return Status::default();
+        };
+        status.clients.retain_mut(|one| match self.inner.places.of(one.id.0) {
+            Some(client) => {
+                (one.id, one.uid, one.pid, one.name) = (client.id, client.uid, client.pid, client.name.clone());
+                true
+            }
+            None => false,
+        });
+        *status
+    }
+    /// Its kernel knows its routes itself.
+    fn network_changed(&self) {}
+    fn policy_changed(&self) {
+        self.inner.ask(ToCard::Policy, ANSWER);
+    }
+    fn stop(self: Box<Self>) {
+        drop(self);
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        wake::ring(self.inner.stop.as_fd());
+        // There is nothing in it that is worth a shutdown.
+        self.inner.kill();
+        let _ = rustix::net::shutdown(&*lock(&self.inner.messages), rustix::net::Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the card ended by a panic");
+            }
+        }
+        remove(&self.scratch);
+    }
+}
+
+/// A directory of its own.
+fn scratch() -> io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("towpath-card-{}-{count}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+    Ok(path)
+}
+
+fn remove(scratch: &PathBuf) {
+    let _ = std::fs::remove_dir_all(scratch);
+}

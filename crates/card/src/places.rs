@@ -1,0 +1,128 @@
+//! The clients of a card, by the place of their region.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_ring::{Region, Slot};
+use towpath_stack::ClientId;
+
+/// A client, as the host knows it. The card is believed nothing of this.
+pub struct Served {
+    /// Its number.
+    pub id: ClientId,
+    /// Its region.
+    pub region: Arc<Region>,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its program.
+    pub name: String,
+    /// The bells of its event contexts.
+    contexts: Mutex<HashMap<u32, Arc<OwnedFd>>>,
+    /// What reserves ports, by slot and number of the command.
+    reservations: Mutex<HashMap<(u32, u32), OwnedFd>>,
+}
+
+impl Served {
+    /// Without contexts and ports.
+    pub fn new(id: ClientId, region: Arc<Region>, (uid, pid, name): (u32, i32, String)) -> Self {
+        Self { id, region, uid, pid, name, contexts: Mutex::default(), reservations: Mutex::default() }
+    }
+    /// Opens or closes a context.
+    pub fn set_context(&self, context: u32, bell: Option<OwnedFd>) {
+        let mut contexts = lock(&self.contexts);
+        match bell {
+            Some(bell) => _ = contexts.insert(context, Arc::new(bell)),
+            None => _ = contexts.remove(&context),
+        }
+    }
+    /// The bell of a context.
+    pub fn bell(&self, context: u32) -> Option<Arc<OwnedFd>> {
+        lock(&self.contexts).get(&context).cloned()
+    }
+    /// All contexts that are open.
+    pub fn contexts(&self) -> Vec<(u32, Arc<OwnedFd>)> {
+        lock(&self.contexts).iter().map(|(context, bell)| (*context, Arc::clone(bell))).collect()
+    }
+    /// Keeps what reserves the port of a command. A slot has one command at a time.
+    pub fn reserve(&self, slot: u32, seq: u32, kept: OwnedFd) {
+        let mut reservations = lock(&self.reservations);
+        reservations.retain(|(other, _), _| *other != slot);
+        reservations.insert((slot, seq), kept);
+    }
+    /// Lets it go.
+    pub fn free(&self, slot: u32, seq: u32) {
+        let gone = lock(&self.reservations).remove(&(slot, seq));
+        drop(gone);
+    }
+    /// Lets go whatever a slot has.
+    pub fn free_all(&self, slot: u32) {
+        lock(&self.reservations).retain(|(other, _), _| *other != slot);
+    }
+    /// Its slots.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        (0..self.region.geometry().slots).filter_map(|raw| self.region.slot(raw))
+    }
+}
+
+/// What a place is used for.
+enum Place {
+    Free,
+    /// Its region is made; the client is not added yet.
+    Made,
+    Taken(Arc<Served>),
+}
+
+/// All places.
+pub struct Places(Mutex<Vec<Place>>);
+
+impl Places {
+    /// So many, all free.
+    pub fn new(count: u32) -> Self {
+        Self(Mutex::new((0..count).map(|_| Place::Free).collect()))
+    }
+    /// Takes a free one.
+    pub fn take(&self) -> Option<u32> {
+        let mut places = lock(&self.0);
+        let place = places.iter().position(|place| matches!(place, Place::Free))?;
+        places[place] = Place::Made;
+        Some(place as u32)
+    }
+    /// Notes whose it is.
+    pub fn give(&self, place: u32, client: Arc<Served>) {
+        if let Some(entry) = lock(&self.0).get_mut(place as usize) {
+            *entry = Place::Taken(client);
+        }
+    }
+    /// It is free again.
+    pub fn free(&self, place: u32) {
+        let gone = lock(&self.0).get_mut(place as usize).map(|entry| std::mem::replace(entry, Place::Free));
+        drop(gone);
+    }
+    /// Whose is it?
+    pub fn of(&self, place: u32) -> Option<Arc<Served>> {
+        match lock(&self.0).get(place as usize) {
+            Some(Place::Taken(client)) => Some(Arc::clone(client)),
+            _ => None,
+        }
+    }
+    /// Where is this client?
+    pub fn find(&self, id: ClientId) -> Option<(u32, Arc<Served>)> {
+        self.all().into_iter().find(|(_, client)| client.id == id)
+    }
+    /// All clients.
+    pub fn all(&self) -> Vec<(u32, Arc<Served>)> {
+        let places = lock(&self.0);
+        let taken = places.iter().enumerate().filter_map(|(place, entry)| match entry {
+            Place::Taken(client) => Some((place as u32, Arc::clone(client))),
+            _ => None,
+        });
+        taken.collect()
+    }
+}
+
+/// The lock. Whoever panicked with it has left what it guards whole: every change is one step.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
