@@ -1,5 +1,6 @@
 // dup in all its forms, before and after the socket is connected; descriptors passed; what a descriptor is.
 #include "conformance.h"
+#include <sched.h>
 #include <sys/stat.h>
 #define THEME "copies"
 
@@ -58,6 +59,49 @@ CASE(forked_before_listen) {
     connect_to(c, l);
     nonblocking(l, true);
     CALL("accept", accept(l, NULL, NULL) >= 0);
+}
+
+// Forks that libc does not make by `fork`. The parent lets go at once, so that the child alone has the connection.
+static int in_child(void *arg) {
+    int copy = *(int *)arg, to = dup2(copy, 50);
+    close(copy);
+    struct sockaddr_in name;
+    socklen_t length = sizeof name;
+    if (getpeername(to, (struct sockaddr *)&name, &length) || name.sin_family != AF_INET)
+        return 2;
+    ssize_t n = read(to, buf, 3);
+    return n == 3 && write(to, buf, 3) == 3 ? 0 : 1;
+}
+
+static void through_a_child(const char *key, pid_t pid, struct pair p) {
+    int status = 0;
+    if (pid == 0)
+        _exit(in_child(&p.server));
+    MUST(close(p.server));
+    MUST(write(p.client, "abc", 3));
+    CALL("echo", recv(p.client, buf, 3, MSG_WAITALL));
+    waitpid(pid, &status, 0);
+    say(key, "%d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    CALL("end", recv(p.client, buf, 3, MSG_WAITALL));
+}
+
+CASE(forked_by_system_calls) {
+    struct pair p = pair();
+    through_a_child("clone", (pid_t)MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)), p);
+    p = pair();
+    through_a_child("fork", (pid_t)MUST(syscall(SYS_fork)), p);
+    p = pair();
+    unsigned long long arguments[8] = {[4] = SIGCHLD};
+    through_a_child("clone3", (pid_t)MUST(syscall(SYS_clone3, arguments, sizeof arguments)), p);
+}
+
+CASE(forked_by_functions) {
+    extern pid_t _Fork(void);
+    static _Alignas(16) char stack[65536];
+    struct pair p = pair();
+    through_a_child("_Fork", (pid_t)MUST(_Fork()), p);
+    p = pair();
+    through_a_child("clone", (pid_t)MUST(clone(in_child, stack + sizeof stack, SIGCHLD, &p.server)), p);
 }
 
 CASE(after_connect) {

@@ -83,6 +83,36 @@ fn inetd_starts_programs_on_connections_and_listeners() {
 }
 
 #[test]
+fn lighttpd_serves_files_a_proxy_and_cgi() {
+    short_form("lighttpd");
+}
+
+#[test]
+fn apache_serves_by_threads_and_processes_and_restarts_under_load() {
+    short_form("apache2");
+}
+
+#[test]
+fn gunicorn_serves_by_processes_and_threads_and_reloads_under_load() {
+    short_form("gunicorn");
+}
+
+#[test]
+fn dropbear_runs_commands() {
+    short_form("dropbear");
+}
+
+#[test]
+fn stunnel_carries_tls_before_nginx() {
+    short_form("stunnel");
+}
+
+#[test]
+fn mosquitto_delivers_messages() {
+    short_form("mosquitto");
+}
+
+#[test]
 fn gdb_strace_and_valgrind_look_at_a_server() {
     short_form("gdb");
 }

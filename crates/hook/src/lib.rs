@@ -15,6 +15,8 @@ mod calls;
 pub mod cancel;
 pub mod exec;
 #[cfg(target_arch = "x86_64")]
+pub mod forks;
+#[cfg(target_arch = "x86_64")]
 pub mod inject;
 mod needed;
 pub mod program;

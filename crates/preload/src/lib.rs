@@ -9,3 +9,5 @@ towpath_hook::preload!(Posix);
 towpath_hook::preload_exec!();
 #[cfg(target_arch = "x86_64")]
 towpath_hook::preload_uring!(Posix);
+#[cfg(target_arch = "x86_64")]
+towpath_hook::preload_forks!(Posix);
