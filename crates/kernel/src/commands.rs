@@ -76,22 +76,31 @@ impl Core {
             return;
         }
         let Waiting { seq, command, .. } = client.own.waiting.swap_remove(at);
-        let result = self.go(index, slot, &command);
+        let result = match self.go(index, slot, &command) {
+            Ok(()) => 0,
+            Err(errno) => self.refuse(index, slot, errno),
+        };
         self.answer(index, slot, seq, result);
     }
 
-    fn go(&mut self, index: u32, slot: Slot, command: &Command) -> i32 {
-        if command.op == op::LISTEN {
-            self.begin_to_listen(index, slot, command)
-        } else {
-            self.begin(index, slot, command)
+    fn go(&mut self, index: u32, slot: Slot, command: &Command) -> Result<(), i32> {
+        match command.op {
+            op::LISTEN => self.begin_to_listen(index, slot, command),
+            _ => self.begin(index, slot, command),
         }
     }
 
-    /// Goes on at once if the port is reserved, or none is needed.
-    pub fn when_reserved(&mut self, index: u32, slot: Slot, command: &Command) -> Decided {
-        let reserved = self.client(index).is_some_and(|client| client.slot(slot).socket.is_some());
-        if reserved || command.local_port == 0 { Decided::Now(self.go(index, slot, command)) } else { Decided::Later }
+    /// Does it, or waits until the socket that reserves the port is known, which stands in the way until then.
+    pub fn try_to_go(&mut self, index: u32, slot: Slot, command: &Command) -> Decided {
+        match self.go(index, slot, command) {
+            Ok(()) => Decided::Now(0),
+            Err(libc::EADDRINUSE) if command.local_port != 0 && !self.is_reserved(index, slot) => Decided::Later,
+            Err(errno) => Decided::Now(self.refuse(index, slot, errno)),
+        }
+    }
+
+    fn is_reserved(&mut self, index: u32, slot: Slot) -> bool {
+        self.client(index).is_some_and(|client| client.slot(slot).socket.is_some())
     }
 
     /// Commands whose reservation has not come in time.

@@ -56,23 +56,20 @@ impl Core {
         let local = local_of(command, remote.ip());
         info::show(client.shared.region.info(slot), local, remote, 0, 0, 2);
         client.show(slot, state::CONNECTING, 0);
-        self.when_reserved(index, slot, command)
+        self.try_to_go(index, slot, command)
     }
 
-    /// Connects; the port is reserved if one is asked for.
-    pub fn begin(&mut self, index: u32, slot: Slot, command: &Command) -> i32 {
+    /// Connects.
+    pub fn begin(&mut self, index: u32, slot: Slot, command: &Command) -> Result<(), i32> {
         let remote = SocketAddr::new(command.remote_addr.to_canonical(), command.remote_port as u16);
         let local = local_of(command, remote.ip());
+        let fd = self.open(index, slot, local, command.flags)?;
         self.counts.connects += 1;
-        let fd = match self.open(index, slot, local, command.flags) {
-            Ok(fd) => fd,
-            Err(errno) => return self.refuse(index, slot, errno),
-        };
         let under_way = match rustix::net::connect(&fd, &remote).map_err(|error| error.raw_os_error()) {
             Ok(()) | Err(libc::EINPROGRESS) => Ok(()),
             // The handshake has begun and failed already: within a host it is that fast.
             Err(errno @ (libc::ECONNREFUSED | libc::ECONNRESET | libc::ETIMEDOUT)) => Err(errno),
-            Err(errno) => return self.refuse(index, slot, errno),
+            Err(errno) => return Err(errno),
         };
         self.spend_token(index);
         if let Err(errno) = under_way {
@@ -80,17 +77,15 @@ impl Core {
             if let Some(client) = self.client(index) {
                 client.over(slot, errno);
             }
-            return 0;
+            return Ok(());
         }
-        if let Err(error) = self.attend(index, slot, &fd) {
-            return self.refuse(index, slot, error.raw_os_error().unwrap_or(libc::ENOBUFS));
-        }
+        self.attend(index, slot, &fd).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOBUFS))?;
         let (local, remote) = ends(&fd).map_or((local, remote), |(own, _)| (own, remote));
-        let Some(client) = self.client(index) else { return 0 };
+        let Some(client) = self.client(index) else { return Ok(()) };
         info::show_ends(client.shared.region.info(slot), local, remote);
         let own = &mut client.slot(slot).own;
         (own.fd, own.local, own.remote) = (Some(fd), local, remote);
-        0
+        Ok(())
     }
 
     /// A socket with the slot's options, bound if that is asked for.

@@ -41,21 +41,17 @@ impl Core {
         client.slot(slot).listener = Some(Box::new(Listener::new(command.backlog.max(1))));
         info::show(client.shared.region.info(slot), local, SocketAddr::new(any(local.ip()), 0), 0, 0, 10);
         client.show(slot, state::LISTENING, 0);
-        self.when_reserved(index, slot, command)
+        self.try_to_go(index, slot, command)
     }
 
-    /// Listens; the port is reserved.
-    pub fn begin_to_listen(&mut self, index: u32, slot: Slot, command: &Command) -> i32 {
+    /// Listens.
+    pub fn begin_to_listen(&mut self, index: u32, slot: Slot, command: &Command) -> Result<(), i32> {
         let local = SocketAddr::new(command.local_addr.to_canonical(), command.local_port as u16);
-        match self.listening_socket(index, slot, local, command) {
-            Err(errno) => self.refuse(index, slot, errno),
-            Ok(fd) => {
-                if let Some(own) = self.own(index, slot) {
-                    (own.fd, own.local) = (Some(fd), local);
-                }
-                0
-            }
+        let fd = self.listening_socket(index, slot, local, command)?;
+        if let Some(own) = self.own(index, slot) {
+            (own.fd, own.local) = (Some(fd), local);
         }
+        Ok(())
     }
 
     fn listening_socket(
@@ -95,11 +91,11 @@ impl Core {
         }
         for _ in 0..BATCH {
             let Some(client) = self.client(index) else { return };
-            if !client.slot(slot).own.readable || client.slot(slot).own.fd.is_none() {
-                return;
-            }
             if !client.sync_listener(slot) {
                 return self.end_listener(index, slot);
+            }
+            if !client.slot(slot).own.readable || client.slot(slot).own.fd.is_none() {
+                return;
             }
             if !client.has_room(slot) {
                 return self.crowded(index, slot);

@@ -1,4 +1,4 @@
-//! One client process in the small.
+//! One client process in the small. It serves the tests of every stack.
 
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashSet;
@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use towpath_engine::Engine;
 use towpath_ring::command::{Accepted, Command, Options, op};
 use towpath_ring::lines::{app_flags, option_flags, state, status, want};
 use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, ring};
@@ -41,13 +40,13 @@ struct Writer {
 pub type Errno = i32;
 
 impl App {
-    pub fn new(engine: &Engine, geometry: Geometry) -> Arc<Self> {
-        Self::named(engine, geometry, "test")
+    pub fn new(stack: &dyn Stack, geometry: Geometry) -> Arc<Self> {
+        Self::named(stack, geometry, "test")
     }
-    pub fn named(engine: &Engine, geometry: Geometry, name: &str) -> Arc<Self> {
-        Self::of_user(engine, geometry, name, 1000)
+    pub fn named(stack: &dyn Stack, geometry: Geometry, name: &str) -> Arc<Self> {
+        Self::of_user(stack, geometry, name, 1000)
     }
-    pub fn of_user(engine: &Engine, geometry: Geometry, name: &str, uid: u32) -> Arc<Self> {
+    pub fn of_user(stack: &dyn Stack, geometry: Geometry, name: &str, uid: u32) -> Arc<Self> {
         let (region, _memfd) = Region::create(geometry).unwrap();
         let region = Arc::new(region);
         let doorbells: Vec<OwnedFd> = (0..=geometry.cores).map(|_| doorbell().unwrap()).collect();
@@ -60,7 +59,7 @@ impl App {
             name: name.into(),
             far: None,
         };
-        let id = engine.add_client(setup).unwrap();
+        let id = stack.add_client(setup).unwrap();
         Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
     }
     fn push(&self, slot: Slot, queue: usize) {

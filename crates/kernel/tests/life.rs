@@ -1,0 +1,252 @@
+//! The life of sockets over the kernel stack, seen from the ring.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::app::{App, Sock, eventually, small};
+use common::{LOCAL, Noise, kernel, port};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_kernel::Kernel;
+use towpath_ring::lines::{state, status};
+use towpath_stack::Stack;
+
+/// A stack, one application with a listener, and its port.
+struct World {
+    kernel: Kernel,
+    app: Arc<App>,
+    listener: Sock,
+    port: u16,
+}
+
+impl World {
+    fn new() -> Self {
+        let (kernel, port) = (kernel(1), port());
+        let app = App::new(&kernel, small(1));
+        let listener = app.listen(LOCAL, port, 16).unwrap();
+        Self { kernel, app, listener, port }
+    }
+    fn pair(&mut self) -> (Sock, Sock) {
+        let (app, port) = (self.app.clone(), self.port);
+        app.pair(&mut self.listener, port)
+    }
+    fn end(self) {
+        self.listener.close();
+        eventually("all slots are free", || self.app.busy_slots() == 0);
+        let status = self.kernel.status();
+        assert_eq!(status.clients.iter().map(|client| client.lies).sum::<u64>(), 0, "nobody is called a liar");
+        assert_eq!((status.panics, status.cores[0].flows), (0, 0));
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_between_two_cores() {
+    let (kernel, port) = (kernel(2), port());
+    let (server, client) = (App::new(&kernel, small(1)), App::new(&kernel, small(1)));
+    let mut listener = server.listen(LOCAL, port, 4).unwrap();
+    let (mut a, mut b) = client.pair(&mut listener, port);
+    let mut bytes = vec![0; 3_000_000];
+    Noise(1).fill(&mut bytes);
+    std::thread::scope(|scope| {
+        scope.spawn(|| a.write_all(&bytes).unwrap());
+        let mut got = vec![0; bytes.len()];
+        b.read_exact(&mut got).unwrap();
+        assert!(got == bytes);
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.write_all(&bytes).unwrap());
+        let mut got = vec![0; bytes.len()];
+        a.read_exact(&mut got).unwrap();
+        assert!(got == bytes);
+    });
+    assert!(kernel.status().cores.iter().all(|core| core.flows == 1), "each has one end");
+    [a, b, listener].into_iter().for_each(Sock::close);
+    eventually("the slots are free", || server.busy_slots() + client.busy_slots() == 0);
+}
+
+#[test]
+fn sends_that_pile_up_go_together() {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair();
+    let before = world.kernel.status().cores[0].tally.clone();
+    let sends =
+        |tally: &towpath_stack::status::Tally| tally.stages.iter().find(|(name, _)| *name == "sends").unwrap().1;
+    // 4,000 small sends.
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..4000).for_each(|_| a.write_all(&[7; 64]).unwrap()));
+        b.read_exact(&mut vec![0; 4000 * 64]).unwrap();
+    });
+    let calls = sends(&world.kernel.status().cores[0].tally) - sends(&before);
+    assert!(calls < 3000, "{calls} calls for 4000 sends");
+    [a, b].into_iter().for_each(Sock::close);
+    world.end();
+}
+
+#[test]
+fn a_half_closed_connection_goes_on_the_other_way() {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair();
+    a.write_all(b"last words").unwrap();
+    a.shutdown();
+    let mut got = [0; 10];
+    b.read_exact(&mut got).unwrap();
+    assert_eq!((&got, b.read(&mut [0])), (b"last words", Ok(0)));
+    b.write_all(b"answer").unwrap();
+    let mut got = [0; 6];
+    a.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"answer");
+    b.shutdown();
+    assert_eq!(a.read(&mut [0]), Ok(0));
+    // Both ways have ended: there is no connection any more, and the slots are kept until they are closed.
+    for end in [&a, &b] {
+        end.wait("the end", || end.stack().state.load(Relaxed) == state::CLOSED);
+        assert_eq!(end.error(), 0);
+    }
+    [a, b].into_iter().for_each(Sock::close);
+    world.end();
+}
+
+#[test]
+fn resets_are_seen_after_what_came_before_them() {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair();
+    a.write_all(b"abc").unwrap();
+    b.wait("the bytes", || b.stack().rx_tail.load(Relaxed) == 3);
+    a.abort();
+    b.wait("the reset", || b.stack().status.load(Relaxed) & status::RESET != 0);
+    let mut got = [0; 8];
+    assert_eq!((b.read(&mut got), b.read(&mut [0])), (Ok(3), Err(libc::ECONNRESET)));
+    b.close();
+    // Closing with something unread is a reset, too.
+    let (mut a, b) = world.pair();
+    a.write_all(b"unread").unwrap();
+    b.wait("the bytes", || b.stack().rx_tail.load(Relaxed) == 6);
+    b.close();
+    assert_eq!(a.read(&mut [0]), Err(libc::ECONNRESET));
+    a.close();
+    world.end();
+}
+
+#[test]
+fn what_the_kernel_says_of_a_connect_is_its_error() {
+    let world = World::new();
+    // Bound and not listening: nobody is there.
+    let nobody = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
+    assert_eq!(world.app.connect(LOCAL, nobody).err(), Some(libc::ECONNREFUSED));
+    assert_eq!(world.app.connect("192.0.2.1".parse().unwrap(), 9).err(), Some(-libc::EPERM), "the policy");
+    assert_eq!(world.app.listen(LOCAL, world.port, 1).err(), Some(-libc::EADDRINUSE));
+    world.end();
+}
+
+#[test]
+fn a_listener_that_closes_resets_what_nobody_has_accepted() {
+    let world = World::new();
+    let mut waiting: Vec<Sock> = (0..3).map(|_| world.app.connect(LOCAL, world.port).unwrap()).collect();
+    world.listener.wait("three in the queue", || world.listener.stack().rx_tail.load(Relaxed) == 96);
+    let World { kernel, app, listener, .. } = world;
+    listener.close();
+    for sock in &mut waiting {
+        assert_eq!(sock.read(&mut [0]), Err(libc::ECONNRESET));
+    }
+    waiting.into_iter().for_each(Sock::close);
+    eventually("all slots are free", || app.busy_slots() == 0);
+    assert_eq!(kernel.status().cores[0].flows, 0);
+}
+
+#[test]
+fn what_a_peer_says_first_is_there_when_it_is_accepted() {
+    let mut world = World::new();
+    let mut peer = TcpStream::connect((LOCAL, world.port)).unwrap();
+    peer.write_all(b"first words").unwrap();
+    let mut sock = world.listener.accept();
+    let mut got = [0; 11];
+    sock.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"first words");
+    sock.write_all(b"hello").unwrap();
+    let mut got = [0; 5];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"hello");
+    sock.close();
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    world.end();
+}
+
+#[test]
+fn more_connects_than_the_queue_takes_are_served_later() {
+    let (kernel, port) = (kernel(1), port());
+    let app = App::new(&kernel, small(1));
+    let mut listener = app.listen(LOCAL, port, 2).unwrap();
+    let peers: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect((LOCAL, port)).unwrap()).collect();
+    listener.wait("two in the queue", || listener.stack().rx_tail.load(Relaxed) == 64);
+    let accepted: Vec<Sock> = peers.iter().map(|_| listener.accept()).collect();
+    accepted.into_iter().for_each(Sock::close);
+    listener.close();
+    eventually("the slots are free", || app.busy_slots() == 0);
+}
+
+#[test]
+fn a_hangup_is_a_close_and_a_removed_client_is_forgotten() {
+    let mut world = World::new();
+    let (a, mut b) = world.pair();
+    world.kernel.hangup(world.app.id, a.slot.raw(), a.generation.wrapping_sub(1));
+    b.write_all(b"x").unwrap();
+    b.close();
+    world.kernel.hangup(world.app.id, a.slot.raw(), a.generation);
+    eventually("its slots are free", || world.app.busy_slots() == 1);
+    // Another client goes with all that it has; its peer, a program of the kernel, sees the end.
+    let goes = App::named(&world.kernel, small(1), "goes");
+    let server = TcpListener::bind((LOCAL, 0)).unwrap();
+    let mut sock = goes.connect(LOCAL, server.local_addr().unwrap().port()).unwrap();
+    let (mut peer, _) = server.accept().unwrap();
+    sock.write_all(b"bye").unwrap();
+    world.kernel.remove_client(goes.id);
+    let mut got = Vec::new();
+    peer.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"bye");
+    eventually("it is forgotten", || world.kernel.status().clients.len() == 1);
+    world.end();
+}
+
+#[test]
+fn slots_are_used_again_and_again() {
+    let mut world = World::new();
+    for round in 0..300u32 {
+        let (mut a, mut b) = world.pair();
+        a.write_all(&round.to_le_bytes()).unwrap();
+        let mut got = [0; 4];
+        b.read_exact(&mut got).unwrap();
+        assert_eq!(u32::from_le_bytes(got), round);
+        if round % 2 == 0 {
+            a.close()
+        } else {
+            a.abort()
+        };
+        b.close();
+    }
+    world.end();
+}
+
+#[test]
+fn a_command_waits_for_the_socket_that_reserves_its_port() {
+    let kernel = kernel(1);
+    let app = App::new(&kernel, small(1));
+    let reserves =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&reserves, &std::net::SocketAddr::new(LOCAL, 0)).unwrap();
+    let bound = std::net::SocketAddr::try_from(rustix::net::getsockname(&reserves).unwrap()).unwrap();
+    // What the service does when it takes the socket: but only a while after the command.
+    let slot = app.region.slot(0).unwrap();
+    std::thread::scope(|scope| {
+        let listening = scope.spawn(|| app.listen(LOCAL, bound.port(), 1));
+        while app.region.command(slot).seq.load(Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        assert_ne!(app.region.stack(slot).command_done.load(Relaxed), 1);
+        rustix::net::sockopt::set_socket_reuseaddr(&reserves, true).unwrap();
+        kernel.reserve(app.id, slot.raw(), 1, reserves.try_clone().unwrap());
+        listening.join().unwrap().unwrap().close();
+    });
+    eventually("the slot is free", || app.busy_slots() == 0);
+}
