@@ -60,9 +60,7 @@ extern "C" fn native_turn(stack: &mut Stack, connection: &mut Connection) -> isi
         return 0;
     }
     let Ok(mut room) = sender.reserve(received.len()) else { return -1 };
-    for span in received.spans() {
-        room.put_span(span);
-    }
+    room.put_received(&received);
     let count = room.commit();
     receiver.consume(count);
     count as isize

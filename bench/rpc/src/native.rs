@@ -57,11 +57,8 @@ fn echo(connection: &mut Connection) -> io::Result<bool> {
             return Ok(false);
         }
         let Some(mut room) = ready(sender.reserve(received.len()))? else { return Ok(true) };
-        let [first, second] = received.spans();
-        room.put_span(first);
-        room.put_span(second);
-        let count = room.commit();
-        receiver.consume(count);
+        room.put_received(&received);
+        receiver.consume(room.commit());
     }
 }
 

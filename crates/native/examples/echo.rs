@@ -44,11 +44,8 @@ fn echo(connection: &mut Connection) -> io::Result<bool> {
         }
         // No room: the event that there is some again comes here, too.
         let Some(mut room) = ready(sender.reserve(received.len()))? else { return Ok(true) };
-        for span in received.spans() {
-            room.put_span(span);
-        }
-        let count = room.commit();
-        receiver.consume(count);
+        room.put_received(&received);
+        receiver.consume(room.commit());
     }
 }
 

@@ -152,6 +152,12 @@ impl<'a> Room<'a> {
         self.append(span.base, span.len)
     }
 
+    /// Appends all that has been received; returns how many bytes there was room for.
+    #[inline]
+    pub fn put_received(&mut self, received: &Received<'_>) -> usize {
+        received.spans().into_iter().map(|span| self.put_span(span)).sum()
+    }
+
     #[inline]
     fn append(&mut self, from: *const u8, len: usize) -> usize {
         let mut done = 0;

@@ -94,6 +94,7 @@ impl<B, F> Copy for Board<'_, B, F> {}
 
 impl<'a, B: Bits, F: Flag> Board<'a, B, F> {
     /// A board over these words, at most 64 of them.
+    #[inline]
     pub fn over(summary: &'a B, words: &'a [B], armed: &'a F) -> Self {
         Self { summary, words, armed }
     }

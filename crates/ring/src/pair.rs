@@ -5,6 +5,7 @@ use crate::board::{Board, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
 use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
+use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -104,6 +105,8 @@ const _: () = assert!(size_of::<BoardWords>() == 640);
 pub struct PairRegion {
     mapping: Mapping,
     geometry: PairGeometry,
+    /// Where the rings begin; `None` if they are not mapped.
+    rings: Option<NonZeroUsize>,
 }
 
 impl PairRegion {
@@ -114,13 +117,14 @@ impl PairRegion {
         let mapping = Mapping::new(memfd.as_fd(), rings(geometry), Access::ReadWrite)?;
         // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
         unsafe { mapping.base.cast::<PairHeader>().write(PairHeader { magic: MAGIC, version: VERSION, pair }) };
-        Ok((Self { mapping, geometry }, memfd))
+        Ok((Self { mapping, geometry, rings: None }, memfd))
     }
 
     /// Application side: checks and maps the region of pair number `pair`.
     pub fn map(fd: BorrowedFd<'_>, geometry: PairGeometry, pair: u32) -> Result<Self, MapError> {
         check(fd, geometry)?;
-        let region = Self { mapping: Mapping::new(fd, total_bytes(geometry), Access::ReadWrite)?, geometry };
+        let mapping = Mapping::new(fd, total_bytes(geometry), Access::ReadWrite)?;
+        let region = Self { mapping, geometry, rings: NonZeroUsize::new(rings(geometry)) };
         region.check_header(pair)?;
         Ok(region)
     }
@@ -177,11 +181,8 @@ impl PairRegion {
     /// The ring that one side writes and the other reads. Not for the service, which has not mapped it.
     #[inline]
     pub fn ring(&self, slot: u32, side: usize) -> Option<ByteRing<'_>> {
-        let at = rings(self.geometry) + self.geometry.ring_bytes as usize * (2 * self.index(slot) + (side & 1));
-        if self.mapping.bytes() < total_bytes(self.geometry) {
-            return None;
-        }
-        // SAFETY: the whole ring is inside the mapping, and its size is a power of two.
+        let at = self.rings?.get() + self.geometry.ring_bytes as usize * (2 * self.index(slot) + (side & 1));
+        // SAFETY: the rings are mapped to the last, and their size is a power of two.
         Some(unsafe { ByteRing::over(self.mapping.base.add(at), self.geometry.ring_bytes) })
     }
 

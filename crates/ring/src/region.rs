@@ -292,12 +292,6 @@ impl Mapping {
         Some(Self { base: whole.base.wrapping_add(at), bytes, whole: Some(Arc::clone(whole)) })
     }
 
-    /// Bytes mapped.
-    #[inline]
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Maps another memfd, of the same size, over this one.
     pub(crate) fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;

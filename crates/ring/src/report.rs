@@ -282,10 +282,12 @@ impl Report {
     }
 
     fn record(&self, number: u32) -> Option<&Record> {
+        if number >= RECORDS {
+            return None;
+        }
         // SAFETY: the mapping has room for so many records after the header, each aligned as the header is; they hold only
         // atomics, for which all bits are valid.
-        (number < RECORDS)
-            .then(|| unsafe { &*self.0.base.add(size_of::<Head>()).cast::<Record>().add(number as usize) })
+        Some(unsafe { &*self.0.base.add(size_of::<Head>()).cast::<Record>().add(number as usize) })
     }
 
     /// Takes a record for a program. `None` = there is none left.

@@ -73,7 +73,7 @@ unsafe fn accept_next(
     // Before the record is taken, so that nothing is lost if there are no descriptors left.
     let [ours, theirs] = spare::pair_for_one()?;
     match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
-        // SAFETY: the caller keeps the contract of `accept`.
+        // SAFETY: the caller keeps the contract of `accept`: `addr` and `len` are null or name room for an address.
         Ok(Some((socket, remote))) => unsafe { install(&socket, remote, ours, flags, addr, len) }.map(Some),
         none => {
             [ours, theirs].into_iter().for_each(sys::close);

@@ -51,9 +51,11 @@ pub unsafe fn read(six: bool, addr: *const sockaddr, len: socklen_t) -> Sys<Opti
 /// `addr` may be any address.
 pub unsafe fn is_unspecified(addr: *const sockaddr, len: socklen_t) -> bool {
     let family = addr.cast::<libc::sa_family_t>();
+    if (len as usize) < size_of::<libc::sa_family_t>() {
+        return false;
+    }
     // SAFETY: the program's memory.
-    len as usize >= size_of::<libc::sa_family_t>()
-        && unsafe { user::read(family) }.is_ok_and(|family| c_int::from(family) == libc::AF_UNSPEC)
+    unsafe { user::read(family) }.is_ok_and(|family| c_int::from(family) == libc::AF_UNSPEC)
 }
 
 fn of_four(addr: &sockaddr_in) -> Address {

@@ -233,15 +233,11 @@ impl Handler for Posix {
     #[inline(always)]
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
-        if let Some(taken) = unsafe { receive::at_once(&socket, buf, len) } {
-            return count(Ok(taken));
-        }
         if len == 0 {
             return Some(Ok(0));
         }
-        // SAFETY: as above.
-        count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], 0) })
+        // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
+        count(unsafe { receive::receive_into(&socket, buf, len, 0) })
     }
     unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -256,14 +252,8 @@ impl Handler for Posix {
     #[inline(always)]
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        if flags & !libc::MSG_DONTWAIT == 0
-            // SAFETY: the caller keeps the contract of `recv`: `buf` has `len` writable bytes.
-            && let Some(taken) = unsafe { receive::at_once(&socket, buf, len) }
-        {
-            return count(Ok(taken));
-        }
-        // SAFETY: as above.
-        count(unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) })
+        // SAFETY: the caller keeps the contract of `recv`: `buf` has `len` writable bytes.
+        count(unsafe { receive::receive_into(&socket, buf, len, flags) })
     }
     unsafe fn recvfrom(
         fd: c_int,
@@ -313,11 +303,7 @@ impl Handler for Posix {
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `write`: `buf` has `len` readable bytes.
-        if let Some(sent) = unsafe { send::at_once(&socket, buf, len) } {
-            return count(Ok(sent));
-        }
-        // SAFETY: as above.
-        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], 0) })
+        count(unsafe { send::send_from(&socket, buf, len, 0) })
     }
     unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -332,14 +318,8 @@ impl Handler for Posix {
     #[inline(always)]
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
-        if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0
-            // SAFETY: the caller keeps the contract of `send`: `buf` has `len` readable bytes.
-            && let Some(sent) = unsafe { send::at_once(&socket, buf, len) }
-        {
-            return count(Ok(sent));
-        }
-        // SAFETY: as above.
-        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) })
+        // SAFETY: the caller keeps the contract of `send`: `buf` has `len` readable bytes.
+        count(unsafe { send::send_from(&socket, buf, len, flags) })
     }
     unsafe fn sendto(
         fd: c_int,

@@ -41,9 +41,9 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
             0
         }));
     }
-    // SAFETY: as above.
-    asked(&socket, request as _)
-        .map(|answer| answer.and_then(|answer| unsafe { user::write(argument, answer) }).map(|()| 0))
+    // SAFETY: the program's memory.
+    let put = |answer| unsafe { user::write(argument, answer) };
+    asked(&socket, request as _).map(|answer| answer.and_then(put).map(|()| 0))
 }
 
 /// What a request asks for; `None` = it is none of ours.

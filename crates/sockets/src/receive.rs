@@ -41,13 +41,29 @@ fn total_of_all(iov: &[iovec], flags: c_int) -> Sys<usize> {
     Ok(iov.iter().fold(0, |sum: usize, v| sum.saturating_add(v.iov_len)).min(MOST))
 }
 
+/// `read` and `recv`: into one buffer.
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline(always)]
+pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Sys<usize> {
+    if flags & !libc::MSG_DONTWAIT == 0
+        // SAFETY: as the caller says.
+        && let Some(taken) = unsafe { at_once(socket, buf, len) }
+    {
+        return Ok(taken);
+    }
+    // SAFETY: as above.
+    unsafe { receive(socket, &[iovec { iov_base: buf, iov_len: len }], flags) }
+}
+
 /// What a read into one buffer can take without a second look: bytes are there, as many as are wanted, and nothing is urgent. `None`:
 /// it needs [`receive`].
 ///
 /// # Safety
 /// `buf` has `len` writable bytes.
 #[inline(always)]
-pub unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
+unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
     if !is_usual(buf, len) {
         return None;
     }

@@ -11,12 +11,28 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
 use towpath_ring::lines::{app_flags, state, status};
 
+/// `write` and `send`: one buffer.
+///
+/// # Safety
+/// `buf` has `len` readable bytes.
+#[inline(always)]
+pub unsafe fn send_from(socket: &Socket, buf: *const c_void, len: usize, flags: c_int) -> Sys<usize> {
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0
+        // SAFETY: as the caller says.
+        && let Some(sent) = unsafe { at_once(socket, buf, len) }
+    {
+        return Ok(sent);
+    }
+    // SAFETY: as above.
+    unsafe { send(socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) }
+}
+
 /// Sends one buffer as a whole if that needs no second look: there is room, and nothing is held or over. `None`: it needs [`send`].
 ///
 /// # Safety
 /// `buf` has `len` readable bytes.
 #[inline(always)]
-pub unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
+unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
     if !is_usual(buf, len) {
         return None;
     }

@@ -19,19 +19,21 @@ pub struct Options {
     /// Requests to count.
     #[arg(long, default_value_t = 2000)]
     requests: u64,
-    /// Count the library and the native API on a direct connection instead of over the stack.
-    #[arg(long)]
-    direct: bool,
 }
 
+/// Instructions per request.
 #[derive(Serialize)]
 struct Counts {
-    /// Instructions per request in the fast path: a request in, its reply out.
+    /// In the fast path: a request in, its reply out.
     fast_path: f64,
-    /// Instructions per request in the socket library and libc: `epoll_wait`, `read`, `write`.
+    /// In the socket library and libc, over the stack: `epoll_wait`, `read`, `write`.
     library: f64,
-    /// Instructions per request in the native API: `wait`, `received`, `reserve`, the copy, `commit`, `consume`.
+    /// In the native API, over the stack: `wait`, `received`, `reserve`, the copy, `commit`, `consume`.
     native: f64,
+    /// In the socket library and libc, on a direct connection.
+    library_direct: f64,
+    /// In the native API, on a direct connection.
+    native_direct: f64,
 }
 
 /// Counts all and prints them.
@@ -42,18 +44,23 @@ pub fn run(options: &Options) -> io::Result<()> {
         return Err(io::Error::other(format!("{} is missing: cargo build --release --workspace", program.display())));
     }
     let scratch = Scratch::new()?;
+    let server = |way, direct| server(way, direct, &exe, &program, &scratch.0, options.requests);
     let counts = Counts {
         fast_path: fast_path(&program, &scratch.0, options.requests)?,
-        library: server("library", options.direct, &exe, &program, &scratch.0, options.requests)?,
-        native: server("native", options.direct, &exe, &program, &scratch.0, options.requests)?,
+        library: server("library", false)?,
+        native: server("native", false)?,
+        library_direct: server("library", true)?,
+        native_direct: server("native", true)?,
     };
     if options.json {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
     } else {
-        println!("instructions per 64-byte echo request ({} requests, callgrind, in-memory port)", options.requests);
-        println!("  fast path  {:>8.1}", counts.fast_path);
-        println!("  library    {:>8.1}", counts.library);
-        println!("  native     {:>8.1}", counts.native);
+        println!("instructions per 64-byte echo request ({} requests, callgrind)", options.requests);
+        println!("  fast path            {:>8.1}", counts.fast_path);
+        println!("  library over stack   {:>8.1}", counts.library);
+        println!("  native over stack    {:>8.1}", counts.native);
+        println!("  library directly     {:>8.1}", counts.library_direct);
+        println!("  native directly      {:>8.1}", counts.native_direct);
     }
     Ok(())
 }
@@ -78,15 +85,16 @@ fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
 
 /// What a server costs, over the stack or directly: the socket library's (`library`) or that of the native API (`native`).
 fn server(way: &str, direct: bool, exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
-    let socket = dir.join(format!("{way}.sock"));
+    let name = format!("{way}-{}", if direct { "direct" } else { "stack" });
+    let socket = dir.join(format!("{name}.sock"));
     let mut serve = Command::new(exe);
     serve.args(["serve", "--direct", if direct { "true" } else { "false" }, "--socket"]).arg(&socket);
     let _serve = Guard(serve.stderr(Stdio::null()).spawn()?);
     until(|| socket.exists())?;
-    let out = dir.join(format!("{way}.out"));
+    let out = dir.join(format!("{name}.out"));
     let port = "7399";
     let count = requests.to_string();
-    let log = dir.join(format!("{way}.log"));
+    let log = dir.join(format!("{name}.log"));
     let mut server = callgrind(&format!("{way}_turn"), &out);
     server.arg(program).args([way, "127.0.0.1", port, &count]).env("TOWPATH_SOCKET", &socket);
     if way == "library" {

@@ -3,7 +3,8 @@
 use super::os::*;
 use crate::socket::Socket;
 use libc::{EPOLL_CTL_ADD as ADD, EPOLL_CTL_DEL as DEL, EPOLL_CTL_MOD as MOD};
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, c_int};
+use std::io::{PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -112,29 +113,30 @@ fn a_sleeping_wait_is_woken_by_slots_kernel_descriptors_and_other_threads() {
     }
 }
 
-#[test]
-fn kernel_descriptors_are_not_starved_by_a_busy_slot() {
+/// An epoll descriptor that has events of a slot (1) and of a pipe (2) as long as the pipe is there; the slot's ends, and the pipe.
+fn busy() -> (c_int, [c_int; 2], (PipeReader, PipeWriter)) {
     let (ours, theirs) = pair();
     let epfd = epoll();
     let (reader, mut writer) = std::io::pipe().expect("pipe");
     control(epfd, ADD, ours, EPOLLOUT, 1).expect("add");
     control(epfd, ADD, reader.as_raw_fd(), EPOLLIN, 2).expect("add");
     std::io::Write::write_all(&mut writer, b"x").expect("write");
+    (epfd, [ours, theirs], (reader, writer))
+}
+
+#[test]
+fn kernel_descriptors_are_not_starved_by_a_busy_slot() {
+    let (epfd, ends, _pipe) = busy();
     let seen = (0..40).filter(|_| wait(epfd, 0).contains(&(2, EPOLLIN))).count();
     assert!(seen >= 2, "in 40 calls the kernel was asked {seen} times");
-    for fd in [ours, theirs, epfd] {
+    for fd in [ends[0], ends[1], epfd] {
         close(fd).expect("close");
     }
 }
 
 #[test]
 fn room_for_one_event_is_shared_with_kernel_descriptors() {
-    let (ours, theirs) = pair();
-    let epfd = epoll();
-    let (reader, mut writer) = std::io::pipe().expect("pipe");
-    control(epfd, ADD, ours, EPOLLOUT, 1).expect("add");
-    control(epfd, ADD, reader.as_raw_fd(), EPOLLIN, 2).expect("add");
-    std::io::Write::write_all(&mut writer, b"x").expect("write");
+    let (epfd, ends, _pipe) = busy();
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     let mut seen = [0; 3];
     for _ in 0..40 {
@@ -145,7 +147,7 @@ fn room_for_one_event_is_shared_with_kernel_descriptors() {
         seen[event.u64 as usize] += 1;
     }
     assert!(seen[1] >= 2 && seen[2] >= 2, "{seen:?}");
-    for fd in [ours, theirs, epfd] {
+    for fd in [ends[0], ends[1], epfd] {
         close(fd).expect("close");
     }
 }
