@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Service, bin, require_program, until};
+use towpath_system_tests::{Program, Service, bin, require_program, require_root, until};
 
 /// A service with a card. Two kernels on a busy machine take their time.
 fn card(complete: impl FnOnce(Program) -> Program) -> Service {
@@ -117,4 +117,115 @@ fn without_its_kernel_a_card_says_what_to_install() {
     let ended = program.arg("--name").arg(format!("none-{}", std::process::id())).run(30);
     assert_eq!(ended.code, 1, "{}", ended.err);
     assert!(ended.err.contains("apt-get install user-mode-linux"), "{}", ended.err);
+}
+
+/// A network namespace with one end of a wire, the TAP device `tap0` at 10.97.7.1; a card has the other, 10.97.7.2.
+struct Outside(String);
+
+impl Outside {
+    fn new() -> Self {
+        require_root();
+        let outside = Self(format!("uml-{}", std::process::id()));
+        Program::line(&format!("ip netns add {}", outside.0)).run(10).ok();
+        outside.run("ip link set lo up");
+        outside.run("ip tuntap add dev tap0 mode tap");
+        outside.run("ip addr add 10.97.7.1/24 dev tap0");
+        outside.run("ip link set tap0 up");
+        outside.run("ip route replace 10.97.7.0/24 dev tap0 src 10.97.7.1 congctl cubic");
+        outside
+    }
+    fn within(&self) -> [&str; 4] {
+        ["ip", "netns", "exec", &self.0]
+    }
+    /// A line there.
+    fn run(&self, line: &str) -> String {
+        Program::line(line).under(&self.within()).run(60).ok()
+    }
+    /// A service there, whose card has the wire.
+    fn card(&self) -> Service {
+        let wire = |program: Program| {
+            let program = program.under(&self.within());
+            program
+                .arg("--uml-tap")
+                .arg("tap0")
+                .arg("--uml-address")
+                .arg("10.97.7.2/24")
+                .arg("--uml-gateway")
+                .arg("10.97.7.1")
+        };
+        card(wire)
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        Program::line(&format!("ip netns del {}", self.0)).run(10);
+    }
+}
+
+/// A line in the card.
+fn inside(service: &Service, line: &str) -> String {
+    let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--");
+    line.split_whitespace().fold(exec, |program, word| program.arg(word)).run(30).ok()
+}
+
+/// Counter `name` of `Tcp` in `/proc/net/snmp` of the card.
+fn tcp_counter(service: &Service, name: &str) -> u64 {
+    let text = inside(service, "cat /proc/net/snmp");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(str::split_whitespace);
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    names.zip(values).find(|(known, _)| *known == name).expect("the counter").1.parse().expect("a number")
+}
+
+#[test]
+fn programs_speak_with_others_through_a_second_kernels_tcp() {
+    for (program, package) in [("curl", "curl"), ("redis-server", "redis-server"), ("ss", "iproute2")] {
+        require_program(program, package);
+    }
+    let outside = Outside::new();
+    let service = outside.card();
+    assert!(inside(&service, "uname -r").starts_with("6.") && inside(&service, "ip address").contains("10.97.7.2/24"));
+    // A client: a server outside is reached from the card's address.
+    let body = "towpath ".repeat(100_000);
+    std::fs::write(service.scratch.path("body"), &body).expect("body");
+    let mut server = Program::line("/usr/bin/python3 -u -m http.server 7621 --bind 10.97.7.1")
+        .under(&outside.within())
+        .dir(&service.scratch.0)
+        .start(service.scratch.path("http.log"));
+    server.wait_for("Serving HTTP", 20);
+    let line = "curl -sS --noproxy * --max-time 30 http://10.97.7.1:7621/body";
+    let (opens, before) = (tcp_counter(&service, "ActiveOpens"), service.stage("received_bytes"));
+    assert!(service.accelerated(line).run(40).ok() == body);
+    assert!(service.stage("received_bytes") - before >= body.len() as u64);
+    assert!(server.output().contains("10.97.7.2 - -"), "{}", server.output());
+    assert!(tcp_counter(&service, "ActiveOpens") > opens);
+    // A server: it is reached from outside at the card's address, and only the card's kernel has its sockets.
+    let mut redis = service
+        .accelerated("redis-server --port 7622 --bind 0.0.0.0 --protected-mode no --save")
+        .arg("")
+        .arg("--daemonize")
+        .arg("no")
+        .dir(&service.scratch.0)
+        .start(service.scratch.path("redis.log"));
+    redis.wait_for("Ready to accept connections", 30);
+    let out = outside.run("redis-benchmark -h 10.97.7.2 -p 7622 -t get,set -n 2000 -c 20 -P 4 -q");
+    assert!(out.contains("GET:") && out.contains("SET:"), "{out}");
+    assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7622 set colour green").trim(), "OK");
+    assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7622 get colour").trim(), "green");
+    assert!(inside(&service, "ss -tln").contains(":7622 "), "the card's kernel listens");
+    assert!(!Program::line("ss -tln").run(10).ok().contains(":7622 "), "this kernel does not");
+    assert!(!outside.run("ss -tln").contains(":7622 "), "nor where the service runs");
+    assert!(tcp_counter(&service, "PassiveOpens") >= 20 && service.stage("accepts") >= 20);
+}
+
+#[test]
+fn only_the_services_own_user_runs_programs_in_its_kernel() {
+    require_root();
+    let service = card(|program| program.arg("--admit").arg("all"));
+    let exec =
+        || Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--").arg("false");
+    assert_eq!(exec().run(20).code, 1, "its exit code");
+    let other = exec().user(65_534).run(20);
+    assert_eq!(other.code, 125);
+    assert!(other.err.contains("only the service's own user and root"), "{}", other.err);
 }

@@ -19,12 +19,14 @@ use towpath_ring::card::CardMemory;
 use towpath_ring::layout::VERSION;
 use towpath_ring::{Geometry, wake};
 use towpath_stack::guard::Exceeded;
-use towpath_stack::{ClientId, ClientSetup, Connection, Ground, Guard, PairHandle, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Ground, Guard, PairHandle, Stack, Status};
 
 /// How long the kernel may take to come up: two seconds on an idle machine, on a busy one as long as it takes.
 const BOOT: Duration = Duration::from_secs(60);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long a program may run in it.
+const PROGRAM: Duration = Duration::from_secs(9);
 /// How long it may show no life. A machine that is busy with others makes it wait too, so this is generous; a process that has
 /// ended is seen at once.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -159,14 +161,6 @@ impl Card {
     /// The process that is its kernel.
     pub fn pid(&self) -> u32 {
         lock(&self.inner.machine).pid()
-    }
-    /// Runs a program in it: exit code, output, errors.
-    pub fn run(&self, words: Vec<String>, patience: Duration) -> io::Result<(i32, Vec<u8>, Vec<u8>)> {
-        match self.inner.ask(ToCard::Run { words }, patience) {
-            Some(FromCard::Ran { code, out, err }) => Ok((code, out, err)),
-            Some(FromCard::Failed { errno }) => Err(io::Error::from_raw_os_error(errno)),
-            _ => Err(io::ErrorKind::TimedOut.into()),
-        }
     }
     /// Times of round trips through the shared memory, both sides looking all the time, and of round trips by messages: ascending.
     pub fn round_trips(&self, times: u32) -> io::Result<(Vec<Duration>, Vec<Duration>)> {
@@ -390,6 +384,13 @@ impl Stack for Card {
     fn network_changed(&self) {}
     fn policy_changed(&self) {
         self.inner.ask(ToCard::Policy, ANSWER);
+    }
+    fn execute(&self, words: &[String]) -> io::Result<Executed> {
+        match self.inner.ask(ToCard::Run { words: words.to_vec() }, PROGRAM) {
+            Some(FromCard::Ran { code, out, err }) => Ok(Executed { code, out, err }),
+            Some(FromCard::Failed { errno }) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")),
+        }
     }
     fn stop(self: Box<Self>) {
         drop(self);

@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod exec;
 mod kernel_stack;
 mod locate;
 mod policy;
@@ -50,6 +51,8 @@ enum Command {
     Status(status::Arguments),
     /// Say who may connect and listen to what, and what an application may take
     Policy(policy::Arguments),
+    /// Run a program in the kernel of a kernel stack
+    Exec(exec::Arguments),
     /// End the service
     Stop(stop::Arguments),
     /// Look at this host, and at what of a program is accelerated and why not
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Sockets(arguments) => report(sockets::run(&arguments)),
         Command::Status(arguments) => report(status::run(&arguments)),
         Command::Policy(arguments) => report(policy::run(&arguments)),
+        Command::Exec(arguments) => exec::run(arguments),
         Command::Stop(arguments) => report(stop::run(&arguments)),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => match bench::run(&arguments) {

@@ -10,7 +10,7 @@ use towpath_stack::guard::Gate;
 use towpath_stack::mailbox::Bell;
 use towpath_stack::requests::{Caller, Request};
 use towpath_stack::thread::epoll_with;
-use towpath_stack::{ClientId, ClientSetup, Connection, Guard, PairHandle, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Guard, PairHandle, Stack, Status};
 
 /// How a kernel stack is built. The clients' regions must be made for one core: a client belongs to one of the threads.
 #[derive(Clone, Debug)]
@@ -125,6 +125,10 @@ impl Stack for Kernel {
         for core in &self.cores {
             core.answer::<()>(Request::Policy);
         }
+    }
+    fn execute(&self, words: &[String]) -> io::Result<Executed> {
+        // Whoever started the threads has their network namespace.
+        towpath_stack::execute::execute(words)
     }
     fn stop(self: Box<Self>) {
         drop(self);

@@ -34,6 +34,11 @@ pub enum Command {
     Status,
     /// The operator's policy (the service's own user and root only).
     Policy(policy::Request),
+    /// Runs a program in the stack's kernel (the service's own user and root only).
+    Exec {
+        /// The program and its arguments.
+        program: Vec<String>,
+    },
     /// Ends the service (its own user and root only).
     Stop,
 }
@@ -45,6 +50,17 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
+}
+
+/// Answer to [`Command::Exec`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executed {
+    /// Its exit code; 128 and the signal's number for a program that was killed.
+    pub code: i32,
+    /// What it has said, the first MiB.
+    pub out: String,
+    /// What it has complained of, likewise.
+    pub err: String,
 }
 
 /// Answer to [`Command::Sockets`].
@@ -131,7 +147,7 @@ pub struct Tcp {
 pub struct Status {
     /// The service's version.
     pub version: String,
-    /// The stack that it serves: `fast` or `kernel`.
+    /// The stack that it serves: `fast`, `kernel` or `uml`.
     #[serde(default)]
     pub stack: String,
     /// Its process.
@@ -378,7 +394,7 @@ fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
 /// Reads one command.
 pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
-        format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stop")
+        format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, exec, stop")
     })
 }
 

@@ -91,6 +91,8 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
             good(&hello())
         }
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
+        Ok(Command::Exec { program }) if operator => exec(shared, &program),
+        Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
         Ok(Command::Policy(request)) if operator => policy(shared, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
         Ok(Command::Sockets) => {
@@ -99,6 +101,14 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
             good(&api::Sockets { sockets })
         }
         Ok(Command::Status) => good(&status(shared, operator, asker.uid)),
+    }
+}
+
+fn exec(shared: &Shared, program: &[String]) -> String {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    match shared.stack.execute(program) {
+        Ok(done) => good(&api::Executed { code: done.code, out: text(done.out), err: text(done.err) }),
+        Err(why) => error(format!("{}: {why}", program.first().map_or("", String::as_str))),
     }
 }
 

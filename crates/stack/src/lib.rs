@@ -6,12 +6,14 @@
 //! - [`clients`]: what the threads of a stack share of a client, and how an application's words are read;
 //! - [`slots`], [`info`]: the slots of a client and what each is used for; what the application is shown;
 //! - [`events`]: telling an application that something has happened;
+//! - [`execute`]: a program in a stack's kernel;
 //! - [`mailbox`], [`thread`], [`sparse`]: bells, messages and sleep of the threads, and a table.
 //!
 //! Nothing here knows how a stack carries bytes.
 
 pub mod clients;
 pub mod events;
+pub mod execute;
 pub mod guard;
 pub mod info;
 pub mod mailbox;
@@ -22,6 +24,7 @@ pub mod stack;
 pub mod status;
 pub mod thread;
 
+pub use execute::Executed;
 pub use guard::{Exceeded, Guard, Limit, Verdict};
 pub use stack::{ClientId, ClientSetup, Far, Ground, PairHandle, Stack};
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

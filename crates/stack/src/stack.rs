@@ -1,5 +1,6 @@
 //! What the service asks of a stack.
 
+use crate::execute::Executed;
 use crate::status::{Connection, Status};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -107,6 +108,10 @@ pub trait Stack: Send + Sync {
     fn network_changed(&self);
     /// The policy's rules or its knowledge of clients have changed: returns when limits and weights are in force.
     fn policy_changed(&self);
+    /// Runs a program where its sockets are.
+    fn execute(&self, _: &[String]) -> io::Result<Executed> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this stack has no kernel in which a program could run"))
+    }
     /// Ends its threads. Connections are forgotten.
     fn stop(self: Box<Self>);
 }

@@ -9,7 +9,6 @@ use rustix::fd::AsFd;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,14 +16,13 @@ use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ring::card::CardMemory;
 use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
-use towpath_stack::{ClientId, ClientSetup, Stack, Status};
+use towpath_stack::execute::execute;
+use towpath_stack::{ClientId, ClientSetup, Executed, Stack, Status};
 
 /// How long the stack's thread spins without work, µs. A look at the clock costs as much here.
 const SPIN_US: u64 = 20;
 /// How often it shows that it lives.
 const BEAT: Duration = Duration::from_millis(20);
-/// Most bytes that are kept of what a program prints.
-const OUTPUT_BYTES: usize = 1 << 20;
 
 /// The card's side of the service.
 struct Server {
@@ -217,24 +215,14 @@ impl Server {
     fn run(&self, number: u32, words: Vec<String>) {
         let messages = Arc::clone(&self.messages);
         let run = move || {
-            let answer = ran(&words)
-                .unwrap_or_else(|error| FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) });
+            let answer = match execute(&words) {
+                Ok(Executed { code, out, err }) => FromCard::Ran { code, out, err },
+                Err(error) => FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) },
+            };
             let _ = messages.send(number, &answer);
         };
         if std::thread::Builder::new().name("run".into()).spawn(run).is_err() {
             let _ = self.messages.send(number, &FromCard::Failed { errno: libc::EAGAIN });
         }
     }
-}
-
-fn ran(words: &[String]) -> io::Result<FromCard> {
-    let (program, rest) = words.split_first().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
-    let cut = |mut bytes: Vec<u8>| {
-        bytes.truncate(OUTPUT_BYTES);
-        bytes
-    };
-    use std::os::unix::process::ExitStatusExt;
-    let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
-    Ok(FromCard::Ran { code, out: cut(output.stdout), err: cut(output.stderr) })
 }

@@ -1,0 +1,31 @@
+//! Running a program where a stack's kernel is: to look at it, or to set it up.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+/// Most bytes that are kept of each of the two outputs.
+const OUTPUT_BYTES: usize = 1 << 20;
+
+/// What a program has left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// Its exit code; 128 and the signal's number for one that was killed.
+    pub code: i32,
+    /// Its standard output, the first MiB.
+    pub out: Vec<u8>,
+    /// Its standard error, likewise.
+    pub err: Vec<u8>,
+}
+
+/// Runs a program here and waits for it: with the kernel and the network namespace of this thread, without input.
+pub fn execute(words: &[String]) -> io::Result<Executed> {
+    let (program, rest) = words.split_first().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+    let cut = |mut bytes: Vec<u8>| {
+        bytes.truncate(OUTPUT_BYTES);
+        bytes
+    };
+    let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
+    Ok(Executed { code, out: cut(output.stdout), err: cut(output.stderr) })
+}
