@@ -1,6 +1,6 @@
 //! Blocking on one socket: spin, then sleep on its event word.
 
-use crate::books::{Entry, Undo};
+use crate::books::Undo;
 use crate::cancel::Sleep;
 use crate::cork;
 use crate::direct;
@@ -88,13 +88,11 @@ fn wait_as(
         Some(direct) => (&direct.own().line.sleepers, &direct.own().event_seq),
         None => (&socket.app().sleepers, &socket.stack().event_seq),
     };
-    // Dropped last: what comes after it is not left by unwinding.
-    let asleep = Sleep::on(Some(event_seq));
     // First among all, and at last: who compares the two counts must not miss one who is of no kind.
     sleepers.fetch_add(1, Ordering::SeqCst);
     kind.inspect(|kind| _ = kind.fetch_add(1, Ordering::SeqCst));
-    let counted = Entry::new(Undo::Sleeper(sleepers, kind));
     wake::about_to_sleep::<AtomicU32>();
+    let asleep = Sleep::on(Some(event_seq), Undo::Sleeper(sleepers, kind));
     let result = loop {
         let seen = event_seq.load(Ordering::Acquire);
         if ready() {
@@ -112,7 +110,7 @@ fn wait_as(
             Ok(_) => {}
         }
     };
-    drop(counted);
+    drop(asleep);
     socket.event_seen();
     result
 }

@@ -20,8 +20,6 @@ pub enum Undo {
     Sleeper(&'static AtomicU32, Option<&'static AtomicU32>),
     /// It holds a socket (see `hold`).
     Hold(Socket),
-    /// The thread is not cancelled as long as it sleeps (see `cancel`).
-    Cancelable,
     /// It counts among those who wait on an epoll instance.
     Instance(u32),
     /// It watches the sockets of a `poll`.
@@ -37,7 +35,6 @@ impl Undo {
                 sleepers.fetch_sub(1, Ordering::SeqCst);
             }
             Undo::Hold(socket) => hold::ended(&socket),
-            Undo::Cancelable => cancel::awake(),
             Undo::Instance(id) => {
                 if let Some(session) = session::get() {
                     epoll::instance(id).awake(session);
@@ -61,9 +58,20 @@ struct Line {
     at: usize,
     number: u32,
     undo: Undo,
+    /// The thread is not cancelled as long as it sleeps (see `cancel`), and may be afterwards.
+    cancelable: bool,
 }
 
-const BLANK: Line = Line { at: usize::MAX, number: 0, undo: Undo::Nothing };
+impl Line {
+    fn run(self) {
+        self.undo.run();
+        if self.cancelable {
+            cancel::awake();
+        }
+    }
+}
+
+const BLANK: Line = Line { at: usize::MAX, number: 0, undo: Undo::Nothing, cancelable: false };
 
 struct Books {
     lines: [Cell<Line>; MOST],
@@ -77,14 +85,15 @@ thread_local! {
 
 impl Books {
     /// A handler may come between any two steps: it leaves the list as it has found it.
-    fn push(&self, at: usize, undo: Undo) -> Option<(usize, u32)> {
+    #[inline]
+    fn push(&self, at: usize, undo: Undo, cancelable: bool) -> Option<(usize, u32)> {
         let place = self.count.get();
         let line = self.lines.get(place)?;
         let number = self.number.get().wrapping_add(1);
         self.number.set(number);
         self.count.set(place + 1);
         compiler_fence(Ordering::SeqCst);
-        line.set(Line { at, number, undo });
+        line.set(Line { at, number, undo, cancelable });
         Some((place, number))
     }
 
@@ -92,13 +101,14 @@ impl Books {
     fn strike(&self, place: usize) {
         while self.count.get() > place {
             let last = self.count.get() - 1;
-            let undo = self.lines[last].replace(BLANK).undo;
+            let line = self.lines[last].replace(BLANK);
             compiler_fence(Ordering::SeqCst);
             self.count.set(last);
-            undo.run();
+            line.run();
         }
     }
 
+    #[cold]
     fn settle(&self, at: usize) {
         let left = |line: &Cell<Line>| line.get().at <= at.saturating_add(SIGNAL_FRAME);
         if let Some(place) = self.lines[..self.count.get().min(MOST)].iter().position(left)
@@ -122,25 +132,35 @@ fn on_another_stack() -> bool {
 pub struct Entry {
     place: Option<(usize, u32)>,
     undo: Undo,
+    cancelable: bool,
 }
 
 impl Entry {
-    /// From now on. What has been left before is struck out first.
-    #[inline(never)]
-    pub fn new(undo: Undo) -> Self {
+    /// From now on. `off` takes what is to be undone into effect, after what has been left before is struck out; true if the thread
+    /// may be cancelled afterwards.
+    #[inline]
+    pub fn new(undo: Undo, off: impl FnOnce() -> bool) -> Self {
         let here = 0u8;
         let at = (&raw const here).addr();
-        let place = BOOKS.try_with(|books| {
-            books.settle(at);
-            books.push(at, undo)
+        let made = BOOKS.try_with(|books| {
+            if books.count.get() != 0 {
+                books.settle(at);
+            }
+            let cancelable = off();
+            (books.push(at, undo, cancelable), cancelable)
         });
-        Self { place: place.ok().flatten(), undo }
+        // As the thread ends there are no books any more.
+        let (place, cancelable) = made.unwrap_or((None, false));
+        Self { place, undo, cancelable }
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let Some((place, number)) = self.place else { return self.undo.run() };
+        let Some((place, number)) = self.place else {
+            let Self { undo, cancelable, .. } = *self;
+            return Line { undo, cancelable, ..BLANK }.run();
+        };
         let _ = BOOKS.try_with(|books| {
             if books.lines[place].get().number == number {
                 books.strike(place);
@@ -175,14 +195,14 @@ mod tests {
         let deep = [depth; 64];
         COUNT.fetch_add(1, Ordering::SeqCst);
         // As `siglongjmp`: nothing is dropped.
-        core::mem::forget(Entry::new(Undo::Sleeper(&COUNT, None)));
+        core::mem::forget(Entry::new(Undo::Sleeper(&COUNT, None), || false));
         core::hint::black_box(deep)[0]
     }
 
     #[test]
     fn what_a_call_has_left_is_struck_out_and_what_lives_is_not() {
         COUNT.fetch_add(1, Ordering::SeqCst);
-        let outer = Entry::new(Undo::Sleeper(&COUNT, None));
+        let outer = Entry::new(Undo::Sleeper(&COUNT, None), || false);
         let far = [0u8; 4096];
         core::hint::black_box(&far);
         std::hint::black_box(within(&outer));
@@ -206,7 +226,7 @@ mod tests {
         assert_eq!(count(), 1);
         {
             COUNT.fetch_add(1, Ordering::SeqCst);
-            let _own = Entry::new(Undo::Sleeper(&COUNT, None));
+            let _own = Entry::new(Undo::Sleeper(&COUNT, None), || false);
             assert_eq!(count(), 2);
         }
         frame[0]

@@ -2,7 +2,7 @@
 //! points (to leave by unwinding) would leave locks and lists of ours behind. So cancellation is off as long as a call sleeps; who
 //! cancels a thread wakes it, and the call is given up in order before the thread ends (`towpath_hook::cancel`).
 
-use crate::books::{self, Entry, Undo};
+use crate::books::{Entry, Undo};
 use crate::tid::tid;
 use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -69,19 +69,21 @@ pub unsafe fn cancel(thread: pthread_t) -> Answer<c_int> {
 /// A sleep in which the thread is not cancelled, but woken; until dropped.
 pub struct Sleep {
     before: c_int,
-    _entry: Option<Entry>,
+    _entry: Entry,
 }
 
 impl Sleep {
-    /// A sleep on a futex word, or on something that a signal interrupts.
-    pub fn on(word: Option<&AtomicU32>) -> Self {
-        books::settle();
+    /// A sleep on a futex word, or on something that a signal interrupts. What the call has in the books meanwhile is undone after it.
+    #[inline]
+    pub fn on(word: Option<&AtomicU32>, undo: Undo) -> Self {
         let mut before = DISABLE;
-        // SAFETY: room for a state.
-        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-        let mut entry = None;
+        let off = || {
+            // SAFETY: room for a state.
+            unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+            before == ENABLE
+        };
+        let entry = Entry::new(undo, off);
         if before == ENABLE {
-            entry = Some(Entry::new(Undo::Cancelable));
             let place = place(tid());
             place.word.store(word.map_or(0, |word| from_ref(word) as usize), Ordering::SeqCst);
             place.sleeper.store(tid(), Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! `epoll_wait`: slots and kernel descriptors in one call. While slots are ready the kernel is asked only if that was some
 //! microseconds ago, or in every sixteenth call, so that its descriptors are not starved and a busy program pays little for it.
 
-use crate::books::{Entry, Undo};
+use crate::books::Undo;
 use crate::cancel::Sleep;
 use crate::epoll::{self, Instance};
 use crate::session::{self, LIFE_CHECK, Session};
@@ -199,18 +199,21 @@ impl Wait {
 
     /// Sleeps on the native descriptor. `None`: something may have happened, look again.
     fn sleep(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
-        let asleep = Sleep::on(None);
-        asleep.check()?;
         let sleeping = nested::all(self.id);
         let instances = || sleeping.iter().map(|id| epoll::instance(*id));
         instances().for_each(|instance| instance.falling_asleep(self.session));
-        let counted = Entry::new(Undo::Instance(self.id));
+        let asleep = Sleep::on(None, Undo::Instance(self.id));
         let ready = |instance: &Instance| instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
         let raised = self.instance.raised(self.session)
             || ready(self.instance)
             || instances().skip(1).any(|instance| instance.raised(self.session));
-        let woken = if raised { Ok(None) } else { asleep.interrupted(self.sleep_armed(deadline, look)) };
-        drop(counted);
+        let woken = if let Err(canceled) = asleep.check() {
+            Err(canceled)
+        } else if raised {
+            Ok(None)
+        } else {
+            asleep.interrupted(self.sleep_armed(deadline, look))
+        };
         instances().skip(1).for_each(|instance| instance.awake(self.session));
         woken
     }

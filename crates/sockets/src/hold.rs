@@ -28,8 +28,11 @@ pub struct Use(#[allow(dead_code, reason = "it is dropped")] Entry);
 impl Use {
     /// From now on.
     pub fn of(socket: &Socket) -> Self {
-        begun(socket);
-        Self(Entry::new(Undo::Hold(*socket)))
+        let begin = || {
+            begun(socket);
+            false
+        };
+        Self(Entry::new(Undo::Hold(*socket), begin))
     }
 }
 

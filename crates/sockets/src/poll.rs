@@ -1,6 +1,6 @@
 //! `poll` over slots, kernel descriptors and epoll instances.
 
-use crate::books::{Entry, Undo};
+use crate::books::Undo;
 use crate::cancel::Sleep;
 use crate::context::Context;
 use crate::session::{self, LIFE_CHECK, Session};
@@ -170,11 +170,9 @@ impl<'a> Poll<'a> {
     }
 
     fn block(&mut self, deadline: block::Deadline) -> Sys<usize> {
-        // Dropped last: what comes after it is not left by unwinding.
-        let asleep = Sleep::on(None);
         let watch = Box::into_raw(Box::new(Watch::new(self.session, self.fds)));
-        let _entry = Entry::new(Undo::Watch(watch));
-        // SAFETY: it is dropped with the entry.
+        let asleep = Sleep::on(None, Undo::Watch(watch));
+        // SAFETY: it is dropped with the sleep.
         let watch = unsafe { &*watch };
         if let (Some(context), Some(last)) = (&watch.context, self.native.last_mut()) {
             *last = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
