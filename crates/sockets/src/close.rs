@@ -4,7 +4,7 @@ use crate::private::{flag, used};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, hold, interest, nested, pass, stdio, uring};
+use crate::{block, epoll, fork, hold, interest, nested, pass, standard, stdio, uring};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
@@ -149,6 +149,7 @@ fn copied(kind: Kind, old: c_int, new: c_int) {
         }
         Kind::Kernel | Kind::Internal => table::set(new, Kind::Kernel),
     }
+    standard::follow(new);
 }
 
 /// A duplicating call that picks the number itself.

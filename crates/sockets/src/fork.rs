@@ -5,7 +5,7 @@ use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{context, direct, epoll, fallback, hold, sigurg, spare, sys, tid, uring};
+use crate::{context, direct, epoll, fallback, hold, sigurg, spare, standard, sys, tid, uring};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -58,6 +58,7 @@ pub extern "C" fn in_child() {
     if session::get().is_some() {
         context::forked();
         spare::forked();
+        standard::forked();
         direct::forked();
         sigurg::forked();
     }

@@ -52,6 +52,7 @@ mod sigurg;
 mod socket;
 mod spare;
 mod splice;
+mod standard;
 mod stdio;
 mod steer;
 mod sys;

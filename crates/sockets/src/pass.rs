@@ -8,6 +8,7 @@
 use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
+use crate::standard;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
 use crate::user;
@@ -62,6 +63,7 @@ fn take(fd: c_int) {
                 socket.mark(flag::SHARED | flag::NAMED, true);
             }
             table::set(fd, socket.kind());
+            standard::follow(fd);
         }
         Ok(domain @ (libc::AF_INET | libc::AF_INET6)) if option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) => {
             if let Some(undecided) = undecided(fd, domain == libc::AF_INET6)

@@ -4,6 +4,7 @@
 use crate::handler::Posix;
 use crate::lock::Lock;
 use crate::socket::Socket;
+use crate::standard;
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -41,6 +42,16 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// `mode` is a C string.
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     Socket::of(fd)?;
+    // SAFETY: as the caller says.
+    let stream = unsafe { open(fd, mode) };
+    Some(if stream.is_null() { Err(sys::errno()) } else { Ok(stream) })
+}
+
+/// A stream on a descriptor, whatever that is by the time; null = there is no room.
+///
+/// # Safety
+/// As [`fdopen`].
+pub unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     let functions = Functions { read, write, seek: None, close };
     // SAFETY: the caller vouches for `mode`; the functions have the contracts of their places.
     let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
@@ -51,7 +62,7 @@ pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
         unsafe { &mut *STREAMS.all.get() }.push((stream as usize, fd));
         COUNT.fetch_add(1, Ordering::Release);
     }
-    Some(if stream.is_null() { Err(sys::errno()) } else { Ok(stream) })
+    stream
 }
 
 /// `fileno`: streams of this kind have no descriptor that libc knows.
@@ -75,6 +86,7 @@ pub fn closing(stream: *mut FILE) -> bool {
     let all = unsafe { &mut *STREAMS.all.get() };
     let Some(at) = all.iter().position(|(known, _)| *known == stream as usize) else { return false };
     all.swap_remove(at);
+    standard::closing(stream);
     COUNT.fetch_sub(1, Ordering::Release);
     true
 }
