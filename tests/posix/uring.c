@@ -462,6 +462,27 @@ CASE(poll_of_epoll) {
     say_cqes(&r, 1, true);
 }
 
+CASE(poll_of_epoll_multishot) {
+    struct pair p = pair();
+    struct ring r = ring();
+    int ep = (int)MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {.u64 = 5}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    add_poll(&r, ep, POLLIN, IORING_POLL_ADD_MULTI, 1);
+    MUST(submit(&r, 0));
+    for (int i = 0; i < 3; i++) {
+        MUST(write(p.server, "x", 1));
+        say_cqes(&r, 1, true);
+        CALL("wait", epoll_wait(ep, &e, 1, 1000));
+        MUST(read(p.client, buf, 10));
+        CALL("none", epoll_wait(ep, &e, 1, 0));
+    }
+    MUST(close(ep));
+    add(&r, IORING_OP_ASYNC_CANCEL, -1, (void *)1, 0, 2);
+    MUST(submit(&r, 1));
+    say_cqes(&r, 2, false);
+}
+
 CASE(ring_is_watched) {
     struct pair p = pair();
     struct ring r = ring();

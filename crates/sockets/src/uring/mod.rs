@@ -22,8 +22,19 @@ use core::ptr::null_mut;
 use libc::{c_int, c_uint, c_void};
 use submission::Batch;
 use towpath_hook::Answer;
+#[cfg(target_arch = "x86_64")]
 use towpath_hook::uring::by_kernel as kernel;
 use towpath_ring::report::Count;
+
+/// A system call. Elsewhere none of these is caught.
+///
+/// # Safety
+/// The contract of the system call.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn kernel(number: libc::c_long, [a, b, c, d, e, f]: [u64; 6]) -> Sys<libc::c_long> {
+    // SAFETY: the caller's contract.
+    towpath_hook::outcome(unsafe { libc::syscall(number, a, b, c, d, e, f) } as isize).map(|done| done as libc::c_long)
+}
 
 /// Environment variable: `kernel` leaves io_uring to the program, which then must not use it with sockets of ours; `off` refuses it.
 const VARIABLE: &str = "TOWPATH_IO_URING";

@@ -219,3 +219,95 @@ impl Ring {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A queue of four entries in memory of our own.
+    struct Memory {
+        words: [u32; 2],
+        array: [u32; 4],
+        entries: [Sqe; 4],
+    }
+
+    impl Memory {
+        fn new() -> Box<Self> {
+            let mut entries = [Sqe::default(); 4];
+            entries.iter_mut().zip(0..).for_each(|(entry, number)| entry.user_data = number);
+            Box::new(Self { words: [0, 0], array: [0, 1, 2, 3], entries })
+        }
+
+        fn queue(&mut self) -> Queue {
+            Queue {
+                head: &raw const self.words[0],
+                tail: &raw const self.words[1],
+                array: self.array.as_ptr(),
+                entries: self.entries.as_mut_ptr(),
+                count: 4,
+                stride: 1,
+                seen: 0,
+                copies: Vec::new(),
+                places: Vec::new(),
+                _mappings: [None, None],
+            }
+        }
+    }
+
+    fn seen(queue: &mut Queue) -> Vec<u64> {
+        let mut seen = Vec::new();
+        queue.look(|entries, _| seen.extend(entries.iter().map(|entry| entry.user_data))).unwrap();
+        seen
+    }
+
+    #[test]
+    fn every_submission_is_looked_at_once() {
+        let mut memory = Memory::new();
+        let mut queue = memory.queue();
+        for (head, tail, expected) in [
+            (0, 2, vec![0, 1]),
+            // The kernel has taken none of them yet, or one.
+            (0, 2, vec![]),
+            (1, 3, vec![2]),
+            (3, 3, vec![]),
+            (3, 6, vec![3, 0, 1]),
+            // The kernel is ahead of what was seen.
+            (8, 9, vec![0]),
+        ] {
+            memory.words = [head, tail];
+            assert_eq!(seen(&mut queue), expected, "{head} {tail}");
+        }
+        // Positions go round.
+        (memory.words, queue.seen) = ([u32::MAX, 1], u32::MAX);
+        assert_eq!(seen(&mut queue), [3, 0]);
+    }
+
+    #[test]
+    fn a_queue_that_lies_is_looked_at_within_its_bounds() {
+        let mut memory = Memory::new();
+        let mut queue = memory.queue();
+        for words in [[0, 5], [1, 0], [0, u32::MAX], [u32::MAX, 7]] {
+            memory.words = words;
+            assert_eq!(seen(&mut queue), [], "{words:?}");
+        }
+        (memory.words, memory.array) = ([0, 4], [4, u32::MAX, 2, 77]);
+        assert_eq!(seen(&mut queue), [2]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_queue_that_is_not_there_is_efault() {
+        crate::fault::install();
+        let mut memory = Memory::new();
+        memory.words = [0, 1];
+        let nowhere = 64 as *const u32;
+        let queue = memory.queue();
+        assert_eq!(Queue { head: nowhere, ..queue }.look(|_, _| panic!("nothing to look at")), Err(libc::EFAULT));
+        let queue = memory.queue();
+        assert_eq!(Queue { array: nowhere, ..queue }.look(|_, _| panic!("nothing to look at")), Err(libc::EFAULT));
+        let queue = memory.queue();
+        let entries = nowhere.cast::<Sqe>().cast_mut();
+        assert_eq!(Queue { entries, ..queue }.look(|_, _| panic!("nothing to look at")), Err(libc::EFAULT));
+    }
+}
