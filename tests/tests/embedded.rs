@@ -202,6 +202,25 @@ fn service_starts_by_itself_and_goes_when_idle() {
 }
 
 #[test]
+fn a_service_that_is_just_ending_is_waited_for() {
+    require_program("flock", "util-linux");
+    let scratch = Scratch::new("ending");
+    let as_user = |program: Program| if rustix::process::geteuid().is_root() { program.user(NOBODY) } else { program };
+    let (runtime, directory) = (scratch.path("runtime"), scratch.path("runtime/towpath"));
+    as_user(Program::line("mkdir -m 700").arg(&runtime).arg(&directory)).run(5).ok();
+    // One that ends has the lock still, and its sockets no more.
+    let lock = directory.join("towpath.lock");
+    let ending = Program::line("flock").arg(&lock).arg("sh").arg("-c").arg("echo held; sleep 1");
+    let mut ending = as_user(ending).start(scratch.path("ending.log"));
+    ending.wait_for("held", 20);
+    let prefix = [bin("towpath").into_os_string(), "run".into(), "--require".into(), "--".into()];
+    let program = Program::line("python3 -c").arg("print('ran')").under(&prefix);
+    let out = as_user(program.env("XDG_RUNTIME_DIR", &runtime).env("TOWPATH_IDLE_EXIT", "1s")).run(30);
+    assert_eq!((out.code, out.out.trim()), (0, "ran"), "{out:?}");
+    ending.stop();
+}
+
+#[test]
 fn static_and_absent_programs_are_left_whole() {
     let service = Service::embedded();
     let out = service.accelerated("/no/such/program").run(10);

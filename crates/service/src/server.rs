@@ -65,8 +65,9 @@ impl Sockets {
     /// Takes the lock, replaces what a dead service has left, listens. `open` = for every user.
     pub fn listen(path: &Path, open: bool) -> Result<Self, ListenError> {
         let lock = lock(path)?;
-        let registration = bind(path, SocketType::SEQPACKET, open)?;
+        // Whoever sees the registration socket may rely on the other, which `towpath run` asks first.
         let control = bind(&paths::control_socket(path), SocketType::STREAM, open)?;
+        let registration = bind(path, SocketType::SEQPACKET, open)?;
         Ok(Self { registration, control, path: path.into(), _lock: lock })
     }
 }

@@ -10,6 +10,8 @@ use towpath_service::{daemon, paths};
 
 /// How long a service may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one that has the lock is given before another is started: it may be ending, and will not answer then.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a service started here stays without clients. 30 s: a compile-and-run cycle keeps it, a forgotten one goes.
 const IDLE_EXIT: &str = "30s";
 /// Environment variable with another value for that.
@@ -43,8 +45,20 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
     Ok(socket)
 }
 
-/// Starts `towpathd` in the background, or waits for the one that somebody else is just starting.
+/// Starts `towpathd` in the background, or waits for the one that somebody else is just starting, or that is just ending.
 fn start(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
+    let end = Instant::now() + START_TIMEOUT;
+    loop {
+        start_once(socket, with, verbose)?;
+        match await_answer(socket, end.min(Instant::now() + PATIENCE)) {
+            Err(_) if Instant::now() < end => {}
+            answered => return answered,
+        }
+    }
+}
+
+/// Starts `towpathd` in the background, unless another has the socket.
+fn start_once(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
     let daemon = daemon_path()?;
     let idle_exit = std::env::var_os(IDLE_EXIT_VARIABLE).unwrap_or_else(|| IDLE_EXIT.into());
     let output = Command::new(&daemon)
@@ -72,12 +86,11 @@ fn start(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
             return Err(format!("the service did not start: {why}"));
         }
     }
-    await_answer(socket)
+    Ok(())
 }
 
-/// Waits for a service that has the lock but may not answer yet.
-fn await_answer(socket: &Path) -> Result<(), String> {
-    let end = Instant::now() + START_TIMEOUT;
+/// Waits until `end` for a service that has the lock but may not answer yet.
+fn await_answer(socket: &Path, end: Instant) -> Result<(), String> {
     loop {
         match hold(socket) {
             Ok(_) => return Ok(()),

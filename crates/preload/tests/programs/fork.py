@@ -1,6 +1,17 @@
 listener = socket.create_server(("127.0.0.1", 0))
 address = listener.getsockname()
 children = []
+parent = os.getpid()
+
+
+@atexit.register
+def end_children():
+    # Whatever has failed: one that is left would keep the test's pipes open for ever.
+    if os.getpid() == parent:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+
+
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
@@ -44,6 +55,7 @@ check(seen <= set(children))
 for pid in children:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+children.clear()
 # The last descriptors went away without a word: the listener is gone.
 deadline = time.time() + 5
 while True:

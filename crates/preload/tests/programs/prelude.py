@@ -1,4 +1,4 @@
-import os, select, signal, socket, sys, threading, time
+import atexit, os, select, signal, socket, sys, threading, time
 
 stack_pid = int(os.environ["STACK_PID"])
 
