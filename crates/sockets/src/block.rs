@@ -4,7 +4,7 @@ use crate::books::Undo;
 use crate::cancel::Sleep;
 use crate::cork;
 use crate::direct;
-use crate::session::LIFE_CHECK;
+use crate::lookout;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -27,9 +27,9 @@ pub fn deadline(timeout_us: u64) -> Deadline {
     }
 }
 
-/// What is left until the deadline, at most until the next life check.
-pub fn left(deadline: Deadline) -> Option<Duration> {
-    let longest = cork::sleep_of(LIFE_CHECK);
+/// What is left until the deadline, at most `longest`.
+pub fn left(deadline: Deadline, longest: Duration) -> Option<Duration> {
+    let longest = cork::sleep_of(longest);
     let Some(deadline) = deadline else { return Some(longest) };
     let left = deadline.checked_duration_since(Instant::now())?;
     (!left.is_zero()).then(|| left.min(longest))
@@ -101,12 +101,11 @@ fn wait_as(
         if let Err(canceled) = asleep.check() {
             break Err(canceled);
         }
-        let Some(time) = left(deadline) else { break Err(libc::EAGAIN) };
+        let turn = socket.session.lookout.turn();
+        let Some(time) = left(deadline, turn.longest()) else { break Err(libc::EAGAIN) };
         match asleep.interrupted(sleep(event_seq, seen, time, restarts)) {
             Err(errno) => break Err(errno),
-            Ok(Woken::TimedOut) => {
-                socket.session.check_alive();
-            }
+            Ok(Woken::TimedOut) => lookout::look(socket.session),
             Ok(_) => {}
         }
     };

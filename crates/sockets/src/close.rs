@@ -1,6 +1,7 @@
 //! The ends and copies of descriptors: `close`, `dup`, `close_range` and their relatives.
 
 use crate::private::{flag, used};
+use crate::session::LIFE_CHECK;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
@@ -118,7 +119,7 @@ pub fn abandon(socket: &Socket) {
         let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
         socket.want_room();
         let sent = || socket.view().room() == socket.session.geometry.tx_bytes || socket.is_gone();
-        while !sent() && block::left(deadline).is_some() {
+        while !sent() && block::left(deadline, LIFE_CHECK).is_some() {
             let _ = block::until(socket, Some(Instant::now() + Duration::from_millis(10)), sent);
         }
     }

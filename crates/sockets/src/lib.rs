@@ -34,6 +34,7 @@ mod ioctl;
 mod kept;
 mod listen;
 mod lock;
+mod lookout;
 mod message;
 pub mod narrow;
 mod nested;

@@ -1,6 +1,7 @@
 //! The connection to the service: registration, the mapped region, and descriptors that the program cannot close.
 
 use crate::lock::Lock;
+use crate::lookout::Lookout;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
@@ -57,6 +58,8 @@ pub struct Session {
     dead: AtomicBool,
     /// When somebody last looked whether the service lives, ms.
     checked_ms: AtomicU64,
+    /// Who looks whether it is still there.
+    pub lookout: Lookout,
     /// The stack has no event contexts left for us.
     pub out_of_contexts: AtomicBool,
     /// Its connection is its parent's, because it could not join.
@@ -302,6 +305,7 @@ impl Session {
             talking: Lock::new(),
             dead: AtomicBool::new(false),
             checked_ms: AtomicU64::new(0),
+            lookout: Lookout::default(),
             out_of_contexts: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
         };
