@@ -420,3 +420,24 @@ CASE(half_closed_edge) {
     wait_events(p.client, POLLHUP);
     wait_one("hup", ep, 3000);
 }
+
+static void *sleeps_in_epoll(void *ep) {
+    struct epoll_event e = {0};
+    int n = epoll_wait((int)(long)ep, &e, 1, 20000);
+    return (void *)(long)(n == 1 && e.data.u64 == 77 ? (long)e.events : -1);
+}
+
+CASE(asleep_before_the_first_socket) {
+    int ep = (int)MUST(epoll_create1(0));
+    pthread_t thread;
+    void *seen;
+    pthread_create(&thread, NULL, sleeps_in_epoll, (void *)(long)ep);
+    // Long enough to be asleep; not being so yet makes the case easier, not wrong.
+    usleep(200000);
+    struct pair p = pair();
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = 77};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
+    MUST(write(p.server, "x", 1));
+    pthread_join(thread, &seen);
+    say("seen", "%ld", (long)seen);
+}

@@ -119,6 +119,18 @@ fn gdb_strace_and_valgrind_look_at_a_server() {
 
 #[test]
 #[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn erlang_echoes_by_its_drivers() {
+    short_form("erlang");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
+fn mariadb_answers_its_client_and_mysqlslap() {
+    short_form("mariadb");
+}
+
+#[test]
+#[ignore = "needs large packages: scripts/setup matrix; make test-slow runs it"]
 fn go_serves_and_asks_over_http_https_and_http2() {
     short_form("go");
 }

@@ -6,7 +6,6 @@ use crate::cancel;
 use crate::epoll;
 use crate::hold;
 use crate::poll;
-use crate::session;
 use crate::socket::Socket;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -35,11 +34,7 @@ impl Undo {
                 sleepers.fetch_sub(1, Ordering::SeqCst);
             }
             Undo::Hold(socket) => hold::ended(&socket),
-            Undo::Instance(id) => {
-                if let Some(session) = session::get() {
-                    epoll::instance(id).awake(session);
-                }
-            }
+            Undo::Instance(id) => epoll::instance(id).awake_at_last(),
             // SAFETY: who has entered it has boxed it, and it is struck out once.
             Undo::Watch(watch) => drop(unsafe { Box::from_raw(watch) }),
         }

@@ -115,6 +115,19 @@ impl Instance {
         }
     }
 
+    /// As `falling_asleep`, before there is a session. Afterwards look once more whether there is one.
+    pub fn falling_asleep_unserved(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Awake again, with a session or still without one.
+    pub fn awake_at_last(&self) {
+        match session::get() {
+            Some(session) => self.awake(session),
+            None => _ = self.sleepers.fetch_sub(1, Ordering::SeqCst),
+        }
+    }
+
     /// In a forked child the inherited context is the parent's.
     fn leave_parents(&self, interest: &mut Interest) {
         if let Some(parents) = interest.context.take() {

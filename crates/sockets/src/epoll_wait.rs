@@ -50,10 +50,13 @@ pub unsafe fn look_and_wait(
     mask: *const sigset_t,
 ) -> Answer<c_int> {
     let Kind::Epoll(id) = table::get(epfd) else { return None };
-    let session = session::get()?;
     if count <= 0 {
         return None;
     }
+    let Some(session) = session::get() else {
+        // SAFETY: as the caller says.
+        return unsafe { wait_unserved(id, epfd, events, count, timeout(), mask) };
+    };
     let wait = Wait { id, epfd, instance: epoll::instance(id), session, events, room: count as usize, mask };
     let found = if wait.instance.native_first.load(Ordering::Relaxed) {
         wait.native_first(timeout())
@@ -64,6 +67,65 @@ pub unsafe fn look_and_wait(
         }
     };
     Some(found.map(|n| n as c_int))
+}
+
+/// Waits as long as the process has no accelerated socket. Another thread may make the first one in the meantime, and watch it by this
+/// instance: then this thread is woken as every sleeper is, and goes on as if it had come now.
+///
+/// # Safety
+/// As [`wait`].
+#[inline(never)]
+unsafe fn wait_unserved(
+    id: u32,
+    epfd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
+    // One that is over at once is the kernel's whole, with its precision.
+    if timeout.is_some_and(|timeout| timeout < Duration::from_millis(1)) {
+        return None;
+    }
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let timeout_ms = timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int);
+    let instance = epoll::instance(id);
+    instance.falling_asleep_unserved();
+    let asleep = Sleep::on(None, Undo::Instance(id));
+    if let Err(canceled) = asleep.check() {
+        return Some(Err(canceled));
+    }
+    let slept = session::get().is_none().then(|| {
+        // SAFETY: as the caller says.
+        asleep.interrupted(outcome(unsafe { real::epoll_pwait(epfd, events, count, timeout_ms, mask) }))
+    });
+    drop(asleep);
+    let found = match slept {
+        Some(Err(errno)) => return Some(Err(errno)),
+        Some(Ok(found)) => found as usize,
+        None => 0,
+    };
+    let mut kept = 0;
+    for i in 0..found {
+        // SAFETY: the kernel has written `found` events there, and `kept <= i`.
+        unsafe {
+            let event = events.add(i).read_unaligned();
+            if event.u64 != instance.mark() {
+                events.add(kept).write_unaligned(event);
+                kept += 1;
+            }
+        }
+    }
+    let served = slept.is_none() || kept < found;
+    if kept < found {
+        instance.silence();
+    }
+    if kept > 0 || !served {
+        return Some(Ok(kept as c_int));
+    }
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    // SAFETY: as the caller says.
+    unsafe { wait(epfd, events, count, left, mask) }
 }
 
 /// Waits on an instance of the library's own.
