@@ -1,6 +1,7 @@
 //! What the whole-system tests share: the built programs, services, network namespaces, and guards that clean up.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+pub mod direct;
 pub mod namespace;
 pub mod native;
 pub mod program;

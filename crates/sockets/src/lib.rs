@@ -16,6 +16,7 @@ mod block;
 mod books;
 mod buffers;
 mod cancel;
+mod claim;
 mod close;
 mod connect;
 mod context;

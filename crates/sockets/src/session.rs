@@ -498,32 +498,4 @@ impl Session {
         // SAFETY: the area has `PRIVATE_SLOT_BYTES` for each slot of the region after the header; else as above.
         unsafe { &*base.add(PRIVATE_HEADER_BYTES + slot.index() * PRIVATE_SLOT_BYTES).cast::<Private>() }
     }
-
-    /// Claims a slot of the application's range that nobody uses.
-    pub fn claim_slot(&self) -> Option<Slot> {
-        use crate::private::used::{CLAIMED, LIVE, NO, WHICH, claimed, claimer};
-        let slots = self.geometry.app_slots;
-        let begin = self.header().next_slot.fetch_add(1, Ordering::Relaxed);
-        for i in 0..slots {
-            let slot = self.region.slot(begin.wrapping_add(i) % slots)?;
-            let word: &AtomicU32 = &self.private(slot).used;
-            let seen = word.load(Ordering::Relaxed);
-            let free = self.region.stack(slot).state.load(Ordering::Acquire) == towpath_ring::lines::state::FREE;
-            // Whoever was killed before his command was posted uses it no more; one that is posted is decided soon.
-            let abandoned = || {
-                let posted = self.region.command(slot).seq.load(Ordering::Acquire);
-                let decided = self.region.stack(slot).command_done.load(Ordering::Acquire) == posted;
-                seen & WHICH == CLAIMED && decided && !sys::alive(claimer(seen))
-            };
-            if !free || (seen != NO && seen != LIVE && !abandoned()) {
-                continue;
-            }
-            if word.compare_exchange(seen, claimed(fork::pid()), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.header().next_slot.store(slot.raw() + 1, Ordering::Relaxed);
-                self.header().slots_claimed.fetch_max(slot.raw() + 1, Ordering::Relaxed);
-                return Some(slot);
-            }
-        }
-        None
-    }
 }
