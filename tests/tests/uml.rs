@@ -2,8 +2,13 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::time::Duration;
+use towpath_card::uml::{UmlConfig, Wire};
+use towpath_card::{Card, CardConfig};
+use towpath_ring::Geometry;
+use towpath_stack::Stack;
+use towpath_stack::guard::Open;
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
 
 /// A service with a card. Two kernels on a busy machine take their time.
 fn card(complete: impl FnOnce(Program) -> Program) -> Service {
@@ -228,4 +233,75 @@ fn only_the_services_own_user_runs_programs_in_its_kernel() {
     let other = exec().user(65_534).run(20);
     assert_eq!(other.code, 125);
     assert!(other.err.contains("only the service's own user and root"), "{}", other.err);
+}
+
+#[test]
+fn shared_memory_is_nearer_than_a_message_and_a_socketpair_is_a_wire() {
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+    require_program("linux.uml", "user-mode-linux");
+    require_program("ping", "iputils-ping");
+    let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+    let uml = UmlConfig {
+        program: None,
+        init: bin("towpath"),
+        memory_mib: 128,
+        wire: Wire::Socket(its),
+        address: Some("10.97.8.2/24".into()),
+        gateway: None,
+    };
+    let geometry = Geometry { slots: 64, app_slots: 32, tx_bytes: 65_536, rx_bytes: 65_536, ..Geometry::DEFAULT };
+    let card = Card::start(&CardConfig { uml, geometry, clients: 2 }, Box::new(Open)).unwrap();
+    let (shared, messages) = card.round_trips(500).unwrap();
+    let middle = |times: &[Duration]| times[times.len() / 2];
+    println!("round trips: shared memory {:?}, message {:?}", middle(&shared), middle(&messages));
+    assert!(middle(&shared) < middle(&messages));
+    // It asks who has the address next door; that question stands on the wire.
+    let words = ["ping", "-c", "1", "-W", "1", "10.97.8.1"].map(str::to_owned);
+    assert_ne!(card.execute(&words).unwrap().code, 0);
+    let mut frame = [0u8; 2048];
+    let asked = std::iter::from_fn(|| {
+        rustix::net::recv(&ours, &mut frame[..], RecvFlags::DONTWAIT).ok().map(|(n, _)| frame[..n].to_vec())
+    })
+    .any(|frame| frame.len() >= 42 && frame[12..14] == [8, 6] && frame[38..42] == [10, 97, 8, 1]);
+    assert!(asked, "no ARP request for 10.97.8.1");
+    let kernel = card.pid() as i32;
+    drop(card);
+    until("the card's processes are gone", 20, || group(kernel).is_empty());
+}
+
+#[test]
+fn a_second_kernel_does_not_outlive_its_service() {
+    let mut service = card(|program| program);
+    let kernel = kernel_of(&service);
+    assert!(!group(kernel).is_empty());
+    service.running.signal(libc::SIGKILL);
+    service.running.wait_end(10);
+    // Who inherits its dead need not wait for them.
+    until("the card's processes are gone", 30, || group(kernel).iter().all(|line| line.contains(" Z")));
+}
+
+#[test]
+fn run_boots_a_second_kernel_if_there_is_none() {
+    use std::os::unix::fs::PermissionsExt;
+    require_program("linux.uml", "user-mode-linux");
+    let scratch = Scratch::new("own");
+    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let towpath = |words: &[&str]| {
+        let program = Program::new(&[bin("towpath")]).env("XDG_RUNTIME_DIR", &scratch.0);
+        words.iter().fold(program, |program, word| program.arg(word))
+    };
+    let script = "import os, socket; l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(); \
+                  c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.sendall(b'hello'); print(a.recv(5))";
+    let run = |script: &str| {
+        towpath(&["run", "--require", "--stack", "kernel=uml", "--", "/usr/bin/python3", "-c", script]).run(90)
+    };
+    let first = run(script);
+    assert!(first.err.contains("booting a second kernel"), "{}", first.err);
+    assert_eq!(first.ok().trim(), "b'hello'");
+    let second = run(script);
+    assert!(!second.err.contains("booting"), "{}", second.err);
+    assert_eq!(second.ok().trim(), "b'hello'");
+    let released = towpath(&["exec", "--stack", "kernel=uml", "--", "uname", "-r"]).run(30).ok();
+    assert_ne!(released, Program::line("uname -r").run(10).ok());
+    towpath(&["stop", "--stack", "kernel=uml"]).run(20).ok();
 }

@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     pub wakes: OwnedFd,
     pub process: OwnedFd,
     machine: Mutex<Machine>,
-    messages: Mutex<File>,
+    messages: Mutex<Outgoing>,
     answers: Mutex<HashMap<u32, SyncSender<FromCard>>>,
     last: AtomicU32,
     /// Rung to end the threads.
@@ -84,6 +84,32 @@ pub(crate) struct Inner {
     pub dead: AtomicBool,
     pub patience: Duration,
     console: Console,
+}
+
+/// The line on which messages go out. UML never opens again a serial line that was full (4 KiB), so there is never more in it than this.
+struct Outgoing {
+    line: File,
+    /// Bytes written, modulo 2^32.
+    sent: u32,
+}
+
+impl Outgoing {
+    const MOST: usize = 1024;
+
+    fn write(&mut self, memory: &CardMemory, bytes: &[u8]) -> io::Result<()> {
+        for part in bytes.chunks(Self::MOST) {
+            let until = Instant::now() + ANSWER;
+            while self.sent.wrapping_sub(memory.consumed()) as usize + part.len() > 2 * Self::MOST {
+                if Instant::now() >= until {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            io::Write::write_all(&mut self.line, part)?;
+            self.sent = self.sent.wrapping_add(part.len() as u32);
+        }
+        Ok(())
+    }
 }
 
 /// A running card.
@@ -112,7 +138,7 @@ impl Card {
             doorbells: machine.doorbells.try_clone()?,
             wakes: machine.wakes.try_clone()?,
             process: machine.process.try_clone()?,
-            messages: Mutex::new(machine.messages.try_clone()?.into()),
+            messages: Mutex::new(Outgoing { line: machine.messages.try_clone()?.into(), sent: 0 }),
             machine: Mutex::new(machine),
             answers: Mutex::default(),
             last: AtomicU32::new(0),
@@ -137,7 +163,7 @@ impl Card {
     fn await_hello(&mut self, guard: Box<dyn Guard>) -> Result<String, CardError> {
         let (first, hello) = sync_channel(1);
         let reading = Arc::clone(&self.inner);
-        let from = lock(&self.inner.messages).try_clone()?;
+        let from = lock(&self.inner.messages).line.try_clone()?;
         let read = std::thread::Builder::new().name("card".into()).spawn(move || reading.read(from, &first, guard))?;
         self.threads.push(read);
         let silent = |why| CardError::Silent { why, console: self.inner.console.last(8).join("\n") };
@@ -196,7 +222,8 @@ impl Card {
 impl Inner {
     /// Sends; nobody waits.
     fn tell(&self, number: u32, message: &ToCard) -> bool {
-        message::send(&mut *lock(&self.messages), number, message).is_ok()
+        let mut bytes = Vec::new();
+        message::send(&mut bytes, number, message).is_ok() && lock(&self.messages).write(&self.memory, &bytes).is_ok()
     }
 
     /// Sends and waits for the answer; `None` = the card is dead or hangs.
@@ -403,7 +430,7 @@ impl Drop for Card {
         wake::ring(self.inner.stop.as_fd());
         // There is nothing in it that is worth a shutdown.
         self.inner.kill();
-        let _ = rustix::net::shutdown(&*lock(&self.inner.messages), rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&lock(&self.inner.messages).line, rustix::net::Shutdown::Both);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the card ended by a panic");

@@ -31,6 +31,7 @@ pub fn run(inner: &Arc<Inner>) {
     let mut at = Positions::default();
     let mut heart = (inner.memory.heartbeat(), Instant::now());
     while !inner.stopping.load(Ordering::Acquire) {
+        inner.memory.beat_of_host();
         let mut woken = 0;
         while woken < BATCH
             && let Some(wake) = inner.memory.take(&mut at.taken, &mut at.lost)

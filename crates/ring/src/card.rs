@@ -48,6 +48,8 @@ struct HostLine {
     taken: AtomicU32,
     /// Asks for an echo in [`GuestLine::pong`].
     ping: AtomicU32,
+    /// Counts up while the host's side lives.
+    heartbeat: AtomicU32,
 }
 
 /// Written by the card.
@@ -61,6 +63,8 @@ struct GuestLine {
     heartbeat: AtomicU32,
     /// See [`HostLine::ping`].
     pong: AtomicU32,
+    /// Bytes of messages read.
+    consumed: AtomicU32,
 }
 
 #[repr(C)]
@@ -277,6 +281,24 @@ impl CardMemory {
     /// Host: a number that changes while the card lives.
     pub fn heartbeat(&self) -> u32 {
         self.words().guest.heartbeat.load(Ordering::Relaxed)
+    }
+    /// Host: it lives.
+    pub fn beat_of_host(&self) {
+        let heartbeat = &self.words().host.heartbeat;
+        heartbeat.store(heartbeat.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+    /// Card: a number that changes while the host's side lives.
+    pub fn heartbeat_of_host(&self) -> u32 {
+        self.words().host.heartbeat.load(Ordering::Relaxed)
+    }
+    /// Card: so many bytes of messages more have been read.
+    pub fn consume(&self, bytes: usize) {
+        let consumed = &self.words().guest.consumed;
+        consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(bytes as u32), Ordering::Release);
+    }
+    /// Host: how many those are, modulo 2^32.
+    pub fn consumed(&self) -> u32 {
+        self.words().guest.consumed.load(Ordering::Acquire)
     }
     /// Host: asks for `value` back.
     pub fn ping(&self, value: u32) {

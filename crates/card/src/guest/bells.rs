@@ -3,7 +3,7 @@
 use crate::message::{self, FromCard};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_ring::Slot;
 use towpath_ring::card::{CardMemory, Wake};
@@ -22,9 +22,23 @@ impl Line {
     pub fn send(&self, number: u32, message: &FromCard) -> io::Result<()> {
         message::send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), number, message)
     }
-    /// A handle to read from.
-    pub fn reader(&self) -> io::Result<File> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).try_clone()
+    /// A handle to read from, which tells the host what has been read.
+    pub fn reader(&self, memory: Arc<CardMemory>) -> io::Result<Reader> {
+        Ok(Reader { line: self.0.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?, memory })
+    }
+}
+
+/// Reads the messages.
+pub struct Reader {
+    line: File,
+    memory: Arc<CardMemory>,
+}
+
+impl Read for Reader {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.line.read(bytes)?;
+        self.memory.consume(read);
+        Ok(read)
     }
 }
 
@@ -32,15 +46,15 @@ impl Line {
 pub struct Bells {
     memory: Arc<CardMemory>,
     line: OwnedFd,
-    again: OwnedFd,
+    bell: OwnedFd,
     /// Position in the queue, and the host's sleep from which it has been woken last.
     positions: Mutex<(u32, u32)>,
 }
 
 impl Bells {
-    /// Over a serial line that does not block.
+    /// Over a serial line.
     pub fn new(memory: Arc<CardMemory>, line: OwnedFd) -> io::Result<Self> {
-        Ok(Self { memory, line, again: doorbell()?, positions: Mutex::new((0, 0)) })
+        Ok(Self { memory, line, bell: doorbell()?, positions: Mutex::new((0, 0)) })
     }
     /// Has the host wake somebody.
     fn wake(&self, wake: Wake) {
@@ -52,25 +66,17 @@ impl Bells {
             let _ = rustix::io::write(&self.line, b"!");
         }
     }
-    /// Takes what applications have rung, so that the line has room. It has done its work by arriving, unless the stack was about to
-    /// look and now finds nothing: it is rung once more.
-    pub fn drain(&self) {
+    /// Passes on what applications ring; the body of a thread. The stack does not watch the line itself, as somebody must empty it: UML
+    /// never opens again a line that was full.
+    pub fn pass_on(&self) {
         let mut rings = [0u8; 4096];
-        let mut any = false;
-        while matches!(rustix::io::read(&self.line, &mut rings), Ok(1..)) {
-            any = true;
-        }
-        if any {
-            ring(self.again.as_fd());
+        while matches!(rustix::io::retry_on_intr(|| rustix::io::read(&self.line, &mut rings)), Ok(1..)) {
+            ring(self.bell.as_fd());
         }
     }
-    /// What is readable when applications have rung and that has been drained.
-    pub fn again(&self) -> BorrowedFd<'_> {
-        self.again.as_fd()
-    }
-    /// What is readable when applications have rung.
-    pub fn line(&self) -> BorrowedFd<'_> {
-        self.line.as_fd()
+    /// What is rung when applications have rung.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }
 

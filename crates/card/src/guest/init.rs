@@ -25,10 +25,9 @@ pub fn mount() {
     }
 }
 
-/// Opens a serial line as it is: bytes, without echo. `loose`: reads do not wait.
-pub fn serial(path: &str, loose: bool) -> io::Result<OwnedFd> {
+/// Opens a serial line as it is: bytes, without echo.
+pub fn serial(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let flags = if loose { flags | OFlags::NONBLOCK } else { flags };
     let line = rustix::fs::open(path, flags, Mode::empty())?;
     let mut termios = rustix::termios::tcgetattr(&line)?;
     termios.make_raw();

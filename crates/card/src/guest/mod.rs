@@ -25,7 +25,7 @@ pub fn main_if_card() -> Option<ExitCode> {
 
 fn run(address: Option<&str>, gateway: Option<&str>) -> ExitCode {
     init::mount();
-    let messages = match init::serial("/dev/ttyS0", false) {
+    let messages = match init::serial("/dev/ttyS0") {
         Ok(messages) => messages,
         Err(error) => {
             init::say(&format!("no line to the host: {error}"));

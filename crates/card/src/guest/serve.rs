@@ -22,7 +22,9 @@ use towpath_stack::{ClientId, ClientSetup, Executed, Stack, Status};
 /// How long the stack's thread spins without work, µs. A look at the clock costs as much here.
 const SPIN_US: u64 = 20;
 /// How often it shows that it lives.
-const BEAT: Duration = Duration::from_millis(20);
+const BEAT: Duration = Duration::from_millis(50);
+/// How long the host may show no life.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The card's side of the service.
 struct Server {
@@ -44,7 +46,7 @@ pub fn serve(messages: Line, address: Option<&str>, gateway: Option<&str>) -> Re
         let _ = messages.send(0, &FromCard::Broken { why: why.clone() });
         why
     })?;
-    let from = messages.reader().map_err(|error| error.to_string())?;
+    let from = messages.reader(Arc::clone(&server.memory)).map_err(|error| error.to_string())?;
     let (post, work) = channel();
     let reading = move || {
         let mut from = io::BufReader::new(from);
@@ -75,22 +77,35 @@ fn start(messages: &Arc<Line>, address: Option<&str>, gateway: Option<&str>) -> 
     let device = File::options().read(true).write(true).open("/dev/mmapper").map_err(at("/dev/mmapper"))?;
     let memory = CardMemory::map(device.as_fd()).map_err(|error| error.to_string())?;
     let memory = Arc::new(memory);
-    let line = init::serial("/dev/ttyS1", true).map_err(at("/dev/ttyS1"))?;
+    let line = init::serial("/dev/ttyS1").map_err(at("/dev/ttyS1"))?;
     let bells = Arc::new(Bells::new(Arc::clone(&memory), line).map_err(at("an eventfd"))?);
     let places = Places::default();
     let asker = Asker::new(Arc::clone(messages), Arc::clone(&places));
     let config = KernelConfig { cores: 1, spin_us: SPIN_US, cpus: Vec::new() };
     let stack = Kernel::start(&config, || Box::new(asker.clone())).map_err(at("starting the stack"))?;
     let reservations = Reservations::start(Arc::clone(messages)).map_err(at("starting the stack"))?;
-    let beating = (Arc::clone(&memory), Arc::clone(&bells));
-    let beat = move || loop {
-        std::thread::sleep(BEAT);
-        beating.0.beat();
-        beating.1.drain();
-    };
-    std::thread::Builder::new().name("heart".into()).spawn(beat).map_err(at("starting the stack"))?;
+    let living = Arc::clone(&memory);
+    let passing = Arc::clone(&bells);
+    let spawn = |name: &str| std::thread::Builder::new().name(name.into());
+    spawn("bells").spawn(move || passing.pass_on()).map_err(at("starting the stack"))?;
+    spawn("heart").spawn(move || live(&living)).map_err(at("starting the stack"))?;
     let (messages, stack, clients) = (Arc::clone(messages), Arc::new(stack), HashMap::new());
     Ok((Server { messages, memory, bells, stack, reservations, clients, places }, asker))
+}
+
+/// Shows that the card lives, until the host does not any more. (That its end of the line is closed, UML may overlook.)
+fn live(memory: &CardMemory) {
+    let mut heart = (memory.heartbeat_of_host(), Instant::now());
+    while heart.1.elapsed() < PATIENCE {
+        std::thread::sleep(BEAT);
+        memory.beat();
+        let beat = memory.heartbeat_of_host();
+        if beat != heart.0 {
+            heart = (beat, Instant::now());
+        }
+    }
+    init::say("the host shows no life");
+    init::power_off();
 }
 
 impl Server {
@@ -148,8 +163,8 @@ impl Server {
     fn add(&mut self, place: u32, uid: u32, pid: i32, name: String) -> FromCard {
         let make = || -> io::Result<ClientSetup> {
             let region = Arc::new(self.memory.region(place).map_err(io::Error::other)?);
-            // Both doorbells are the same line.
-            let doorbells = vec![self.bells.line().try_clone_to_owned()?, self.bells.again().try_clone_to_owned()?];
+            // Both are rung alike.
+            let doorbells = vec![self.bells.bell().try_clone_to_owned()?, self.bells.bell().try_clone_to_owned()?];
             let (bells, messages) = (Arc::clone(&self.bells), Arc::clone(&self.messages));
             let far = Some(Arc::new(Client { bells, messages, place }) as Arc<_>);
             Ok(ClientSetup { region, doorbells, uid, pid, name, far })
@@ -198,7 +213,7 @@ impl Server {
         let (mut last, mut since) = (self.memory.echo(), Instant::now());
         loop {
             // A look at the clock is a system call here, and a system call takes as long as hundreds of looks.
-            for _ in 0..100_000 {
+            for _ in 0..2_000 {
                 let now = self.memory.echo();
                 if now != last {
                     (last, since) = (now, Instant::now());

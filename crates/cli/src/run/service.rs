@@ -27,6 +27,10 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
         let socket = paths::kernel_stack_socket(stack.name()).map_err(|error| error.to_string())?;
         return match (hold(&socket), stack.name()) {
             (Ok(_), _) => Ok(socket),
+            (Err(_), Some("uml")) => {
+                complain("booting a second kernel, user-mode Linux ...");
+                start(&socket, &["--stack", "uml"], verbose).map(|()| socket)
+            }
             (Err(error), Some(name)) => Err(format!("{error}; `towpath kernel-stack --name {name}` starts that stack")),
             (Err(_), None) => start(&socket, &["--stack", "kernel"], verbose).map(|()| socket),
         };
