@@ -1,5 +1,6 @@
 //! What this stack keeps of a client and of a slot beside what every stack does.
 
+use crate::ahead::Ahead;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use towpath_ring::Slot;
@@ -64,6 +65,10 @@ pub struct OfSlot {
     pub shut: bool,
     /// The application has closed it; what is queued is still to be sent.
     pub closing: bool,
+    /// On the list of those to be looked at in this turn.
+    pub noticed: bool,
+    /// What was done for it before.
+    pub ahead: Ahead,
     /// On the list of those to be looked at again.
     pub again: bool,
     /// `app_flags` that the kernel has been told of.
@@ -92,6 +97,8 @@ impl Default for OfSlot {
             urgent_sent: None,
             shut: false,
             closing: false,
+            noticed: false,
+            ahead: Ahead::default(),
             again: false,
             flags: 0,
             options: Options::default(),

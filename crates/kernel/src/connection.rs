@@ -10,6 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, status, want};
 use towpath_stack::clients::AppWords;
+use towpath_stack::slots::Phase;
 
 /// Bytes moved each way for one connection before the others have their turn.
 const SHARE: u32 = 512 << 10;
@@ -26,16 +27,13 @@ impl Core {
     /// Does what there is to do for a connection: what the application has asked for, what the kernel has, what it takes.
     pub fn look_at_connection(&mut self, index: u32, slot: Slot) {
         let Some(client) = self.client(index) else { return };
-        let words = client.shared.app_words(slot);
-        let (tx_bytes, rx_bytes) = (client.shared.region.geometry().tx_bytes, client.shared.region.geometry().rx_bytes);
-        let own = &mut client.slot(slot).own;
-        if let Some(words) = &words
-            && !own.closing
-            && !believe(own, words, tx_bytes, rx_bytes)
-        {
-            client.shared.lied();
+        let tx_bytes = client.shared.region.geometry().tx_bytes;
+        let Ok(words) = self.believe(index, slot) else {
+            if let Some(client) = self.client(index) {
+                client.shared.lied();
+            }
             return self.abort(index, slot, libc::ECONNRESET);
-        }
+        };
         if let Some(words) = words {
             self.flags(index, slot, &words);
         }
@@ -76,8 +74,25 @@ impl Core {
         }
     }
 
+    /// Reads the application's line and takes its positions over; `Err` = they contradict the contract.
+    pub fn believe(&mut self, index: u32, slot: Slot) -> Result<Option<AppWords>, ()> {
+        let Some(client) = self.client(index) else { return Ok(None) };
+        let words = client.shared.app_words(slot);
+        let (tx_bytes, rx_bytes) = (client.shared.region.geometry().tx_bytes, client.shared.region.geometry().rx_bytes);
+        let entry = client.slot(slot);
+        let open = entry.phase == Phase::Open && !entry.own.closing;
+        match &words {
+            Some(words) if open && !believe(&mut entry.own, words, tx_bytes, rx_bytes) => Err(()),
+            Some(words) if open => {
+                entry.own.flags |= words.flags & app_flags::URGENT;
+                Ok(Some(*words))
+            }
+            _ => Ok(words),
+        }
+    }
+
     /// What the application has switched since the last look.
-    fn flags(&mut self, index: u32, slot: Slot, words: &AppWords) {
+    pub fn flags(&mut self, index: u32, slot: Slot, words: &AppWords) {
         let Some(own) = self.own(index, slot) else { return };
         let changed = std::mem::replace(&mut own.flags, words.flags) ^ words.flags;
         let Some(fd) = &own.fd else { return };
@@ -100,14 +115,15 @@ impl Core {
         let Some(Some(client)) = self.clients.get_mut(index as usize) else { return Found::Alive };
         let region = std::sync::Arc::clone(&client.shared.region);
         let own = &mut client.slot(slot).own;
-        let OfSlot { fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, .. } = own else {
+        let OfSlot { fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, ahead, .. } = own else {
             return Found::Alive;
         };
         let (ring, mut share) = (region.tx(slot), SHARE);
         while *sent != *tx_tail && *writable && share > 0 {
             let (len, flags) = crate::urgent::part(*sent, *tx_tail, urgent, *urgent_sent);
-            self.counts.sends += 1;
-            match sys::send(fd.as_fd(), &ring, *sent, len.min(share), flags) {
+            let done = ahead.sent.take();
+            self.counts.sends += u64::from(done.is_none());
+            match done.unwrap_or_else(|| sys::send(fd.as_fd(), &ring, *sent, len.min(share), flags)) {
                 Ok(count) => {
                     *sent = sent.wrapping_add(count as u32);
                     share = share.saturating_sub(count as u32);
@@ -151,8 +167,10 @@ impl Core {
                 own.status |= status::URGENT;
                 own.urgent_got = Some(own.got);
             }
-            self.counts.receives += 1;
-            match sys::receive(fd.as_fd(), &ring, own.got, room) {
+            let done = own.ahead.received.take();
+            self.counts.receives += u64::from(done.is_none());
+            let (room, result) = done.unwrap_or_else(|| (room, sys::receive(fd.as_fd(), &ring, own.got, room)));
+            match result {
                 Ok(0) => {
                     own.readable = false;
                     own.status |= status::RX_EOF;

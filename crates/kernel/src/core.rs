@@ -1,5 +1,6 @@
 //! One thread: whatever is there, then a while of looking for more, then sleep.
 
+use crate::batch::Batch;
 use crate::client::{KernelClient, OfClient, OfSlot};
 use rustix::event::epoll;
 use std::io;
@@ -43,6 +44,8 @@ pub struct Counts {
     pub receives: u64,
     /// See `receives`.
     pub received_bytes: u64,
+    /// System calls that made several of these at once.
+    pub batches: u64,
     /// Doors of applications.
     pub doors: u64,
     /// Connections that were established.
@@ -85,6 +88,10 @@ pub struct Core {
     pub spin_us: u64,
     /// CPU to run on.
     pub cpu: Option<usize>,
+    /// Slots to be looked at in this turn.
+    pub noticed: Vec<(u32, Slot)>,
+    /// For many calls at once, if the kernel has that.
+    pub batch: Option<Batch>,
     /// Slots to be looked at in the next turn, whether something happens or not.
     pub again: Vec<(u32, Slot)>,
     /// Listeners with connections that there was no room for, and when to look again, µs.
@@ -139,7 +146,9 @@ impl Core {
     pub fn turn(&mut self, now: u64) -> usize {
         let mut work = self.service(now) + self.commands(now) + self.doors();
         self.poll(Some(0));
-        work += self.sockets() + self.repeat() + self.due(now);
+        work += self.sockets() + self.repeat();
+        self.look_at_all();
+        work += self.due(now);
         for client in self.clients.iter_mut().flatten() {
             client.out.ring(&client.shared);
         }
@@ -180,7 +189,7 @@ impl Core {
                 let Some(slot) = client.shared.next_door(0, &mut client.own.door_head) else { break };
                 work += 1;
                 if let Some(slot) = slot {
-                    self.look(index, slot);
+                    self.notice(index, slot);
                 }
             }
         }
@@ -209,7 +218,7 @@ impl Core {
             if flags.contains(epoll::EventFlags::ERR) {
                 self.soft_errors(index, slot);
             }
-            self.look(index, slot);
+            self.notice(index, slot);
         }
         self.events = events;
         self.events.clear();
@@ -222,7 +231,7 @@ impl Core {
         for (index, slot) in &again {
             if let Some(client) = self.client(*index) {
                 client.slot(*slot).own.again = false;
-                self.look(*index, *slot);
+                self.notice(*index, *slot);
             }
         }
         again.len()

@@ -1,5 +1,6 @@
 //! Starting, asking and stopping the threads.
 
+use crate::batch::Batch;
 use crate::core::{Core, Counts};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,6 +54,8 @@ impl Kernel {
                 stop: Arc::clone(&kernel.stop),
                 spin_us: config.spin_us,
                 cpu: config.cpus.get(number).copied(),
+                noticed: Vec::new(),
+                batch: Batch::new(),
                 again: Vec::new(),
                 crowded: Vec::new(),
                 crowded_at: None,

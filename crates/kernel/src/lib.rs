@@ -9,8 +9,10 @@
 //! - [`connection`]: bytes; [`urgent`]: those that are urgent; [`ending`]: how a connection ends;
 //! - [`requests`], [`policy`]: what the service asks for;
 //! - [`repair`]: moving a connection out of the kernel and into it;
-//! - [`sys`]: the system calls.
+//! - [`ahead`], [`batch`]: many sends and receives in one call; [`sys`]: the other system calls.
 
+mod ahead;
+mod batch;
 mod client;
 mod commands;
 mod connect;

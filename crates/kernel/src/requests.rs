@@ -143,6 +143,7 @@ fn tally(c: &Counts, lies: u64) -> Tally {
         ("sent_bytes", c.sent_bytes),
         ("receives", c.receives),
         ("received_bytes", c.received_bytes),
+        ("batches", c.batches),
     ];
     Tally { stages, opened: c.opened, failed: c.failed, resets: c.resets, lies, ..Tally::default() }
 }

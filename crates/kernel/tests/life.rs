@@ -250,3 +250,25 @@ fn a_command_waits_for_the_socket_that_reserves_its_port() {
     });
     eventually("the slot is free", || app.busy_slots() == 0);
 }
+
+#[test]
+fn sends_and_receives_of_many_sockets_are_made_in_one_call() {
+    let mut world = World::new();
+    let mut pairs: Vec<_> = (0..12).map(|_| world.pair()).collect();
+    for round in 0..200u32 {
+        // All at once, so that the stack finds them together whenever it looks.
+        for (a, _) in &mut pairs {
+            a.write_all(&[round.to_le_bytes(); 200].concat()).unwrap();
+        }
+        for (_, b) in &mut pairs {
+            let mut got = [0; 800];
+            b.read_exact(&mut got).unwrap();
+            assert!(got.chunks(4).all(|part| part == round.to_le_bytes()), "round {round}");
+        }
+    }
+    let stages = world.kernel.status().cores[0].tally.stages.clone();
+    let batches = stages.iter().find(|(name, _)| *name == "batches").unwrap().1;
+    assert!(batches > 0, "{stages:?}");
+    pairs.into_iter().flat_map(|(a, b)| [a, b]).for_each(Sock::close);
+    world.end();
+}
