@@ -202,7 +202,8 @@ impl View {
     /// Is there room enough to call the socket writable? (The stack's rule for `want::WRITABLE`: a third.)
     #[inline(always)]
     pub fn writable(&self) -> bool {
-        self.room() >= self.send_limit() / 3
+        // Even if a hostile peer withholds everything.
+        self.room() >= (self.send_limit() / 3).max(1)
     }
 
     /// May an error be pending though the connection is not over, as far as its status tells?
