@@ -7,6 +7,10 @@ use towpath_service::choice::StackKind;
 use towpath_service::options::Options;
 use towpath_service::{daemon, paths};
 
+/// Send ring of each connection unless another is asked for. A program that sends more than fits sleeps until a third is free, and
+/// with 128 KiB that is so often that the wake-ups cost more than the sends.
+pub const SEND_BUFFER: &str = "1MiB";
+
 /// Runs a service whose stack is this kernel's TCP, in this network namespace, until SIGTERM, SIGINT or `towpath stop`.
 ///
 /// Programs use it through shared memory as they use Towpath's own stack: a send is a copy, and this process, on a core of its own,
@@ -36,6 +40,10 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> ExitCode {
     let Arguments { name, uml, mut options } = arguments;
     options.stack = Some(if uml { StackKind::Uml } else { StackKind::Kernel });
+    // What a file says, or leaves out, is the operator's.
+    if !uml && options.config.is_none() && options.send_buffer.is_none() {
+        options.send_buffer = SEND_BUFFER.parse().ok();
+    }
     if name.is_some() {
         match paths::kernel_stack_socket(name.as_deref()) {
             Ok(socket) => options.socket = Some(socket),

@@ -1,6 +1,7 @@
 //! Finds the service for a program, or starts the user's own.
 
 use crate::complain;
+use crate::kernel_stack::SEND_BUFFER;
 use crate::locate::{Which, hold};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,7 +33,9 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
                 start(&socket, &["--stack", "uml"], verbose).map(|()| socket)
             }
             (Err(error), Some(name)) => Err(format!("{error}; `towpath kernel-stack --name {name}` starts that stack")),
-            (Err(_), None) => start(&socket, &["--stack", "kernel"], verbose).map(|()| socket),
+            (Err(_), None) => {
+                start(&socket, &["--stack", "kernel", "--send-buffer", SEND_BUFFER], verbose).map(|()| socket)
+            }
         };
     }
     let system = Path::new(paths::SYSTEM_SOCKET);
