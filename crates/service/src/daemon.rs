@@ -10,6 +10,7 @@ use crate::policy::Policy;
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::shared::{Settings, Shared};
 use crate::table;
+use crate::units::Bytes;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::fd::AsFd;
@@ -36,7 +37,9 @@ const CONTEXTS: u32 = 64;
 /// Socket slots and clients of a card.
 const CARD_SLOTS: u32 = 1024;
 /// See [`CARD_SLOTS`].
-const CARD_CLIENTS: u32 = 8;
+const CARD_CLIENTS: u32 = 16;
+/// Rings of a card where none are asked for, bytes: its memory is small.
+const CARD_RING: u64 = 64 << 10;
 
 /// Exit codes of the service.
 pub mod exit {
@@ -203,11 +206,16 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
             config.sockets_per_client
         );
     }
+    let default = Config::default();
+    let ring = |size: Bytes, default: Bytes| {
+        let small = config.stack == StackKind::Uml && size == default;
+        (if small { CARD_RING } else { size.get() }) as u32
+    };
     Geometry {
         slots,
         app_slots: slots / 2,
-        tx_bytes: config.send_buffer.get() as u32,
-        rx_bytes: config.receive_buffer.get() as u32,
+        tx_bytes: ring(config.send_buffer, default.send_buffer),
+        rx_bytes: ring(config.receive_buffer, default.receive_buffer),
         contexts: CONTEXTS,
         // Of the kernel stack a client has one core for itself, whichever it is.
         cores: if config.stack == StackKind::Fast { config.cores as u32 } else { 1 },

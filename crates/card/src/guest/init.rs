@@ -37,6 +37,20 @@ pub fn serial(path: &str) -> io::Result<OwnedFd> {
     Ok(line)
 }
 
+/// Where Debian's package has the kernel's modules.
+const MODULES: &str = "/usr/lib/uml/modules";
+
+/// Loads a module; those that it needs must be there. Without it the kernel lacks what is in it, as it would on a host.
+pub fn module(path: &str) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let file = format!("{MODULES}/{}/kernel/{path}.ko", release.trim());
+    let loaded = rustix::fs::open(&file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|module| rustix::system::finit_module(module, c"", 0));
+    if let Err(error) = loaded {
+        say(&format!("{file}: {error}"));
+    }
+}
+
 /// Sets up the loopback device and the network card.
 pub fn network(address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
     ip(&["link", "set", "lo", "up"])?;

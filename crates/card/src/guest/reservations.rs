@@ -13,10 +13,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Which: place, slot, number of the command.
 type Key = (u32, u32, u32);
 
+/// Those that there are, by a number that each has for itself.
+#[derive(Default)]
+struct Kept {
+    last: u64,
+    all: HashMap<u64, (OwnedFd, Key)>,
+}
+
 /// All of them.
 pub struct Reservations {
     epoll: OwnedFd,
-    kept: Mutex<(u64, HashMap<u64, (OwnedFd, Key)>)>,
+    kept: Mutex<Kept>,
 }
 
 impl Reservations {
@@ -32,7 +39,7 @@ impl Reservations {
     pub fn add(&self, place: u32, slot: u32, seq: u32) -> io::Result<OwnedFd> {
         let (ours, stacks) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, all) = &mut *kept;
+        let Kept { last, all } = &mut *kept;
         *last += 1;
         epoll::add(&self.epoll, &ours, epoll::EventData::new_u64(*last), epoll::EventFlags::empty())?;
         all.insert(*last, (ours, (place, slot, seq)));
@@ -49,7 +56,7 @@ impl Reservations {
             }
             for event in &events {
                 let number = event.data.u64();
-                let gone = self.kept.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number);
+                let gone = self.kept.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&number);
                 if let Some((_, (place, slot, seq))) = gone {
                     let _ = messages.send(0, &FromCard::Freed { place, slot, seq });
                 }

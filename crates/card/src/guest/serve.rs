@@ -42,9 +42,8 @@ struct Server {
 pub fn serve(messages: Line, address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
     let messages = Arc::new(messages);
     let started = start(&messages, address, gateway);
-    let (mut server, asker) = started.map_err(|why| {
+    let (mut server, asker) = started.inspect_err(|why| {
         let _ = messages.send(0, &FromCard::Broken { why: why.clone() });
-        why
     })?;
     let from = messages.reader(Arc::clone(&server.memory)).map_err(|error| error.to_string())?;
     let (post, work) = channel();
@@ -73,6 +72,7 @@ pub fn serve(messages: Line, address: Option<&str>, gateway: Option<&str>) -> Re
 /// Everything that is needed before the host is greeted.
 fn start(messages: &Arc<Line>, address: Option<&str>, gateway: Option<&str>) -> Result<(Server, Asker), String> {
     let at = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    ["lib/crc-ccitt", "net/ipv6/ipv6", "net/ipv4/tcp_bbr"].into_iter().for_each(init::module);
     init::network(address, gateway)?;
     let device = File::options().read(true).write(true).open("/dev/mmapper").map_err(at("/dev/mmapper"))?;
     let memory = CardMemory::map(device.as_fd()).map_err(|error| error.to_string())?;
