@@ -239,6 +239,8 @@ impl<C, S: Default> Client<C, S> {
             return;
         }
         let (command_seq, counted) = (entry.command_seq, entry.counted);
+        // What the stack has at the port goes before the reservation does: with that the application takes the port for free.
+        entry.own = S::default();
         *entry = SlotState { command_seq, ..SlotState::default() };
         self.discount(counted);
         self.line(slot).state.store(state::FREE, Ordering::Release);
