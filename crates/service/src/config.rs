@@ -349,6 +349,10 @@ mod tests {
     fn every_key_is_read() {
         let text = r#"
             stack = "fast"
+            uml_tap = "tap0"
+            uml_address = "10.0.0.2/24"
+            uml_gateway = "10.0.0.1"
+            uml_memory = "512MiB"
             socket = "/run/towpath/towpath.sock"
             interface = "eth1"
             vlan = 7
@@ -428,7 +432,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, socket, interface"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, uml_tap, uml_address, uml_gateway, uml_memory, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();
