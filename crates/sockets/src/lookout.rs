@@ -7,8 +7,9 @@ use crate::{doors, sys};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// How often one thread of a process looks.
-const OFTEN: Duration = Duration::from_millis(80);
+/// How often one thread of a process looks. No round number: a signal that comes as a sleep ends, and not in it, interrupts nothing, and
+/// those of programs' timers come after round times.
+const OFTEN: Duration = Duration::from_millis(83);
 
 /// The lookout of a process for one session.
 #[derive(Default)]
@@ -85,7 +86,7 @@ mod tests {
         let third = lookout.turn_at(1_030);
         assert_eq!(third.longest(), OFTEN, "nobody looks any more");
         core::mem::forget(third);
-        assert_eq!(lookout.turn_at(1_109).longest(), LIFE_CHECK);
-        assert_eq!(lookout.turn_at(1_110).longest(), OFTEN, "the third has left its sleep without a word");
+        assert_eq!(lookout.turn_at(1_112).longest(), LIFE_CHECK);
+        assert_eq!(lookout.turn_at(1_113).longest(), OFTEN, "the third has left its sleep without a word");
     }
 }
