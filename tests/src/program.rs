@@ -1,6 +1,7 @@
 //! Started programs that are ended with their guard, and finished ones with their output.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -82,6 +83,7 @@ impl Program {
             .command()
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap_or_else(|e| panic!("{:?}: {e}", self.args[0]));
         let out = reader(child.stdout.take());
@@ -92,7 +94,9 @@ impl Program {
                 break status.code().unwrap_or(-1);
             }
             if Instant::now() >= end {
-                let _ = child.kill();
+                // With what it has started, which would keep the pipes open.
+                let group = rustix::process::Pid::from_child(&child);
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
                 let _ = child.wait();
                 let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
                 panic!("{:?} did not end within {seconds} s:\n--- out\n{out}\n--- err\n{err}", self.args);
