@@ -21,9 +21,17 @@ fn own_network() -> MutexGuard<'static, ()> {
     // SAFETY: only the network namespace of this thread changes, which nothing in the process keeps track of.
     let made = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
     made.expect("needs root: run the tests with `sudo -E`");
-    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip: apt-get install iproute2");
-    assert!(up.success());
+    run("ip", "iproute2", "link set lo up");
+    run("nft", "nftables", "add table inet repair; add chain inet repair in { type filter hook input priority 0; }");
     alone
+}
+
+fn run(program: &str, package: &str, arguments: &str) {
+    let run = Command::new(program).args(arguments.split(' ')).status();
+    assert!(
+        run.unwrap_or_else(|error| panic!("{program}: {error}: apt-get install {package}")).success(),
+        "{program} {arguments}"
+    );
 }
 
 fn connected(at: &str) -> (TcpStream, TcpStream) {
@@ -58,11 +66,15 @@ fn stuff(stream: &mut TcpStream, from: usize) -> usize {
 }
 
 fn moved(stream: TcpStream) -> (TcpStream, Record) {
+    // A packet that comes while nobody has the connection (a probe of the peer's, on a busy machine) would be answered by a reset.
+    let port = stream.local_addr().unwrap().port();
+    run("nft", "nftables", &format!("add rule inet repair in tcp dport {port} drop"));
     let record = repair::take(stream.as_fd()).expect("taken out");
     drop(stream);
     let bytes = record.encode();
     let again = Record::decode(&bytes).expect("a record");
     let stream = TcpStream::from(repair::put(&again).expect("put in"));
+    run("nft", "nftables", "flush chain inet repair in");
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     (stream, record)
