@@ -12,6 +12,8 @@ PROTOCOLS = ["test_socketserver", "test_ftplib", "test_httplib", "test_httpserve
              "test_urllib2_localnet", "test_xmlrpc", "test_asyncore", "test_asynchat"]
 # Other families and protocols are the kernel's under Towpath, too; names are asked for where there is no network.
 NOT_TCP = ["UDP", "Udp", "IPv6", "CAN", "Unix", "SCTP", "VSOCK", "Bluetooth", "TIPC", "Linux*Alg", "RDS", "gethostby", "getaddrinfo"]
+# How often a module is run at most, until all its tests pass.
+TIMES = 3
 OPTIONS = {"test_socketserver": ["-u", "network"], "test_socket": [f"-i*{name}*" for name in NOT_TCP]}
 
 
@@ -19,8 +21,7 @@ def suite(place, tally, modules, seconds):
     """Runs test modules one after the other; counts each test. `MODULE:PART` runs those with PART in their names."""
     for module in modules:
         # As CPython's own machines do it: many tests measure time, and some expect what was sent to be there at once.
-        if not run_module(place, tally, module, seconds, last=False):
-            run_module(place, tally, module, seconds, last=True)
+        any(run_module(place, tally, module, seconds, last=time == TIMES) for time in range(1, TIMES + 1))
 
 
 def run_module(place, tally, module, seconds, last):
@@ -30,7 +31,7 @@ def run_module(place, tally, module, seconds, last):
     words = [PYTHON, "-m", "test", "--timeout", str(seconds), "--junit-xml", results] + OPTIONS.get(module, [])
     ran = place.run(words + ([f"-m*{part}*"] if part else []) + [module], seconds=seconds + 20)
     if not (ran.ok() or last):
-        print(f"    {module} by {place.way} is run once more: {ran}", flush=True)
+        print(f"    {module} by {place.way} is run again: {ran}", flush=True)
         return False
     try:
         cases = xml.etree.ElementTree.parse(results).iter("testcase")
