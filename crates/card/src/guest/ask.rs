@@ -1,6 +1,6 @@
 //! The operator's policy, which is on the host: each question is a message, and its answer another.
 
-use super::bells::Line;
+use super::post::Post;
 use crate::message::{FromCard, Question, ToCard};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,14 +26,14 @@ struct Awaited {
 /// Asks the host.
 #[derive(Clone)]
 pub struct Asker {
-    messages: Arc<Line>,
+    messages: Arc<dyn Post>,
     places: Places,
     awaited: Arc<Mutex<Awaited>>,
 }
 
 impl Asker {
     /// Over a line.
-    pub fn new(messages: Arc<Line>, places: Places) -> Self {
+    pub fn new(messages: Arc<dyn Post>, places: Places) -> Self {
         Self { messages, places, awaited: Arc::default() }
     }
     /// An answer has come.

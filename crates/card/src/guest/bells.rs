@@ -1,5 +1,6 @@
 //! The lines to the host: messages, and the wakes of applications.
 
+use super::post::Post;
 use crate::message::{self, FromCard};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fs::File;
@@ -18,13 +19,15 @@ impl Line {
     pub fn new(line: OwnedFd) -> Self {
         Self(Mutex::new(line.into()))
     }
-    /// Sends.
-    pub fn send(&self, number: u32, message: &FromCard) -> io::Result<()> {
-        message::send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), number, message)
-    }
     /// A handle to read from, which tells the host what has been read.
     pub fn reader(&self, memory: Arc<CardMemory>) -> io::Result<Reader> {
         Ok(Reader { line: self.0.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?, memory })
+    }
+}
+
+impl Post for Line {
+    fn send(&self, number: u32, message: &FromCard) -> io::Result<()> {
+        message::send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), number, message)
     }
 }
 
@@ -85,7 +88,7 @@ pub struct Client {
     /// The bells.
     pub bells: Arc<Bells>,
     /// The line of the messages.
-    pub messages: Arc<Line>,
+    pub messages: Arc<dyn Post>,
     /// Its place.
     pub place: u32,
 }

@@ -3,6 +3,8 @@
 mod ask;
 mod bells;
 mod init;
+mod orders;
+mod post;
 mod reservations;
 mod serve;
 

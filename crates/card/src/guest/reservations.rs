@@ -1,7 +1,7 @@
 //! The ports that the host keeps reserved for this card's sockets. The stack gets the writing end of a pipe for each, and drops it when
 //! the port is free again; that is passed on.
 
-use super::bells::Line;
+use super::post::Post;
 use crate::message::FromCard;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -28,11 +28,11 @@ pub struct Reservations {
 
 impl Reservations {
     /// None yet; passes on over `messages`.
-    pub fn start(messages: Arc<Line>) -> io::Result<Arc<Self>> {
+    pub fn start(messages: Arc<dyn Post>) -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let all = Arc::new(Self { epoll, kept: Mutex::default() });
         let watched = Arc::clone(&all);
-        std::thread::Builder::new().name("reservations".into()).spawn(move || watched.watch(&messages))?;
+        std::thread::Builder::new().name("reservations".into()).spawn(move || watched.watch(&*messages))?;
         Ok(all)
     }
     /// One more: what the stack keeps.
@@ -45,7 +45,7 @@ impl Reservations {
         all.insert(*last, (ours, (place, slot, seq)));
         Ok(stacks)
     }
-    fn watch(&self, messages: &Line) {
+    fn watch(&self, messages: &dyn Post) {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
