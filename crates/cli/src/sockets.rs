@@ -3,7 +3,7 @@
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::net::IpAddr;
-use towpath_service::api::{self, Command, Socket, Sockets, Tcp};
+use towpath_service::api::{self, Command, Socket, Sockets, TcpStatus};
 
 /// Lists sockets with their queues, addresses, programs and TCP details.
 #[derive(clap::Args)]
@@ -86,7 +86,7 @@ fn table(sockets: &[Socket]) -> String {
 }
 
 /// The detail line, in the words of `ss -ti`.
-fn details(t: &Tcp, core: Option<usize>) -> String {
+fn details(t: &TcpStatus, core: Option<usize>) -> String {
     let mut words = Vec::new();
     for (on, word) in
         [(t.timestamps, "ts"), (t.sack, "sack"), (t.ecn, "ecn"), (t.wscale, "wscale"), (t.recovery, "recovery")]
@@ -153,7 +153,7 @@ mod tests {
             local: "127.0.0.1:6379".parse().unwrap(),
             peer: "127.0.0.1:40000".parse().unwrap(),
             core: Some(0),
-            tcp: Some(Tcp {
+            tcp: Some(TcpStatus {
                 srtt_us: 1500,
                 rttvar_us: 250,
                 mss: 1448,

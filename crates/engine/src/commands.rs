@@ -10,6 +10,7 @@ use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, V6ONLY, not_ours, op};
 use towpath_ring::lines::{app_flags, state};
 use towpath_stack::Verdict;
+use towpath_stack::guard::Gatekeeper;
 use towpath_stack::info::any;
 use towpath_tcp::flow::{FourTuple, Owner};
 use towpath_tcp::slow::ConnectError;
@@ -124,7 +125,7 @@ impl SlowThread {
     fn listen(&mut self, now: Micros, index: u32, slot: Slot, command: &Command, port: u16) -> i32 {
         let local = command.local_addr.to_canonical();
         let v6only = command.flags & V6ONLY != 0;
-        match self.host.permit_listen(index, local, port, local.is_ipv6() && !v6only) {
+        match self.host.permit_listen(index, SocketAddr::new(local, port), local.is_ipv6() && !v6only) {
             Verdict::Allow(_) => {}
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
             Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),

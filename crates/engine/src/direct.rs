@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_stack::Verdict;
+use towpath_stack::guard::Gatekeeper;
 use towpath_stack::info::ring_addr;
 use towpath_tcp::flow::{FourTuple, Owner, SocketOptions};
 use towpath_tcp::time::Micros;
@@ -47,7 +48,7 @@ impl SlowThread {
         if server.leaving || !server.has_room(listener_slot) {
             return None;
         }
-        match self.host.permit_accept(split(listener).0, &tuple.reversed()) {
+        match self.host.permit_accept(split(listener).0, tuple.remote_end(), tuple.local_end()) {
             Verdict::Allow(_) => {}
             Verdict::Refuse(_) => {
                 self.host.client(index)?.over(slot, libc::ECONNREFUSED);

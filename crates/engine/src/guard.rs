@@ -3,12 +3,10 @@
 use crate::host::SlowHost;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
-use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use towpath_stack::{Limit, Verdict};
-use towpath_tcp::flow::FourTuple;
+use std::collections::BTreeMap;
+use towpath_stack::Limit;
+use towpath_stack::guard::{Gate, Gatekeeper, Subject, Under};
+use towpath_stack::slots::Client;
 use towpath_tcp::messages::ToFast;
 
 /// The group of a client's flows: its limit's, which other clients may share, or its own.
@@ -19,40 +17,19 @@ pub fn group_of(index: u32, limit: Option<&Limit>) -> u16 {
     }
 }
 
+impl Gatekeeper for SlowHost {
+    fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+    fn subject(&mut self, index: u32) -> Option<Subject> {
+        self.client(index).map(|client| Client::subject(client))
+    }
+    fn now_us(&self) -> u64 {
+        self.now.0
+    }
+}
+
 impl SlowHost {
-    /// May client `index` connect there? Its limits come after the rules.
-    pub fn permit_connect(&mut self, index: u32, remote: SocketAddr) -> Verdict {
-        let Some(id) = self.client(index).map(|client| client.shared.id) else { return Verdict::Kernel };
-        match self.gate.guard.connect(id, remote) {
-            Verdict::Allow(congestion) if self.within_limits(index) => Verdict::Allow(congestion),
-            Verdict::Allow(_) => Verdict::Refuse(libc::EAGAIN),
-            other => other,
-        }
-    }
-    /// May client `index` listen there?
-    pub fn permit_listen(&mut self, index: u32, addr: IpAddr, port: u16, dual: bool) -> Verdict {
-        let Some(id) = self.client(index).map(|client| client.shared.id) else { return Verdict::Kernel };
-        self.gate.guard.listen(id, SocketAddr::new(addr, port), dual)
-    }
-    /// May a listener of client `index` hear from this peer?
-    pub fn permit_accept(&mut self, index: u32, tuple: &FourTuple) -> Verdict {
-        let Some(id) = self.client(index).map(|client| client.shared.id) else { return Verdict::Drop };
-        self.gate.guard.accept(
-            id,
-            SocketAddr::new(tuple.local, tuple.local_port),
-            SocketAddr::new(tuple.remote, tuple.remote_port),
-        )
-    }
-    /// May client `index` have one more connection now? If not, that is counted.
-    pub fn within_limits(&mut self, index: u32) -> bool {
-        let Some((id, limit)) = self.client(index).map(|client| (client.shared.id, client.limit)) else { return true };
-        self.gate.within(id, limit.as_ref(), self.now.0)
-    }
-    /// Client `index` has one more connection.
-    pub fn spend_token(&mut self, index: u32) {
-        let limit = self.client(index).and_then(|client| client.limit);
-        self.gate.spend(limit.as_ref(), self.now.0);
-    }
     fn tell_cores(&mut self, message: ToFast) {
         for core in &mut self.cores {
             core.to.send(crate::messages::ToCore::Tcp(message.clone()));
@@ -65,20 +42,17 @@ impl SlowThread {
     pub fn apply_policy(&mut self) {
         let host = &mut self.host;
         let mut shaped: BTreeMap<u16, Limit> = BTreeMap::new();
-        let mut under: HashMap<u64, Arc<AtomicU64>> = HashMap::new();
+        let mut under = Under::default();
         let mut moved = Vec::new();
         // Those that have left keep what they had while their connections drain; it says nothing to the others.
         let (left, here): (Vec<_>, Vec<_>) = host.clients.iter_mut().flatten().partition(|client| client.leaving);
         for client in here.into_iter().chain(left) {
             let limit = if client.leaving { client.limit } else { host.gate.guard.limit(client.shared.id) };
             let group = group_of(client.shared.index, limit.as_ref());
-            client.limit = limit;
-            client.under = limit.map(|limit| {
+            if let Some(limit) = limit {
                 shaped.entry(group).or_insert(limit);
-                let count = under.entry(limit.id).or_default().clone();
-                count.fetch_add(client.connections.into(), Ordering::Relaxed);
-                count
-            });
+            }
+            client.put_under(limit, &mut under);
             if std::mem::replace(&mut client.own.group, group) != group {
                 moved.push((client.shared.index, group));
             }

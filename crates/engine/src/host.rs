@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::lines::state;
-use towpath_stack::guard::Gate;
+use towpath_stack::guard::{Gate, Gatekeeper};
 use towpath_stack::info::{self, ring_addr};
 use towpath_stack::{Guard, Verdict};
 use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
@@ -182,7 +182,7 @@ impl Host for SlowHost {
         Some(owner(index, child))
     }
     fn admit(&mut self, listener: Owner, tuple: &FourTuple) -> Admission {
-        match self.permit_accept(split(listener).0, tuple) {
+        match self.permit_accept(split(listener).0, tuple.local_end(), tuple.remote_end()) {
             Verdict::Allow(congestion) => {
                 self.child_congestion = congestion;
                 Admission::Yes(congestion)

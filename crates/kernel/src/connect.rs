@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, not_ours};
 use towpath_ring::lines::{app_flags, state};
+use towpath_stack::guard::Gatekeeper;
 use towpath_stack::info;
 use towpath_stack::slots::Phase;
 use towpath_stack::{Verdict, info::any};

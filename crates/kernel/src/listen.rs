@@ -13,6 +13,7 @@ use towpath_ring::Slot;
 use towpath_ring::command::{Command, V6ONLY, not_ours};
 use towpath_ring::lines::{app_flags, state};
 use towpath_stack::Verdict;
+use towpath_stack::guard::Gatekeeper;
 use towpath_stack::info::{self, any, ring_addr};
 use towpath_stack::slots::{Listener, Phase, Queued};
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_ring::command::not_ours;
 use towpath_stack::status;
+pub use towpath_stack::status::TcpStatus;
 
 /// Longest command line that the service reads, bytes.
 pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
@@ -96,50 +97,7 @@ pub struct Socket {
     /// Joined ring to ring with the other program, without the stack.
     pub direct: bool,
     /// Details of an established connection.
-    pub tcp: Option<Tcp>,
-}
-
-/// What `ss -ti` shows of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tcp {
-    /// Smoothed round-trip time, µs; 0 = not measured.
-    pub srtt_us: u32,
-    /// Its variation, µs.
-    pub rttvar_us: u32,
-    /// Effective send MSS, bytes.
-    pub mss: u16,
-    /// Congestion window, bytes.
-    pub cwnd: u32,
-    /// Slow-start threshold, bytes.
-    pub ssthresh: u32,
-    /// The peer's window, bytes.
-    pub snd_wnd: u32,
-    /// Sent and not acknowledged, bytes.
-    pub unacked: u32,
-    /// Payload bytes received.
-    pub bytes_received: u64,
-    /// Payload bytes that the peer has acknowledged.
-    pub bytes_acked: u64,
-    /// Segments received.
-    pub segs_in: u64,
-    /// Segments sent.
-    pub segs_out: u64,
-    /// Segments retransmitted.
-    pub retrans: u64,
-    /// Retransmission time-outs since the peer has last acknowledged something new: above 2, the program has been told if it wants to.
-    pub backoff: u32,
-    /// Probes of a closed window, and keep-alives, since the last answer.
-    pub probes: u32,
-    /// Timestamps agreed?
-    pub timestamps: bool,
-    /// Window scaling agreed?
-    pub wscale: bool,
-    /// Selective acknowledgements agreed?
-    pub sack: bool,
-    /// ECN agreed?
-    pub ecn: bool,
-    /// In loss recovery?
-    pub recovery: bool,
+    pub tcp: Option<TcpStatus>,
 }
 
 /// Answer to [`Command::Status`].

@@ -10,7 +10,6 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use towpath_stack::Connection;
-use towpath_stack::status::TcpStatus;
 
 /// Conversations at one time; more are turned away.
 const MAX_CONVERSATIONS: usize = 32;
@@ -153,31 +152,7 @@ fn socket(c: &Connection) -> api::Socket {
         slot: c.slot,
         core: c.core,
         direct: c.direct,
-        tcp: c.tcp.as_ref().map(tcp),
-    }
-}
-
-fn tcp(s: &TcpStatus) -> api::Tcp {
-    api::Tcp {
-        srtt_us: s.srtt_us,
-        rttvar_us: s.rttvar_us,
-        mss: s.mss,
-        cwnd: s.cwnd,
-        ssthresh: s.ssthresh,
-        snd_wnd: s.snd_wnd,
-        unacked: s.unacked,
-        bytes_received: s.bytes_received,
-        bytes_acked: s.bytes_acked,
-        segs_in: s.segs_in,
-        segs_out: s.segs_out,
-        retrans: s.retrans,
-        backoff: s.backoff,
-        probes: s.probes,
-        timestamps: s.timestamps,
-        wscale: s.wscale,
-        sack: s.sack,
-        ecn: s.ecn,
-        recovery: s.recovery,
+        tcp: c.tcp,
     }
 }
 

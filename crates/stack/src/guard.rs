@@ -1,6 +1,7 @@
 //! The operator's policy, as stacks ask and enforce it: whatever an application has written into its ring, its command passes here
 //! before anything is done for it.
 
+use crate::slots::Client;
 use crate::stack::ClientId;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -100,23 +101,91 @@ impl Tokens {
     }
 }
 
+/// The connections of all clients under a limit, by its id.
+#[derive(Default)]
+pub struct Under(HashMap<u64, Arc<AtomicU64>>);
+
+impl<C, S> Client<C, S> {
+    /// Its limit is this from now on, and its connections count together with those of all others in `under`.
+    pub fn put_under(&mut self, limit: Option<Limit>, under: &mut Under) {
+        self.limit = limit;
+        self.under = limit.map(|limit| {
+            let count = Arc::clone(under.0.entry(limit.id).or_default());
+            count.fetch_add(self.connections.into(), Ordering::Relaxed);
+            count
+        });
+    }
+    /// As the policy knows it.
+    pub fn subject(&self) -> Subject {
+        Subject { id: self.shared.id, limit: self.limit }
+    }
+}
+
+/// A client and the limit that it is under.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// The client.
+    pub id: ClientId,
+    /// Its limit.
+    pub limit: Option<Limit>,
+}
+
+/// A thread that asks the policy before it does what clients want.
+pub trait Gatekeeper {
+    /// The policy.
+    fn gate(&mut self) -> &mut Gate;
+    /// The client with this index, if there still is one.
+    fn subject(&mut self, index: u32) -> Option<Subject>;
+    /// The time, µs.
+    fn now_us(&self) -> u64;
+
+    /// May client `index` connect there? Its limits come after the rules.
+    fn permit_connect(&mut self, index: u32, remote: SocketAddr) -> Verdict {
+        let Some(who) = self.subject(index) else { return Verdict::Kernel };
+        match self.gate().guard.connect(who.id, remote) {
+            Verdict::Allow(_) if !self.within_limits(index) => Verdict::Refuse(libc::EAGAIN),
+            verdict => verdict,
+        }
+    }
+    /// May it listen there? `dual`: on :: for IPv4 too.
+    fn permit_listen(&mut self, index: u32, local: SocketAddr, dual: bool) -> Verdict {
+        let Some(who) = self.subject(index) else { return Verdict::Kernel };
+        self.gate().guard.listen(who.id, local, dual)
+    }
+    /// May a listener of it hear from this peer?
+    fn permit_accept(&mut self, index: u32, local: SocketAddr, remote: SocketAddr) -> Verdict {
+        let Some(who) = self.subject(index) else { return Verdict::Drop };
+        self.gate().guard.accept(who.id, local, remote)
+    }
+    /// May it have one more connection now? If not, that is counted.
+    fn within_limits(&mut self, index: u32) -> bool {
+        let Some(who) = self.subject(index) else { return true };
+        let now_us = self.now_us();
+        self.gate().within(who, now_us)
+    }
+    /// It has one more connection.
+    fn spend_token(&mut self, index: u32) {
+        let Some(limit) = self.subject(index).and_then(|who| who.limit) else { return };
+        let now_us = self.now_us();
+        self.gate().spend(&limit, now_us);
+    }
+}
+
 /// The policy and what has to be remembered of its limits.
 pub struct Gate {
     /// The policy.
     pub guard: Box<dyn Guard>,
     tokens: HashMap<u64, Tokens>,
-    /// The connections of all clients under a limit, by its id.
-    under: HashMap<u64, Arc<AtomicU64>>,
+    under: Under,
 }
 
 impl Gate {
     /// With nothing to remember yet.
     pub fn new(guard: Box<dyn Guard>) -> Self {
-        Self { guard, tokens: HashMap::new(), under: HashMap::new() }
+        Self { guard, tokens: HashMap::new(), under: Under::default() }
     }
-    /// May this client, under that limit, have one more connection now? If not, that is counted.
-    pub fn within(&mut self, id: ClientId, limit: Option<&Limit>, now_us: u64) -> bool {
-        let Some(limit) = limit else { return true };
+    fn within(&mut self, Subject { id, limit }: Subject, now_us: u64) -> bool {
+        let Some(limit) = &limit else { return true };
         let what = if limit.connections != 0 && self.connections_under(limit) >= u64::from(limit.connections) {
             Exceeded::Connections
         } else if limit.new_per_s != 0 && self.tokens_of(limit, now_us).micro < Tokens::ONE {
@@ -127,16 +196,17 @@ impl Gate {
         self.guard.exceeded(id, limit, what);
         false
     }
-    /// A client under this limit has one more connection.
-    pub fn spend(&mut self, limit: Option<&Limit>, now_us: u64) {
-        let Some(limit) = limit.filter(|limit| limit.new_per_s != 0) else { return };
+    fn spend(&mut self, limit: &Limit, now_us: u64) {
+        if limit.new_per_s == 0 {
+            return;
+        }
         let mut tokens = self.tokens_of(limit, now_us);
         tokens.micro = tokens.micro.saturating_sub(Tokens::ONE);
         self.tokens.insert(limit.id, tokens);
     }
     /// The limits in force are these from now on, with the connections under each.
-    pub fn set_limits(&mut self, under: HashMap<u64, Arc<AtomicU64>>) {
-        let ids: HashSet<u64> = under.keys().copied().collect();
+    pub fn set_limits(&mut self, under: Under) {
+        let ids: HashSet<u64> = under.0.keys().copied().collect();
         self.tokens.retain(|id, _| ids.contains(id));
         self.under = under;
     }
@@ -145,7 +215,7 @@ impl Gate {
         known.map_or(Tokens::full(now_us, limit.new_per_s), |tokens| tokens.grown(now_us, limit.new_per_s))
     }
     fn connections_under(&self, limit: &Limit) -> u64 {
-        self.under.get(&limit.id).map_or(0, |under| under.load(Ordering::Relaxed))
+        self.under.0.get(&limit.id).map_or(0, |under| under.load(Ordering::Relaxed))
     }
 }
 

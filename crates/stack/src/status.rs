@@ -1,6 +1,7 @@
 //! What a stack tells of itself.
 
 use crate::stack::ClientId;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use towpath_ring::command::not_ours::REASONS;
 
@@ -36,7 +37,7 @@ pub struct Connection {
 }
 
 /// What `ss -ti` shows of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpStatus {
     /// Smoothed round-trip time, µs; 0 = not measured.
     pub srtt_us: u32,
@@ -62,7 +63,7 @@ pub struct TcpStatus {
     pub segs_out: u64,
     /// Segments retransmitted.
     pub retrans: u64,
-    /// Retransmission time-outs since the peer has last acknowledged something new.
+    /// Retransmission time-outs since the peer has last acknowledged something new: above 2, the program has been told if it wants to.
     pub backoff: u32,
     /// Probes of a closed window, and keep-alives, since the last answer.
     pub probes: u32,

@@ -2,7 +2,7 @@
 
 use crate::buffers::PortId;
 use crate::seq::Seq;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use towpath_wire::emit::Header;
 use towpath_wire::segment::Options;
 
@@ -49,6 +49,15 @@ impl FourTuple {
             urgent: 0,
             options: Options::NONE,
         }
+    }
+
+    /// Its own address and port.
+    pub fn local_end(&self) -> SocketAddr {
+        SocketAddr::new(self.local, self.local_port)
+    }
+    /// The peer's.
+    pub fn remote_end(&self) -> SocketAddr {
+        SocketAddr::new(self.remote, self.remote_port)
     }
 
     /// As the peer sees it.

@@ -2,9 +2,14 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod app;
+pub mod noise;
+pub mod storm;
+
+pub use noise::Noise;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use towpath_engine::{Engine, EngineConfig, Network};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
@@ -73,22 +78,8 @@ fn loopback_only(cores: usize) -> (EngineConfig, Vec<Vec<Box<dyn Port>>>) {
     (config, ports)
 }
 
-/// A reproducible stream of bytes (xorshift).
-pub struct Noise(pub u64);
-
-impl Noise {
-    /// The next word.
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    /// Fills a buffer.
-    pub fn fill(&mut self, out: &mut [u8]) {
-        for chunk in out.chunks_mut(8) {
-            let word = self.next().to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-    }
+/// A port that no other test of this run uses.
+pub fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(1000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }

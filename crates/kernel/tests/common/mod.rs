@@ -3,6 +3,12 @@
 
 #[path = "../../../engine/tests/common/app.rs"]
 pub mod app;
+#[path = "../../../engine/tests/common/noise.rs"]
+pub mod noise;
+#[path = "../../../engine/tests/common/storm.rs"]
+pub mod storm;
+
+pub use noise::Noise;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -42,24 +48,4 @@ pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let of_process = (std::process::id() % 90) as u16 * 100;
     20_000 + of_process + NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// A reproducible stream of bytes (xorshift).
-pub struct Noise(pub u64);
-
-impl Noise {
-    /// The next word.
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    /// Fills a buffer.
-    pub fn fill(&mut self, out: &mut [u8]) {
-        for chunk in out.chunks_mut(8) {
-            let word = self.next().to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-    }
 }
