@@ -124,7 +124,15 @@ static bool listen_to(struct child *child) {
     return n > 0;
 }
 
-static void run_all(const char *filter) {
+// Does it match one of the filters, ended by NULL? All do if there are none.
+static bool wanted(const char *name, char **filters) {
+    if (*filters == NULL) return true;
+    for (; *filters; filters++)
+        if (strstr(name, *filters) != NULL) return true;
+    return false;
+}
+
+static void run_all(char **filters) {
     struct child running[AT_ONCE] = {0};
     int next = 0, active = 0, printed = 0;
     for (;;) {
@@ -132,7 +140,7 @@ static void run_all(const char *filter) {
             while (running[i].pid == 0 && next < count) {
                 char name[200];
                 snprintf(name, sizeof name, "%s.%s", cases[next].theme, cases[next].name);
-                if (filter == NULL || strstr(name, filter) != NULL) running[i] = start(next), active++;
+                if (wanted(name, filters)) running[i] = start(next), active++;
                 next++;
             }
         }
@@ -168,7 +176,7 @@ static int by_name(const void *a, const void *b) {
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_DFL);
     qsort(cases, (size_t)count, sizeof *cases, by_name);
-    run_all(argc > 1 ? argv[1] : NULL);
+    run_all(argv + (argc > 0));
     return 0;
 }
 

@@ -28,6 +28,18 @@ impl Service {
     pub fn kernel() -> Self {
         Self::start(|program| program.arg("--stack").arg("kernel"))
     }
+    /// The kernel stack in a second kernel, which is reached over its loopback device only.
+    pub fn second_kernel() -> Self {
+        Self::card(|program| program)
+    }
+    /// The same with the command line completed by `complete`.
+    pub fn card(complete: impl FnOnce(Program) -> Program) -> Self {
+        crate::require_program("linux.uml", "user-mode-linux");
+        let mut service = Self::start(|program| complete(program.arg("--stack").arg("uml")));
+        // Two kernels on a busy machine take their time.
+        service.running.wait_for("stack=\"uml\"", 90);
+        service
+    }
     /// On the server side's `eth1` of a laboratory, admitting every user.
     pub fn on_interface(lab: &Lab) -> Self {
         Self::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))

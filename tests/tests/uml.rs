@@ -10,13 +10,10 @@ use towpath_stack::guard::Open;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
 
-/// A service with a card. Two kernels on a busy machine take their time.
+/// A service with a card.
 fn card(complete: impl FnOnce(Program) -> Program) -> Service {
-    require_program("linux.uml", "user-mode-linux");
     require_program("ip", "iproute2");
-    let mut service = Service::start(|program| complete(program.arg("--stack").arg("uml")));
-    service.running.wait_for("stack=\"uml\"", 90);
-    service
+    Service::card(complete)
 }
 
 /// The process that is the card's kernel.
