@@ -17,6 +17,8 @@ pub struct OfClient {
     pub door_head: u32,
     /// Commands that wait for the reservation of their port.
     pub waiting: Vec<Waiting>,
+    /// While it moves: see [`crate::shield`].
+    pub shields: Vec<OwnedFd>,
 }
 
 /// A command whose reservation has not come yet. The two come on different ways.

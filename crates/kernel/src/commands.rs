@@ -85,7 +85,7 @@ impl Core {
 
     fn go(&mut self, index: u32, slot: Slot, command: &Command) -> Result<(), i32> {
         match command.op {
-            op::LISTEN => self.begin_to_listen(index, slot, command),
+            op::LISTEN => self.begin_to_listen(index, slot, command, false),
             _ => self.begin(index, slot, command),
         }
     }

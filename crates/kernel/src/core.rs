@@ -2,6 +2,7 @@
 
 use crate::batch::Batch;
 use crate::client::{KernelClient, OfClient, OfSlot};
+use crate::moving::Move;
 use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,6 +79,8 @@ pub struct Core {
     pub gate: Gate,
     /// From the service.
     pub requests: mpsc::Receiver<Request>,
+    /// From the service: clients that come and go with their connections.
+    pub moves: mpsc::Receiver<Move>,
     /// Rung for requests.
     pub bell: Arc<Bell>,
     /// Set to end the thread.
@@ -161,6 +164,10 @@ impl Core {
             && let Ok(request) = self.requests.try_recv()
         {
             self.request(now, request);
+            work += 1;
+        }
+        while let Ok(request) = self.moves.try_recv() {
+            self.move_on(now, request);
             work += 1;
         }
         work

@@ -2,10 +2,13 @@
 
 use crate::batch::Batch;
 use crate::core::{Core, Counts};
+use crate::moving::{Given, Move, Moved};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use towpath_stack::guard::Gate;
 use towpath_stack::mailbox::Bell;
@@ -27,6 +30,7 @@ pub struct KernelConfig {
 /// Running threads. Their sockets are those of the network namespace in which they were started.
 pub struct Kernel {
     cores: Vec<Caller>,
+    moves: Vec<Sender<Move>>,
     next: AtomicUsize,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -39,16 +43,19 @@ impl Kernel {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "1 to 16 cores are needed"));
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let mut kernel = Self { cores: Vec::new(), next: AtomicUsize::new(0), stop, threads: Vec::new() };
+        let mut kernel =
+            Self { cores: Vec::new(), moves: Vec::new(), next: AtomicUsize::new(0), stop, threads: Vec::new() };
         for number in 0..config.cores {
             let bell = Bell::new()?;
             let (caller, requests) = Caller::new(Arc::clone(&bell));
+            let (mover, moves) = channel();
             let core = Core {
                 number,
                 cores: config.cores,
                 clients: Vec::new(),
                 gate: Gate::new(guard()),
                 requests,
+                moves,
                 epoll: epoll_with(&bell)?,
                 bell,
                 stop: Arc::clone(&kernel.stop),
@@ -65,10 +72,42 @@ impl Kernel {
                 events: Vec::new(),
             };
             kernel.cores.push(caller);
+            kernel.moves.push(mover);
             let thread = std::thread::Builder::new().name(format!("kernel-{number}"));
             kernel.threads.push(thread.spawn(move || core.run())?);
         }
         Ok(kernel)
+    }
+
+    /// Asks thread `number` about a client that moves.
+    fn ask_to_move<T>(&self, number: usize, request: impl FnOnce(Sender<T>) -> Move) -> Option<T> {
+        let (reply, answer) = channel();
+        let _ = self.moves[number].send(request(reply));
+        self.cores[number].strike();
+        answer.recv().ok()
+    }
+    /// Gives up a client with its connections, for another stack to [`Kernel::adopt`]. Needs CAP_NET_ADMIN. Connections that cannot move
+    /// (only established ones do) are reset. Whatever reserves its ports is given up too.
+    pub fn give(&self, client: ClientId) -> Given {
+        let number = client.0 as usize % self.cores.len();
+        self.ask_to_move(number, |reply| Move::Give(client, reply)).unwrap_or_default()
+    }
+    /// Takes over a client whose region another stack has served until now. Its listeners listen again. `moved` are slot and local
+    /// address of its connections, whose records follow by [`Kernel::put`]; all others are reset. After that, [`Kernel::open`].
+    pub fn adopt(&self, setup: ClientSetup, moved: Vec<(u32, SocketAddr)>) -> io::Result<ClientId> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) % self.cores.len();
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        self.ask_to_move(number, |reply| Move::Adopt(setup, moved, reply)).ok_or_else(gone)?
+    }
+    /// Puts connections of an adopted client into this kernel, which has their addresses now. How many it did not take; they are reset.
+    pub fn put(&self, client: ClientId, moved: Vec<Moved>) -> usize {
+        let (number, all) = (client.0 as usize % self.cores.len(), moved.len());
+        self.ask_to_move(number, |reply| Move::Put(client, moved, reply)).unwrap_or(all)
+    }
+    /// Lets in the packets of an adopted client, and has everybody look.
+    pub fn open(&self, client: ClientId) {
+        let number = client.0 as usize % self.cores.len();
+        self.ask_to_move::<()>(number, |reply| Move::Open(client, reply));
     }
 
     /// The thread that has a client.

@@ -8,7 +8,8 @@
 //! - [`commands`], [`connect`], [`listen`], [`options`], [`figures`]: what applications ask for;
 //! - [`connection`]: bytes; [`urgent`]: those that are urgent; [`ending`]: how a connection ends;
 //! - [`requests`], [`policy`]: what the service asks for;
-//! - [`repair`]: moving a connection out of the kernel and into it;
+//! - [`repair`]: moving a connection out of the kernel and into it; [`shield`]: nobody answers for it meanwhile; [`moving`]: whole clients
+//!   that go to another stack and come from one;
 //! - [`ahead`], [`batch`]: many sends and receives in one call; [`sys`]: the other system calls.
 
 mod ahead;
@@ -22,12 +23,15 @@ mod ending;
 mod figures;
 mod kernel;
 mod listen;
+mod moving;
 mod options;
 mod policy;
 pub mod repair;
 mod requests;
+mod shield;
 mod sleep;
 mod sys;
 mod urgent;
 
 pub use kernel::{Kernel, KernelConfig};
+pub use moving::{Given, Moved};

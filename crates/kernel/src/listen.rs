@@ -4,7 +4,7 @@ use crate::client::OfSlot;
 use crate::commands::Decided;
 use crate::connect::ends;
 use crate::core::Core;
-use crate::sys;
+use crate::{shield, sys};
 use rustix::net::SocketFlags;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -45,10 +45,10 @@ impl Core {
         self.try_to_go(index, slot, command)
     }
 
-    /// Listens.
-    pub fn begin_to_listen(&mut self, index: u32, slot: Slot, command: &Command) -> Result<(), i32> {
+    /// Listens; `shielded`: hears nobody yet, and its address may be still to come.
+    pub fn begin_to_listen(&mut self, index: u32, slot: Slot, command: &Command, shielded: bool) -> Result<(), i32> {
         let local = SocketAddr::new(command.local_addr.to_canonical(), command.local_port as u16);
-        let fd = self.listening_socket(index, slot, local, command)?;
+        let fd = self.listening_socket(index, slot, local, (command, shielded))?;
         if let Some(own) = self.own(index, slot) {
             (own.fd, own.local) = (Some(fd), local);
         }
@@ -60,7 +60,7 @@ impl Core {
         index: u32,
         slot: Slot,
         local: SocketAddr,
-        command: &Command,
+        (command, shielded): (&Command, bool),
     ) -> Result<OwnedFd, i32> {
         let any_at = SocketAddr::new(any(local.ip()), 0);
         // Bound only after it is known which families it takes.
@@ -68,9 +68,16 @@ impl Core {
         if local.is_ipv6() {
             sys::set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, (command.flags & V6ONLY != 0).into());
         }
+        let shared = sys::get_int(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT);
+        if shielded {
+            shield::begin(&fd);
+        }
         crate::connect::bind(&fd, local)?;
         let backlog = i32::try_from(command.backlog.max(1)).unwrap_or(i32::MAX);
         rustix::net::listen(&fd, backlog).map_err(|error| error.raw_os_error())?;
+        if shielded {
+            sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, shared.unwrap_or(0));
+        }
         self.attend(index, slot, &fd).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOBUFS))?;
         Ok(fd)
     }

@@ -110,6 +110,8 @@ pub fn put(record: &Record) -> Result<OwnedFd, Stays> {
     fill(fd, SEND_QUEUE, sent)?;
     set_window(fd, &record.window)?;
     repair(fd, OFF)?;
+    // That has taken it away; a listener at the port can be made again only with it.
+    sockopt::set_socket_reuseaddr(fd, true).map_err(call("SO_REUSEADDR"))?;
     push(fd, unsent)?;
     restore_room(fd, record.settings.buffers, fresh);
     Ok(socket)

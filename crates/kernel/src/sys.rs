@@ -58,6 +58,14 @@ pub fn set_bytes(fd: impl AsFd, level: i32, name: i32, value: &[u8]) -> bool {
     unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as libc::socklen_t) == 0 }
 }
 
+/// `SO_ATTACH_FILTER`: what the program does not let pass, the socket does not see.
+pub fn attach_filter(fd: impl AsFd, program: &[libc::sock_filter]) {
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let (fd, len) = (fd.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
+    // SAFETY: the kernel copies the program, which is that long, before the call returns.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const filter).cast(), len) };
+}
+
 /// `getsockopt`: how many bytes of `value` it has filled.
 pub fn get(fd: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
     let mut len = value.len() as libc::socklen_t;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_ring::lines::{state, status};
 use towpath_ring::wake::must_wake;
-use towpath_ring::{Slot, StackLine};
+use towpath_ring::{Region, Slot, StackLine};
 
 /// Most contexts that a region has.
 const CONTEXTS: usize = 64;
@@ -33,6 +33,12 @@ impl EventOut {
     /// For stack thread `thread` (the cores, then the slow thread).
     pub fn new(thread: usize) -> Self {
         Self { thread, tails: [0; CONTEXTS], wakes: [const { None }; CONTEXTS], valid: 0, pending: 0, turn: 0 }
+    }
+    /// Goes on with the queues of a region where another stack has stopped.
+    pub fn resume(&mut self, region: &Region) {
+        for context in 0..(region.geometry().contexts as usize).min(CONTEXTS) {
+            self.tails[context] = region.events(context, self.thread).written();
+        }
     }
     /// Opens (`Some`) or closes a context.
     pub fn set_context(&mut self, context: usize, wake: Option<Arc<OwnedFd>>) {
@@ -93,6 +99,20 @@ impl EventOut {
                 self.turn = (context + 1) % u64::BITS;
                 break;
             }
+        }
+    }
+    /// Raises an event whether the last one has been seen or not: the stack that raised it may have died over it.
+    pub fn raise_again(&mut self, client: &ClientShared, slot: Slot) {
+        self.count(client, slot);
+        client.wake(slot, false);
+        let mut contexts = self.watching(client, slot);
+        while contexts != 0 {
+            let context = contexts.trailing_zeros() as usize;
+            contexts &= contexts - 1;
+            let (seq, ack) = client.region.event_words(context, self.thread, slot);
+            client.region.events(context, self.thread).push_again(&mut self.tails[context], slot);
+            seq.store(ack.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.pending |= 1 << context;
         }
     }
     /// Counts an event.

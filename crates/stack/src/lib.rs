@@ -18,6 +18,7 @@ pub mod guard;
 pub mod info;
 pub mod mailbox;
 pub mod requests;
+pub mod resume;
 pub mod slots;
 pub mod sparse;
 pub mod stack;

@@ -42,11 +42,11 @@ pub struct Listener {
     /// Most connections that wait.
     pub backlog: u32,
     /// Waiting connections with their generations, oldest first.
-    queue: VecDeque<(Slot, u32)>,
+    pub(crate) queue: VecDeque<(Slot, u32)>,
     /// Position after the last record (bytes).
-    tail: u32,
+    pub(crate) tail: u32,
     /// Position up to which the application has been seen to read (bytes).
-    head: u32,
+    pub(crate) head: u32,
 }
 
 impl Listener {
@@ -132,9 +132,9 @@ pub struct Client<C, S> {
     /// Processes of it that are gone, the last ones.
     gone: VecDeque<u32>,
     /// Slots of the stack's own range that are free again.
-    free: Vec<Slot>,
+    pub(crate) free: Vec<Slot>,
     /// Those that were never used.
-    fresh: Range<u32>,
+    pub(crate) fresh: Range<u32>,
 }
 
 impl<C, S: Default> Client<C, S> {
@@ -195,16 +195,7 @@ impl<C, S: Default> Client<C, S> {
     pub fn take(&mut self, slot: Slot, phase: Phase) {
         let words = self.shared.words(slot);
         words.generation.store(words.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let entry = self.slots.entry(slot.index());
-        entry.phase = phase;
-        entry.app_closed = false;
-        entry.own = S::default();
-        entry.counted = phase != Phase::Listening;
-        if phase != Phase::Listening {
-            self.connections += 1;
-            self.under.iter().for_each(|under| _ = under.fetch_add(1, Ordering::Relaxed));
-        }
-        self.in_use += 1;
+        self.claim(slot, phase);
     }
     /// Takes a slot of the stack's own range, the one freed last.
     pub fn take_child(&mut self) -> Option<Slot> {

@@ -62,6 +62,17 @@ impl App {
         let id = stack.add_client(setup).unwrap();
         Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
     }
+    /// What another stack needs to serve this client from now on.
+    pub fn setup(&self) -> ClientSetup {
+        ClientSetup {
+            region: Arc::clone(&self.region),
+            doorbells: self.doorbells.iter().map(|d| d.try_clone().unwrap()).collect(),
+            uid: 1000,
+            pid: 4711,
+            name: "moved".into(),
+            far: None,
+        }
+    }
     fn push(&self, slot: Slot, queue: usize) {
         let cores = self.region.geometry().cores as usize;
         let queue = queue.min(cores);
