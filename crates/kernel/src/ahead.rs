@@ -1,6 +1,6 @@
 //! What the slots of a turn have in common: where there are many, their first send and receive are made in one system call.
 
-use crate::batch::{LEAST, MOST, Operation};
+use crate::batch::{LEAST, MOST, Operation, emptied};
 use crate::client::KernelClient;
 use crate::core::Core;
 use std::os::fd::AsFd;
@@ -15,6 +15,14 @@ pub struct Ahead {
     pub sent: Option<Result<usize, i32>>,
     /// Of the receive.
     pub received: Option<(u32, Result<usize, i32>)>,
+}
+
+/// Lists of one turn, kept for the next.
+#[derive(Default)]
+pub struct Lists {
+    operations: Vec<Operation<'static>>,
+    /// Of each operation its slot, whether it sends, and the bytes asked for.
+    whose: Vec<(u32, Slot, bool, u32)>,
 }
 
 impl Core {
@@ -50,35 +58,35 @@ impl Core {
                 self.flags(*index, *slot, &words);
             }
         }
-        let (clients, Some(batch)) = (&self.clients, &mut self.batch) else { return };
+        let (clients, lists, Some(batch)) = (&self.clients, &mut self.lists, &mut self.batch) else { return };
         let client = |index: u32| clients.get(index as usize).and_then(Option::as_ref);
-        let mut whose = Vec::new();
-        let mut operations = Vec::new();
+        let mut operations: Vec<Operation<'_>> = std::mem::take(&mut lists.operations);
+        let mut whose = std::mem::take(&mut lists.whose);
         for (index, slot) in noticed {
             let Some(client) = client(*index) else { continue };
-            let [send, receive] = operations_of(client, *slot);
-            for (sends, operation) in [(true, send), (false, receive)] {
-                let Some(operation) = operation.filter(|_| operations.len() < MOST) else { continue };
-                whose.push((*index, *slot, sends, operation.len()));
-                operations.push(operation);
+            for operation in operations_of(client, *slot).into_iter().flatten() {
+                if operations.len() < MOST {
+                    whose.push((*index, *slot, operation.sends(), operation.len()));
+                    operations.push(operation);
+                }
             }
         }
-        if operations.len() < LEAST {
-            return;
-        }
-        let (results, good) = batch.run(&operations);
-        drop(operations);
-        self.counts.batches += 1;
-        if !good {
-            self.batch = None;
-        }
-        for ((index, slot, sends, len), result) in whose.into_iter().zip(results) {
+        let enough = operations.len() >= LEAST;
+        let good = !enough || batch.run(&operations);
+        lists.operations = emptied(operations);
+        self.counts.batches += u64::from(enough);
+        for (number, (index, slot, sends, len)) in whose.drain(..).enumerate() {
+            let Some(result) = self.batch.as_ref().filter(|_| enough).map(|batch| batch.result(number)) else { break };
             let Some(own) = self.own(index, slot) else { continue };
             if sends {
                 own.ahead.sent = Some(result);
             } else {
                 own.ahead.received = Some((len, result));
             }
+        }
+        self.lists.whose = whose;
+        if !good {
+            self.batch = None;
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One thread: whatever is there, then a while of looking for more, then sleep.
 
+use crate::ahead::Lists;
 use crate::batch::Batch;
 use crate::client::{KernelClient, OfClient, OfSlot};
 use crate::moving::Move;
+use crate::sleep::Patience;
 use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,12 +91,16 @@ pub struct Core {
     pub epoll: OwnedFd,
     /// How long to spin without work, µs.
     pub spin_us: u64,
+    /// Whether it is worth it.
+    pub patience: Patience,
     /// CPU to run on.
     pub cpu: Option<usize>,
     /// Slots to be looked at in this turn.
     pub noticed: Vec<(u32, Slot)>,
     /// For many calls at once, if the kernel has that.
     pub batch: Option<Batch>,
+    /// See there.
+    pub lists: Lists,
     /// Slots to be looked at in the next turn, whether something happens or not.
     pub again: Vec<(u32, Slot)>,
     /// Listeners with connections that there was no room for, and when to look again, µs.
@@ -120,7 +126,7 @@ impl Core {
             tracing::warn!(core = self.number, cpu, %error, "cannot pin a core's thread");
         }
         let mut last = now_us();
-        let mut worked = last;
+        let (mut worked, mut spinning) = (last, false);
         while !self.stop.load(Ordering::Relaxed) {
             let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.turn(last)));
             let work = turn.unwrap_or_else(|_| {
@@ -137,10 +143,18 @@ impl Core {
                 self.counts.idle_us += now - last;
             }
             last = now;
-            if work == 0 && now - worked >= self.spin_us {
+            let spin_us = if self.patience.is_spent() { 0 } else { self.spin_us };
+            if work > 0 {
+                self.patience.came(spinning);
+                spinning = false;
+            } else if now - worked >= spin_us {
+                self.patience.was_in_vain(spin_us > 0);
+                spinning = false;
                 self.sleep(now);
                 last = now_us();
                 self.counts.idle_us += last - now;
+            } else {
+                spinning = true;
             }
         }
     }

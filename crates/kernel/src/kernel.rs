@@ -1,8 +1,10 @@
 //! Starting, asking and stopping the threads.
 
+use crate::ahead::Lists;
 use crate::batch::Batch;
 use crate::core::{Core, Counts};
 use crate::moving::{Given, Move, Moved};
+use crate::sleep::Patience;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -60,9 +62,11 @@ impl Kernel {
                 bell,
                 stop: Arc::clone(&kernel.stop),
                 spin_us: config.spin_us,
+                patience: Patience::default(),
                 cpu: config.cpus.get(number).copied(),
                 noticed: Vec::new(),
                 batch: Batch::new(),
+                lists: Lists::default(),
                 again: Vec::new(),
                 crowded: Vec::new(),
                 crowded_at: None,

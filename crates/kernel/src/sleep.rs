@@ -10,6 +10,41 @@ pub const LOOSE_US: u64 = 2_000_000;
 /// How soon a listener without room is looked at again, µs: applications that accept ring no door for it.
 const CROWDED_US: u64 = 1000;
 
+/// Most sleeps in a row without spinning before.
+const LONGEST_REST: u32 = 63;
+
+/// Whether spinning before a sleep is worth it. Where the thread has no CPU of its own it is in vain, because the CPU is taken from
+/// whom it waits for; spinning in vain becomes rarer each time, down to every 64th sleep, and coming work makes it usual again.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// Sleeps still to come without spinning.
+    rest: u32,
+    /// How many there were after the last time in vain.
+    last_rest: u32,
+}
+
+impl Patience {
+    /// Is the next sleep to come at once?
+    pub fn is_spent(&self) -> bool {
+        self.rest > 0
+    }
+    /// Work came; if while it was spinning, that was worth it.
+    pub fn came(&mut self, spinning: bool) {
+        if spinning {
+            *self = Self::default();
+        }
+    }
+    /// It goes to sleep, after spinning or without.
+    pub fn was_in_vain(&mut self, spun: bool) {
+        if spun {
+            self.last_rest = (2 * self.last_rest + 1).min(LONGEST_REST);
+            self.rest = self.last_rest;
+        } else {
+            self.rest = self.rest.saturating_sub(1);
+        }
+    }
+}
+
 impl Core {
     /// Takes what the kernel has to tell, waiting for it for up to `timeout_us` (`None` = for ever).
     pub fn poll(&mut self, timeout_us: Option<u64>) {
@@ -80,5 +115,34 @@ impl Core {
             self.crowded.push((index, slot));
         }
         self.crowded_at.get_or_insert_with(|| towpath_stack::thread::now_us() + CROWDED_US);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `sleeps` sleeps that nothing came before, those with spinning.
+    fn spun(patience: &mut Patience, sleeps: u32) -> u32 {
+        let one = |_: &u32| {
+            let spins = !patience.is_spent();
+            patience.was_in_vain(spins);
+            spins
+        };
+        (0..sleeps).filter(one).count() as u32
+    }
+
+    #[test]
+    fn spinning_in_vain_becomes_rare_and_work_that_comes_makes_it_usual() {
+        let mut patience = Patience::default();
+        assert_eq!(spun(&mut patience, 640), 15, "1 of 2, of 4, of 8, then of 64");
+        while patience.is_spent() {
+            patience.was_in_vain(false);
+        }
+        patience.came(false);
+        assert_eq!(spun(&mut patience, 64), 1, "work that came at once says nothing");
+        patience.came(true);
+        assert!(!patience.is_spent());
+        assert_eq!(spun(&mut patience, 4), 2);
     }
 }

@@ -15,7 +15,9 @@
 //! The algorithms are generic over the word type, so that the model checker can run them on words of its own.
 
 use crate::Slot;
-use core::sync::atomic::{self, AtomicU32, Ordering};
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use core::sync::atomic;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The fences of the protocol, by name, so that a model can leave one out to show that it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +53,20 @@ impl Word for AtomicU32 {
     }
     #[inline]
     fn fence(_: Fence) {
-        atomic::fence(Ordering::SeqCst);
+        full_fence();
     }
+}
+
+/// What `fence(SeqCst)` does. On x86-64 any locked instruction does that, in half of the time that `mfence` takes.
+#[inline(always)]
+pub fn full_fence() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: changes nothing: a bitwise or with 0, in the red zone of this thread's stack.
+    unsafe {
+        core::arch::asm!("lock or dword ptr [rsp - 64], 0");
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    atomic::fence(Ordering::SeqCst);
 }
 
 /// A view of one dirty set in shared memory. Positions are kept by the caller in memory of its own, because the other
@@ -157,6 +171,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
+    /// Does the reader sleep, or is it about to? Only [`DirtySet::must_ring`] tells for certain that it does not.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) != 0
+    }
+
     /// Anything to pop? False also for a tail that is a lie, so that nobody stays awake for it.
     #[inline]
     pub fn is_empty(&self, head: u32) -> bool {
@@ -185,6 +205,14 @@ impl<'a, W: Word> DirtySet<'a, W> {
     fn entry(&self, position: u32) -> &W {
         &self.entries[position as usize & (self.entries.len() - 1)]
     }
+}
+
+/// Writer, after storing the slot's new state and a fence ([`Fence::Push`]): is the slot queued already, by an entry whose reader will see that
+/// state? Needs no writer's lock. Whoever has queued it rings the bell; if that writer may have been killed before it did, see
+/// [`DirtySet::is_armed`].
+#[inline]
+pub fn is_queued<W: Word>(seq: &W, ack: &W) -> bool {
+    seq.load(Ordering::Acquire) != ack.load(Ordering::Acquire)
 }
 
 /// Reader: allows the slot to be queued again; fences, so that what the caller loads next is at least as new as any push

@@ -7,7 +7,7 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use model::*;
-use towpath_ring::dirty::{DirtySet, Word, acknowledge};
+use towpath_ring::dirty::{DirtySet, Fence, Word, acknowledge, is_queued};
 use towpath_ring::{Geometry, Layout, Slot};
 
 /// One dirty set of two slots, with the slots' words and one word of state each.
@@ -212,4 +212,61 @@ fn without_the_fence_before_ringing_a_reader_sleeps_for_ever() {
 #[should_panic(expected = "asleep for ever")]
 fn without_the_fence_in_acknowledge_a_reader_sleeps_for_ever() {
     reader_comes_to_its_end::<NO_ACKNOWLEDGE_FENCE>();
+}
+
+/// Two writers of one slot, each with a word of state of its own, take the writer's lock only if the slot is not queued.
+fn who_finds_it_queued_is_seen<const WITHOUT: u8>() {
+    let [a, _] = slots();
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let shared = Shared::<WITHOUT>::new();
+        let tail = Arc::new(Mutex::new(0));
+        let write = |word: usize| {
+            let (shared, tail) = (shared.clone(), tail.clone());
+            move || {
+                shared.state[word].store(1, Relaxed);
+                ModelWord::<WITHOUT>::fence(Fence::Push);
+                if is_queued(&shared.seq[0], &shared.ack[0]) {
+                    return false;
+                }
+                let mut tail = tail.lock().expect("writers");
+                shared.set().push(&mut tail, a, &shared.seq[0], &shared.ack[0]);
+                shared.set().must_ring()
+            }
+        };
+        let writers = [write(0), write(1)].map(thread::spawn);
+        let (mut head, mut seen, mut asleep) = (0, [0; 2], false);
+        for _ in 0..2 {
+            while shared.set().pop(&mut head).is_some() {
+                acknowledge(&shared.seq[0], &shared.ack[0]);
+                seen = [0, 1].map(|word| shared.state[word].load(Relaxed));
+            }
+            shared.set().arm();
+            if shared.set().is_empty(head) {
+                asleep = true;
+                break;
+            }
+            shared.set().disarm();
+        }
+        let rung = writers.map(|writer| writer.join().expect("writer"));
+        if asleep && rung == [false; 2] {
+            assert_eq!(seen, [1, 1], "event lost");
+        }
+    });
+}
+
+#[test]
+fn what_is_not_queued_again_is_seen() {
+    who_finds_it_queued_is_seen::<WHOLE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_before_looking_what_is_not_queued_again_is_missed() {
+    who_finds_it_queued_is_seen::<NO_PUSH_FENCE>();
+}
+#[test]
+#[should_panic(expected = "event lost")]
+fn without_the_fence_in_acknowledge_what_is_not_queued_again_is_missed() {
+    who_finds_it_queued_is_seen::<NO_ACKNOWLEDGE_FENCE>();
 }

@@ -37,7 +37,7 @@ unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usi
         return None;
     }
     let view = socket.view();
-    let _sending = view.private.sending.lock()?;
+    let sending = view.private.sending.lock()?;
     let over = status::TX_CLOSED | status::RESET | status::PEER_CLOSED;
     let open = view.is_established()
         && view.status() & over == 0
@@ -53,7 +53,14 @@ unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usi
     }
     // SAFETY: the span lies in the ring; the caller vouches for the buffer.
     unsafe { user::copy(span, buf.cast(), len) }.ok()?;
-    publish(&view, tail.wrapping_add(len as u32), len, false);
+    let tail = tail.wrapping_add(len as u32);
+    if view.direct.is_some() {
+        publish(&view, tail, len, false);
+    } else {
+        show(&view, tail);
+        sending.unlock_and_fence();
+        doors::ring_fenced(&view);
+    }
     Some(len)
 }
 
@@ -247,7 +254,7 @@ fn put(
 /// Moves the send tail by `count` bytes to `tail` and tells who is to read them.
 #[inline(always)]
 pub fn publish(view: &View, tail: u32, count: usize, urgent: bool) {
-    view.app.tx_tail.store(tail, Ordering::Release);
+    show(view, tail);
     if let Some(direct) = &view.direct {
         let sent = &view.private.sent;
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
@@ -258,9 +265,15 @@ pub fn publish(view: &View, tail: u32, count: usize, urgent: bool) {
             direct.show_sent(view.session, tail);
         };
     }
+    doors::ring_stack(view);
+}
+
+/// Moves the send tail. Who is to read has to be told then.
+#[inline(always)]
+fn show(view: &View, tail: u32) {
+    view.app.tx_tail.store(tail, Ordering::Release);
     // The stack sees the receive head too when it looks.
     view.private.told_head.store(view.app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
-    doors::ring_stack(view);
 }
 
 /// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.

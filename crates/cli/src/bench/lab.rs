@@ -48,30 +48,45 @@ impl Lab {
         ip(&format!("netns add {server}"))?;
         ip(&format!("netns add {client}"))?;
         ip(&format!("link add eth1 netns {server} type veth peer name eth1 netns {client}"))?;
-        for (name, address, cpu) in [(server, SERVER, SERVER_CPU), (client, "10.77.0.2", CLIENT_CPU)] {
+        for (name, address) in [(server, SERVER), (client, "10.77.0.2")] {
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} addr add {address}/24 dev eth1"))?;
             ip(&format!("-n {name} link set eth1 up"))?;
             // The machine's default may be BBR, whose pacing would dominate. A route can ask for cubic without touching the host.
             ip(&format!("-n {name} route replace 10.77.0.0/24 dev eth1 src {address} congctl cubic"))?;
-            // Each side's receive work on its own CPU.
-            let set = format!("echo {:x} > /sys/class/net/eth1/queues/rx-0/rps_cpus", 1 << cpu);
-            let status = Command::new("ip").args(["netns", "exec", name, "sh", "-c", &set]).status()?;
-            if !status.success() {
-                return Err(io::Error::other("cannot set up the namespace's kernel"));
-            }
         }
-        Ok(())
+        self.receive_on(Side::Server, Some(SERVER_CPU))?;
+        self.receive_on(Side::Client, Some(CLIENT_CPU))
+    }
+    /// Has a side's receive work done on a CPU; `None`: where the packets are sent.
+    pub fn receive_on(&self, side: Side, cpu: Option<usize>) -> io::Result<()> {
+        let mask = cpu.map_or(0, |cpu| 1 << cpu);
+        let set = format!("echo {mask:x} > /sys/class/net/eth1/queues/rx-0/rps_cpus");
+        let status = Command::new("ip").args(["netns", "exec", self.name(side), "sh", "-c", &set]).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other("cannot set up the namespace's kernel")) }
+    }
+    fn name(&self, side: Side) -> &str {
+        match side {
+            Side::Server => &self.server,
+            Side::Client => &self.client,
+        }
     }
     /// A command on one side, on that side's CPU.
     pub fn command<S: AsRef<OsStr>>(&self, side: Side, words: &[S]) -> Command {
-        let (name, cpu) = match side {
-            Side::Server => (&self.server, SERVER_CPU),
-            Side::Client => (&self.client, CLIENT_CPU),
+        let cpu = match side {
+            Side::Server => SERVER_CPU,
+            Side::Client => CLIENT_CPU,
         };
+        self.command_on(side, Some(cpu), words)
+    }
+    /// A command on one side, on any CPU or all of them.
+    pub fn command_on<S: AsRef<OsStr>>(&self, side: Side, cpu: Option<usize>, words: &[S]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", name, "taskset", "-c", &cpu.to_string()]).args(words).current_dir(&self.dir);
-        command.stdin(Stdio::null());
+        command.args(["netns", "exec", self.name(side)]);
+        if let Some(cpu) = cpu {
+            command.args(["taskset", "-c", &cpu.to_string()]);
+        }
+        command.args(words).current_dir(&self.dir).stdin(Stdio::null());
         command
     }
     /// Starts a background process and waits until its output contains `ready`.
@@ -84,19 +99,17 @@ impl Lab {
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
         let mut command = self.command(Side::Server, &words);
         command.arg("1");
-        self.serving(command)
+        self.serving("service", command)
     }
-    /// Starts `towpath kernel-stack` on the server side's network and the client side's CPU: the core that it takes is its price.
-    pub fn kernel_stack(&self) -> io::Result<(Process, PathBuf)> {
+    /// Starts `towpath kernel-stack` on the server side's network and a CPU, or all of them: what it takes is its price.
+    pub fn kernel_stack(&self, name: &str, cpu: Option<usize>) -> io::Result<(Process, PathBuf)> {
         let exe = std::env::current_exe()?;
-        let cpu = CLIENT_CPU.to_string();
-        let words = ["taskset".as_ref(), "-c".as_ref(), cpu.as_ref(), exe.as_os_str(), "kernel-stack".as_ref()];
-        self.serving(self.command(Side::Server, &words))
+        self.serving(name, self.command_on(Side::Server, cpu, &[exe.as_os_str(), "kernel-stack".as_ref()]))
     }
-    fn serving(&self, mut command: Command) -> io::Result<(Process, PathBuf)> {
-        let socket = self.dir.join("towpath.sock");
+    fn serving(&self, name: &str, mut command: Command) -> io::Result<(Process, PathBuf)> {
+        let socket = self.dir.join(format!("{name}.sock"));
         command.arg("--socket").arg(&socket);
-        let path = self.dir.join("service.log");
+        let path = self.dir.join(format!("{name}.log"));
         let mut process = Process::start(command, &path, |_| true)?;
         wait(&path, &mut process, || socket.exists())?;
         Ok((process, socket))
