@@ -151,6 +151,7 @@ impl Part for Verdict {
             Self::Refuse(errno) => (1, errno),
             Self::Drop => (2, 0),
             Self::Kernel => (3, 0),
+            Self::Stack(number) => (4, i32::from(number)),
         };
         kind.put(to);
         value.put(to);
@@ -162,6 +163,7 @@ impl Part for Verdict {
             1 => Self::Refuse(value),
             2 => Self::Drop,
             3 => Self::Kernel,
+            4 => Self::Stack(u8::try_from(value).ok()?),
             _ => return None,
         })
     }

@@ -1,9 +1,9 @@
 //! `towpath kernel-stack`: a service of the kernel's own sockets, in the foreground.
 
-use crate::locate::stack_name;
 use crate::{complain, exit};
 use std::process::ExitCode;
-use towpath_service::choice::StackKind;
+use towpath_service::choice::{StackKind, stack_name};
+use towpath_service::config::Config;
 use towpath_service::options::Options;
 use towpath_service::{daemon, paths};
 
@@ -44,7 +44,14 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if !uml && options.config.is_none() && options.send_buffer.is_none() {
         options.send_buffer = SEND_BUFFER.parse().ok();
     }
-    if name.is_some() {
+    let configured = || {
+        let config = Config::load(options.config.as_deref()?).ok()?;
+        name.clone().filter(|name| config.stacks.contains_key(name))
+    };
+    if let Some(name) = configured() {
+        // Its kind stands in the file too.
+        (options.stack, options.stack_name) = (uml.then_some(StackKind::Uml), Some(name));
+    } else if name.is_some() {
         match paths::kernel_stack_socket(name.as_deref()) {
             Ok(socket) => options.socket = Some(socket),
             Err(error) => {

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use towpath_service::api::{self, AskError, Command};
+use towpath_service::choice::stack_name;
 use towpath_service::paths::{self, PathError};
 
 /// Which service: for commands that ask one.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Which {
-    /// A service of this stack instead: `kernel`, your kernel stack in this network namespace, or `kernel=NAME`, the one of that name
+    /// A service of this stack instead: `kernel`, your kernel stack in this network namespace, `kernel=NAME`, the one of that name, or the
+    /// NAME of a stack in the service's configuration
     #[arg(long, value_name = "STACK", conflicts_with = "socket")]
     pub stack: Option<StackName>,
     /// The service's registration socket [default: $TOWPATH_SOCKET, else the machine's service if it admits you, else
@@ -23,6 +25,8 @@ pub enum StackName {
     Fast,
     /// The kernel's, of this network namespace or of a name.
     Kernel(Option<String>),
+    /// One that the service's configuration names.
+    Configured(String),
 }
 
 impl StackName {
@@ -30,18 +34,9 @@ impl StackName {
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Kernel(name) => name.as_deref(),
-            Self::Fast => None,
+            Self::Fast | Self::Configured(_) => None,
         }
     }
-}
-
-/// Can a stack be called so? It becomes part of a file's name.
-pub fn stack_name(text: &str) -> Result<String, String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !text.is_empty() && text.len() <= 32 && text.chars().all(good) {
-        return Ok(text.into());
-    }
-    Err(format!("{text:?} is no name for a stack: up to 32 of a-z A-Z 0-9 - _ ."))
 }
 
 impl std::str::FromStr for StackName {
@@ -51,7 +46,10 @@ impl std::str::FromStr for StackName {
             None if text == "fast" => Ok(Self::Fast),
             None if text == "kernel" => Ok(Self::Kernel(None)),
             Some(("kernel", name)) => Ok(Self::Kernel(Some(stack_name(name)?))),
-            _ => Err(format!("there is no stack {text:?}; write fast, kernel or kernel=NAME")),
+            None => Ok(Self::Configured(stack_name(text)?)),
+            _ => {
+                Err(format!("there is no stack {text:?}; write fast, kernel, kernel=NAME or a configured stack's name"))
+            }
         }
     }
 }
@@ -70,16 +68,17 @@ pub enum NoService {
 impl Which {
     /// The socket named by flag or environment, absolute.
     pub fn named(&self) -> Option<PathBuf> {
-        if self.kernel_stack().is_some() {
-            return None;
-        }
+        if self.other_stack().is_some() { None } else { self.home() }
+    }
+
+    fn home(&self) -> Option<PathBuf> {
         let variable = || std::env::var_os(paths::SOCKET_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let path = self.socket.clone().or_else(variable)?;
         Some(std::path::absolute(&path).unwrap_or(path))
     }
 
-    /// The kernel stack that is asked for.
-    pub fn kernel_stack(&self) -> Option<&StackName> {
+    /// The stack that is asked for, if it is not the service's own.
+    pub fn other_stack(&self) -> Option<&StackName> {
         self.stack.as_ref().filter(|stack| **stack != StackName::Fast)
     }
 
@@ -88,9 +87,24 @@ impl Which {
         if let Some(socket) = self.named() {
             return Ok(socket);
         }
-        if let Some(stack) = self.kernel_stack() {
-            return Ok(paths::kernel_stack_socket(stack.name())?);
+        match self.other_stack() {
+            Some(StackName::Configured(name)) => return Ok(self.configured(name, false)?.socket),
+            Some(stack) => return Ok(paths::kernel_stack_socket(stack.name())?),
+            None => {}
         }
+        self.find_home()
+    }
+
+    /// What the service says of a stack that its configuration names; starts it if told to, and does not wait for that.
+    pub fn configured(&self, name: &str, start: bool) -> Result<api::OtherStack, NoService> {
+        let home = match self.home() {
+            Some(socket) => socket,
+            None => self.find_home()?,
+        };
+        Ok(api::ask(&home, Command::Stack { name: name.into(), start })?)
+    }
+
+    fn find_home(&self) -> Result<PathBuf, NoService> {
         if admitted(Path::new(paths::SYSTEM_SOCKET)).is_ok() {
             return Ok(paths::SYSTEM_SOCKET.into());
         }

@@ -7,7 +7,7 @@ use crate::slow::SlowThread;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
-use towpath_ring::command::{Command, NOT_OURS, V6ONLY, not_ours, op};
+use towpath_ring::command::{Command, NOT_OURS, V6ONLY, give_to, not_ours, op};
 use towpath_ring::lines::{app_flags, state};
 use towpath_stack::Verdict;
 use towpath_stack::guard::Gatekeeper;
@@ -92,6 +92,7 @@ impl SlowThread {
             Verdict::Allow(congestion) => congestion,
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
             Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
+            Verdict::Stack(stack) => return self.elsewhere(index, slot, stack),
         };
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
@@ -129,6 +130,7 @@ impl SlowThread {
             Verdict::Allow(_) => {}
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
             Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
+            Verdict::Stack(stack) => return self.elsewhere(index, slot, stack),
         }
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot, not_ours::ELSEWHERE);
@@ -209,6 +211,12 @@ impl SlowThread {
         self.forget_socket(index, slot);
         self.not_ours[why as usize % not_ours::REASONS] += 1;
         NOT_OURS + why as i32
+    }
+
+    /// The answer to what the service's other stack of this number is to do.
+    fn elsewhere(&mut self, index: u32, slot: Slot, stack: u8) -> i32 {
+        self.not_ours(index, slot, not_ours::STACK);
+        give_to(stack)
     }
 
     /// The kernel socket that came with a command goes back.

@@ -54,7 +54,7 @@ impl SlowThread {
                 self.host.client(index)?.over(slot, libc::ECONNREFUSED);
                 return Some(0);
             }
-            Verdict::Drop | Verdict::Kernel => return None,
+            Verdict::Drop | Verdict::Kernel | Verdict::Stack(_) => return None,
         }
         self.join(now, (index, slot), listener, &tuple)
     }

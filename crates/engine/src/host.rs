@@ -188,7 +188,7 @@ impl Host for SlowHost {
                 Admission::Yes(congestion)
             }
             Verdict::Refuse(_) => Admission::Refuse,
-            Verdict::Drop | Verdict::Kernel => Admission::Drop,
+            Verdict::Drop | Verdict::Kernel | Verdict::Stack(_) => Admission::Drop,
         }
     }
     fn group(&self, owner: Owner) -> u16 {

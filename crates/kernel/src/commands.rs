@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::sleep::LOOSE_US;
 use std::net::SocketAddr;
 use towpath_ring::Slot;
-use towpath_ring::command::{Command, NOT_OURS, not_ours, op};
+use towpath_ring::command::{Command, NOT_OURS, give_to, not_ours, op};
 use towpath_ring::lines::state;
 use towpath_stack::slots::Phase;
 
@@ -138,6 +138,12 @@ impl Core {
         self.forget_socket(index, slot);
         self.not_ours[why as usize % not_ours::REASONS] += 1;
         NOT_OURS + why as i32
+    }
+
+    /// The answer to what the service's other stack of this number is to do.
+    pub fn elsewhere(&mut self, index: u32, slot: Slot, stack: u8) -> i32 {
+        self.not_ours(index, slot, not_ours::STACK);
+        give_to(stack)
     }
 
     fn forget_socket(&mut self, index: u32, slot: Slot) {

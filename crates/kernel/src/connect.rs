@@ -47,6 +47,7 @@ impl Core {
             Verdict::Allow(_) => {}
             Verdict::Refuse(errno) => return Decided::Now(self.denied(index, slot, errno)),
             Verdict::Drop | Verdict::Kernel => return Decided::Now(self.not_ours(index, slot, not_ours::POLICY)),
+            Verdict::Stack(stack) => return Decided::Now(self.elsewhere(index, slot, stack)),
         }
         let nowhere = remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast();
         if nowhere || needs_scope(remote.ip()) || !self.may_have(index, command.local_port) {

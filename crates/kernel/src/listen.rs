@@ -29,6 +29,7 @@ impl Core {
             Verdict::Allow(_) => {}
             Verdict::Refuse(errno) => return Decided::Now(self.denied(index, slot, errno)),
             Verdict::Drop | Verdict::Kernel => return Decided::Now(self.not_ours(index, slot, not_ours::POLICY)),
+            Verdict::Stack(stack) => return Decided::Now(self.elsewhere(index, slot, stack)),
         }
         if !self.may_have(index, command.local_port) {
             return Decided::Now(self.not_ours(index, slot, not_ours::ADDRESS));

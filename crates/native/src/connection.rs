@@ -240,6 +240,6 @@ pub(crate) fn begin(
     decided.map_err(|why| match why {
         narrow::Not::Failed(number) => errno(number),
         narrow::Not::Kernels(_) if session.is_dead() => errno(libc::ENETDOWN),
-        narrow::Not::Kernels(_) => errno(libc::ENETUNREACH),
+        narrow::Not::Kernels(_) | narrow::Not::Stack(_) => errno(libc::ENETUNREACH),
     })
 }

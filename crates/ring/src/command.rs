@@ -36,16 +36,37 @@ pub mod not_ours {
     pub const POLICY: u32 = 3;
     /// No address that TCP connects to.
     pub const ADDRESS: u32 = 4;
+    /// The operator's policy gives it to another stack, whose number stands above the reason ([`super::given_to`]): the command is
+    /// to be repeated there, and nowhere else ([`crate::control::Request::Stack`]).
+    pub const STACK: u32 = 5;
     /// How many there are.
-    pub const REASONS: usize = 5;
+    pub const REASONS: usize = 6;
     /// Their names, for people and counters.
-    pub const NAMES: [&str; REASONS] = ["unsaid", "no_listener", "elsewhere", "policy", "address"];
+    pub const NAMES: [&str; REASONS] = ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack"];
 }
+
+/// Most stacks beside its own that a service may name.
+pub const MAX_STACKS: usize = 15;
+/// Where the number of a stack begins in a `command_result`, bits.
+const STACK_SHIFT: u32 = 8;
 
 /// The reason in a `command_result`; `None` = it is not [`NOT_OURS`] with a reason.
 pub fn not_ours_because(result: i32) -> Option<u32> {
-    let reason = result.wrapping_sub(NOT_OURS) as u32;
-    (reason < not_ours::REASONS as u32).then_some(reason)
+    let word = result.wrapping_sub(NOT_OURS) as u32;
+    let (reason, stack) = (word & ((1 << STACK_SHIFT) - 1), word >> STACK_SHIFT);
+    let whole = if reason == not_ours::STACK { (stack as usize) < MAX_STACKS } else { stack == 0 };
+    ((reason as usize) < not_ours::REASONS && whole).then_some(reason)
+}
+
+/// The `command_result` for what goes to the stack of this number (below [`MAX_STACKS`]).
+pub fn give_to(stack: u8) -> i32 {
+    NOT_OURS + not_ours::STACK as i32 + (i32::from(stack) << STACK_SHIFT)
+}
+
+/// The stack that a `command_result` gives the command to, by the service's number of it.
+pub fn given_to(result: i32) -> Option<u32> {
+    let stack = || (result.wrapping_sub(NOT_OURS) as u32) >> STACK_SHIFT;
+    (not_ours_because(result) == Some(not_ours::STACK)).then(stack)
 }
 
 /// The fields of a [`CommandLine`], copied once.
@@ -276,6 +297,26 @@ impl Accepted {
             generation: word(4),
             remote_addr: Ipv6Addr::from_octets(octets),
             remote_port: u16::from_le_bytes([b[24], b[25]]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_names_a_reason_and_where_it_goes_a_stack() {
+        for reason in 0..not_ours::STACK {
+            let result = NOT_OURS + reason as i32;
+            assert_eq!((not_ours_because(result), given_to(result)), (Some(reason), None));
+        }
+        for stack in 0..MAX_STACKS as u8 {
+            let result = give_to(stack);
+            assert_eq!((not_ours_because(result), given_to(result)), (Some(not_ours::STACK), Some(stack.into())));
+        }
+        for other in [0, -libc::EPERM, NOT_OURS + 6, NOT_OURS + 0x100, give_to(15), NOT_OURS - 1] {
+            assert_eq!((not_ours_because(other), given_to(other)), (None, None), "{other:#x}");
         }
     }
 }

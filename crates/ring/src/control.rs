@@ -1,6 +1,6 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell` and `Adopt` have an answer. `Adopt` may also come before
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell`, `Adopt` and `Stack` have an answer. `Adopt` may also come before
 //! `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
@@ -83,6 +83,17 @@ pub enum Request {
     },
     /// Where does the socket of this descriptor (one descriptor) live?
     Adopt,
+    /// Asks for the other stack that a command was given to ([`crate::command::given_to`]).
+    Stack {
+        /// The service's number of it.
+        stack: u32,
+    },
+    /// As `Name`, but the socket lives in a region of the other stack of this number, which has been told its name: whoever shows
+    /// this service a descriptor of the same end is told to ask there.
+    NameAt {
+        /// The service's number of it.
+        stack: u32,
+    },
 }
 
 /// Service to application.
@@ -126,6 +137,16 @@ pub enum Reply {
         /// Generation the descriptor belongs to.
         generation: u32,
     },
+    /// Answer to `Adopt`: the socket lives in a region of the other stack of this number.
+    AdoptedAt {
+        /// The service's number of it.
+        stack: u32,
+    },
+    /// Answer to `Stack`: one descriptor, that stack's registration socket as a file (O_PATH), to be connected to.
+    Stack {
+        /// Its number.
+        stack: u32,
+    },
     /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
@@ -144,21 +165,26 @@ mod kind {
     pub const BELL: u32 = 7;
     pub const NAME: u32 = 8;
     pub const ADOPT: u32 = 9;
+    pub const STACK: u32 = 10;
+    pub const NAME_AT: u32 = 11;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
     pub const PAIR_REPLY: u32 = 104;
     pub const BELL_REPLY: u32 = 105;
     pub const ADOPTED: u32 = 106;
+    pub const STACK_REPLY: u32 = 107;
+    pub const ADOPTED_AT: u32 = 108;
 }
 
 impl Request {
     /// How many descriptors go with it.
     pub fn descriptors(&self) -> usize {
         match self {
-            Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } | Request::Adopt => 1,
+            Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
+            Request::Adopt | Request::NameAt { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
-            Request::Pair { .. } | Request::Bell { .. } => 0,
+            Request::Pair { .. } | Request::Bell { .. } | Request::Stack { .. } => 0,
         }
     }
 
@@ -177,6 +203,8 @@ impl Request {
             }
             Request::Name { slot, generation } => Packet::new(kind::NAME).word(slot).word(generation).bytes,
             Request::Adopt => Packet::new(kind::ADOPT).bytes,
+            Request::Stack { stack } => Packet::new(kind::STACK).word(stack).bytes,
+            Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
         }
     }
 
@@ -197,6 +225,8 @@ impl Request {
             kind::BELL => Request::Bell { place: fields.word(), pair: fields.word(), context: fields.word() },
             kind::NAME => Request::Name { slot: fields.word(), generation: fields.word() },
             kind::ADOPT => Request::Adopt,
+            kind::STACK => Request::Stack { stack: fields.word() },
+            kind::NAME_AT => Request::NameAt { stack: fields.word() },
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -207,8 +237,8 @@ impl Reply {
     pub fn descriptors(&self) -> usize {
         match self {
             Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
-            Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } => 1,
-            Reply::Adopted { .. } | Reply::Refused { .. } => 0,
+            Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } | Reply::Stack { .. } => 1,
+            Reply::Adopted { .. } | Reply::AdoptedAt { .. } | Reply::Refused { .. } => 0,
         }
     }
 
@@ -227,6 +257,8 @@ impl Reply {
             Reply::Adopted { token, slot, generation } => {
                 Packet::new(kind::ADOPTED).long(token).word(slot).word(generation).bytes
             }
+            Reply::AdoptedAt { stack } => Packet::new(kind::ADOPTED_AT).word(stack).bytes,
+            Reply::Stack { stack } => Packet::new(kind::STACK_REPLY).word(stack).bytes,
             Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
         }
     }
@@ -257,6 +289,8 @@ impl Reply {
             }
             kind::BELL_REPLY => Reply::Bell { context: fields.word() },
             kind::ADOPTED => Reply::Adopted { token: fields.long(), slot: fields.word(), generation: fields.word() },
+            kind::ADOPTED_AT => Reply::AdoptedAt { stack: fields.word() },
+            kind::STACK_REPLY => Reply::Stack { stack: fields.word() },
             kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
             _ => return Err(invalid("unknown reply")),
         })

@@ -100,6 +100,8 @@ counts! {
     IoUringCarried = "io_uring_carried",
     /// AIO on an accelerated descriptor that was refused.
     AioRefused = "aio_refused",
+    /// Failed: the policy gives it to another stack, which cannot be reached or does not carry it.
+    StackUnreachable = "stack_unreachable",
     /// No event context was to be had: `epoll_wait` looks again and again.
     NoContext = "no_context",
 }

@@ -50,6 +50,8 @@ fn requests_arrive_with_their_descriptors() {
         Request::Bell { place: 5, pair: 6, context: 7 },
         Request::Name { slot: 8, generation: 9 },
         Request::Adopt,
+        Request::Stack { stack: 14 },
+        Request::NameAt { stack: 3 },
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -79,6 +81,8 @@ fn replies_arrive_with_their_descriptors() {
         Reply::Pair { pair: 6, geometry: PairGeometry { slots: 64, ring_bytes: 4096 } },
         Reply::Bell { context: 7 },
         Reply::Adopted { token: 0x0102_0304_0506_0708, slot: 9, generation: 10 },
+        Reply::AdoptedAt { stack: 3 },
+        Reply::Stack { stack: 14 },
         Reply::Refused { errno: 23 },
     ];
     for reply in replies {

@@ -4,7 +4,7 @@ use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;
 
 /// Every kind of message, with these numbers.
-fn requests(a: u32, b: u32, long: u64) -> [Request; 7] {
+fn requests(a: u32, b: u32, long: u64) -> [Request; 9] {
     [
         Request::Hello { version: a, join: long },
         Request::Attach { slot: a, generation: b },
@@ -13,6 +13,8 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 7] {
         Request::DropContext { context: a },
         Request::Name { slot: a, generation: b },
         Request::Adopt,
+        Request::Stack { stack: a },
+        Request::NameAt { stack: b },
     ]
 }
 
@@ -37,7 +39,7 @@ fn fuzz_registration_messages() {
             let mut packet = requests[usize::from(*nth) % requests.len()].encode();
             check(&packet);
             // Kinds and versions that exist, and anything.
-            packet[4] = [packet[4], 101, 102, 103, *nth][usize::from(*nth) % 5];
+            packet[4] = [packet[4], 101, 102, 103, 107, 108, *nth][usize::from(*nth) % 7];
             for (at, byte) in edits.iter().take(6) {
                 packet[usize::from(*at) % MESSAGE_BYTES] = *byte;
             }

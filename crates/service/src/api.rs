@@ -35,6 +35,16 @@ pub enum Command {
     Status,
     /// The operator's policy (the service's own user and root only).
     Policy(policy::Request),
+    /// The other stacks that the configuration names.
+    Stacks,
+    /// Where the other stack of this name is.
+    Stack {
+        /// Its name.
+        name: String,
+        /// It is to be started if it does not run. The answer does not wait for that.
+        #[serde(default)]
+        start: bool,
+    },
     /// Runs a program in the stack's kernel (the service's own user and root only).
     Exec {
         /// The program and its arguments.
@@ -51,6 +61,24 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
+}
+
+/// Answer to [`Command::Stack`], and part of that to [`Command::Stacks`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherStack {
+    /// Its name.
+    pub name: String,
+    /// `fast`, `kernel` or `uml`.
+    pub kind: String,
+    /// Its registration socket.
+    pub socket: PathBuf,
+}
+
+/// Answer to [`Command::Stacks`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherStacks {
+    /// All that the configuration names.
+    pub stacks: Vec<OtherStack>,
 }
 
 /// Answer to [`Command::Exec`].
@@ -352,7 +380,7 @@ fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
 /// Reads one command.
 pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
-        format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, exec, stop")
+        format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stacks, stack, exec, stop")
     })
 }
 

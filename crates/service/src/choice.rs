@@ -14,3 +14,26 @@ pub enum StackKind {
     /// The sockets of another kernel: user-mode Linux, which the service starts
     Uml,
 }
+
+impl StackKind {
+    /// As the configuration writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Kernel => "kernel",
+            Self::Uml => "uml",
+        }
+    }
+}
+
+/// Longest name of a stack, bytes.
+const MAX_NAME: usize = 32;
+
+/// Can a stack be called so? It becomes part of a file's name.
+pub fn stack_name(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(good) {
+        return Ok(text.into());
+    }
+    Err(format!("{text:?} is no name for a stack: up to {MAX_NAME} of a-z A-Z 0-9 - _ ."))
+}

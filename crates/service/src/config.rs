@@ -1,13 +1,18 @@
 //! The service's configuration: one flat TOML file, every value with its unit, every default with its reason.
 
 use crate::admission::Admit;
-use crate::choice::StackKind;
-use crate::policy::Entry;
+use crate::choice::{StackKind, stack_name};
 use crate::policy::list::Default as PolicyDefault;
+use crate::policy::{Entry, Policy};
 use crate::units::{Bytes, Duration};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use towpath_ring::command::MAX_STACKS;
 use towpath_tcp::slow::congestion::Algorithm;
+
+/// What `--stack` understands without a configuration.
+const RESERVED: [&str; 3] = ["fast", "kernel", "home"];
 
 /// What can be configured. `Config::default()` serves the user who starts it, in memory only, with one core.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -16,6 +21,13 @@ pub struct Config {
     /// The stack that serves: `"fast"`, Towpath's own TCP (the default), or `"kernel"`, the sockets of the kernel and the network
     /// namespace that the service runs in.
     pub stack: StackKind,
+    /// The network namespace that the service serves: its name (`ip netns`) or a path. Default the one that it is started in.
+    pub netns: Option<String>,
+    /// Other stacks, which rules of `policy` and `--stack` name: each has the keys of a service, and is one of its own.
+    pub stacks: BTreeMap<String, Config>,
+    /// The file that all this stands in.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
     /// The TAP device that is the wire of the stack `"uml"`; none: it has only its loopback device.
     pub uml_tap: Option<String>,
     /// Address and prefix length of its network card: `10.0.0.2/24`.
@@ -91,6 +103,9 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             stack: StackKind::Fast,
+            netns: None,
+            stacks: BTreeMap::new(),
+            file: None,
             uml_tap: None,
             uml_address: None,
             uml_gateway: None,
@@ -125,8 +140,10 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 30] = [
+pub const KEYS: [&str; 32] = [
     "stack",
+    "netns",
+    "stacks",
     "uml_tap",
     "uml_address",
     "uml_gateway",
@@ -194,11 +211,12 @@ impl Config {
     /// Reads and checks a text; `file` is for messages.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let at = |line, message| ConfigError::Line { file: file.into(), line, message };
-        let config: Self = toml::from_str(text).map_err(|error| {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
             at(line, explain(text, line, error.message()))
         })?;
         config.check().map_err(|(key, message)| at(line_of(text, key), format!("{key}: {message}")))?;
+        config.file = Some(std::path::absolute(file).unwrap_or(file.into()));
         Ok(config)
     }
 
@@ -208,6 +226,7 @@ impl Config {
             return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
         }
         self.check_uml()?;
+        self.check_stacks()?;
         in_range("vlan", self.vlan.into(), 0, 4094)?;
         in_range("cores", self.cores as u64, 1, 16)?;
         if !self.cpus.is_empty() && self.cpus.len() != self.cores {
@@ -239,6 +258,38 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    fn check_stacks(&self) -> Result<(), (&'static str, String)> {
+        if self.stacks.len() > MAX_STACKS {
+            return Err(("stacks", format!("{} are too many; {MAX_STACKS} is the most", self.stacks.len())));
+        }
+        for (name, table) in &self.stacks {
+            stack_name(name).map_err(|why| ("stacks", why))?;
+            if RESERVED.contains(&name.as_str()) {
+                return Err(("stacks", format!("{name:?} is what `--stack` calls another; choose another name")));
+            }
+            if !table.stacks.is_empty() {
+                return Err(("stacks", format!("{name}: a stack in a stack is none; name it in [stacks]")));
+            }
+            table.check().map_err(|(key, message)| (key, format!("{message} (stacks.{name})")))?;
+        }
+        let names = self.stacks.keys().cloned().collect();
+        let policy = Policy::with_stacks(self.policy.clone(), self.policy_default, names);
+        policy.map(drop).map_err(|why| ("policy", why))
+    }
+
+    /// The configuration of the other stack of this name, with what its table leaves to this one.
+    pub fn of_stack(&self, name: &str) -> Result<Self, ConfigError> {
+        let table = self.stacks.get(name).ok_or_else(|| {
+            let file = self.file.as_deref().unwrap_or(Path::new("the configuration")).display();
+            ConfigError::Value(format!("{file} has no [stacks.{name}]"))
+        })?;
+        let mut config = Self { file: self.file.clone(), ..table.clone() };
+        if config.admit.is_empty() {
+            config.admit.clone_from(&self.admit);
+        }
+        Ok(config)
     }
 
     fn check_uml(&self) -> Result<(), (&'static str, String)> {

@@ -3,6 +3,7 @@
 use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
 use crate::policy::Request;
 use crate::shared::Shared;
+use crate::stacks::OtherStack;
 use rustix::fd::OwnedFd;
 use rustix::net::SocketFlags;
 use serde::Serialize;
@@ -94,6 +95,11 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
         Ok(Command::Policy(request)) if operator => policy(shared, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
+        Ok(Command::Stacks) => {
+            let stacks = shared.settings.stacks.all().iter().map(other_stack).collect();
+            good(&api::OtherStacks { stacks })
+        }
+        Ok(Command::Stack { name, start }) => stack(shared, &name, start),
         Ok(Command::Sockets) => {
             let seen = |c: &Connection| operator || c.uid == asker.uid;
             let sockets = shared.stack.connections().iter().filter(|c| seen(c)).map(socket).collect();
@@ -101,6 +107,29 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
         }
         Ok(Command::Status) => good(&status(shared, operator, asker.uid)),
     }
+}
+
+fn other_stack(stack: &OtherStack) -> api::OtherStack {
+    let OtherStack { name, socket, kind, .. } = stack;
+    api::OtherStack { name: name.clone(), kind: (*kind).into(), socket: socket.clone() }
+}
+
+fn stack(shared: &Shared, name: &str, start: bool) -> String {
+    let stacks = shared.settings.stacks.clone();
+    let Some(number) = stacks.number(name) else {
+        let known = if stacks.names().is_empty() { "none".into() } else { stacks.names().join(", ") };
+        return error(format!("there is no stack {name:?}; the service's configuration names {known} ([stacks.NAME])"));
+    };
+    let answer = good(&other_stack(&stacks.all()[number]));
+    if start {
+        let begin = move || {
+            if let Err(why) = stacks.reach(&stacks.all()[number]) {
+                tracing::warn!("{why}");
+            }
+        };
+        let _ = std::thread::Builder::new().name("start".into()).spawn(begin);
+    }
+    answer
 }
 
 fn exec(shared: &Shared, program: &[String]) -> String {

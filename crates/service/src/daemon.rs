@@ -9,13 +9,15 @@ use crate::paths::{self, PathError};
 use crate::policy::Policy;
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::shared::{Settings, Shared};
+use crate::stacks::Stacks;
 use crate::table;
 use crate::units::Bytes;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::fd::AsFd;
+use rustix::thread::LinkNameSpaceType;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use towpath_card::uml::{UmlConfig, Wire};
@@ -72,6 +74,14 @@ pub enum ServiceError {
     /// The interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
+    /// The network namespace.
+    #[error("netns {}: {source}; `ip netns` lists those with names, and entering one needs root", path.display())]
+    Namespace {
+        /// Where it is.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// A step failed for want of something.
     #[error("{doing}: {source}")]
     Io {
@@ -133,6 +143,9 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     // Before any thread: they all inherit the mask.
     let signals = end_signals().map_err(doing("signals"))?;
     let limit = table::raise_limit();
+    if let Some(netns) = &config.netns {
+        enter(netns)?;
+    }
     let admission = Admission::new(rustix::process::geteuid().as_raw(), &config.admit)?;
     let socket = match &config.socket {
         Some(path) => path.clone(),
@@ -140,9 +153,11 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     };
     let sockets = Sockets::listen(&socket, admission.opens_to_others())?;
     let geometry = geometry(&config, limit);
-    let policy = Policy::new(config.policy.clone(), config.policy_default).map_err(ConfigError::Value)?;
+    let stacks = Stacks::of(&config, &socket);
+    let policy = Policy::with_stacks(config.policy.clone(), config.policy_default, stacks.names());
+    let policy = policy.map_err(ConfigError::Value)?;
     let started = start_stack(&config, geometry, policy.clone())?;
-    let settings = settings(&config, socket, geometry, (admission, policy));
+    let settings = settings(&config, socket, geometry, (admission, policy, stacks));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -174,17 +189,28 @@ fn end_signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
+/// The network namespace of all threads to come.
+fn enter(netns: &str) -> Result<(), ServiceError> {
+    let path = if netns.starts_with('/') { netns.into() } else { Path::new("/run/netns").join(netns) };
+    let entered = std::fs::File::open(&path).map_err(io::Error::from).and_then(|namespace| {
+        rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(io::Error::from)
+    });
+    entered.map_err(|source| ServiceError::Namespace { path, source })
+}
+
 fn settings(
     config: &Config,
     socket: PathBuf,
     geometry: Geometry,
-    (admission, policy): (Admission, Policy),
+    (admission, policy, stacks): (Admission, Policy, Stacks),
 ) -> Settings {
     Settings {
         socket,
         geometry,
         admission,
         policy,
+        stacks: Arc::new(stacks),
         clients_per_user: config.clients_per_user,
         idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),

@@ -306,6 +306,8 @@ impl<'a> Keeper<'a> {
                 Ok(())
             }
             (Request::Name { slot, generation }, Some(end)) => self.name(slot, generation, &end),
+            (Request::Stack { stack }, _) => self.other_stack(stack),
+            (Request::NameAt { stack }, Some(end)) => self.name_at(stack, &end),
             (Request::Adopt, Some(end)) => {
                 let Some(connection) = self.connection else { return Ok(()) };
                 let answer = self.shared.registry().whose(crate::names::cookie(&end), self.peer.uid);
@@ -333,6 +335,30 @@ impl<'a> Keeper<'a> {
         self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
         let cookie = crate::names::cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
         self.shared.registry().names.name(cookie, self.client.token, slot, generation);
+        Ok(())
+    }
+
+    /// Where another stack is. What is told may be told to any client: that stack asks itself whom it admits.
+    fn other_stack(&self, stack: u32) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        match self.shared.settings.stacks.open(stack as usize) {
+            Ok(socket) => send_reply(connection, &Reply::Stack { stack }, &[socket.as_fd()]),
+            Err(why) => {
+                tracing::warn!(
+                    client = self.client.id.0,
+                    "a rule of the policy names a stack that cannot be had: {why}"
+                );
+                send_reply(connection, &Reply::Refused { errno: Errno::NETUNREACH.raw_os_error() }, &[])
+            }
+        }
+    }
+
+    fn name_at(&mut self, stack: u32, end: &OwnedFd) -> io::Result<()> {
+        if stack as usize >= self.shared.settings.stacks.all().len() {
+            return Err(invalid("no such stack"));
+        }
+        let cookie = crate::names::cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
+        self.shared.registry().names.name_at(cookie, self.peer.uid, stack);
         Ok(())
     }
 

@@ -19,6 +19,7 @@ pub mod paths;
 pub mod policy;
 pub mod server;
 pub mod shared;
+pub mod stacks;
 pub mod table;
 pub mod units;
 

@@ -6,7 +6,7 @@ use crate::shared::Registry;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use towpath_ring::control::Reply;
 
 /// Where a socket lives.
@@ -22,7 +22,13 @@ struct Place {
 pub struct Names {
     by_cookie: HashMap<u64, Place>,
     by_slot: HashMap<(u64, u32), u64>,
+    /// Sockets of other stacks, by user: their cookies and the stacks' numbers, the oldest first. No end of them is seen here; but a cookie
+    /// is never used again.
+    away: HashMap<u32, VecDeque<(u64, u32)>>,
 }
+
+/// Sockets of other stacks that are known of a user at most. They are asked for soon after they were named.
+const MAX_AWAY: usize = 1024;
 
 /// What the kernel calls this socket, if it can be the end of a pair.
 pub fn cookie(end: impl AsFd) -> Option<u64> {
@@ -44,6 +50,19 @@ impl Names {
             self.by_slot.remove(&(token, before.slot));
         }
         self.by_slot.insert((token, slot), cookie);
+    }
+
+    /// The socket with this cookie, of a client of user `uid`, lives in a region of the other stack of this number.
+    pub fn name_at(&mut self, cookie: u64, uid: u32, stack: u32) {
+        let away = self.away.entry(uid).or_default();
+        if away.len() >= MAX_AWAY {
+            away.pop_front();
+        }
+        away.push_back((cookie, stack));
+    }
+
+    fn is_at(&self, cookie: u64, uid: u32) -> Option<u32> {
+        self.away.get(&uid)?.iter().rev().find(|(known, _)| *known == cookie).map(|(_, stack)| *stack)
     }
 
     /// The socket that lived in the slot in this generation is closed everywhere.
@@ -68,7 +87,10 @@ impl Registry {
     pub fn whose(&self, cookie: Option<u64>, uid: u32) -> Reply {
         let refused = |errno: Errno| Reply::Refused { errno: errno.raw_os_error() };
         let Some(cookie) = cookie else { return refused(Errno::INVAL) };
-        let Some(place) = self.names.by_cookie.get(&cookie) else { return refused(Errno::AGAIN) };
+        let Some(place) = self.names.by_cookie.get(&cookie) else {
+            let stack = self.names.is_at(cookie, uid);
+            return stack.map_or(refused(Errno::AGAIN), |stack| Reply::AdoptedAt { stack });
+        };
         match self.clients.get(&place.token) {
             Some(client) if client.uid == uid => {
                 Reply::Adopted { token: place.token, slot: place.slot, generation: place.generation }
@@ -95,6 +117,17 @@ mod tests {
         assert_eq!(names.by_cookie.len(), 1, "an older socket's end is no news");
         names.forget(1, 4, 1);
         assert!(names.by_cookie.is_empty() && names.by_slot.is_empty());
+    }
+
+    #[test]
+    fn sockets_of_other_stacks_are_known_to_their_user_until_many_have_come() {
+        let mut registry = Registry::default();
+        registry.names.name_at(7, 1000, 2);
+        assert_eq!(registry.whose(Some(7), 1000), Reply::AdoptedAt { stack: 2 });
+        assert_eq!(registry.whose(Some(7), 1001), Reply::Refused { errno: libc::EAGAIN }, "another user's");
+        (0..MAX_AWAY as u64).for_each(|cookie| registry.names.name_at(100 + cookie, 1000, 0));
+        assert_eq!(registry.whose(Some(7), 1000), Reply::Refused { errno: libc::EAGAIN });
+        assert_eq!(registry.names.away[&1000].len(), MAX_AWAY);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use crate::admission::Admit;
 use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
+use crate::daemon::default_socket;
+use crate::paths;
 use crate::units::{Bytes, Duration};
 use std::path::PathBuf;
 
@@ -12,6 +14,12 @@ pub struct Options {
     /// Configuration file (TOML); flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Be the stack of this name in the configuration file ([stacks.NAME])
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub stack_name: Option<String>,
+    /// Network namespace to serve, a name (`ip netns`) or a path (root)
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<String>,
     /// The stack that serves [default: fast]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub stack: Option<StackKind>,
@@ -65,6 +73,15 @@ impl Options {
             None => Config::default(),
         };
         let this = self.clone();
+        if let Some(name) = &this.stack_name {
+            let home = match &config.socket {
+                Some(socket) => socket.clone(),
+                None => default_socket(&config).map_err(|why| ConfigError::Value(why.to_string()))?,
+            };
+            config = config.of_stack(name)?;
+            config.socket.get_or_insert_with(|| paths::stack_socket(&home, name));
+        }
+        config.netns = this.netns.or(config.netns);
         config.stack = this.stack.unwrap_or(config.stack);
         config.uml_tap = this.uml_tap.or(config.uml_tap);
         config.uml_address = this.uml_address.or(config.uml_address);

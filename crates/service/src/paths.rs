@@ -70,6 +70,11 @@ pub fn kernel_stack_socket(name: Option<&str>) -> Result<PathBuf, PathError> {
     Ok(directory.join(format!("kernel-{name}.sock")))
 }
 
+/// The registration socket of another stack that a service's configuration names, if it names none for it.
+pub fn stack_socket(home: &Path, name: &str) -> PathBuf {
+    parent(home).join(format!("kernel-{name}.sock"))
+}
+
 /// The socket of a service that is started without one being named: the machine's if root serves an interface, else
 /// the user's. Makes the directory.
 pub fn service_socket(interface: bool) -> Result<PathBuf, PathError> {

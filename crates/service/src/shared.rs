@@ -3,6 +3,7 @@
 use crate::admission::Admission;
 use crate::names::Names;
 use crate::policy::{Identity, Policy};
+use crate::stacks::Stacks;
 use rustix::fd::AsRawFd;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -33,6 +34,8 @@ pub struct Settings {
     pub admission: Admission,
     /// Who may do what.
     pub policy: Policy,
+    /// The other stacks that it names.
+    pub stacks: Arc<Stacks>,
     /// Client processes of one user.
     pub clients_per_user: u32,
     /// End after so long without a client.

@@ -178,6 +178,7 @@ fn first(
         Ok(socket) => Some(established(fd, &socket)),
         Err(Not::Kernels(why)) => by_kernel(fd, undecided, why, kernel),
         Err(Not::Failed(errno)) => Some(Err(errno)),
+        Err(Not::Stack(_)) => Some(Err(libc::ENETUNREACH)),
     }
 }
 

@@ -24,6 +24,8 @@ pub enum Not {
     Failed(i32),
     /// It is the kernel's, and why.
     Kernels(Count),
+    /// It is for the service's other stack of this number.
+    Stack(u32),
 }
 
 static REPORT: AtomicPtr<Report> = AtomicPtr::new(core::ptr::null_mut());
@@ -140,13 +142,16 @@ pub fn why_no_session() -> Count {
 }
 
 /// Why the stack has said that it does not carry something.
-pub fn why_not_ours(result: i32) -> Count {
-    match command::not_ours_because(result) {
+pub fn why_not_ours(result: i32) -> Not {
+    if let Some(stack) = command::given_to(result) {
+        return Not::Stack(stack);
+    }
+    Not::Kernels(match command::not_ours_because(result) {
         Some(not_ours::NO_LISTENER) => Count::NoListener,
         Some(not_ours::POLICY) => Count::Policy,
         Some(not_ours::ADDRESS) => Count::Address,
         _ => Count::Elsewhere,
-    }
+    })
 }
 
 /// How this program is hooked, its command line, and why.

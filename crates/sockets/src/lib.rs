@@ -54,6 +54,7 @@ mod sigurg;
 mod socket;
 mod spare;
 mod splice;
+mod stacks;
 mod standard;
 mod stdio;
 mod steer;

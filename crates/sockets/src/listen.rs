@@ -7,7 +7,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, kept, options, sigurg, spare, steer};
+use crate::{address, close, interest, kept, options, sigurg, spare, stacks, steer};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -113,6 +113,7 @@ fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c
         }
         Err(Not::Kernels(why)) => settle_kernel(fd, undecided, why),
         Err(Not::Failed(errno)) => Some(Err(errno)),
+        Err(Not::Stack(_)) => Some(Err(libc::EADDRNOTAVAIL)),
     }
 }
 
@@ -147,8 +148,17 @@ pub fn leave(fd: c_int, undecided: Undecided) {
     }
 }
 
-/// Gives an undecided socket to the stack with a command.
-pub fn take(fd: c_int, undecided: Undecided, session: &'static Session, mut command: Command) -> Result<Socket, Not> {
+/// Gives an undecided socket to the stack with a command; to another stack, if that is the answer.
+pub fn take(fd: c_int, undecided: Undecided, session: &'static Session, command: Command) -> Result<Socket, Not> {
+    match take_at(fd, undecided, session, command) {
+        Err(Not::Stack(stack)) => {
+            stacks::instead(session, stack, &command, |there| take_at(fd, undecided, there, command))
+        }
+        taken => taken,
+    }
+}
+
+fn take_at(fd: c_int, undecided: Undecided, session: &'static Session, mut command: Command) -> Result<Socket, Not> {
     let slot = session.claim_slot().ok_or(Not::Kernels(Count::NoSlot))?;
     let app_flags = if undecided.options { options::initial_flags(fd) } else { 0 };
     Socket::reset(session, slot, app_flags);
@@ -195,7 +205,7 @@ pub fn decide(
         Err(why) => {
             let result = session.region.stack(slot).command_result.load(Ordering::Relaxed);
             release(slot);
-            return Err(why.map_or_else(|| Not::Kernels(fallback::why_not_ours(result)), Not::Failed));
+            return Err(why.map_or_else(|| fallback::why_not_ours(result), Not::Failed));
         }
     }
     let generation = session.region.stack(slot).generation.load(Ordering::Acquire);

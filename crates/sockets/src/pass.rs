@@ -8,6 +8,7 @@
 use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
+use crate::stacks;
 use crate::standard;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
@@ -40,6 +41,7 @@ pub fn name(fd: c_int, socket: &Socket) {
     if socket.session.send(&request, &[fd]).is_err() {
         return;
     }
+    stacks::name(fd, socket);
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, MARK);
     let soon = timeval { tv_sec: 0, tv_usec: 1 };
     let len = size_of::<timeval>() as libc::socklen_t;

@@ -5,7 +5,7 @@ use crate::lookout::Lookout;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{fallback, fault, fork, spare};
+use crate::{fallback, fault, fork, spare, stacks};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -35,6 +35,8 @@ pub const SESSIONS: usize = 16;
 pub struct Session {
     /// Its number in this process; 0 = its own.
     pub number: u32,
+    /// Which of the service's other stacks it is with, by the service's number and one; 0 = the service itself.
+    pub stack: u32,
     /// The region.
     pub region: Region,
     /// Its sizes, checked when it was mapped.
@@ -64,12 +66,14 @@ pub struct Session {
     pub out_of_contexts: AtomicBool,
     /// Its connection is its parent's, because it could not join.
     shares_connection: AtomicBool,
+    /// The process's own with its stack: its contexts tell of events.
+    pub tells: bool,
 }
 
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 /// Those of other families, from number 1 on.
 static OTHERS: [AtomicPtr<Session>; SESSIONS - 1] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SESSIONS - 1];
-static STARTING: Lock = Lock::new();
+pub(crate) static STARTING: Lock = Lock::new();
 static TRIED: AtomicBool = AtomicBool::new(false);
 
 /// The session, if there is one.
@@ -133,7 +137,7 @@ fn register(path: &[u8]) -> Result<&'static Session, std::io::Error> {
 }
 
 fn install(session: Session) -> &'static Session {
-    let session = Box::leak(Box::new(session));
+    let session = Box::leak(Box::new(Session { tells: true, ..session }));
     SESSION.store(session, Ordering::Release);
     spare::fill(session.control());
     session
@@ -150,43 +154,60 @@ pub fn adopt(fd: i32) -> Option<Place> {
         if !TRIED.load(Ordering::Acquire) {
             let path = std::env::var_os("TOWPATH_SOCKET")?;
             let socket = call(path.as_bytes()).ok()?;
-            let (token, ..) = whose(|| ask(borrow(&socket.as_raw_fd()), &Request::Adopt, &[fd]))?;
-            install(Session::register(path.as_bytes(), socket, token).ok()?);
+            let family = match whose(|| ask(borrow(&socket.as_raw_fd()), &Request::Adopt, &[fd]))? {
+                Whose::Here(token, ..) => token,
+                Whose::There(_) => 0,
+            };
+            install(Session::register(path.as_bytes(), socket, family).ok()?);
             fault::install();
             TRIED.store(true, Ordering::Release);
         }
     }
     let session = get().filter(|session| !session.is_dead())?;
-    let (token, slot, generation) = whose(|| session.ask_with(&Request::Adopt, &[fd]))?;
-    Some((of_family(session, token)?, slot, generation))
+    match whose(|| session.ask_with(&Request::Adopt, &[fd]))? {
+        Whose::Here(token, slot, generation) => Some((of_family(session, token)?, slot, generation)),
+        Whose::There(stack) => stacks::adopt(session, stack, fd),
+    }
 }
 
-/// The session of the family that has the region `token`.
-fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
-    let known = || all().find(|session| session.token == token);
+/// The session of the family that has the region `token` of the stack that `own` is with.
+pub fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
+    let known = || all().find(|session| session.token == token && session.stack == own.stack);
     known().or_else(|| {
         let _starting = STARTING.lock()?;
-        if let Some(session) = known() {
-            return Some(session);
-        }
-        let number = all().count();
-        let place = OTHERS.get(number.checked_sub(1)?)?;
-        let mut session = Session::register(&own.path, call(&own.path).ok()?, token).ok()?;
-        session.number = number as u32;
-        let session = Box::leak(Box::new(session));
-        place.store(session, Ordering::Release);
-        Some(session)
+        known().or_else(|| add(|| Session::register(&own.path, call(&own.path).ok()?, token).ok(), own.stack, false))
     })
+}
+
+/// One more session beside the process's own, if there is room. Under `STARTING`.
+pub fn add(make: impl FnOnce() -> Option<Session>, stack: u32, tells: bool) -> Option<&'static Session> {
+    let number = all().count();
+    let place = OTHERS.get(number.checked_sub(1)?)?;
+    let mut session = make()?;
+    (session.number, session.stack, session.tells) = (number as u32, stack, tells);
+    let session = Box::leak(Box::new(session));
+    place.store(session, Ordering::Release);
+    Some(session)
+}
+
+/// Where a socket is.
+pub enum Whose {
+    /// Token of its region, slot, and generation.
+    Here(u64, u32, u32),
+    /// In a region of the service's other stack of this number.
+    There(u32),
 }
 
 /// How often to ask again about a socket that nobody has named yet: its sender has said so on another way.
 const ASK_AGAIN: u32 = 200;
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<(u64, u32, u32)> {
+/// Asks a service until somebody has named the socket.
+pub fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<Whose> {
     for _ in 0..ASK_AGAIN {
         match ask()?.0 {
-            Reply::Adopted { token, slot, generation } => return Some((token, slot, generation)),
+            Reply::Adopted { token, slot, generation } => return Some(Whose::Here(token, slot, generation)),
+            Reply::AdoptedAt { stack } => return Some(Whose::There(stack)),
             Reply::Refused { errno: libc::EAGAIN } => std::thread::sleep(ASK_AGAIN_AFTER),
             _ => return None,
         }
@@ -194,7 +215,8 @@ fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<(u64, u32, u
     None
 }
 
-fn ask(control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+/// One request and its answer.
+pub fn ask(control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
     let fds: Vec<_> = fds.iter().map(borrow).collect();
     control::send_request(control, request, &fds).ok()?;
     control::recv_reply(control).ok()
@@ -239,7 +261,7 @@ pub fn borrow(fd: &i32) -> BorrowedFd<'_> {
 }
 
 /// A connection to the service.
-fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
+pub fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
@@ -270,7 +292,7 @@ fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
 
 impl Session {
     /// With a new region, or as one more process of the family that has the region `join`.
-    fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
+    pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
         let Welcome { socket, geometry, token, process, offset, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
         let memfd = fds.next().ok_or(std::io::ErrorKind::InvalidData)?;
@@ -292,6 +314,7 @@ impl Session {
         let direct_spin_us = chosen.unwrap_or(if online > 1 { SPIN_US } else { 0 });
         let session = Self {
             number: 0,
+            stack: 0,
             region,
             geometry,
             spin_us,
@@ -308,6 +331,7 @@ impl Session {
             lookout: Lookout::default(),
             out_of_contexts: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
+            tells: false,
         };
         let (namespace, theirs) = (sys::pid_namespace(), &session.header().pid_namespace);
         if join == 0 {
@@ -426,7 +450,8 @@ impl Session {
         &self.path
     }
 
-    fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+    /// As [`ask`] on its connection, one at a time.
+    pub fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
         self.join();
         // A process that could not join shares its connection with another, which would get its answers.
         if self.joined_pid.load(Ordering::Relaxed) != fork::pid() || self.shares_connection.load(Ordering::Relaxed) {

@@ -19,6 +19,8 @@ pub enum Verdict {
     Drop,
     /// The socket is left to the kernel. For a peer's SYN as `Drop`.
     Kernel,
+    /// The command is for the service's other stack of this number (`towpath_ring::command::give_to`). For a peer's SYN as `Drop`.
+    Stack(u8),
 }
 
 /// Limits that all clients with the same `id` share.

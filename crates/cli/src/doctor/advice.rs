@@ -70,6 +70,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         Count::IoUringLeft => (Used, "io_uring left to the kernel", "it must not be used with accelerated sockets"),
         Count::IoUringCarried => (Used, "io_uring", "operations on accelerated sockets are carried by the library"),
         Count::AioRefused => (Used, "AIO on a socket refused", "use read and write, or epoll"),
+        Count::StackUnreachable => (
+            Used,
+            "failed for want of the stack that the policy names",
+            "`towpath policy list` has the rule; start that stack, and have it admit the user",
+        ),
         Count::NoContext => {
             (Used, "no event context left", "waiting costs more then; use fewer epoll instances in one program")
         }

@@ -2,7 +2,7 @@
 
 use crate::complain;
 use crate::kernel_stack::SEND_BUFFER;
-use crate::locate::{Which, hold};
+use crate::locate::{StackName, Which, hold};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +11,8 @@ use towpath_service::{daemon, paths};
 
 /// How long a service may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same of a stack that the service starts, which may boot a kernel.
+const STACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one that has the lock is given before another is started: it may be ending, and will not answer then.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a service started here stays without clients. 30 s: a compile-and-run cycle keeps it, a forgotten one goes.
@@ -24,7 +26,11 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
     if let Some(socket) = which.named() {
         return hold(&socket).map(|_| socket).map_err(|error| error.to_string());
     }
-    if let Some(stack) = which.kernel_stack() {
+    if let Some(StackName::Configured(name)) = which.other_stack() {
+        let socket = which.configured(name, true).map_err(|error| error.to_string())?.socket;
+        return await_answer(&socket, Instant::now() + STACK_TIMEOUT).map(|()| socket);
+    }
+    if let Some(stack) = which.other_stack() {
         let socket = paths::kernel_stack_socket(stack.name()).map_err(|error| error.to_string())?;
         return match (hold(&socket), stack.name()) {
             (Ok(_), _) => Ok(socket),

@@ -28,6 +28,10 @@ impl Cidr {
     pub fn is_ipv4(&self) -> bool {
         self.address.is_ipv4()
     }
+    /// Are all its addresses loopback addresses?
+    pub fn is_loopback(&self) -> bool {
+        self.address.is_loopback() && self.prefix >= if self.is_ipv4() { 8 } else { 128 }
+    }
 }
 
 fn mask_v4(prefix: u8) -> u32 {

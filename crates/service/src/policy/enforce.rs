@@ -48,9 +48,15 @@ impl std::fmt::Debug for Policy {
 }
 
 impl Policy {
-    /// With these rules.
+    /// With these rules, of a service without other stacks.
     pub fn new(entries: Vec<Entry>, default: Default) -> Result<Self, String> {
+        Self::with_stacks(entries, default, Vec::new())
+    }
+
+    /// With these rules. `stacks` are the names of the service's other stacks, in the order of their numbers.
+    pub fn with_stacks(entries: Vec<Entry>, default: Default, stacks: Vec<String>) -> Result<Self, String> {
         let mut list = List::default();
+        list.stacks = stacks;
         list.replace(entries, default)?;
         let (clients, totals, throttle) = (HashMap::new(), Totals::default(), Throttle::default());
         Ok(Self(Arc::new(Mutex::new(State { list, clients, totals, throttle }))))

@@ -94,6 +94,8 @@ pub struct List {
     pub default: Default,
     /// How often that was.
     pub default_hits: u64,
+    /// Names of the service's other stacks, in the order of their numbers.
+    pub stacks: Vec<String>,
     last_id: u64,
 }
 
@@ -105,6 +107,7 @@ impl List {
 
     /// Puts an entry before the one at `at` (from 0), or at the end.
     pub fn insert(&mut self, at: usize, entry: Entry) -> Result<(), String> {
+        self.knows_stack(&entry)?;
         if self.entries.len() >= MAX_ENTRIES {
             return Err(format!("there are {MAX_ENTRIES} rules already, which is the most"));
         }
@@ -119,6 +122,15 @@ impl List {
         Ok(())
     }
 
+    fn knows_stack(&self, entry: &Entry) -> Result<(), String> {
+        let Entry::Rule(Rule { stack: Some(stack), .. }) = entry else { return Ok(()) };
+        if self.stacks.contains(stack) {
+            return Ok(());
+        }
+        let known = if self.stacks.is_empty() { "none".into() } else { self.stacks.join(", ") };
+        Err(format!("there is no stack {stack:?}; the configuration names {known} ([stacks.NAME])"))
+    }
+
     /// Takes the entry at `at` (from 0) out.
     pub fn remove(&mut self, at: usize) -> Option<Entry> {
         (at < self.entries.len()).then(|| self.entries.remove(at).entry)
@@ -129,6 +141,7 @@ impl List {
         if entries.len() > MAX_ENTRIES {
             return Err(format!("{} rules are too many; {MAX_ENTRIES} is the most", entries.len()));
         }
+        entries.iter().try_for_each(|entry| self.knows_stack(entry))?;
         let mut before = std::mem::take(&mut self.entries);
         // First those that stay, so that none of their numbers is given to another.
         let mut kept: Vec<Option<Counted>> = Vec::new();
@@ -169,7 +182,7 @@ impl List {
             if let Some(Entry::Rule(rule)) = self.entries.get(*at).map(|counted| &counted.entry)
                 && rule.covers(query)
             {
-                return (Some(*at), rule.verdict(query.attempt));
+                return (Some(*at), rule.verdict(query.attempt, &self.stacks));
             }
         }
         (None, self.default.verdict(query.attempt))

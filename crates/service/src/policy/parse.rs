@@ -105,9 +105,14 @@ fn attempt(text: &str) -> Result<Option<Attempt>, String> {
 }
 
 fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
-    let attempt = attempt(words.value(action.name())?)?;
+    let stack = match action {
+        Action::Stack => Some(crate::choice::stack_name(words.value(action.name())?)?),
+        _ => None,
+    };
+    let attempt = attempt(words.value(stack.as_deref().unwrap_or(action.name()))?)?;
     let mut rule = Rule {
         action,
+        stack,
         attempt,
         who: Who::default(),
         remote: None,
@@ -167,6 +172,9 @@ fn check(rule: Rule) -> Result<Rule, String> {
     if rule.action == Action::Kernel && rule.attempt == Some(Attempt::Accept) {
         return Err("a peer's SYN for a listener of ours cannot be left to the kernel; write \"deny accept\"".into());
     }
+    if rule.action == Action::Stack && rule.attempt == Some(Attempt::Accept) {
+        return Err("peers come to a listener where it is; write \"stack NAME listen\"".into());
+    }
     Ok(rule)
 }
 
@@ -210,9 +218,10 @@ impl FromStr for Entry {
             Some("allow") => rule(Action::Allow, &mut words).map(Entry::Rule),
             Some("deny") => rule(Action::Deny, &mut words).map(Entry::Rule),
             Some("kernel") => rule(Action::Kernel, &mut words).map(Entry::Rule),
+            Some("stack") => rule(Action::Stack, &mut words).map(Entry::Rule),
             Some("limit") => share(&mut words).map(Entry::Limit),
-            Some(other) => Err(format!("{other:?} begins no rule; write allow, deny, kernel or limit")),
-            None => Err("an empty rule; write allow, deny, kernel or limit".into()),
+            Some(other) => Err(format!("{other:?} begins no rule; write allow, deny, kernel, stack or limit")),
+            None => Err("an empty rule; write allow, deny, kernel, stack or limit".into()),
         }
     }
 }
@@ -301,6 +310,9 @@ mod tests {
             "deny accept from 192.168.0.0/16 on 10.0.0.1 port 80 with reset",
             "allow accept from 10.0.0.0/8 congestion cubic",
             "deny all",
+            "stack blue connect user 0 to 10.0.0.0/8 port 25",
+            "stack card all program nginx",
+            "stack card-2 listen on 10.0.0.1 port 80-89",
             "limit program nginx rate 1gbit weight 3 connections 10000 new 500",
             "limit weight 2",
         ] {
@@ -314,7 +326,7 @@ mod tests {
     fn what_is_wrong_with_a_rule_is_said() {
         for (text, error) in [
             ("", "an empty rule"),
-            ("permit connect", "\"permit\" begins no rule; write allow, deny, kernel or limit"),
+            ("permit connect", "\"permit\" begins no rule; write allow, deny, kernel, stack or limit"),
             ("deny", "\"deny\" needs a value behind it"),
             ("deny send", "write connect, listen, accept or all"),
             ("deny connect to", "\"to\" needs a value behind it"),
@@ -333,6 +345,11 @@ mod tests {
             ("allow listen congestion dctcp", "is for allow connect and allow accept"),
             ("allow connect congestion vegas", "there is no congestion control \"vegas\"; there are "),
             ("kernel accept", "cannot be left to the kernel"),
+            ("stack", "\"stack\" needs a value behind it"),
+            ("stack blue", "\"blue\" needs a value behind it"),
+            ("stack no/name connect", "is no name for a stack"),
+            ("stack blue accept", "write \"stack NAME listen\""),
+            ("stack blue connect with EPERM", "\"with\" is for deny"),
             ("limit program nginx", "a limit needs at least one of"),
             ("limit rate 1", "is no rate"),
             ("limit connections 0", "at least 1"),

@@ -188,11 +188,15 @@ impl Policy {
             None => format!("no rule matches; the default is {}", state.list.default.name()),
         };
         let (verdict, with) = match verdict {
-            Verdict::Allow(_) => ("allow", None),
-            Verdict::Kernel => ("kernel", None),
-            refused => ("deny", Some(super::enforce::seen(query.attempt, refused).to_owned())),
+            Verdict::Allow(_) => ("allow".to_owned(), None),
+            Verdict::Kernel => ("kernel".into(), None),
+            Verdict::Stack(number) => {
+                let name = state.list.stacks.get(usize::from(number)).map_or("?", String::as_str);
+                (format!("stack {name}"), None)
+            }
+            refused => ("deny".into(), Some(super::enforce::seen(query.attempt, refused).to_owned())),
         };
-        Ok(Tested { verdict: verdict.into(), with, rule, limit, why })
+        Ok(Tested { verdict, with, rule, limit, why })
     }
 }
 

@@ -39,6 +39,8 @@ pub enum Action {
     Deny,
     /// It is left to the kernel.
     Kernel,
+    /// It is for another stack ([`Rule::stack`]).
+    Stack,
 }
 
 impl Action {
@@ -48,6 +50,7 @@ impl Action {
             Self::Allow => "allow",
             Self::Deny => "deny",
             Self::Kernel => "kernel",
+            Self::Stack => "stack",
         }
     }
 }
@@ -92,6 +95,8 @@ impl How {
 pub struct Rule {
     /// What it decides.
     pub action: Action,
+    /// The name of the stack that it is for; only with [`Action::Stack`].
+    pub stack: Option<String>,
     /// About what; `None` = everything.
     pub attempt: Option<Attempt>,
     /// About whom.
@@ -112,9 +117,21 @@ impl Rule {
     /// Does it decide about this attempt, but for whose it is?
     pub fn covers(&self, query: &Query) -> bool {
         self.attempt.is_none_or(|attempt| attempt == query.attempt)
+            && (self.action != Action::Stack || self.may_lead_away(query))
             && self.ports.as_ref().is_none_or(|ports| ports.contains(&query.port))
             && self.remote.is_none_or(|block| query.remote.is_some_and(|remote| block.contains(remote)))
             && self.local.is_none_or(|block| self.covers_local(block, query))
+    }
+
+    /// Loopback addresses are this host's, whatever stacks there are, unless a rule names them; and peers come to a listener where
+    /// it is.
+    fn may_lead_away(&self, query: &Query) -> bool {
+        let (address, block) = match query.attempt {
+            Attempt::Connect => (query.remote, self.remote),
+            Attempt::Listen => (query.local, self.local),
+            Attempt::Accept => return false,
+        };
+        !address.is_some_and(|address| address.to_canonical().is_loopback()) || block.is_some_and(|b| b.is_loopback())
     }
 
     /// A listener on all addresses listens on those of the block too: it is denied with them, and allowed only with all of them.
@@ -126,18 +143,23 @@ impl Rule {
         let shares = block.is_ipv4() == local.is_ipv4() || query.dual && block.is_ipv4();
         match self.action {
             Action::Deny => shares,
-            Action::Allow | Action::Kernel => {
+            Action::Allow | Action::Kernel | Action::Stack => {
                 block.is_everything() && block.is_ipv4() == local.is_ipv4() && !query.dual
             }
         }
     }
 
-    /// What it says to this attempt, if it decides.
-    pub fn verdict(&self, attempt: Attempt) -> Verdict {
+    /// What it says to this attempt, if it decides. `stacks` are the names of the service's other stacks, in their order.
+    pub fn verdict(&self, attempt: Attempt, stacks: &[String]) -> Verdict {
         match self.action {
             Action::Allow => Verdict::Allow(self.congestion.map_or(0, Algorithm::id)),
             Action::Kernel => Verdict::Kernel,
             Action::Deny => denial(attempt, self.how),
+            Action::Stack => {
+                let number = stacks.iter().position(|name| Some(name) == self.stack.as_ref());
+                // There is none without a number: names are checked when a rule is taken into the list.
+                number.map_or(denial(attempt, None), |number| Verdict::Stack(number as u8))
+            }
         }
     }
 }
@@ -153,7 +175,11 @@ pub fn denial(attempt: Attempt, how: Option<How>) -> Verdict {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.action.name(), self.attempt.map_or("all", Attempt::name), self.who)?;
+        f.write_str(self.action.name())?;
+        if let Some(stack) = &self.stack {
+            write!(f, " {stack}")?;
+        }
+        write!(f, " {}{}", self.attempt.map_or("all", Attempt::name), self.who)?;
         if let Some(remote) = self.remote {
             write!(f, " {} {remote}", if self.attempt == Some(Attempt::Accept) { "from" } else { "to" })?;
         }

@@ -166,6 +166,7 @@ impl Service {
             socket: scratch.socket(),
             geometry: GEOMETRY,
             policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),
+            stacks: Default::default(),
             admission: Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(),
             clients_per_user: 300,
             idle_exit: None,

@@ -1,0 +1,147 @@
+//! The other stacks that a service's configuration names (`[stacks.NAME]`). Each is a service of its own, with a socket of its own; this
+//! one tells its programs where that is, and starts it if need be.
+
+use crate::api::{self, AskError, Command, Hello};
+use crate::config::Config;
+use crate::daemon::exit;
+use crate::paths;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{self, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// How long a stack started here stays without clients, unless its table says otherwise.
+const IDLE_EXIT: &str = "30s";
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherStack {
+    /// Its name.
+    pub name: String,
+    /// Its registration socket.
+    pub socket: PathBuf,
+    /// `fast`, `kernel` or `uml`.
+    pub kind: &'static str,
+    /// It ends by itself, as its table says.
+    has_idle_exit: bool,
+}
+
+/// All of them, in the order of their numbers.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    stacks: Vec<OtherStack>,
+    /// The file that they stand in.
+    file: Option<PathBuf>,
+    /// Held while one is started.
+    starting: Mutex<()>,
+}
+
+impl Stacks {
+    /// Those of a configuration, of a service at this socket.
+    pub fn of(config: &Config, home: &Path) -> Self {
+        let stack = |(name, table): (&String, &Config)| OtherStack {
+            name: name.clone(),
+            socket: table.socket.clone().unwrap_or_else(|| paths::stack_socket(home, name)),
+            kind: table.stack.name(),
+            has_idle_exit: table.idle_exit.is_some(),
+        };
+        let stacks = config.stacks.iter().map(stack).collect();
+        Self { stacks, file: config.file.clone(), starting: Mutex::default() }
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        self.stacks.iter().map(|stack| stack.name.clone()).collect()
+    }
+
+    /// All.
+    pub fn all(&self) -> &[OtherStack] {
+        &self.stacks
+    }
+
+    /// The number of a name.
+    pub fn number(&self, name: &str) -> Option<usize> {
+        self.stacks.iter().position(|stack| stack.name == name)
+    }
+
+    /// The registration socket of one that serves, started if need be, as a file to be connected to. The asker connects by itself,
+    /// so that the stack sees who it is.
+    pub fn open(&self, number: usize) -> Result<OwnedFd, String> {
+        let stack = self.stacks.get(number).ok_or("there is no stack of this number")?;
+        self.reach(stack)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(&stack.socket, flags, Mode::empty())
+            .map_err(|error| format!("{}: {error}", stack.socket.display()))
+    }
+
+    /// Makes sure that it serves.
+    pub fn reach(&self, stack: &OtherStack) -> Result<(), String> {
+        if answers(stack) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers(stack) { Ok(()) } else { self.start(stack).map_err(|why| format!("stack {}: {why}", stack.name)) }
+    }
+
+    fn start(&self, stack: &OtherStack) -> Result<(), String> {
+        let file = self.file.as_ref().ok_or("it does not run")?;
+        let daemon = daemon_path().map_err(|error| error.to_string())?;
+        let mut command = process::Command::new(&daemon);
+        command.arg("--background").arg("--config").arg(file).args(["--stack-name", &stack.name]);
+        command.arg("--socket").arg(&stack.socket);
+        if !stack.has_idle_exit {
+            command.args(["--idle-exit", IDLE_EXIT]);
+        }
+        let output = command
+            .env_remove("LD_PRELOAD")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .map_err(|error| format!("{}: {error}", daemon.display()))?;
+        match output.status.code() {
+            Some(0) => {
+                tracing::info!(stack = stack.name, "started");
+                Ok(())
+            }
+            Some(code) if code == i32::from(exit::RUNNING) => Ok(()),
+            _ => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                Err(format!("it did not start: {}", text.lines().last().unwrap_or("no reason given")))
+            }
+        }
+    }
+}
+
+/// Does anybody serve there? Whether he serves us does not matter.
+fn answers(stack: &OtherStack) -> bool {
+    let asked = api::ask::<Hello>(&stack.socket, Command::Hello { hold: false });
+    !matches!(asked, Err(AskError::Absent { .. }))
+}
+
+/// `towpathd`: this program, or beside it.
+fn daemon_path() -> io::Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    Ok(exe.with_file_name("towpathd"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_stack_has_a_number_and_a_socket_beside_the_services_unless_it_names_one() {
+        let text = "[stacks.red]\nstack = \"kernel\"\n[stacks.blue]\nsocket = \"/x/y.sock\"\nstack = \"kernel\"\n";
+        let config = Config::parse(Path::new("towpath.toml"), text).unwrap();
+        let stacks = Stacks::of(&config, Path::new("/run/towpath/towpath.sock"));
+        assert_eq!(stacks.names(), ["blue", "red"]);
+        assert_eq!((stacks.number("red"), stacks.number("green")), (Some(1), None));
+        let sockets: Vec<_> = stacks.all().iter().map(|stack| stack.socket.to_str().unwrap()).collect();
+        assert_eq!(sockets, ["/x/y.sock", "/run/towpath/kernel-red.sock"]);
+        assert!(stacks.open(2).is_err());
+    }
+}

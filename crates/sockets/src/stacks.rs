@@ -1,0 +1,113 @@
+//! The service's other stacks: the operator's policy says which sockets are theirs (`stack NAME connect ...`). The service tells where
+//! such a stack is, the process registers there as it has with the service, and the command is given again. What cannot be had there
+//! fails: no other network takes its place.
+
+use crate::fallback::{self, Not};
+use crate::session::{self, Place, STARTING, Session, Whose, borrow, call};
+use crate::socket::Socket;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::sockopt::socket_peercred;
+use towpath_ring::command::{Command, op};
+use towpath_ring::control::{Reply, Request};
+use towpath_ring::report::Count;
+
+/// A registration socket that may be used.
+struct Reached {
+    /// A name of it that holds as long as this process keeps the descriptor in it.
+    path: Vec<u8>,
+    /// A connection.
+    socket: OwnedFd,
+}
+
+/// The process's session with the other stack of this number; registers there if there is none.
+pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
+    known(stack).or_else(|| {
+        let _starting = STARTING.lock()?;
+        known(stack).or_else(|| session::add(|| register(reach(home, stack)?, 0), stack + 1, true))
+    })
+}
+
+fn known(stack: u32) -> Option<&'static Session> {
+    session::all().find(|session| session.stack == stack + 1 && session.tells && !session.is_dead())
+}
+
+fn register(Reached { path, socket }: Reached, join: u64) -> Option<Session> {
+    Session::register(&path, socket, join).ok()
+}
+
+/// Asks the service where a stack is and connects to it.
+fn reach(home: &Session, stack: u32) -> Option<Reached> {
+    let (Reply::Stack { stack: named }, mut files) = home.ask_with(&Request::Stack { stack }, &[])? else {
+        return None;
+    };
+    let file = files.pop().filter(|_| named == stack)?;
+    let trusted = trusted(home)?;
+    // Whoever serves there sees all that the program sends.
+    let owner = rustix::fs::fstat(&file).ok()?.st_uid;
+    if !trusted.contains(&owner) {
+        return None;
+    }
+    let file = session::protect(file).ok()?;
+    let path = format!("/proc/self/fd/{file}").into_bytes();
+    let reached = call(&path).ok().filter(|socket| {
+        let server = socket_peercred(socket).map(|server| server.uid.as_raw());
+        server.is_ok_and(|server| trusted.contains(&server))
+    });
+    if reached.is_none() {
+        session::unprotect(file);
+    }
+    reached.map(|socket| Reached { path, socket })
+}
+
+/// Users whose stacks may carry this process's sockets: its own, root, and the one whose service it has registered with.
+fn trusted(home: &Session) -> Option<[u32; 3]> {
+    let server = socket_peercred(borrow(&home.control())).ok()?.uid.as_raw();
+    Some([0, rustix::process::geteuid().as_raw(), server])
+}
+
+/// Where the socket of a descriptor lives that has come from elsewhere, and is of another stack.
+pub fn adopt(home: &Session, stack: u32, fd: i32) -> Option<Place> {
+    if let Some(own) = known(stack) {
+        let Whose::Here(token, slot, generation) = session::whose(|| own.ask_with(&Request::Adopt, &[fd]))? else {
+            return None;
+        };
+        return Some((session::of_family(own, token)?, slot, generation));
+    }
+    let _starting = STARTING.lock()?;
+    let reached = reach(home, stack)?;
+    let ask = || session::ask(borrow(&reached.socket.as_raw_fd()), &Request::Adopt, &[fd]);
+    let Whose::Here(token, slot, generation) = session::whose(ask)? else { return None };
+    // The process has nothing there yet: it becomes one more of the family that the socket is from.
+    let session = session::add(|| register(reached, token), stack + 1, true)?;
+    Some((session, slot, generation))
+}
+
+/// The socket may turn up in another process: the service, which that will ask, is told where to go on.
+pub fn name(fd: i32, socket: &Socket) {
+    if let Some(stack) = socket.session.stack.checked_sub(1)
+        && let Some(home) = session::get()
+    {
+        let _ = home.send(&Request::NameAt { stack }, &[fd]);
+    }
+}
+
+/// Has the stack of this number carry what `take` makes of its session.
+pub fn instead(
+    home: &Session,
+    stack: u32,
+    command: &Command,
+    take: impl FnOnce(&'static Session) -> Result<Socket, Not>,
+) -> Result<Socket, Not> {
+    let there = session(home, stack).ok_or(Not::Kernels(Count::ServiceGone));
+    there.and_then(take).map_err(|why| {
+        let errno = match why {
+            Not::Failed(errno) => return Not::Failed(errno),
+            Not::Kernels(Count::NoListener) => return Not::Failed(libc::ECONNREFUSED),
+            Not::Kernels(Count::NoSlot) => libc::ENOBUFS,
+            Not::Kernels(_) | Not::Stack(_) if command.op == op::LISTEN => libc::EADDRNOTAVAIL,
+            Not::Kernels(_) | Not::Stack(_) => libc::ENETUNREACH,
+        };
+        fallback::count(Count::StackUnreachable);
+        Not::Failed(errno)
+    })
+}

@@ -1,0 +1,320 @@
+//! Which stack gets what: one program whose sockets are of several stacks, as the policy says.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Program, Scratch, Service, bin, require_root};
+
+/// The one address that both namespaces have: what tells them apart is the policy alone.
+const FAR: &str = "10.98.0.1";
+
+/// Answers each connection with its word and what it gets, until the peer closes.
+const ECHO: &str = "
+import socket, sys, threading
+l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2]))); l.listen(64)
+print('listening', flush=True)
+def serve(c):
+    while True:
+        data = c.recv(65536)
+        if not data: break
+        c.sendall(sys.argv[3].encode() + b':' + data)
+    c.close()
+while True:
+    c, _ = l.accept()
+    threading.Thread(target=serve, args=(c,), daemon=True).start()
+";
+
+/// A network namespace with [`FAR`] on its loopback device, which goes with its guard.
+struct Namespace(String);
+
+impl Namespace {
+    fn new(what: &str) -> Self {
+        let namespace = Self(format!("table-{what}-{}", std::process::id()));
+        Program::line(&format!("ip netns add {}", namespace.0)).run(10).ok();
+        Program::line(&format!("ip -n {} link set lo up", namespace.0)).run(10).ok();
+        Program::line(&format!("ip -n {} addr add {FAR}/32 dev lo", namespace.0)).run(10).ok();
+        namespace
+    }
+    fn inside(&self, program: Program) -> Program {
+        program.under(&["ip", "netns", "exec", &self.0])
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        Program::line(&format!("ip netns del {}", self.0)).run(10);
+    }
+}
+
+fn python(script: &str) -> Program {
+    Program::new(&["/usr/bin/python3", "-c", script])
+}
+
+/// Two namespaces whose stacks are `blue` and `red`, and a service with the fast stack that names them.
+struct Table {
+    service: Service,
+    _file: Scratch,
+    blue: Namespace,
+    red: Namespace,
+}
+
+impl Table {
+    fn new(rules: &[&str]) -> Self {
+        require_root();
+        let (blue, red) = (Namespace::new("blue"), Namespace::new("red"));
+        let rules: Vec<String> = rules.iter().map(|rule| format!("{rule:?}")).collect();
+        let text = format!(
+            "direct = false\npolicy = [{}]\n[stacks.blue]\nstack = \"kernel\"\nnetns = \"{}\"\n\
+             [stacks.red]\nstack = \"kernel\"\nnetns = \"{}\"\n",
+            rules.join(", "),
+            blue.0,
+            red.0
+        );
+        let (service, _file) = with_file(&text);
+        Self { service, _file, blue, red }
+    }
+
+    /// A server of the namespace's own kernel.
+    fn server(&self, namespace: &Namespace, port: u16, word: &str) -> Running {
+        let program = namespace.inside(python(ECHO).arg(FAR).arg(port.to_string()).arg(word));
+        let mut server = program.start(self.service.scratch.path(&format!("{word}-{port}.log")));
+        server.wait_for("listening", 30);
+        server
+    }
+
+    fn accelerated(&self, script: &str) -> Program {
+        on(&self.service, script)
+    }
+
+    fn ask(&self, command: &[&str]) -> Program {
+        let mut program = Program::new(&[bin("towpath")]).env("TOWPATH_SOCKET", &self.service.socket);
+        for word in command {
+            program = program.arg(word);
+        }
+        program
+    }
+
+    /// Bytes that a kernel stack has sent.
+    fn sent(&self, stack: &str) -> u64 {
+        let out = self.ask(&["status", "--json", "--stack", stack]).run(20).ok();
+        let status: Value = serde_json::from_str(&out).expect("JSON");
+        status["cores"][0]["stages"]["sent_bytes"].as_u64().expect("bytes")
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for stack in ["blue", "red"] {
+            self.ask(&["stop", "--stack", stack]).run(20);
+        }
+    }
+}
+
+/// A service with a configuration file of its own.
+fn with_file(text: &str) -> (Service, Scratch) {
+    let scratch = Scratch::new("table");
+    let file = scratch.path("towpath.toml");
+    std::fs::write(&file, text).expect("configuration");
+    (Service::start(|program| program.arg("--config").arg(file)), scratch)
+}
+
+/// A Python program whose sockets are that service's, and must be.
+fn on(service: &Service, script: &str) -> Program {
+    let socket = service.socket.as_os_str();
+    let (towpath, run) = (bin("towpath"), ["run", "--require", "--socket"].map(OsStr::new));
+    let words: Vec<&OsStr> = [&[towpath.as_os_str()], &run[..], &[socket, OsStr::new("--")]].concat();
+    python(script).under(&words)
+}
+
+#[test]
+fn one_program_has_sockets_of_three_stacks_in_one_epoll() {
+    let ports = [7701, 7702, 7703];
+    let table = Table::new(&["stack blue connect to 10.98.0.0/16 port 7701", "stack red connect to 10.98.0.1 port 7702"]);
+    let _servers = [table.server(&table.blue, ports[0], "blue"), table.server(&table.red, ports[1], "red")];
+    // A decoy: the other namespace has somebody at the same address and port.
+    let _decoy = table.server(&table.red, ports[0], "decoy");
+    let mut home = table
+        .accelerated(ECHO)
+        .arg("127.0.0.1")
+        .arg(ports[2].to_string())
+        .arg("home")
+        .start(table.service.scratch.path("home.log"));
+    home.wait_for("listening", 30);
+    let (before, segments) = ([table.sent("blue"), table.sent("red")], table.service.segments());
+    let script = format!(
+        "
+import select, socket
+at = {{'blue': ('{FAR}', 7701), 'red': ('{FAR}', 7702), 'home': ('127.0.0.1', 7703)}}
+socks = {{name: socket.create_connection(where) for name, where in at.items()}}
+ep = select.epoll(); po = select.poll()
+names = {{}}
+for name, s in socks.items():
+    s.setblocking(False); names[s.fileno()] = name
+    ep.register(s, select.EPOLLIN); po.register(s, select.POLLIN)
+def gather(wait, rounds):
+    for round in range(rounds):
+        left = {{name: (name + ':' + name * 200).encode() for name in socks}}
+        for name, s in socks.items(): s.send((name * 200).encode())
+        while left:
+            ready = wait()
+            assert ready, left
+            for fd, _ in ready:
+                name = names[fd]
+                got = socks[name].recv(65536)
+                assert left[name].startswith(got) and got, (name, got)
+                left[name] = left[name][len(got):]
+                if not left[name]: del left[name]
+gather(lambda: ep.poll(20), 30)
+gather(lambda: po.poll(20000), 10)
+gather(lambda: [(fd, 0) for fd in select.select(list(names), [], [], 20)[0]], 10)
+for s in socks.values(): s.shutdown(socket.SHUT_WR)
+ended = set()
+while len(ended) < 3:
+    for fd, events in ep.poll(20):
+        if socks[names[fd]].recv(10) == b'': ended.add(fd); ep.unregister(fd)
+print('all three')
+"
+    );
+    assert_eq!(table.accelerated(&script).run(60).ok().trim(), "all three");
+    let after = [table.sent("blue"), table.sent("red")];
+    assert!(after[0] - before[0] >= 50 * 800, "blue has sent {}", after[0] - before[0]);
+    assert!(after[1] - before[1] >= 50 * 600, "red has sent {}", after[1] - before[1]);
+    assert!(table.service.segments() - segments >= 50, "the home stack has carried its own");
+    assert_eq!(table.service.status()["kernel"]["stack"], 2, "{}", table.service.status());
+}
+
+#[test]
+fn a_listener_goes_where_its_rule_says_and_loopback_stays() {
+    let table = Table::new(&["stack blue listen port 7705", "stack red all program python3"]);
+    let mut server = table
+        .accelerated(ECHO)
+        .arg("0.0.0.0")
+        .arg("7705")
+        .arg("served")
+        .start(table.service.scratch.path("served.log"));
+    server.wait_for("listening", 30);
+    let script = format!("import socket; c = socket.create_connection(('{FAR}', 7705)); c.sendall(b'x'); print(c.recv(99))");
+    assert_eq!(table.blue.inside(python(&script)).run(30).ok().trim(), "b'served:x'", "a program of blue's kernel");
+    assert_ne!(table.red.inside(python(&script)).run(30).code, 0, "red has nobody there");
+    // A rule for everything of the program does not lead its loopback connections away.
+    let listen = "import socket; l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(); \
+                  c = socket.create_connection(l.getsockname()); print(c.getpeername()[0])";
+    let red = table.sent("red");
+    let before = table.service.status()["kernel"]["stack"].as_u64();
+    assert_eq!(table.accelerated(listen).run(30).ok().trim(), "127.0.0.1");
+    assert_eq!((table.service.status()["kernel"]["stack"].as_u64(), table.sent("red")), (before, red));
+}
+
+#[test]
+fn children_and_executed_programs_go_on_with_the_sockets_of_another_stack() {
+    let table = Table::new(&["stack blue connect to 10.98.0.0/16"]);
+    let _server = table.server(&table.blue, 7706, "blue");
+    let child = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(b'exec'); print(s.recv(99).decode())";
+    let script = format!(
+        "
+import os, socket, subprocess, sys
+s = socket.create_connection(('{FAR}', 7706))
+if os.fork() == 0:
+    s.sendall(b'fork'); print(s.recv(99).decode(), flush=True); os._exit(0)
+os.wait()
+s.set_inheritable(True)
+print(subprocess.run([sys.executable, '-c', {child:?}, str(s.fileno())], close_fds=False, capture_output=True, text=True).stdout.strip())
+a, b = socket.socketpair()
+if os.fork() == 0:
+    a.close(); s.close()
+    _, fds, _, _ = socket.recv_fds(b, 10, 1)
+    t = socket.socket(fileno=fds[0]); t.sendall(b'passed'); print(t.recv(99).decode(), flush=True); os._exit(0)
+socket.send_fds(a, [b'x'], [s.fileno()])
+os.wait()
+s.sendall(b'again'); print(s.recv(99).decode())
+"
+    );
+    let before = table.sent("blue");
+    let said = table.accelerated(&script).run(60).ok();
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["blue:fork", "blue:exec", "blue:passed", "blue:again"]);
+    assert!(table.sent("blue") - before >= 19);
+}
+
+#[test]
+fn programs_run_on_a_stack_by_the_name_that_the_configuration_gives_it() {
+    let table = Table::new(&[]);
+    let _server = table.server(&table.red, 7707, "red");
+    let script = format!("import socket; c = socket.create_connection(('{FAR}', 7707)); c.sendall(b'x'); print(c.recv(99))");
+    let run = |stack: &str| table.ask(&["run", "--require", "--stack", stack, "--", "/usr/bin/python3", "-c"]).arg(&script);
+    // Nobody has started it.
+    assert_eq!(run("red").run(60).ok().trim(), "b'red:x'");
+    let status = table.ask(&["status", "--stack", "red", "--json"]).run(20).ok();
+    assert!(status.contains("\"stack\":\"kernel\"") && table.sent("red") > 0, "{status}");
+    let unknown = run("green").run(20);
+    assert!(unknown.err.contains("names blue, red"), "{}", unknown.err);
+    let rule = table.ask(&["policy", "add", "stack green all"]).run(20);
+    assert!(rule.err.contains("there is no stack \"green\""), "{}", rule.err);
+    let tested = table.ask(&["policy", "add", "stack red connect port 99"]).run(20);
+    assert_eq!(tested.code, 0, "{}", tested.err);
+    let tested = table.ask(&["policy", "test", "connect user 0 to 10.9.9.9 port 99", "--json"]).run(20).ok();
+    assert!(tested.contains("\"stack red\""), "{tested}");
+}
+
+/// A server where another user's socket is, which would take anybody.
+const IMPOSTOR: &str = "
+import os, socket, sys
+os.setuid(1)
+l = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); l.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); l.listen()
+c = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM); c.bind(sys.argv[1].replace('.sock', '.control.sock')); c.listen()
+print('listening', flush=True)
+l.settimeout(3)
+try:
+    while True:
+        s, _ = l.accept()
+        print('said', len(s.recv(99)), flush=True)
+except TimeoutError: pass
+";
+
+#[test]
+fn what_cannot_be_had_of_a_stack_fails_and_is_nobody_elses() {
+    require_root();
+    let place = std::env::temp_dir().join(format!("table-impostor-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("directory");
+    std::os::unix::fs::chown(&place, Some(1), Some(1)).expect("chown");
+    let (path, log) = (place.join("other.sock"), place.join("log"));
+    let mut impostor = python(IMPOSTOR).arg(&path).start(&log);
+    impostor.wait_for("listening", 30);
+    let text = format!(
+        "policy = [\"stack other connect to 127.0.0.1 port 7708\", \"stack absent connect to 127.0.0.1 port 7709\", \"stack other listen port 7711\"]\n\
+         [stacks.other]\nsocket = {path:?}\n[stacks.absent]\nstack = \"kernel\"\nnetns = \"no-such-namespace\"\n"
+    );
+    let (service, _file) = with_file(&text);
+    // The kernel would connect: somebody listens there.
+    let _kernels: Vec<Running> = [7708, 7709]
+        .map(|port| {
+            let mut server = python(ECHO)
+                .arg("127.0.0.1")
+                .arg(port.to_string())
+                .arg("kernel")
+                .start(service.scratch.path(&format!("kernel-{port}.log")));
+            server.wait_for("listening", 30);
+            server
+        })
+        .into();
+    let script = "
+import errno, socket
+for port in (7708, 7709):
+    try: socket.create_connection(('127.0.0.1', port), timeout=20); print('connected')
+    except OSError as e: print(errno.errorcode[e.errno])
+l = socket.socket(); l.bind(('0.0.0.0', 7711))
+try: l.listen(); print('listens')
+except OSError as e: print(errno.errorcode[e.errno])
+";
+    assert_eq!(on(&service, script).run(90).ok().lines().collect::<Vec<_>>(), ["ENETUNREACH", "ENETUNREACH", "EADDRNOTAVAIL"]);
+    assert!(impostor.alive(), "the impostor listened all the time: {}", impostor.output());
+    assert!(!impostor.output().contains("said 64"), "nobody has said Hello to it: {}", impostor.output());
+    let report = service.scratch.path("report.json");
+    let doctor = Program::new(&[bin("towpath")]).arg("doctor").arg("--socket").arg(&service.socket);
+    let doctor = doctor.arg("--json").arg("-o").arg(&report).arg("--").arg("/usr/bin/python3").arg("-c").arg(script);
+    doctor.run(90);
+    let told = std::fs::read_to_string(&report).expect("the report");
+    assert!(told.contains("\"stack_unreachable\":3"), "{told}");
+    let _ = std::fs::remove_dir_all(&place);
+}
