@@ -205,18 +205,18 @@ impl Config {
     /// Reads and checks a file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.into(), source })?;
-        Self::parse(file, &text)
+        let file_name = std::path::absolute(file).unwrap_or(file.into());
+        Ok(Self { file: Some(file_name), ..Self::parse(file, &text)? })
     }
 
     /// Reads and checks a text; `file` is for messages.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let at = |line, message| ConfigError::Line { file: file.into(), line, message };
-        let mut config: Self = toml::from_str(text).map_err(|error| {
+        let config: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
             at(line, explain(text, line, error.message()))
         })?;
         config.check().map_err(|(key, message)| at(line_of(text, key), format!("{key}: {message}")))?;
-        config.file = Some(std::path::absolute(file).unwrap_or(file.into()));
         Ok(config)
     }
 
@@ -429,6 +429,8 @@ mod tests {
             mss_clamp = 1200
             direct = false
             idle_exit = "5min"
+            netns = "blue"
+            stacks = {}
         "#;
         let config = parse(text).unwrap();
         assert_eq!(config.cpus, [2, 3]);
@@ -483,7 +485,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, uml_tap, uml_address, uml_gateway, uml_memory, socket, interface"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, uml_tap, uml_address, uml_gateway, uml_memory, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();
@@ -506,6 +508,36 @@ mod tests {
         // The example is one.
         let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         parse(example).unwrap();
+    }
+
+    #[test]
+    fn other_stacks_have_tables_of_their_own() {
+        let text = "admit = [\"all\"]\npolicy = [\"stack blue all\"]\n[stacks.blue]\nstack = \"kernel\"\nnetns = \"blue\"\n\
+                    [stacks.red]\nadmit = [\"uid:7\"]\n";
+        let config = parse(text).unwrap();
+        let blue = config.of_stack("blue").unwrap();
+        assert_eq!(
+            (blue.stack, blue.netns.as_deref(), blue.admit),
+            (StackKind::Kernel, Some("blue"), vec![Admit::All])
+        );
+        assert!(blue.policy.is_empty(), "the policy is the file's own");
+        assert_eq!(config.of_stack("red").unwrap().admit, [Admit::Uid(7)]);
+        let error = config.of_stack("green").unwrap_err().to_string();
+        assert_eq!(error, "the configuration has no [stacks.green]");
+        for (text, why) in [
+            (
+                "policy = [\"stack blue all\"]\n",
+                "towpath.toml:1: policy: there is no stack \"blue\"; the configuration names none",
+            ),
+            ("[stacks.kernel]\n", "\"kernel\" is what `--stack` calls another"),
+            ("[stacks.\"a b\"]\n", "\"a b\" is no name for a stack"),
+            ("[stacks.a.stacks.b]\n", "a stack in a stack is none"),
+            ("[stacks.a]\ncores = 0\n", "towpath.toml:2: cores: 0 is outside 1 to 16 (stacks.a)"),
+            ("[stacks.a]\ncolour = 1\n", "unknown key \"colour\""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -192,7 +192,7 @@ fn end_signals() -> io::Result<SignalFd> {
 /// The network namespace of all threads to come.
 fn enter(netns: &str) -> Result<(), ServiceError> {
     let path = if netns.starts_with('/') { netns.into() } else { Path::new("/run/netns").join(netns) };
-    let entered = std::fs::File::open(&path).map_err(io::Error::from).and_then(|namespace| {
+    let entered = std::fs::File::open(&path).and_then(|namespace| {
         rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(io::Error::from)
     });

@@ -38,6 +38,39 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
+fn a_rule_gives_to_a_stack_by_its_number_and_leaves_loopback_alone_unless_it_names_it() {
+    let mut list = List { stacks: vec!["blue".into(), "red".into()], ..List::default() };
+    let rules =
+        ["stack red connect to 127.0.0.2", "stack blue connect user 7", "stack red listen port 80", "deny accept"];
+    list.replace(rules.iter().map(|rule| rule.parse().unwrap()).collect(), Default::Allow).unwrap();
+    let seven = user(7);
+    for (to, verdict) in [
+        ("10.0.0.1:1", Verdict::Stack(0)),
+        ("[fd00::1]:1", Verdict::Stack(0)),
+        ("127.0.0.2:1", Verdict::Stack(1)),
+        ("127.0.0.1:1", Verdict::Allow(0)),
+        ("[::1]:1", Verdict::Allow(0)),
+        ("[::ffff:127.0.0.1]:1", Verdict::Allow(0)),
+    ] {
+        assert_eq!(decide(&list, &seven, &connect(to)).1, verdict, "{to}");
+    }
+    let listen = |at: &str, dual| decide(&list, &seven, &Query::listen(at.parse().unwrap(), dual)).1;
+    assert_eq!(listen("0.0.0.0:80", false), Verdict::Stack(1));
+    assert_eq!(listen("[::]:80", true), Verdict::Stack(1));
+    assert_eq!(listen("127.0.0.1:80", false), Verdict::Allow(0));
+    let error = list.insert(0, "stack green all".parse().unwrap()).unwrap_err();
+    assert_eq!(error, "there is no stack \"green\"; the configuration names blue, red ([stacks.NAME])");
+}
+
+#[test]
+fn no_rule_gives_a_peers_syn_to_a_stack() {
+    let mut list = List { stacks: vec!["blue".into()], ..List::default() };
+    list.insert(0, "stack blue all".parse().unwrap()).unwrap();
+    let query = Query::accept("10.0.0.1:80".parse().unwrap(), "10.0.0.2:5".parse().unwrap());
+    assert_eq!(decide(&list, &user(7), &query), (None, Verdict::Allow(0)));
+}
+
+#[test]
 fn a_listener_on_all_addresses_is_denied_with_any_and_allowed_only_with_all() {
     let at = |text: &str, dual| Query::listen(text.parse().unwrap(), dual);
     let denied = list(&["deny listen on 10.0.0.0/8 port 80"]);
@@ -124,7 +157,7 @@ fn naive(list: &List, identity: &Identity, query: &Query) -> (Option<usize>, Ver
                 (first.parse().unwrap()..=last.parse().unwrap()).contains(&query.port)
             });
         if matches {
-            return (Some(at), rule.verdict(query.attempt));
+            return (Some(at), rule.verdict(query.attempt, &[]));
         }
     }
     (None, list.default.verdict(query.attempt))
