@@ -1,0 +1,136 @@
+//! The policy's limits and its patience.
+
+/// Why a configuration cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// There is no number of cores that every limit allows.
+    #[error(
+        "no number of cores is at least {min}, at most {max}, and leaves {app_min} of {total} CPUs to applications"
+    )]
+    NoRoom {
+        /// Fewest.
+        min: u32,
+        /// Most.
+        max: u32,
+        /// CPUs that applications keep.
+        app_min: u32,
+        /// All.
+        total: u32,
+    },
+    /// A threshold is out of its range.
+    #[error("{0} is out of its range")]
+    Range(&'static str),
+}
+
+/// Limits and patience. Times are in ticks; a tick is as long as the caller makes it, 100 ms for the kernel's receive path, 10 ms for
+/// the fast stack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Fewest cores of the pool. 0 where there is a way to work without any: the kernel's receive path on all CPUs alike.
+    pub min: u32,
+    /// Most.
+    pub max: u32,
+    /// CPUs that applications keep, whatever comes.
+    pub app_min: u32,
+    /// CPUs that the two share.
+    pub total: u32,
+    /// A core more is wanted when each is busy for more than this part of its time.
+    pub high: f64,
+    /// A core less is wanted when those left would be busy for this much less than `high`, in cores: no size is both too large for
+    /// a load and too small for it.
+    pub gap: f64,
+    /// Busy for so long: grow.
+    pub up_ticks: u32,
+    /// Idle for so long: shrink. Longer: a core too many costs less than one too few.
+    pub down_ticks: u32,
+    /// Pressure for so long: grow.
+    pub pressure_ticks: u32,
+    /// After a change nothing is looked at for so long.
+    pub settle_ticks: u32,
+    /// So long a change is on trial, and so long before it is what it is compared with.
+    pub trial_ticks: u32,
+    /// Throughput that falls by this part, or average latency that rises by twice it, is worse.
+    pub tolerance: f64,
+    /// Two times are alike, and can be compared, if the offered load differs by no more than this part.
+    pub alike: f64,
+    /// A size that was worse is not tried for so long; for twice as long each time that it is worse again.
+    pub backoff_ticks: u64,
+    /// At most for so long.
+    pub backoff_most_ticks: u64,
+    /// Applications starve when they wait for a CPU for more than this part of their time ...
+    pub waiting: f64,
+    /// ... and have used more than this part of the CPUs that they have.
+    pub app_high: f64,
+    /// Nothing has been changed for so long: another size is tried, if it is not known how that does with this load.
+    pub explore_ticks: u64,
+    /// Most changes in [`Config::RATE_TICKS`] ticks.
+    pub most_changes: u32,
+    /// So many changes for the worse in [`Config::RATE_TICKS`]: back to the fewest cores, and nothing for `backoff_most_ticks`.
+    pub fuse: u32,
+}
+
+impl Config {
+    /// What rates are counted over: a minute of ticks of 100 ms.
+    pub const RATE_TICKS: u64 = 600;
+
+    /// For so many CPUs: at most half of them go to the stack.
+    pub fn new(total: u32) -> Self {
+        Self {
+            min: 0,
+            max: total / 2,
+            app_min: total.div_ceil(2).max(1),
+            total,
+            high: 0.75,
+            gap: 0.15,
+            up_ticks: 3,
+            down_ticks: 20,
+            pressure_ticks: 2,
+            settle_ticks: 5,
+            trial_ticks: 10,
+            tolerance: 0.05,
+            alike: 0.10,
+            backoff_ticks: 50,
+            backoff_most_ticks: 3200,
+            waiting: 0.10,
+            app_high: 0.92,
+            explore_ticks: 100,
+            most_changes: 12,
+            fuse: 4,
+        }
+    }
+
+    /// Is there a size that it allows, and is every threshold one?
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Self { min, max, app_min, total, .. } = *self;
+        if min > max || app_min > total || min > total - app_min {
+            return Err(ConfigError::NoRoom { min, max, app_min, total });
+        }
+        let within = |value: f64, from: f64, to: f64| value.is_finite() && value > from && value < to;
+        let ranges = [
+            ("high", within(self.high, 0.0, 1.0)),
+            ("gap", within(self.gap, 0.0, 1.0)),
+            ("tolerance", within(self.tolerance, 0.0, 1.0)),
+            ("alike", within(self.alike, 0.0, 1.0)),
+            ("waiting", within(self.waiting, 0.0, 1.0)),
+            ("app_high", within(self.app_high, 0.0, 1.0)),
+            ("up_ticks", self.up_ticks > 0),
+            ("down_ticks", self.down_ticks > 0),
+            ("pressure_ticks", self.pressure_ticks > 0),
+            ("trial_ticks", (1..=1000).contains(&self.trial_ticks)),
+            ("backoff_ticks", self.backoff_ticks > 0 && self.backoff_ticks <= self.backoff_most_ticks),
+            ("explore_ticks", self.explore_ticks > 0),
+            ("most_changes", (1..=600).contains(&self.most_changes)),
+            ("fuse", self.fuse > 0),
+        ];
+        ranges.iter().find(|(_, held)| !held).map_or(Ok(()), |(name, _)| Err(ConfigError::Range(name)))
+    }
+
+    /// Most cores that all limits together allow.
+    pub fn most(&self) -> u32 {
+        self.max.min(self.total.saturating_sub(self.app_min))
+    }
+    /// May there be so many?
+    pub fn allows(&self, cores: u32) -> bool {
+        (self.min..=self.most()).contains(&cores)
+    }
+}

@@ -1,0 +1,106 @@
+//! What the policy says.
+
+use std::fmt;
+
+/// How many cores there shall be from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// As many as there are.
+    Hold,
+    /// So many instead.
+    Change {
+        /// As many as there are.
+        from: u32,
+        /// As many as there shall be.
+        to: u32,
+    },
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Nothing calls for a change.
+    Steady,
+    /// The last change has not taken effect yet.
+    Settling,
+    /// The last change is on trial.
+    OnTrial,
+    /// Its cores have more to do than they should.
+    Busy,
+    /// More comes than they take.
+    Pressure,
+    /// Fewer would do.
+    Idle,
+    /// Applications wait for CPUs.
+    Starved,
+    /// Another size is tried, to see how it does.
+    Explore,
+    /// The change on trial made it worse: back.
+    Worse,
+    /// The change on trial was to cure something and has not: back.
+    NoCure,
+    /// A size that was tried is no better: back.
+    NoBetter,
+    /// What applications say has stopped in the middle of a trial: back to what was known.
+    FeedbackLost,
+    /// A change is called for, but a limit forbids it, or the size was worse a short time ago.
+    Limited,
+    /// Both sides want more: there is nothing to give.
+    Saturated,
+    /// Too many changes for the worse: back to the fewest, and nothing for a while.
+    Fused,
+    /// An observation that cannot be.
+    Unsound,
+}
+
+impl Reason {
+    /// One word, for logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Settling => "settling",
+            Self::OnTrial => "on-trial",
+            Self::Busy => "busy",
+            Self::Pressure => "pressure",
+            Self::Idle => "idle",
+            Self::Starved => "starved",
+            Self::Explore => "explore",
+            Self::Worse => "worse",
+            Self::NoCure => "no-cure",
+            Self::NoBetter => "no-better",
+            Self::FeedbackLost => "feedback-lost",
+            Self::Limited => "limited",
+            Self::Saturated => "saturated",
+            Self::Fused => "fused",
+            Self::Unsound => "unsound",
+        }
+    }
+
+    /// A sentence, for people.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::Steady => "nothing calls for a change",
+            Self::Settling => "the last change has not taken effect yet",
+            Self::OnTrial => "the last change is on trial",
+            Self::Busy => "the stack's cores are busier than they should be",
+            Self::Pressure => "more comes in than the stack's cores take",
+            Self::Idle => "fewer cores would do",
+            Self::Starved => "applications wait for CPUs",
+            Self::Explore => "another size is tried, to see how it does with this load",
+            Self::Worse => "the last change made it worse",
+            Self::NoCure => "the last change has not cured what it was made for",
+            Self::NoBetter => "the size that was tried is no better",
+            Self::FeedbackLost => "applications have stopped to say how they do, in the middle of a trial",
+            Self::Limited => "a change is called for, but a limit forbids it or that size was worse a short time ago",
+            Self::Saturated => "the stack and the applications both want more CPUs",
+            Self::Fused => "too many changes made it worse: nothing is changed for a while",
+            Self::Unsound => "what was observed cannot be",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
