@@ -21,10 +21,10 @@ test-slow: ## The long tests: many simulator seeds, long kill and soak runs
 	@scripts/setup slow
 	@scripts/test --slow
 
-matrix: ## Real programs and their own test suites under Towpath and on Linux (root); NAMES="redis nginx" for some, WRITE=1 renews the table
+matrix: ## Real programs and their own test suites under Towpath and on Linux (root); NAMES="redis nginx" for some, STACKS="kernel uml" over others, WRITE=1 renews the table
 	@scripts/setup matrix
 	@cargo build --quiet --workspace
-	@tests/matrix/run $(if $(WRITE),--write) $(NAMES)
+	@tests/matrix/run $(if $(WRITE),--write) $(STACKS:%=--stack %) $(NAMES)
 
 posix: ## Compare sockets under Towpath with the kernel's, case by case (tests/posix)
 	@scripts/setup build

@@ -10,9 +10,20 @@ fn matrix() -> PathBuf {
 
 /// All quick checks of one program must pass; the kernel of their namespaces refuses TCP, so Towpath has carried it.
 fn short_form(name: &str) {
+    run(name, &["fast"]);
+}
+
+/// The same over the kernel stack in another namespace, and in a second kernel.
+fn over_kernel_stacks(name: &str) {
+    require_program("linux.uml", "user-mode-linux");
+    run(name, &["kernel", "uml"]);
+}
+
+fn run(name: &str, stacks: &[&str]) {
     require_root();
     require_program("python3", "python3");
-    let run = Program::new(&[matrix().join("run")]).arg("--bin").arg(bin_dir()).arg("--quick").arg(name).run(300);
+    let program = Program::new(&[matrix().join("run")]).arg("--bin").arg(bin_dir()).arg("--quick").arg(name);
+    let run = stacks.iter().fold(program, |program, stack| program.arg("--stack").arg(stack)).run(500);
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     println!("{}", run.out);
 }
@@ -30,6 +41,36 @@ fn memcached_serves_with_four_threads() {
 #[test]
 fn nginx_serves_with_four_workers() {
     short_form("nginx");
+}
+
+#[test]
+fn redis_answers_over_the_kernel_stacks() {
+    over_kernel_stacks("redis");
+}
+
+#[test]
+fn memcached_serves_over_the_kernel_stacks() {
+    over_kernel_stacks("memcached");
+}
+
+#[test]
+fn nginx_serves_and_is_replaced_over_the_kernel_stacks() {
+    over_kernel_stacks("nginx");
+}
+
+#[test]
+fn postgresql_answers_over_the_kernel_stacks() {
+    over_kernel_stacks("postgresql");
+}
+
+#[test]
+fn cpython_passes_its_own_tests_over_the_kernel_stacks() {
+    over_kernel_stacks("cpython");
+}
+
+#[test]
+fn static_programs_serve_over_the_kernel_stacks() {
+    over_kernel_stacks("musl");
 }
 
 #[test]

@@ -39,7 +39,7 @@ const CONTEXTS: u32 = 64;
 /// Socket slots and clients of a card.
 const CARD_SLOTS: u32 = 1024;
 /// See [`CARD_SLOTS`].
-const CARD_CLIENTS: u32 = 16;
+const CARD_CLIENTS: u32 = towpath_ring::card::MAX_CLIENTS;
 /// Rings of a card where none are asked for, bytes: its memory is small.
 const CARD_RING: u64 = 64 << 10;
 

@@ -72,10 +72,14 @@ class Place:
 
     def start_service(self):
         words = [str(self.bin / "towpath"), "serve", "--socket", str(self.socket), "--admit", "all"] + self.serve_options()
-        self.service = process.Running(self.inside(words), str(self.dir / "service.log"), self.dir, None)
+        self.service = process.Running(self.service_inside(words), str(self.dir / "service.log"), self.dir, None)
         self.service.until(self.socket.exists, "no socket")
         if self.check.refuse_kernel:
             self.refuse_kernel()
+
+    def service_inside(self, words):
+        """The command line of the service, in its namespace."""
+        return self.inside(words)
 
     def refuse_kernel(self):
         """From here on only Towpath can carry TCP in this namespace; tried, not trusted."""
@@ -175,10 +179,13 @@ class Place:
         """Segments that the fast path has handled so far."""
         return sum(core["stages"]["protocol"] for core in self.status()["cores"])
 
-    def proof(self):
-        """What proves that Towpath carried the traffic, as text; raises if nothing does."""
+    def check_alive(self):
         if not self.service.alive():
             raise RuntimeError(f"the service has ended:\n{self.service.output()[-2000:]}")
+
+    def proof(self):
+        """What proves that Towpath carried the traffic, as text; raises if nothing does."""
+        self.check_alive()
         words = ["the kernel's TCP is refused"] if self.check.refuse_kernel else []
         if self.way != "direct":
             segments = self.segments()

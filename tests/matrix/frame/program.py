@@ -7,7 +7,11 @@ import subprocess
 #   direct   both ends under Towpath, joined ring to ring
 #   stack    both ends under Towpath, through the stack (`direct = false`), in memory
 #   network  one end under Towpath at an interface, the other on the kernel of another namespace
-WAYS = ("kernel", "direct", "stack", "network")
+#   kernel-stack  both ends under Towpath, through the kernel stack in another namespace
+#   uml      the same in a second kernel, user-mode Linux
+WAYS = ("kernel", "direct", "stack", "network", "kernel-stack", "uml")
+# The ways of each stack, by its name for `--stack`. Over a kernel stack runs what runs through the fast one.
+STACKS = {"fast": ("direct", "stack", "network"), "kernel": ("kernel-stack",), "uml": ("uml",)}
 
 
 class Tally:
@@ -47,8 +51,9 @@ class Check:
     quick: bool = False
     quick_ways: tuple = ()
     seconds: int = 120
-    # {name: reason} of what passes on the kernel and is allowed to fail under Towpath.
+    # {name: reason} of what passes on the kernel and is allowed to fail under Towpath; over a kernel stack {way: {name: reason}} beside it.
     known: dict = dataclasses.field(default_factory=dict)
+    known_over: dict = dataclasses.field(default_factory=dict)
     # The namespace's kernel refuses every TCP connection, so what works was carried by Towpath. False only for a check that
     # needs the kernel's TCP as well, which then has to prove by `segments_min` who carried it.
     refuse_kernel: bool = True
@@ -56,6 +61,12 @@ class Check:
     segments_min: int = 10
     # `towpath run --hook`.
     hook: str = "auto"
+
+    def over(self, stacks, quick):
+        """The ways in which it runs over these stacks, by their names."""
+        ways = self.quick_ways or self.ways if quick else self.ways
+        kernels = [w for stack in ("kernel", "uml") if stack in stacks and "stack" in self.ways for w in STACKS[stack]]
+        return tuple(ways if "fast" in stacks else ()) + tuple(kernels)
 
 
 class Program:

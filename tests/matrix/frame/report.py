@@ -2,6 +2,7 @@
 import json
 import re
 
+from .program import WAYS
 from .source import ROOT
 
 RESULTS = ROOT / "tests/matrix/results.json"
@@ -38,12 +39,12 @@ def progress(program, check, result):
 def write(results):
     """Puts the results into tests/matrix/results.json, beside those of programs that were not run, and the table into the page."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    run = {(r["program"], r["check"]) for r in results}
+    run = {(r["program"], r["check"], r["way"]) for r in results}
     small = [{**r, "failed": sorted(r["failed"]), "skipped": len(r["skipped"]), "seconds": round(r["seconds"])} for r in results]
     for result in small:
         for key in "names", "wrong", "proof", "error", "kept":
             del result[key]
-    rows = [r for r in kept if (r["program"], r["check"]) not in run] + small
+    rows = [r for r in kept if (r["program"], r["check"], r["way"]) not in run] + small
     rows.sort(key=lambda r: r["program"])
     RESULTS.write_text("[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n]\n")
     page = PAGE.read_text()
@@ -53,11 +54,11 @@ def write(results):
 
 
 def table(rows):
-    ways = ("kernel", "direct", "stack", "network")
-    lines = ["| program | what runs | Linux | joined directly | through the stack | over an interface |", "|---|---|---|---|---|---|"]
+    heads = ["Linux", "joined directly", "through the stack", "over an interface", "kernel stack", "second kernel"]
+    lines = ["| program | what runs | " + " | ".join(heads) + " |", "|---" * (2 + len(WAYS)) + "|"]
     for key in dict.fromkeys((r["program"], r["version"], r["check"]) for r in rows):
         by_way = {r["way"]: r for r in rows if (r["program"], r["version"], r["check"]) == key}
-        cells = [cell(by_way.get(way)) for way in ways]
+        cells = [cell(by_way.get(way)) for way in WAYS]
         lines.append(f"| {key[0]} {key[1]} | {key[2]} | " + " | ".join(cells) + " |")
     lines += [""] + different(rows)
     return "\n".join(lines)
