@@ -1,7 +1,7 @@
 //! The card as the service sees it: a stack.
 
 use crate::console::Console;
-use crate::message::{self, FromCard, Question, ToCard};
+use crate::message::{self, FromCard, ToCard};
 use crate::places::{Places, Served, lock};
 use crate::uml::{self, Machine, UmlConfig};
 use crate::{funeral, relay};
@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use towpath_ring::card::CardMemory;
 use towpath_ring::layout::VERSION;
 use towpath_ring::{Geometry, wake};
-use towpath_stack::guard::Exceeded;
 use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Ground, Guard, PairHandle, Stack, Status};
 
 /// How long the kernel may take to come up: two seconds on an idle machine, on a busy one as long as it takes.
@@ -250,7 +249,7 @@ impl Inner {
                 }
                 FromCard::Left { place } => self.places.free(place),
                 FromCard::Ask(question) => {
-                    if let Some(answer) = self.decide(&mut *guard, question) {
+                    if let Some(answer) = self.places.decide(&mut *guard, question) {
                         self.tell(number, &answer);
                     }
                 }
@@ -263,26 +262,6 @@ impl Inner {
         }
         // Nobody waits for what will not come.
         lock(&self.answers).clear();
-    }
-
-    /// Asks the operator's policy.
-    fn decide(&self, guard: &mut dyn Guard, question: Question) -> Option<ToCard> {
-        let id = |place| self.places.of(place).map(|client| client.id);
-        let refused = towpath_stack::Verdict::Refuse(libc::EACCES);
-        let verdict = match question {
-            Question::Connect { place, remote } => id(place).map(|id| guard.connect(id, remote)),
-            Question::Listen { place, local, dual } => id(place).map(|id| guard.listen(id, local, dual)),
-            Question::Accept { place, local, remote } => id(place).map(|id| guard.accept(id, local, remote)),
-            Question::Limit { place } => return Some(ToCard::Limit(id(place).and_then(|id| guard.limit(id)))),
-            Question::Exceeded { place, limit, connections } => {
-                let what = if connections { Exceeded::Connections } else { Exceeded::NewPerSecond };
-                if let Some(id) = id(place) {
-                    guard.exceeded(id, &limit, what);
-                }
-                return None;
-            }
-        };
-        Some(ToCard::Verdict(verdict.unwrap_or(refused)))
     }
 
     /// Has its process ended?
@@ -382,30 +361,16 @@ impl Stack for Card {
         None
     }
     fn connections(&self) -> Vec<Connection> {
-        let Some(FromCard::Connections(mut all)) = self.inner.ask(ToCard::Connections, ANSWER) else {
-            return Vec::new();
-        };
-        for one in &mut all {
-            let client = one.client.and_then(|place| self.inner.places.of(place.0));
-            one.client = client.as_ref().map(|client| client.id);
-            if let Some(client) = client {
-                (one.uid, one.pid, one.program) = (client.uid, client.pid, client.name.clone());
-            }
+        match self.inner.ask(ToCard::Connections, ANSWER) {
+            Some(FromCard::Connections(all)) => self.inner.places.connections(all),
+            _ => Vec::new(),
         }
-        all
     }
     fn status(&self) -> Status {
-        let Some(FromCard::Status(mut status)) = self.inner.ask(ToCard::Status, ANSWER) else {
-            return Status::default();
-        };
-        status.clients.retain_mut(|one| match self.inner.places.of(one.id.0) {
-            Some(client) => {
-                (one.id, one.uid, one.pid, one.name) = (client.id, client.uid, client.pid, client.name.clone());
-                true
-            }
-            None => false,
-        });
-        *status
+        match self.inner.ask(ToCard::Status, ANSWER) {
+            Some(FromCard::Status(status)) => self.inner.places.status(*status),
+            _ => Status::default(),
+        }
     }
     /// Its kernel knows its routes itself.
     fn network_changed(&self) {}

@@ -11,6 +11,7 @@ mod funeral;
 pub mod guest;
 mod host;
 mod message;
+pub mod mirror;
 mod part;
 mod places;
 mod relay;

@@ -1,10 +1,12 @@
 //! The clients of a card, by the place of their region.
 
+use crate::message::{Question, ToCard};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_ring::{Region, Slot};
-use towpath_stack::ClientId;
+use towpath_stack::guard::Exceeded;
+use towpath_stack::{ClientId, Connection, Guard, Status, Verdict};
 
 /// A client, as the host knows it. The card is believed nothing of this.
 pub struct Served {
@@ -119,6 +121,51 @@ impl Places {
             _ => None,
         });
         taken.collect()
+    }
+}
+
+/// What a card says, in the service's numbers.
+impl Places {
+    /// Its sockets, with their clients.
+    pub fn connections(&self, mut all: Vec<Connection>) -> Vec<Connection> {
+        for one in &mut all {
+            let client = one.client.and_then(|place| self.of(place.0));
+            one.client = client.as_ref().map(|client| client.id);
+            if let Some(client) = client {
+                (one.uid, one.pid, one.program) = (client.uid, client.pid, client.name.clone());
+            }
+        }
+        all
+    }
+    /// Its counters, with its clients.
+    pub fn status(&self, mut status: Status) -> Status {
+        status.clients.retain_mut(|one| match self.of(one.id.0) {
+            Some(client) => {
+                (one.id, one.uid, one.pid, one.name) = (client.id, client.uid, client.pid, client.name.clone());
+                true
+            }
+            None => false,
+        });
+        status
+    }
+    /// Asks the operator's policy what a card asks; `None` = there is nothing to answer.
+    pub fn decide(&self, guard: &mut dyn Guard, question: Question) -> Option<ToCard> {
+        let id = |place| self.of(place).map(|client| client.id);
+        let refused = Verdict::Refuse(libc::EACCES);
+        let verdict = match question {
+            Question::Connect { place, remote } => id(place).map(|id| guard.connect(id, remote)),
+            Question::Listen { place, local, dual } => id(place).map(|id| guard.listen(id, local, dual)),
+            Question::Accept { place, local, remote } => id(place).map(|id| guard.accept(id, local, remote)),
+            Question::Limit { place } => return Some(ToCard::Limit(id(place).and_then(|id| guard.limit(id)))),
+            Question::Exceeded { place, limit, connections } => {
+                let what = if connections { Exceeded::Connections } else { Exceeded::NewPerSecond };
+                if let Some(id) = id(place) {
+                    guard.exceeded(id, &limit, what);
+                }
+                return None;
+            }
+        };
+        Some(ToCard::Verdict(verdict.unwrap_or(refused)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use towpath_service::choice::{StackKind, stack_name};
 use towpath_service::config::Config;
 use towpath_service::options::Options;
-use towpath_service::{daemon, paths};
+use towpath_service::{Address, daemon, far, paths};
 
 /// Send ring of each connection unless another is asked for. A program that sends more than fits sleeps until a third is free, and
 /// with 128 KiB that is so often that the wake-ups cost more than the sends.
@@ -23,6 +23,9 @@ pub const SEND_BUFFER: &str = "1MiB";
   sudo ip netns exec blue towpath kernel-stack --name blue
   towpath run --stack kernel=blue -- curl http://10.0.0.1/
                                                     a program here with the network of the namespace blue
+  towpath kernel-stack --listen unix:/run/far.sock  and, where the programs are,
+  towpath kernel-stack --name far --connect unix:/run/far.sock
+                                                    the same where no memory is shared: over a byte stream
 
 What it costs and what it does not have is in docs/kernel-stack.md.")]
 pub struct Arguments {
@@ -32,14 +35,30 @@ pub struct Arguments {
     /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see --uml-tap)
     #[arg(long)]
     uml: bool,
+    /// For services elsewhere, which connect to unix:PATH or tcp:HOST:PORT here (see --connect); no program is served directly
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["name", "uml", "connect", "socket"])]
+    listen: Option<Address>,
+    /// With the sockets of the kernel of a `towpath kernel-stack --listen`
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "uml")]
+    connect: Option<Address>,
     #[command(flatten)]
     options: Options,
 }
 
 /// Serves.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { name, uml, mut options } = arguments;
-    options.stack = Some(if uml { StackKind::Uml } else { StackKind::Kernel });
+    let Arguments { name, uml, listen, connect, mut options } = arguments;
+    if let Some(address) = listen {
+        options.stack = Some(StackKind::Kernel);
+        let trusted = options.trust_network;
+        return far::main(options.configuration(), &address, trusted);
+    }
+    options.far = connect.or(options.far);
+    options.stack = Some(match (uml, &options.far) {
+        (true, _) => StackKind::Uml,
+        (false, Some(_)) => StackKind::Far,
+        (false, None) => StackKind::Kernel,
+    });
     // What a file says, or leaves out, is the operator's.
     if !uml && options.config.is_none() && options.send_buffer.is_none() {
         options.send_buffer = SEND_BUFFER.parse().ok();

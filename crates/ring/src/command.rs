@@ -218,7 +218,7 @@ impl OptionsLine {
         (seq, options)
     }
 
-    fn fields(&self) -> [&AtomicU32; 17] {
+    pub(crate) fn fields(&self) -> [&AtomicU32; 17] {
         [
             &self.flags,
             &self.keep_idle_s,

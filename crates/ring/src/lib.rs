@@ -9,6 +9,7 @@
 //! - [`wake`]: how the sides sleep and wake each other;
 //! - [`pair`], [`board`]: what two clients share for the connections between them;
 //! - [`card`]: memory that another kernel shares, for the regions of its clients;
+//! - [`carry`], [`span`]: what crosses, and into what, where the two sides share no memory;
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read;
 //! - [`report`]: what programs tell `towpath doctor`.
@@ -18,6 +19,7 @@ pub mod address;
 pub mod board;
 pub mod bytes;
 pub mod card;
+pub mod carry;
 pub mod command;
 pub mod control;
 pub mod dirty;
@@ -27,6 +29,7 @@ pub mod metrics;
 pub mod pair;
 pub mod region;
 pub mod report;
+pub mod span;
 pub mod wake;
 
 pub use bytes::ByteRing;

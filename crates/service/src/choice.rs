@@ -13,6 +13,8 @@ pub enum StackKind {
     Kernel,
     /// The sockets of another kernel: user-mode Linux, which the service starts
     Uml,
+    /// The sockets of the kernel of a `towpath kernel-stack --listen`, in another namespace or on another machine
+    Far,
 }
 
 impl StackKind {
@@ -22,6 +24,7 @@ impl StackKind {
             Self::Fast => "fast",
             Self::Kernel => "kernel",
             Self::Uml => "uml",
+            Self::Far => "far",
         }
     }
 }

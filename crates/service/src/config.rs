@@ -8,6 +8,7 @@ use crate::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use towpath_card::mirror::address::Address;
 use towpath_ring::command::MAX_STACKS;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -36,6 +37,10 @@ pub struct Config {
     pub uml_gateway: Option<String>,
     /// Its kernel's memory.
     pub uml_memory: Bytes,
+    /// Where the other side of the stack `"far"` listens: `unix:PATH` or `tcp:HOST:PORT`.
+    pub far: Option<String>,
+    /// May `far` be on another machine? Nothing on the way is encrypted, and nobody is asked who he is. Default no.
+    pub trust_network: bool,
     /// The registration socket. Default: see [`crate::paths`]; it depends on who starts the service.
     pub socket: Option<PathBuf>,
     /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
@@ -110,6 +115,8 @@ impl Default for Config {
             uml_address: None,
             uml_gateway: None,
             uml_memory: Bytes::from_kib(256 << 10),
+            far: None,
+            trust_network: false,
             socket: None,
             interface: None,
             vlan: 0,
@@ -140,7 +147,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 32] = [
+pub const KEYS: [&str; 34] = [
     "stack",
     "netns",
     "stacks",
@@ -148,6 +155,8 @@ pub const KEYS: [&str; 32] = [
     "uml_address",
     "uml_gateway",
     "uml_memory",
+    "far",
+    "trust_network",
     "socket",
     "interface",
     "vlan",
@@ -227,6 +236,7 @@ impl Config {
         }
         self.check_uml()?;
         self.check_stacks()?;
+        self.check_far()?;
         in_range("vlan", self.vlan.into(), 0, 4094)?;
         in_range("cores", self.cores as u64, 1, 16)?;
         if !self.cpus.is_empty() && self.cpus.len() != self.cores {
@@ -305,6 +315,16 @@ impl Config {
             return Err(("uml_memory", format!("{} is outside {low} to {high}", self.uml_memory)));
         }
         Ok(())
+    }
+
+    fn check_far(&self) -> Result<(), (&'static str, String)> {
+        match &self.far {
+            Some(far) => far.parse::<Address>().map(drop).map_err(|why| ("far", why)),
+            None if self.stack == StackKind::Far => {
+                Err(("far", "the stack \"far\" needs the address of its other side".into()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// [`Config::check`] for a configuration that flags have changed.
@@ -404,6 +424,8 @@ mod tests {
             uml_address = "10.0.0.2/24"
             uml_gateway = "10.0.0.1"
             uml_memory = "512MiB"
+            far = "unix:/run/far.sock"
+            trust_network = true
             socket = "/run/towpath/towpath.sock"
             interface = "eth1"
             vlan = 7
@@ -485,7 +507,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, uml_tap, uml_address, uml_gateway, uml_memory, socket, interface"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, uml_tap, uml_address, uml_gateway, uml_memory, far, trust_network, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();

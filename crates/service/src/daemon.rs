@@ -20,6 +20,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
+use towpath_card::mirror::address::Address;
+use towpath_card::mirror::near::{Near, NearError};
 use towpath_card::uml::{UmlConfig, Wire};
 use towpath_card::{Card, CardConfig, CardError};
 use towpath_engine::{Engine, EngineConfig};
@@ -62,6 +64,9 @@ pub enum ServiceError {
     /// The second kernel.
     #[error(transparent)]
     Card(#[from] CardError),
+    /// The other side of a far stack.
+    #[error(transparent)]
+    Far(#[from] NearError),
     /// `admit`.
     #[error(transparent)]
     Admit(#[from] UnknownName),
@@ -131,7 +136,7 @@ pub fn main(config: Result<Config, ConfigError>, ready: impl FnOnce()) -> ExitCo
 }
 
 /// Log lines go to standard error; `TOWPATH_LOG` chooses them (`debug`, `towpath_service=debug`; default `info`).
-fn start_log() {
+pub(crate) fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOWPATH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let ansi = io::stderr().is_terminal();
@@ -254,6 +259,7 @@ pub fn default_socket(config: &Config) -> Result<PathBuf, PathError> {
         StackKind::Fast => paths::service_socket(config.interface.is_some()),
         StackKind::Kernel => paths::kernel_stack_socket(None),
         StackKind::Uml => paths::kernel_stack_socket(Some("uml")),
+        StackKind::Far => paths::kernel_stack_socket(Some("far")),
     }
 }
 
@@ -274,10 +280,22 @@ fn start_stack(config: &Config, geometry: Geometry, policy: Policy) -> Result<St
         let card = Card::start(&card_config(config, geometry)?, Box::new(policy))?;
         return Ok(Started { stack: Box::new(card), known: None, interface: None });
     }
+    if config.stack == StackKind::Far {
+        let near = start_near(config, geometry, policy)?;
+        return Ok(Started { stack: Box::new(near), known: None, interface: None });
+    }
     let spin_us = config.spin.as_micros();
     let kernel = KernelConfig { cores: config.cores, spin_us, cpus: config.cpus.clone() };
     let kernel = Kernel::start(&kernel, || Box::new(policy.clone())).map_err(doing("starting the cores"))?;
     Ok(Started { stack: Box::new(kernel), known: None, interface: None })
+}
+
+fn start_near(config: &Config, geometry: Geometry, policy: Policy) -> Result<Near, ServiceError> {
+    let far = config.far.as_deref().unwrap_or_default();
+    let address = far.parse::<Address>().map_err(ConfigError::Value)?;
+    let link = address.connect(config.trust_network);
+    let link = link.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")));
+    Ok(Near::start(Arc::new(link.map_err(NearError::from)?), geometry, Box::new(policy))?)
 }
 
 fn card_config(config: &Config, geometry: Geometry) -> Result<CardConfig, ServiceError> {

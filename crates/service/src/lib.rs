@@ -10,6 +10,7 @@ pub mod choice;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod far;
 pub mod interface;
 pub mod keeper;
 pub mod names;
@@ -24,3 +25,4 @@ pub mod table;
 pub mod units;
 
 pub use towpath_card::guest::main_if_card;
+pub use towpath_card::mirror::address::Address;

@@ -7,6 +7,7 @@ use crate::daemon::default_socket;
 use crate::paths;
 use crate::units::{Bytes, Duration};
 use std::path::PathBuf;
+use towpath_card::mirror::address::Address;
 
 /// Flags of the service.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -32,6 +33,12 @@ pub struct Options {
     /// Router of --stack uml
     #[arg(long, value_name = "ADDRESS")]
     pub uml_gateway: Option<String>,
+    /// Where the other side of --stack far listens: unix:PATH or tcp:HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    pub far: Option<Address>,
+    /// The network to it keeps everything secret and safe, and others out
+    #[arg(long)]
+    pub trust_network: bool,
     /// Registration socket [default: /run/towpath/towpath.sock for root with --interface, else
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
@@ -86,6 +93,8 @@ impl Options {
         config.uml_tap = this.uml_tap.or(config.uml_tap);
         config.uml_address = this.uml_address.or(config.uml_address);
         config.uml_gateway = this.uml_gateway.or(config.uml_gateway);
+        config.far = this.far.map(|far| far.to_string()).or(config.far);
+        config.trust_network |= this.trust_network;
         config.socket = this.socket.or(config.socket);
         config.interface = this.interface.or(config.interface);
         config.cores = this.cores.unwrap_or(config.cores);

@@ -1,10 +1,10 @@
 //! What runs in the card: the first program of its kernel, which serves with that kernel's sockets.
 
-mod ask;
+pub mod ask;
 mod bells;
 mod init;
-mod orders;
-mod post;
+pub mod orders;
+pub mod post;
 mod reservations;
 mod serve;
 

@@ -1,0 +1,155 @@
+//! Where the other side is: `unix:PATH` or `tcp:HOST:PORT`.
+
+use rustix::fd::OwnedFd;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use towpath_link::stream::Stream;
+
+/// An address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A UNIX socket: only its owner and root get through.
+    Unix(PathBuf),
+    /// TCP. Nothing is encrypted, and whoever reaches the port is let in.
+    Tcp(String),
+}
+
+impl FromStr for Address {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(("tcp", at)) if at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
+                Ok(Self::Tcp(at.into()))
+            }
+            _ => Err(format!("{text:?} is no address; write unix:PATH or tcp:HOST:PORT")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(at) => write!(f, "tcp:{at}"),
+        }
+    }
+}
+
+/// What TCP leads to; with `trusted` anywhere, else to this host only.
+fn resolve(at: &str, trusted: bool) -> io::Result<Vec<SocketAddr>> {
+    let all: Vec<_> = at.to_socket_addrs()?.collect();
+    if !trusted && all.iter().any(|address| !address.ip().is_loopback()) {
+        let why = format!(
+            "{at} is not this host: nothing on the way would be secret or safe, and nobody kept out (--trust-network)"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(all)
+}
+
+impl Address {
+    /// Connects. `trusted`: the network between the two hosts may carry everything in the clear.
+    pub fn connect(&self, trusted: bool) -> io::Result<Stream> {
+        let fd: OwnedFd = match self {
+            Self::Unix(path) => UnixStream::connect(path)?.into(),
+            Self::Tcp(at) => {
+                let stream = TcpStream::connect(&*resolve(at, trusted)?)?;
+                stream.set_nodelay(true)?;
+                stream.into()
+            }
+        };
+        Stream::new(fd)
+    }
+
+    /// Listens. A UNIX socket that nobody listens on any more is replaced.
+    pub fn listen(&self, trusted: bool) -> io::Result<Listener> {
+        match self {
+            Self::Unix(path) => {
+                if UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                    std::fs::remove_file(path)?;
+                }
+                let listener = UnixListener::bind(path)?;
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+                Ok(Listener::Unix(listener, path.clone()))
+            }
+            Self::Tcp(at) => Ok(Listener::Tcp(TcpListener::bind(&*resolve(at, trusted)?)?)),
+        }
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// See [`Address::Unix`].
+    Unix(UnixListener, PathBuf),
+    /// See [`Address::Tcp`].
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Where it listens: the port is one if 0 was asked for.
+    pub fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Unix(_, path) => Ok(Address::Unix(path.clone())),
+            Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
+        }
+    }
+    /// The next near side, and may it run programs here: is it known to be this user or root?
+    pub fn accept(&self) -> io::Result<(Stream, bool)> {
+        match self {
+            Self::Unix(listener, _) => loop {
+                let fd = OwnedFd::from(listener.accept()?.0);
+                let uid = rustix::net::sockopt::socket_peercred(&fd)?.uid;
+                if uid.is_root() || uid == rustix::process::geteuid() {
+                    return Ok((Stream::new(fd)?, true));
+                }
+                tracing::warn!(uid = uid.as_raw(), "somebody else's connection is refused");
+            },
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Ok((Stream::new(stream.into())?, false))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path as &Path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        for text in ["unix:/run/far.sock", "tcp:127.0.0.1:7000", "tcp:[::1]:7000", "tcp:far.example:7000"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "unix:", "tcp:7000", "tcp:host", "/run/far.sock", "udp:1.2.3.4:5"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_trust_in_the_network_tcp_does_not_leave_this_host() {
+        let far = "tcp:192.0.2.1:7000".parse::<Address>().unwrap();
+        let everywhere = "tcp:0.0.0.0:0".parse::<Address>().unwrap();
+        assert!(far.connect(false).is_err_and(|error| error.to_string().contains("--trust-network")));
+        assert!(everywhere.listen(false).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied));
+        let here = "tcp:127.0.0.1:0".parse::<Address>().unwrap().listen(false).unwrap();
+        here.address().unwrap().connect(false).map(drop).unwrap();
+    }
+}

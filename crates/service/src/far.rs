@@ -1,0 +1,53 @@
+//! The far side of `stack = "far"`: serves, with this kernel's sockets, the services that connect to it.
+
+use crate::config::{Config, ConfigError};
+use crate::daemon;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use towpath_card::mirror::address::{Address, Listener};
+use towpath_card::mirror::far::{FarConfig, serve};
+use towpath_kernel::KernelConfig;
+
+/// Services that are served at a time.
+const SERVICES: usize = 16;
+
+/// Listens at an address and serves whoever connects, until a signal ends the process; the exit code if it cannot. `trusted`: whoever
+/// reaches the address may use this kernel's network.
+pub fn main(config: Result<Config, ConfigError>, address: &Address, trusted: bool) -> ExitCode {
+    daemon::start_log();
+    let served = config.map_err(|error| error.to_string()).and_then(|config| {
+        let listener = address.listen(trusted).map_err(|error| format!("{address}: {error}"))?;
+        run(&config, &listener).map_err(|error| format!("{address}: {error}"))
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "towpath: {why}");
+            ExitCode::from(daemon::exit::FAILED)
+        }
+    }
+}
+
+fn run(config: &Config, listener: &Listener) -> io::Result<()> {
+    let kernel = KernelConfig { cores: config.cores, spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
+    tracing::info!(address = %listener.address()?, cores = config.cores, "serving");
+    let services = Arc::new(AtomicUsize::new(0));
+    loop {
+        let (link, known) = listener.accept()?;
+        if services.fetch_add(1, Ordering::Relaxed) >= SERVICES {
+            services.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("{SERVICES} services are served already; one more is refused");
+            continue;
+        }
+        let config = FarConfig { kernel: kernel.clone(), may_run: known };
+        let services = Arc::clone(&services);
+        std::thread::Builder::new().name("far".into()).spawn(move || {
+            tracing::info!("a service has come");
+            let why = serve(Arc::new(link), &config);
+            tracing::info!("a service has gone: {why}");
+            services.fetch_sub(1, Ordering::Relaxed);
+        })?;
+    }
+}

@@ -1,0 +1,198 @@
+//! The kernel stack where no memory is shared: another process, here in another network namespace, reached by a byte stream.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use std::time::Duration;
+use towpath_system_tests::program::Running;
+use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
+
+/// The far side, and a service that has its sockets there.
+struct Far {
+    service: Service,
+    far: Running,
+    _scratch: Scratch,
+}
+
+impl Far {
+    /// The far side runs where `complete` puts it.
+    fn start(complete: impl Fn(Program) -> Program) -> Self {
+        let scratch = Scratch::new("far");
+        let address = format!("unix:{}", scratch.path("far.sock").display());
+        let far = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--listen").arg(&address);
+        let mut far = complete(far).start(scratch.path("far.log"));
+        far.wait_for("serving", 20);
+        let service = Service::start(|program| program.arg("--stack").arg("far").arg("--far").arg(&address));
+        Self { service, far, _scratch: scratch }
+    }
+    fn here() -> Self {
+        Self::start(|program| program)
+    }
+}
+
+/// A network namespace with only a loopback device, whose address 10.96.7.1 is nobody's here.
+struct Elsewhere(String);
+
+impl Elsewhere {
+    fn new() -> Self {
+        require_root();
+        require_program("ip", "iproute2");
+        let elsewhere = Self(format!("far-{}", std::process::id()));
+        Program::line(&format!("ip netns add {}", elsewhere.0)).run(10).ok();
+        elsewhere.run("ip link set lo up");
+        elsewhere.run("ip addr add 10.96.7.1/24 dev lo");
+        elsewhere
+    }
+    fn within(&self) -> [&str; 4] {
+        ["ip", "netns", "exec", &self.0]
+    }
+    fn run(&self, line: &str) -> String {
+        Program::line(line).under(&self.within()).run(60).ok()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        Program::line(&format!("ip netns del {}", self.0)).run(10);
+    }
+}
+
+const CONVERSATION: &str = "import socket, threading
+l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
+c = socket.create_connection(l.getsockname()); a, _ = l.accept()
+for n in range(60):
+    t = threading.Thread(target=a.sendall, args=(bytes([n]) * 100_000,)); t.start()
+    got = b''
+    while len(got) < 100_000: got += c.recv(65_536)
+    assert got == bytes([n]) * 100_000
+    t.join()
+c.shutdown(socket.SHUT_WR); assert a.recv(1) == b''
+a.close(); assert c.recv(1) == b''
+print('whole')";
+
+#[test]
+fn a_program_has_its_sockets_at_the_other_end_of_a_byte_stream() {
+    let far = Far::here();
+    let out = far.service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(60).ok();
+    assert_eq!(out.trim(), "whole");
+    assert_eq!(far.service.status()["stack"], "far");
+    assert!(far.service.stage("sent_bytes") >= 6_000_000, "{}", far.service.status());
+    assert_eq!(far.service.stage("accepts"), 1);
+    until("all slots are free again", 20, || far.service.sockets()["sockets"].as_array().is_none_or(Vec::is_empty));
+}
+
+#[test]
+fn programs_speak_with_others_where_the_far_side_is() {
+    for (program, package) in [("curl", "curl"), ("redis-server", "redis-server")] {
+        require_program(program, package);
+    }
+    let elsewhere = Elsewhere::new();
+    let far = Far::start(|program| program.under(&elsewhere.within()));
+    let service = &far.service;
+    // A client: what is there is reached, by nobody else here.
+    let body = "towpath ".repeat(200_000);
+    std::fs::write(service.scratch.path("body"), &body).expect("body");
+    let mut server = Program::line("/usr/bin/python3 -u -m http.server 7621 --bind 10.96.7.1")
+        .under(&elsewhere.within())
+        .dir(&service.scratch.0)
+        .start(service.scratch.path("http.log"));
+    server.wait_for("Serving HTTP", 20);
+    let line = "curl -sS --noproxy * --max-time 30 http://10.96.7.1:7621/body";
+    assert!(service.accelerated(line).run(40).ok() == body);
+    assert!(service.stage("received_bytes") >= body.len() as u64);
+    // A server: it is reached there.
+    let mut redis = service
+        .accelerated("redis-server --port 7622 --bind 0.0.0.0 --protected-mode no --save")
+        .arg("")
+        .arg("--daemonize")
+        .arg("no")
+        .dir(&service.scratch.0)
+        .start(service.scratch.path("redis.log"));
+    redis.wait_for("Ready to accept connections", 30);
+    let out = elsewhere.run("redis-benchmark -h 10.96.7.1 -p 7622 -t get,set -n 5000 -c 50 -P 4 -q");
+    assert!(out.contains("GET:") && out.contains("SET:"), "{out}");
+    assert_eq!(elsewhere.run("redis-cli -h 10.96.7.1 -p 7622 set colour green").trim(), "OK");
+    assert_eq!(elsewhere.run("redis-cli -h 10.96.7.1 -p 7622 get colour").trim(), "green");
+    assert!(!Program::line("ss -tln").run(10).ok().contains(":7622 "), "this kernel does not listen");
+    let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--");
+    assert!(exec.arg("ss").arg("-tln").run(20).ok().contains(":7622 "), "the other one does");
+    redis.signal(libc::SIGTERM);
+    redis.wait_end(20);
+    until("the listener is gone there", 20, || !elsewhere.run("ss -tln").contains(":7622 "));
+}
+
+const WAITER: &str = "import socket, threading, time, sys, os
+l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
+c = socket.create_connection(l.getsockname()); a, _ = l.accept()
+errors = {}
+def wait(name, call):
+    try: call(); errors[name] = None
+    except OSError as error: errors[name] = error.errno
+    errors[name + ' at'] = time.monotonic_ns()
+threads = [threading.Thread(target=wait, args=w) for w in [('recv', lambda: c.recv(1)), ('accept', l.accept)]]
+for t in threads: t.start()
+print('waiting', flush=True)
+threads[0].join(30)
+print('reset', errors.get('recv'), errors.get('recv at'), flush=True)
+try: socket.create_connection(('127.0.0.1', 9), 5); print('connected')
+except OSError as error: print('then', error.errno, flush=True)
+os._exit(0)";
+
+#[test]
+fn a_far_side_that_is_killed_resets_its_sockets_within_a_tenth_of_a_second() {
+    let mut best = Duration::MAX;
+    // On a busy machine a wake-up alone may take as long.
+    for _ in 0..3 {
+        let far = Far::here();
+        let log = far.service.scratch.path("waiter.log");
+        let mut waiter = far.service.accelerated("/usr/bin/python3 -u -c").arg(WAITER).start(log);
+        waiter.wait_for("waiting", 30);
+        std::thread::sleep(Duration::from_millis(300));
+        let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let at = at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64;
+        far.far.signal(libc::SIGKILL);
+        waiter.wait_for("then", 30);
+        let said = waiter.output();
+        let seen = said.lines().find_map(|line| line.strip_prefix("reset 104 ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(said.contains(&format!("then {}", libc::ENETDOWN)), "{said}");
+        until("the service says so", 10, || far.service.running.output().contains("the far stack is lost"));
+        best = best.min(Duration::from_nanos(seen.parse::<u64>().unwrap() - at));
+        if best <= Duration::from_millis(100) {
+            return;
+        }
+    }
+    panic!("it took {best:?} at best");
+}
+
+#[test]
+fn a_far_side_outlives_its_services_and_ends_their_sockets() {
+    let far = Far::here();
+    let Far { service, far, _scratch } = far;
+    let listen = "import socket, time\nl = socket.socket(); l.bind(('127.0.0.1', 7633)); l.listen(); print('up', flush=True)\ntime.sleep(100)";
+    let log = service.scratch.path("listen.log");
+    let mut listener = service.accelerated("/usr/bin/python3 -u -c").arg(listen).start(log);
+    listener.wait_for("up", 20);
+    let listens = || Program::line("ss -tlnH sport = :7633").run(10).ok().contains(":7633");
+    assert!(listens(), "the far side listens");
+    drop(service);
+    until("nothing listens there", 20, || !listens());
+    listener.stop();
+    let address = format!("unix:{}", _scratch.path("far.sock").display());
+    let next = Service::start(|program| program.arg("--stack").arg("far").arg("--far").arg(&address));
+    assert_eq!(next.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(60).ok().trim(), "whole");
+    drop(far);
+}
+
+#[test]
+fn a_far_side_on_another_machine_needs_a_word_of_trust() {
+    let name = format!("none-{}", std::process::id());
+    let far = |address: &str| {
+        let program = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--name").arg(&name);
+        program.arg("--connect").arg(address).run(30)
+    };
+    let ended = far("tcp:192.0.2.1:7000");
+    assert!(ended.code == 1 && ended.err.contains("--trust-network"), "{}", ended.err);
+    let listening = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--listen").arg("tcp:0.0.0.0:0").run(30);
+    assert!(listening.code == 1 && listening.err.contains("--trust-network"), "{}", listening.err);
+    assert_eq!(far("/run/nowhere").code, 2, "no address");
+    let nobody = far("unix:/nowhere/far.sock");
+    assert!(nobody.code == 1 && nobody.err.contains("unix:/nowhere/far.sock"), "{}", nobody.err);
+}
