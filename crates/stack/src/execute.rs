@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 /// Most bytes that are kept of each of the two outputs.
 const OUTPUT_BYTES: usize = 1 << 20;
 
+/// Where programs are looked for if nobody has said so: a kernel gives its first program no `PATH`, and what sets up networks is in `sbin`.
+const SEARCHED: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What a program has left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
@@ -21,7 +24,8 @@ pub struct Executed {
 /// Runs a program here and waits for it: with the kernel and the network namespace of this thread, without input.
 pub fn execute(words: &[String]) -> io::Result<Executed> {
     let (program, rest) = words.split_first().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+    let path = std::env::var_os("PATH").unwrap_or_else(|| SEARCHED.into());
+    let output = Command::new(program).args(rest).env("PATH", path).stdin(Stdio::null()).output()?;
     let cut = |mut bytes: Vec<u8>| {
         bytes.truncate(OUTPUT_BYTES);
         bytes
