@@ -1,6 +1,7 @@
 //! What the whole-system tests share: the built programs, services, network namespaces, and guards that clean up.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+pub mod card;
 pub mod direct;
 pub mod namespace;
 pub mod native;
@@ -46,6 +47,15 @@ pub fn require_program(name: &str, package: &str) {
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
         || PathBuf::from("/usr/sbin").join(name).is_file();
     assert!(found, "{name} is missing: apt-get install -y {package} (or run scripts/setup)");
+}
+
+/// Fails with the command that helps if there is no QEMU or no kernel for a guest.
+pub fn require_guest() {
+    require_program(towpath_card::qemu::PROGRAM, towpath_card::qemu::PACKAGE);
+    let kernel =
+        ["/boot", "/usr/lib/towpath/kernel/boot"].into_iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+    let found = kernel.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("vmlinuz-"));
+    assert!(found, "a kernel for a guest of QEMU is missing: scripts/setup guest");
 }
 
 /// A private scratch directory, removed at the end.

@@ -40,6 +40,14 @@ impl Service {
         service.running.wait_for("stack=\"uml\"", 90);
         service
     }
+    /// The kernel stack in a guest of QEMU.
+    pub fn guest(complete: impl FnOnce(Program) -> Program) -> Self {
+        crate::require_guest();
+        let mut service = Self::start(|program| complete(program.arg("--stack").arg("qemu")));
+        // Its processor is imitated.
+        service.running.wait_for("stack=\"qemu\"", 300);
+        service
+    }
     /// On the server side's `eth1` of a laboratory, admitting every user.
     pub fn on_interface(lab: &Lab) -> Self {
         Self::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))

@@ -1,9 +1,9 @@
 //! The card as the service sees it: a stack.
 
 use crate::console::Console;
+use crate::machine::{self, Kind, Machine, MachineConfig};
 use crate::message::{self, FromCard, ToCard};
 use crate::places::{Places, Served, lock};
-use crate::uml::{self, Machine, UmlConfig};
 use crate::{funeral, relay};
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,8 +20,9 @@ use towpath_ring::layout::VERSION;
 use towpath_ring::{Geometry, wake};
 use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Ground, Guard, PairHandle, Stack, Status};
 
-/// How long the kernel may take to come up: two seconds on an idle machine, on a busy one as long as it takes.
-const BOOT: Duration = Duration::from_secs(60);
+/// How long the kernel may take to come up: two seconds on an idle machine (six if its processor is imitated), on a busy one as long as
+/// it takes.
+const BOOT: Duration = Duration::from_secs(120);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long a program may run in it.
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct CardConfig {
     /// Its kernel.
-    pub uml: UmlConfig,
+    pub machine: MachineConfig,
     /// Sizes of every region.
     pub geometry: Geometry,
     /// Most clients at a time, if there is memory for so many.
@@ -82,6 +83,7 @@ pub(crate) struct Inner {
     /// The card's kernel has ended without being asked to.
     pub dead: AtomicBool,
     pub patience: Duration,
+    kind: Kind,
     console: Console,
 }
 
@@ -123,12 +125,13 @@ pub struct Card {
 impl Card {
     /// Starts it and waits until it serves.
     pub fn start(config: &CardConfig, guard: Box<dyn Guard>) -> Result<Self, CardError> {
-        let clients = config.clients.min(CardMemory::fit(config.geometry, uml::MEMORY_BYTES)?);
-        let (memory, memfd) = CardMemory::create(config.geometry, clients)?;
+        let kind = config.machine.kind;
+        let clients = config.clients.min(CardMemory::fit(config.geometry, kind.memory_bytes())?);
+        let (memory, memfd) = CardMemory::create(config.geometry, clients, kind.has_bar())?;
         let scratch = scratch()?;
         let console = Console::default();
         let since = Instant::now();
-        let machine = uml::start(&config.uml, &memfd, &scratch, &console).inspect_err(|_| remove(&scratch))?;
+        let machine = machine::start(&config.machine, &memfd, &scratch, &console).inspect_err(|_| remove(&scratch))?;
         tracing::info!(pid = machine.pid(), "starting the card's kernel");
         let inner = Arc::new(Inner {
             places: Places::new(memory.clients()),
@@ -145,6 +148,7 @@ impl Card {
             stopping: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             patience: PATIENCE,
+            kind,
             console,
         });
         // From here on what is dropped ends it.
@@ -283,7 +287,7 @@ impl Inner {
 
 impl Stack for Card {
     fn name(&self) -> &'static str {
-        "uml"
+        self.inner.kind.name()
     }
     fn geometry(&self) -> Option<Geometry> {
         Some(self.inner.memory.geometry())
@@ -298,7 +302,8 @@ impl Stack for Card {
             let region = self.inner.memory.begin(self.inner.memfd.as_fd(), place).map_err(io::Error::other)?;
             let memfd = self.inner.memfd.try_clone()?;
             // One line of the card's for both; what somebody does to the flags of his concerns nobody else.
-            let doorbells = vec![uml::both_ends(&self.inner.doorbells)?, uml::both_ends(&self.inner.doorbells)?];
+            let doorbells =
+                vec![machine::both_ends(&self.inner.doorbells)?, machine::both_ends(&self.inner.doorbells)?];
             Ok(Ground { region, memfd, doorbells })
         };
         make().inspect_err(|_| self.inner.places.free(place))

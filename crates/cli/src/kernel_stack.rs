@@ -32,35 +32,40 @@ pub struct Arguments {
     /// What `--stack kernel=NAME` calls it [default: it is the one of its network namespace]
     #[arg(long, value_name = "NAME", value_parser = stack_name, conflicts_with = "socket")]
     name: Option<String>,
-    /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see --uml-tap)
+    /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see --card-tap)
     #[arg(long)]
     uml: bool,
     /// For services elsewhere, which connect to unix:PATH or tcp:HOST:PORT here (see --connect); no program is served directly
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["name", "uml", "connect", "socket"])]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["name", "uml", "qemu", "connect", "socket"])]
     listen: Option<Address>,
     /// With the sockets of the kernel of a `towpath kernel-stack --listen`
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "uml")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["uml", "qemu"])]
     connect: Option<Address>,
+    /// In a kernel of its own, a guest of QEMU with the rings in a PCI device (needs the package qemu-system-x86 and a kernel)
+    #[arg(long, conflicts_with = "uml")]
+    qemu: bool,
     #[command(flatten)]
     options: Options,
 }
 
 /// Serves.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { name, uml, listen, connect, mut options } = arguments;
+    let Arguments { name, uml, qemu, listen, connect, mut options } = arguments;
     if let Some(address) = listen {
         options.stack = Some(StackKind::Kernel);
         let trusted = options.trust_network;
         return far::main(options.configuration(), &address, trusted);
     }
     options.far = connect.or(options.far);
-    options.stack = Some(match (uml, &options.far) {
-        (true, _) => StackKind::Uml,
-        (false, Some(_)) => StackKind::Far,
-        (false, None) => StackKind::Kernel,
-    });
+    let kind = match &options.far {
+        _ if uml => StackKind::Uml,
+        _ if qemu => StackKind::Qemu,
+        Some(_) => StackKind::Far,
+        None => StackKind::Kernel,
+    };
+    options.stack = Some(kind);
     // What a file says, or leaves out, is the operator's.
-    if !uml && options.config.is_none() && options.send_buffer.is_none() {
+    if kind == StackKind::Kernel && options.config.is_none() && options.send_buffer.is_none() {
         options.send_buffer = SEND_BUFFER.parse().ok();
     }
     let configured = || {
@@ -69,7 +74,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     if let Some(name) = configured() {
         // Its kind stands in the file too.
-        (options.stack, options.stack_name) = (uml.then_some(StackKind::Uml), Some(name));
+        (options.stack, options.stack_name) = (Some(kind).filter(|kind| kind.card().is_some()), Some(name));
     } else if name.is_some() {
         match paths::kernel_stack_socket(name.as_deref()) {
             Ok(socket) => options.socket = Some(socket),

@@ -31,7 +31,7 @@ struct CardHeader {
     version: u32,
     /// Regions.
     clients: u32,
-    /// Bytes of the file.
+    /// Bytes of the file that are used.
     total: u64,
     /// Bytes from one region to the next.
     stride: u64,
@@ -126,14 +126,16 @@ pub struct CardMemory {
 }
 
 impl CardMemory {
-    /// Host: makes and seals the file for `clients` regions of these sizes, and maps it.
-    pub fn create(geometry: Geometry, clients: u32) -> Result<(Self, OwnedFd), MapError> {
+    /// Host: makes and seals the file for `clients` regions of these sizes, and maps it. A BAR's file is a power of two long; what is
+    /// not used of it takes no memory.
+    pub fn create(geometry: Geometry, clients: u32, is_bar: bool) -> Result<(Self, OwnedFd), MapError> {
         let stride = Layout::new(geometry)?.total_bytes().next_multiple_of(ALIGNMENT) as u64;
         if !(1..=MAX_CLIENTS).contains(&clients) {
             return Err(MapError::Format("a card has 1 to 64 clients"));
         }
         let total = ALIGNMENT as u64 + stride * u64::from(clients);
-        let bytes = usize::try_from(total).map_err(|_| MapError::Format("its size is no size"))?;
+        let bytes = if is_bar { total.next_power_of_two() } else { total };
+        let bytes = usize::try_from(bytes).map_err(|_| MapError::Format("its size is no size"))?;
         let memfd = unsealed_memfd("towpath-card", bytes)?;
         rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
         // The regions are mapped one by one, when somebody uses them.
@@ -323,7 +325,7 @@ mod tests {
 
     fn card() -> (CardMemory, CardMemory, OwnedFd) {
         let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
-        let (host, memfd) = CardMemory::create(geometry, 3).unwrap();
+        let (host, memfd) = CardMemory::create(geometry, 3, true).unwrap();
         let guest = CardMemory::map(memfd.as_fd()).unwrap();
         (host, guest, memfd)
     }
@@ -392,7 +394,7 @@ mod tests {
 
     #[test]
     fn what_is_no_card_is_not_mapped() {
-        let (memory, memfd) = CardMemory::create(Geometry::DEFAULT, 1).unwrap();
+        let (memory, memfd) = CardMemory::create(Geometry::DEFAULT, 1, false).unwrap();
         drop(memory);
         rustix::io::pwrite(&memfd, &[0; 8], 24).unwrap();
         assert!(CardMemory::map(memfd.as_fd()).is_err(), "its stride is too small");

@@ -133,7 +133,7 @@ pub struct Socket {
 pub struct Status {
     /// The service's version.
     pub version: String,
-    /// The stack that it serves: `fast`, `kernel` or `uml`.
+    /// The stack that it serves: `fast`, `kernel`, `uml` or `qemu`.
     #[serde(default)]
     pub stack: String,
     /// Its process.

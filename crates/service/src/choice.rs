@@ -1,6 +1,7 @@
 //! Which stack a service serves.
 
 use serde::Deserialize;
+use towpath_card::machine::Kind;
 
 /// A kind of stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
@@ -13,17 +14,28 @@ pub enum StackKind {
     Kernel,
     /// The sockets of another kernel: user-mode Linux, which the service starts
     Uml,
+    /// The sockets of another kernel: a guest of QEMU, which the service starts
+    Qemu,
     /// The sockets of the kernel of a `towpath kernel-stack --listen`, in another namespace or on another machine
     Far,
 }
 
 impl StackKind {
+    /// The card that it is, if it has a kernel of its own.
+    pub fn card(self) -> Option<Kind> {
+        match self {
+            Self::Uml => Some(Kind::Uml),
+            Self::Qemu => Some(Kind::Qemu),
+            Self::Fast | Self::Kernel | Self::Far => None,
+        }
+    }
     /// As the configuration writes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fast => "fast",
             Self::Kernel => "kernel",
             Self::Uml => "uml",
+            Self::Qemu => "qemu",
             Self::Far => "far",
         }
     }

@@ -29,14 +29,20 @@ pub struct Config {
     /// The file that all this stands in.
     #[serde(skip)]
     pub file: Option<PathBuf>,
-    /// The TAP device that is the wire of the stack `"uml"`; none: it has only its loopback device.
-    pub uml_tap: Option<String>,
+    /// The TAP device that is the wire of a stack with a kernel of its own (`"uml"`, `"qemu"`); none: it has only its loopback device.
+    #[serde(alias = "uml_tap")]
+    pub card_tap: Option<String>,
     /// Address and prefix length of its network card: `10.0.0.2/24`.
-    pub uml_address: Option<String>,
+    #[serde(alias = "uml_address")]
+    pub card_address: Option<String>,
     /// Its router.
-    pub uml_gateway: Option<String>,
+    #[serde(alias = "uml_gateway")]
+    pub card_gateway: Option<String>,
+    /// The kernel of a guest of QEMU; none: this host's.
+    pub card_kernel: Option<PathBuf>,
     /// Its kernel's memory.
-    pub uml_memory: Bytes,
+    #[serde(alias = "uml_memory")]
+    pub card_memory: Bytes,
     /// Where the other side of the stack `"far"` listens: `unix:PATH` or `tcp:HOST:PORT`.
     pub far: Option<String>,
     /// May `far` be on another machine? Nothing on the way is encrypted, and nobody is asked who he is. Default no.
@@ -111,10 +117,11 @@ impl Default for Config {
             netns: None,
             stacks: BTreeMap::new(),
             file: None,
-            uml_tap: None,
-            uml_address: None,
-            uml_gateway: None,
-            uml_memory: Bytes::from_kib(256 << 10),
+            card_tap: None,
+            card_address: None,
+            card_gateway: None,
+            card_kernel: None,
+            card_memory: Bytes::from_kib(256 << 10),
             far: None,
             trust_network: false,
             socket: None,
@@ -147,14 +154,15 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 34] = [
+pub const KEYS: [&str; 35] = [
     "stack",
     "netns",
     "stacks",
-    "uml_tap",
-    "uml_address",
-    "uml_gateway",
-    "uml_memory",
+    "card_tap",
+    "card_address",
+    "card_gateway",
+    "card_kernel",
+    "card_memory",
     "far",
     "trust_network",
     "socket",
@@ -234,7 +242,7 @@ impl Config {
         if self.stack != StackKind::Fast && self.interface.is_some() {
             return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
         }
-        self.check_uml()?;
+        self.check_card()?;
         self.check_stacks()?;
         self.check_far()?;
         in_range("vlan", self.vlan.into(), 0, 4094)?;
@@ -302,17 +310,17 @@ impl Config {
         Ok(config)
     }
 
-    fn check_uml(&self) -> Result<(), (&'static str, String)> {
+    fn check_card(&self) -> Result<(), (&'static str, String)> {
         let words =
-            [("uml_tap", &self.uml_tap), ("uml_address", &self.uml_address), ("uml_gateway", &self.uml_gateway)];
+            [("card_tap", &self.card_tap), ("card_address", &self.card_address), ("card_gateway", &self.card_gateway)];
         for (key, word) in words.iter().filter_map(|(key, word)| Some((*key, word.as_ref()?))) {
             if word.is_empty() || !word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/@".contains(c)) {
                 return Err((key, format!("{word:?} is none")));
             }
         }
         let (low, high) = (Bytes::from_kib(64 << 10), Bytes::from_kib(16 << 20));
-        if self.uml_memory < low || self.uml_memory > high {
-            return Err(("uml_memory", format!("{} is outside {low} to {high}", self.uml_memory)));
+        if self.card_memory < low || self.card_memory > high {
+            return Err(("card_memory", format!("{} is outside {low} to {high}", self.card_memory)));
         }
         Ok(())
     }
@@ -420,10 +428,11 @@ mod tests {
     fn every_key_is_read() {
         let text = r#"
             stack = "fast"
-            uml_tap = "tap0"
-            uml_address = "10.0.0.2/24"
-            uml_gateway = "10.0.0.1"
-            uml_memory = "512MiB"
+            card_tap = "tap0"
+            card_address = "10.0.0.2/24"
+            card_gateway = "10.0.0.1"
+            card_kernel = "/boot/vmlinuz-6.1"
+            card_memory = "512MiB"
             far = "unix:/run/far.sock"
             trust_network = true
             socket = "/run/towpath/towpath.sock"
@@ -507,7 +516,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, uml_tap, uml_address, uml_gateway, uml_memory, far, trust_network, socket, interface"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();

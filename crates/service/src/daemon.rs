@@ -20,9 +20,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
+use towpath_card::machine::{Kind, MachineConfig, Wire};
 use towpath_card::mirror::address::Address;
 use towpath_card::mirror::near::{Near, NearError};
-use towpath_card::uml::{UmlConfig, Wire};
 use towpath_card::{Card, CardConfig, CardError};
 use towpath_engine::{Engine, EngineConfig};
 use towpath_kernel::{Kernel, KernelConfig};
@@ -228,9 +228,10 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
     let fit = descriptors.saturating_sub(OTHER_DESCRIPTORS).clamp(16, 65_536) as u32;
     let most = 1 << fit.ilog2();
     // The memory of a card has its page tables in it, whether it is used or not.
-    let most = if config.stack == StackKind::Uml { most.min(CARD_SLOTS) } else { most };
+    let is_card = config.stack.card().is_some();
+    let most = if is_card { most.min(CARD_SLOTS) } else { most };
     let slots = config.sockets_per_client.min(most);
-    if slots < config.sockets_per_client && config.stack != StackKind::Uml {
+    if slots < config.sockets_per_client && !is_card {
         tracing::warn!(
             "the limit of {descriptors} open files allows {slots} sockets per client, not {}; raise it with `ulimit -Hn` or \
              LimitNOFILE=",
@@ -239,7 +240,7 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
     }
     let default = Config::default();
     let ring = |size: Bytes, default: Bytes| {
-        let small = config.stack == StackKind::Uml && size == default;
+        let small = is_card && size == default;
         (if small { CARD_RING } else { size.get() }) as u32
     };
     Geometry {
@@ -258,7 +259,7 @@ pub fn default_socket(config: &Config) -> Result<PathBuf, PathError> {
     match config.stack {
         StackKind::Fast => paths::service_socket(config.interface.is_some()),
         StackKind::Kernel => paths::kernel_stack_socket(None),
-        StackKind::Uml => paths::kernel_stack_socket(Some("uml")),
+        StackKind::Uml | StackKind::Qemu => paths::kernel_stack_socket(config.stack.card().map(Kind::name)),
         StackKind::Far => paths::kernel_stack_socket(Some("far")),
     }
 }
@@ -276,8 +277,8 @@ fn start_stack(config: &Config, geometry: Geometry, policy: Policy) -> Result<St
         let (engine, known, interface) = start_engine(config, policy)?;
         return Ok(Started { stack: Box::new(engine), known: Some(known), interface });
     }
-    if config.stack == StackKind::Uml {
-        let card = Card::start(&card_config(config, geometry)?, Box::new(policy))?;
+    if let Some(kind) = config.stack.card() {
+        let card = Card::start(&card_config(config, kind, geometry)?, Box::new(policy))?;
         return Ok(Started { stack: Box::new(card), known: None, interface: None });
     }
     if config.stack == StackKind::Far {
@@ -298,18 +299,20 @@ fn start_near(config: &Config, geometry: Geometry, policy: Policy) -> Result<Nea
     Ok(Near::start(Arc::new(link.map_err(NearError::from)?), geometry, Box::new(policy))?)
 }
 
-fn card_config(config: &Config, geometry: Geometry) -> Result<CardConfig, ServiceError> {
+fn card_config(config: &Config, kind: Kind, geometry: Geometry) -> Result<CardConfig, ServiceError> {
     let init = std::env::current_exe().map_err(doing("finding this program"))?;
-    let wire = config.uml_tap.clone().map_or(Wire::None, Wire::Tap);
-    let uml = UmlConfig {
+    let wire = config.card_tap.clone().map_or(Wire::None, Wire::Tap);
+    let machine = MachineConfig {
+        kind,
         program: None,
         init,
-        memory_mib: (config.uml_memory.get() >> 20) as u32,
+        kernel: config.card_kernel.clone(),
+        memory_mib: (config.card_memory.get() >> 20) as u32,
         wire,
-        address: config.uml_address.clone(),
-        gateway: config.uml_gateway.clone(),
+        address: config.card_address.clone(),
+        gateway: config.card_gateway.clone(),
     };
-    Ok(CardConfig { uml, geometry, clients: CARD_CLIENTS })
+    Ok(CardConfig { machine, geometry, clients: CARD_CLIENTS })
 }
 
 fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {

@@ -24,15 +24,18 @@ pub struct Options {
     /// The stack that serves [default: fast]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub stack: Option<StackKind>,
-    /// TAP device that is the network of --stack uml
-    #[arg(long, value_name = "TAP")]
-    pub uml_tap: Option<String>,
-    /// Address of --stack uml on it, e.g. 10.0.0.2/24
-    #[arg(long, value_name = "ADDRESS/BITS")]
-    pub uml_address: Option<String>,
-    /// Router of --stack uml
-    #[arg(long, value_name = "ADDRESS")]
-    pub uml_gateway: Option<String>,
+    /// TAP device that is the network of --stack uml or qemu
+    #[arg(long, alias = "uml-tap", value_name = "TAP")]
+    pub card_tap: Option<String>,
+    /// Address of --stack uml or qemu on it, e.g. 10.0.0.2/24
+    #[arg(long, alias = "uml-address", value_name = "ADDRESS/BITS")]
+    pub card_address: Option<String>,
+    /// Router of --stack uml or qemu
+    #[arg(long, alias = "uml-gateway", value_name = "ADDRESS")]
+    pub card_gateway: Option<String>,
+    /// Kernel of --stack qemu: boot/vmlinuz-RELEASE [default: one of this host's]
+    #[arg(long, value_name = "FILE")]
+    pub card_kernel: Option<PathBuf>,
     /// Where the other side of --stack far listens: unix:PATH or tcp:HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub far: Option<Address>,
@@ -90,9 +93,10 @@ impl Options {
         }
         config.netns = this.netns.or(config.netns);
         config.stack = this.stack.unwrap_or(config.stack);
-        config.uml_tap = this.uml_tap.or(config.uml_tap);
-        config.uml_address = this.uml_address.or(config.uml_address);
-        config.uml_gateway = this.uml_gateway.or(config.uml_gateway);
+        config.card_tap = this.card_tap.or(config.card_tap);
+        config.card_address = this.card_address.or(config.card_address);
+        config.card_gateway = this.card_gateway.or(config.card_gateway);
+        config.card_kernel = this.card_kernel.or(config.card_kernel);
         config.far = this.far.map(|far| far.to_string()).or(config.far);
         config.trust_network |= this.trust_network;
         config.socket = this.socket.or(config.socket);

@@ -4,7 +4,9 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, mount as mount_at};
 use rustix::termios::{OptionalActions, SpecialCodeIndex};
+use std::ffi::CStr;
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Tells the console.
@@ -37,26 +39,53 @@ pub fn serial(path: &str) -> io::Result<OwnedFd> {
     Ok(line)
 }
 
-/// Where Debian's package has the kernel's modules.
-const MODULES: &str = "/usr/lib/uml/modules";
+/// Where Debian's package has the modules of user-mode Linux.
+const UML_MODULES: &str = "/usr/lib/uml/modules";
 
 /// Loads a module; those that it needs must be there. Without it the kernel lacks what is in it, as it would on a host.
-pub fn module(path: &str) {
+pub fn uml_module(path: &str) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let file = format!("{MODULES}/{}/kernel/{path}.ko", release.trim());
-    let loaded = rustix::fs::open(&file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|module| rustix::system::finit_module(module, c"", 0));
-    if let Err(error) = loaded {
+    let file = format!("{UML_MODULES}/{}/kernel/{path}.ko", release.trim());
+    if let Err(error) = load(Path::new(&file), 0) {
         say(&format!("{file}: {error}"));
     }
 }
 
+fn load(file: &Path, flags: i32) -> rustix::io::Result<()> {
+    let module = rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::system::finit_module(module, c"", flags)
+}
+
+/// MODULE_INIT_COMPRESSED_FILE of `linux/module.h`.
+const COMPRESSED: i32 = 4;
+/// How a file system of the host's is mounted: a message of 256 KiB at most; what is read is asked for each time, as it may change.
+const NINE_P: &CStr = c"trans=virtio,version=9p2000.L,msize=262144,cache=mmap";
+
+/// From an initial RAM disk to the root file system of the host, read-only.
+pub fn enter_host() -> io::Result<()> {
+    let mut modules: Vec<_> = std::fs::read_dir("/modules")?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    modules.sort();
+    for module in &modules {
+        let flags = if module.extension().is_some_and(|kind| kind == "ko") { 0 } else { COMPRESSED };
+        if let Err(error) = load(module, flags) {
+            say(&format!("{}: {error}", module.display()));
+        }
+        // Its memory is the guest's.
+        let _ = std::fs::remove_file(module);
+    }
+    mount_at("root", "/host", "9p", MountFlags::RDONLY, NINE_P)?;
+    std::env::set_current_dir("/host")?;
+    rustix::mount::mount_move(".", "/")?;
+    rustix::process::chroot(".")?;
+    std::env::set_current_dir("/")
+}
+
 /// Sets up the loopback device and the network card.
-pub fn network(address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
+pub fn network(card: &str, address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
     ip(&["link", "set", "lo", "up"])?;
     let Some(address) = address else { return Ok(()) };
-    ip(&["link", "set", "vec0", "up"])?;
-    ip(&["address", "add", address, "dev", "vec0"])?;
+    ip(&["link", "set", card, "up"])?;
+    ip(&["address", "add", address, "dev", card])?;
     match gateway {
         Some(gateway) => ip(&["route", "add", "default", "via", gateway]),
         None => Ok(()),

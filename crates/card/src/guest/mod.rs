@@ -3,11 +3,13 @@
 pub mod ask;
 mod bells;
 mod init;
+mod machine;
 pub mod orders;
 pub mod post;
 mod reservations;
 mod serve;
 
+use crate::machine::Kind;
 use bells::Line;
 use std::process::ExitCode;
 
@@ -20,14 +22,19 @@ pub fn main_if_card() -> Option<ExitCode> {
     if std::process::id() != 1 || arguments.next().as_deref() != Some(ARGUMENT) {
         return None;
     }
+    let kind = Kind::of(&arguments.next()?)?;
     let given = |word: Option<String>| word.filter(|word| word != "-");
     let (address, gateway) = (given(arguments.next()), given(arguments.next()));
-    Some(run(address.as_deref(), gateway.as_deref()))
+    Some(run(kind, address.as_deref(), gateway.as_deref()))
 }
 
-fn run(address: Option<&str>, gateway: Option<&str>) -> ExitCode {
-    init::mount();
-    let messages = match init::serial("/dev/ttyS0") {
+fn run(kind: Kind, address: Option<&str>, gateway: Option<&str>) -> ExitCode {
+    let begin = || {
+        machine::enter(kind)?;
+        init::mount();
+        machine::messages(kind)
+    };
+    let messages = match begin() {
         Ok(messages) => messages,
         Err(error) => {
             init::say(&format!("no line to the host: {error}"));
@@ -35,7 +42,7 @@ fn run(address: Option<&str>, gateway: Option<&str>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Err(why) = serve::serve(Line::new(messages), address, gateway) {
+    if let Err(why) = serve::serve(Line::new(messages), kind, address, gateway) {
         init::say(&why);
     }
     init::power_off();

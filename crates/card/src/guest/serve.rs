@@ -2,12 +2,12 @@
 
 use super::ask::{Asker, Places};
 use super::bells::{Bells, Client, Line};
-use super::init;
 use super::orders::{self, Server, Shared};
 use super::post::Post;
+use super::{init, machine};
+use crate::machine::Kind;
 use crate::message::{self, FromCard, ToCard};
 use rustix::fd::AsFd;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -24,9 +24,9 @@ const BEAT: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Serves until the host is gone or says stop; the error is why it could not.
-pub fn serve(messages: Line, address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
+pub fn serve(messages: Line, kind: Kind, address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
     let messages = Arc::new(messages);
-    let started = start(&messages, address, gateway);
+    let started = start(&messages, kind, address, gateway);
     let (mut server, asker, memory) = started.inspect_err(|why| {
         let _ = messages.send(0, &FromCard::Broken { why: why.clone() });
     })?;
@@ -57,16 +57,17 @@ pub fn serve(messages: Line, address: Option<&str>, gateway: Option<&str>) -> Re
 /// Everything that is needed before the host is greeted.
 fn start(
     messages: &Arc<Line>,
+    kind: Kind,
     address: Option<&str>,
     gateway: Option<&str>,
 ) -> Result<(Server, Asker, Arc<CardMemory>), String> {
     let at = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    ["lib/crc-ccitt", "net/ipv6/ipv6", "net/ipv4/tcp_bbr"].into_iter().for_each(init::module);
-    init::network(address, gateway)?;
-    let device = File::options().read(true).write(true).open("/dev/mmapper").map_err(at("/dev/mmapper"))?;
+    machine::modules(kind);
+    init::network(machine::interface(kind), address, gateway)?;
+    let device = machine::memory(kind).map_err(at("the memory with the rings"))?;
     let memory = CardMemory::map(device.as_fd()).map_err(|error| error.to_string())?;
     let memory = Arc::new(memory);
-    let line = init::serial("/dev/ttyS1").map_err(at("/dev/ttyS1"))?;
+    let line = machine::bells(kind).map_err(at("the line of the bells"))?;
     let bells = Arc::new(Bells::new(Arc::clone(&memory), line).map_err(at("an eventfd"))?);
     let places = Places::default();
     let messages = Arc::clone(messages) as Arc<dyn Post>;

@@ -12,7 +12,7 @@ use towpath_service::{daemon, paths};
 /// How long a service may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same of a stack that the service starts, which may boot a kernel.
-const STACK_TIMEOUT: Duration = Duration::from_secs(30);
+const STACK_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long one that has the lock is given before another is started: it may be ending, and will not answer then.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a service started here stays without clients. 30 s: a compile-and-run cycle keeps it, a forgotten one goes.
@@ -34,9 +34,10 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
         let socket = paths::kernel_stack_socket(stack.name()).map_err(|error| error.to_string())?;
         return match (hold(&socket), stack.name()) {
             (Ok(_), _) => Ok(socket),
-            (Err(_), Some("uml")) => {
-                complain("booting a second kernel, user-mode Linux ...");
-                start(&socket, &["--stack", "uml"], verbose).map(|()| socket)
+            (Err(_), Some(kind @ ("uml" | "qemu"))) => {
+                let what = if kind == "uml" { "user-mode Linux" } else { "a guest of QEMU" };
+                complain(&format!("booting a second kernel, {what} ..."));
+                start(&socket, &["--stack", kind], verbose).map(|()| socket)
             }
             (Err(error), Some(name)) => Err(format!("{error}; `towpath kernel-stack --name {name}` starts that stack")),
             (Err(_), None) => {

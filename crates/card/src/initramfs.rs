@@ -1,0 +1,185 @@
+//! The first files of a guest: our binary with its libraries, and the kernel's modules by which the guest gets at everything else.
+//!
+//! A cpio archive of the form that Linux unpacks (`Documentation/driver-api/early-userspace/buffer-format.rst`: "newc").
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Modules that a guest needs or may want. What is not among a kernel's modules is in the kernel, or missing, as on a host.
+const MODULES: [&str; 8] =
+    ["virtio_pci", "virtio_console", "virtio_net", "9pnet_virtio", "9p", "ipv6", "tcp_bbr", "tls"];
+
+/// The kinds of entries.
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const CONSOLE: u32 = 0o020_600;
+
+/// An archive that is written.
+#[derive(Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    entries: u32,
+    directories: BTreeSet<PathBuf>,
+}
+
+impl Archive {
+    /// An entry. `device` is what a device node stands for.
+    fn add(&mut self, path: &Path, mode: u32, device: (u32, u32), content: &[u8]) {
+        let name = path.strip_prefix("/").unwrap_or(path).as_os_str().as_encoded_bytes();
+        self.entries += 1;
+        let (size, length) = (content.len() as u32, name.len() as u32 + 1);
+        // Number, mode, owner, group, links, time, size, device of the file, device that it is, length of the name, check sum.
+        let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, length, 0];
+        self.bytes.extend_from_slice(b"070701");
+        fields.iter().for_each(|field| self.bytes.extend_from_slice(format!("{field:08X}").as_bytes()));
+        self.bytes.extend_from_slice(name);
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(content);
+        self.pad();
+    }
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+    fn directory(&mut self, path: &Path) {
+        if path.parent().is_none() || self.directories.contains(path) {
+            return;
+        }
+        if let Some(parent) = path.parent() {
+            self.directory(parent);
+        }
+        self.add(path, DIRECTORY, (0, 0), &[]);
+        self.directories.insert(path.into());
+    }
+    fn file(&mut self, path: &Path, content: &[u8]) {
+        if let Some(parent) = path.parent() {
+            self.directory(parent);
+        }
+        self.add(path, PROGRAM, (0, 0), content);
+    }
+    fn end(mut self) -> Vec<u8> {
+        self.add(Path::new("TRAILER!!!"), 0, (0, 0), &[]);
+        self.bytes
+    }
+}
+
+/// Makes it: `init` is the first program, `modules` where the kernel's modules and their `modules.dep` are.
+pub fn make(init: &Path, modules: &Path) -> io::Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    };
+    ["/dev", "/host", "/modules"].iter().for_each(|path| archive.directory(Path::new(path)));
+    archive.add(Path::new("/dev/console"), CONSOLE, (5, 1), &[]);
+    let program = read(init)?;
+    archive.file(Path::new("/init"), &program[..loaded(&program)]);
+    for library in libraries(init)? {
+        archive.file(&library, &read(&library)?);
+    }
+    let dependencies = String::from_utf8_lossy(&read(&modules.join("modules.dep"))?).into_owned();
+    for (number, file) in in_order(&dependencies, &MODULES).iter().enumerate() {
+        let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        archive.file(&Path::new("/modules").join(format!("{number:02}-{name}")), &read(&modules.join(file))?);
+    }
+    Ok(archive.end())
+}
+
+/// Where what is loaded of a program ends: what comes after it is for debuggers. A program that is no 64-bit ELF is loaded whole.
+fn loaded(program: &[u8]) -> usize {
+    let u16_at = |at: usize| program.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes) as usize);
+    let u64_at = |at: usize| program.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes) as usize);
+    let end = || {
+        let (table, size, count) = (u64_at(32)?, u16_at(54)?, u16_at(56)?);
+        let ends = (0..count).filter_map(|number| {
+            let entry = table.checked_add(number.checked_mul(size)?)?;
+            u64_at(entry.checked_add(8)?)?.checked_add(u64_at(entry.checked_add(32)?)?)
+        });
+        ends.max()
+    };
+    end()
+        .filter(|end| program.starts_with(b"\x7fELF\x02") && (64..=program.len()).contains(end))
+        .unwrap_or(program.len())
+}
+
+/// The libraries that a program is linked with, as the dynamic linker says, and that linker; none of a program that needs none.
+fn libraries(program: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut command = Command::new(program);
+    command.env_clear().env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::null()).stderr(Stdio::null());
+    let said = command.output()?.stdout;
+    let line = |line: &str| {
+        let path = line.trim().strip_suffix(')')?.rsplit_once(" (0x")?.0;
+        let path = path.rsplit_once("=> ").map_or(path, |(_, path)| path);
+        path.starts_with('/').then(|| PathBuf::from(path))
+    };
+    Ok(String::from_utf8_lossy(&said).lines().filter_map(line).collect())
+}
+
+/// The files of `wanted` modules and of those that they need, these before them. `text` is `modules.dep`.
+fn in_order<'a>(text: &'a str, wanted: &[&str]) -> Vec<&'a str> {
+    let name = |file: &str| {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        name.split(".ko").next().unwrap_or(name).replace('-', "_")
+    };
+    let mut files: Vec<&str> = Vec::new();
+    for wanted in wanted {
+        let line = text.lines().filter_map(|line| line.split_once(':')).find(|(file, _)| name(file) == *wanted);
+        let Some((file, needed)) = line else { continue };
+        // What needs others stands before them.
+        for file in needed.split_whitespace().rev().chain([file]) {
+            if !files.contains(&file) {
+                files.push(file);
+            }
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_module_comes_after_those_that_it_needs_and_only_once() {
+        let text = "kernel/fs/9p/9p.ko.xz: kernel/net/9p/9pnet.ko.xz kernel/fs/netfs/netfs.ko.xz\n\
+                    kernel/net/9p/9pnet.ko.xz:\nkernel/fs/netfs/netfs.ko.xz:\n\
+                    kernel/drivers/a-b.ko: kernel/net/9p/9pnet.ko.xz\n";
+        let files = in_order(text, &["a_b", "built_in", "9p"]);
+        let expected = [
+            "kernel/net/9p/9pnet.ko.xz",
+            "kernel/drivers/a-b.ko",
+            "kernel/fs/netfs/netfs.ko.xz",
+            "kernel/fs/9p/9p.ko.xz",
+        ];
+        assert_eq!(files, expected);
+    }
+
+    #[test]
+    fn what_debuggers_read_stays_out_and_what_is_no_program_goes_in_whole() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let end = loaded(&own);
+        assert!(end > 4096 && end < own.len(), "{end} of {}", own.len());
+        assert_eq!(loaded(b"#!/bin/sh"), 9);
+        for cut in [5, 40, 63, 64, 100] {
+            assert!(loaded(&own[..cut]) == cut, "a program that is cut off at {cut}");
+        }
+    }
+
+    #[test]
+    fn an_archive_has_directories_before_their_files_each_once() {
+        let mut archive = Archive::default();
+        archive.file(Path::new("/lib/a/one"), b"1");
+        archive.file(Path::new("/lib/a/two"), b"12345");
+        let bytes = archive.end();
+        let text = String::from_utf8_lossy(&bytes);
+        let at = |what: &str| text.find(what).unwrap();
+        assert!(
+            at("lib\0") < at("lib/a\0") && at("lib/a\0") < at("lib/a/one\0") && at("lib/a/one\0") < at("lib/a/two\0")
+        );
+        assert_eq!(text.matches("070701").count(), 5);
+        assert_eq!(text.matches("lib/a\0").count(), 1);
+        assert!(bytes.len() % 4 == 0 && text.contains("TRAILER!!!\0"));
+    }
+}
