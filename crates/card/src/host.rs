@@ -3,6 +3,7 @@
 use crate::console::Console;
 use crate::machine::{self, Kind, Machine, MachineConfig};
 use crate::message::{self, FromCard, ToCard};
+use crate::named::Named;
 use crate::places::{Places, Served, lock};
 use crate::{funeral, relay};
 use std::collections::HashMap;
@@ -18,7 +19,9 @@ use std::time::{Duration, Instant};
 use towpath_ring::card::CardMemory;
 use towpath_ring::layout::VERSION;
 use towpath_ring::{Geometry, wake};
-use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Ground, Guard, PairHandle, Stack, Status};
+use towpath_stack::{
+    ClientId, ClientSetup, Connection, Executed, Files, Ground, Guard, PairHandle, SharedFile, Stack, Status,
+};
 
 /// How long the kernel may take to come up: two seconds on an idle machine (six if its processor is imitated), on a busy one as long as
 /// it takes.
@@ -361,6 +364,19 @@ impl Stack for Card {
         }
         // Its place is free when the card has said so.
         self.inner.tell(0, &ToCard::Remove { place });
+    }
+    fn files(&self) -> Files {
+        Files::Any
+    }
+    fn add_file(&self, client: ClientId, shared: SharedFile) -> io::Result<u32> {
+        let (place, _) = self.inner.places.find(client).ok_or(io::ErrorKind::NotFound)?;
+        let SharedFile { process, replaces, file } = shared;
+        let named = Named::of(&file)?;
+        match self.inner.ask(ToCard::File { place, process, replaces, named }, ANSWER) {
+            Some(FromCard::File { file }) => Ok(file),
+            Some(FromCard::Failed { errno }) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Err(io::Error::from_raw_os_error(libc::ENETDOWN)),
+        }
     }
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None

@@ -14,6 +14,7 @@ mod initramfs;
 pub mod machine;
 mod message;
 pub mod mirror;
+mod named;
 mod part;
 mod places;
 pub mod qemu;

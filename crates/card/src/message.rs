@@ -1,6 +1,7 @@
 //! The messages between the host and the card. They go through a byte stream (a serial line of the card), each with its length and a
 //! number before it: an answer has the number of its question, and what answers nothing has 0.
 
+use crate::named::Named;
 use crate::part::Part;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -37,6 +38,8 @@ pub enum ToCard {
     Limit(Option<Limit>),
     /// Repeat what stands in the shared word until this many µs have passed without anything new there. Answer: `Done`.
     Echo { quiet_us: u32 },
+    /// Take in a file that a client has shown, if it is this one there. Answer: `File`, `Failed`.
+    File { place: u32, process: u32, replaces: u32, named: Named },
     /// Run a program. Answer: `Ran`, `Failed`.
     Run { words: Vec<String> },
     /// Power off.
@@ -64,6 +67,8 @@ pub enum FromCard {
     Left { place: u32 },
     /// The policy is asked.
     Ask(Question),
+    /// The number of a file.
+    File { file: u32 },
     /// A program has ended.
     Ran { code: i32, out: Vec<u8>, err: Vec<u8> },
 }
@@ -123,6 +128,7 @@ message!(ToCard {
     12 Echo { quiet_us },
     13 Run { words },
     14 Stop,
+    15 File { place, process, replaces, named },
 });
 message!(FromCard {
     1 Hello { version, release },
@@ -135,6 +141,7 @@ message!(FromCard {
     8 Left { place },
     9 Ask(question),
     10 Ran { code, out, err },
+    11 File { file },
 });
 message!(Question {
     1 Connect { place, remote },
@@ -209,6 +216,12 @@ mod tests {
             ToCard::Add { place: 1, uid: 2, pid: -3, name: "a name".into() },
             ToCard::Verdict(Verdict::Refuse(13)),
             ToCard::Limit(Some(limit)),
+            ToCard::File {
+                place: 1,
+                process: 2,
+                replaces: 3,
+                named: Named { path: "/a/b".into(), inode: 4, size: 5, modified_s: 6, modified_ns: 7 },
+            },
             ToCard::Run { words: vec!["ss".into(), "-ti".into()] },
             ToCard::Stop,
         ];

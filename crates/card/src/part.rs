@@ -1,6 +1,7 @@
 //! How things stand in the messages between the host and the card: numbers in the machine's byte order, lists and texts with their
 //! length before them. What cannot be read is `None`.
 
+use crate::named::Named;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use towpath_stack::guard::Limit;
@@ -28,7 +29,7 @@ macro_rules! numbers {
         }
     })* };
 }
-numbers!(u8, u16, u32, u64, u128, i32);
+numbers!(u8, u16, u32, u64, u128, i32, i64);
 
 impl Part for bool {
     fn put(&self, to: &mut Vec<u8>) {
@@ -180,6 +181,7 @@ macro_rules! structs {
     })* };
 }
 structs! {
+    Named { path, inode, size, modified_s, modified_ns }
     Limit { id, number, weight, rate, connections, new_per_s }
     Connection { local, remote, state, client, slot, uid, pid, program, tcp, tx_queue, rx_queue, core, direct }
     TcpStatus {

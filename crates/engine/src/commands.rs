@@ -42,6 +42,10 @@ impl SlowThread {
         if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
             return self.refresh_one(now, index, slot, seq);
         }
+        if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {
+            client.slot(slot).command_seq = seq;
+            return self.answer(index, slot, seq, -libc::EOPNOTSUPP);
+        }
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {

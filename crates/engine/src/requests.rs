@@ -22,6 +22,9 @@ impl SlowThread {
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
             Request::Departed(id, process) => self.departed(now, id, process),
             Request::RemoveClient(id) => self.remove_client(now, id),
+            // It is not asked: what it sends is in rings.
+            Request::File(_, _, reply) => drop(reply),
+            Request::ForgetFile(_, _, _, done) => drop(done),
             Request::Policy(done) => {
                 self.apply_policy();
                 drop(done);

@@ -98,7 +98,7 @@ fn operations_of(client: &KernelClient, slot: Slot) -> [Option<Operation<'_>>; 2
     };
     let (own, region) = (&entry.own, &client.shared.region);
     let Some(fd) = &own.fd else { return [None, None] };
-    let queued = own.tx_tail.wrapping_sub(own.sent);
+    let queued = own.asides.stop(own.sent, own.tx_tail).wrapping_sub(own.sent);
     let urgent = own.flags & towpath_ring::lines::app_flags::URGENT != 0;
     let send = own.writable && queued != 0 && !urgent && own.ahead.sent.is_none();
     let room = region.geometry().rx_bytes - own.got.wrapping_sub(own.rx_head);

@@ -1,6 +1,7 @@
 //! What this stack keeps of a client and of a slot beside what every stack does.
 
 use crate::ahead::Ahead;
+use crate::asides::{Asides, ClientFiles};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use towpath_ring::Slot;
@@ -19,6 +20,8 @@ pub struct OfClient {
     pub waiting: Vec<Waiting>,
     /// While it moves: see [`crate::shield`].
     pub shields: Vec<OwnedFd>,
+    /// Files that it has shown.
+    pub files: ClientFiles,
 }
 
 /// A command whose reservation has not come yet. The two come on different ways.
@@ -67,6 +70,8 @@ pub struct OfSlot {
     pub shut: bool,
     /// The application has closed it; what is queued is still to be sent.
     pub closing: bool,
+    /// What goes out between the bytes of the ring.
+    pub asides: Asides,
     /// On the list of those to be looked at in this turn.
     pub noticed: bool,
     /// What was done for it before.
@@ -99,11 +104,19 @@ impl Default for OfSlot {
             urgent_sent: None,
             shut: false,
             closing: false,
+            asides: Asides::default(),
             noticed: false,
             ahead: Ahead::default(),
             again: false,
             flags: 0,
             options: Options::default(),
         }
+    }
+}
+
+impl OfSlot {
+    /// Is there something to send that the kernel has not taken?
+    pub fn has_unsent(&self) -> bool {
+        self.sent != self.tx_tail || self.asides.is_due(self.sent, self.tx_tail)
     }
 }

@@ -25,6 +25,9 @@ impl Core {
         if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
             return self.refresh(index, slot, seq);
         }
+        if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {
+            return self.aside(index, slot, seq, &command);
+        }
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
         if seq == 0 || seq == entry.command_seq {

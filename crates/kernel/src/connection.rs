@@ -1,5 +1,6 @@
 //! Bytes: from the send ring to the kernel, from the kernel to the receive ring.
 
+use crate::asides::Gone;
 use crate::client::OfSlot;
 use crate::core::Core;
 use crate::figures::Figures;
@@ -38,6 +39,7 @@ impl Core {
             self.flags(index, slot, &words);
         }
         let before = self.own(index, slot).map(|own| (own.sent, own.got, own.status));
+        let files = self.own(index, slot).map_or(0, |own| own.asides.file_bytes());
         let sent = self.transmit(index, slot, words.and_then(|words| words.urgent));
         let received = if matches!(sent, Found::Alive) { self.receive(index, slot) } else { Found::Alive };
         let ended =
@@ -45,7 +47,11 @@ impl Core {
         let Some(client) = self.client(index) else { return };
         let own = &mut client.slot(slot).own;
         let (after, tx_tail, urgent) = ((own.sent, own.got, own.status), own.tx_tail, own.urgent_got.take());
-        let moved = before.is_some_and(|before| before != after);
+        let left = own.asides.file_bytes();
+        let moved = before.is_some_and(|before| before != after) || files != left;
+        if files != left {
+            client.shared.region.info(slot).file_bytes.store(left, Ordering::Release);
+        }
         if moved {
             show(client.line(slot), after, urgent);
         }
@@ -59,10 +65,13 @@ impl Core {
         }
         if moved {
             let told = before.is_none_or(|(_, got, status)| got != after.1 || status != after.2);
-            if told || wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes) {
+            if told || left == 0 && wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes)
+            {
                 client.raise(slot);
             }
-        } else if wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes) && words.is_some()
+        } else if left == 0
+            && wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes)
+            && words.is_some()
         {
             // It may have asked after the room was there.
             client.raise(slot);
@@ -115,12 +124,31 @@ impl Core {
         let Some(Some(client)) = self.clients.get_mut(index as usize) else { return Found::Alive };
         let region = std::sync::Arc::clone(&client.shared.region);
         let own = &mut client.slot(slot).own;
-        let OfSlot { fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, ahead, .. } = own else {
+        let OfSlot { fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, ahead, asides, .. } = own else {
             return Found::Alive;
         };
         let (ring, mut share) = (region.tx(slot), SHARE);
-        while *sent != *tx_tail && *writable && share > 0 {
-            let (len, flags) = crate::urgent::part(*sent, *tx_tail, urgent, *urgent_sent);
+        while *writable && share > 0 {
+            let (len, flags) = crate::urgent::part(*sent, asides.stop(*sent, *tx_tail), urgent, *urgent_sent);
+            if len == 0 {
+                if !asides.is_due(*sent, *tx_tail) {
+                    break;
+                }
+                match asides.go(fd.as_fd(), &ring, share) {
+                    Ok(Gone { count, in_ring }) => {
+                        share = share.saturating_sub(count as u32);
+                        if in_ring {
+                            *sent = sent.wrapping_add(count as u32);
+                        } else {
+                            self.counts.file_bytes += count as u64;
+                        }
+                    }
+                    Err(libc::EAGAIN) => *writable = false,
+                    Err(libc::EINTR) => {}
+                    Err(errno) => return Found::Failed(errno),
+                }
+                continue;
+            }
             let done = ahead.sent.take();
             self.counts.sends += u64::from(done.is_none());
             match done.unwrap_or_else(|| sys::send(fd.as_fd(), &ring, *sent, len.min(share), flags)) {
@@ -137,7 +165,7 @@ impl Core {
                 Err(errno) => return Found::Failed(errno),
             }
         }
-        if *sent != *tx_tail {
+        if *sent != *tx_tail || asides.is_due(*sent, *tx_tail) {
             if *writable {
                 self.once_more(index, slot);
             }

@@ -43,6 +43,8 @@ pub struct Counts {
     pub sends: u64,
     /// See `sends`.
     pub sent_bytes: u64,
+    /// Bytes of files that were sent without passing through a ring.
+    pub file_bytes: u64,
     /// System calls that received, and their bytes.
     pub receives: u64,
     /// See `receives`.

@@ -27,7 +27,7 @@ impl Core {
         if flags & app_flags::ABORT != 0 || unread {
             return self.abort(index, slot, 0);
         }
-        if entry.own.sent == entry.own.tx_tail {
+        if !entry.own.has_unsent() {
             client.free(slot);
         }
     }

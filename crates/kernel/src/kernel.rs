@@ -16,7 +16,7 @@ use towpath_stack::guard::Gate;
 use towpath_stack::mailbox::Bell;
 use towpath_stack::requests::{Caller, Request};
 use towpath_stack::thread::epoll_with;
-use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Guard, PairHandle, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Files, Guard, PairHandle, SharedFile, Stack, Status};
 
 /// How a kernel stack is built. The clients' regions must be made for one core: a client belongs to one of the threads.
 #[derive(Clone, Debug)]
@@ -113,6 +113,10 @@ impl Kernel {
         let number = client.0 as usize % self.cores.len();
         self.ask_to_move::<()>(number, |reply| Move::Open(client, reply));
     }
+    /// Forgets a file that a process of a client has shown; returns when it is closed, unless a part of it is still to be sent.
+    pub fn forget_file(&self, client: ClientId, process: u32, file: u32) {
+        self.of(client).answer::<()>(|done| Request::ForgetFile(client, process, file, done));
+    }
 
     /// The thread that has a client.
     fn of(&self, client: ClientId) -> &Caller {
@@ -148,6 +152,13 @@ impl Stack for Kernel {
     }
     fn remove_client(&self, client: ClientId) {
         self.of(client).ask(Request::RemoveClient(client));
+    }
+    fn files(&self) -> Files {
+        Files::Local
+    }
+    fn add_file(&self, client: ClientId, file: SharedFile) -> io::Result<u32> {
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        self.of(client).answer(|reply| Request::File(client, file, reply)).ok_or_else(gone)?
     }
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None

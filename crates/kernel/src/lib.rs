@@ -13,6 +13,7 @@
 //! - [`ahead`], [`batch`]: many sends and receives in one call; [`sys`]: the other system calls.
 
 mod ahead;
+mod asides;
 mod batch;
 mod client;
 mod commands;

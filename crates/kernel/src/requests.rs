@@ -33,6 +33,13 @@ impl Core {
             }
             Request::Departed(id, process) => self.departed(id, process),
             Request::RemoveClient(id) => self.remove_client(id),
+            Request::File(id, file, reply) => {
+                let _ = reply.send(self.add_file(id, file));
+            }
+            Request::ForgetFile(id, process, file, done) => {
+                self.forget_file(id, process, file);
+                drop(done);
+            }
             Request::Policy(done) => {
                 self.apply_policy();
                 drop(done);
@@ -67,6 +74,7 @@ impl Core {
     fn departed(&mut self, id: ClientId, process: u32) {
         let Some(index) = self.index_of(id) else { return };
         let Some(client) = self.client(index) else { return };
+        client.own.files.departed(process);
         for (slot, generation) in client.bereave(process) {
             self.close(index, slot, generation, false);
         }
@@ -141,6 +149,7 @@ fn tally(c: &Counts, lies: u64) -> Tally {
         ("doors", c.doors),
         ("sends", c.sends),
         ("sent_bytes", c.sent_bytes),
+        ("file_bytes", c.file_bytes),
         ("receives", c.receives),
         ("received_bytes", c.received_bytes),
         ("batches", c.batches),
@@ -179,7 +188,7 @@ fn connection(client: &mut KernelClient, slot: Slot, core: usize) -> Option<Conn
         Some(listener) => (listener.backlog, listener.waiting()),
         None => {
             let in_kernel = entry.own.fd.as_ref().and_then(|fd| crate::sys::ioctl_int(fd, libc::TIOCOUTQ));
-            let queued = entry.own.tx_tail.wrapping_sub(entry.own.sent);
+            let queued = entry.own.tx_tail.wrapping_sub(entry.own.sent) + entry.own.asides.file_bytes();
             let unread = entry.own.got.wrapping_sub(entry.own.rx_head);
             (queued.saturating_add(in_kernel.unwrap_or(0).max(0) as u32), unread)
         }

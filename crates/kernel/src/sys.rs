@@ -5,11 +5,20 @@ use std::io;
 use std::mem::MaybeUninit;
 use towpath_ring::ByteRing;
 
+/// Linux's level of the options and control messages of kTLS.
+pub const SOL_TLS: i32 = 282;
+const TLS_SET_RECORD_TYPE: i32 = 1;
+
 /// `TCP_INFO`, as far as Linux 5.5 and later fill it.
 pub const TCP_INFO_BYTES: usize = 240;
 
 fn checked(result: isize) -> Result<usize, i32> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    usize::try_from(result).map_err(|_| last_error())
+}
+
+/// Why the last system call has failed.
+pub fn last_error() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 /// The `len` bytes of the ring at position `at`, as the kernel takes them.
@@ -35,6 +44,31 @@ pub fn send(fd: BorrowedFd<'_>, ring: &ByteRing<'_>, at: u32, len: u32, flags: i
     // application's affair.
     checked(unsafe {
         libc::sendmsg(fd.as_raw_fd(), &raw const message, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    })
+}
+
+/// Sends up to `len` bytes of a file from `offset` on, which is moved; 0 = the file ends there.
+pub fn send_file(fd: BorrowedFd<'_>, file: BorrowedFd<'_>, offset: &mut u64, len: u32) -> Result<usize, i32> {
+    // The socket does not wait, and SIGPIPE is ignored, as in every program of Rust's.
+    rustix::fs::sendfile(fd, file, Some(offset), len as usize).map_err(rustix::io::Errno::raw_os_error)
+}
+
+/// Sends the `len` bytes of the ring at position `at` as a TLS record of a type (`TLS_SET_RECORD_TYPE`).
+pub fn send_record(fd: BorrowedFd<'_>, ring: &ByteRing<'_>, at: u32, len: u32, kind: u8) -> Result<usize, i32> {
+    let (mut spans, count) = spans(ring, at, len);
+    let mut message = message(&mut spans[..count]);
+    // A control message of one byte, with room to spare.
+    let mut control = [0u64; 4];
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: the buffer has room for a header and a byte (24 bytes), which are written within it; the spans are as in `send`.
+    checked(unsafe {
+        message.msg_controllen = libc::CMSG_SPACE(1) as _;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = SOL_TLS;
+        (*header).cmsg_type = TLS_SET_RECORD_TYPE;
+        (*header).cmsg_len = libc::CMSG_LEN(1) as _;
+        libc::CMSG_DATA(header).write(kind);
+        libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     })
 }
 

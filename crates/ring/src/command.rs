@@ -15,6 +15,12 @@ pub mod op {
     /// Bring the information line of a connection up to date. The only command for a slot in use, and for slots that the
     /// stack has allocated; `AppLine::generation` must be the slot's.
     pub const REFRESH: u32 = 3;
+    /// Send a part of a file. This and the next two are for established connections, as `REFRESH`; see [`crate::aside`].
+    pub const FILE: u32 = 4;
+    /// Send a TLS record that is no data.
+    pub const RECORD: u32 = 5;
+    /// Set an option of kTLS.
+    pub const SECURE: u32 = 6;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).

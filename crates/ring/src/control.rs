@@ -1,6 +1,6 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell`, `Adopt` and `Stack` have an answer. `Adopt` may also come before
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell`, `Adopt`, `File` and `Stack` have an answer. `Adopt` may also come before
 //! `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
@@ -94,6 +94,12 @@ pub enum Request {
         /// The service's number of it.
         stack: u32,
     },
+    /// Asks for the number of an open regular file (one descriptor, readable), by which it can be sent ([`crate::aside`]). It is
+    /// good for all processes of the client until this one ends.
+    File {
+        /// Number of a file of this process that is not needed any more; 0 = none.
+        replaces: u32,
+    },
 }
 
 /// Service to application.
@@ -147,6 +153,11 @@ pub enum Reply {
         /// Its number.
         stack: u32,
     },
+    /// Answer to `File`.
+    File {
+        /// Its number, never 0, never given twice.
+        file: u32,
+    },
     /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
@@ -167,6 +178,7 @@ mod kind {
     pub const ADOPT: u32 = 9;
     pub const STACK: u32 = 10;
     pub const NAME_AT: u32 = 11;
+    pub const FILE: u32 = 12;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
@@ -175,6 +187,7 @@ mod kind {
     pub const ADOPTED: u32 = 106;
     pub const STACK_REPLY: u32 = 107;
     pub const ADOPTED_AT: u32 = 108;
+    pub const FILE_REPLY: u32 = 109;
 }
 
 impl Request {
@@ -182,7 +195,7 @@ impl Request {
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
-            Request::Adopt | Request::NameAt { .. } => 1,
+            Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
             Request::Pair { .. } | Request::Bell { .. } | Request::Stack { .. } => 0,
         }
@@ -205,6 +218,7 @@ impl Request {
             Request::Adopt => Packet::new(kind::ADOPT).bytes,
             Request::Stack { stack } => Packet::new(kind::STACK).word(stack).bytes,
             Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
+            Request::File { replaces } => Packet::new(kind::FILE).word(replaces).bytes,
         }
     }
 
@@ -227,6 +241,7 @@ impl Request {
             kind::ADOPT => Request::Adopt,
             kind::STACK => Request::Stack { stack: fields.word() },
             kind::NAME_AT => Request::NameAt { stack: fields.word() },
+            kind::FILE => Request::File { replaces: fields.word() },
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -238,7 +253,7 @@ impl Reply {
         match self {
             Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
             Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } | Reply::Stack { .. } => 1,
-            Reply::Adopted { .. } | Reply::AdoptedAt { .. } | Reply::Refused { .. } => 0,
+            Reply::Adopted { .. } | Reply::AdoptedAt { .. } | Reply::File { .. } | Reply::Refused { .. } => 0,
         }
     }
 
@@ -259,6 +274,7 @@ impl Reply {
             }
             Reply::AdoptedAt { stack } => Packet::new(kind::ADOPTED_AT).word(stack).bytes,
             Reply::Stack { stack } => Packet::new(kind::STACK_REPLY).word(stack).bytes,
+            Reply::File { file } => Packet::new(kind::FILE_REPLY).word(file).bytes,
             Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
         }
     }
@@ -291,6 +307,7 @@ impl Reply {
             kind::ADOPTED => Reply::Adopted { token: fields.long(), slot: fields.word(), generation: fields.word() },
             kind::ADOPTED_AT => Reply::AdoptedAt { stack: fields.word() },
             kind::STACK_REPLY => Reply::Stack { stack: fields.word() },
+            kind::FILE_REPLY => Reply::File { file: fields.word() },
             kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
             _ => return Err(invalid("unknown reply")),
         })

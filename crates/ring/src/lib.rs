@@ -5,7 +5,7 @@
 //!
 //! - [`region`], [`layout`], [`lines`]: the memory, and the words of a socket in it;
 //! - [`address`]: how addresses stand in them;
-//! - [`bytes`], [`dirty`], [`command`]: what moves through it: data, readiness, commands;
+//! - [`bytes`], [`dirty`], [`command`], [`aside`]: what moves through it: data, readiness, commands, files;
 //! - [`wake`]: how the sides sleep and wake each other;
 //! - [`pair`], [`board`]: what two clients share for the connections between them;
 //! - [`card`]: memory that another kernel shares, for the regions of its clients;
@@ -16,6 +16,7 @@
 #![doc = include_str!("../LAYOUT.md")]
 
 pub mod address;
+pub mod aside;
 pub mod board;
 pub mod bytes;
 pub mod card;

@@ -323,7 +323,9 @@ pub struct InfoLine {
     pub busy_us: AtomicU64,
     /// How much of that the peer's window held data back, µs.
     pub window_limited_us: AtomicU64,
-    _reserved: [u32; 2],
+    /// Bytes of files that were to be sent ([`crate::aside`]) and have not been. Always up to date.
+    pub file_bytes: AtomicU32,
+    _reserved: u32,
 }
 
 /// Bits of [`InfoLine::observed`].

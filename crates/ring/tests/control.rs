@@ -52,6 +52,7 @@ fn requests_arrive_with_their_descriptors() {
         Request::Adopt,
         Request::Stack { stack: 14 },
         Request::NameAt { stack: 3 },
+        Request::File { replaces: 11 },
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -83,6 +84,7 @@ fn replies_arrive_with_their_descriptors() {
         Reply::Adopted { token: 0x0102_0304_0506_0708, slot: 9, generation: 10 },
         Reply::AdoptedAt { stack: 3 },
         Reply::Stack { stack: 14 },
+        Reply::File { file: 12 },
         Reply::Refused { errno: 23 },
     ];
     for reply in replies {

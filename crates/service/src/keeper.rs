@@ -14,6 +14,7 @@ use std::sync::Arc;
 use towpath_ring::control::{Reply, Request, recv_request, send_reply};
 use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
+use towpath_stack::Files;
 
 /// How long a new connection may take to say Hello.
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -305,6 +306,7 @@ impl<'a> Keeper<'a> {
                 self.shared.call(Call::Bell { connection, id, pair: (place, pair), context });
                 Ok(())
             }
+            (Request::File { replaces }, Some(file)) => self.file(replaces, &file),
             (Request::Name { slot, generation }, Some(end)) => self.name(slot, generation, &end),
             (Request::Stack { stack }, _) => self.other_stack(stack),
             (Request::NameAt { stack }, Some(end)) => self.name_at(stack, &end),
@@ -398,6 +400,22 @@ impl<'a> Keeper<'a> {
             }
             None => send_reply(connection, &Reply::Refused { errno: Errno::NFILE.raw_os_error() }, &[]),
         }
+    }
+
+    /// The number of a file. Whether it is one that will do is asked here, where it keeps nobody waiting but its owner.
+    fn file(&mut self, replaces: u32, file: &OwnedFd) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        let refused = |errno: Errno| Reply::Refused { errno: errno.raw_os_error() };
+        let answer = match self.shared.stack.files() {
+            Files::None => refused(Errno::OPNOTSUPP),
+            files if !files.take(file) => refused(Errno::ACCESS),
+            _ => {
+                let (id, process) = (self.client.id, self.peer.process());
+                let number = self.shared.call_with(file, |done| Call::File { id, process, replaces, done });
+                number.map_or(refused(Errno::ACCESS), |file| Reply::File { file })
+            }
+        };
+        send_reply(connection, &answer, &[])
     }
 
     fn drop_context(&mut self, context: u32) -> io::Result<()> {

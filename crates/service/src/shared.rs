@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use towpath_ring::control::{Reply, Request, recv_request, send_reply, send_request};
 use towpath_ring::{Geometry, Region, wake};
-use towpath_stack::{ClientId, ClientSetup, Ground, Stack};
+use towpath_stack::{ClientId, ClientSetup, Ground, SharedFile, Stack};
 
 /// Most processes that the idle exit waits for beside clients.
 const MAX_EXPECTED: usize = 1024;
@@ -145,6 +145,17 @@ pub enum Call {
         /// The command that it is for.
         seq: u32,
         /// Told when it is done.
+        done: SyncSender<Option<u32>>,
+    },
+    /// Take the file in that comes through the transfer socket.
+    File {
+        /// Whose.
+        id: ClientId,
+        /// Number of the process.
+        process: u32,
+        /// Which other is not needed any more.
+        replaces: u32,
+        /// Gets its number.
         done: SyncSender<Option<u32>>,
     },
     /// All descriptors of a socket are closed.
@@ -408,6 +419,10 @@ pub fn desk(shared: &Shared, calls: &std::sync::mpsc::Receiver<Call>, transfer: 
             Call::Reserve { id, slot, seq, done } => {
                 let socket = taken().map(|socket| shared.stack.reserve(id, slot, seq, socket));
                 let _ = done.send(socket.map(|()| slot));
+            }
+            Call::File { id, process, replaces, done } => {
+                let file = taken().map(|file| SharedFile { process, replaces, file });
+                let _ = done.send(file.and_then(|file| shared.stack.add_file(id, file).ok()));
             }
             Call::Hangup { id, slot, generation } => shared.stack.hangup(id, slot, generation),
             Call::Departed { id, process } => shared.stack.departed(id, process),

@@ -118,7 +118,8 @@ pub fn abandon(socket: &Socket) {
         // Until all is sent and acknowledged, or the time is over.
         let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
         socket.want_room();
-        let sent = || socket.view().room() == socket.session.geometry.tx_bytes || socket.is_gone();
+        let gone = || socket.view().room() == socket.session.geometry.tx_bytes && !socket.view().is_sending_file();
+        let sent = || gone() || socket.is_gone();
         while !sent() && block::left(deadline, LIFE_CHECK).is_some() {
             let _ = block::until(socket, Some(Instant::now() + Duration::from_millis(10)), sent);
         }

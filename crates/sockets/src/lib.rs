@@ -27,6 +27,7 @@ mod epoll;
 mod epoll_wait;
 mod fallback;
 mod fault;
+mod files;
 mod fork;
 mod handler;
 mod hold;

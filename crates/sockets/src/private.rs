@@ -88,6 +88,8 @@ pub mod flag {
     pub const SENT_TO_NOBODY: u32 = 16384;
     /// The service knows the socket's descriptors when it sees one (see `pass`).
     pub const NAMED: u32 = 32768;
+    /// The stack has been told to send a file (see `files`).
+    pub const FILE: u32 = 65536;
 }
 
 /// One slot's part.
@@ -137,7 +139,7 @@ pub struct Private {
     pub path_mtu_discovery: AtomicU32,
     /// `IP_MINTTL`, kept.
     pub least_hops: AtomicU32,
-    /// Bytes that a direct connection has sent. Under `sending`.
+    /// Bytes that a direct connection has sent; of another connection bytes of files that the stack was told to send. Under `sending`.
     pub sent: AtomicU64,
     /// Bytes that a direct connection has read. Under `receiving`.
     pub read: AtomicU64,

@@ -5,7 +5,7 @@ use crate::receive::{Direction, copy, is_usual, total};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::view::View;
-use crate::{block, cork, doors, hold, urgent, user};
+use crate::{block, cork, doors, files, hold, urgent, user};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
@@ -93,18 +93,23 @@ pub fn send_all(fd: c_int, bytes: &[u8]) -> Sys<()> {
 ///
 /// # Safety
 /// The vectors must be readable memory.
-unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<usize> {
+unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<Filled> {
     let count = room.min(total - done);
     let tail = view.app.tx_tail.load(Ordering::Relaxed);
     // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
     unsafe { copy(Direction::In, view.send_ring(), tail, iov, done, count)? };
-    Ok(count)
+    Ok(Filled::ring(count))
 }
 
-/// `sendfile` and the like: reads the file straight into the ring.
+/// `sendfile` and the like: the stack sends the file itself, or it is read straight into the ring.
 pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize, flags: c_int) -> Sys<usize> {
     let (ended, filled) = (Cell::new(false), Cell::new(0));
+    let source = files::Source::of(&socket.view(), input, offset, len);
     let fill = |view: &View, done, room: usize| {
+        if let Some(count) = source.as_ref().and_then(|source| source.post(view, done, len - done)) {
+            filled.set(filled.get() + count);
+            return Ok(Filled { count, in_ring: false });
+        }
         let tail = view.app.tx_tail.load(Ordering::Relaxed);
         let spans = view.send_ring().spans(tail, room.min(len - done) as u32);
         let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
@@ -112,7 +117,7 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
         let count = unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + done as i64))? };
         ended.set(count == 0);
         filled.set(filled.get() + count);
-        if ended.get() { Err(0) } else { Ok(count) }
+        if ended.get() { Err(0) } else { Ok(Filled::ring(count)) }
     };
     match pump(socket, len, flags, fill) {
         Err(0) if ended.get() => Ok(0),
@@ -140,13 +145,28 @@ fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<us
     Ok(gone)
 }
 
+/// What has been made of the room in a ring.
+struct Filled {
+    /// Bytes on their way.
+    count: usize,
+    /// They have been written after the tail. (Else they are a file's, of which the stack has been told.)
+    in_ring: bool,
+}
+
+impl Filled {
+    #[inline(always)]
+    fn ring(count: usize) -> Self {
+        Self { count, in_ring: true }
+    }
+}
+
 /// Moves up to `total` bytes into the send ring by `fill(view, done, room)`, which returns how many it has written
 /// after the tail (it has the sending lock), and waits for room as the socket's mode says.
 fn pump(
     socket: &Socket,
     total: usize,
     flags: c_int,
-    mut fill: impl FnMut(&View, usize, usize) -> Sys<usize>,
+    mut fill: impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Sys<usize> {
     match step(socket, 0, total, flags, &mut fill) {
         Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill),
@@ -162,7 +182,7 @@ fn step(
     done: usize,
     total: usize,
     flags: c_int,
-    fill: &mut impl FnMut(&View, usize, usize) -> Sys<usize>,
+    fill: &mut impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Option<Sys<usize>> {
     let view = &socket.view();
     let state = view.state();
@@ -182,7 +202,7 @@ fn pump_more(
     total: usize,
     done: usize,
     flags: c_int,
-    mut fill: impl FnMut(&View, usize, usize) -> Sys<usize>,
+    mut fill: impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Sys<usize> {
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
     let (mut deadline, mut held) = (None, None);
@@ -223,7 +243,7 @@ fn put(
     done: usize,
     left: usize,
     flags: c_int,
-    fill: &mut impl FnMut(&View, usize, usize) -> Sys<usize>,
+    fill: &mut impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Sys<usize> {
     let _sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
     let room = view.room();
@@ -237,7 +257,10 @@ fn put(
         doors::wake_own(socket);
         return Ok(left);
     }
-    let count = fill(view, done, room as usize)?;
+    let Filled { count, in_ring } = fill(view, done, room as usize)?;
+    if !in_ring {
+        return Ok(count);
+    }
     hold(socket, flags & libc::MSG_MORE != 0);
     let tail = view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
     if flags & libc::MSG_OOB != 0 {

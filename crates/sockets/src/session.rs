@@ -64,6 +64,8 @@ pub struct Session {
     pub lookout: Lookout,
     /// The stack has no event contexts left for us.
     pub out_of_contexts: AtomicBool,
+    /// The stack takes no files.
+    no_files: AtomicBool,
     /// Its connection is its parent's, because it could not join.
     shares_connection: AtomicBool,
     /// The process's own with its stack: its contexts tell of events.
@@ -330,6 +332,7 @@ impl Session {
             checked_ms: AtomicU64::new(0),
             lookout: Lookout::default(),
             out_of_contexts: AtomicBool::new(false),
+            no_files: AtomicBool::new(false),
             shares_connection: AtomicBool::new(false),
             tells: false,
         };
@@ -439,6 +442,23 @@ impl Session {
             (Reply::Bell { context: named }, mut fds) if named == context => fds.pop(),
             _ => None,
         }
+    }
+
+    /// Shows the service an open file: its number, 0 if it does not want it. `None`: it could not be asked.
+    pub fn show_file(&self, input: i32, replaces: u32) -> Option<u32> {
+        match self.ask_with(&Request::File { replaces }, &[input])?.0 {
+            Reply::File { file } => Some(file),
+            Reply::Refused { errno } => {
+                self.no_files.fetch_or(errno == libc::EOPNOTSUPP, Ordering::Relaxed);
+                Some(0)
+            }
+            _ => None,
+        }
+    }
+
+    /// Has the stack said that it takes no files?
+    pub fn takes_no_files(&self) -> bool {
+        self.no_files.load(Ordering::Relaxed)
     }
 
     fn ask(&self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {

@@ -83,6 +83,13 @@ pub fn getpid() -> i32 {
     unsafe { libc::syscall(libc::SYS_getpid) as i32 }
 }
 
+/// `lseek`.
+pub fn lseek(fd: c_int, offset: i64, whence: c_int) -> Sys<i64> {
+    // SAFETY: integers only.
+    let at = unsafe { libc::lseek(fd, offset, whence) };
+    if at < 0 { Err(errno()) } else { Ok(at) }
+}
+
 /// The inode of this process's PID namespace; 0 = it cannot be seen.
 pub fn pid_namespace() -> u64 {
     rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |namespace| namespace.st_ino)

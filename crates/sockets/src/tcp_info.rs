@@ -114,7 +114,8 @@ pub fn queued(socket: &Socket) -> (u32, u32) {
         return (held, held);
     }
     let queued = socket.session.geometry.tx_bytes - socket.view().room();
-    (queued, socket.info().unsent.load(Relaxed).min(queued))
+    let files = if socket.has(flag::FILE) { socket.view().file_bytes() } else { 0 };
+    (queued + files, socket.info().unsent.load(Relaxed).min(queued) + files)
 }
 
 /// The retransmission time-out in µs, doubled with each that has run out (RFC 6298 §2.3, §5.5), from Linux's 200 ms to its 120 s.

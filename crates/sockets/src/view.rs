@@ -195,7 +195,7 @@ impl View {
     /// The words that change with every event of the connection: how far it has received and sent, and how it stands.
     pub fn words(&self) -> [u32; 4] {
         let received = self.app.rx_head.load(Ordering::Relaxed).wrapping_add(self.readable());
-        let sent = self.app.tx_tail.load(Ordering::Relaxed).wrapping_add(self.room());
+        let sent = self.app.tx_tail.load(Ordering::Relaxed).wrapping_add(self.room()).wrapping_add(self.files_sent());
         [received, sent, self.status(), self.app.flags.load(Ordering::Relaxed)]
     }
 
@@ -203,7 +203,27 @@ impl View {
     #[inline(always)]
     pub fn writable(&self) -> bool {
         // Even if a hostile peer withholds everything.
-        self.room() >= (self.send_limit() / 3).max(1)
+        self.room() >= (self.send_limit() / 3).max(1) && !self.is_sending_file()
+    }
+
+    /// Is the stack sending a file that it was told of?
+    #[inline(always)]
+    pub fn is_sending_file(&self) -> bool {
+        self.has(flag::FILE) && self.file_bytes() != 0
+    }
+
+    /// Bytes of it that have not gone.
+    pub fn file_bytes(&self) -> u32 {
+        self.session.region.info(self.slot).file_bytes.load(Ordering::Acquire)
+    }
+
+    /// Bytes of files that have gone since the start of the connection, modulo 2^32.
+    fn files_sent(&self) -> u32 {
+        if !self.has(flag::FILE) {
+            return 0;
+        }
+        let left = self.file_bytes();
+        (self.private.sent.load(Ordering::Relaxed) as u32).wrapping_sub(left)
     }
 
     /// May an error be pending though the connection is not over, as far as its status tells?

@@ -14,6 +14,7 @@
 pub mod clients;
 pub mod events;
 pub mod execute;
+pub mod files;
 pub mod guard;
 pub mod info;
 pub mod mailbox;
@@ -26,6 +27,7 @@ pub mod status;
 pub mod thread;
 
 pub use execute::Executed;
+pub use files::{Files, SharedFile};
 pub use guard::{Exceeded, Guard, Limit, Verdict};
 pub use stack::{ClientId, ClientSetup, Far, Ground, PairHandle, Stack};
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

@@ -1,5 +1,6 @@
 //! What the service's threads ask a thread of a stack for.
 
+use crate::files::SharedFile;
 use crate::mailbox::Bell;
 use crate::stack::{ClientId, ClientSetup, PairHandle};
 use crate::status::{Connection, Status};
@@ -23,6 +24,10 @@ pub enum Request {
     Departed(ClientId, u32),
     /// See [`crate::Stack::remove_client`].
     RemoveClient(ClientId),
+    /// See [`crate::Stack::add_file`].
+    File(ClientId, SharedFile, Sender<io::Result<u32>>),
+    /// A file of this client and process is not needed any more.
+    ForgetFile(ClientId, u32, u32, Sender<()>),
     /// See [`crate::Stack::policy_changed`].
     Policy(Sender<()>),
     /// See [`crate::Stack::connections`].

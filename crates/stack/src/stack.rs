@@ -1,6 +1,7 @@
 //! What the service asks of a stack.
 
 use crate::execute::Executed;
+use crate::files::{Files, SharedFile};
 use crate::status::{Connection, Status};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -98,6 +99,14 @@ pub trait Stack: Send + Sync {
     fn departed(&self, client: ClientId, process: u32);
     /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
     fn remove_client(&self, client: ClientId);
+    /// Which files it takes.
+    fn files(&self) -> Files {
+        Files::None
+    }
+    /// Takes a file ([`Files::take`] has been asked) and says its number, never 0 and never given twice.
+    fn add_file(&self, _: ClientId, _: SharedFile) -> io::Result<u32> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// What a client needs to use the pair of number `pair` in its place `place`.
     fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle>;
     /// All sockets.

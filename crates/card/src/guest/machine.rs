@@ -11,6 +11,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Modules of UML, in the order in which they need each other: IPv6, BBR, and TLS with the ciphers that it is used with.
+const MODULES: [&str; 9] = [
+    "lib/crc-ccitt",
+    "net/ipv6/ipv6",
+    "net/ipv4/tcp_bbr",
+    "crypto/ctr",
+    "crypto/gf128mul",
+    "crypto/ghash-generic",
+    "crypto/gcm",
+    "crypto/ccm",
+    "net/tls/tls",
+];
 /// Vendor and device of ivshmem, and the register that is the memory.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
 /// How long the host may take to open its end of a line.
@@ -27,7 +39,7 @@ pub fn enter(kind: Kind) -> io::Result<()> {
 /// Loads what the kernel does not have in itself, and a program of ours wants.
 pub fn modules(kind: Kind) {
     match kind {
-        Kind::Uml => ["lib/crc-ccitt", "net/ipv6/ipv6", "net/ipv4/tcp_bbr"].into_iter().for_each(init::uml_module),
+        Kind::Uml => MODULES.into_iter().for_each(init::uml_module),
         Kind::Qemu => {}
     }
 }

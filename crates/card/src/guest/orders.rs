@@ -4,6 +4,7 @@ use super::ask::Places;
 use super::post::Post;
 use super::reservations::Reservations;
 use crate::message::{FromCard, ToCard};
+use crate::named::Named;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use towpath_kernel::Kernel;
 use towpath_ring::{Region, wake};
 use towpath_stack::execute::execute;
-use towpath_stack::{ClientId, ClientSetup, Executed, Far, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Executed, Far, SharedFile, Stack, Status};
 
 /// What a client is served from here.
 pub struct Client {
@@ -34,6 +35,10 @@ pub trait Shared: Send {
     /// Tells whoever looks after this side.
     fn complain(&self, why: &str) {
         tracing::warn!("{why}");
+    }
+    /// Are the host's files here, under the same names?
+    fn has_hosts_files(&self) -> bool {
+        false
     }
     /// May the host have programs run here?
     fn may_run(&self) -> bool {
@@ -112,6 +117,12 @@ impl Server {
                 self.shared.echo(Duration::from_micros(quiet_us.into()));
                 return Some(FromCard::Done);
             }
+            ToCard::File { .. } if !self.shared.has_hosts_files() => {
+                return Some(FromCard::Failed { errno: libc::EOPNOTSUPP });
+            }
+            ToCard::File { place, process, replaces, named } => {
+                return Some(self.file(known(&place)?, process, replaces, &named));
+            }
             ToCard::Run { .. } if !self.shared.may_run() => return Some(FromCard::Failed { errno: libc::EPERM }),
             ToCard::Run { words } => self.run(number, words),
             ToCard::Verdict(_) | ToCard::Limit(_) | ToCard::Stop => {}
@@ -138,6 +149,17 @@ impl Server {
                 FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }
             }
         }
+    }
+
+    /// Opens a file of the host's and has the stack take it in.
+    fn file(&self, client: ClientId, process: u32, replaces: u32, named: &Named) -> FromCard {
+        // As long as the file is open here, this kernel believes that it is as it was.
+        self.stack.forget_file(client, process, replaces);
+        let number = named.open().and_then(|file| self.stack.add_file(client, SharedFile { process, replaces, file }));
+        number.map_or_else(
+            |error| FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) },
+            |file| FromCard::File { file },
+        )
     }
 
     /// The place of a client as the number that the host knows it by.

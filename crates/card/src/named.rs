@@ -1,0 +1,73 @@
+//! A file of the host's as the card is told of it: by its path, and by what says whether that is still the same file.
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use std::io;
+
+/// A path, and what is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Where the host's kernel says it is. It need not be reachable there: it may have been removed, or be in another mount namespace.
+    pub path: String,
+    /// Its inode number, which the card sees as it is on the host.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// When it was modified.
+    pub modified_s: i64,
+    /// The nanoseconds of that.
+    pub modified_ns: i64,
+}
+
+impl Named {
+    /// Of an open file.
+    pub fn of(file: &OwnedFd) -> io::Result<Self> {
+        let path = std::fs::read_link(format!("/proc/thread-self/fd/{}", file.as_raw_fd()))?;
+        let path = path.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let stat = rustix::fs::fstat(file)?;
+        let (modified_s, modified_ns) = (stat.st_mtime, stat.st_mtime_nsec as i64);
+        Ok(Self { path, inode: stat.st_ino, size: stat.st_size as u64, modified_s, modified_ns })
+    }
+
+    /// Opens it, if it is still the one that was meant. Nothing is waited for: what is there may be anything.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(self.path.as_str(), flags, Mode::empty())?;
+        if self.is(&rustix::fs::fstat(&file)?) { Ok(file) } else { Err(io::Error::from_raw_os_error(libc::ESTALE)) }
+    }
+
+    fn is(&self, stat: &Stat) -> bool {
+        FileType::from_raw_mode(stat.st_mode).is_file()
+            && (stat.st_ino, stat.st_size as u64) == (self.inode, self.size)
+            && (stat.st_mtime, stat.st_mtime_nsec as i64) == (self.modified_s, self.modified_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn only_the_file_that_was_meant_is_opened() {
+        let path = std::env::temp_dir().join(format!("towpath-named-{}", std::process::id()));
+        std::fs::write(&path, "one").unwrap();
+        let named = Named::of(&File::open(&path).unwrap().into()).unwrap();
+        assert!(named.open().is_ok());
+        let other = path.with_extension("other");
+        std::fs::write(&other, "two").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert_eq!(named.open().unwrap_err().raw_os_error(), Some(libc::ESTALE), "another inode");
+        let named = Named::of(&File::open(&path).unwrap().into()).unwrap();
+        std::fs::write(&path, "longer").unwrap();
+        assert_eq!(named.open().unwrap_err().raw_os_error(), Some(libc::ESTALE), "another size");
+        let named = Named::of(&File::open(&path).unwrap().into()).unwrap();
+        std::fs::rename(&path, &other).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(named.open().is_err(), "nothing is followed");
+        for path in [path, other] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `sendfile` on the other side: the program names a part of a file, and the stack's kernel reads and sends it.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use towpath_system_tests::{Program, Service};
+
+/// Sends `argv[1]` between two words: to one peer after the other, each another way.
+const SENDER: &str = "import os, select, socket, sys
+path = sys.argv[1]; size = os.path.getsize(path)
+l = socket.socket(); l.bind(('127.0.0.1', int(sys.argv[2]))); l.listen()
+print('ready', flush=True)
+for way in sys.argv[3:]:
+    a, _ = l.accept(); f = open(path, 'rb')
+    a.sendall(b'HEAD')
+    at = 0
+    if way == 'waits':
+        while at < size:
+            at += os.sendfile(a.fileno(), f.fileno(), at, size - at)
+    elif way == 'position':
+        while at < size:
+            at += os.sendfile(a.fileno(), f.fileno(), None, size - at)
+        assert f.tell() == 0 and os.lseek(f.fileno(), 0, os.SEEK_CUR) == size
+    elif way == 'shrinks':
+        a.setblocking(False)
+        while True:
+            try: os.sendfile(a.fileno(), f.fileno(), at, size); at += 1 << 20
+            except BlockingIOError: break
+        os.truncate(path, 1000)
+        a.setblocking(True)
+    else:
+        a.setblocking(False); e = select.epoll()
+        e.register(a, select.EPOLLOUT | (select.EPOLLET if way == 'edge' else 0))
+        while at < size:
+            try: at += os.sendfile(a.fileno(), f.fileno(), at, size - at)
+            except BlockingIOError: assert e.poll(60), 'there is no event'
+        a.setblocking(True)
+    if way != 'shrinks': a.sendall(b'TAIL')
+    a.shutdown(socket.SHUT_WR)
+    try: a.recv(1)
+    except ConnectionError: pass
+";
+
+/// Reads to the end; how many bytes and what they sum up to, or what went wrong.
+const READER: &str = "import hashlib, socket, sys, time
+c = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 90); h = hashlib.md5(); n = 0
+time.sleep(float(sys.argv[2]))
+try:
+    while got := c.recv(1 << 20): h.update(got); n += len(got)
+    print(n, h.hexdigest())
+except ConnectionError as error: print('reset after', n)
+";
+
+/// A file that is longer than all buffers, and what arrives of it.
+fn file(service: &Service, bytes: usize) -> (PathBuf, String) {
+    let body: Vec<u8> = (0..bytes as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let path = service.scratch.path("body");
+    std::fs::write(&path, &body).expect("the file");
+    std::fs::write(service.scratch.path("whole"), [b"HEAD".as_slice(), &body, b"TAIL"].concat()).expect("a file");
+    let sum = Program::line("md5sum").arg(service.scratch.path("whole")).run(20).ok();
+    (path, format!("{} {}", bytes + 8, sum.split(' ').next().expect("a sum")))
+}
+
+fn sender(service: &Service, path: &Path, port: u16, ways: &[&str]) -> towpath_system_tests::program::Running {
+    let program = service.accelerated("/usr/bin/python3 -c").arg(SENDER).arg(path).arg(port.to_string());
+    let program = ways.iter().fold(program, |program, way| program.arg(way));
+    let mut sender = program.start(service.scratch.path("sender.log"));
+    sender.wait_for("ready", 30);
+    sender
+}
+
+fn read(port: u16, delay: &str) -> String {
+    let reader = Program::line("/usr/bin/python3 -c").arg(READER).arg(port.to_string()).arg(delay);
+    reader.run(100).ok().trim().to_owned()
+}
+
+#[test]
+fn a_file_that_is_sent_does_not_pass_through_the_ring() {
+    let service = Service::kernel();
+    let (path, whole) = file(&service, 40_000_000);
+    let ways = ["waits", "position", "level", "edge"];
+    let mut sender = sender(&service, &path, 7631, &ways);
+    for (way, delay) in ways.into_iter().zip(["0", "0.3", "0", "0.3"]) {
+        assert_eq!(read(7631, delay), whole, "{way}: {}", sender.output());
+    }
+    sender.wait_end(20);
+    assert!(!sender.output().contains("Error"), "{}", sender.output());
+    assert_eq!(service.stage("file_bytes"), 4 * 40_000_000);
+    assert_eq!(service.stage("sent_bytes"), 4 * 8, "only the words before and after");
+}
+
+#[test]
+fn the_peer_of_a_file_that_shrinks_while_it_is_sent_gets_a_reset() {
+    let service = Service::kernel();
+    let (path, _) = file(&service, 40_000_000);
+    let _sender = sender(&service, &path, 7632, &["shrinks"]);
+    let read = read(7632, "1");
+    assert!(read.starts_with("reset after"), "{read}");
+    assert!(service.stage("file_bytes") > 0);
+}
+
+#[test]
+fn a_changed_file_is_sent_as_it_is_and_a_short_one_through_the_ring() {
+    let service = Service::kernel();
+    let script = "import os, socket, sys
+path = sys.argv[1]; l = socket.socket(); l.bind(('127.0.0.1', 7633)); l.listen(); print('ready', flush=True)
+for n, size in enumerate([100_000, 200_000, 200_000, 20_000]):
+    with open(path, 'wb') as f: f.write(bytes([65 + n]) * size)
+    a, _ = l.accept(); f = open(path, 'rb')
+    at = 0
+    while at < size: at += os.sendfile(a.fileno(), f.fileno(), at, size)
+    a.close()
+";
+    let path = service.scratch.path("body");
+    let mut sender =
+        service.accelerated("/usr/bin/python3 -c").arg(script).arg(&path).start(service.scratch.path("log"));
+    sender.wait_for("ready", 30);
+    let drain = "import socket
+c = socket.create_connection(('127.0.0.1', 7633), 60); d = b''
+while got := c.recv(1 << 20): d += got
+print(len(d), set(d))";
+    for (size, byte) in [(100_000, 65), (200_000, 66), (200_000, 67), (20_000, 68)] {
+        let got = Program::line("/usr/bin/python3 -c").arg(drain).run(70).ok();
+        assert_eq!(got.trim(), format!("{size} {{{byte}}}"), "{}", sender.output());
+    }
+    assert_eq!((service.stage("file_bytes"), service.stage("sent_bytes")), (500_000, 20_000));
+}
