@@ -63,6 +63,11 @@ impl Asides {
         }
     }
 
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Bytes of files that have not gone.
     pub fn file_bytes(&self) -> u32 {
         let left = |pending: &Pending| match pending {

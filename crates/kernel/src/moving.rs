@@ -124,6 +124,9 @@ impl Core {
     fn take_out(&mut self, index: u32, slot: Slot) -> Result<(Moved, OwnedFd, Option<OwnedFd>), repair::Stays> {
         let none = repair::Stays::State(7);
         let own = self.own(index, slot).ok_or(none)?;
+        if !own.asides.is_empty() {
+            return Err(repair::Stays::File);
+        }
         let socket = own.fd.take().ok_or(none)?;
         let (closing, local) = (own.closing, own.local);
         // From here on nothing arrives any more that would have to be in the record.

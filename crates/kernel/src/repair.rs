@@ -54,6 +54,9 @@ pub enum Stays {
     /// An urgent byte has not been read.
     #[error("an urgent byte is unread")]
     Urgent,
+    /// A file is to be sent of which the rest is not in the socket.
+    #[error("a file is being sent")]
+    File,
     /// Packets arrive.
     #[error("data arrives while the connection is read out; drop its packets first")]
     Moving,

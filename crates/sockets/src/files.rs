@@ -4,8 +4,9 @@
 use crate::doors;
 use crate::private::flag;
 use crate::session::{self, Session};
-use crate::sys;
+use crate::socket::Socket;
 use crate::view::View;
+use crate::{block, sys};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use std::sync::Mutex;
@@ -114,6 +115,17 @@ impl Source {
         }
         Some(length as usize)
     }
+}
+
+/// A call that waits is over when the kernel has all, as on Linux: what becomes of the file then is the program's affair.
+pub fn settle(socket: &Socket) {
+    if socket.has(flag::NONBLOCK) || !socket.view().is_sending_file() {
+        return;
+    }
+    socket.want_room();
+    let deadline = block::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed));
+    // That it has been interrupted, the next call will find.
+    let _ = block::until(socket, deadline, || socket.send_closed() || !socket.view().is_sending_file());
 }
 
 /// `None`: it is not a regular file, or nothing can be said of it.

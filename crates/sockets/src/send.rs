@@ -119,7 +119,11 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
         filled.set(filled.get() + count);
         if ended.get() { Err(0) } else { Ok(Filled::ring(count)) }
     };
-    match pump(socket, len, flags, fill) {
+    let sent = pump(socket, len, flags, fill);
+    if source.is_some() {
+        files::settle(socket);
+    }
+    match sent {
         Err(0) if ended.get() => Ok(0),
         Ok(sent) if sent > filled.get() => discard(input, offset, filled.get(), sent - filled.get()),
         sent => sent,
