@@ -245,6 +245,79 @@ s.sendall(b'again'); print(s.recv(99).decode())
 }
 
 #[test]
+fn a_program_sleeps_until_a_socket_of_another_stack_has_something() {
+    let table = Table::new(&["stack blue connect to 10.98.0.0/16 port 7711"]);
+    let _servers = [table.server(&table.blue, 7711, "blue")];
+    let script = format!(
+        "
+import os, select, socket, threading, time
+def switches():
+    text = open('/proc/thread-self/status').read()
+    return int(text.split('voluntary_ctxt_switches:')[1].split()[0])
+many = [socket.create_connection(('{FAR}', 7711)) for _ in range(100)]
+ep = select.epoll(); po = select.poll(); edge = select.epoll(); copy = os.dup(many[7].fileno())
+for s in many:
+    ep.register(s, select.EPOLLIN); po.register(s, select.POLLIN); edge.register(s, select.EPOLLIN | select.EPOLLET)
+ep.register(copy, select.EPOLLIN)
+waits = {{'epoll': lambda t: ep.poll(t), 'edge': lambda t: edge.poll(t), 'poll': lambda t: po.poll(t * 1000),
+          'select': lambda t: [(fd, 0) for fd in select.select([s.fileno() for s in many], [], [], t)[0]]}}
+def check(who):
+    for name, wait in waits.items():
+        before = switches()
+        assert wait(2) == [], name
+        assert switches() - before < 500, (who, name, switches() - before)
+        threading.Thread(target=lambda: (time.sleep(0.3), many[7].sendall(b'x'))).start()
+        before, got = switches(), sorted(fd for fd, _ in wait(30))
+        assert got == sorted({{many[7].fileno(), copy}} if name == 'epoll' else {{many[7].fileno()}}), (who, name, got)
+        assert switches() - before < 250, (who, name, switches() - before)
+        assert many[7].recv(99) == b'blue:x'
+    print(who, flush=True)
+check('parent')
+if os.fork() == 0:
+    check('child'); os._exit(0)
+_, status = os.wait()
+assert status == 0
+ep.unregister(copy); os.close(copy)
+for s in many[50:]: s.close()
+more = [socket.create_connection(('{FAR}', 7711)) for _ in range(50)]
+for s in more: ep.register(s, select.EPOLLIN); s.sendall(b'y')
+left = {{s.fileno(): s for s in more}}
+while left:
+    for fd, _ in ep.poll(30): assert left.pop(fd).recv(99) == b'blue:y'
+print('again')
+"
+    );
+    let said = table.accelerated(&script).run(120).ok();
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["parent", "child", "again"]);
+}
+
+#[test]
+fn a_stack_that_dies_ends_its_own_sockets_only_and_is_started_anew() {
+    let table =
+        Table::new(&["stack blue connect to 10.98.0.0/16 port 7712", "stack red connect to 10.98.0.0/16 port 7713"]);
+    let _servers = [table.server(&table.blue, 7712, "blue"), table.server(&table.red, 7713, "red")];
+    let script = format!(
+        "
+import json, os, select, signal, socket, subprocess, sys
+blue, red = socket.create_connection(('{FAR}', 7712)), socket.create_connection(('{FAR}', 7713))
+ep = select.epoll(); ep.register(blue, select.EPOLLIN); ep.register(red, select.EPOLLIN)
+assert ep.poll(0.2) == []
+status = subprocess.run([sys.argv[1], 'status', '--json', '--stack', 'blue'], capture_output=True).stdout
+os.kill(json.loads(status)['pid'], signal.SIGKILL)
+(fd, events), = ep.poll(30)
+assert fd == blue.fileno() and events & (select.EPOLLHUP | select.EPOLLERR), (fd, events)
+try: blue.recv(1); print('read')
+except OSError as e: print('error')
+red.sendall(b'x'); print(red.recv(99).decode())
+blue = socket.create_connection(('{FAR}', 7712)); blue.sendall(b'x'); print(blue.recv(99).decode())
+"
+    );
+    let said =
+        table.accelerated(&script).arg(bin("towpath")).env("TOWPATH_SOCKET", &table.service.socket).run(120).ok();
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["error", "red:x", "blue:x"]);
+}
+
+#[test]
 fn programs_run_on_a_stack_by_the_name_that_the_configuration_gives_it() {
     let table = Table::new(&[]);
     let _server = table.server(&table.red, 7707, "red");

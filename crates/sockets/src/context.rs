@@ -17,6 +17,8 @@ const KEPT: usize = 8;
 pub struct Context {
     /// Its number.
     pub id: u32,
+    /// The number of the session that it is of.
+    pub session: u32,
     /// The eventfd that the stack writes while the context is armed.
     pub wake: i32,
     /// What each thread of the stack tells.
@@ -73,8 +75,9 @@ impl Context {
     pub fn open(session: &'static Session) -> Option<Self> {
         if let Some(_locked) = POOL.lock.lock() {
             // SAFETY: locked.
-            if let Some(context) = unsafe { &mut *POOL.kept.get() }.pop() {
-                return Some(context);
+            let kept = unsafe { &mut *POOL.kept.get() };
+            if let Some(at) = kept.iter().rposition(|context| context.session == session.number) {
+                return Some(kept.swap_remove(at));
             }
         }
         let (id, wake) = session.request_context()?;
@@ -86,7 +89,7 @@ impl Context {
             // The number may have been another process's before: its position counts.
             Told { set, words: session.region.all_event_words(id as usize, thread), head: set.position() }
         });
-        Some(Self { id, wake, told: told.collect(), raised: Vec::new() })
+        Some(Self { id, session: session.number, wake, told: told.collect(), raised: Vec::new() })
     }
 
     /// Gives it back. No slot may have its bit set any more.
@@ -122,10 +125,10 @@ impl Context {
                 each(slot);
             }
         }
-        if !direct::is_used() {
+        if !direct::is_used(session) {
             return;
         }
-        direct::drain(self.id, |at, raw| raised.push((at, raw)));
+        direct::drain(session, self.id, |at, raw| raised.push((at, raw)));
         // In the order of arrival.
         if raised.len() > 1 {
             raised.sort_unstable();
@@ -168,17 +171,17 @@ pub fn is_empty(session: &Session, id: u32) -> bool {
     (0..session.region.layout().threads()).all(|thread| {
         let set = session.region.events(id as usize, thread);
         set.is_empty(set.position())
-    }) && direct::is_empty(id)
+    }) && direct::is_empty(session, id)
 }
 
 /// `Context::arm` by number.
 pub fn arm(session: &Session, id: u32) {
     (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).arm());
-    direct::arm(id);
+    direct::arm(session, id);
 }
 
 /// `Context::disarm` by number.
 pub fn disarm(session: &Session, id: u32) {
     (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).disarm());
-    direct::disarm(id);
+    direct::disarm(session, id);
 }

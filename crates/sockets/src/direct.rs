@@ -37,14 +37,14 @@ static REGIONS: [[AtomicPtr<Mapped>; PLACES]; SESSIONS] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES] }; SESSIONS];
 /// Number of the pair in each place, 0 = none.
 static NUMBERS: [[AtomicU32; PLACES]; SESSIONS] = [const { [const { AtomicU32::new(0) }; PLACES] }; SESSIONS];
-/// The places in use, by bit.
-static HELD: AtomicU64 = AtomicU64::new(0);
+/// The places in use, by session and bit.
+static HELD: [AtomicU64; SESSIONS] = [const { AtomicU64::new(0) }; SESSIONS];
 /// Held while a region or a bell is asked for.
 static ASKING: Lock = Lock::new();
 /// The context after the one that was last woken alone.
 static TURN: AtomicU32 = AtomicU32::new(0);
-/// Numbers of this process's own bells, by context.
-static OWN_BELLS: [AtomicU32; CONTEXTS] = [const { AtomicU32::new(0) }; CONTEXTS];
+/// Numbers of this process's own bells, by session and context.
+static OWN_BELLS: [[AtomicU32; CONTEXTS]; SESSIONS] = [const { [const { AtomicU32::new(0) }; CONTEXTS] }; SESSIONS];
 
 /// In a forked child.
 pub fn forked() {
@@ -61,7 +61,7 @@ static LAST_REST: AtomicU32 = AtomicU32::new(0);
 /// stack: no third thread needs the CPU, and both save a wake-up. Where they have no CPU of their own it is in vain, which makes it
 /// rarer, down to every 64th wait.
 pub fn spin(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
-    if HELD.load(Ordering::Relaxed) == 0 {
+    if HELD[session.number as usize].load(Ordering::Relaxed) == 0 {
         return wake::spin_until(session.spin_us, ready);
     }
     if ready() {
@@ -136,9 +136,9 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
     drop(memfd);
     spare::refill(session.control());
     NUMBERS[session.number as usize][place].store(pair, Ordering::Release);
-    // Contexts tell of the process's own family only.
-    if session.number == 0 {
-        HELD.fetch_or(1 << place, Ordering::SeqCst);
+    // Contexts tell of the process's own families only.
+    if session.tells {
+        HELD[session.number as usize].fetch_or(1 << place, Ordering::SeqCst);
     }
     Some(())
 }
@@ -305,10 +305,10 @@ impl Direct {
     }
 
     /// Names the context whose bell is rung for urgent bytes.
-    pub fn name_urgent_bell(&self, context: Option<u32>) {
+    pub fn name_urgent_bell(&self, session: &Session, context: Option<u32>) {
         if let Some(context) = context {
             let words = self.mapped.region.board_words(self.side(), context as usize);
-            words.bell.store(own_bell(context), Ordering::Release);
+            words.bell.store(own_bell(session, context), Ordering::Release);
         }
         self.own().line.urgent_bell.store(context.map_or(0, |context| context + 1), Ordering::Release);
     }
@@ -383,62 +383,63 @@ fn fetch_bell(session: &Session, pair: u32, word: u32, bell: &Bell, context: u32
     bell.number.store(wanted, Ordering::Release);
 }
 
-fn own_bell(context: u32) -> u32 {
-    OWN_BELLS[context as usize % CONTEXTS].load(Ordering::Acquire)
+fn own_bell(session: &Session, context: u32) -> u32 {
+    OWN_BELLS[session.number as usize][context as usize % CONTEXTS].load(Ordering::Acquire)
 }
 
 /// A context of this process has a new bell.
 pub fn new_bell(session: &Session, context: u32) {
     let number = session.header().next_bell.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-    OWN_BELLS[context as usize % CONTEXTS].store(number, Ordering::Release);
+    OWN_BELLS[session.number as usize][context as usize % CONTEXTS].store(number, Ordering::Release);
 }
 
-/// Every region in use with the sides of it that are ours.
+/// Every region of the session in use, with the sides of it that are ours.
 #[inline]
-fn each(mut work: impl FnMut(&'static Mapped, usize)) {
-    let mut held = HELD.load(Ordering::SeqCst);
+fn each(session: &Session, mut work: impl FnMut(&'static Mapped, usize)) {
+    let number = session.number as usize;
+    let mut held = HELD[number].load(Ordering::SeqCst);
     while held != 0 {
         let place = held.trailing_zeros() as usize;
         held &= held - 1;
         // SAFETY: as in `find`.
-        let Some(mapped) = (unsafe { REGIONS[0][place].load(Ordering::Acquire).as_ref() }) else { continue };
+        let Some(mapped) = (unsafe { REGIONS[number][place].load(Ordering::Acquire).as_ref() }) else { continue };
         let sides = mapped.sides.load(Ordering::SeqCst);
         (0..2).filter(|side| sides & 1 << side != 0).for_each(|side| work(mapped, side));
     }
 }
 
 /// `Context::arm` for the other sides.
-pub fn arm(context: u32) {
-    each(|mapped, side| {
+pub fn arm(session: &Session, context: u32) {
+    each(session, |mapped, side| {
         let words = mapped.region.board_words(side, context as usize);
-        words.bell.store(own_bell(context), Ordering::Release);
+        words.bell.store(own_bell(session, context), Ordering::Release);
         mapped.region.board(side, context as usize).arm();
     });
 }
 
 /// `Context::disarm` for the other sides.
-pub fn disarm(context: u32) {
-    each(|mapped, side| mapped.region.board(side, context as usize).disarm());
+pub fn disarm(session: &Session, context: u32) {
+    each(session, |mapped, side| mapped.region.board(side, context as usize).disarm());
 }
 
-/// Has this process any direct connections?
+/// Has this process any direct connections of the session?
 #[inline]
-pub fn is_used() -> bool {
-    HELD.load(Ordering::SeqCst) != 0
+pub fn is_used(session: &Session) -> bool {
+    HELD[session.number as usize].load(Ordering::SeqCst) != 0
 }
 
 /// Has no other side raised anything for this context?
 #[inline]
-pub fn is_empty(context: u32) -> bool {
+pub fn is_empty(session: &Session, context: u32) -> bool {
     let mut empty = true;
-    each(|mapped, side| empty &= mapped.region.board(side, context as usize).is_empty());
+    each(session, |mapped, side| empty &= mapped.region.board(side, context as usize).is_empty());
     empty
 }
 
 /// Takes everything that other sides have raised for this context; `work` gets the time and the client's own slot.
 #[inline]
-pub fn drain(context: u32, mut work: impl FnMut(u64, u32)) {
-    each(|mapped, side| {
+pub fn drain(session: &Session, context: u32, mut work: impl FnMut(u64, u32)) {
+    each(session, |mapped, side| {
         mapped.region.board(side, context as usize).take(|slot| {
             if let Some(owner) = mapped.owners[side].get(slot as usize) {
                 let raised = mapped.region.lines(slot, side).raised.load(Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use crate::context::{self, Context};
 use crate::interest::Interest;
 use crate::lock::Lock;
-use crate::session::{self, Session};
+use crate::session::{self, SESSIONS, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
@@ -12,6 +12,7 @@ use crate::{fork, nested, readiness, user};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use libc::{c_int, epoll_event};
+use std::sync::OnceLock;
 use towpath_hook::{Answer, outcome, real};
 
 /// Instances of one process at most; further ones are the kernel's and cannot watch slots.
@@ -30,6 +31,8 @@ pub struct Instance {
     context: AtomicU32,
     /// The context's bell, likewise.
     wake: AtomicI32,
+    /// The same of contexts at other stacks, by session from 1 on.
+    others: OnceLock<Box<[Other; SESSIONS - 1]>>,
     /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
     sleepers: AtomicU32,
     /// `nudge` has left something in the native set.
@@ -38,6 +41,15 @@ pub struct Instance {
     native_at: AtomicU64,
     /// A call that should have asked it had no room.
     pub native_first: AtomicBool,
+}
+
+/// A context at another stack, for threads that do not hold the lock.
+#[derive(Default)]
+struct Other {
+    /// Its number and one; 0 = there is none.
+    context: AtomicU32,
+    /// Its bell.
+    wake: AtomicI32,
 }
 
 // SAFETY: the interest list is only used under the lock.
@@ -51,6 +63,7 @@ static ALL: [Instance; INSTANCES] = [const {
         fd: AtomicI32::new(-1),
         context: AtomicU32::new(NO_CONTEXT),
         wake: AtomicI32::new(-1),
+        others: OnceLock::new(),
         sleepers: AtomicU32::new(0),
         nudged: AtomicBool::new(false),
         native_at: AtomicU64::new(0),
@@ -85,33 +98,47 @@ impl Instance {
         core::ptr::from_ref(self) as u64
     }
 
-    /// Has the stack raised anything?
+    /// Has a stack raised anything?
     #[inline]
     pub fn raised(&self, session: &Session) -> bool {
-        match self.context.load(Ordering::Relaxed) {
+        let home = match self.context.load(Ordering::Relaxed) {
             NO_CONTEXT => false,
             id => !context::is_empty(session, id),
+        };
+        home || self.others().any(|(session, id, _)| !context::is_empty(session, id))
+    }
+
+    /// Its contexts at other stacks: session, number and bell.
+    #[inline]
+    fn others(&self) -> impl Iterator<Item = (&'static Session, u32, i32)> {
+        self.others.get().into_iter().flat_map(|others| others.iter().zip(1..)).filter_map(|(other, number)| {
+            let id = other.context.load(Ordering::SeqCst).checked_sub(1)?;
+            Some((session::numbered(number)?, id, other.wake.load(Ordering::SeqCst)))
+        })
+    }
+
+    fn each_context(&self, session: &Session, work: impl Fn(&Session, u32)) {
+        if let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) {
+            work(session, id);
         }
+        self.others().for_each(|(session, id, _)| work(session, id));
     }
 
     /// About to sleep on the native descriptor. Afterwards look once more.
     pub fn falling_asleep(&self, session: &Session) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        if let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) {
-            context::arm(session, id);
-        }
+        self.each_context(session, context::arm);
     }
 
     /// Awake again.
     pub fn awake(&self, session: &Session) {
         let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
-        let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) else { return };
         if last {
-            context::disarm(session, id);
+            self.each_context(session, context::disarm);
         }
         // Another thread may have fallen asleep in between; and a bell that was rung for this one is not armed for others any more.
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            context::arm(session, id);
+            self.each_context(session, context::arm);
         }
     }
 
@@ -130,19 +157,24 @@ impl Instance {
 
     /// In a forked child the inherited context is the parent's.
     fn leave_parents(&self, interest: &mut Interest) {
-        if let Some(parents) = interest.context.take() {
-            session::unprotect(parents.wake);
-        }
+        interest.take_contexts().for_each(|parents| session::unprotect(parents.wake));
         interest.pid = fork::pid();
-        self.context.store(NO_CONTEXT, Ordering::SeqCst);
+        self.no_contexts();
     }
 
-    /// Makes sure that there is a context of this process.
+    fn no_contexts(&self) {
+        self.context.store(NO_CONTEXT, Ordering::SeqCst);
+        self.others.get().into_iter().flat_map(|others| others.iter()).for_each(|other| {
+            other.context.store(0, Ordering::SeqCst);
+        });
+    }
+
+    /// Makes sure that there is a context of this process at the session's stack.
     fn subscribe(&self, session: &'static Session, interest: &mut Interest) {
         if interest.pid != fork::pid() {
             self.leave_parents(interest);
         }
-        if interest.context.is_some() {
+        if interest.context_at(session.number).is_some() {
             return;
         }
         let Some(context) = Context::open(session) else { return };
@@ -153,12 +185,21 @@ impl Instance {
             context.close(session);
             return;
         }
-        self.wake.store(context.wake, Ordering::SeqCst);
-        self.context.store(context.id, Ordering::SeqCst);
+        match session.number.checked_sub(1) {
+            None => {
+                self.wake.store(context.wake, Ordering::SeqCst);
+                self.context.store(context.id, Ordering::SeqCst);
+            }
+            Some(at) => {
+                let other = &self.others.get_or_init(Box::default)[at as usize];
+                other.wake.store(context.wake, Ordering::SeqCst);
+                other.context.store(context.id + 1, Ordering::SeqCst);
+            }
+        }
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             context.arm(session);
         }
-        interest.context = Some(context);
+        interest.put_context(context);
         interest.subscribe_all(session);
         interest.look_at_all();
     }
@@ -184,6 +225,7 @@ impl Instance {
         if self.context.load(Ordering::Relaxed) != NO_CONTEXT && wake >= 0 {
             towpath_ring::wake::drain(session::borrow(&wake));
         }
+        self.others().for_each(|(_, _, wake)| _ = towpath_ring::wake::drain(session::borrow(&wake)));
     }
 
     /// Wakes a thread of this process that sleeps on it: an eventfd that is always readable is put into the native set
@@ -282,11 +324,9 @@ pub fn claimed(fd: c_int) -> Option<u32> {
 /// In a forked child: one that only its parent uses.
 pub fn disowned(id: u32) {
     let instance = instance(id);
-    let cleared = session::get().and_then(|session| instance.with(|interest| interest.clear(session, false)));
-    if let Some(Some(context)) = cleared {
-        session::unprotect(context.wake);
-    }
-    instance.context.store(NO_CONTEXT, Ordering::SeqCst);
+    let cleared = instance.with(|interest| interest.clear(false));
+    cleared.into_iter().flatten().for_each(|context| session::unprotect(context.wake));
+    instance.no_contexts();
     instance.copies.store(0, Ordering::Release);
 }
 
@@ -299,22 +339,24 @@ pub fn copied(id: u32) {
 pub fn closed(id: u32) {
     let instance = instance(id);
     if instance.copies.load(Ordering::Acquire) == 1 {
-        let cleared = session::get().and_then(|session| {
-            let ours = |interest: &Interest| interest.pid == fork::pid();
-            instance.with(|interest| (ours(interest), interest.clear(session, ours(interest)))).map(|c| (session, c))
+        let cleared = instance.with(|interest| {
+            let ours = interest.pid == fork::pid();
+            (ours, interest.clear(ours))
         });
-        instance.context.store(NO_CONTEXT, Ordering::SeqCst);
-        match cleared {
-            Some((session, (true, Some(context)))) => {
-                let fd = instance.fd.load(Ordering::Relaxed);
-                // A copy of the descriptor in another process keeps the native set alive.
-                // SAFETY: a deletion reads no event.
-                unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
-                context.close(session);
+        instance.no_contexts();
+        let (ours, contexts) = cleared.unwrap_or_default();
+        for context in contexts {
+            match session::numbered(context.session) {
+                Some(session) if ours => {
+                    let fd = instance.fd.load(Ordering::Relaxed);
+                    // A copy of the descriptor in another process keeps the native set alive.
+                    // SAFETY: a deletion reads no event.
+                    unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+                    context.close(session);
+                }
+                // The bell is the parent's, who may go on waiting in the set that is still one.
+                _ => session::unprotect(context.wake),
             }
-            // The bell is the parent's, who may go on waiting in the set that is still one.
-            Some((_, (false, Some(context)))) => session::unprotect(context.wake),
-            _ => {}
         }
     }
     instance.copies.fetch_sub(1, Ordering::AcqRel);
@@ -375,9 +417,8 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
             return interest.remove(fd, socket, interest.pid == fork::pid());
         }
         let event = event.ok_or(libc::EFAULT)?;
-        if let Some(session) = session::get() {
-            instance.subscribe(session, interest);
-        }
+        let own = (!socket.is_foreign()).then_some(socket.session);
+        session::get().into_iter().chain(own).for_each(|session| instance.subscribe(session, interest));
         match op {
             libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
             libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
@@ -387,9 +428,9 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
         if !socket.is_foreign()
             && socket.direct().is_some()
             && instance.sleepers.load(Ordering::SeqCst) != 0
-            && let id @ 0..=LAST_CONTEXT = instance.context.load(Ordering::SeqCst)
+            && let Some(context) = interest.context_at(socket.session.number)
         {
-            context::arm(socket.session, id);
+            context.arm(socket.session);
         }
         if readiness::events_for(socket, event.events) != 0 {
             interest.activity = interest.activity.wrapping_add(1);
@@ -415,5 +456,10 @@ fn become_own(instance: &Instance, session: &'static Session, interest: &mut Int
     }
     if interest.watched > 0 && interest.context.is_none() {
         instance.subscribe(session, interest);
+    }
+    for other in session::all().skip(1).filter(|other| other.tells) {
+        if interest.watches_of(other.number) {
+            instance.subscribe(other, interest);
+        }
     }
 }

@@ -282,8 +282,8 @@ impl Wait {
 
     fn sleep_armed(&self, deadline: block::Deadline, look: &Look) -> Sys<Option<usize>> {
         if look.watched
-            && !self.session.check_alive_if_due()
-            && self.instance.with(|interest| interest.look_at_the_end()) == Some(true)
+            && let gone @ 1.. = session::gone(false)
+            && self.instance.with(|interest| interest.look_at_the_end(gone)) == Some(true)
         {
             return Ok(None);
         }
@@ -310,7 +310,7 @@ impl Wait {
             let look = self.look(0)?;
             return Ok(Some(look.found));
         }
-        if look.told && !self.session.check_alive() {
+        if look.told && session::gone(true) != 0 {
             self.instance.with(|interest| interest.look_at_all());
         }
         Ok(None)
@@ -352,7 +352,7 @@ impl Wait {
         if ours {
             self.instance.silence();
         }
-        if hung_up && !self.session.check_alive() {
+        if hung_up && session::gone(true) != 0 {
             self.instance.with(|interest| interest.look_at_all());
         }
         Ok((kept, ours))

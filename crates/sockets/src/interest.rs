@@ -6,12 +6,12 @@ use crate::epoll;
 use crate::nested::Nested;
 use crate::private::flag;
 use crate::readiness;
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use towpath_hook::real;
 use towpath_ring::lines::state;
 
@@ -68,8 +68,16 @@ pub struct Interest {
     held: Vec<u32>,
     /// How many are watched.
     pub watched: usize,
+    /// Where each entry behind the table is, by slot.
+    further: BTreeSet<(u32, u32)>,
+    /// Those of them that are not watched any more.
+    free: Vec<u32>,
+    /// Entries of which no context tells: of other families' sockets, or for want of one.
+    untold: usize,
     /// Where the stack tells of events.
     pub context: Option<Context>,
+    /// The same of other stacks.
+    others: Vec<Context>,
     /// The process that `context` belongs to.
     pub pid: i32,
     /// Descriptors in the native set, about.
@@ -82,8 +90,8 @@ pub struct Interest {
     pub undecided: Vec<(c_int, epoll_event)>,
     /// Waits that found something without looking at the native set.
     pub since_native: u32,
-    /// All have been looked at since the service has gone.
-    ended: bool,
+    /// All have been looked at since the stacks of these sessions have gone, by bit.
+    ended: u32,
 }
 
 impl Interest {
@@ -95,14 +103,18 @@ impl Interest {
             ready: VecDeque::new(),
             held: Vec::new(),
             watched: 0,
+            further: BTreeSet::new(),
+            free: Vec::new(),
+            untold: 0,
             context: None,
+            others: Vec::new(),
             pid: 0,
             native: 0,
             nested: Vec::new(),
             activity: 0,
             undecided: Vec::new(),
             since_native: 0,
-            ended: false,
+            ended: 0,
         }
     }
 
@@ -118,27 +130,72 @@ impl Interest {
 
     /// All places in which entries of a slot may be.
     fn of_slot(&self, slot: u32) -> impl Iterator<Item = usize> {
-        let further = self.slots..self.entries.len();
+        let further = self.further.range((slot, 0)..=(slot, u32::MAX)).map(|(_, at)| *at as usize);
         (slot as usize..self.slots.min(slot as usize + 1)).chain(further)
+    }
+
+    /// The context at the stack of the session of this number.
+    pub fn context_at(&self, session: u32) -> Option<&Context> {
+        match session {
+            0 => self.context.as_ref(),
+            _ => self.others.iter().find(|context| context.session == session),
+        }
+    }
+
+    /// One more context.
+    pub fn put_context(&mut self, context: Context) {
+        if context.session == 0 {
+            self.context = Some(context);
+        } else {
+            self.others.push(context);
+            self.count_untold();
+        }
+    }
+
+    /// All contexts; none are left.
+    pub fn take_contexts(&mut self) -> impl Iterator<Item = Context> {
+        let taken = self.context.take().into_iter().chain(core::mem::take(&mut self.others));
+        self.count_untold();
+        taken
+    }
+
+    /// Is a socket watched of the session of this number, from 1 on?
+    pub fn watches_of(&self, session: u32) -> bool {
+        let first = session << table::SLOT_BITS;
+        let last = first | ((1 << table::SLOT_BITS) - 1);
+        self.further.range((first, 0)..=(last, u32::MAX)).any(|(_, at)| self.entries[*at as usize].watched)
+    }
+
+    fn is_told(&self, slot: u32) -> bool {
+        let session = slot >> table::SLOT_BITS;
+        session == 0 || self.context_at(session).is_some()
+    }
+
+    fn count_untold(&mut self) {
+        let untold = |entry: &&Entry| entry.watched && !self.is_told(entry.slot);
+        self.untold = self.entries.get(self.slots..).unwrap_or_default().iter().filter(untold).count();
     }
 
     /// A place for one more entry: the slot's own, else one behind the table.
     fn place(&mut self, socket: &Socket) -> usize {
         if self.entries.is_empty() {
             // The same in all regions of a service.
-            self.slots = socket.session.geometry.slots as usize;
+            self.slots = session::get().unwrap_or(socket.session).geometry.slots as usize;
             self.entries = vec![Entry::default(); self.slots];
         }
         let own = socket.slot.index();
-        if !socket.is_foreign() && !self.is_current(own, socket) {
+        if socket.session.number == 0 && !self.is_current(own, socket) {
             return own;
         }
-        (self.slots..self.entries.len())
-            .find(|at| !self.entries[*at].watched && !self.entries[*at].queued)
-            .unwrap_or_else(|| {
+        let at = match self.free.iter().rposition(|at| !self.entries[*at as usize].queued) {
+            Some(free) => self.free.swap_remove(free),
+            None => {
                 self.entries.push(Entry::default());
-                self.entries.len() - 1
-            })
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.further.insert((socket.number(), at));
+        at as usize
     }
 
     /// EPOLL_CTL_ADD.
@@ -155,8 +212,9 @@ impl Interest {
         let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.number());
         *entry = Entry { data, slot, generation, events, fd, watched: true, queued, disabled: false, told: None };
         self.watched += usize::from(!stale);
-        if let Some(bit) = self.context.as_ref().map(Context::bit) {
-            self.watch(socket, bit);
+        match self.context_at(socket.session.number).map(Context::bit) {
+            Some(bit) => self.watch(socket, bit),
+            None => self.untold += usize::from(socket.session.number != 0),
         }
         self.look_if_ready(at, socket);
         Ok(())
@@ -195,8 +253,13 @@ impl Interest {
         self.entries[at].watched = false;
         self.watched -= 1;
         let others = self.of_slot(socket.number()).any(|at| self.is_current(at, socket));
-        if let (Some(context), true, false) = (&self.context, ours, others) {
+        if let (Some(context), true, false) = (self.context_at(socket.session.number), ours, others) {
             socket.watch(context.bit(), false);
+        }
+        if at >= self.slots {
+            self.untold -= usize::from(!self.is_told(self.entries[at].slot));
+            self.further.remove(&(self.entries[at].slot, at as u32));
+            self.free.push(at as u32);
         }
     }
 
@@ -244,12 +307,13 @@ impl Interest {
         }
     }
 
-    /// The service has gone, which ends every connection: looks at all, once. False if that has been done.
-    pub fn look_at_the_end(&mut self) -> bool {
-        if self.ended {
+    /// Stacks have gone (those of these sessions, by bit), which ends every connection of theirs: looks at all, once. False if
+    /// that has been done.
+    pub fn look_at_the_end(&mut self, gone: u32) -> bool {
+        if gone & !self.ended == 0 {
             return false;
         }
-        self.ended = true;
+        self.ended |= gone;
         self.look_at_all();
         true
     }
@@ -273,29 +337,27 @@ impl Interest {
 
     /// Sets the context's bit in every watched slot.
     pub fn subscribe_all(&mut self, session: &'static Session) {
-        let Some(bit) = self.context.as_ref().map(Context::bit) else { return };
-        for entry in self.entries.iter().filter(|entry| entry.watched) {
-            if let Some(slot) = session.region.slot(entry.slot) {
-                let socket = Socket { session, slot, generation: entry.generation };
-                if !socket.is_gone() {
-                    self.watch(&socket, bit);
-                }
+        let Some(bit) = self.context_at(session.number).map(Context::bit) else { return };
+        let theirs = |entry: &&Entry| entry.watched && entry.slot >> table::SLOT_BITS == session.number;
+        for entry in self.entries.iter().filter(theirs) {
+            if let Some(socket) = Socket::at(entry.slot, entry.generation)
+                && !socket.is_gone()
+            {
+                self.watch(&socket, bit);
             }
         }
     }
 
     /// Is a socket watched of which no context tells?
+    #[inline]
     pub fn has_foreign(&self) -> bool {
-        self.entries
-            .get(self.slots..)
-            .unwrap_or_default()
-            .iter()
-            .any(|entry| entry.watched && entry.slot >> table::SLOT_BITS != 0)
+        self.untold > 0
     }
 
+    #[cold]
     fn look_at_foreign(&mut self) {
         for at in self.slots..self.entries.len() {
-            if self.entries[at].slot >> table::SLOT_BITS != 0 {
+            if !self.is_told(self.entries[at].slot) {
                 self.queue(at);
             }
         }
@@ -307,10 +369,13 @@ impl Interest {
         if !self.held.is_empty() {
             self.look_at_due(session);
         }
-        if self.slots < self.entries.len() {
+        if self.untold > 0 {
             self.look_at_foreign();
         }
-        let Self { context: Some(context), entries, ready, slots, activity, .. } = self else {
+        if !self.others.is_empty() {
+            self.drain_others();
+        }
+        let Self { context: Some(context), entries, ready, further, activity, .. } = self else {
             self.look_at_all();
             return;
         };
@@ -321,8 +386,34 @@ impl Interest {
                 socket.event_seen();
             }
             *activity = activity.wrapping_add(1);
-            look_at(entries, ready, *slots, slot.raw());
+            if entries.get(slot.index()).is_some_and(|entry| entry.slot == slot.raw()) {
+                queue(entries, ready, slot.index());
+            }
+            if !further.is_empty() {
+                look_at(entries, ready, further, slot.raw());
+            }
         });
+    }
+
+    /// The same of other stacks.
+    #[cold]
+    fn drain_others(&mut self) {
+        let Self { others, entries, ready, further, activity, .. } = self;
+        for context in others {
+            let Some(session) = session::numbered(context.session) else { continue };
+            let first = context.session << table::SLOT_BITS;
+            context.drain(session, |slot| {
+                let number = first | slot.raw();
+                let known = further.range((number, 0)..=(number, u32::MAX)).next();
+                let entry = known.and_then(|(_, at)| entries.get(*at as usize));
+                let socket = Socket { session, slot, generation: entry.map_or(0, |entry| entry.generation) };
+                if !socket.is_gone() && socket.wants_room() {
+                    socket.event_seen();
+                }
+                *activity = activity.wrapping_add(1);
+                look_at(entries, ready, further, number);
+            });
+        }
     }
 
     /// Hands what is ready to `put`.
@@ -389,16 +480,17 @@ impl Interest {
         })
     }
 
-    /// Forgets everything; returns the context to be closed.
-    pub fn clear(&mut self, session: &'static Session, ours: bool) -> Option<Context> {
-        let context = self.context.take();
-        for entry in self.entries.iter().filter(|entry| entry.watched) {
-            if let (true, Some(context), Some(slot)) = (ours, &context, session.region.slot(entry.slot)) {
-                Socket { session, slot, generation: entry.generation }.watch(context.bit(), false);
+    /// Forgets everything; returns the contexts to be closed.
+    pub fn clear(&mut self, ours: bool) -> Vec<Context> {
+        let contexts: Vec<Context> = self.take_contexts().collect();
+        for entry in self.entries.iter().filter(|entry| entry.watched && ours) {
+            let context = contexts.iter().find(|context| context.session == entry.slot >> table::SLOT_BITS);
+            if let (Some(context), Some(socket)) = (context, Socket::at(entry.slot, entry.generation)) {
+                socket.watch(context.bit(), false);
             }
         }
         *self = Self::new();
-        context
+        contexts
     }
 }
 
@@ -411,18 +503,9 @@ fn queue(entries: &mut [Entry], ready: &mut VecDeque<u32>, at: usize) {
     }
 }
 
-/// Puts a slot among those to look at.
-#[inline]
-fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, slots: usize, slot: u32) {
-    let own = slot as usize;
-    if own < slots && entries.get(own).is_some_and(|entry| entry.slot == slot) {
-        queue(entries, ready, own);
-    }
-    for at in slots..entries.len() {
-        if entries[at].slot == slot {
-            queue(entries, ready, at);
-        }
-    }
+/// Puts the entries of a slot that stand behind the table among those to look at.
+fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, further: &BTreeSet<(u32, u32)>, slot: u32) {
+    further.range((slot, 0)..=(slot, u32::MAX)).for_each(|(_, at)| queue(entries, ready, *at as usize));
 }
 
 /// An undecided socket is the kernel's for good or closed.
@@ -477,8 +560,9 @@ pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_even
 
 /// The descriptor `fd` of a socket is being closed: nobody watches it any more.
 pub fn forget(fd: c_int, socket: &Socket) {
-    // Of other families' sockets no context tells.
-    let contexts = if socket.is_foreign() { u64::MAX } else { socket.app().ctx_mask.load(Ordering::SeqCst) };
+    // The bits of other families' sockets and other stacks' say nothing about contexts here.
+    let own = socket.session.number == 0;
+    let contexts = if own { socket.app().ctx_mask.load(Ordering::SeqCst) } else { u64::MAX };
     let kind = socket.kind();
     let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);
     epoll::each_told(contexts, |interest| {

@@ -56,15 +56,24 @@ pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask:
 pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Sys<usize> {
     let session = session::get().ok_or(libc::EINVAL)?;
     let blank = pollfd { fd: -1, events: 0, revents: 0 };
-    // What the kernel is asked: everything but slots, and last the wake-up eventfd.
-    if fds.len() < ON_STACK {
+    // What the kernel is asked: everything but slots, and last the wake-up eventfds, one for each stack.
+    let len = fds.len() + 1 + others(fds);
+    if len <= ON_STACK {
         let mut native = [blank; ON_STACK];
-        let len = fds.len() + 1;
         Poll::new(session, fds, &mut native[..len], mask).run(timeout)
     } else {
-        let mut native = vec![blank; fds.len() + 1];
+        let mut native = vec![blank; len];
         Poll::new(session, fds, &mut native, mask).run(timeout)
     }
+}
+
+/// How many other stacks these sockets are of.
+fn others(fds: &[pollfd]) -> usize {
+    let sessions = fds.iter().fold(0u64, |sessions, entry| match table::get(entry.fd) {
+        Kind::Slot { slot, .. } => sessions | 1 << (slot >> table::SLOT_BITS & 63),
+        _ => sessions,
+    });
+    (sessions & !1).count_ones() as usize
 }
 
 /// Gives the kernel what is the kernel's; true if that is anything.
@@ -170,17 +179,18 @@ impl<'a> Poll<'a> {
     }
 
     fn block(&mut self, deadline: block::Deadline) -> Sys<usize> {
-        let watch = Box::into_raw(Box::new(Watch::new(self.session, self.fds)));
+        let known = self.fds.len();
+        let watch = Box::into_raw(Box::new(Watch::new(self.session, self.fds, self.native.len() - known)));
         let asleep = Sleep::on(None, Undo::Watch(watch));
         // SAFETY: it is dropped with the sleep.
         let watch = unsafe { &*watch };
-        if let (Some(context), Some(last)) = (&watch.context, self.native.last_mut()) {
-            *last = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
+        for (context, native) in watch.contexts.iter().zip(&mut self.native[known..]) {
+            *native = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
         }
         let longest = if watch.is_told() { LIFE_CHECK } else { WITHOUT_CONTEXT };
         loop {
-            self.session.check_alive_if_due();
-            watch.arm();
+            session::gone(false);
+            watch.each(Context::arm);
             let mut time = longest;
             if let Some(deadline) = deadline {
                 time = time.min(deadline.saturating_duration_since(Instant::now()));
@@ -191,12 +201,9 @@ impl<'a> Poll<'a> {
                 return Ok(ready);
             }
             asleep.check()?;
-            if let Some(context) = &watch.context {
-                towpath_ring::wake::drain(session::borrow(&context.wake));
-            }
-            self.session.check_alive();
+            watch.contexts.iter().for_each(|context| _ = towpath_ring::wake::drain(session::borrow(&context.wake)));
+            session::gone(true);
             // A descriptor may have become the kernel's, or have been closed, meanwhile.
-            let known = self.fds.len();
             self.kernels |= sort(self.fds, &mut self.native[..known]);
         }
     }
@@ -210,15 +217,17 @@ fn interest_of(entry: &pollfd) -> u32 {
 /// Being told of events on the slots and instances of one `poll`, until dropped.
 pub struct Watch {
     session: &'static Session,
-    context: Option<Context>,
+    /// One for each stack that the sockets are of, as far as they could be had.
+    contexts: Vec<Context>,
     sockets: Vec<Socket>,
     instances: Vec<u32>,
 }
 
 impl Watch {
-    fn new(session: &'static Session, fds: &[pollfd]) -> Self {
-        let context = Context::open(session);
-        let mut watch = Self { session, context, sockets: Vec::new(), instances: Vec::new() };
+    /// With this many contexts at most.
+    fn new(session: &'static Session, fds: &[pollfd], contexts: usize) -> Self {
+        let mut watch = Self { session, contexts: Vec::new(), sockets: Vec::new(), instances: Vec::new() };
+        watch.contexts.extend(Context::open(session));
         for entry in fds {
             match table::get(entry.fd) {
                 Kind::Slot { slot, generation } => watch.sockets.extend(Socket::at(slot, generation)),
@@ -230,23 +239,35 @@ impl Watch {
                 _ => {}
             }
         }
-        if let Some(context) = &watch.context {
-            for socket in &watch.sockets {
+        for socket in &watch.sockets {
+            let session = socket.session;
+            if !socket.is_foreign() && watch.of(session.number).is_none() && watch.contexts.len() < contexts {
+                watch.contexts.extend(Context::open(session));
+            }
+            if let Some(context) = watch.of(session.number) {
                 socket.watch(context.bit(), true);
             }
         }
         watch
     }
 
-    /// Does the context tell of everything?
-    fn is_told(&self) -> bool {
-        let foreign = |id: &u32| epoll::instance(*id).with(|interest| interest.has_foreign()).unwrap_or(false);
-        self.context.is_some() && !self.sockets.iter().any(Socket::is_foreign) && !self.instances.iter().any(foreign)
+    fn of(&self, session: u32) -> Option<&Context> {
+        self.contexts.iter().find(|context| context.session == session)
     }
 
-    fn arm(&self) {
-        if let Some(context) = &self.context {
-            context.arm(self.session);
+    /// Do the contexts tell of everything?
+    fn is_told(&self) -> bool {
+        let foreign = |id: &u32| epoll::instance(*id).with(|interest| interest.has_foreign()).unwrap_or(false);
+        self.of(0).is_some()
+            && self.sockets.iter().all(|socket| self.of(socket.session.number).is_some())
+            && !self.instances.iter().any(foreign)
+    }
+
+    fn each(&self, work: impl Fn(&Context, &Session)) {
+        for context in &self.contexts {
+            if let Some(session) = session::numbered(context.session) {
+                work(context, session);
+            }
         }
     }
 }
@@ -256,17 +277,18 @@ impl Drop for Watch {
         for id in &self.instances {
             epoll::instance(*id).awake(self.session);
         }
-        let Some(mut context) = self.context.take() else { return };
-        context.disarm(self.session);
-        for socket in &self.sockets {
-            socket.watch(context.bit(), false);
+        for mut context in core::mem::take(&mut self.contexts) {
+            let Some(session) = session::numbered(context.session) else { continue };
+            context.disarm(session);
+            let theirs = || self.sockets.iter().filter(|socket| socket.session.number == session.number);
+            theirs().for_each(|socket| socket.watch(context.bit(), false));
+            context.drain(session, |slot| {
+                if let Some(socket) = theirs().find(|socket| socket.slot == slot) {
+                    socket.event_seen();
+                }
+            });
+            towpath_ring::wake::drain(session::borrow(&context.wake));
+            context.close(session);
         }
-        context.drain(self.session, |slot| {
-            if let Some(socket) = self.sockets.iter().find(|socket| socket.slot == slot && !socket.is_foreign()) {
-                socket.event_seen();
-            }
-        });
-        towpath_ring::wake::drain(session::borrow(&context.wake));
-        context.close(self.session);
     }
 }

@@ -100,6 +100,12 @@ pub fn all() -> impl Iterator<Item = &'static Session> {
     (0..SESSIONS as u32).map_while(numbered)
 }
 
+/// The sessions whose stacks have gone, by bit; looks if that was some time ago, or now.
+pub fn gone(now: bool) -> u32 {
+    let alive = |session: &Session| if now { session.check_alive() } else { session.check_alive_if_due() };
+    all().filter(|session| !alive(session)).fold(0, |gone, session| gone | 1 << session.number)
+}
+
 /// The session; the first call registers with the service. `None` for good if that fails.
 pub fn start() -> Option<&'static Session> {
     if !TRIED.load(Ordering::Acquire) {

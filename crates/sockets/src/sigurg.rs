@@ -37,7 +37,8 @@ pub fn forked() {
 
 /// The program has named an owner for this socket by `fcntl(fd, command, argument)`.
 pub fn set_owner(socket: &Socket, command: c_int, argument: c_long) {
-    if socket.is_foreign() {
+    // The bell has one owner and is of one session.
+    if socket.session.number != 0 {
         return;
     }
     let Some(_locked) = BELL.lock.lock() else { return };
@@ -54,7 +55,7 @@ pub fn set_owner(socket: &Socket, command: c_int, argument: c_long) {
         // SAFETY: integers only.
         && outcome(unsafe { real::fcntl(context.wake, libc::F_SETFL, (libc::O_NONBLOCK | libc::O_ASYNC).into()) }).is_ok();
     if let Some(direct) = socket.direct() {
-        direct.name_urgent_bell(set.then_some(context.id));
+        direct.name_urgent_bell(socket.session, set.then_some(context.id));
     }
     socket.app().urgent_bell.store(if set { context.id + 1 } else { 0 }, Ordering::Release);
 }

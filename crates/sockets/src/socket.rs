@@ -48,7 +48,7 @@ impl Socket {
     /// Is it of another family's region, on which no context of this process tells of events?
     #[inline]
     pub fn is_foreign(&self) -> bool {
-        self.session.number != 0
+        !self.session.tells
     }
 
     /// The application's line.
