@@ -302,19 +302,65 @@ import json, os, select, signal, socket, subprocess, sys
 blue, red = socket.create_connection(('{FAR}', 7712)), socket.create_connection(('{FAR}', 7713))
 ep = select.epoll(); ep.register(blue, select.EPOLLIN); ep.register(red, select.EPOLLIN)
 assert ep.poll(0.2) == []
-status = subprocess.run([sys.argv[1], 'status', '--json', '--stack', 'blue'], capture_output=True).stdout
-os.kill(json.loads(status)['pid'], signal.SIGKILL)
+def kill():
+    status = subprocess.run([sys.argv[1], 'status', '--json', '--stack', 'blue'], capture_output=True).stdout
+    os.kill(json.loads(status)['pid'], signal.SIGKILL)
+kill()
 (fd, events), = ep.poll(30)
 assert fd == blue.fileno() and events & (select.EPOLLHUP | select.EPOLLERR), (fd, events)
 try: blue.recv(1); print('read')
 except OSError as e: print('error')
 red.sendall(b'x'); print(red.recv(99).decode())
-blue = socket.create_connection(('{FAR}', 7712)); blue.sendall(b'x'); print(blue.recv(99).decode())
+ep.register(blue := socket.create_connection(('{FAR}', 7712)), select.EPOLLIN); blue.sendall(b'x')
+(fd, _), = ep.poll(30); assert fd == blue.fileno(); print(blue.recv(99).decode())
+# More often than a process may have stacks.
+for n in range(20):
+    kill()
+    assert ep.poll(30)[0][0] == blue.fileno()
+    blue.close()
+    ep.register(blue := socket.create_connection(('{FAR}', 7712)), select.EPOLLIN); blue.sendall(b'%d' % n)
+    assert ep.poll(30) and blue.recv(99) == b'blue:%d' % n
+print('all')
 "
     );
     let said =
         table.accelerated(&script).arg(bin("towpath")).env("TOWPATH_SOCKET", &table.service.socket).run(120).ok();
-    assert_eq!(said.lines().collect::<Vec<_>>(), ["error", "red:x", "blue:x"]);
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["error", "red:x", "blue:x", "all"]);
+}
+
+#[test]
+fn a_second_kernel_has_what_its_rules_give_it_and_the_host_the_rest() {
+    let text = "direct = false\npolicy = [\"stack card listen on 127.0.0.2\", \"stack card connect to 127.0.0.2\"]\n\
+                [stacks.card]\nstack = \"uml\"\n";
+    let (service, _file) = with_file(text);
+    let script = "
+import select, socket
+def pair(address):
+    l = socket.socket(); l.bind((address, 0)); l.listen()
+    c = socket.create_connection(l.getsockname()); a, _ = l.accept(); l.close()
+    return c, a
+ends = [pair('127.0.0.2'), pair('127.0.0.1')]
+ep = select.epoll()
+for c, _ in ends: ep.register(c, select.EPOLLIN)
+for n in range(20):
+    for _, a in ends: a.sendall(b'x' * 5000)
+    left = {c.fileno(): (c, 5000) for c, _ in ends}
+    while left:
+        for fd, _ in ep.poll(60):
+            c, count = left.pop(fd)
+            count -= len(c.recv(count))
+            if count: left[fd] = c, count
+print('both')
+";
+    assert_eq!(on(&service, script).run(120).ok().trim(), "both");
+    let towpath = || Program::new(&[bin("towpath")]).env("TOWPATH_SOCKET", &service.socket);
+    let status = towpath().arg("status").arg("--json").arg("--stack").arg("card").run(30).ok();
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["stack"], "uml");
+    assert!(status["cores"][0]["stages"]["sent_bytes"].as_u64().expect("bytes") >= 100_000, "{status}");
+    assert!(service.segments() >= 20, "the service's own stack has carried the other");
+    assert_eq!(service.status()["kernel"]["stack"], 2);
+    towpath().arg("stop").arg("--stack").arg("card").run(30).ok();
 }
 
 #[test]

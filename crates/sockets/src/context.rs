@@ -70,6 +70,16 @@ pub fn forked() {
     }
 }
 
+/// The session of this number has ended and another will have the number.
+pub fn forget_session(number: u32) {
+    if let Some(_locked) = POOL.lock.lock() {
+        // SAFETY: locked.
+        unsafe { &mut *POOL.kept.get() }.extract_if(.., |context| context.session == number).for_each(|context| {
+            session::unprotect(context.wake);
+        });
+    }
+}
+
 impl Context {
     /// One that is kept, or a new one. `None`: the stack has none left.
     pub fn open(session: &'static Session) -> Option<Self> {

@@ -51,6 +51,12 @@ pub fn forked() {
     ASKING.reset();
 }
 
+/// The session of this number has ended and another will have the number, whose pairs have their own regions.
+pub fn forget_session(number: u32) {
+    HELD[number as usize].store(0, Ordering::SeqCst);
+    NUMBERS[number as usize].iter().for_each(|pair| pair.store(0, Ordering::Release));
+}
+
 /// Most waits that sleep at once after one that has spun in vain.
 const LONGEST_REST: u32 = 63;
 /// Waits that will sleep at once, and how many it were to be after the last spin in vain.

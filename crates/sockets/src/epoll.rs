@@ -302,6 +302,20 @@ pub fn each_told(contexts: u64, mut work: impl FnMut(&mut Interest)) {
     }
 }
 
+/// The session of this number (from 1 on) has ended and another will have the number.
+pub fn forget_session(number: u32) {
+    each(|id, interest| {
+        let instance = instance(id);
+        let Some(other) = instance.others.get().and_then(|others| others.get(number as usize - 1)) else { return };
+        other.context.store(0, Ordering::SeqCst);
+        if let Some(context) = interest.forget_session(number) {
+            // SAFETY: a deletion reads no event.
+            unsafe { real::epoll_ctl(instance.descriptor(), libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+            session::unprotect(context.wake);
+        }
+    });
+}
+
 /// A new epoll descriptor of the kernel's becomes an instance.
 pub fn created(fd: c_int) {
     if let Some(id) = claimed(fd) {

@@ -159,6 +159,15 @@ impl Interest {
         taken
     }
 
+    /// The session of this number, from 1 on, has ended and another will have the number. Returns its context.
+    pub fn forget_session(&mut self, session: u32) -> Option<Context> {
+        self.ended &= !(1 << session);
+        let at = self.others.iter().position(|context| context.session == session)?;
+        let context = self.others.swap_remove(at);
+        self.count_untold();
+        Some(context)
+    }
+
     /// Is a socket watched of the session of this number, from 1 on?
     pub fn watches_of(&self, session: u32) -> bool {
         let first = session << table::SLOT_BITS;

@@ -189,7 +189,7 @@ pub fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
 
 /// One more session beside the process's own, if there is room. Under `STARTING`.
 pub fn add(make: impl FnOnce() -> Option<Session>, stack: u32, tells: bool) -> Option<&'static Session> {
-    let number = all().count();
+    let number = stacks::vacant().map_or(all().count(), |number| number as usize);
     let place = OTHERS.get(number.checked_sub(1)?)?;
     let mut session = make()?;
     (session.number, session.stack, session.tells) = (number as u32, stack, tells);

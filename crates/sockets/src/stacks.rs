@@ -5,6 +5,8 @@
 use crate::fallback::{self, Not};
 use crate::session::{self, Place, STARTING, Session, Whose, borrow, call};
 use crate::socket::Socket;
+use crate::table::{self, Kind, SLOT_BITS};
+use crate::{context, direct, epoll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::sockopt::socket_peercred;
 use towpath_ring::command::{Command, op};
@@ -33,6 +35,21 @@ fn known(stack: u32) -> Option<&'static Session> {
 
 fn register(Reached { path, socket }: Reached, join: u64) -> Option<Session> {
     Session::register(&path, socket, join).ok()
+}
+
+/// The number of a session that nobody needs any more, because its stack has gone and its last descriptor too: those of a stack that is
+/// started anew time and again would fill the table otherwise. Under `STARTING`.
+pub fn vacant() -> Option<u32> {
+    let is_open = |number: u32| {
+        table::within(0, u32::MAX)
+            .any(|(_, kind)| matches!(kind, Kind::Slot { slot, .. } if slot >> SLOT_BITS == number))
+    };
+    let over = |session: &&Session| session.stack != 0 && session.is_dead() && !is_open(session.number);
+    let number = session::all().find(over)?.number;
+    epoll::forget_session(number);
+    context::forget_session(number);
+    direct::forget_session(number);
+    Some(number)
 }
 
 /// Asks the service where a stack is and connects to it.
