@@ -2,6 +2,7 @@
 //!
 //! A cpio archive of the form that Linux unpacks (`Documentation/driver-api/early-userspace/buffer-format.rst`: "newc").
 
+use crate::elf;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -88,19 +89,9 @@ pub fn make(init: &Path, modules: &Path) -> io::Result<Vec<u8>> {
 
 /// Where what is loaded of a program ends: what comes after it is for debuggers. A program that is no 64-bit ELF is loaded whole.
 fn loaded(program: &[u8]) -> usize {
-    let u16_at = |at: usize| program.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes) as usize);
-    let u64_at = |at: usize| program.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes) as usize);
-    let end = || {
-        let (table, size, count) = (u64_at(32)?, u16_at(54)?, u16_at(56)?);
-        let ends = (0..count).filter_map(|number| {
-            let entry = table.checked_add(number.checked_mul(size)?)?;
-            u64_at(entry.checked_add(8)?)?.checked_add(u64_at(entry.checked_add(32)?)?)
-        });
-        ends.max()
-    };
-    end()
-        .filter(|end| program.starts_with(b"\x7fELF\x02") && (64..=program.len()).contains(end))
-        .unwrap_or(program.len())
+    let segments = elf::segments(program).unwrap_or_default();
+    let ends = segments.iter().filter(|segment| segment.kind == elf::LOAD).map(|segment| segment.offset + segment.size);
+    ends.max().unwrap_or(program.len())
 }
 
 /// The libraries that a program is linked with, as the dynamic linker says, and that linker; none of a program that needs none.

@@ -7,9 +7,11 @@
 //! futex or a pipe of this host. If the card dies, [`funeral`] ends its sockets.
 
 mod console;
+mod elf;
 mod funeral;
 pub mod guest;
 mod host;
+mod image;
 mod initramfs;
 pub mod machine;
 mod message;

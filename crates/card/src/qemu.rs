@@ -50,13 +50,16 @@ pub(crate) fn command(config: &MachineConfig, memory_bytes: u64, scratch: &Path)
     // Whoever breaks out of the guest starts nothing and gains no privileges.
     command.args(["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
     command.args(["-M", "q35", "-m", &config.memory_mib.to_string()]);
-    if virtualises() {
+    let unpacked = scratch.join("kernel");
+    let kernel = if virtualises() {
         command.args(["-accel", "kvm", "-accel", "tcg", "-cpu", "max"]);
+        image.file
     } else {
         command.args(["-accel", "tcg", "-cpu", PROCESSOR]);
-    }
+        if crate::image::unpack(&image.file, &unpacked)? { unpacked } else { image.file }
+    };
     command.args(devices(config, memory_bytes, scratch));
-    command.arg("-kernel").arg(image.file).arg("-initrd").arg(disk);
+    command.arg("-kernel").arg(kernel).arg("-initrd").arg(disk);
     let (address, gateway) = (config.address.as_deref().unwrap_or("-"), config.gateway.as_deref().unwrap_or("-"));
     let given = format!("{} {} {address} {gateway}", crate::guest::ARGUMENT, config.kind.name());
     command.arg("-append").arg(format!("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init -- {given}"));

@@ -1,0 +1,33 @@
+//! What is asked of a 64-bit ELF file: its segments.
+
+/// What is loaded when it starts.
+pub const LOAD: u32 = 1;
+/// Notes to whoever starts it.
+pub const NOTE: u32 = 4;
+
+/// A part of the file.
+pub struct Segment {
+    /// [`LOAD`], [`NOTE`] or another.
+    pub kind: u32,
+    /// Where it begins in the file, bytes.
+    pub offset: usize,
+    /// How long it is there, bytes.
+    pub size: usize,
+}
+
+/// The segments of a file; `None` if it is no such file, or is cut off.
+pub fn segments(file: &[u8]) -> Option<Vec<Segment>> {
+    let u16_at = |at: usize| file.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes) as usize);
+    let u32_at = |at: usize| file.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let u64_at = |at: usize| file.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes) as usize);
+    file.starts_with(b"\x7fELF\x02").then_some(())?;
+    // e_phoff, e_phentsize, e_phnum; then p_type, p_offset and p_filesz of each.
+    let (table, size, count) = (u64_at(32)?, u16_at(54)?, u16_at(56)?);
+    let segment = |number: usize| {
+        let entry = table.checked_add(number * size)?;
+        let (offset, size) = (u64_at(entry.checked_add(8)?)?, u64_at(entry.checked_add(32)?)?);
+        let kind = u32_at(entry)?;
+        (offset.checked_add(size)? <= file.len()).then_some(Segment { kind, offset, size })
+    };
+    (0..count).map(segment).collect()
+}
