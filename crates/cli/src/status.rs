@@ -1,5 +1,7 @@
 //! `towpath status`: the service at a glance.
 
+mod auto;
+
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::time::Duration;
@@ -80,6 +82,7 @@ fn page(first: &Status, s: &Status) -> String {
         let (rules, denied, limited) = (counted(s.policy.rules as u64, "rule"), s.policy.denied, s.policy.limited);
         let _ = writeln!(out, "policy: {rules}, {denied} attempts denied, {limited} over a limit");
     }
+    auto::table(&mut out, &s.auto);
     let _ = writeln!(out, "{}:", counted(s.clients.len() as u64, "client"));
     for c in &s.clients {
         let leaving = if c.leaving { ", leaving" } else { "" };
@@ -170,6 +173,7 @@ mod tests {
             slow: Tally::default(),
             kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1)]),
             policy: Totals { rules: 1, denied: 2, limited: 0 },
+            auto: Vec::new(),
             clients: vec![client],
         };
         let mut second = first.clone();

@@ -321,7 +321,7 @@ mod tests {
             let result = give_to(stack);
             assert_eq!((not_ours_because(result), given_to(result)), (Some(not_ours::STACK), Some(stack.into())));
         }
-        for other in [0, -libc::EPERM, NOT_OURS + 6, NOT_OURS + 0x100, give_to(15), NOT_OURS - 1] {
+        for other in [0, -libc::EPERM, NOT_OURS + 6, NOT_OURS + 0x100, give_to(15), NOT_OURS.wrapping_sub(1)] {
             assert_eq!((not_ours_because(other), given_to(other)), (None, None), "{other:#x}");
         }
     }

@@ -1,7 +1,7 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell`, `Adopt`, `File` and `Stack` have an answer. `Adopt` may also come before
-//! `Hello`, from a process that has received a socket before it has a region.
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell`, `Adopt`, `File`, `Stack` and `Figures` have an answer. `Adopt`
+//! may also come before `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
 //! each 4 or 8 bytes in the machine's byte order at multiples of 4, then zeros. What is not such a packet, or has not
@@ -100,6 +100,8 @@ pub enum Request {
         /// Number of a file of this process that is not needed any more; 0 = none.
         replaces: u32,
     },
+    /// The process will measure its connections ([`crate::figures`]), and has the service choose their way by that.
+    Figures,
 }
 
 /// Service to application.
@@ -158,6 +160,8 @@ pub enum Reply {
         /// Its number, never 0, never given twice.
         file: u32,
     },
+    /// Answer to `Figures`: one descriptor, the memfd of a [`crate::figures::Board`].
+    Figures,
     /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
@@ -179,6 +183,7 @@ mod kind {
     pub const STACK: u32 = 10;
     pub const NAME_AT: u32 = 11;
     pub const FILE: u32 = 12;
+    pub const FIGURES: u32 = 13;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
@@ -188,6 +193,7 @@ mod kind {
     pub const STACK_REPLY: u32 = 107;
     pub const ADOPTED_AT: u32 = 108;
     pub const FILE_REPLY: u32 = 109;
+    pub const FIGURES_REPLY: u32 = 110;
 }
 
 impl Request {
@@ -197,7 +203,7 @@ impl Request {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
             Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
-            Request::Pair { .. } | Request::Bell { .. } | Request::Stack { .. } => 0,
+            Request::Pair { .. } | Request::Bell { .. } | Request::Stack { .. } | Request::Figures => 0,
         }
     }
 
@@ -219,6 +225,7 @@ impl Request {
             Request::Stack { stack } => Packet::new(kind::STACK).word(stack).bytes,
             Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
             Request::File { replaces } => Packet::new(kind::FILE).word(replaces).bytes,
+            Request::Figures => Packet::new(kind::FIGURES).bytes,
         }
     }
 
@@ -242,6 +249,7 @@ impl Request {
             kind::STACK => Request::Stack { stack: fields.word() },
             kind::NAME_AT => Request::NameAt { stack: fields.word() },
             kind::FILE => Request::File { replaces: fields.word() },
+            kind::FIGURES => Request::Figures,
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -252,7 +260,8 @@ impl Reply {
     pub fn descriptors(&self) -> usize {
         match self {
             Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
-            Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } | Reply::Stack { .. } => 1,
+            Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } => 1,
+            Reply::Stack { .. } | Reply::Figures => 1,
             Reply::Adopted { .. } | Reply::AdoptedAt { .. } | Reply::File { .. } | Reply::Refused { .. } => 0,
         }
     }
@@ -275,6 +284,7 @@ impl Reply {
             Reply::AdoptedAt { stack } => Packet::new(kind::ADOPTED_AT).word(stack).bytes,
             Reply::Stack { stack } => Packet::new(kind::STACK_REPLY).word(stack).bytes,
             Reply::File { file } => Packet::new(kind::FILE_REPLY).word(file).bytes,
+            Reply::Figures => Packet::new(kind::FIGURES_REPLY).bytes,
             Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
         }
     }
@@ -308,6 +318,7 @@ impl Reply {
             kind::ADOPTED_AT => Reply::AdoptedAt { stack: fields.word() },
             kind::STACK_REPLY => Reply::Stack { stack: fields.word() },
             kind::FILE_REPLY => Reply::File { file: fields.word() },
+            kind::FIGURES_REPLY => Reply::Figures,
             kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
             _ => return Err(invalid("unknown reply")),
         })

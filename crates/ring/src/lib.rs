@@ -12,7 +12,8 @@
 //! - [`carry`], [`span`]: what crosses, and into what, where the two sides share no memory;
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read;
-//! - [`report`]: what programs tell `towpath doctor`.
+//! - [`report`]: what programs tell `towpath doctor`;
+//! - [`figures`]: what programs measure of their sockets.
 #![doc = include_str!("../LAYOUT.md")]
 
 pub mod address;
@@ -24,6 +25,7 @@ pub mod carry;
 pub mod command;
 pub mod control;
 pub mod dirty;
+pub mod figures;
 pub mod layout;
 pub mod lines;
 pub mod metrics;

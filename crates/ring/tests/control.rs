@@ -53,6 +53,7 @@ fn requests_arrive_with_their_descriptors() {
         Request::Stack { stack: 14 },
         Request::NameAt { stack: 3 },
         Request::File { replaces: 11 },
+        Request::Figures,
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -85,6 +86,7 @@ fn replies_arrive_with_their_descriptors() {
         Reply::AdoptedAt { stack: 3 },
         Reply::Stack { stack: 14 },
         Reply::File { file: 12 },
+        Reply::Figures,
         Reply::Refused { errno: 23 },
     ];
     for reply in replies {

@@ -4,7 +4,7 @@ use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;
 
 /// Every kind of message, with these numbers.
-fn requests(a: u32, b: u32, long: u64) -> [Request; 10] {
+fn requests(a: u32, b: u32, long: u64) -> [Request; 11] {
     [
         Request::Hello { version: a, join: long },
         Request::Attach { slot: a, generation: b },
@@ -16,6 +16,7 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 10] {
         Request::Stack { stack: a },
         Request::NameAt { stack: b },
         Request::File { replaces: a },
+        Request::Figures,
     ]
 }
 

@@ -1,5 +1,6 @@
 //! The control interface: JSON lines on a stream socket beside the registration socket. One command, one answer.
 
+use crate::auto;
 use crate::policy;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde::ser::Serializer;
@@ -61,6 +62,9 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
+    /// Programs are to be measured (`auto`).
+    #[serde(default)]
+    pub auto: bool,
 }
 
 /// Answer to [`Command::Stack`], and part of that to [`Command::Stacks`].
@@ -153,6 +157,9 @@ pub struct Status {
     pub kernel: Named,
     /// What the policy has refused.
     pub policy: policy::request::Totals,
+    /// Which way suits which sockets, as far as that is measured.
+    #[serde(default)]
+    pub auto: Vec<auto::show::Row>,
     /// Its clients.
     pub clients: Vec<Client>,
 }

@@ -29,6 +29,8 @@ pub struct Config {
     /// The file that all this stands in.
     #[serde(skip)]
     pub file: Option<PathBuf>,
+    /// Measure programs' connections both ways, on the stack and on the programs' own kernel, and leave to the kernel what does not gain.
+    pub auto: bool,
     /// The TAP device that is the wire of a stack with a kernel of its own (`"uml"`, `"qemu"`); none: it has only its loopback device.
     #[serde(alias = "uml_tap")]
     pub card_tap: Option<String>,
@@ -117,6 +119,7 @@ impl Default for Config {
             netns: None,
             stacks: BTreeMap::new(),
             file: None,
+            auto: false,
             card_tap: None,
             card_address: None,
             card_gateway: None,
@@ -154,10 +157,11 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 35] = [
+pub const KEYS: [&str; 36] = [
     "stack",
     "netns",
     "stacks",
+    "auto",
     "card_tap",
     "card_address",
     "card_gateway",
@@ -241,6 +245,9 @@ impl Config {
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if self.stack != StackKind::Fast && self.interface.is_some() {
             return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
+        }
+        if self.auto && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
+            return Err(("auto", "the other kernel has a network of its own; nothing can go either way".into()));
         }
         self.check_card()?;
         self.check_stacks()?;

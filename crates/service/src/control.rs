@@ -84,11 +84,11 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
             if hold {
                 shared.hold(asker.pid);
             }
-            good(&hello())
+            good(&hello(shared))
         }
         Ok(Command::Stop) if operator => {
             shared.request_stop();
-            good(&hello())
+            good(&hello(shared))
         }
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
         Ok(Command::Exec { program }) if operator => exec(shared, &program),
@@ -164,8 +164,9 @@ fn error(error: String) -> String {
     serde_json::to_string(&Answer::<()>::Error { error }).unwrap_or_default()
 }
 
-fn hello() -> Hello {
-    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() }
+fn hello(shared: &Shared) -> Hello {
+    let auto = shared.settings.auto.always;
+    Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), auto }
 }
 
 fn socket(c: &Connection) -> api::Socket {
@@ -229,6 +230,7 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         slow: (&status.slow).into(),
         kernel: (&status.not_ours).into(),
         policy: shared.settings.policy.totals(),
+        auto: shared.settings.auto.rows(|owner| operator || owner == uid),
         clients: clients.collect(),
     }
 }

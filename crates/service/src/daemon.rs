@@ -1,6 +1,7 @@
 //! The life of a service: start what the configuration says, serve, end cleanly.
 
 use crate::admission::{Admission, UnknownName};
+use crate::auto::{Auto, Chooser, Reach};
 use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
 use crate::interface::{self, Interface, InterfaceError};
@@ -161,8 +162,10 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     let stacks = Stacks::of(&config, &socket);
     let policy = Policy::with_stacks(config.policy.clone(), config.policy_default, stacks.names());
     let policy = policy.map_err(ConfigError::Value)?;
-    let started = start_stack(&config, geometry, policy.clone())?;
-    let settings = settings(&config, socket, geometry, (admission, policy, stacks));
+    let auto = Auto::new(reach(config.stack), config.auto);
+    let guard = || Box::new(Chooser::new(policy.clone(), auto.clone()));
+    let started = start_stack(&config, geometry, guard)?;
+    let settings = settings(&config, socket, geometry, (admission, policy, stacks, auto));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -208,7 +211,7 @@ fn settings(
     config: &Config,
     socket: PathBuf,
     geometry: Geometry,
-    (admission, policy, stacks): (Admission, Policy, Stacks),
+    (admission, policy, stacks, auto): (Admission, Policy, Stacks, Auto),
 ) -> Settings {
     Settings {
         socket,
@@ -216,6 +219,7 @@ fn settings(
         admission,
         policy,
         stacks: Arc::new(stacks),
+        auto,
         clients_per_user: config.clients_per_user,
         idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),
@@ -272,31 +276,41 @@ struct Started {
     interface: Option<Interface>,
 }
 
-fn start_stack(config: &Config, geometry: Geometry, policy: Policy) -> Result<Started, ServiceError> {
+/// Where the connections of a program end up that leaves this stack out.
+fn reach(stack: StackKind) -> Reach {
+    match stack {
+        // Listeners on it have none but its own connections.
+        StackKind::Fast => Reach::Network,
+        StackKind::Kernel => Reach::All,
+        StackKind::Uml | StackKind::Qemu | StackKind::Far => Reach::Apart,
+    }
+}
+
+fn start_stack(config: &Config, geometry: Geometry, guard: impl Fn() -> Box<Chooser>) -> Result<Started, ServiceError> {
     if config.stack == StackKind::Fast {
-        let (engine, known, interface) = start_engine(config, policy)?;
+        let (engine, known, interface) = start_engine(config, guard())?;
         return Ok(Started { stack: Box::new(engine), known: Some(known), interface });
     }
     if let Some(kind) = config.stack.card() {
-        let card = Card::start(&card_config(config, kind, geometry)?, Box::new(policy))?;
+        let card = Card::start(&card_config(config, kind, geometry)?, guard())?;
         return Ok(Started { stack: Box::new(card), known: None, interface: None });
     }
     if config.stack == StackKind::Far {
-        let near = start_near(config, geometry, policy)?;
+        let near = start_near(config, geometry, guard())?;
         return Ok(Started { stack: Box::new(near), known: None, interface: None });
     }
     let spin_us = config.spin.as_micros();
     let kernel = KernelConfig { cores: config.cores, spin_us, cpus: config.cpus.clone() };
-    let kernel = Kernel::start(&kernel, || Box::new(policy.clone())).map_err(doing("starting the cores"))?;
+    let kernel = Kernel::start(&kernel, || guard()).map_err(doing("starting the cores"))?;
     Ok(Started { stack: Box::new(kernel), known: None, interface: None })
 }
 
-fn start_near(config: &Config, geometry: Geometry, policy: Policy) -> Result<Near, ServiceError> {
+fn start_near(config: &Config, geometry: Geometry, guard: Box<Chooser>) -> Result<Near, ServiceError> {
     let far = config.far.as_deref().unwrap_or_default();
     let address = far.parse::<Address>().map_err(ConfigError::Value)?;
     let link = address.connect(config.trust_network);
     let link = link.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")));
-    Ok(Near::start(Arc::new(link.map_err(NearError::from)?), geometry, Box::new(policy))?)
+    Ok(Near::start(Arc::new(link.map_err(NearError::from)?), geometry, guard)?)
 }
 
 fn card_config(config: &Config, kind: Kind, geometry: Geometry) -> Result<CardConfig, ServiceError> {
@@ -315,7 +329,7 @@ fn card_config(config: &Config, kind: Kind, geometry: Geometry) -> Result<CardCo
     Ok(CardConfig { machine, geometry, clients: CARD_CLIENTS })
 }
 
-fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {
+fn start_engine(config: &Config, guard: Box<Chooser>) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {
     let mut ports: Vec<Vec<Box<dyn Port>>> = Vec::new();
     let mut loopback_mtu = u16::MAX;
     for _ in 0..config.cores {
@@ -355,8 +369,7 @@ fn start_engine(config: &Config, policy: Policy) -> Result<(Engine, Arc<Known>, 
         direct: config.direct,
         slow,
     };
-    let engine = Engine::start_guarded(engine, ports, Box::new(network), Box::new(policy))
-        .map_err(doing("starting the cores"))?;
+    let engine = Engine::start_guarded(engine, ports, Box::new(network), guard).map_err(doing("starting the cores"))?;
     Ok((engine, known, interface))
 }
 

@@ -315,6 +315,7 @@ impl<'a> Keeper<'a> {
                 let answer = self.shared.registry().whose(crate::names::cookie(&end), self.peer.uid);
                 send_reply(connection, &answer, &[])
             }
+            (Request::Figures, _) => self.figures(),
             _ => Err(invalid("out of place")),
         }
     }
@@ -416,6 +417,19 @@ impl<'a> Keeper<'a> {
             }
         };
         send_reply(connection, &answer, &[])
+    }
+
+    /// The process wants to be measured.
+    fn figures(&mut self) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        let Peer { uid, gid, pid, .. } = self.peer;
+        match self.shared.settings.auto.measure(self.client.id, &Identity::of(uid, gid, pid)) {
+            Ok(memfd) => send_reply(connection, &Reply::Figures, &[memfd.as_fd()]),
+            Err(why) => {
+                tracing::info!(pid, "auto: not measured: {why}");
+                send_reply(connection, &Reply::Refused { errno: Errno::OPNOTSUPP.raw_os_error() }, &[])
+            }
+        }
     }
 
     fn drop_context(&mut self, context: u32) -> io::Result<()> {

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod auto;
 pub mod choice;
 pub mod config;
 pub mod control;

@@ -24,6 +24,9 @@ pub struct Options {
     /// The stack that serves [default: fast]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub stack: Option<StackKind>,
+    /// Measure connections both ways, and leave to the kernel what does not gain?
+    #[arg(long, value_name = "BOOL")]
+    pub auto: Option<bool>,
     /// TAP device that is the network of --stack uml or qemu
     #[arg(long, alias = "uml-tap", value_name = "TAP")]
     pub card_tap: Option<String>,
@@ -93,6 +96,7 @@ impl Options {
         }
         config.netns = this.netns.or(config.netns);
         config.stack = this.stack.unwrap_or(config.stack);
+        config.auto = this.auto.unwrap_or(config.auto);
         config.card_tap = this.card_tap.or(config.card_tap);
         config.card_address = this.card_address.or(config.card_address);
         config.card_gateway = this.card_gateway.or(config.card_gateway);

@@ -1,6 +1,7 @@
 //! What the service's threads share: the clients, their connections, and the stack.
 
 use crate::admission::Admission;
+use crate::auto::Auto;
 use crate::names::Names;
 use crate::policy::{Identity, Policy};
 use crate::stacks::Stacks;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub policy: Policy,
     /// The other stacks that it names.
     pub stacks: Arc<Stacks>,
+    /// Which way suits what.
+    pub auto: Auto,
     /// Client processes of one user.
     pub clients_per_user: u32,
     /// End after so long without a client.
@@ -457,6 +460,7 @@ fn left(shared: &Shared, token: u64) {
             tracing::debug!(client = client.id.0, "client has gone");
             shared.stack.remove_client(client.id);
             shared.settings.policy.leave(client.id);
+            shared.settings.auto.leave(client.id);
         }
     }
 }

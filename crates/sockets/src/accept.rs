@@ -4,10 +4,10 @@ use crate::listen::{INHERITED_FLAGS, attach};
 use crate::private::{Private, flag};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
-use crate::{address, block, close, doors, fallback, hold, kept, receive, spare, steer, table};
+use crate::{address, block, close, doors, fallback, hold, kept, receive, spare, steer, table, watch};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
-use towpath_hook::Answer;
+use towpath_hook::{Answer, outcome, real};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::report::Count;
@@ -17,12 +17,25 @@ use towpath_ring::report::Count;
 /// # Safety
 /// The contract of `accept4`: `addr` is null, or `len` is valid and `addr` has `*len` writable bytes.
 pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
-    let listener = Socket::of(fd)?;
+    let Some(listener) = Socket::of(fd) else {
+        // SAFETY: the caller keeps the contract of `accept`.
+        return if table::is_watched(fd) { Some(unsafe { by_kernel(fd, addr, len, flags) }) } else { None };
+    };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Some(Err(libc::EINVAL));
     }
     // SAFETY: the caller keeps the contract of `accept`.
     Some(unsafe { accept_on(fd, &listener, addr, len, flags) })
+}
+
+/// The kernel's listener, whose connections are watched.
+///
+/// # Safety
+/// As [`accept`].
+unsafe fn by_kernel(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
+    // SAFETY: the caller keeps the contract of `accept`.
+    let accepted = outcome(unsafe { real::accept4(fd, addr, len, flags) });
+    accepted.inspect(|new| watch::accepted_by_kernel(fd, *new))
 }
 
 /// # Safety
@@ -170,6 +183,7 @@ unsafe fn install(
     socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
     table::set(ours, socket.kind());
     fallback::accelerated(socket, [Count::AcceptedStack, Count::AcceptedDirect]);
+    watch::accepted(ours, socket);
     if flags & libc::SOCK_CLOEXEC == 0 {
         sys::fcntl(ours, libc::F_SETFD, 0)?;
     }

@@ -5,7 +5,7 @@ use crate::session::LIFE_CHECK;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, hold, interest, nested, pass, standard, stdio, uring};
+use crate::{block, epoll, fork, hold, interest, nested, pass, standard, stdio, uring, watch};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
@@ -50,6 +50,9 @@ fn closing(fd: c_int, kind: Kind) -> bool {
 /// `close`.
 #[inline]
 pub fn close(fd: c_int) -> Answer<c_int> {
+    if table::is_watched(fd) {
+        watch::end(fd);
+    }
     let kind = table::get(fd);
     if kind == Kind::Kernel || closing(fd, kind) { None } else { Some(Err(libc::EBADF)) }
 }
@@ -62,6 +65,9 @@ pub unsafe fn fclose(stream: *mut FILE) {
     if !stream.is_null() && !stdio::closing(stream) {
         // SAFETY: the caller keeps the contract of `fclose`.
         let fd = unsafe { libc::fileno(stream) };
+        if table::is_watched(fd) {
+            watch::end(fd);
+        }
         closing(fd, table::get(fd));
     }
 }
@@ -170,6 +176,9 @@ pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
 
 /// `dup2` and `dup3`: `new` is closed on the way.
 pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
+    if fd != new && table::is_watched(new) {
+        watch::end(new);
+    }
     let (from, over) = (table::get(fd), table::get(new));
     if (from, over) == (Kind::Kernel, Kind::Kernel) || fd == new {
         return None;
@@ -198,6 +207,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> 
     if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return None;
     }
+    watch::end_range(first, last);
     let mut ours = false;
     let mut next = first;
     for (fd, kind) in table::within(first, last) {

@@ -7,12 +7,13 @@ use crate::session;
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::table::{self, Kind, Undecided};
-use crate::{address, block, renew, sys};
+use crate::{address, block, renew, sys, watch};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::command::{Command, op};
+use towpath_ring::figures::Way;
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::report::Count;
 
@@ -169,6 +170,7 @@ fn first(
     let taken = take(fd, undecided, session, command);
     if let Ok(socket) = &taken {
         fallback::accelerated(socket, [Count::ConnectedStack, Count::ConnectedDirect]);
+        watch::connected(fd, Way::Stack, (address, port));
     }
     match taken {
         Ok(socket) if !waits || socket.has(flag::NONBLOCK) => {
@@ -176,7 +178,11 @@ fn first(
             Some(Err(libc::EINPROGRESS))
         }
         Ok(socket) => Some(established(fd, &socket)),
-        Err(Not::Kernels(why)) => by_kernel(fd, undecided, why, kernel),
+        Err(Not::Kernels(why)) => {
+            let answer = by_kernel(fd, undecided, why, kernel);
+            watch::left_to_kernel(fd, why, (address, port));
+            answer
+        }
         Err(Not::Failed(errno)) => Some(Err(errno)),
         Err(Not::Stack(_)) => Some(Err(libc::ENETUNREACH)),
     }

@@ -5,7 +5,7 @@ use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{context, direct, epoll, fallback, hold, sigurg, spare, standard, sys, tid, uring};
+use crate::{context, direct, epoll, fallback, hold, sigurg, spare, standard, sys, tid, uring, watch};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -55,6 +55,7 @@ pub extern "C" fn in_child() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     tid::forget();
     fallback::forked();
+    watch::forked();
     if session::get().is_some() {
         context::forked();
         spare::forked();

@@ -1,8 +1,9 @@
 //! What the caught calls mean: each goes to the part that knows, if it is on a descriptor of ours.
 
 use crate::private::flag;
-use crate::socket::Socket;
+use crate::socket::{Look, Socket};
 use crate::table::{self, Kind};
+use crate::watch::{self, Direction};
 use crate::{
     accept, address, aio, cancel, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message,
     options, pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, uring, user,
@@ -61,6 +62,21 @@ unsafe fn read_vectors(socket: &Socket, iov: *const iovec, vectors: c_int, flags
 unsafe fn write_vectors(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
     // SAFETY: the caller vouches for all (a negative number is refused).
     unsafe { send::send(socket, message::vectors(iov, vectors as usize)?, flags) }
+}
+
+/// A call that moves bytes: `$ours` on a socket of ours, which is counted if the descriptor is watched, as the kernel's is then.
+macro_rules! moves {
+    ($fd:expr, $direction:ident, $real:expr, |$socket:ident| $ours:expr) => {
+        match Socket::look($fd) {
+            Look::Ours($socket) => $ours,
+            Look::Watched => watch::during($fd, Direction::$direction, || match Socket::of($fd) {
+                Some($socket) => $ours,
+                // SAFETY: the caller keeps the contract of the function.
+                None => Some(outcome(unsafe { $real })),
+            }),
+            Look::Other => None,
+        }
+    };
 }
 
 fn milliseconds(timeout_ms: c_int) -> Option<Duration> {
@@ -232,17 +248,16 @@ impl Handler for Posix {
 
     #[inline(always)]
     unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
-        if len == 0 {
-            return Some(Ok(0));
-        }
-        // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
-        count(unsafe { receive::receive_into(&socket, buf, len, 0) })
+        moves!(fd, Receive, real::read(fd, buf, len), |socket| {
+            // SAFETY: the caller keeps the contract of `read`: `buf` has `len` writable bytes.
+            if len == 0 { Some(Ok(0)) } else { count(unsafe { receive::receive_into(&socket, buf, len, 0) }) }
+        })
     }
     unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `readv`.
-        count(unsafe { read_vectors(&socket, iov, vectors, 0) })
+        moves!(fd, Receive, real::readv(fd, iov, vectors), |socket| count(unsafe {
+            read_vectors(&socket, iov, vectors, 0)
+        }))
     }
     unsafe fn preadv2(fd: c_int, iov: *const iovec, vectors: c_int, offset: off_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -251,9 +266,10 @@ impl Handler for Posix {
     }
     #[inline(always)]
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `recv`: `buf` has `len` writable bytes.
-        count(unsafe { receive::receive_into(&socket, buf, len, flags) })
+        moves!(fd, Receive, real::recv(fd, buf, len, flags), |socket| count(unsafe {
+            receive::receive_into(&socket, buf, len, flags)
+        }))
     }
     unsafe fn recvfrom(
         fd: c_int,
@@ -263,26 +279,26 @@ impl Handler for Posix {
         addr: *mut sockaddr_t,
         alen: *mut socklen_t,
     ) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
-        // SAFETY: the caller keeps the contract of `recvfrom`: `buf` has `len` writable bytes.
-        let received = unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) };
-        // A connected stream names no sender.
-        let received = received.and_then(|received| {
-            if addr.is_null() {
-                return Ok(received);
-            }
-            // SAFETY: the caller's memory.
-            unsafe { user::write(alen, 0) }.map(|()| received)
-        });
-        count(received)
+        moves!(fd, Receive, real::recvfrom(fd, buf, len, flags, addr, alen), |socket| {
+            // SAFETY: the caller keeps the contract of `recvfrom`: `buf` has `len` writable bytes.
+            let received = unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) };
+            // A connected stream names no sender.
+            count(received.and_then(|received| {
+                if addr.is_null() {
+                    return Ok(received);
+                }
+                // SAFETY: the caller's memory.
+                unsafe { user::write(alen, 0) }.map(|()| received)
+            }))
+        })
     }
     unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<ssize_t> {
-        let Some(socket) = Socket::of(fd) else {
-            // SAFETY: the caller keeps the contract of `recvmsg`.
-            return unsafe { pass::receive(fd, msg, flags) };
-        };
         // SAFETY: the caller keeps the contract of `recvmsg`: `msg` is null or valid, and so are its vectors.
-        Some(unsafe { message::receive_message(&socket, msg, flags) })
+        let answer = moves!(fd, Receive, real::recvmsg(fd, msg, flags), |socket| Some(unsafe {
+            message::receive_message(&socket, msg, flags)
+        }));
+        // SAFETY: as above.
+        answer.or_else(|| unsafe { pass::receive(fd, msg, flags) })
     }
     unsafe fn recvmmsg(
         fd: c_int,
@@ -301,14 +317,14 @@ impl Handler for Posix {
 
     #[inline(always)]
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `write`: `buf` has `len` readable bytes.
-        count(unsafe { send::send_from(&socket, buf, len, 0) })
+        moves!(fd, Send, real::write(fd, buf, len), |socket| count(unsafe { send::send_from(&socket, buf, len, 0) }))
     }
     unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `writev`.
-        count(unsafe { write_vectors(&socket, iov, vectors, 0) })
+        moves!(fd, Send, real::writev(fd, iov, vectors), |socket| count(unsafe {
+            write_vectors(&socket, iov, vectors, 0)
+        }))
     }
     unsafe fn pwritev2(fd: c_int, iov: *const iovec, vectors: c_int, offset: off_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
@@ -317,9 +333,10 @@ impl Handler for Posix {
     }
     #[inline(always)]
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
-        let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `send`: `buf` has `len` readable bytes.
-        count(unsafe { send::send_from(&socket, buf, len, flags) })
+        moves!(fd, Send, real::send(fd, buf, len, flags), |socket| count(unsafe {
+            send::send_from(&socket, buf, len, flags)
+        }))
     }
     unsafe fn sendto(
         fd: c_int,
@@ -329,12 +346,18 @@ impl Handler for Posix {
         addr: *const sockaddr_t,
         alen: socklen_t,
     ) -> Answer<ssize_t> {
+        if addr.is_null() {
+            let iov = [iovec { iov_base: buf.cast_mut(), iov_len: len }];
+            // SAFETY: the caller keeps the contract of `sendto`: `buf` has `len` readable bytes.
+            return moves!(fd, Send, real::sendto(fd, buf, len, flags, addr, alen), |socket| count(unsafe {
+                send::send(&socket, &iov, flags)
+            }));
+        }
         let kind = table::get(fd);
         if kind == Kind::Kernel {
             return None;
         }
-        let fast_open = if addr.is_null() { 0 } else { libc::MSG_FASTOPEN };
-        if flags & fast_open != 0 {
+        if flags & libc::MSG_FASTOPEN != 0 {
             // SAFETY: the caller keeps the contract of `sendto`.
             match unsafe { connect::fast_open(fd, kind, addr, alen) } {
                 Some(Ok(_)) => {}
@@ -347,16 +370,20 @@ impl Handler for Posix {
             return Some(Err(errno));
         }
         // SAFETY: as above: `buf` has `len` readable bytes.
-        count(unsafe { send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags & !fast_open) })
+        count(unsafe {
+            send::send(&socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags & !libc::MSG_FASTOPEN)
+        })
     }
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Answer<ssize_t> {
-        let Some(socket) = Socket::of(fd) else {
-            // SAFETY: the caller keeps the contract of `sendmsg`.
-            unsafe { pass::send(msg) };
-            return None;
-        };
         // SAFETY: the caller keeps the contract of `sendmsg`: `msg` is null or valid, and so are its vectors.
-        Some(unsafe { message::send_message(&socket, msg, flags) })
+        let answer = moves!(fd, Send, real::sendmsg(fd, msg, flags), |socket| Some(unsafe {
+            message::send_message(&socket, msg, flags)
+        }));
+        if answer.is_none() {
+            // SAFETY: as above.
+            unsafe { pass::send(msg) };
+        }
+        answer
     }
     unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, messages: c_uint, flags: c_int) -> Answer<c_int> {
         let Some(socket) = Socket::of(fd) else {
@@ -368,9 +395,10 @@ impl Handler for Posix {
         Some(unsafe { message::send_messages(&socket, msgs, messages, flags) })
     }
     unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, len: size_t) -> Answer<ssize_t> {
-        let socket = Socket::of(out)?;
         // SAFETY: the caller keeps the contract of `sendfile`: `offset` is null or valid.
-        Some(unsafe { message::send_file(&socket, input, offset, len) })
+        moves!(out, Send, real::sendfile(out, input, offset, len), |socket| Some(unsafe {
+            message::send_file(&socket, input, offset, len)
+        }))
     }
     unsafe fn splice(
         input: c_int,

@@ -67,6 +67,7 @@ mod urgent;
 mod uring;
 mod user;
 mod view;
+mod watch;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -7,7 +7,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, kept, options, sigurg, spare, stacks, steer};
+use crate::{address, close, interest, kept, options, sigurg, spare, stacks, steer, watch};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -111,7 +111,13 @@ fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c
             fallback::count(Count::Listening);
             Some(Ok(0))
         }
-        Err(Not::Kernels(why)) => settle_kernel(fd, undecided, why),
+        Err(Not::Kernels(why)) => {
+            let left = settle_kernel(fd, undecided, why);
+            if why == Count::Policy {
+                watch::listening(fd, local.1);
+            }
+            left
+        }
         Err(Not::Failed(errno)) => Some(Err(errno)),
         Err(Not::Stack(_)) => Some(Err(libc::EADDRNOTAVAIL)),
     }

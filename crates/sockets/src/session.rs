@@ -5,7 +5,7 @@ use crate::lookout::Lookout;
 use crate::private::{Header, Private};
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{fallback, fault, fork, spare, stacks};
+use crate::{fallback, fault, fork, spare, stacks, watch};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -148,6 +148,7 @@ fn install(session: Session) -> &'static Session {
     let session = Box::leak(Box::new(Session { tells: true, ..session }));
     SESSION.store(session, Ordering::Release);
     spare::fill(session.control());
+    watch::start(session);
     session
 }
 

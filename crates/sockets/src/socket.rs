@@ -22,6 +22,16 @@ pub struct Socket {
     pub generation: u32,
 }
 
+/// What a call that moves bytes is on.
+pub enum Look {
+    /// A socket in a slot.
+    Ours(Socket),
+    /// A descriptor whose calls are counted, be it a slot's or the kernel's.
+    Watched,
+    /// Something else.
+    Other,
+}
+
 impl Socket {
     /// The socket behind a descriptor, if it lives in a slot.
     #[inline]
@@ -29,6 +39,16 @@ impl Socket {
         match table::get(fd) {
             Kind::Slot { slot, generation } => Self::at(slot, generation),
             _ => None,
+        }
+    }
+
+    /// As [`Socket::of`], for calls that move bytes.
+    #[inline(always)]
+    pub fn look(fd: i32) -> Look {
+        match table::look(fd) {
+            table::Look::Slot { slot, generation } => Self::at(slot, generation).map_or(Look::Other, Look::Ours),
+            table::Look::Watched => Look::Watched,
+            table::Look::Other => Look::Other,
         }
     }
 

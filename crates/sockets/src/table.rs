@@ -60,6 +60,12 @@ pub struct Undecided {
 }
 
 const KIND: u64 = 7;
+/// [`Kind::Slot`].
+const SLOT: u64 = 2;
+/// The same, and its calls are counted.
+const WATCHED_SLOT: u64 = 6;
+/// [`Kind::Kernel`], and its calls are counted.
+const WATCHED_KERNEL: u64 = 7;
 /// Bits of a slot's number within its session.
 pub const SLOT_BITS: u32 = 21;
 /// Bits that are left for the number of a slot and its session.
@@ -81,7 +87,7 @@ fn encode(kind: Kind) -> u64 {
                 | u64::from(u.no_wait[0]) << 62
                 | u64::from(u.no_wait[1]) << 63
         }
-        Kind::Slot { slot, generation } => 2 | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
+        Kind::Slot { slot, generation } => SLOT | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
         Kind::Epoll(id) => 3 | u64::from(id) << 3,
         Kind::Internal => 4,
         Kind::Ring(id) => 5 | u64::from(id) << 3,
@@ -103,12 +109,64 @@ fn decode(word: u64) -> Kind {
             family: (word >> 32) as u32 & FAMILIES,
             no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
         }),
-        2 => Kind::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
         3 => Kind::Epoll((word >> 3) as u32),
         4 => Kind::Internal,
         5 => Kind::Ring((word >> 3) as u32),
+        SLOT | WATCHED_SLOT => Kind::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
         _ => Kind::Kernel,
     }
+}
+
+/// What the calls that move bytes have to know of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// As in [`Kind::Slot`].
+    Slot {
+        /// See there.
+        slot: u32,
+        /// See there.
+        generation: u32,
+    },
+    /// Its calls are counted (see `watch`), be it a slot's or the kernel's.
+    Watched,
+    /// Something else.
+    Other,
+}
+
+/// What `fd` is for a call that moves bytes.
+#[inline(always)]
+pub fn look(fd: i32) -> Look {
+    let word = TABLE.get(fd as u32 as usize).map_or(0, |word| word.load(Ordering::Acquire));
+    match word & KIND {
+        SLOT => Look::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
+        WATCHED_SLOT | WATCHED_KERNEL => Look::Watched,
+        _ => Look::Other,
+    }
+}
+
+/// Are its calls counted?
+#[inline]
+pub fn is_watched(fd: i32) -> bool {
+    TABLE.get(fd as u32 as usize).is_some_and(|word| word.load(Ordering::Relaxed) & KIND >= WATCHED_SLOT)
+}
+
+/// The calls on a socket in a slot, or on one of the kernel's, are counted from now on.
+pub fn watch(fd: i32) {
+    change(fd, [(SLOT, WATCHED_SLOT), (0, WATCHED_KERNEL)]);
+}
+
+/// They are not counted any more.
+pub fn unwatch(fd: i32) {
+    change(fd, [(WATCHED_SLOT, SLOT), (WATCHED_KERNEL, 0)]);
+}
+
+fn change(fd: i32, kinds: [(u64, u64); 2]) {
+    let Some(word) = TABLE.get(fd as u32 as usize) else { return };
+    let changed = |word: u64| {
+        let (_, to) = kinds.iter().find(|(from, _)| word & KIND == *from)?;
+        Some(word & !KIND | to)
+    };
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
 }
 
 /// What `fd` is.
@@ -196,6 +254,25 @@ mod tests {
         ] {
             assert_eq!(decode(encode(kind)), kind);
         }
+    }
+
+    #[test]
+    fn a_watched_descriptor_is_what_it_was() {
+        let slot = Kind::Slot { slot: 77, generation: 9 };
+        for (fd, kind) in [(1_000_001, slot), (1_000_002, Kind::Kernel)] {
+            set(fd, kind);
+            let before = look(fd);
+            watch(fd);
+            assert_eq!((get(fd), look(fd), is_watched(fd)), (kind, Look::Watched, true));
+            unwatch(fd);
+            assert_eq!((get(fd), look(fd), is_watched(fd)), (kind, before, false));
+            watch(fd);
+            set(fd, Kind::Kernel);
+            assert!(!is_watched(fd), "the number is somebody else's");
+        }
+        set(1_000_003, Kind::Internal);
+        watch(1_000_003);
+        assert_eq!((get(1_000_003), is_watched(-1)), (Kind::Internal, false));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod hook;
 mod service;
 
-use crate::locate::Which;
+use crate::locate::{Which, admitted};
 use crate::{complain, doctor};
 pub use hook::Choice;
 pub use service::daemon_path;
@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use towpath_hook::program;
+use towpath_ring::figures::VARIABLE as AUTO_VARIABLE;
 
 /// Environment variable that names the library, for set-ups in which it is not beside the command.
 const LIBRARY_VARIABLE: &str = "TOWPATH_LIBRARY";
@@ -41,6 +42,7 @@ pub mod exit {
   towpath run -v -- ./my-server          say what is done
   towpath run --require -- ./my-server   fail rather than use the kernel's TCP
   towpath run --stack kernel -- nginx    on this kernel's TCP, but through the rings
+  towpath run --auto -- ./my-server      only what gains by it; `towpath status` says what does
   towpath run --hook inject -- ./my-jit  catch system calls, not libc's functions
 
 A setuid or foreign program, and any program if there is no service, runs on the kernel's TCP, whole and unchanged; -v
@@ -52,6 +54,10 @@ pub struct Arguments {
     /// How the program's calls are caught
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     hook: Choice,
+    /// Measure its connections both ways, on the stack and on the kernel, and leave to the kernel what does not gain (see
+    /// `towpath status`)
+    #[arg(long)]
+    auto: bool,
     /// Fail if the program cannot be served
     #[arg(long)]
     require: bool,
@@ -94,6 +100,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
             command.env("LD_PRELOAD", preload(&prepared.library, std::env::var_os("LD_PRELOAD").as_deref()));
             command.env(towpath_service::paths::SOCKET_VARIABLE, &prepared.socket);
             command.env(towpath_hook::exec::VARIABLE, arguments.hook.name());
+            if arguments.auto || prepared.auto {
+                command.env(AUTO_VARIABLE, "1");
+            }
             if arguments.require {
                 command.env("TOWPATH_REQUIRE", "1");
             }
@@ -119,6 +128,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
 /// What a served program needs.
 struct Prepared {
     socket: PathBuf,
+    /// The service measures all programs.
+    auto: bool,
     library: PathBuf,
     hook: Hook,
 }
@@ -137,7 +148,8 @@ fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed>
     // A choice that cannot be had is worth a line.
     let hook = hook.map_err(|text| NotServed { text, unexpected: arguments.hook != Choice::Auto })?;
     let socket = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
-    Ok(Prepared { socket, library, hook })
+    let auto = admitted(&socket).is_ok_and(|hello| hello.auto);
+    Ok(Prepared { socket, auto, library, hook })
 }
 
 /// Where the library is: named, beside this command, or in `../lib/towpath`.

@@ -167,6 +167,7 @@ impl Service {
             geometry: GEOMETRY,
             policy: towpath_service::policy::Policy::new(Vec::new(), Default::default()).unwrap(),
             stacks: Default::default(),
+            auto: towpath_service::auto::Auto::new(towpath_service::auto::Reach::Network, false),
             admission: Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(),
             clients_per_user: 300,
             idle_exit: None,
