@@ -3,7 +3,8 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+/// The result, or what has gone wrong.
+pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -23,7 +24,8 @@ pub fn run(address: Ipv4Addr, port: u16, requests: u64) -> io::Result<u64> {
     Ok(counted)
 }
 
-fn accept_one(address: Ipv4Addr, port: u16) -> io::Result<(i32, i32)> {
+/// A connection to the first who comes, and an epoll instance that watches it.
+pub fn accept_one(address: Ipv4Addr, port: u16) -> io::Result<(i32, i32)> {
     let at = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: port.to_be(),

@@ -1,9 +1,11 @@
-//! Programs for callgrind: `fast-path REQUESTS`, `library ADDRESS PORT REQUESTS` and `native ADDRESS PORT REQUESTS`. Only the functions whose names end in
+//! Programs for callgrind: `fast-path REQUESTS`, `library ADDRESS PORT REQUESTS` `native ADDRESS PORT REQUESTS` and
+//! `sends ADDRESS PORT SENDS SERVICE`. Only the functions whose names end in
 //! `_turn` are counted (`--toggle-collect`), so what surrounds them (the peer, the waiting) does not matter.
 
 mod fast_path;
 mod library;
 mod native;
+mod sends;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +19,12 @@ fn main() {
                 _ => None,
             }
         }
+        ["sends", address, port, sends, service] => {
+            match (address.parse(), port.parse(), sends.parse(), service.parse()) {
+                (Ok(address), Ok(port), Ok(sends), Ok(service)) => Some(sends::run(address, port, sends, service)),
+                _ => None,
+            }
+        }
         _ => None,
     };
     match done {
@@ -26,7 +34,9 @@ fn main() {
             std::process::exit(1);
         }
         None => {
-            eprintln!("usage: towpath-instructions fast-path REQUESTS | library|native ADDRESS PORT REQUESTS");
+            eprintln!(
+                "usage: towpath-instructions fast-path REQUESTS | library|native ADDRESS PORT REQUESTS | sends ADDRESS PORT SENDS SERVICE"
+            );
             std::process::exit(2);
         }
     }

@@ -27,7 +27,7 @@ unsafe impl Send for Operation<'_> {}
 pub fn emptied(mut operations: Vec<Operation<'_>>) -> Vec<Operation<'static>> {
     operations.clear();
     // Nothing is in it; collected in place it keeps its memory.
-    operations.into_iter().filter_map(|_| None).collect()
+    operations.into_iter().map_while(|_| None).collect()
 }
 
 impl<'a> Operation<'a> {

@@ -148,15 +148,13 @@ impl Core {
             let spin_us = if self.patience.is_spent() { 0 } else { self.spin_us };
             if work > 0 {
                 self.patience.came(spinning);
-                spinning = false;
-            } else if now - worked >= spin_us {
-                self.patience.was_in_vain(spin_us > 0);
-                spinning = false;
-                self.sleep(now);
+            }
+            // Whoever does not spin need not look once more either: falling asleep does.
+            spinning = spin_us > 0 && now - worked < spin_us;
+            if !spinning && self.sleep(now) {
+                self.patience.slept(spin_us > 0);
                 last = now_us();
                 self.counts.idle_us += last - now;
-            } else {
-                spinning = true;
             }
         }
     }

@@ -28,14 +28,14 @@ impl Patience {
     pub fn is_spent(&self) -> bool {
         self.rest > 0
     }
-    /// Work came; if while it was spinning, that was worth it.
+    /// Work came. If it did while the thread was spinning, that was worth it.
     pub fn came(&mut self, spinning: bool) {
         if spinning {
             *self = Self::default();
         }
     }
-    /// It goes to sleep, after spinning or without.
-    pub fn was_in_vain(&mut self, spun: bool) {
+    /// It has slept, after spinning in vain or at once.
+    pub fn slept(&mut self, spun: bool) {
         if spun {
             self.last_rest = (2 * self.last_rest + 1).min(LONGEST_REST);
             self.rest = self.last_rest;
@@ -60,9 +60,8 @@ impl Core {
         }
     }
 
-    /// Sleeps until there is something to do.
-    pub fn sleep(&mut self, now: u64) {
-        self.counts.sleeps += 1;
+    /// Sleeps until there is something to do; false = there was already.
+    pub fn sleep(&mut self, now: u64) -> bool {
         self.bell.arm();
         let mut pending = self.stop.load(Ordering::Relaxed) || !self.again.is_empty() || !self.events.is_empty();
         for client in self.clients.iter().flatten() {
@@ -73,6 +72,7 @@ impl Core {
         }
         // Requests ring the bell even while it is not armed, so that none is missed here.
         if !pending {
+            self.counts.sleeps += 1;
             let timeout = self.next_deadline().map(|at| at.saturating_sub(now));
             self.poll(timeout);
         }
@@ -81,6 +81,7 @@ impl Core {
             client.shared.region.doors(0).disarm();
             client.shared.region.commands().disarm();
         }
+        !pending
     }
 
     fn next_deadline(&self) -> Option<u64> {
@@ -126,7 +127,7 @@ mod tests {
     fn spun(patience: &mut Patience, sleeps: u32) -> u32 {
         let one = |_: &u32| {
             let spins = !patience.is_spent();
-            patience.was_in_vain(spins);
+            patience.slept(spins);
             spins
         };
         (0..sleeps).filter(one).count() as u32
@@ -137,7 +138,7 @@ mod tests {
         let mut patience = Patience::default();
         assert_eq!(spun(&mut patience, 640), 15, "1 of 2, of 4, of 8, then of 64");
         while patience.is_spent() {
-            patience.was_in_vain(false);
+            patience.slept(false);
         }
         patience.came(false);
         assert_eq!(spun(&mut patience, 64), 1, "work that came at once says nothing");

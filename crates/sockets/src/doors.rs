@@ -1,6 +1,7 @@
 //! Telling the stack: data doorbells and commands.
 
 use crate::lock::Guard;
+use crate::private;
 use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::Sys;
@@ -43,17 +44,18 @@ pub fn ring_stack(view: &View) {
 /// fence. A busy sender finds it so nearly always.
 #[inline(always)]
 pub fn ring_fenced(view: &View) {
-    if !is_queued(&view.app.door_seq, &view.stack.door_ack) || may_be_stuck(view) {
+    let number = queue_of(view.session, view.stack);
+    let (queue, set) = (&view.session.header().queues[number], view.session.region.doors(number));
+    if !is_queued(&view.app.door_seq, &view.stack.door_ack) || may_be_stuck(queue, set) {
         ring_data(view.session, view.slot, view.app, view.stack);
     }
 }
 
-/// May a slot that counts as queued have nobody who looks at it, because who has queued it was killed, half way or before ringing?
+/// May a slot that counts as queued have nobody who looks at it, because who has queued it was killed, half way or before ringing? A
+/// reader that has been rung for and is yet to wake has seen nothing, but will.
 #[inline(always)]
-fn may_be_stuck(view: &View) -> bool {
-    let number = queue_of(view.session, view.stack);
-    let pushing = &view.session.header().queues[number].pushing;
-    pushing.load(Ordering::Relaxed) != 0 || view.session.region.doors(number).is_armed()
+fn may_be_stuck(queue: &private::Queue, set: DirtySet<'_>) -> bool {
+    queue.pushing.load(Ordering::Relaxed) != 0 || set.is_armed() && queue.rung.load(Ordering::Relaxed) != set.written()
 }
 
 /// The data doorbell queue of a slot.
@@ -72,7 +74,9 @@ fn ring_data(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
         queue.push(&pushing, slot, &app.door_seq, &stack.door_ack);
     }
     if queue.set.must_ring() {
+        let pushed = queue.set.written();
         session.ring_bell(number);
+        session.header().queues[number].rung.store(pushed, Ordering::Relaxed);
     }
 }
 
@@ -186,5 +190,35 @@ pub fn wake_own(socket: &Socket) {
     }
     if wake::must_wake(&socket.app().sleepers) {
         wake::futex_wake(&socket.stack().event_seq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Lock;
+    use towpath_ring::{Geometry, Layout};
+
+    #[test]
+    fn a_sleeping_stack_is_rung_for_once_and_again_after_a_writer_that_was_killed_before_it_rang() {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+        let slot = Layout::new(geometry).expect("a good geometry").slot(0).expect("inside");
+        let [tail, head, armed, seq, ack] = [const { AtomicU32::new(0) }; 5];
+        let entries = [const { AtomicU32::new(0) }; 16];
+        let set = DirtySet::over(&entries, &tail, &head, &armed).expect("a power of two");
+        let queue =
+            private::Queue { lock: Lock::new(), pushing: AtomicU32::new(slot.raw() + 1), rung: AtomicU32::new(0) };
+        seq.store(1, Ordering::Relaxed);
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, set), "killed in the middle of a push");
+        seq.store(0, Ordering::Relaxed);
+        queue.pushing.store(0, Ordering::Relaxed);
+        set.arm();
+        assert!(set.push(&mut set.written(), slot, &seq, &ack) && set.must_ring());
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, set), "killed before it rang");
+        queue.rung.store(set.written(), Ordering::Relaxed);
+        assert!(!may_be_stuck(&queue, set), "rung for");
+        set.disarm();
+        queue.rung.store(0, Ordering::Relaxed);
+        assert!(!may_be_stuck(&queue, set), "it does not sleep");
     }
 }

@@ -16,6 +16,8 @@ pub struct Queue {
     pub lock: Lock,
     /// The slot that is being pushed, counted from 1; 0 = none.
     pub pushing: AtomicU32,
+    /// How many had been pushed when its bell was rung last: all of them have been rung for.
+    pub rung: AtomicU32,
 }
 
 /// The part that belongs to no slot.

@@ -34,6 +34,8 @@ struct Counts {
     library_direct: f64,
     /// In the native API, on a direct connection.
     native_direct: f64,
+    /// In the socket library and libc, over the stack: one send of 64 bytes of a busy sender.
+    send: f64,
 }
 
 /// Counts all and prints them.
@@ -51,6 +53,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         native: server("native", false)?,
         library_direct: server("library", true)?,
         native_direct: server("native", true)?,
+        send: server("sends", false)?,
     };
     if options.json {
         println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
@@ -61,6 +64,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         println!("  native over stack    {:>8.1}", counts.native);
         println!("  library directly     {:>8.1}", counts.library_direct);
         println!("  native directly      {:>8.1}", counts.native_direct);
+        println!("instructions per 64-byte send of a busy sender");
+        println!("  library over stack   {:>8.1}", counts.send);
     }
     Ok(())
 }
@@ -83,13 +88,14 @@ fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
     per_request(&out, &output)
 }
 
-/// What a server costs, over the stack or directly: the socket library's (`library`) or that of the native API (`native`).
+/// What a server costs, over the stack or directly: the socket library's (`library`), that of the native API (`native`), or one that only
+/// `sends`.
 fn server(way: &str, direct: bool, exe: &Path, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
     let name = format!("{way}-{}", if direct { "direct" } else { "stack" });
     let socket = dir.join(format!("{name}.sock"));
     let mut serve = Command::new(exe);
     serve.args(["serve", "--direct", if direct { "true" } else { "false" }, "--socket"]).arg(&socket);
-    let _serve = Guard(serve.stderr(Stdio::null()).spawn()?);
+    let serve = Guard(serve.stderr(Stdio::null()).spawn()?);
     until(|| socket.exists())?;
     let out = dir.join(format!("{name}.out"));
     let port = "7399";
@@ -97,7 +103,10 @@ fn server(way: &str, direct: bool, exe: &Path, program: &Path, dir: &Path, reque
     let log = dir.join(format!("{name}.log"));
     let mut server = callgrind(&format!("{way}_turn"), &out);
     server.arg(program).args([way, "127.0.0.1", port, &count]).env("TOWPATH_SOCKET", &socket);
-    if way == "library" {
+    if way == "sends" {
+        server.arg(serve.0.id().to_string());
+    }
+    if way != "native" {
         server.env("LD_PRELOAD", exe.with_file_name("libtowpath.so"));
     }
     let mut server = server.stdout(std::fs::File::create(&log)?).stderr(Stdio::piped()).spawn().map_err(absent)?;

@@ -1,0 +1,35 @@
+//! Sends one after the other on one connection, whose stack is stopped meanwhile: all but the first find the stack told already, as those
+//! of a busy sender do.
+
+use crate::library::{accept_one, check};
+use std::io;
+use std::net::Ipv4Addr;
+
+/// Bytes of a send.
+const BYTES: usize = 64;
+/// More than this does not fit the smallest send ring that is usual.
+const MOST: u64 = (64 << 10) / BYTES as u64;
+
+/// Listens, accepts one connection, sends; the number of sends counted. `service` is the process to stop.
+pub fn run(address: Ipv4Addr, port: u16, sends: u64, service: i32) -> io::Result<u64> {
+    let (connection, _) = accept_one(address, port)?;
+    let (buffer, sends) = ([7; BYTES], sends.min(MOST));
+    signal(service, libc::SIGSTOP)?;
+    let failed =
+        (0..sends).find(|_| sends_turn(connection, &buffer) != BYTES as isize).map(|_| io::Error::last_os_error());
+    signal(service, libc::SIGCONT)?;
+    failed.map_or(Ok(sends), Err)
+}
+
+fn signal(process: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(unsafe { libc::kill(process, signal) }).map(drop)
+}
+
+/// What is counted: one call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn sends_turn(connection: i32, buffer: &[u8; BYTES]) -> isize {
+    // SAFETY: the buffer has that many bytes.
+    unsafe { libc::write(connection, buffer.as_ptr().cast(), buffer.len()) }
+}
