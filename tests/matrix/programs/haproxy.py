@@ -24,22 +24,22 @@ defaults
     retries 3
 backend http
     mode http
-    server one ADDRESS:PLAIN check inter 200
+    server one ADDRESS:PLAIN check inter 200 fall 30
 backend http-splice
     mode http
     option splice-auto
     option splice-request
     option splice-response
-    server one ADDRESS:PLAIN check inter 200
+    server one ADDRESS:PLAIN check inter 200 fall 30
 backend tcp
     mode tcp
-    server one ADDRESS:PLAIN check inter 200
+    server one ADDRESS:PLAIN check inter 200 fall 30
 backend tcp-splice
     mode tcp
     option splice-auto
     option splice-request
     option splice-response
-    server one ADDRESS:PLAIN check inter 200
+    server one ADDRESS:PLAIN check inter 200 fall 30
 frontend f1
     mode http
     bind ADDRESS:9001
@@ -146,6 +146,8 @@ def takeover(place, tally):
         return lambda: not before.alive()
 
     reloads(place, tally, again)
+    # Each goes when its last connection has.
+    until(lambda: not any(r.alive() for r in running[:-1]), "the end of all before the last")
     said = "".join(r.output() for r in running)
     tally.expect("the sockets came from the one before", "Failed to get the sockets" not in said, said)
     tally.expect("all before the last have ended", [r.alive() for r in running] == [False] * (len(running) - 1) + [True], said)
