@@ -141,7 +141,7 @@ pub fn speak_with_others(outside: &Outside, service: &Service, kibibytes: usize,
     assert!(tcp_counter(service, "ActiveOpens") > opens);
     // A server: it is reached from outside at the card's address, and only the card's kernel has its sockets.
     let mut redis = service
-        .accelerated("redis-server --port 7622 --bind 0.0.0.0 --protected-mode no --save")
+        .accelerated("redis-server --port 7622 --bind 10.97.7.2 --protected-mode no --save")
         .arg("")
         .arg("--daemonize")
         .arg("no")

@@ -122,6 +122,29 @@ fn a_kernel_stack_in_another_namespace_gives_its_programs_that_network() {
     assert_eq!(service.accelerated(line).run(20).ok(), "towpath");
 }
 
+const BOUND: &str = "import errno, socket, sys
+here = sys.argv[1]
+l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); l.bind((here, 7615)); l.listen()
+assert l.getsockname() == (here, 7615)
+c = socket.socket(); c.bind((here, 0)); c.connect((here, 7615)); a, peer = l.accept()
+assert peer == c.getsockname() and peer[0] == here, peer
+c.sendall(b'towpath'); print(a.recv(10))
+try: socket.socket().bind(('192.0.2.77', 0)); print('bound')
+except OSError as error: print(errno.errorcode[error.errno])";
+
+#[test]
+fn a_program_binds_to_an_address_that_only_its_stack_has() {
+    require_root();
+    let inside = Namespace::new("bound");
+    Program::line(&format!("ip -n {} addr add 10.97.9.1/32 dev lo", inside.0)).run(10).ok();
+    let within = ["ip", "netns", "exec", inside.0.as_str()];
+    let service = Service::start(|program| program.arg("--stack").arg("kernel").under(&within));
+    let said = service.accelerated("/usr/bin/python3 -c").arg(BOUND).arg("10.97.9.1").run(30).ok();
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["b'towpath'", "EADDRNOTAVAIL"]);
+    let plain = Program::line("/usr/bin/python3 -c").arg(BOUND).arg("10.97.9.1").run(30);
+    assert_ne!(plain.code, 0, "this host has the address");
+}
+
 #[test]
 fn run_starts_a_kernel_stack_and_names_find_one() {
     let name = format!("test-{}", std::process::id());

@@ -1,9 +1,10 @@
 //! Commands of applications.
 
 use crate::client::Waiting;
+use crate::connect;
 use crate::core::Core;
 use crate::sleep::LOOSE_US;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use towpath_ring::Slot;
 use towpath_ring::command::{Command, NOT_OURS, give_to, not_ours, op};
 use towpath_ring::lines::state;
@@ -49,6 +50,7 @@ impl Core {
         let decided = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
             (Ok(_), Ok(_), op::CONNECT) => self.connect(index, slot, &command),
             (Ok(_), Ok(port), op::LISTEN) if port != 0 => self.listen(index, slot, &command),
+            (_, _, op::HAS) => Decided::Now(has(command.local_addr.to_canonical())),
             _ => Decided::Now(-libc::EINVAL),
         };
         match decided {
@@ -160,6 +162,12 @@ impl Core {
         let root = self.client(index).is_some_and(|client| client.shared.uid == 0);
         root || port == 0 || port >= first_free_port()
     }
+}
+
+/// Is this an address here? As `bind` sees it.
+fn has(addr: IpAddr) -> i32 {
+    let bound = connect::socket(addr).and_then(|fd| connect::bind(&fd, SocketAddr::new(addr, 0)));
+    bound.map_or_else(|errno| -errno, |()| 0)
 }
 
 /// `net.ipv4.ip_unprivileged_port_start`.

@@ -21,6 +21,9 @@ pub mod op {
     pub const RECORD: u32 = 5;
     /// Set an option of kTLS.
     pub const SECURE: u32 = 6;
+    /// Is `local_addr` an address of the stack's network? 0 if it is, else an error: of a stack that does not know the command, too.
+    /// The slot is free again with the answer.
+    pub const HAS: u32 = 7;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).

@@ -28,6 +28,7 @@ mod epoll_wait;
 mod fallback;
 mod fault;
 mod files;
+mod foreign;
 mod fork;
 mod handler;
 mod hold;

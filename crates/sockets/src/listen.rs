@@ -7,7 +7,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, interest, kept, options, sigurg, spare, stacks, steer, watch};
+use crate::{address, close, foreign, interest, kept, options, sigurg, spare, stacks, steer, watch};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -60,6 +60,14 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c
     let hide = reuse && sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok();
     // SAFETY: the caller keeps the contract of `bind`.
     let mut bound = outcome(unsafe { real::bind(fd, addr, len) });
+    if bound == Err(libc::EADDRNOTAVAIL) {
+        // SAFETY: as above.
+        let local = unsafe { address::read(undecided.six, addr, len) };
+        if matches!(local, Ok(Some(local)) if foreign::allow(fd, undecided.six, local)) {
+            // SAFETY: as above.
+            bound = outcome(unsafe { real::bind(fd, addr, len) });
+        }
+    }
     if bound.is_err() && hide {
         let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
         if bound == Err(libc::EADDRINUSE) {
@@ -111,6 +119,8 @@ fn listen_undecided(fd: c_int, undecided: Undecided, backlog: c_int) -> Answer<c
             fallback::count(Count::Listening);
             Some(Ok(0))
         }
+        // This kernel would listen where nobody comes.
+        Err(Not::Kernels(_)) if undecided.bound && foreign::is(undecided.six, local) => Some(Err(libc::EADDRNOTAVAIL)),
         Err(Not::Kernels(why)) => {
             let left = settle_kernel(fd, undecided, why);
             if why == Count::Policy {
