@@ -162,6 +162,56 @@ fn a_far_side_that_is_killed_resets_its_sockets_within_a_tenth_of_a_second() {
     panic!("it took {best:?} at best");
 }
 
+/// A service whose far side is in its own process, over RDMA verbs without an adapter.
+fn verbs(seed: u64, fails: u64) -> Service {
+    let address = format!("software-verbs:{seed}:{fails}");
+    Service::start(|program| program.arg("--stack").arg("far").arg("--far").arg(&address))
+}
+
+#[test]
+fn a_program_has_its_sockets_behind_rdma_verbs_that_delay_tear_and_reorder() {
+    for seed in 1..=3 {
+        let service = verbs(seed, 0);
+        let out = service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(120).ok();
+        assert_eq!(out.trim(), "whole", "seed {seed}");
+        assert!(service.stage("sent_bytes") >= 6_000_000 && service.stage("accepts") == 1, "{}", service.status());
+        // Several programs at a time have their regions on different queue pairs.
+        let logs: Vec<_> = (0..4).map(|n| service.scratch.path(&format!("{n}.log"))).collect();
+        let start = |log| service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).start(log);
+        let mut all: Vec<Running> = logs.iter().map(start).collect();
+        for one in &mut all {
+            one.wait_end(120);
+            assert_eq!(one.output().trim(), "whole", "seed {seed}");
+        }
+    }
+}
+
+const ENDLESS: &str = "import socket, threading, time
+l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
+c = socket.create_connection(l.getsockname()); a, _ = l.accept()
+errors = []
+def call(function):
+    try:
+        while function(): pass
+    except OSError as error: errors.append((error.errno, time.monotonic_ns()))
+threads = [threading.Thread(target=call, args=(f,)) for f in [lambda: a.send(b'x' * 9000), lambda: c.recv(65536)]]
+for t in threads: t.start()
+for t in threads: t.join(60)
+print(sorted(error[0] for error in errors))";
+
+#[test]
+fn a_write_that_the_adapter_reports_as_failed_is_the_end_of_the_stack() {
+    let service = verbs(1, 3_000);
+    let out = service.accelerated("/usr/bin/python3 -c").arg(ENDLESS).run(120).ok();
+    assert!(out.trim() == "[104, 104]" || out.trim() == "[32, 104]", "{out}");
+    let log = service.running.output();
+    assert!(log.contains("the far stack is lost: a write has failed"), "{log}");
+    let after =
+        "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 5)\nexcept OSError as e: print(e.errno)";
+    let out = service.accelerated("/usr/bin/python3 -c").arg(after).run(30);
+    assert!(out.code != 0 || out.out.trim() == libc::ENETDOWN.to_string(), "{} {}", out.out, out.err);
+}
+
 #[test]
 fn a_far_side_outlives_its_services_and_ends_their_sockets() {
     let far = Far::here();

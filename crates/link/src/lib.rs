@@ -3,12 +3,16 @@
 //!
 //! - [`link`]: what every transport does;
 //! - [`stream`]: over a byte stream (UNIX socket, TCP, vsock): each write a frame;
+//! - [`verbs`], [`pairs`]: over RDMA verbs: each write an RDMA WRITE; [`software`]: verbs without an adapter, for tests;
 //! - [`mail`]: records, in order, on top of any of them.
 //!
 //! The other side is believed nothing: what it writes lies in registered memory or the link is over.
 
 pub mod link;
 pub mod mail;
+pub mod pairs;
+pub mod software;
 pub mod stream;
+pub mod verbs;
 
 pub use link::{Arrival, Broken, Key, Link};

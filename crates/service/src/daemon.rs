@@ -310,7 +310,7 @@ fn start_near(config: &Config, geometry: Geometry, guard: Box<Chooser>) -> Resul
     let address = far.parse::<Address>().map_err(ConfigError::Value)?;
     let link = address.connect(config.trust_network);
     let link = link.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")));
-    Ok(Near::start(Arc::new(link.map_err(NearError::from)?), geometry, guard)?)
+    Ok(Near::start(link.map_err(NearError::from)?, geometry, guard)?)
 }
 
 fn card_config(config: &Config, kind: Kind, geometry: Geometry) -> Result<CardConfig, ServiceError> {

@@ -20,6 +20,8 @@ pub type Places = Arc<Mutex<HashMap<ClientId, u32>>>;
 #[derive(Default)]
 struct Awaited {
     last: u32,
+    /// Nobody will answer any more.
+    over: bool,
     questions: HashMap<u32, SyncSender<ToCard>>,
 }
 
@@ -43,6 +45,12 @@ impl Asker {
             let _ = question.try_send(answer);
         }
     }
+    /// Nobody will answer any more.
+    pub fn hang_up(&self) {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.over = true;
+        awaited.questions.clear();
+    }
     fn place(&self, client: ClientId) -> Option<u32> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).get(&client).copied()
     }
@@ -50,6 +58,9 @@ impl Asker {
         let (reply, answer) = sync_channel(1);
         let number = {
             let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+            if awaited.over {
+                return None;
+            }
             awaited.last = awaited.last.wrapping_add(1).max(1);
             let number = awaited.last;
             awaited.questions.insert(number, reply);

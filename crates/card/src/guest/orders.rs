@@ -57,6 +57,12 @@ pub struct Server {
     places: Places,
 }
 
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.reservations.end();
+    }
+}
+
 impl Server {
     /// Without clients.
     pub fn new(

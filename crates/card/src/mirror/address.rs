@@ -1,5 +1,6 @@
-//! Where the other side is: `unix:PATH` or `tcp:HOST:PORT`.
+//! Where the other side is: `unix:PATH` or `tcp:HOST:PORT`; for tests `software-verbs:SEED`.
 
+use super::far::{self, FarConfig};
 use rustix::fd::OwnedFd;
 use std::fmt;
 use std::io;
@@ -8,7 +9,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use towpath_kernel::KernelConfig;
+use towpath_link::Link;
+use towpath_link::software::Fabric;
 use towpath_link::stream::Stream;
+
+/// Queue pairs of software verbs.
+const PAIRS: u32 = 4;
+/// How long a write takes there at most, µs.
+const LATENCY_US: u64 = 200;
 
 /// An address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +27,9 @@ pub enum Address {
     Unix(PathBuf),
     /// TCP. Nothing is encrypted, and whoever reaches the port is let in.
     Tcp(String),
+    /// For tests: in this process, over RDMA verbs without an adapter, on an unkind fabric of this seed. With a second number the
+    /// write of that number fails.
+    Software(u64, u64),
 }
 
 impl FromStr for Address {
@@ -26,6 +39,13 @@ impl FromStr for Address {
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
             Some(("tcp", at)) if at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
                 Ok(Self::Tcp(at.into()))
+            }
+            Some(("software-verbs", numbers)) => {
+                let (seed, fails) = numbers.split_once(':').unwrap_or((numbers, "0"));
+                match (seed.parse(), fails.parse()) {
+                    (Ok(seed), Ok(fails)) => Ok(Self::Software(seed, fails)),
+                    _ => Err(format!("{text:?}: software-verbs:SEED or software-verbs:SEED:WRITE")),
+                }
             }
             _ => Err(format!("{text:?} is no address; write unix:PATH or tcp:HOST:PORT")),
         }
@@ -37,6 +57,7 @@ impl fmt::Display for Address {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Tcp(at) => write!(f, "tcp:{at}"),
+            Self::Software(seed, fails) => write!(f, "software-verbs:{seed}:{fails}"),
         }
     }
 }
@@ -55,7 +76,7 @@ fn resolve(at: &str, trusted: bool) -> io::Result<Vec<SocketAddr>> {
 
 impl Address {
     /// Connects. `trusted`: the network between the two hosts may carry everything in the clear.
-    pub fn connect(&self, trusted: bool) -> io::Result<Stream> {
+    pub fn connect(&self, trusted: bool) -> io::Result<Arc<dyn Link>> {
         let fd: OwnedFd = match self {
             Self::Unix(path) => UnixStream::connect(path)?.into(),
             Self::Tcp(at) => {
@@ -63,8 +84,9 @@ impl Address {
                 stream.set_nodelay(true)?;
                 stream.into()
             }
+            Self::Software(seed, fails) => return software(*seed, *fails),
         };
-        Stream::new(fd)
+        Ok(Arc::new(Stream::new(fd)?))
     }
 
     /// Listens. A UNIX socket that nobody listens on any more is replaced.
@@ -79,8 +101,21 @@ impl Address {
                 Ok(Listener::Unix(listener, path.clone()))
             }
             Self::Tcp(at) => Ok(Listener::Tcp(TcpListener::bind(&*resolve(at, trusted)?)?)),
+            Self::Software(..) => Err(io::Error::new(io::ErrorKind::Unsupported, "both sides are in one process")),
         }
     }
+}
+
+/// A near end whose far end is served in this process.
+fn software(seed: u64, fails: u64) -> io::Result<Arc<dyn Link>> {
+    let (near, other) = towpath_link::software::link(&Fabric { seed, pairs: PAIRS, latency_us: LATENCY_US, fails })?;
+    let kernel = KernelConfig { cores: 1, spin_us: 20, cpus: Vec::new() };
+    let config = FarConfig { kernel, may_run: true };
+    std::thread::Builder::new().name("far".into()).spawn(move || {
+        let why = far::serve(other, &config);
+        tracing::info!("the far side has ended: {why}");
+    })?;
+    Ok(near)
 }
 
 /// A listening socket.
@@ -135,10 +170,12 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_written() {
-        for text in ["unix:/run/far.sock", "tcp:127.0.0.1:7000", "tcp:[::1]:7000", "tcp:far.example:7000"] {
+        for text in
+            ["unix:/run/far.sock", "tcp:127.0.0.1:7000", "tcp:[::1]:7000", "tcp:far.example:7000", "software-verbs:7:0"]
+        {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "unix:", "tcp:7000", "tcp:host", "/run/far.sock", "udp:1.2.3.4:5"] {
+        for text in ["", "unix:", "software-verbs:x", "tcp:7000", "tcp:host", "/run/far.sock", "udp:1.2.3.4:5"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::record::Record;
 use super::returner::Returner;
-use super::wire::{Parts, Wire, receive};
+use super::wire::{JOBS, Parts, Wire, receive};
 use super::{CLIENTS, key, lane};
 use crate::guest::ask::{Asker, Places};
 use crate::guest::orders::{self, Server, Shared};
@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_link::{Broken, Link, mail};
@@ -28,6 +28,8 @@ use towpath_stack::thread::epoll_with;
 
 /// Most bytes of a region that a near side may have made here; only what is used of it takes memory.
 const REGION: usize = 64 << 30;
+/// Most orders that have come and are not carried out.
+const ORDERS: usize = 1 << 17;
 
 /// How the other side serves.
 #[derive(Clone, Debug)]
@@ -155,7 +157,13 @@ pub struct Inner {
 
 impl Inner {
     fn give(&self, job: Job) {
-        lock(&self.jobs).push_back(job);
+        let mut jobs = lock(&self.jobs);
+        if jobs.len() >= JOBS {
+            // Whoever waits at the link is told, and does the rest.
+            return self.link.close();
+        }
+        jobs.push_back(job);
+        drop(jobs);
         self.bell.ring();
     }
     fn client(&self, place: u32) -> Option<Arc<Client>> {
@@ -291,7 +299,7 @@ struct Reader {
     inner: Arc<Inner>,
     parts: Parts,
     asker: Asker,
-    orders: Sender<(u32, ToCard)>,
+    orders: SyncSender<(u32, ToCard)>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
@@ -333,7 +341,7 @@ impl Reader {
         let asker = Asker::new(Arc::clone(&messages), Arc::clone(&places));
         let stack = Arc::new(Kernel::start(&config.kernel, || Box::new(asker.clone()))?);
         let mut server = Server::new(Arc::clone(&messages), Box::new(Copies(Arc::clone(&inner))), stack, places)?;
-        let (orders, work) = channel();
+        let (orders, work) = sync_channel(ORDERS);
         let returner = Returner::new(Arc::clone(&inner), wire);
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
         let threads =
@@ -350,7 +358,7 @@ impl Reader {
                 if let Some(whole) = self.parts.take(lane, last, &bytes)? {
                     let message = message::receive(&mut whole.as_slice());
                     let (number, message) = message.map_err(|_| Broken::Rules("no message looks so"))?;
-                    self.message(number, message);
+                    self.message(number, message)?;
                 }
             }
             Record::App { place, slot, app } => {
@@ -380,9 +388,12 @@ impl Reader {
         Ok(Some((client, slot)))
     }
 
-    fn message(&mut self, number: u32, message: ToCard) {
+    fn message(&mut self, number: u32, message: ToCard) -> Result<(), Broken> {
         match &message {
-            ToCard::Verdict(_) | ToCard::Limit(_) => return self.asker.answered(number, message),
+            ToCard::Verdict(_) | ToCard::Limit(_) => {
+                self.asker.answered(number, message);
+                return Ok(());
+            }
             ToCard::Hangup { place, slot, .. } => {
                 let client = self.inner.client(*place);
                 if let Some((client, slot)) =
@@ -395,7 +406,12 @@ impl Reader {
             ToCard::Remove { place } => self.inner.forget(*place),
             _ => {}
         }
-        let _ = self.orders.send((number, message));
+        match self.orders.try_send((number, message)) {
+            Err(TrySendError::Full(_)) => Err(Broken::Rules("it gives more orders than anybody can carry out")),
+            // Without the thread that does it, this side is over.
+            Err(TrySendError::Disconnected(_)) => Err(Broken::Ended),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// The near side is gone, and with it all clients.
@@ -404,7 +420,7 @@ impl Reader {
         self.inner.link.close();
         self.inner.bell.strike();
         drop(self.orders);
-        drop(self.asker);
+        self.asker.hang_up();
         for thread in self.threads {
             let _ = thread.join();
         }

@@ -17,6 +17,8 @@ pub mod near;
 mod record;
 mod returner;
 mod shower;
+#[cfg(test)]
+mod storm;
 mod wire;
 
 use towpath_link::Key;

@@ -3,7 +3,7 @@
 use super::carrier::Carrier;
 use super::record::Record;
 use super::shower::Shower;
-use super::wire::Wire;
+use super::wire::{JOBS, Wire};
 use super::{CLIENTS, key, lane};
 use crate::funeral;
 use crate::message::{self, FromCard, ToCard};
@@ -110,7 +110,13 @@ impl Inner {
         self.places.free(place);
     }
     fn give(&self, job: Job) {
-        lock(&self.jobs).push_back(job);
+        let mut jobs = lock(&self.jobs);
+        if jobs.len() >= JOBS {
+            // Whoever waits at the link is told, and does the rest.
+            return self.link.close();
+        }
+        jobs.push_back(job);
+        drop(jobs);
         self.bell.ring();
     }
     /// Sends on the lane of all that concerns no client; nobody waits.
@@ -168,15 +174,15 @@ impl Near {
             dead: AtomicBool::new(false),
             link,
         });
-        let mut wire = Wire::new(outbox);
-        wire.send(0, &Record::Greeting { version: VERSION, geometry })?;
         let (first, hello) = sync_channel(1);
         let shower = Shower::new(Arc::clone(&inner), guard, first);
-        let carrier = Carrier::new(Arc::clone(&inner), wire);
         // From here on what is dropped ends it.
         let mut near = Self { inner, last_client: AtomicU32::new(0), threads: Vec::new(), release: String::new() };
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
         near.threads.push(spawn("shower").spawn(move || shower.run(inbox))?);
+        let mut wire = Wire::new(outbox);
+        wire.send(0, &Record::Greeting { version: VERSION, geometry })?;
+        let carrier = Carrier::new(Arc::clone(&near.inner), wire);
         near.threads.push(spawn("carrier").spawn(move || carrier.run())?);
         near.release = match hello.recv_timeout(ANSWER) {
             Ok(FromCard::Hello { version: VERSION, release }) => release,
@@ -327,8 +333,12 @@ impl Drop for Near {
     fn drop(&mut self) {
         self.inner.stopping.store(true, Ordering::Release);
         self.inner.link.close();
-        self.inner.bell.strike();
         for thread in self.threads.drain(..) {
+            // When the other side is gone both sleep on the same bell, which wakes one at a time.
+            while !thread.is_finished() {
+                self.inner.bell.strike();
+                std::thread::sleep(Duration::from_millis(1));
+            }
             if thread.join().is_err() {
                 tracing::error!("a thread of the far stack's host side ended by a panic");
             }

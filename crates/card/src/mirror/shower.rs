@@ -54,6 +54,9 @@ impl Shower {
                     self.message(number, message);
                 }
             }
+            Record::Stack { shown, .. } if shown[shown::STATE] > state::CLOSED => {
+                return Err(Broken::Rules("there is no such state"));
+            }
             Record::Stack { place, slot, shown } => {
                 if let Some((client, slot)) = self.find(place, slot)? {
                     self.show(&client, slot, &shown);

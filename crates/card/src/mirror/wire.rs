@@ -12,6 +12,10 @@ pub const BEAT: Duration = Duration::from_millis(500);
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of a message.
 const LONGEST: usize = (4 << 20) + 64;
+/// Most bytes that wait for room: who lets more wait does not read.
+const WAITING: usize = 32 << 20;
+/// Most jobs that other threads may have left for one that sends. There are fewer unless it hangs.
+pub const JOBS: usize = 1 << 17;
 /// Bytes of the ring copied in one go.
 const CHUNK: u32 = 32 << 10;
 
@@ -20,6 +24,8 @@ pub struct Wire {
     outbox: Outbox,
     /// Parts of messages that wait for room, by lane.
     waiting: Vec<VecDeque<Vec<u8>>>,
+    /// How many bytes those are.
+    waiting_bytes: usize,
     beat: Instant,
     record: Vec<u8>,
     chunk: Vec<u8>,
@@ -29,7 +35,14 @@ impl Wire {
     /// Over an outbox.
     pub fn new(outbox: Outbox) -> Self {
         let waiting = (0..outbox.link().lanes()).map(|_| VecDeque::new()).collect();
-        Self { outbox, waiting, beat: Instant::now(), record: Vec::new(), chunk: vec![0; CHUNK as usize] }
+        Self {
+            outbox,
+            waiting,
+            waiting_bytes: 0,
+            beat: Instant::now(),
+            record: Vec::new(),
+            chunk: vec![0; CHUNK as usize],
+        }
     }
     /// Is there room for everything that can be said of one slot, and nothing that waits before it?
     pub fn has_room(&self, lane: u32) -> bool {
@@ -40,6 +53,7 @@ impl Wire {
         record.encode(&mut self.record);
         let Some(waiting) = self.waiting.get_mut(lane as usize) else { return Ok(()) };
         if !waiting.is_empty() || !self.outbox.send(lane, &self.record)? {
+            self.waiting_bytes += self.record.len();
             waiting.push_back(self.record.clone());
         }
         Ok(())
@@ -51,6 +65,7 @@ impl Wire {
         for (number, part) in message.chunks(PART).enumerate() {
             let mut record = Vec::with_capacity(part.len() + 2);
             Record::Part { last: number + 1 == parts, bytes: part.to_vec() }.encode(&mut record);
+            self.waiting_bytes += record.len();
             waiting.push_back(record);
         }
     }
@@ -75,10 +90,14 @@ impl Wire {
     /// Sends what has waited for room, what the other side must know of this one, and everything that is underway. How much it was.
     pub fn push(&mut self) -> Result<usize, Broken> {
         let mut sent = 0;
+        if self.waiting_bytes > WAITING {
+            return Err(Broken::Stuck);
+        }
         for (lane, waiting) in (0..).zip(&mut self.waiting) {
             while let Some(record) = waiting.front()
                 && self.outbox.send(lane, record)?
             {
+                self.waiting_bytes -= record.len();
                 waiting.pop_front();
                 sent += 1;
             }
