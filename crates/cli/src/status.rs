@@ -74,9 +74,17 @@ fn page(first: &Status, s: &Status) -> String {
         out.push_str("slow path:\n");
         tally(&mut out, &s.slow);
     }
-    let kernel: Vec<_> = s.kernel.0.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    let elsewhere = |name: &str| name == "stack";
+    let kernel = s.kernel.0.iter().filter(|(name, n)| *n > 0 && !elsewhere(name));
+    let kernel: Vec<_> = kernel.map(|(name, n)| format!("{name} {n}")).collect();
     if !kernel.is_empty() {
         let _ = writeln!(out, "left to the kernel: {}", kernel.join(", "));
+    }
+    if !s.stacks.is_empty() {
+        let given: u64 = s.kernel.0.iter().filter(|(name, _)| elsewhere(name)).map(|(_, n)| n).sum();
+        let stacks =
+            s.stacks.iter().map(|o| format!("{} ({}{})", o.name, o.kind, if o.running { ", runs" } else { "" }));
+        let _ = writeln!(out, "other stacks: {}; given to them: {given}", stacks.collect::<Vec<_>>().join(", "));
     }
     if s.policy.rules > 0 || s.policy.denied + s.policy.limited > 0 {
         let (rules, denied, limited) = (counted(s.policy.rules as u64, "rule"), s.policy.denied, s.policy.limited);
@@ -137,7 +145,7 @@ fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{Client, Core, Port};
+    use towpath_service::api::{Client, Core, OtherStack, Port};
     use towpath_service::policy::request::Totals;
 
     fn named(entries: &[(&str, u64)]) -> Named {
@@ -171,7 +179,11 @@ mod tests {
             interface: None,
             cores: vec![core],
             slow: Tally::default(),
-            kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1)]),
+            kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
+            stacks: vec![
+                OtherStack { name: "blue".into(), kind: "kernel".into(), socket: "/b".into(), running: true },
+                OtherStack { name: "card".into(), kind: "uml".into(), socket: "/c".into(), running: false },
+            ],
             policy: Totals { rules: 1, denied: 2, limited: 0 },
             auto: Vec::new(),
             clients: vec![client],
@@ -189,6 +201,7 @@ core 0: 25 % busy, 1 connection, 3 sleeps
   port memory: 6 in, 7 out, dropped 0 in, 1 out
 slow path:
 left to the kernel: no_listener 3, elsewhere 1
+other stacks: blue (kernel, runs), card (uml); given to them: 5
 policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving

@@ -36,8 +36,6 @@ pub enum Command {
     Status,
     /// The operator's policy (the service's own user and root only).
     Policy(policy::Request),
-    /// The other stacks that the configuration names.
-    Stacks,
     /// Where the other stack of this name is.
     Stack {
         /// Its name.
@@ -67,7 +65,7 @@ pub struct Hello {
     pub auto: bool,
 }
 
-/// Answer to [`Command::Stack`], and part of that to [`Command::Stacks`].
+/// Answer to [`Command::Stack`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherStack {
     /// Its name.
@@ -76,13 +74,8 @@ pub struct OtherStack {
     pub kind: String,
     /// Its registration socket.
     pub socket: PathBuf,
-}
-
-/// Answer to [`Command::Stacks`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OtherStacks {
-    /// All that the configuration names.
-    pub stacks: Vec<OtherStack>,
+    /// Does it run?
+    pub running: bool,
 }
 
 /// Answer to [`Command::Exec`].
@@ -152,9 +145,12 @@ pub struct Status {
     pub cores: Vec<Core>,
     /// The slow path's counters.
     pub slow: Tally,
-    /// Connects and listens of programs that were left to the kernel, by reason.
+    /// Connects and listens of programs that were left to the kernel, by reason; under `stack` those that were given to another stack.
     #[serde(default)]
     pub kernel: Named,
+    /// The other stacks that the configuration names.
+    #[serde(default)]
+    pub stacks: Vec<OtherStack>,
     /// What the policy has refused.
     pub policy: policy::request::Totals,
     /// Which way suits which sockets, as far as that is measured.
@@ -387,7 +383,9 @@ fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
 /// Reads one command.
 pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
-        format!("not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stacks, stack, exec, stop")
+        format!(
+            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, exec, stop"
+        )
     })
 }
 

@@ -95,10 +95,6 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
         Ok(Command::Policy(request)) if operator => policy(shared, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
-        Ok(Command::Stacks) => {
-            let stacks = shared.settings.stacks.all().iter().map(other_stack).collect();
-            good(&api::OtherStacks { stacks })
-        }
         Ok(Command::Stack { name, start }) => stack(shared, &name, start),
         Ok(Command::Sockets) => {
             let seen = |c: &Connection| operator || c.uid == asker.uid;
@@ -111,7 +107,7 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
 
 fn other_stack(stack: &OtherStack) -> api::OtherStack {
     let OtherStack { name, socket, kind, .. } = stack;
-    api::OtherStack { name: name.clone(), kind: (*kind).into(), socket: socket.clone() }
+    api::OtherStack { name: name.clone(), kind: (*kind).into(), socket: socket.clone(), running: stack.answers() }
 }
 
 fn stack(shared: &Shared, name: &str, start: bool) -> String {
@@ -123,9 +119,8 @@ fn stack(shared: &Shared, name: &str, start: bool) -> String {
     let answer = good(&other_stack(&stacks.all()[number]));
     if start {
         let begin = move || {
-            if let Err(why) = stacks.reach(&stacks.all()[number]) {
-                tracing::warn!("{why}");
-            }
+            // Why it cannot be had stands in the log.
+            let _ = stacks.reach(&stacks.all()[number]);
         };
         let _ = std::thread::Builder::new().name("start".into()).spawn(begin);
     }
@@ -229,6 +224,7 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         cores: cores.collect(),
         slow: (&status.slow).into(),
         kernel: (&status.not_ours).into(),
+        stacks: shared.settings.stacks.all().iter().map(other_stack).collect(),
         policy: shared.settings.policy.totals(),
         auto: shared.settings.auto.rows(|owner| operator || owner == uid),
         clients: clients.collect(),

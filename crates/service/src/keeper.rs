@@ -347,10 +347,7 @@ impl<'a> Keeper<'a> {
         match self.shared.settings.stacks.open(stack as usize) {
             Ok(socket) => send_reply(connection, &Reply::Stack { stack }, &[socket.as_fd()]),
             Err(why) => {
-                tracing::warn!(
-                    client = self.client.id.0,
-                    "a rule of the policy names a stack that cannot be had: {why}"
-                );
+                tracing::debug!(client = self.client.id.0, "a stack is asked for that cannot be had: {why}");
                 send_reply(connection, &Reply::Refused { errno: Errno::NETUNREACH.raw_os_error() }, &[])
             }
         }

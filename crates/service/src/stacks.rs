@@ -6,14 +6,19 @@ use crate::daemon::exit;
 use crate::paths;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How long a stack started here stays without clients, unless its table says otherwise.
 const IDLE_EXIT: &str = "30s";
+
+/// How soon one that could not be started is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +39,8 @@ pub struct Stacks {
     stacks: Vec<OtherStack>,
     /// The file that they stand in.
     file: Option<PathBuf>,
-    /// Held while one is started.
-    starting: Mutex<()>,
+    /// When and why one could not be started, by name; held while one is started.
+    failed: Mutex<HashMap<String, (Instant, String)>>,
 }
 
 impl Stacks {
@@ -48,7 +53,7 @@ impl Stacks {
             has_idle_exit: table.idle_exit.is_some(),
         };
         let stacks = config.stacks.iter().map(stack).collect();
-        Self { stacks, file: config.file.clone(), starting: Mutex::default() }
+        Self { stacks, file: config.file.clone(), failed: Mutex::default() }
     }
 
     /// Their names.
@@ -76,13 +81,29 @@ impl Stacks {
             .map_err(|error| format!("{}: {error}", stack.socket.display()))
     }
 
-    /// Makes sure that it serves.
+    /// Makes sure that it serves. After a failure the next attempt is made a second later: whoever asks all the time costs nothing.
     pub fn reach(&self, stack: &OtherStack) -> Result<(), String> {
-        if answers(stack) {
+        if stack.answers() {
             return Ok(());
         }
-        let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        if answers(stack) { Ok(()) } else { self.start(stack).map_err(|why| format!("stack {}: {why}", stack.name)) }
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if stack.answers() {
+            return Ok(());
+        }
+        if let Some((at, why)) = failed.get(&stack.name)
+            && at.elapsed() < AGAIN_AFTER
+        {
+            return Err(why.clone());
+        }
+        let started = self.start(stack).map_err(|why| format!("stack {}: {why}", stack.name));
+        match &started {
+            Ok(()) => _ = failed.remove(&stack.name),
+            Err(why) => {
+                tracing::warn!("{why}");
+                failed.insert(stack.name.clone(), (Instant::now(), why.clone()));
+            }
+        }
+        started
     }
 
     fn start(&self, stack: &OtherStack) -> Result<(), String> {
@@ -116,10 +137,12 @@ impl Stacks {
     }
 }
 
-/// Does anybody serve there? Whether he serves us does not matter.
-fn answers(stack: &OtherStack) -> bool {
-    let connected = UnixStream::connect(paths::control_socket(&stack.socket));
-    connected.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
+impl OtherStack {
+    /// Does anybody serve there? Whether he serves us does not matter.
+    pub fn answers(&self) -> bool {
+        let connected = UnixStream::connect(paths::control_socket(&self.socket));
+        connected.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
+    }
 }
 
 /// `towpathd`: this program, or beside it.
@@ -143,5 +166,18 @@ mod tests {
         let sockets: Vec<_> = stacks.all().iter().map(|stack| stack.socket.to_str().unwrap()).collect();
         assert_eq!(sockets, ["/x/y.sock", "/run/towpath/kernel-red.sock"]);
         assert!(stacks.open(2).is_err());
+    }
+
+    #[test]
+    fn a_stack_that_does_not_start_is_not_tried_all_the_time() {
+        let config =
+            Config::parse(Path::new("towpath.toml"), "[stacks.red]\nsocket = \"/nonexistent/red.sock\"\n").unwrap();
+        let stacks = Stacks::of(&config, Path::new("/nonexistent/towpath.sock"));
+        let red = &stacks.all()[0];
+        assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
+        stacks.failed.lock().unwrap().get_mut("red").unwrap().1 = "as before".into();
+        assert_eq!(stacks.reach(red).unwrap_err(), "as before");
+        stacks.failed.lock().unwrap().get_mut("red").unwrap().0 = Instant::now().checked_sub(AGAIN_AFTER).unwrap();
+        assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
     }
 }
