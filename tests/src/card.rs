@@ -95,8 +95,12 @@ impl Outside {
     }
     /// A service there whose card has the wire.
     pub fn wire(&self, service: Program) -> Program {
+        self.attach(service, "tap0", "10.97.7.2/24")
+    }
+    /// A service there whose card has another.
+    pub fn attach(&self, service: Program, tap: &str, address: &str) -> Program {
         let service = service.under(&self.within());
-        let words = ["--card-tap", "tap0", "--card-address", "10.97.7.2/24", "--card-gateway", "10.97.7.1"];
+        let words = ["--card-tap", tap, "--card-address", address, "--card-gateway", "10.97.7.1"];
         words.into_iter().fold(service, |service, word| service.arg(word))
     }
 }
@@ -109,8 +113,12 @@ impl Drop for Outside {
 
 /// A line in the card.
 pub fn inside(service: &Service, line: &str) -> String {
-    let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--");
-    line.split_whitespace().fold(exec, |program, word| program.arg(word)).run(30).ok()
+    line.split_whitespace().fold(exec(service), |program, word| program.arg(word)).run(30).ok()
+}
+
+/// What follows is run in the card.
+pub fn exec(service: &Service) -> Program {
+    Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--")
 }
 
 /// Counter `name` of `Tcp` in `/proc/net/snmp` of the card.

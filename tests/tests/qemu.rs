@@ -5,8 +5,8 @@
 use std::path::Path;
 use towpath_card::machine::Kind;
 use towpath_system_tests::card::{
-    CONVERSATION, Outside, ends_with_its_service, group, kernel_of, nearer_than_a_message, resets_in_time,
-    speak_with_others,
+    CONVERSATION, Outside, ends_with_its_service, exec, group, inside, kernel_of, nearer_than_a_message,
+    resets_in_time, speak_with_others,
 };
 use towpath_system_tests::{Program, Service, bin, bin_dir, require_guest, require_program, until};
 
@@ -66,6 +66,51 @@ fn sockets_in_a_guest_behave_as_the_kernels_do() {
     println!("{}", compared.out);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
     assert!(service.stage("accepts") > 100, "the guest has carried what was compared");
+}
+
+/// Gives a guest an RDMA device in software, on its network card.
+fn with_verbs(guest: &Service) {
+    let release = inside(guest, "uname -r");
+    let modules = |root: &&str| Path::new(root).join("lib/modules").join(release.trim()).is_dir();
+    let root = ["/", "/usr/lib/towpath/kernel"].into_iter().find(modules).expect("the guest's modules");
+    inside(guest, &format!("modprobe -d {root} -a crc32_generic rdma_rxe"));
+    inside(guest, "rdma link add rxe0 type rxe netdev eth0");
+}
+
+/// What a transport by RDMA verbs counts on, seen with the kernel's own: bytes are there before the immediate that tells of them.
+#[test]
+#[ignore = "boots guests: scripts/setup guest; make test-slow"]
+fn guests_write_into_each_others_rings_by_rdma_and_tell_by_immediates() {
+    const SCRIPT: &str = include_str!("../rdma/immediate.py");
+    require_program("rdma", "iproute2");
+    let verbs = Path::new("/usr/lib/python3/dist-packages/pyverbs").is_dir();
+    assert!(
+        verbs,
+        "Python's verbs are missing: apt-get install -y python3-pyverbs ibverbs-providers (or run scripts/setup guest)"
+    );
+    let outside = Outside::new("rxe");
+    outside.run("ip tuntap add dev tap1 mode tap");
+    outside.run("ip link add br0 type bridge");
+    for device in ["tap0", "tap1"] {
+        outside.run(&format!("ip link set {device} master br0 up"));
+    }
+    outside.run("ip link set br0 up");
+    let listens = Service::guest(|program| outside.attach(program, "tap0", "10.97.7.2/24"));
+    let connects = Service::guest(|program| outside.attach(program, "tap1", "10.97.7.3/24"));
+    let read = |guest: &Service, file: &str| exec(guest).arg("cat").arg(file).run(30).out;
+    for (guest, what) in [(&listens, "listen"), (&connects, "connect")] {
+        with_verbs(guest);
+        // A program that is run there has seconds only; this one goes on behind it.
+        let line = format!("/usr/bin/python3 -u -c \"$0\" {what} 10.97.7.2 > /tmp/said 2>&1 &");
+        exec(guest).arg("sh").arg("-c").arg(line).arg(SCRIPT).run(30).ok();
+        if what == "listen" {
+            until("the one that listens", 60, || read(guest, "/proc/net/tcp").contains(":1DDB "));
+        }
+    }
+    for guest in [&listens, &connects] {
+        until("what the ends say", 200, || !read(guest, "/tmp/said").trim().is_empty());
+        assert_eq!(read(guest, "/tmp/said").trim(), "whole 393216");
+    }
 }
 
 #[test]

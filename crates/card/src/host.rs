@@ -199,7 +199,7 @@ impl Card {
         let memory = &self.inner.memory;
         let asking = Arc::clone(&self.inner);
         // It goes on as long as there is something new.
-        let echo = std::thread::spawn(move || asking.ask(ToCard::Echo { quiet_us: 20_000 }, ANSWER));
+        let echo = std::thread::spawn(move || asking.ask(ToCard::Echo { quiet_us: 500_000 }, ANSWER));
         let mut spinning = Vec::new();
         for value in 1..=times {
             let since = Instant::now();

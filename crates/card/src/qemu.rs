@@ -8,7 +8,7 @@ use crate::initramfs;
 use crate::machine::inherited::{DOORBELLS, MEMORY, MESSAGES, WAKES, WIRE};
 use crate::machine::{MachineConfig, Wire, find};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +58,7 @@ pub(crate) fn command(config: &MachineConfig, memory_bytes: u64, scratch: &Path)
         command.args(["-accel", "tcg", "-cpu", PROCESSOR]);
         if crate::image::unpack(&image.file, &unpacked)? { unpacked } else { image.file }
     };
-    command.args(devices(config, memory_bytes, scratch));
+    command.args(devices(config, memory_bytes, scratch)?);
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(disk);
     let (address, gateway) = (config.address.as_deref().unwrap_or("-"), config.gateway.as_deref().unwrap_or("-"));
     let given = format!("{} {} {address} {gateway}", crate::guest::ARGUMENT, config.kind.name());
@@ -67,7 +67,7 @@ pub(crate) fn command(config: &MachineConfig, memory_bytes: u64, scratch: &Path)
 }
 
 /// Its devices: the memory, the two lines, the files, the wire.
-fn devices(config: &MachineConfig, memory_bytes: u64, scratch: &Path) -> Vec<OsString> {
+fn devices(config: &MachineConfig, memory_bytes: u64, scratch: &Path) -> io::Result<Vec<OsString>> {
     let file = format!("id=rings,share=on,size={memory_bytes},mem-path=/proc/self/fd/{MEMORY}");
     let mut bells = OsString::from("pipe,id=bells,path=");
     bells.push(scratch.join("bells"));
@@ -90,9 +90,16 @@ fn devices(config: &MachineConfig, memory_bytes: u64, scratch: &Path) -> Vec<OsS
     if let Some(wire) = wire {
         add("-netdev", wire.into());
         // Nothing boots from it.
-        add("-device", "virtio-net-pci,netdev=wire,romfile=".into());
+        add("-device", format!("virtio-net-pci,netdev=wire,romfile=,mac={}", station()?).into());
     }
-    words
+    Ok(words)
+}
+
+/// An address of its own on the wire (QEMU would give every guest the same).
+fn station() -> io::Result<String> {
+    let mut own = [0u8; 3];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut own)?;
+    Ok(format!("52:54:00:{:02x}:{:02x}:{:02x}", own[0], own[1], own[2]))
 }
 
 /// Can the host's processor run other kernels? (`/dev/kvm` alone may be there without.)
