@@ -212,7 +212,7 @@ pub fn nearer_than_a_message(kind: Kind) {
         gateway: None,
     };
     let geometry = Geometry { slots: 64, app_slots: 32, tx_bytes: 65_536, rx_bytes: 65_536, ..Geometry::DEFAULT };
-    let card = Card::start(&CardConfig { machine, geometry, clients: 2 }, Box::new(Open)).unwrap();
+    let card = Card::start(CardConfig { machine, geometry, clients: 2 }, Box::new(Open)).unwrap();
     let (shared, messages) = card.round_trips(500).unwrap();
     let middle = |times: &[Duration]| times[times.len() / 2];
     println!("round trips: shared memory {:?}, message {:?}", middle(&shared), middle(&messages));

@@ -56,6 +56,44 @@ fn programs_speak_with_others_through_a_second_kernels_tcp() {
     speak_with_others(&outside, &service, 800, 2000);
 }
 
+const LISTENER: &str = "import socket
+l = socket.socket(); l.bind(('0.0.0.0', 7632)); l.listen(5)
+print('listening', flush=True)
+while True:
+    a, peer = l.accept()
+    a.sendall(b'from ' + peer[0].encode()); a.close()";
+
+#[test]
+fn a_card_that_is_killed_is_started_again_and_its_listeners_listen_again() {
+    require_program("redis-server", "redis-server");
+    let outside = Outside::new("uml");
+    let service = card(|program| outside.wire(program));
+    // One program waits by epoll, the other in accept.
+    let line = "redis-server --port 7631 --bind 0.0.0.0 --protected-mode no --save";
+    let mut redis = service.accelerated(line).arg("").dir(&service.scratch.0).start(service.scratch.path("redis.log"));
+    redis.wait_for("Ready to accept connections", 30);
+    let mut python = service.accelerated("/usr/bin/python3 -u -c").arg(LISTENER).start(service.scratch.path("py.log"));
+    python.wait_for("listening", 30);
+    assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7631 set colour green").trim(), "OK");
+    for restarts in 1..=2 {
+        // The newest is the last that the log names.
+        let log = service.running.output();
+        let pid = log.rsplit("pid=").next().expect("the kernel's process");
+        let pid: i32 = pid.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().expect("a number");
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+        until("the card serves again", 90, || {
+            service.running.output().matches("the card serves").count() == restarts + 1
+        });
+        until("the service says so", 20, || service.status()["slow"]["stages"]["card_restarts"] == restarts);
+        assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7631 get colour").trim(), "green");
+        let ask = "import socket; c = socket.create_connection(('10.97.7.2', 7632), 30); print(c.recv(99), c.recv(9))";
+        let out = Program::line("/usr/bin/python3 -c").arg(ask).under(&outside.within()).run(60).ok();
+        assert_eq!(out.trim(), "b'from 10.97.7.1' b''");
+    }
+    assert!(redis.alive() && python.alive());
+}
+
 #[test]
 fn only_the_services_own_user_runs_programs_in_its_kernel() {
     require_root();

@@ -1,5 +1,6 @@
 //! What becomes of the applications when their card is dead: nobody writes the stack's words in their regions any more, so the host
-//! does. Connections and listeners end with ECONNRESET; what applications ask for from then on fails with ENETDOWN.
+//! does. Connections end with ECONNRESET; what applications ask for from then on fails with ENETDOWN, until another card is there. Listeners
+//! wait for that, and with them whoever waits for a connection.
 
 use crate::places::Served;
 use std::sync::atomic::Ordering;
@@ -9,11 +10,11 @@ use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::wake::{futex_wake, ring};
 
-/// Ends every socket of a client.
+/// Ends every connection of a client.
 pub fn bury(client: &Served) {
     for slot in client.slots() {
         let line = client.region.stack(slot);
-        if matches!(line.state.load(Ordering::Acquire), state::CONNECTING | state::ESTABLISHED | state::LISTENING) {
+        if matches!(line.state.load(Ordering::Acquire), state::CONNECTING | state::ESTABLISHED) {
             line.error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
             line.status
                 .store(line.status.load(Ordering::Relaxed) | status::RESET | status::TX_CLOSED, Ordering::Relaxed);
@@ -21,7 +22,9 @@ pub fn bury(client: &Served) {
             line.state.store(state::CLOSED, Ordering::Release);
             tell(client, slot);
         }
-        client.free_all(slot.raw());
+        if line.state.load(Ordering::Relaxed) != state::LISTENING {
+            client.free_all(slot.raw());
+        }
     }
     answer(client);
     for (_, bell) in client.contexts() {
@@ -71,8 +74,9 @@ pub fn hang_up(client: &Served, raw: u32, generation: u32) {
 
 fn free(client: &Served, slot: Slot) {
     let line = &client.region.stack(slot).state;
-    if line.load(Ordering::Relaxed) == state::CLOSED {
+    if matches!(line.load(Ordering::Relaxed), state::CLOSED | state::LISTENING) {
         line.store(state::FREE, Ordering::Release);
+        client.free_all(slot.raw());
     }
 }
 

@@ -18,9 +18,13 @@ mod message;
 pub mod mirror;
 mod named;
 mod part;
+mod pieces;
+mod place;
 mod places;
 pub mod qemu;
 mod relay;
+mod standby;
 pub mod uml;
 
 pub use host::{Card, CardConfig, CardError};
+pub use standby::{Standby, StandbyConfig};

@@ -100,10 +100,26 @@ pub struct Machine {
     pub process: OwnedFd,
     /// Our end of the messages.
     pub messages: OwnedFd,
-    /// What applications ring: a pipe of which this is a handle for both ends, so that nobody gets SIGPIPE when the card dies.
+}
+
+/// What outlives a machine: pipes of which each is a handle for both ends, so that nobody gets SIGPIPE when the card dies.
+#[derive(Debug)]
+pub struct Lines {
+    /// What applications ring.
     pub doorbells: OwnedFd,
     /// Readable when there are wakes.
     pub wakes: OwnedFd,
+}
+
+impl Lines {
+    /// Fresh ones.
+    pub fn new() -> io::Result<Self> {
+        let pipe = || {
+            let (end, _) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+            both_ends(&end)
+        };
+        Ok(Self { doorbells: pipe()?, wakes: pipe()? })
+    }
 }
 
 /// Where a program is, or what to install: a file, or a name for `PATH`.
@@ -121,16 +137,19 @@ pub(crate) fn find(program: Option<&Path>, name: &str, package: &str) -> io::Res
 }
 
 /// Starts it. `scratch` is a directory of its own.
-pub fn start(config: &MachineConfig, memory: &OwnedFd, scratch: &Path, console: &Console) -> io::Result<Machine> {
+pub fn start(
+    config: &MachineConfig,
+    memory: &OwnedFd,
+    lines: &Lines,
+    (scratch, console): (&Path, &Console),
+) -> io::Result<Machine> {
     let mut command = match config.kind {
         Kind::Uml => uml::command(config, scratch)?,
         Kind::Qemu => qemu::command(config, rustix::fs::fstat(memory)?.st_size as u64, scratch)?,
     };
     let kind = SocketType::STREAM;
     let (messages, its_messages) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-    let (its_doorbells, _) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let doorbells = both_ends(&its_doorbells)?;
-    let (wakes, its_wakes) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let (its_doorbells, its_wakes) = (both_ends(&lines.doorbells)?, both_ends(&lines.wakes)?);
     let (output, its_output) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(its_output.try_clone()?).stderr(its_output);
     command.current_dir("/");
@@ -154,7 +173,7 @@ pub fn start(config: &MachineConfig, memory: &OwnedFd, scratch: &Path, console: 
     console.follow(output)?;
     let process = rustix::process::Pid::from_raw(child.id() as i32).ok_or(io::ErrorKind::NotFound)?;
     let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?;
-    Ok(Machine { child, process, messages, doorbells, wakes })
+    Ok(Machine { child, process, messages })
 }
 
 /// In the child: gives the descriptors their numbers.

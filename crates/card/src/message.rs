@@ -3,6 +3,7 @@
 
 use crate::named::Named;
 use crate::part::Part;
+use crate::pieces::Piece;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use towpath_stack::guard::Limit;
@@ -44,6 +45,17 @@ pub enum ToCard {
     Run { words: Vec<String> },
     /// Power off.
     Stop,
+    /// Take over a client whose region another stack has served. Its connections are those of `moved` (slot, local address), which
+    /// `Record`s bring; others are reset. Answer: `Done`, `Failed`.
+    Adopt { place: u32, uid: u32, pid: i32, name: String, moved: Vec<(u32, SocketAddr)> },
+    /// All of an adopted client is there: let its packets in. Answer: `Done`.
+    Open { place: u32 },
+    /// A connection of an adopted client.
+    Record(Piece),
+    /// Put those that have come into the kernel. Answer: `Put`.
+    Put { place: u32 },
+    /// Give the client up with its connections, each of which comes as `Record`. Answer: `Given`.
+    Give { place: u32 },
 }
 
 /// Card to host.
@@ -71,6 +83,12 @@ pub enum FromCard {
     File { file: u32 },
     /// A program has ended.
     Ran { code: i32, out: Vec<u8>, err: Vec<u8> },
+    /// A connection of a client that is given up.
+    Record(Piece),
+    /// All of them have been sent; so many could not be taken out.
+    Given { lost: u32 },
+    /// They are in the kernel, but for so many.
+    Put { failed: u32 },
 }
 
 /// What the policy is asked, for the client in a place.
@@ -129,6 +147,11 @@ message!(ToCard {
     13 Run { words },
     14 Stop,
     15 File { place, process, replaces, named },
+    16 Adopt { place, uid, pid, name, moved },
+    17 Open { place },
+    18 Record(piece),
+    19 Put { place },
+    20 Give { place },
 });
 message!(FromCard {
     1 Hello { version, release },
@@ -142,6 +165,9 @@ message!(FromCard {
     9 Ask(question),
     10 Ran { code, out, err },
     11 File { file },
+    12 Record(piece),
+    13 Given { lost },
+    14 Put { failed },
 });
 message!(Question {
     1 Connect { place, remote },

@@ -2,6 +2,7 @@
 //! length before them. What cannot be read is `None`.
 
 use crate::named::Named;
+use crate::pieces::Piece;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use towpath_stack::guard::Limit;
@@ -145,6 +146,16 @@ impl Part for (&'static str, u64) {
     }
 }
 
+impl Part for (u32, SocketAddr) {
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.put(to);
+        self.1.put(to);
+    }
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some((Part::get(from)?, Part::get(from)?))
+    }
+}
+
 impl Part for Verdict {
     fn put(&self, to: &mut Vec<u8>) {
         let (kind, value) = match *self {
@@ -182,6 +193,7 @@ macro_rules! structs {
 }
 structs! {
     Named { path, inode, size, modified_s, modified_ns }
+    Piece { place, slot, closing, last, bytes }
     Limit { id, number, weight, rate, connections, new_per_s }
     Connection { local, remote, state, client, slot, uid, pid, program, tcp, tx_queue, rx_queue, core, direct }
     TcpStatus {

@@ -3,6 +3,7 @@
 use crate::message::{Question, ToCard};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_ring::{Region, Slot};
 use towpath_stack::guard::Exceeded;
@@ -24,12 +25,23 @@ pub struct Served {
     contexts: Mutex<HashMap<u32, Arc<OwnedFd>>>,
     /// What reserves ports, by slot and number of the command.
     reservations: Mutex<HashMap<(u32, u32), OwnedFd>>,
+    /// Whoever serves it gives it up to somebody else.
+    pub moving: AtomicBool,
 }
 
 impl Served {
     /// Without contexts and ports.
     pub fn new(id: ClientId, region: Arc<Region>, (uid, pid, name): (u32, i32, String)) -> Self {
-        Self { id, region, uid, pid, name, contexts: Mutex::default(), reservations: Mutex::default() }
+        Self {
+            id,
+            region,
+            uid,
+            pid,
+            name,
+            contexts: Mutex::default(),
+            reservations: Mutex::default(),
+            moving: AtomicBool::new(false),
+        }
     }
     /// Opens or closes a context.
     pub fn set_context(&self, context: u32, bell: Option<OwnedFd>) {
@@ -52,6 +64,14 @@ impl Served {
         let mut reservations = lock(&self.reservations);
         reservations.retain(|(other, _), _| *other != slot);
         reservations.insert((slot, seq), kept);
+    }
+    /// What it has of them: slot and number of the command.
+    pub fn reservations(&self) -> Vec<(u32, u32)> {
+        lock(&self.reservations).keys().copied().collect()
+    }
+    /// Takes all of them.
+    pub fn take_reservations(&self) -> Vec<(u32, u32, OwnedFd)> {
+        lock(&self.reservations).drain().map(|((slot, seq), kept)| (slot, seq, kept)).collect()
     }
     /// Lets it go.
     pub fn free(&self, slot: u32, seq: u32) {
@@ -101,6 +121,12 @@ impl Places {
     pub fn free(&self, place: u32) {
         let gone = lock(&self.0).get_mut(place as usize).map(|entry| std::mem::replace(entry, Place::Free));
         drop(gone);
+    }
+    /// Whoever has served its client has forgotten that: the place is free, unless somebody else serves it from now on.
+    pub fn left(&self, place: u32) {
+        if !self.of(place).is_some_and(|client| client.moving.swap(false, Ordering::AcqRel)) {
+            self.free(place);
+        }
     }
     /// Whose is it?
     pub fn of(&self, place: u32) -> Option<Arc<Served>> {

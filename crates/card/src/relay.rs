@@ -4,7 +4,7 @@ use crate::funeral;
 use crate::host::Inner;
 use crate::places::Served;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use towpath_ring::wake::{drain, futex_wake, futex_wake_one, ring, spin_until};
 const SPIN_US: u64 = 20;
 /// How often it looks at the heartbeat.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often it looks, while there is no card, whether there is one again. The next card may have read what an application has rung.
+const ANSWERS: Duration = Duration::from_millis(20);
 /// Wakes in one go before it looks at everything else.
 const BATCH: usize = 256;
 
@@ -26,10 +28,25 @@ struct Positions {
     sleeps: u32,
 }
 
-/// The body of the thread: until the card is stopped or dead, and then for those whom a dead card has left.
+/// How soon a card that has died is started again, and how long after failures at most.
+const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(30)];
+
+/// The body of the thread: one life of the card after the other, until it is stopped.
 pub fn run(inner: &Arc<Inner>) {
+    while !inner.stopping.load(Ordering::Acquire) {
+        live(inner);
+        if !inner.stopping.load(Ordering::Acquire) {
+            mourn(inner);
+            start_again(inner);
+        }
+    }
+}
+
+/// Until the card is stopped or dead.
+fn live(inner: &Arc<Inner>) {
     let mut at = Positions::default();
     let mut heart = (inner.memory.heartbeat(), Instant::now());
+    let Some(process) = inner.process() else { return };
     while !inner.stopping.load(Ordering::Acquire) {
         inner.memory.beat_of_host();
         let mut woken = 0;
@@ -42,7 +59,7 @@ pub fn run(inner: &Arc<Inner>) {
         if woken > 0 || spin_until(SPIN_US, || inner.memory.has_wakes(at.taken, at.lost)) {
             continue;
         }
-        sleep(inner, &mut at);
+        sleep(inner, &process, &mut at);
         let beat = inner.memory.heartbeat();
         if beat != heart.0 {
             heart = (beat, Instant::now());
@@ -51,7 +68,7 @@ pub fn run(inner: &Arc<Inner>) {
             inner.kill();
         }
         if inner.has_ended() {
-            return mourn(inner);
+            return;
         }
     }
 }
@@ -80,13 +97,13 @@ fn wake_all(client: &Served) {
     client.contexts().iter().for_each(|(_, bell)| ring(bell.as_fd()));
 }
 
-fn sleep(inner: &Inner, at: &mut Positions) {
+fn sleep(inner: &Inner, process: &OwnedFd, at: &mut Positions) {
     inner.memory.arm(&mut at.sleeps);
     if !inner.memory.has_wakes(at.taken, at.lost) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut waiting = [
-            PollFd::new(&inner.wakes, PollFlags::IN),
-            PollFd::new(&inner.process, PollFlags::IN),
+            PollFd::new(&inner.lines.wakes, PollFlags::IN),
+            PollFd::new(process, PollFlags::IN),
             PollFd::new(&inner.stop, PollFlags::IN),
         ];
         let _ = poll(&mut waiting, Some(&timeout));
@@ -97,23 +114,43 @@ fn sleep(inner: &Inner, at: &mut Positions) {
 
 fn drain_all(inner: &Inner) {
     let mut bytes = [0u8; 512];
-    while matches!(rustix::io::read(&inner.wakes, &mut bytes), Ok(n) if n == bytes.len()) {}
+    while matches!(rustix::io::read(&inner.lines.wakes, &mut bytes), Ok(n) if n == bytes.len()) {}
 }
 
 /// The card is dead.
 fn mourn(inner: &Inner) {
-    if inner.stopping.load(Ordering::Acquire) {
-        return;
-    }
     inner.dead.store(true, Ordering::Release);
-    inner.places.all().iter().for_each(|(_, client)| funeral::bury(client));
+    inner.clients().iter().for_each(|(_, client)| funeral::bury(client));
     inner.died();
-    // What applications ring now is ours to answer.
+}
+
+/// Starts it again, as often as it takes. What applications ring meanwhile is ours to answer.
+fn start_again(inner: &Arc<Inner>) {
+    let [mut pause, longest] = AGAIN;
     while !inner.stopping.load(Ordering::Acquire) {
-        let mut waiting = [PollFd::new(&inner.doorbells, PollFlags::IN), PollFd::new(&inner.stop, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+        let until = Instant::now() + pause;
+        answer_while(inner, || Instant::now() < until);
+        let booting = Arc::clone(inner);
+        let Ok(boot) = std::thread::Builder::new().name("card-boot".into()).spawn(move || booting.boot()) else {
+            continue;
+        };
+        answer_while(inner, || !boot.is_finished());
+        match boot.join() {
+            Ok(Ok(())) => return inner.revive(),
+            Ok(Err(error)) => tracing::error!("{error}; it is tried again after {pause:?}"),
+            Err(_) => tracing::error!("starting the card ended by a panic"),
+        }
+        pause = (2 * pause).min(longest);
+    }
+}
+
+/// Answers applications in the place of the card.
+fn answer_while(inner: &Inner, goes_on: impl Fn() -> bool) {
+    while goes_on() && !inner.stopping.load(Ordering::Acquire) {
+        let mut waiting = [PollFd::new(&inner.lines.doorbells, PollFlags::IN), PollFd::new(&inner.stop, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: ANSWERS.as_nanos() as i64 };
         let _ = poll(&mut waiting, Some(&timeout));
-        while drain(inner.doorbells.as_fd()) {}
-        inner.places.all().iter().for_each(|(_, client)| funeral::answer(client));
+        while drain(inner.lines.doorbells.as_fd()) {}
+        inner.clients().iter().for_each(|(_, client)| funeral::answer(client));
     }
 }

@@ -5,6 +5,7 @@ mod doctor;
 mod exec;
 mod kernel_stack;
 mod locate;
+mod move_to;
 mod policy;
 mod run;
 mod serve;
@@ -53,6 +54,8 @@ enum Command {
     Policy(policy::Arguments),
     /// Run a program in the kernel of a kernel stack
     Exec(exec::Arguments),
+    /// Move the connections of a stack to its standby, or back
+    Move(move_to::Arguments),
     /// End the service
     Stop(stop::Arguments),
     /// Look at this host, and at what of a program is accelerated and why not
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => report(status::run(&arguments)),
         Command::Policy(arguments) => report(policy::run(&arguments)),
         Command::Exec(arguments) => exec::run(arguments),
+        Command::Move(arguments) => report(move_to::run(&arguments)),
         Command::Stop(arguments) => report(stop::run(&arguments)),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => match bench::run(&arguments) {

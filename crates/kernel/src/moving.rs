@@ -68,10 +68,10 @@ impl Core {
     pub fn move_on(&mut self, now: u64, request: Move) {
         match request {
             Move::Give(id, reply) => _ = reply.send(self.give(id)),
-            Move::Adopt(setup, moved, reply) => _ = reply.send(self.adopt(now, setup, &moved)),
+            Move::Adopt(setup, moved, reply) => _ = reply.send(self.adopt(setup, &moved)),
             Move::Put(id, moved, reply) => _ = reply.send(self.put(id, moved)),
             Move::Open(id, reply) => {
-                self.open_up(id);
+                self.open_up(now, id);
                 drop(reply);
             }
         }
@@ -171,7 +171,7 @@ impl Core {
 
     /// Takes a client over whose region another stack has served. Its connections are those of `moved` (slot and address here), which
     /// [`Core::put`] brings; others are reset.
-    fn adopt(&mut self, now: u64, setup: ClientSetup, moved: &[(u32, SocketAddr)]) -> io::Result<ClientId> {
+    fn adopt(&mut self, setup: ClientSetup, moved: &[(u32, SocketAddr)]) -> io::Result<ClientId> {
         let id = self.add_client(setup)?;
         let (Some(index), shielded) = (self.index_of(id), !moved.is_empty()) else { return Ok(id) };
         let Some(client) = self.client(index) else { return Ok(id) };
@@ -198,13 +198,6 @@ impl Core {
                 (Ok(shield), Some(client)) => client.own.shields.push(shield),
                 (Err(errno), _) => tracing::warn!(errno, "no shield at {local}"),
                 (Ok(_), None) => {}
-            }
-        }
-        // What has been asked for and not decided.
-        for slot in (0..region.geometry().app_slots).filter_map(|raw| region.slot(raw)) {
-            let seq = region.command(slot).read().0;
-            if seq != 0 && seq != region.stack(slot).command_done.load(Ordering::Relaxed) {
-                self.command(now, index, slot);
             }
         }
         Ok(id)
@@ -275,7 +268,7 @@ impl Core {
     }
 
     /// Everything of a client that was adopted is there: packets are let in, and everybody is told to look.
-    fn open_up(&mut self, id: ClientId) {
+    fn open_up(&mut self, now: u64, id: ClientId) {
         let Some(index) = self.index_of(id) else { return };
         let Some(client) = self.client(index) else { return };
         client.own.shields.clear();
@@ -285,8 +278,16 @@ impl Core {
             }
         }
         client.tell_again();
+        let region = std::sync::Arc::clone(&client.shared.region);
         for (slot, _) in client.used() {
             self.once_more(index, slot);
+        }
+        // What has been asked for and not decided.
+        for slot in (0..region.geometry().app_slots).filter_map(|raw| region.slot(raw)) {
+            let seq = region.command(slot).read().0;
+            if seq != 0 && seq != region.stack(slot).command_done.load(Ordering::Relaxed) {
+                self.command(now, index, slot);
+            }
         }
     }
 }

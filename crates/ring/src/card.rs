@@ -275,6 +275,15 @@ impl CardMemory {
         self.words().host.armed.store(0, Ordering::Relaxed);
     }
 
+    /// Host: the card has died, and another is to be started. The host's own positions begin anew too.
+    pub fn restart(&self) {
+        let (host, guest) = (&self.words().host, &self.words().guest);
+        // Nobody else writes the dead one's words.
+        for word in [&host.taken, &host.armed, &guest.put, &guest.lost, &guest.consumed] {
+            word.store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
     /// Card: it lives.
     pub fn beat(&self) {
         let heartbeat = &self.words().guest.heartbeat;
@@ -377,6 +386,20 @@ mod tests {
         assert_eq!(host.take(&mut taken, &mut lost), Some(Wake::All));
         let rest = std::iter::from_fn(|| host.take(&mut taken, &mut lost)).count();
         assert_eq!(rest as u32, WAKES);
+    }
+
+    #[test]
+    fn a_card_that_is_started_again_begins_with_an_empty_queue() {
+        let (host, guest, _memfd) = card();
+        let (mut put, mut taken, mut lost) = (0, 0, 0);
+        (0..3).for_each(|context| guest.put(&mut put, Wake::Context { place: 0, context }));
+        assert!(host.take(&mut taken, &mut lost).is_some());
+        guest.consume(77);
+        host.restart();
+        (put, taken, lost) = (0, 0, 0);
+        assert_eq!((host.take(&mut taken, &mut lost), host.consumed()), (None, 0));
+        guest.put(&mut put, Wake::Context { place: 1, context: 5 });
+        assert_eq!(host.take(&mut taken, &mut lost), Some(Wake::Context { place: 1, context: 5 }));
     }
 
     #[test]

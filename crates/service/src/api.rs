@@ -49,6 +49,11 @@ pub enum Command {
         /// The program and its arguments.
         program: Vec<String>,
     },
+    /// Moves all clients to another place of the stack: `host`, `uml` (the service's own user and root only).
+    Move {
+        /// Where to.
+        to: String,
+    },
     /// Ends the service (its own user and root only).
     Stop,
 }
@@ -87,6 +92,19 @@ pub struct Executed {
     pub out: String,
     /// What it has complained of, likewise.
     pub err: String,
+}
+
+/// Answer to [`Command::Move`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Programs.
+    pub clients: usize,
+    /// Their connections.
+    pub connections: usize,
+    /// Connections that could not be moved, and were reset.
+    pub lost: usize,
+    /// How long nobody has served them, µs.
+    pub took_us: u64,
 }
 
 /// Answer to [`Command::Sockets`].

@@ -49,6 +49,8 @@ pub struct Config {
     pub far: Option<String>,
     /// May `far` be on another machine? Nothing on the way is encrypted, and nobody is asked who he is. Default no.
     pub trust_network: bool,
+    /// It stands by: this kernel serves, with `card_address` on this device, until everybody is moved.
+    pub standby: Option<String>,
     /// The registration socket. Default: see [`crate::paths`]; it depends on who starts the service.
     pub socket: Option<PathBuf>,
     /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
@@ -127,6 +129,7 @@ impl Default for Config {
             card_memory: Bytes::from_kib(256 << 10),
             far: None,
             trust_network: false,
+            standby: None,
             socket: None,
             interface: None,
             vlan: 0,
@@ -169,6 +172,7 @@ pub const KEYS: [&str; 36] = [
     "card_memory",
     "far",
     "trust_network",
+    "standby",
     "socket",
     "interface",
     "vlan",
@@ -318,12 +322,19 @@ impl Config {
     }
 
     fn check_card(&self) -> Result<(), (&'static str, String)> {
-        let words =
-            [("card_tap", &self.card_tap), ("card_address", &self.card_address), ("card_gateway", &self.card_gateway)];
+        let words = [
+            ("card_tap", &self.card_tap),
+            ("card_address", &self.card_address),
+            ("card_gateway", &self.card_gateway),
+            ("standby", &self.standby),
+        ];
         for (key, word) in words.iter().filter_map(|(key, word)| Some((*key, word.as_ref()?))) {
             if word.is_empty() || !word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/@".contains(c)) {
                 return Err((key, format!("{word:?} is none")));
             }
+        }
+        if self.standby.is_some() && self.card_address.is_none() {
+            return Err(("standby", "there is no card_address that could move".into()));
         }
         let (low, high) = (Bytes::from_kib(64 << 10), Bytes::from_kib(16 << 20));
         if self.card_memory < low || self.card_memory > high {
@@ -442,6 +453,7 @@ mod tests {
             card_memory = "512MiB"
             far = "unix:/run/far.sock"
             trust_network = true
+            standby = "tap0"
             socket = "/run/towpath/towpath.sock"
             interface = "eth1"
             vlan = 7
@@ -523,7 +535,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, socket, interface"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, standby, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use towpath_stack::Connection;
+use towpath_stack::{Connection, Movement};
 
 /// Conversations at one time; more are turned away.
 const MAX_CONVERSATIONS: usize = 32;
@@ -93,6 +93,8 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
         Ok(Command::Exec { program }) if operator => exec(shared, &program),
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
+        Ok(Command::Move { to }) if operator => move_to(shared, &to),
+        Ok(Command::Move { .. }) => error("only the service's own user and root may move its clients".into()),
         Ok(Command::Policy(request)) if operator => policy(shared, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
         Ok(Command::Stack { name, start }) => stack(shared, &name, start),
@@ -132,6 +134,15 @@ fn exec(shared: &Shared, program: &[String]) -> String {
     match shared.stack.execute(program) {
         Ok(done) => good(&api::Executed { code: done.code, out: text(done.out), err: text(done.err) }),
         Err(why) => error(format!("{}: {why}", program.first().map_or("", String::as_str))),
+    }
+}
+
+fn move_to(shared: &Shared, to: &str) -> String {
+    match shared.stack.move_to(to) {
+        Ok(Movement { clients, connections, lost, took_us }) => {
+            good(&api::Moved { clients, connections, lost, took_us })
+        }
+        Err(why) => error(format!("to {to}: {why}")),
     }
 }
 

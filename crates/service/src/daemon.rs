@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use towpath_card::machine::{Kind, MachineConfig, Wire};
 use towpath_card::mirror::address::Address;
 use towpath_card::mirror::near::{Near, NearError};
-use towpath_card::{Card, CardConfig, CardError};
+use towpath_card::{Card, CardConfig, CardError, Standby, StandbyConfig};
 use towpath_engine::{Engine, EngineConfig};
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ports::Port;
@@ -292,12 +292,22 @@ fn start_stack(config: &Config, geometry: Geometry, guard: impl Fn() -> Box<Choo
         return Ok(Started { stack: Box::new(engine), known: Some(known), interface });
     }
     if let Some(kind) = config.stack.card() {
-        let card = Card::start(&card_config(config, kind, geometry)?, guard())?;
+        let card = card_config(config, kind, geometry)?;
+        if let Some(device) = &config.standby {
+            let kernel = KernelConfig { cores: 1, spin_us: config.spin.as_micros(), cpus: Vec::new() };
+            let standby = StandbyConfig { card, kernel, device: device.clone() };
+            let standby = Standby::start(standby, &guard)?;
+            return Ok(Started { stack: Box::new(standby), known: None, interface: None });
+        }
+        let card = Card::start(card, guard())?;
         return Ok(Started { stack: Box::new(card), known: None, interface: None });
     }
     if config.stack == StackKind::Far {
         let near = start_near(config, geometry, guard())?;
         return Ok(Started { stack: Box::new(near), known: None, interface: None });
+    }
+    if config.standby.is_some() {
+        tracing::warn!("only the stack \"uml\" can stand by");
     }
     let spin_us = config.spin.as_micros();
     let kernel = KernelConfig { cores: config.cores, spin_us, cpus: config.cpus.clone() };

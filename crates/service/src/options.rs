@@ -45,6 +45,9 @@ pub struct Options {
     /// The network to it keeps everything secret and safe, and others out
     #[arg(long)]
     pub trust_network: bool,
+    /// --stack uml stands by: this kernel serves, and has its address on this device, until `towpath move`
+    #[arg(long, value_name = "DEVICE")]
+    pub standby: Option<String>,
     /// Registration socket [default: /run/towpath/towpath.sock for root with --interface, else
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
@@ -103,6 +106,7 @@ impl Options {
         config.card_kernel = this.card_kernel.or(config.card_kernel);
         config.far = this.far.map(|far| far.to_string()).or(config.far);
         config.trust_network |= this.trust_network;
+        config.standby = this.standby.or(config.standby);
         config.socket = this.socket.or(config.socket);
         config.interface = this.interface.or(config.interface);
         config.cores = this.cores.unwrap_or(config.cores);

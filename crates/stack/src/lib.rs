@@ -29,5 +29,5 @@ pub mod thread;
 pub use execute::Executed;
 pub use files::{Files, SharedFile};
 pub use guard::{Exceeded, Guard, Limit, Verdict};
-pub use stack::{ClientId, ClientSetup, Far, Ground, PairHandle, Stack};
+pub use stack::{ClientId, ClientSetup, Far, Ground, Movement, PairHandle, Stack};
 pub use status::{ClientStatus, Connection, CoreStatus, Status};

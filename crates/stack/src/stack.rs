@@ -66,6 +66,19 @@ pub struct PairHandle {
     pub peer: ClientId,
 }
 
+/// What has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Movement {
+    /// Clients.
+    pub clients: usize,
+    /// Their connections.
+    pub connections: usize,
+    /// Connections that could not be moved, and were reset.
+    pub lost: usize,
+    /// How long nobody has served them, µs.
+    pub took_us: u64,
+}
+
 /// A stack that serves clients.
 pub trait Stack: Send + Sync {
     /// Its name for people: `fast`, `kernel`.
@@ -120,6 +133,10 @@ pub trait Stack: Send + Sync {
     /// Runs a program where its sockets are.
     fn execute(&self, _: &[String]) -> io::Result<Executed> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this stack has no kernel in which a program could run"))
+    }
+    /// Moves all clients, with their connections, to another place of its: `host`, `uml`.
+    fn move_to(&self, _: &str) -> io::Result<Movement> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this stack has no other place (see --standby)"))
     }
     /// Ends its threads. Connections are forgotten.
     fn stop(self: Box<Self>);

@@ -11,6 +11,7 @@ mod serve;
 
 use crate::machine::Kind;
 use bells::Line;
+pub use machine::interface;
 use std::process::ExitCode;
 
 /// The first argument by which a binary of ours knows that it is the first program of a card.

@@ -5,6 +5,7 @@ use super::post::Post;
 use super::reservations::Reservations;
 use crate::message::{FromCard, ToCard};
 use crate::named::Named;
+use crate::pieces::{self, Pieces};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -55,6 +56,8 @@ pub struct Server {
     /// The stack's numbers of the clients, by place.
     clients: HashMap<u32, ClientId>,
     places: Places,
+    /// Connections that are coming.
+    pieces: Pieces,
 }
 
 impl Drop for Server {
@@ -72,7 +75,7 @@ impl Server {
         places: Places,
     ) -> io::Result<Self> {
         let reservations = Reservations::start(Arc::clone(&messages))?;
-        Ok(Self { messages, shared, stack, reservations, clients: HashMap::new(), places })
+        Ok(Self { messages, shared, stack, reservations, clients: HashMap::new(), places, pieces: Pieces::default() })
     }
 
     /// Until the host is gone or says stop.
@@ -92,7 +95,23 @@ impl Server {
     fn act(&mut self, number: u32, message: ToCard) -> Option<FromCard> {
         let known = |place: &u32| self.clients.get(place).copied();
         match message {
-            ToCard::Add { place, uid, pid, name } => return Some(self.add(place, uid, pid, name)),
+            ToCard::Add { place, uid, pid, name } => {
+                return Some(self.serve(place, (uid, pid, name), |stack, setup| stack.add_client(setup)));
+            }
+            ToCard::Adopt { place, uid, pid, name, moved } => {
+                return Some(self.serve(place, (uid, pid, name), |stack, setup| stack.adopt(setup, moved)));
+            }
+            ToCard::Record(piece) => self.pieces.add(piece),
+            ToCard::Put { place } => {
+                let moved = self.pieces.take(place);
+                let failed = known(&place).map_or(moved.len(), |client| self.stack.put(client, moved.clone()));
+                return Some(FromCard::Put { failed: failed as u32 });
+            }
+            ToCard::Give { place } => return Some(self.give(place)),
+            ToCard::Open { place } => {
+                known(&place).into_iter().for_each(|client| self.stack.open(client));
+                return Some(FromCard::Done);
+            }
             ToCard::Context { place, context, open } => {
                 match known(&place) {
                     // Nobody rings it: `Far` does.
@@ -136,12 +155,17 @@ impl Server {
         None
     }
 
-    fn add(&mut self, place: u32, uid: u32, pid: i32, name: String) -> FromCard {
+    fn serve(
+        &mut self,
+        place: u32,
+        (uid, pid, name): (u32, i32, String),
+        begin: impl FnOnce(&Kernel, ClientSetup) -> io::Result<ClientId>,
+    ) -> FromCard {
         let make = || -> io::Result<ClientSetup> {
             let Client { region, doorbells, far } = self.shared.client(place)?;
             Ok(ClientSetup { region, doorbells, uid, pid, name, far: Some(far) })
         };
-        match make().and_then(|setup| self.stack.add_client(setup)) {
+        match make().and_then(|setup| begin(&self.stack, setup)) {
             Ok(client) => {
                 self.clients.insert(place, client);
                 let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,6 +190,17 @@ impl Server {
             |error| FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) },
             |file| FromCard::File { file },
         )
+    }
+
+    /// Gives a client up; its connections go before the answer.
+    fn give(&mut self, place: u32) -> FromCard {
+        let Some(client) = self.clients.remove(&place) else { return FromCard::Given { lost: 0 } };
+        let given = self.stack.give(client);
+        for piece in given.moved.iter().flat_map(|moved| pieces::cut(place, moved)) {
+            let _ = self.messages.send(0, &FromCard::Record(piece));
+        }
+        // Nobody answers for them for as long as their address is here: the host takes that away first, so the shields can go.
+        FromCard::Given { lost: given.lost as u32 }
     }
 
     /// The place of a client as the number that the host knows it by.
