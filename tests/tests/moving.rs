@@ -43,6 +43,13 @@ fn counter(text: &str, name: &str) -> u64 {
     names.zip(values).find(|(known, _)| *known == name).expect("the counter").1.parse().expect("a number")
 }
 
+/// Asks the listener: what it says.
+fn again(lab: &Lab) -> String {
+    let connect = format!("import socket; c = socket.create_connection(('{ADDRESS}', {PORT}), 30)");
+    let ask = format!("{connect}; c.sendall(b'again'); print(c.recv(9))");
+    lab.on_client(Program::line("/usr/bin/python3 -c").arg(ask)).run(60).ok().trim().to_owned()
+}
+
 /// Both ends: send 64 MiB, not faster than so much in a second, and receive as much; the last part only when `over` is there. They say what
 /// the hashes are.
 const BOTH_WAYS: &str = "import hashlib, os, random, socket, sys, threading, time
@@ -113,11 +120,40 @@ fn a_transfer_in_both_directions_is_whole_although_its_end_moves_between_two_ker
     // And the listener is where everybody is.
     for to in ["uml", "host"] {
         carry(&service, to);
-        let ask = format!(
-            "import socket; c = socket.create_connection(('{ADDRESS}', {PORT}), 30); c.sendall(b'again'); print(c.recv(9))"
-        );
-        let out = lab.on_client(Program::line("/usr/bin/python3 -c").arg(ask)).run(60).ok();
-        assert_eq!(out.trim(), "b'again'");
+        assert_eq!(again(&lab), "b'again'");
     }
+    assert!(server.alive());
+}
+
+#[test]
+fn a_card_that_dies_while_it_has_everybody_has_the_address_again() {
+    let lab = Lab::new();
+    let service = standby(&lab);
+    let mut server = service
+        .accelerated("/usr/bin/python3 -u -c")
+        .arg(
+            "import socket; l = socket.create_server(('0.0.0.0', 7641)); print('listening', flush=True)
+while True: c, _ = l.accept(); c.sendall(c.recv(99)); c.close()",
+        )
+        .start(service.scratch.path("server.log"));
+    server.wait_for("listening", 30);
+    // One that stands by and dies is only started again.
+    for (to, restarts) in [("host", 1), ("uml", 2)] {
+        if to == "uml" {
+            carry(&service, to);
+        }
+        let log = service.running.output();
+        let pid = log.rsplit("pid=").next().expect("the kernel's process");
+        let pid: i32 = pid.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().expect("a number");
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+        if to == "host" {
+            assert_eq!(again(&lab), "b'again'");
+        }
+        until("the card is there again", 90, || service.status()["slow"]["stages"]["card_restarts"] == restarts);
+        assert_eq!(again(&lab), "b'again'");
+    }
+    carry(&service, "host");
+    assert_eq!(again(&lab), "b'again'");
     assert!(server.alive());
 }

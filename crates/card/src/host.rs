@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     pub serves: AtomicBool,
     /// Connections that come from it.
     pub pieces: Pieces,
+    /// What is run in it before it takes over all clients in its next life: each a program and its arguments.
+    pub at_revival: Mutex<Vec<Vec<String>>>,
     answers: Mutex<HashMap<u32, SyncSender<FromCard>>>,
     last: AtomicU32,
     /// Rung to end the threads.
@@ -158,6 +160,7 @@ impl Card {
             restarts: AtomicU32::new(0),
             serves: AtomicBool::new(true),
             pieces: Pieces::default(),
+            at_revival: Mutex::default(),
             answers: Mutex::default(),
             last: AtomicU32::new(0),
             stop: wake::doorbell()?,
@@ -282,6 +285,13 @@ impl Inner {
     /// The card lives again: it takes over all clients. Their listeners listen again.
     pub fn revive(&self) {
         let _begins = self.lives.write().unwrap_or_else(PoisonError::into_inner);
+        for words in lock(&self.at_revival).clone() {
+            let line = words.join(" ");
+            match self.ask_now(ToCard::Run { words }, PROGRAM) {
+                Some(FromCard::Ran { code: 0, .. }) => {}
+                other => tracing::error!(?other, "in the card: {line}"),
+            }
+        }
         for (place, client) in self.clients() {
             funeral::answer(&client);
             let (uid, pid, name) = (client.uid, client.pid, client.name.clone());

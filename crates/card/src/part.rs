@@ -193,7 +193,7 @@ macro_rules! structs {
 }
 structs! {
     Named { path, inode, size, modified_s, modified_ns }
-    Piece { place, slot, closing, last, bytes }
+    Piece { place, slot, closing, fin, last, bytes }
     Limit { id, number, weight, rate, connections, new_per_s }
     Connection { local, remote, state, client, slot, uid, pid, program, tcp, tx_queue, rx_queue, core, direct }
     TcpStatus {

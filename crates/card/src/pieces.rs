@@ -21,6 +21,8 @@ pub struct Piece {
     pub slot: u32,
     /// See [`Moved::closing`].
     pub closing: bool,
+    /// See [`Moved::fin`].
+    pub fin: bool,
     /// No other follows.
     pub last: bool,
     /// What follows the pieces before.
@@ -29,12 +31,13 @@ pub struct Piece {
 
 /// The pieces of a connection.
 pub fn cut(place: u32, moved: &Moved) -> Vec<Piece> {
-    let (slot, closing, bytes) = (moved.slot, moved.closing, moved.record.encode());
+    let (slot, closing, fin, bytes) = (moved.slot, moved.closing, moved.fin, moved.record.encode());
     let count = bytes.len().div_ceil(PIECE);
     let piece = |(number, bytes): (usize, &[u8])| Piece {
         place,
         slot,
         closing,
+        fin,
         last: number + 1 == count,
         bytes: bytes.to_vec(),
     };
@@ -57,7 +60,7 @@ pub struct Pieces(Mutex<HashMap<u32, Came>>);
 impl Pieces {
     /// One more. What is no record in the end is dropped, and its connection with it.
     pub fn add(&self, piece: Piece) {
-        let Piece { place, slot, closing, last, bytes } = piece;
+        let Piece { place, slot, closing, fin, last, bytes } = piece;
         let mut all = lock(&self.0);
         let came = all.entry(place).or_default();
         came.bytes += bytes.len();
@@ -71,7 +74,7 @@ impl Pieces {
             return;
         }
         match Record::decode(&record) {
-            Ok(record) => came.whole.push(Moved { slot, closing, record }),
+            Ok(record) => came.whole.push(Moved { slot, closing, fin, record }),
             Err(why) => tracing::warn!(slot, %why, "the record of a connection"),
         }
     }
@@ -102,7 +105,7 @@ mod tests {
             timestamp: Some(7),
             settings: Settings::default(),
         };
-        Moved { slot, closing: slot == 2, record }
+        Moved { slot, closing: slot == 2, fin: slot == 1, record }
     }
 
     #[test]
@@ -121,7 +124,7 @@ mod tests {
     #[test]
     fn what_is_no_record_is_dropped() {
         let pieces = Pieces::default();
-        pieces.add(Piece { place: 1, slot: 1, closing: false, last: true, bytes: vec![0xff; 100] });
+        pieces.add(Piece { place: 1, slot: 1, closing: false, fin: false, last: true, bytes: vec![0xff; 100] });
         assert!(pieces.take(1).is_empty());
     }
 }

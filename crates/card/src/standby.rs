@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_kernel::{Kernel, KernelConfig, Moved};
 use towpath_ring::Geometry;
 use towpath_ring::wake::doorbell;
@@ -58,6 +58,19 @@ pub struct Standby {
     address: String,
     gateway: Option<String>,
     device: String,
+}
+
+/// How long connections are waited for that have been closed and are not over.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// A line of `/proc/net/tcp`: has its socket a FIN, and perhaps more, to send until the peer has it?
+fn is_sending_its_last(line: &str) -> bool {
+    // FIN-WAIT-1, LAST-ACK, CLOSING.
+    matches!(line.split_whitespace().nth(3), Some("04" | "09" | "0B"))
+}
+
+fn line(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// What a client has left where it was.
@@ -115,38 +128,55 @@ impl Standby {
     fn wire(&self) -> &'static str {
         crate::guest::interface(self.card.inner.kind())
     }
-    /// `ip`, there.
-    fn ip(&self, side: Side, words: &[&str]) -> io::Result<()> {
-        let (code, err) = match side {
+    /// Runs a program there.
+    fn run(&self, side: Side, words: &[String]) -> io::Result<Vec<u8>> {
+        let (program, rest) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let (code, out, err) = match side {
             Side::Host => {
-                let done = Command::new("ip").args(words).output()?;
-                (done.status.code(), done.stderr)
+                let done = Command::new(program).args(rest).output()?;
+                (done.status.code(), done.stdout, done.stderr)
             }
             Side::Card => {
-                let words: Vec<String> = ["ip"].iter().chain(words).map(|word| (*word).to_owned()).collect();
-                let done = self.card.execute(&words)?;
-                (Some(done.code), done.err)
+                let done = self.card.execute(words)?;
+                (Some(done.code), done.out, done.err)
             }
         };
         if code == Some(0) {
-            return Ok(());
+            return Ok(out);
         }
-        let why = String::from_utf8_lossy(&err);
-        Err(io::Error::other(format!("ip {}: {}", words.join(" "), why.trim())))
+        Err(io::Error::other(format!("{}: {}", words.join(" "), String::from_utf8_lossy(&err).trim())))
+    }
+    /// What gives the card the address, with a route.
+    fn in_the_card(&self) -> Vec<Vec<String>> {
+        let address = ["ip", "address", "replace", &self.address, "dev", self.wire()];
+        let mut lines = vec![line(&["ip", "link", "set", self.wire(), "up"]), line(&address)];
+        lines.extend(self.gateway.iter().map(|via| line(&["ip", "route", "replace", "default", "via", via])));
+        lines
     }
     fn give_address(&self, side: Side) -> io::Result<()> {
         match side {
-            Side::Host => self.ip(side, &["address", "replace", self.alone(), "dev", &self.device]),
-            Side::Card => {
-                self.ip(side, &["address", "replace", &self.address, "dev", self.wire()])?;
-                self.gateway.iter().try_for_each(|via| self.ip(side, &["route", "replace", "default", "via", via]))
+            Side::Host => {
+                self.run(side, &line(&["ip", "address", "replace", self.alone(), "dev", &self.device])).map(drop)
             }
+            Side::Card => self.in_the_card().iter().try_for_each(|words| self.run(side, words).map(drop)),
         }
     }
     fn take_address(&self, side: Side) -> io::Result<()> {
-        match side {
-            Side::Host => self.ip(side, &["address", "del", self.alone(), "dev", &self.device]),
-            Side::Card => self.ip(side, &["address", "del", &self.address, "dev", self.wire()]),
+        let words = match side {
+            Side::Host => line(&["ip", "address", "del", self.alone(), "dev", &self.device]),
+            Side::Card => line(&["ip", "address", "del", &self.address, "dev", self.wire()]),
+        };
+        self.run(side, &words).map(drop)
+    }
+    /// Waits a little for connections that programs have closed and their kernel is still sending: those stay where they are.
+    fn settle(&self, side: Side) {
+        let until = Instant::now() + SETTLE;
+        while Instant::now() < until {
+            match self.run(side, &line(&["cat", "/proc/net/tcp", "/proc/net/tcp6"])) {
+                Ok(table) if String::from_utf8_lossy(&table).lines().any(is_sending_its_last) => {}
+                _ => return,
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -156,8 +186,10 @@ impl Standby {
             if self.card.inner.dead.load(Ordering::Acquire) {
                 return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
             }
-            self.ip(to, &["link", "set", self.wire(), "up"])?;
+            // The wire is there before it is needed.
+            self.run(to, &line(&["ip", "link", "set", self.wire(), "up"]))?;
         }
+        self.settle(from);
         let since = Instant::now();
         // Packets that come while nobody has the address are lost, as they may be at any time, and not answered.
         self.take_address(from)?;
@@ -178,6 +210,7 @@ impl Standby {
             given.push((known, on_the_way));
         }
         self.card.inner.serves.store(to == Side::Card, Ordering::Release);
+        *lock(&self.card.inner.at_revival) = if to == Side::Card { self.in_the_card() } else { Vec::new() };
         for (known, on_the_way) in &mut given {
             if let Err(error) = self.adopt(to, known, on_the_way) {
                 tracing::error!(%error, client = known.client.name, "a client could not move");
@@ -440,5 +473,21 @@ impl Drop for Standby {
         {
             tracing::warn!(%error, "the address stays");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_sending_its_last;
+
+    #[test]
+    fn sockets_that_are_not_over_are_told_from_those_that_are() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0207610A:1DD9 024D4D0A:A0B2 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 20 4 30 10 -1
+   2: 0207610A:1DD9 024D4D0A:A0B4 04 00001000:00000000 01:00000014 00000000     0        0 0 2 0 20 4 30 10 -1
+   3: 0207610A:1DD9 024D4D0A:A0B6 06 00000000:00000000 03:00000A00 00000000     0        0 0 3 0";
+        let last: Vec<bool> = table.lines().map(is_sending_its_last).collect();
+        assert_eq!(last, [false, false, false, true, false]);
     }
 }

@@ -113,6 +113,11 @@ pub struct ClientFiles {
 }
 
 impl ClientFiles {
+    /// Of a client that another stack has served, whose numbers it may still name: none of those is given again.
+    pub fn of_another_life() -> Self {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        Self { last: (since as u32) << 7, ..Self::default() }
+    }
     /// A process has ended.
     pub fn departed(&mut self, process: u32) {
         self.files.retain(|_, (owner, _)| *owner != process);

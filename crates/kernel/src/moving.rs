@@ -6,6 +6,7 @@
 //! 3. [`Core::put`]: the connections are put into the other kernel, which must have their addresses now.
 //! 4. [`Core::open`]: packets are let in, and everybody is told to look.
 
+use crate::asides::ClientFiles;
 use crate::client::{KernelClient, OfSlot};
 use crate::core::Core;
 use crate::{repair, shield};
@@ -19,7 +20,7 @@ use std::sync::mpsc::Sender;
 use towpath_record::Record;
 use towpath_ring::Slot;
 use towpath_ring::command::op;
-use towpath_ring::lines::{app_flags, state};
+use towpath_ring::lines::{app_flags, state, status};
 use towpath_stack::resume::skip;
 use towpath_stack::slots::Phase;
 use towpath_stack::{ClientId, ClientSetup};
@@ -34,6 +35,8 @@ pub struct Moved {
     pub slot: u32,
     /// The application has closed it; what is queued is still to be sent.
     pub closing: bool,
+    /// Our FIN is to be sent again.
+    pub fin: bool,
     /// What its kernel knew.
     pub record: Record,
 }
@@ -131,10 +134,15 @@ impl Core {
         let (closing, local) = (own.closing, own.local);
         // From here on nothing arrives any more that would have to be in the record.
         shield::drop_all(&socket);
-        match repair::take(socket.as_fd()) {
-            Ok(record) => {
+        match repair::take_ending(socket.as_fd()) {
+            Ok((record, repair::Ended { ours: fin, theirs })) => {
+                if theirs && let Some(client) = self.client(index) {
+                    // The next kernel will not hear of it.
+                    let shown = &client.line(slot).status;
+                    shown.store(shown.load(Ordering::Relaxed) | status::RX_EOF, Ordering::Release);
+                }
                 let shield = shield::raise(local).inspect_err(|errno| tracing::warn!(errno, "no shield at {local}"));
-                Ok((Moved { slot: slot.raw(), closing, record }, socket, shield.ok()))
+                Ok((Moved { slot: slot.raw(), closing, fin, record }, socket, shield.ok()))
             }
             Err(why) => {
                 shield::drop_none(&socket);
@@ -176,6 +184,7 @@ impl Core {
         let (Some(index), shielded) = (self.index_of(id), !moved.is_empty()) else { return Ok(id) };
         let Some(client) = self.client(index) else { return Ok(id) };
         let region = std::sync::Arc::clone(&client.shared.region);
+        client.own.files = ClientFiles::of_another_life();
         client.own.door_head = skip(region.doors(0), region.geometry().slots);
         for (slot, state) in client.resume() {
             let Some(client) = self.client(index) else { break };
@@ -257,6 +266,7 @@ impl Core {
                 let Some(own) = self.own(index, slot) else { return false };
                 (own.local, own.remote) = (moved.record.local, moved.record.remote);
                 (own.readable, own.writable, own.closing, own.fd) = (true, true, moved.closing, Some(fd));
+                own.shut &= !moved.fin;
                 true
             }
             Err(why) => {
@@ -301,13 +311,16 @@ fn positions(client: &KernelClient, slot: Slot) -> OfSlot {
     let (line, words) = (client.line(slot), client.shared.app_words(slot));
     let sent = line.tx_head.load(Ordering::Relaxed);
     let got = line.rx_tail.load(Ordering::Relaxed);
+    let bits = line.status.load(Ordering::Relaxed);
     OfSlot {
         sent,
         tx_tail: sent,
         got,
         // Who has not accepted it yet has not read anything.
         rx_head: words.map_or(0, |words| words.rx_head),
-        status: line.status.load(Ordering::Relaxed),
+        status: bits,
+        // Whatever is said of the FIN, it has gone out.
+        shut: bits & status::TX_CLOSED != 0,
         urgent_sent: words.and_then(|words| words.urgent).filter(|urgent| sent.wrapping_sub(*urgent) as i32 >= 0),
         flags: words.map_or(0, |words| words.flags) & app_flags::URGENT,
         ..OfSlot::default()

@@ -33,6 +33,11 @@ const HAS_SACK: u8 = 2;
 const HAS_SCALE: u8 = 4;
 /// `tcpi_state`.
 const ESTABLISHED: u8 = 1;
+const FIN_WAIT_1: u8 = 4;
+const FIN_WAIT_2: u8 = 5;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
 /// `SO_BUF_LOCK`: what the application has set itself.
 const SEND_LOCKED: i32 = 1;
 const RECEIVE_LOCKED: i32 = 2;
@@ -68,18 +73,50 @@ pub enum Stays {
     Call(&'static str, Errno),
 }
 
+/// What of a connection has ended that goes as a record. Put into a kernel it is an established one all the same, of whose ends that
+/// kernel knows nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Our FIN follows the send queue and has not been acknowledged: it is to be sent again.
+    pub ours: bool,
+    /// The peer's FIN has come; it is acknowledged, and nothing is unread.
+    pub theirs: bool,
+}
+
 /// Takes a connection out of the kernel: the record of it. On success the socket is in repair mode: closing it sends nothing, and
 /// [`resume`] lets it go on.
 ///
 /// # Errors
 /// Then it goes on as if nothing had been.
 pub fn take(fd: BorrowedFd<'_>) -> Result<Record, Stays> {
+    match take_ending(fd)? {
+        (record, Ended { ours: false, theirs: false }) => Ok(record),
+        _ => {
+            resume(fd);
+            Err(Stays::State(info(fd)?.state))
+        }
+    }
+}
+
+/// The same of a connection of which one direction, or both, may have ended.
+///
+/// # Errors
+/// Then it goes on as if nothing had been.
+pub fn take_ending(fd: BorrowedFd<'_>) -> Result<(Record, Ended), Stays> {
     let info = info(fd)?;
-    if info.state != ESTABLISHED {
+    let ours = matches!(info.state, FIN_WAIT_1 | LAST_ACK | CLOSING);
+    let theirs = matches!(info.state, CLOSE_WAIT | LAST_ACK | CLOSING);
+    if !ours && !theirs && !matches!(info.state, ESTABLISHED | FIN_WAIT_2) {
         return Err(Stays::State(info.state));
     }
     repair(fd, ON)?;
-    read_out(fd, &info).inspect_err(|_| resume(fd))
+    let record = read_out(fd, &info, ours).inspect_err(|_| resume(fd))?;
+    // The FIN has a sequence number too, after bytes that there are no more places for.
+    if theirs && !record.receive.bytes.is_empty() {
+        resume(fd);
+        return Err(Stays::State(info.state));
+    }
+    Ok((record, Ended { ours, theirs }))
 }
 
 /// Lets a connection that was taken out go on here.
@@ -183,12 +220,12 @@ fn info(fd: BorrowedFd<'_>) -> Result<Info, Stays> {
     Ok(Info { state, options, scale: (scale & 0xf, scale >> 4) })
 }
 
-fn read_out(fd: BorrowedFd<'_>, info: &Info) -> Result<Record, Stays> {
+fn read_out(fd: BorrowedFd<'_>, info: &Info, fin: bool) -> Result<Record, Stays> {
     if is_urgent(fd)? {
         return Err(Stays::Urgent);
     }
     let receive = receive_queue(fd)?;
-    let (send, sent) = send_queue(fd)?;
+    let (send, sent) = send_queue(fd, u32::from(fin))?;
     let has = |option| info.options & option != 0;
     let stamp = || get_word(fd, "TCP_TIMESTAMP", libc::TCP_TIMESTAMP);
     let local = getsockname(fd).map_err(call("getsockname")).and_then(address_of)?;
@@ -245,15 +282,16 @@ fn receive_queue(fd: BorrowedFd<'_>) -> Result<Queue, Stays> {
     Err(Stays::Moving)
 }
 
-/// The bytes from SND.UNA on, and how many of them have been sent.
-fn send_queue(fd: BorrowedFd<'_>) -> Result<(Queue, u32), Stays> {
+/// The bytes from SND.UNA on, and how many of them have been sent. `fin`: 1 if a FIN follows them, which has a sequence number too.
+fn send_queue(fd: BorrowedFd<'_>, fin: u32) -> Result<(Queue, u32), Stays> {
     for _ in 0..LOOKS {
-        let queued = waiting(fd, "SIOCOUTQ", SIOCOUTQ)?;
+        let waits = || waiting(fd, "SIOCOUTQ", SIOCOUTQ).map(|waits| waits.saturating_sub(fin));
+        let queued = waits()?;
         let bytes = peek(fd, SEND_QUEUE, queued)?;
         let (end, unsent) = (sequence(fd, SEND_QUEUE)?, waiting(fd, "SIOCOUTQNSD", SIOCOUTQNSD)?);
-        if waiting(fd, "SIOCOUTQ", SIOCOUTQ)? == queued {
-            let first = end.wrapping_sub(queued);
-            return Ok((Queue { first, bytes }, queued.saturating_sub(unsent)));
+        if waits()? == queued {
+            let first = end.wrapping_sub(queued + fin);
+            return Ok((Queue { first, bytes }, queued.saturating_sub(unsent.saturating_sub(fin))));
         }
     }
     Err(Stays::Moving)

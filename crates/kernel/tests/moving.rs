@@ -6,7 +6,7 @@ mod common;
 use common::app::{App, Sock, eventually, small};
 use common::{LOCAL, Noise, kernel, port};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -137,5 +137,57 @@ fn what_a_dead_stack_has_left_is_reset_and_its_listeners_listen_again() {
     again.read_exact(&mut word).unwrap();
     assert_ne!((again.slot, again.generation), (sock.slot, sock.generation));
     [sock, again, listener].into_iter().for_each(Sock::close);
+    eventually("all slots are free", || app.busy_slots() == 0);
+}
+
+#[test]
+fn connections_of_which_one_direction_has_ended_move_and_the_other_goes_on() {
+    let (one, two, port) = (kernel(1), kernel(1), port());
+    let app = App::new(&one, small(1));
+    let mut listener = app.listen(LOCAL, port, 16).unwrap();
+    let mut bytes = vec![0; 300_000];
+    Noise(3).fill(&mut bytes);
+    // The peer has nothing more to say, or we have not, and the peer knows; or does not know yet, as it does not read.
+    let ((mut quiet, mut talks), (mut told, mut hears)) =
+        (pair(&app, &mut listener, port), pair(&app, &mut listener, port));
+    let (mut full, mut stuffs) = pair(&app, &mut listener, port);
+    quiet.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(talks.read(&mut [0]), Ok(0));
+    hears.shutdown();
+    assert_eq!(told.read(&mut [0]).unwrap(), 0);
+    let mut stuffed = 0;
+    while stuffed < bytes.len() {
+        let taken = stuffs.try_write(&bytes[stuffed..]);
+        if taken == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stuffed += taken;
+    }
+    stuffs.shutdown();
+    eventually("the kernel has it", || one.status().cores[0].tally.stages.contains(&("sent_bytes", 300_000)));
+    let (id, count) = carry(&app, app.id, &one, &two);
+    assert_eq!(count, 3);
+    let reads = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        quiet.read_to_end(&mut got).unwrap();
+        got
+    });
+    talks.write_all(&bytes).unwrap();
+    talks.close();
+    assert!(reads.join().unwrap() == bytes, "what is said to a peer that is quiet");
+    let mut got = Vec::new();
+    full.read_to_end(&mut got).unwrap();
+    assert!(got == bytes, "what had not been read, and its end");
+    for (peer, sock) in [(&mut told, &mut hears), (&mut full, &mut stuffs)] {
+        let mut word = [0; 4];
+        peer.write_all(b"back").unwrap();
+        sock.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"back");
+        peer.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(sock.read(&mut [0]), Ok(0));
+    }
+    let (_, count) = carry(&app, id, &two, &one);
+    assert!(count <= 2);
+    [hears, stuffs, listener].into_iter().for_each(Sock::close);
     eventually("all slots are free", || app.busy_slots() == 0);
 }
