@@ -160,7 +160,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 36] = [
+pub const KEYS: [&str; 37] = [
     "stack",
     "netns",
     "stacks",

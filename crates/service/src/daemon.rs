@@ -296,7 +296,7 @@ fn start_stack(config: &Config, geometry: Geometry, guard: impl Fn() -> Box<Choo
         if let Some(device) = &config.standby {
             let kernel = KernelConfig { cores: 1, spin_us: config.spin.as_micros(), cpus: Vec::new() };
             let standby = StandbyConfig { card, kernel, device: device.clone() };
-            let standby = Standby::start(standby, &guard)?;
+            let standby = Standby::start(standby, || guard())?;
             return Ok(Started { stack: Box::new(standby), known: None, interface: None });
         }
         let card = Card::start(card, guard())?;
