@@ -446,6 +446,7 @@ mod tests {
     fn every_key_is_read() {
         let text = r#"
             stack = "fast"
+            auto = true
             card_tap = "tap0"
             card_address = "10.0.0.2/24"
             card_gateway = "10.0.0.1"
@@ -535,7 +536,7 @@ mod tests {
         }
         let far = parse("colour = 1\n").unwrap_err();
         assert!(
-            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, standby, socket, interface"),
+            far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, auto, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, standby, socket, interface"),
             "{far}"
         );
         let broken = parse("cores = \n").unwrap_err();
