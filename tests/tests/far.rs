@@ -232,6 +232,23 @@ fn a_far_side_outlives_its_services_and_ends_their_sockets() {
 }
 
 #[test]
+fn over_tcp_programs_have_their_sockets_and_no_program_runs_there() {
+    let scratch = Scratch::new("far-tcp");
+    let listen = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--listen").arg("tcp:127.0.0.1:0");
+    let mut far = listen.start(scratch.path("far.log"));
+    far.wait_for("serving", 20);
+    let log = far.output();
+    let port = log.split("address=tcp:127.0.0.1:").nth(1).expect("its port in the log");
+    let port: String = port.chars().take_while(char::is_ascii_digit).collect();
+    let address = format!("tcp:127.0.0.1:{port}");
+    let service = Service::start(|program| program.arg("--stack").arg("far").arg("--far").arg(&address));
+    assert_eq!(service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(60).ok().trim(), "whole");
+    assert!(service.stage("sent_bytes") >= 6_000_000);
+    let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--").arg("true");
+    assert_ne!(exec.run(20).code, 0, "who is at the other end is not known");
+}
+
+#[test]
 fn a_far_side_on_another_machine_needs_a_word_of_trust() {
     let name = format!("none-{}", std::process::id());
     let far = |address: &str| {
