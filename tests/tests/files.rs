@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use towpath_system_tests::{Program, Service};
+use towpath_system_tests::{Program, Service, bin, require_program, until};
 
 /// Sends `argv[1]` between two words: to one peer after the other, each another way.
 const SENDER: &str = "import os, select, socket, sys
@@ -123,4 +123,67 @@ print(len(d), set(d))";
         assert_eq!(got.trim(), format!("{size} {{{byte}}}"), "{}", sender.output());
     }
     assert_eq!((service.stage("file_bytes"), service.stage("sent_bytes")), (500_000, 20_000));
+}
+
+/// Fetches by TLS of version `argv[2]`; the end of the stream must be announced by an alert.
+const FETCHER: &str = "import hashlib, socket, ssl, sys
+context = ssl._create_unverified_context()
+context.minimum_version = context.maximum_version = getattr(ssl.TLSVersion, sys.argv[2])
+raw = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 60)
+s = context.wrap_socket(raw, suppress_ragged_eofs=False)
+s.sendall(b'GET /whole HTTP/1.0\\r\\n\\r\\n'); got = b''
+while more := s.recv(1 << 20): got += more
+body = got.partition(b'\\r\\n\\r\\n')[2]
+print(len(body), hashlib.md5(body).hexdigest())
+";
+
+/// nginx with TLS of the kernel and sendfile, in the service's directory.
+fn nginx(service: &Service, port: u16) -> towpath_system_tests::program::Running {
+    let dir = service.scratch.0.display();
+    Program::line(
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost -keyout key.pem -out cert.pem",
+    )
+    .dir(&service.scratch.0)
+    .run(60)
+    .ok();
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let config = format!(
+        "{user} worker_processes 1; daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log notice;
+         events {{ worker_connections 64; }}
+         http {{ access_log off; sendfile on; client_body_temp_path {dir}/b; proxy_temp_path {dir}/p;
+                fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;
+                server {{ listen 127.0.0.1:{port} ssl; root {dir}; ssl_certificate {dir}/cert.pem;
+                          ssl_certificate_key {dir}/key.pem; ssl_protocols TLSv1.2 TLSv1.3;
+                          ssl_conf_command Options KTLS; }} }}"
+    );
+    std::fs::write(service.scratch.path("nginx.conf"), config).expect("config");
+    service.accelerated("nginx -c").arg(service.scratch.path("nginx.conf")).start(service.scratch.path("nginx.log"))
+}
+
+#[test]
+fn a_second_kernel_reads_nginxs_files_itself_and_encrypts_them() {
+    for (program, package) in [("linux.uml", "user-mode-linux"), ("nginx", "nginx-light"), ("openssl", "openssl")] {
+        require_program(program, package);
+    }
+    let mut service = Service::start(|program| program.arg("--stack").arg("uml"));
+    service.running.wait_for("stack=\"uml\"", 90);
+    let (_, whole) = file(&service, 10_000_000);
+    let mut server = nginx(&service, 7634);
+    let fetch =
+        |version: &str| service.accelerated("/usr/bin/python3 -c").arg(FETCHER).arg("7634").arg(version).run(100);
+    until("nginx answers", 30, || {
+        assert!(server.alive(), "{}", server.output());
+        fetch("TLSv1_3").code == 0
+    });
+    let before = (service.stage("file_bytes"), service.stage("sent_bytes"));
+    for version in ["TLSv1_3", "TLSv1_2"] {
+        assert_eq!(fetch(version).ok().trim(), whole, "{version}");
+    }
+    let after = (service.stage("file_bytes"), service.stage("sent_bytes"));
+    assert_eq!(after.0 - before.0, 2 * 10_000_008, "both bodies were read over there");
+    assert!(after.1 - before.1 < 50_000, "through the rings went {}", after.1 - before.1);
+    let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--");
+    let figures = exec.arg("cat").arg("/proc/net/tls_stat").run(30).ok();
+    let encrypting = figures.lines().find_map(|line| line.strip_prefix("TlsTxSw")).map(str::trim).unwrap_or_default();
+    assert!(encrypting.parse::<u32>().is_ok_and(|count| count >= 3), "{figures}");
 }

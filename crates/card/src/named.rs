@@ -1,7 +1,7 @@
 //! A file of the host's as the card is told of it: by its path, and by what says whether that is still the same file.
 
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use std::io;
 
 /// A path, and what is there.
@@ -29,17 +29,22 @@ impl Named {
         Ok(Self { path, inode: stat.st_ino, size: stat.st_size as u64, modified_s, modified_ns })
     }
 
-    /// Opens it, if it is still the one that was meant. Nothing is waited for: what is there may be anything.
-    pub fn open(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(self.path.as_str(), flags, Mode::empty())?;
+    /// Opens it below the host's root, if it is still the one that was meant. Nothing is waited for: what is there may be anything.
+    pub fn open(&self, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // A kernel's own path of a file leads through no link.
+        let ways = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        let file = rustix::fs::openat2(root, self.path.as_str(), flags, Mode::empty(), ways)?;
         if self.is(&rustix::fs::fstat(&file)?) { Ok(file) } else { Err(io::Error::from_raw_os_error(libc::ESTALE)) }
     }
 
     fn is(&self, stat: &Stat) -> bool {
+        // Some file systems through which a card sees the host's (hostfs) have whole seconds only.
+        let parts = [self.modified_ns, 0];
         FileType::from_raw_mode(stat.st_mode).is_file()
             && (stat.st_ino, stat.st_size as u64) == (self.inode, self.size)
-            && (stat.st_mtime, stat.st_mtime_nsec as i64) == (self.modified_s, self.modified_ns)
+            && stat.st_mtime == self.modified_s
+            && parts.contains(&(stat.st_mtime_nsec as i64))
     }
 }
 
@@ -52,20 +57,22 @@ mod tests {
     #[test]
     fn only_the_file_that_was_meant_is_opened() {
         let path = std::env::temp_dir().join(format!("towpath-named-{}", std::process::id()));
+        let root = File::open("/").unwrap();
+        let root = std::os::fd::AsFd::as_fd(&root);
         std::fs::write(&path, "one").unwrap();
         let named = Named::of(&File::open(&path).unwrap().into()).unwrap();
-        assert!(named.open().is_ok());
+        assert!(named.open(root).is_ok());
         let other = path.with_extension("other");
         std::fs::write(&other, "two").unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert_eq!(named.open().unwrap_err().raw_os_error(), Some(libc::ESTALE), "another inode");
+        assert_eq!(named.open(root).unwrap_err().raw_os_error(), Some(libc::ESTALE), "another inode");
         let named = Named::of(&File::open(&path).unwrap().into()).unwrap();
         std::fs::write(&path, "longer").unwrap();
-        assert_eq!(named.open().unwrap_err().raw_os_error(), Some(libc::ESTALE), "another size");
+        assert_eq!(named.open(root).unwrap_err().raw_os_error(), Some(libc::ESTALE), "another size");
         let named = Named::of(&File::open(&path).unwrap().into()).unwrap();
         std::fs::rename(&path, &other).unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
-        assert!(named.open().is_err(), "nothing is followed");
+        assert!(named.open(root).is_err(), "nothing is followed");
         for path in [path, other] {
             std::fs::remove_file(path).unwrap();
         }

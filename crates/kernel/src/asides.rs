@@ -37,7 +37,11 @@ impl Pending {
 
 /// Those of a connection, in order.
 #[derive(Default)]
-pub struct Asides(VecDeque<Pending>);
+pub struct Asides {
+    queue: VecDeque<Pending>,
+    /// The kernel encrypts.
+    secured: bool,
+}
 
 /// What has gone of the first of them.
 pub struct Gone {
@@ -50,22 +54,22 @@ pub struct Gone {
 impl Asides {
     /// Up to where the bytes of the ring from `sent` to `tail` go before the next of these.
     pub fn stop(&self, sent: u32, tail: u32) -> u32 {
-        let next = self.0.front().map(Pending::at);
+        let next = self.queue.front().map(Pending::at);
         next.filter(|at| at.wrapping_sub(sent) < tail.wrapping_sub(sent)).unwrap_or(tail)
     }
 
     /// Is it the turn of one? The bytes of a record may still be missing.
     pub fn is_due(&self, sent: u32, tail: u32) -> bool {
-        match self.0.front() {
+        match self.queue.front() {
             None => false,
             Some(Pending::File { at, .. }) => *at == sent,
             Some(Pending::Record { at, left, .. }) => *at == sent && tail.wrapping_sub(sent) >= *left,
         }
     }
 
-    /// Is there none?
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Is all that is to be sent in the ring and the socket, and as it is?
+    pub fn is_plain(&self) -> bool {
+        self.queue.is_empty() && !self.secured
     }
 
     /// Bytes of files that have not gone.
@@ -74,12 +78,12 @@ impl Asides {
             Pending::File { left, .. } => *left,
             Pending::Record { .. } => 0,
         };
-        self.0.iter().map(left).sum()
+        self.queue.iter().map(left).sum()
     }
 
     /// Hands the kernel up to `most` bytes of the first, whose turn it is.
     pub fn go(&mut self, fd: BorrowedFd<'_>, ring: &ByteRing<'_>, most: u32) -> Result<Gone, i32> {
-        let (gone, over) = match self.0.front_mut() {
+        let (gone, over) = match self.queue.front_mut() {
             None => return Ok(Gone { count: 0, in_ring: false }),
             Some(Pending::File { file, offset, left, .. }) => {
                 let count = sys::send_file(fd, file.as_fd(), offset, most.min(*left))?;
@@ -99,7 +103,7 @@ impl Asides {
             }
         };
         if over {
-            self.0.pop_front();
+            self.queue.pop_front();
         }
         Ok(gone)
     }
@@ -178,7 +182,7 @@ impl Core {
             return Err(libc::ENOTCONN);
         }
         let own = &mut entry.own;
-        let queue = &mut own.asides.0;
+        let queue = &mut own.asides.queue;
         match (aside, file) {
             (Aside::File { at, .. } | Aside::Record { at, .. }, _) if at != own.tx_tail => return Err(libc::EINVAL),
             _ if queue.len() >= MOST => return Err(libc::EAGAIN),
@@ -194,7 +198,8 @@ impl Core {
                 let mut value = vec![0; length as usize];
                 region.tx(slot).read(at, &mut value);
                 let fd = own.fd.as_ref().ok_or(libc::ENOTCONN)?;
-                return secure(fd.as_fd(), what, &value);
+                secure(fd.as_fd(), what, &value)?;
+                own.asides.secured = true;
             }
             (Aside::File { .. }, None) => return Err(libc::ESTALE),
         }

@@ -127,8 +127,8 @@ impl Core {
     fn take_out(&mut self, index: u32, slot: Slot) -> Result<(Moved, OwnedFd, Option<OwnedFd>), repair::Stays> {
         let none = repair::Stays::State(7);
         let own = self.own(index, slot).ok_or(none)?;
-        if !own.asides.is_empty() {
-            return Err(repair::Stays::File);
+        if !own.asides.is_plain() {
+            return Err(repair::Stays::Aside);
         }
         let socket = own.fd.take().ok_or(none)?;
         let (closing, local) = (own.closing, own.local);

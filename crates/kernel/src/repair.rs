@@ -59,9 +59,9 @@ pub enum Stays {
     /// An urgent byte has not been read.
     #[error("an urgent byte is unread")]
     Urgent,
-    /// A file is to be sent of which the rest is not in the socket.
-    #[error("a file is being sent")]
-    File,
+    /// A file is to be sent of which the rest is not in the socket, or the kernel has the keys of TLS.
+    #[error("a file is being sent, or the kernel encrypts")]
+    Aside,
     /// Packets arrive.
     #[error("data arrives while the connection is read out; drop its packets first")]
     Moving,

@@ -48,6 +48,7 @@ mod private;
 mod readiness;
 mod receive;
 mod renew;
+mod secure;
 mod select;
 mod send;
 mod session;

@@ -1,9 +1,10 @@
 //! `recvmsg`, `sendmsg` and the calls that take many messages or a file.
 
+use crate::private::flag;
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::table::{self, Kind};
-use crate::{receive, send, sys, user};
+use crate::{receive, secure, send, sys, user};
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 use std::time::Instant;
 
@@ -87,7 +88,7 @@ pub unsafe fn received(msg: *mut msghdr, flags: c_int) -> Sys<()> {
     }
 }
 
-/// `sendmsg`. A connected stream socket ignores the name; it has no control messages that matter here.
+/// `sendmsg`. A connected stream socket ignores the name; of control messages only the type of a TLS record matters here.
 ///
 /// # Safety
 /// `msg` and what it names may be any addresses.
@@ -96,6 +97,10 @@ pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) ->
     unsafe {
         let (msg, iov) = message(msg)?;
         ignored(msg.msg_name.cast(), msg.msg_namelen.min(ADDRESS_MAX))?;
+        let kind = if socket.has(flag::SECURE) { secure::record_type(&msg)? } else { None };
+        if let Some(kind) = kind {
+            return Ok(secure::send_record(socket, iov, receive::total(iov, 0)?, kind, flags)? as isize);
+        }
         Ok(send::send(socket, iov, flags)? as isize)
     }
 }

@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Undecided};
-use crate::{block, buffers, cork, fallback, kept, listen, send, steer, tcp_info, user};
+use crate::{block, buffers, cork, fallback, kept, listen, secure, send, steer, tcp_info, user};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_hook::{outcome, real};
@@ -74,6 +74,10 @@ pub unsafe fn set(
     len: socklen_t,
 ) -> Sys<c_int> {
     let private = socket.private();
+    if let Some(what) = secure::option(level, name) {
+        // SAFETY: the caller vouches for `value`.
+        return unsafe { secure::set(socket, what, value, len) };
+    }
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
             // SAFETY: the caller vouches for `value`; any bits are two integers.

@@ -92,6 +92,8 @@ pub mod flag {
     pub const NAMED: u32 = 32768;
     /// The stack has been told to send a file (see `files`).
     pub const FILE: u32 = 65536;
+    /// The stack's kernel encrypts what is sent (see `secure`).
+    pub const SECURE: u32 = 131_072;
 }
 
 /// One slot's part.

@@ -93,7 +93,7 @@ pub fn send_all(fd: c_int, bytes: &[u8]) -> Sys<()> {
 ///
 /// # Safety
 /// The vectors must be readable memory.
-unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<Filled> {
+pub unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<Filled> {
     let count = room.min(total - done);
     let tail = view.app.tx_tail.load(Ordering::Relaxed);
     // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
@@ -150,11 +150,11 @@ fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<us
 }
 
 /// What has been made of the room in a ring.
-struct Filled {
+pub struct Filled {
     /// Bytes on their way.
-    count: usize,
+    pub count: usize,
     /// They have been written after the tail. (Else they are a file's, of which the stack has been told.)
-    in_ring: bool,
+    pub in_ring: bool,
 }
 
 impl Filled {
@@ -166,7 +166,7 @@ impl Filled {
 
 /// Moves up to `total` bytes into the send ring by `fill(view, done, room)`, which returns how many it has written
 /// after the tail (it has the sending lock), and waits for room as the socket's mode says.
-fn pump(
+pub fn pump(
     socket: &Socket,
     total: usize,
     flags: c_int,

@@ -2,7 +2,7 @@
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, mount as mount_at};
+use rustix::mount::{MountFlags, OpenTreeFlags, mount as mount_at, open_tree};
 use rustix::termios::{OptionalActions, SpecialCodeIndex};
 use std::ffi::CStr;
 use std::io;
@@ -25,6 +25,12 @@ pub fn mount() {
             say(&format!("{at}: {error}"));
         }
     }
+}
+
+/// The root file system without what is mounted over it.
+pub fn root() -> Option<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(rustix::fs::CWD, "/", flags).inspect_err(|error| say(&format!("the host's files: {error}"))).ok()
 }
 
 /// Opens a serial line as it is: bytes, without echo.

@@ -8,7 +8,7 @@ use crate::named::Named;
 use crate::pieces::{self, Pieces};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -37,9 +37,9 @@ pub trait Shared: Send {
     fn complain(&self, why: &str) {
         tracing::warn!("{why}");
     }
-    /// Are the host's files here, under the same names?
-    fn has_hosts_files(&self) -> bool {
-        false
+    /// The root of the host's files, if they are here under the same names.
+    fn hosts_files(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
     /// May the host have programs run here?
     fn may_run(&self) -> bool {
@@ -142,9 +142,6 @@ impl Server {
                 self.shared.echo(Duration::from_micros(quiet_us.into()));
                 return Some(FromCard::Done);
             }
-            ToCard::File { .. } if !self.shared.has_hosts_files() => {
-                return Some(FromCard::Failed { errno: libc::EOPNOTSUPP });
-            }
             ToCard::File { place, process, replaces, named } => {
                 return Some(self.file(known(&place)?, process, replaces, &named));
             }
@@ -185,7 +182,9 @@ impl Server {
     fn file(&self, client: ClientId, process: u32, replaces: u32, named: &Named) -> FromCard {
         // As long as the file is open here, this kernel believes that it is as it was.
         self.stack.forget_file(client, process, replaces);
-        let number = named.open().and_then(|file| self.stack.add_file(client, SharedFile { process, replaces, file }));
+        let root = self.shared.hosts_files().ok_or_else(|| io::ErrorKind::Unsupported.into());
+        let file = root.and_then(|root| named.open(root));
+        let number = file.and_then(|file| self.stack.add_file(client, SharedFile { process, replaces, file }));
         number.map_or_else(
             |error| FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) },
             |file| FromCard::File { file },

@@ -7,7 +7,7 @@ use super::post::Post;
 use super::{init, machine};
 use crate::machine::Kind;
 use crate::message::{self, FromCard, ToCard};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -79,7 +79,7 @@ fn start(
     let spawn = |name: &str| std::thread::Builder::new().name(name.into());
     spawn("bells").spawn(move || passing.pass_on()).map_err(at("starting the stack"))?;
     spawn("heart").spawn(move || live(&living)).map_err(at("starting the stack"))?;
-    let device = Device { memory: Arc::clone(&memory), bells, messages: Arc::clone(&messages) };
+    let device = Device { memory: Arc::clone(&memory), bells, messages: Arc::clone(&messages), files: init::root() };
     let server = Server::new(messages, Box::new(device), Arc::new(stack), places).map_err(at("starting the stack"))?;
     Ok((server, asker, memory))
 }
@@ -104,15 +104,16 @@ struct Device {
     memory: Arc<CardMemory>,
     bells: Arc<Bells>,
     messages: Arc<dyn Post>,
+    /// The root file system, which is the host's, without what is mounted over it.
+    files: Option<OwnedFd>,
 }
 
 impl Shared for Device {
     fn complain(&self, why: &str) {
         init::say(why);
     }
-    /// They are its own root file system.
-    fn has_hosts_files(&self) -> bool {
-        true
+    fn hosts_files(&self) -> Option<BorrowedFd<'_>> {
+        self.files.as_ref().map(AsFd::as_fd)
     }
     fn client(&self, place: u32) -> io::Result<orders::Client> {
         let region = Arc::new(self.memory.region(place).map_err(io::Error::other)?);
