@@ -36,7 +36,30 @@ unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usi
     if !is_usual(buf, len) {
         return None;
     }
-    let view = socket.view();
+    match View::by_stack(socket.session, socket.slot, socket.generation) {
+        // SAFETY: as the caller says.
+        Some(view) => unsafe { put_at_once(&view, buf, len) },
+        // SAFETY: as the caller says.
+        None => unsafe { put_at_once_directly(socket, buf, len) },
+    }
+}
+
+/// [`at_once`] of a direct connection.
+///
+/// # Safety
+/// `buf` has `len` readable bytes.
+#[inline(never)]
+unsafe fn put_at_once_directly(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
+    // SAFETY: as the caller says.
+    unsafe { put_at_once(&socket.view(), buf, len) }
+}
+
+/// [`at_once`] of a usual buffer.
+///
+/// # Safety
+/// `buf` has `len` readable bytes.
+#[inline(always)]
+unsafe fn put_at_once(view: &View, buf: *const c_void, len: usize) -> Option<usize> {
     let sending = view.private.sending.lock()?;
     let over = status::TX_CLOSED | status::RESET | status::PEER_CLOSED;
     let open = view.is_established()
@@ -55,11 +78,11 @@ unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usi
     unsafe { user::copy(span, buf.cast(), len) }.ok()?;
     let tail = tail.wrapping_add(len as u32);
     if view.direct.is_some() {
-        publish(&view, tail, len, false);
+        publish(view, tail, len, false);
     } else {
-        show(&view, tail);
+        show(view, tail);
         sending.unlock_and_fence();
-        doors::ring_fenced(&view);
+        doors::ring_fenced(view);
     }
     Some(len)
 }

@@ -51,6 +51,19 @@ impl View {
         Self { session, slot, generation, app, stack, private, direct, out_of_reach, found_in }
     }
 
+    /// The lines of a slot whose connection the stack carries: nothing that only direct ones need is looked up, and the compiler knows.
+    /// `None`: it is a direct one.
+    #[inline(always)]
+    pub fn by_stack(session: &'static Session, slot: Slot, generation: u32) -> Option<Self> {
+        let stack = session.region.stack(slot);
+        let found_in = stack.state.load(Ordering::Acquire);
+        if stack.pair.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let (app, private) = (session.region.app(slot), session.private(slot));
+        Some(Self { session, slot, generation, app, stack, private, direct: None, out_of_reach: false, found_in })
+    }
+
     /// Was it an established connection when its lines were looked up, and is the slot still its own?
     #[inline(always)]
     pub fn is_established(&self) -> bool {
