@@ -105,9 +105,13 @@ pub fn start(session: &Session) {
     }
 }
 
-/// In a forked child: its thread's clock begins anew.
+/// In a forked child: its thread's clock begins anew, and what its parent has counted the parent will add.
 pub fn forked() {
     DRAWN.set(None);
+    if is_on() {
+        let watched = WATCHES.iter().enumerate().filter(|(fd, _)| table::is_watched(*fd as c_int));
+        watched.for_each(|(_, watch)| watch.forget());
+    }
 }
 
 /// A connect has been given to the stack, or to the kernel.
@@ -234,7 +238,13 @@ impl Watch {
         self.class.store(class, Relaxed);
         self.left.store(CALLS, Relaxed);
         self.until.store(until, Relaxed);
-        [&self.last, &self.calls, &self.turns].into_iter().for_each(|word| word.store(0, Relaxed));
+        self.last.store(0, Relaxed);
+        self.forget();
+    }
+
+    /// Nothing has been counted.
+    fn forget(&self) {
+        [&self.calls, &self.turns].into_iter().for_each(|word| word.store(0, Relaxed));
         [&self.sent, &self.received, &self.turn_ns, &self.drawn_ns].into_iter().for_each(|word| word.store(0, Relaxed));
     }
 
