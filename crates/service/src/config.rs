@@ -527,6 +527,10 @@ mod tests {
                 "towpath.toml:1: congestion: \"vegas\" is not known; there are reno, cubic, dctcp, dctcp-rate, timely, bbr and \
                  constant:RATE",
             ),
+            (
+                "stack = \"uml\"\nauto = true\n",
+                "towpath.toml:2: auto: the other kernel has a network of its own; nothing can go either way",
+            ),
             ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
             ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
             ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
