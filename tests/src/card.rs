@@ -1,8 +1,10 @@
 //! What the tests of the kernel stack in a second kernel share, whatever machine that runs on.
 
 use crate::program::Running;
-use crate::{Program, Service, bin, require_program, require_root, until};
+use crate::{Program, Scratch, Service, bin, require_program, require_root, until};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use towpath_card::machine::{Kind, MachineConfig, Wire};
 use towpath_card::{Card, CardConfig};
@@ -229,4 +231,28 @@ pub fn nearer_than_a_message(kind: Kind) {
     let kernel = card.pid() as i32;
     drop(card);
     until("the card's processes are gone", 20, || group(kernel).is_empty());
+}
+
+/// `towpath run` boots a second kernel where there is none of this name, and finds it the next time.
+pub fn boots_if_there_is_none(stack: &str) {
+    let scratch = Scratch::new("own");
+    std::fs::set_permissions(&scratch.0, Permissions::from_mode(0o700)).unwrap();
+    let towpath = |words: &[&str]| {
+        let program = Program::new(&[bin("towpath")]).env("XDG_RUNTIME_DIR", &scratch.0);
+        words.iter().fold(program, |program, word| program.arg(word))
+    };
+    let script = "import os, socket; l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(); \
+                  c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.sendall(b'hello'); print(a.recv(5))";
+    let run = |script: &str| {
+        towpath(&["run", "--require", "--stack", stack, "--", "/usr/bin/python3", "-c", script]).run(300)
+    };
+    let first = run(script);
+    assert!(first.err.contains("booting a second kernel"), "{}", first.err);
+    assert_eq!(first.ok().trim(), "b'hello'");
+    let second = run(script);
+    assert!(!second.err.contains("booting"), "{}", second.err);
+    assert_eq!(second.ok().trim(), "b'hello'");
+    let released = towpath(&["exec", "--stack", stack, "--", "uname", "-r"]).run(30).ok();
+    assert_ne!(released, Program::line("uname -r").run(10).ok());
+    towpath(&["stop", "--stack", stack]).run(20).ok();
 }

@@ -5,8 +5,8 @@
 use std::path::Path;
 use towpath_card::machine::Kind;
 use towpath_system_tests::card::{
-    CONVERSATION, Outside, ends_with_its_service, exec, group, inside, kernel_of, nearer_than_a_message,
-    resets_in_time, speak_with_others,
+    CONVERSATION, Outside, boots_if_there_is_none, ends_with_its_service, exec, group, inside, kernel_of,
+    nearer_than_a_message, resets_in_time, speak_with_others,
 };
 use towpath_system_tests::{Program, Service, bin, bin_dir, require_guest, require_program, until};
 
@@ -66,6 +66,13 @@ fn sockets_in_a_guest_behave_as_the_kernels_do() {
     println!("{}", compared.out);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
     assert!(service.stage("accepts") > 100, "the guest has carried what was compared");
+}
+
+#[test]
+#[ignore = "boots guests: scripts/setup guest; make test-slow"]
+fn run_boots_a_guest_if_there_is_none() {
+    require_guest();
+    boots_if_there_is_none("kernel=qemu");
 }
 
 /// Gives a guest an RDMA device in software, on its network card.

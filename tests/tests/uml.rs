@@ -3,10 +3,10 @@
 
 use towpath_card::machine::Kind;
 use towpath_system_tests::card::{
-    CONVERSATION, Outside, ends_with_its_service, group, kernel_of, nearer_than_a_message, resets_in_time,
-    speak_with_others,
+    CONVERSATION, Outside, boots_if_there_is_none, ends_with_its_service, group, kernel_of, nearer_than_a_message,
+    resets_in_time, speak_with_others,
 };
-use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Program, Service, bin, require_program, require_root, until};
 
 /// A service with a card.
 fn card(complete: impl FnOnce(Program) -> Program) -> Service {
@@ -119,26 +119,6 @@ fn a_second_kernel_does_not_outlive_its_service() {
 
 #[test]
 fn run_boots_a_second_kernel_if_there_is_none() {
-    use std::os::unix::fs::PermissionsExt;
     require_program("linux.uml", "user-mode-linux");
-    let scratch = Scratch::new("own");
-    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let towpath = |words: &[&str]| {
-        let program = Program::new(&[bin("towpath")]).env("XDG_RUNTIME_DIR", &scratch.0);
-        words.iter().fold(program, |program, word| program.arg(word))
-    };
-    let script = "import os, socket; l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(); \
-                  c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.sendall(b'hello'); print(a.recv(5))";
-    let run = |script: &str| {
-        towpath(&["run", "--require", "--stack", "kernel=uml", "--", "/usr/bin/python3", "-c", script]).run(90)
-    };
-    let first = run(script);
-    assert!(first.err.contains("booting a second kernel"), "{}", first.err);
-    assert_eq!(first.ok().trim(), "b'hello'");
-    let second = run(script);
-    assert!(!second.err.contains("booting"), "{}", second.err);
-    assert_eq!(second.ok().trim(), "b'hello'");
-    let released = towpath(&["exec", "--stack", "kernel=uml", "--", "uname", "-r"]).run(30).ok();
-    assert_ne!(released, Program::line("uname -r").run(10).ok());
-    towpath(&["stop", "--stack", "kernel=uml"]).run(20).ok();
+    boots_if_there_is_none("kernel=uml");
 }
