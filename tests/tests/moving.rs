@@ -8,9 +8,12 @@ use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
 const ADDRESS: &str = "10.97.7.2";
 const PORT: u16 = 7641;
 
-/// A laboratory whose server side is the router of a card that stands by.
-fn standby(lab: &Lab) -> Service {
-    require_program("linux.uml", "user-mode-linux");
+/// A laboratory whose server side is the router of a card of this kind that stands by.
+fn standby(lab: &Lab, kind: &str) -> Service {
+    match kind {
+        "uml" => require_program("linux.uml", "user-mode-linux"),
+        _ => require_program("qemu-system-x86_64", "qemu-system-x86"),
+    }
     let there = |line: &str| lab.on_server(Program::line(line)).run(20).ok();
     there("ip tuntap add dev tap0 mode tap");
     there("ip addr add 10.97.7.1/24 dev tap0");
@@ -20,11 +23,11 @@ fn standby(lab: &Lab) -> Service {
     let route = "ip route add 10.97.7.0/24 via 10.77.0.1 congctl cubic";
     lab.on_client(Program::line(route)).run(20).ok();
     let words = format!(
-        "--stack uml --standby tap0 --card-tap tap0 --card-address {ADDRESS}/24 --card-gateway 10.97.7.1 --admit all"
+        "--stack {kind} --standby tap0 --card-tap tap0 --card-address {ADDRESS}/24 --card-gateway 10.97.7.1 --admit all"
     );
     let mut service =
         Service::start(|program| lab.on_server(words.split_whitespace().fold(program, |line, word| line.arg(word))));
-    service.running.wait_for("stack=\"kernel\"", 90);
+    service.running.wait_for("stack=\"kernel\"", 180);
     service
 }
 
@@ -80,8 +83,18 @@ both_ways(c, 2, over)";
 
 #[test]
 fn a_transfer_in_both_directions_is_whole_although_its_end_moves_between_two_kernels() {
+    transfer("uml");
+}
+
+#[test]
+#[ignore = "boots a guest: scripts/setup guest; make test-slow"]
+fn a_transfer_in_both_directions_is_whole_although_its_end_moves_into_a_guest_and_back() {
+    transfer("qemu");
+}
+
+fn transfer(kind: &str) {
     let lab = Lab::new();
-    let service = standby(&lab);
+    let service = standby(&lab, kind);
     let over = service.scratch.path("over");
     let python = |rest: &str| format!("{BOTH_WAYS}{rest}");
     let mut server = service
@@ -93,7 +106,7 @@ fn a_transfer_in_both_directions_is_whole_although_its_end_moves_between_two_ker
     let client = lab.on_client(Program::line("/usr/bin/python3 -u -c").arg(python(CLIENT)).arg(&over));
     let mut client = client.start(service.scratch.path("client.log"));
     server.wait_for("accepted", 30);
-    for to in ["uml", "host", "uml", "host"] {
+    for to in [kind, "host", kind, "host"] {
         let before = service.stage("sent_bytes");
         until("bytes go on", 60, || service.stage("sent_bytes") > before + (1 << 20));
         let moved = carry(&service, to);
@@ -118,7 +131,7 @@ fn a_transfer_in_both_directions_is_whole_although_its_end_moves_between_two_ker
     let (peer, host) = (lab.on_client(table()).run(10).ok(), lab.on_server(table()).run(10).ok());
     assert_eq!((counter(&peer, "EstabResets"), counter(&peer, "OutRsts"), counter(&host, "OutRsts")), (0, 0, 0));
     // And the listener is where everybody is.
-    for to in ["uml", "host"] {
+    for to in [kind, "host"] {
         carry(&service, to);
         assert_eq!(again(&lab), "b'again'");
     }
@@ -128,7 +141,7 @@ fn a_transfer_in_both_directions_is_whole_although_its_end_moves_between_two_ker
 #[test]
 fn a_card_that_dies_while_it_has_everybody_has_the_address_again() {
     let lab = Lab::new();
-    let service = standby(&lab);
+    let service = standby(&lab, "uml");
     let mut server = service
         .accelerated("/usr/bin/python3 -u -c")
         .arg(
