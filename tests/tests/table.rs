@@ -193,7 +193,9 @@ print('all three')
 
 #[test]
 fn a_listener_goes_where_its_rule_says_and_loopback_stays() {
-    let table = Table::new(&["stack blue listen port 7705", "stack red all program python3"]);
+    // A program is what its path leads to.
+    let python3 = std::fs::canonicalize("/usr/bin/python3").expect("python3");
+    let table = Table::new(&["stack blue listen port 7705", &format!("stack red all program {}", python3.display())]);
     let mut server = table
         .accelerated(ECHO)
         .arg("0.0.0.0")
@@ -212,6 +214,37 @@ fn a_listener_goes_where_its_rule_says_and_loopback_stays() {
     let before = table.service.status()["kernel"]["stack"].as_u64();
     assert_eq!(table.accelerated(listen).run(30).ok().trim(), "127.0.0.1");
     assert_eq!((table.service.status()["kernel"]["stack"].as_u64(), table.sent("red")), (before, red));
+    // Its others are red's.
+    let _server = table.server(&table.red, 7716, "red");
+    let script =
+        format!("import socket; c = socket.create_connection(('{FAR}', 7716)); c.sendall(b'x'); print(c.recv(99))");
+    assert_eq!(table.accelerated(&script).run(30).ok().trim(), "b'red:x'");
+    assert!(table.sent("red") > red);
+}
+
+#[test]
+fn a_stack_asks_for_itself_whom_it_admits() {
+    require_root();
+    let text = "direct = false\nadmit = [\"uid:65534\"]\n\
+                policy = [\"stack open connect to 127.0.0.2\", \"stack closed connect to 127.0.0.3\"]\n\
+                [stacks.open]\nstack = \"kernel\"\n[stacks.closed]\nstack = \"kernel\"\nadmit = [\"uid:4242\"]\n";
+    let (service, _file) = with_file(text);
+    let mut server = python(ECHO).arg("0.0.0.0").arg("7717").arg("kernel").start(service.scratch.path("echo.log"));
+    server.wait_for("listening", 30);
+    let script = "
+import errno, os, socket
+for address in ('127.0.0.2', '127.0.0.3'):
+    try:
+        c = socket.create_connection((address, 7717)); c.sendall(b'x'); print(c.recv(99).decode())
+    except OSError as e: print(errno.errorcode[e.errno])
+";
+    let said = |program: Program| program.run(60).ok().lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(said(on(&service, script).user(65_534)), ["kernel:x", "ENETUNREACH"]);
+    assert_eq!(said(on(&service, script)), ["kernel:x", "kernel:x"], "root is always admitted");
+    for stack in ["open", "closed"] {
+        let towpath = Program::new(&[bin("towpath")]).env("TOWPATH_SOCKET", &service.socket);
+        towpath.arg("stop").arg("--stack").arg(stack).run(30).ok();
+    }
 }
 
 #[test]

@@ -7,16 +7,18 @@ use crate::session::{self, Place, STARTING, Session, Whose, borrow, call};
 use crate::socket::Socket;
 use crate::table::{self, Kind, SLOT_BITS};
 use crate::{context, direct, epoll};
+use core::time::Duration;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::sockopt::socket_peercred;
+use std::io::{self, ErrorKind};
 use towpath_ring::command::{Command, op};
 use towpath_ring::control::{Reply, Request};
 use towpath_ring::report::Count;
 
 /// A registration socket that may be used.
 struct Reached {
-    /// A name of it that holds as long as this process keeps the descriptor in it.
-    path: Vec<u8>,
+    /// Its file; stays open as long as the session, whose children connect to it too.
+    file: i32,
     /// A connection.
     socket: OwnedFd,
 }
@@ -25,16 +27,41 @@ struct Reached {
 pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
     known(stack).or_else(|| {
         let _starting = STARTING.lock()?;
-        known(stack).or_else(|| session::add(|| register(reach(home, stack)?, 0), stack + 1, true))
+        known(stack).or_else(|| session::add(|| registered(home, stack), stack + 1, true))
     })
 }
+
+/// A stack that is just ending may still be taken for one that serves; so one that breaks off is asked for again.
+fn registered(home: &Session, stack: u32) -> Option<Session> {
+    for _ in 0..TRIES {
+        match reach(home, stack).and_then(|reached| register(reached, 0)) {
+            Ok(session) => return Some(session),
+            Err(error) if BROKEN_OFF.contains(&error.kind()) => std::thread::sleep(TRY_AGAIN_AFTER),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// What is said by a stack that ends.
+const BROKEN_OFF: [ErrorKind; 4] =
+    [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
+
+/// How often a stack is asked for.
+const TRIES: u32 = 10;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 fn known(stack: u32) -> Option<&'static Session> {
     session::all().find(|session| session.stack == stack + 1 && session.tells && !session.is_dead())
 }
 
-fn register(Reached { path, socket }: Reached, join: u64) -> Option<Session> {
-    Session::register(&path, socket, join).ok()
+fn register(Reached { file, socket }: Reached, join: u64) -> io::Result<Session> {
+    Session::register(&path(file), socket, join).inspect_err(|_| session::unprotect(file))
+}
+
+/// A name of a file that holds as long as this process keeps the descriptor.
+fn path(file: i32) -> Vec<u8> {
+    format!("/proc/self/fd/{file}").into_bytes()
 }
 
 /// The number of a session that nobody needs any more, because its stack has gone and its last descriptor too: those of a stack that is
@@ -53,27 +80,24 @@ pub fn vacant() -> Option<u32> {
 }
 
 /// Asks the service where a stack is and connects to it.
-fn reach(home: &Session, stack: u32) -> Option<Reached> {
-    let (Reply::Stack { stack: named }, mut files) = home.ask_with(&Request::Stack { stack }, &[])? else {
-        return None;
-    };
-    let file = files.pop().filter(|_| named == stack)?;
-    let trusted = trusted(home)?;
+fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
+    let refused = || io::Error::from(ErrorKind::PermissionDenied);
+    let answer = home.ask_with(&Request::Stack { stack }, &[]);
+    let Some((Reply::Stack { stack: named }, mut files)) = answer else { return Err(refused()) };
+    let file = files.pop().filter(|_| named == stack).ok_or_else(refused)?;
     // Whoever serves there sees all that the program sends.
-    let owner = rustix::fs::fstat(&file).ok()?.st_uid;
-    if !trusted.contains(&owner) {
-        return None;
+    let trusted = trusted(home).ok_or_else(refused)?;
+    if !trusted.contains(&rustix::fs::fstat(&file)?.st_uid) {
+        return Err(refused());
     }
-    let file = session::protect(file).ok()?;
-    let path = format!("/proc/self/fd/{file}").into_bytes();
-    let reached = call(&path).ok().filter(|socket| {
-        let server = socket_peercred(socket).map(|server| server.uid.as_raw());
-        server.is_ok_and(|server| trusted.contains(&server))
-    });
-    if reached.is_none() {
-        session::unprotect(file);
-    }
-    reached.map(|socket| Reached { path, socket })
+    let file = session::protect(file).map_err(io::Error::from_raw_os_error)?;
+    let connect = || {
+        let socket = call(&path(file))?;
+        let server = socket_peercred(&socket)?.uid.as_raw();
+        if trusted.contains(&server) { Ok(socket) } else { Err(refused()) }
+    };
+    let socket = connect().inspect_err(|_| session::unprotect(file))?;
+    Ok(Reached { file, socket })
 }
 
 /// Users whose stacks may carry this process's sockets: its own, root, and the one whose service it has registered with.
@@ -91,11 +115,11 @@ pub fn adopt(home: &Session, stack: u32, fd: i32) -> Option<Place> {
         return Some((session::of_family(own, token)?, slot, generation));
     }
     let _starting = STARTING.lock()?;
-    let reached = reach(home, stack)?;
+    let reached = reach(home, stack).ok()?;
     let ask = || session::ask(borrow(&reached.socket.as_raw_fd()), &Request::Adopt, &[fd]);
     let Whose::Here(token, slot, generation) = session::whose(ask)? else { return None };
     // The process has nothing there yet: it becomes one more of the family that the socket is from.
-    let session = session::add(|| register(reached, token), stack + 1, true)?;
+    let session = session::add(|| register(reached, token).ok(), stack + 1, true)?;
     Some((session, slot, generation))
 }
 
