@@ -1,6 +1,7 @@
 //! The `towpath` command.
 
 mod bench;
+mod cores;
 mod doctor;
 mod exec;
 mod kernel_stack;
@@ -60,6 +61,8 @@ enum Command {
     Stop(stop::Arguments),
     /// Look at this host, and at what of a program is accelerated and why not
     Doctor(doctor::Arguments),
+    /// Reserve CPUs for the receive path of this host's kernel
+    Cores(cores::Arguments),
     /// Measure beside Linux
     Bench(bench::Arguments),
 }
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Move(arguments) => report(move_to::run(&arguments)),
         Command::Stop(arguments) => report(stop::run(&arguments)),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Cores(arguments) => cores::run(&arguments),
         Command::Bench(arguments) => match bench::run(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

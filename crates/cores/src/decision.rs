@@ -45,6 +45,8 @@ pub enum Reason {
     FeedbackLost,
     /// A change is called for, but a limit forbids it, or the size was worse a short time ago.
     Limited,
+    /// There were more or fewer than the limits allow.
+    Bounds,
     /// Both sides want more: there is nothing to give.
     Saturated,
     /// Too many changes for the worse: back to the fewest, and nothing for a while.
@@ -70,6 +72,7 @@ impl Reason {
             Self::NoBetter => "no-better",
             Self::FeedbackLost => "feedback-lost",
             Self::Limited => "limited",
+            Self::Bounds => "bounds",
             Self::Saturated => "saturated",
             Self::Fused => "fused",
             Self::Unsound => "unsound",
@@ -92,6 +95,7 @@ impl Reason {
             Self::NoBetter => "the size that was tried is no better",
             Self::FeedbackLost => "applications have stopped to say how they do, in the middle of a trial",
             Self::Limited => "a change is called for, but a limit forbids it or that size was worse a short time ago",
+            Self::Bounds => "there were more or fewer than the limits allow",
             Self::Saturated => "the stack and the applications both want more CPUs",
             Self::Fused => "too many changes made it worse: nothing is changed for a while",
             Self::Unsound => "what was observed cannot be",

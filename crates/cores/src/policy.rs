@@ -298,7 +298,7 @@ impl State {
         self.see(config, seen);
         if !config.allows(self.cores) && self.changes.len() < config.most_changes as usize {
             let to = self.cores.clamp(config.min, config.most().max(config.min));
-            return (self.change(config, to), Reason::Limited);
+            return (self.change(config, to), Reason::Bounds);
         }
         if self.settle > 0 {
             self.settle -= 1;

@@ -188,7 +188,8 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     ended
 }
 
-fn end_signals() -> io::Result<SignalFd> {
+/// The signals that end a program are read from this from now on, by this thread and those that it starts.
+pub fn end_signals() -> io::Result<SignalFd> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         set.add(signal);

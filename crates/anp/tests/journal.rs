@@ -1,0 +1,181 @@
+//! Whatever fails, and whoever is killed: afterwards every file is as it was.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::Files;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use towpath_anp::{Journal, JournalError, Knob, Machine, Pool, Restored, Tree, into_file};
+
+fn journal_of(files: &Files) -> PathBuf {
+    files.0.with_extension("journal")
+}
+
+/// The changes of growing from none to two and then to three CPUs.
+fn growth(files: &Files) -> Vec<Vec<Knob>> {
+    let machine = Machine::read(&Tree::at(&files.0));
+    let mut pool = Pool::find(&machine, Some("eth1")).unwrap();
+    pool.application = Some("/sys/fs/cgroup/app/cpuset.cpus".into());
+    vec![pool.plan(0, 2).unwrap().knobs, pool.plan(2, 3).unwrap().knobs]
+}
+
+/// What happens at one of the writes.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// The kernel says no.
+    Refused(i32),
+    /// It says yes and does something else.
+    Other,
+    /// The process is killed before it ...
+    KilledBefore,
+    /// ... or after it.
+    KilledAfter,
+}
+
+struct Killed;
+
+/// The `at`-th write has this fault.
+fn faulty(files: &Files, at: usize, fault: Fault) -> Tree {
+    let count = AtomicUsize::new(0);
+    let writer = move |path: &Path, value: &str| {
+        let now = count.fetch_add(1, Ordering::Relaxed);
+        match fault {
+            Fault::Refused(errno) if now == at => Err(io::Error::from_raw_os_error(errno)),
+            Fault::Other if now == at => into_file(path, "5"),
+            Fault::KilledBefore if now == at => std::panic::resume_unwind(Box::new(Killed)),
+            Fault::KilledAfter if now == at => {
+                into_file(path, value)?;
+                std::panic::resume_unwind(Box::new(Killed))
+            }
+            _ => into_file(path, value),
+        }
+    };
+    Tree::with_writer(&files.0, Arc::new(writer))
+}
+
+fn writes_of(growth: &[Vec<Knob>]) -> usize {
+    growth.iter().map(Vec::len).sum()
+}
+
+#[test]
+fn a_failure_at_any_write_takes_everything_of_that_step_back() {
+    for fault in [Fault::Refused(5), Fault::Refused(28), Fault::Refused(16), Fault::Other] {
+        let files = Files::machine();
+        let (growth, before) = (growth(&files), files.snapshot());
+        let mut failed = 0;
+        for at in 0..writes_of(&growth) {
+            let path = journal_of(&files);
+            let tree = faulty(&files, at, fault);
+            let mut journal = Journal::create(&path, "boot-1").unwrap();
+            let first = journal.apply(&tree, &growth[0]);
+            let between = files.snapshot();
+            let second = if first.is_ok() { journal.apply(&tree, &growth[1]) } else { Ok(()) };
+            match (&first, &second) {
+                (Err(JournalError::Undone(_)), _) => assert_eq!(between, before, "{fault:?} at {at}"),
+                (Ok(()), Err(JournalError::Undone(_))) => assert_eq!(files.snapshot(), between, "{fault:?} at {at}"),
+                // There are fewer writes than knobs: what is as it shall be is not written.
+                (Ok(()), Ok(())) => {}
+                other => panic!("{fault:?} at {at}: {other:?}"),
+            }
+            failed += usize::from(first.is_err() || second.is_err());
+            drop(journal);
+            Journal::restore(&path, &Tree::at(&files.0), "boot-1").unwrap().unwrap();
+            assert_eq!(files.snapshot(), before, "{fault:?} at {at}");
+            assert!(!path.exists());
+        }
+        assert!(failed >= 10, "{fault:?} was there only {failed} times");
+    }
+}
+
+#[test]
+fn whoever_is_killed_at_any_write_has_left_a_journal_that_puts_everything_back() {
+    for fault in [Fault::KilledBefore, Fault::KilledAfter] {
+        let files = Files::machine();
+        let (growth, before) = (growth(&files), files.snapshot());
+        let mut killed = 0;
+        for at in 0..writes_of(&growth) {
+            let path = journal_of(&files);
+            let tree = faulty(&files, at, fault);
+            let mut journal = Journal::create(&path, "boot-1").unwrap();
+            let run =
+                catch_unwind(AssertUnwindSafe(|| growth.iter().try_for_each(|knobs| journal.apply(&tree, knobs))));
+            killed += usize::from(run.is_err());
+            drop(journal);
+            let restored = Journal::restore(&path, &Tree::at(&files.0), "boot-1").unwrap().unwrap();
+            assert!(restored.iter().all(|result| matches!(result, Restored::Back { .. })), "{restored:?}");
+            assert_eq!(files.snapshot(), before, "{fault:?} at {at}");
+        }
+        assert!(killed >= 10, "{fault:?} was there only {killed} times");
+    }
+}
+
+#[test]
+fn a_journal_that_was_cut_off_anywhere_still_puts_everything_back() {
+    let files = Files::machine();
+    let (growth, before, path) = (growth(&files), files.snapshot(), journal_of(&files));
+    let tree = Tree::at(&files.0);
+    let mut journal = Journal::create(&path, "boot-1").unwrap();
+    journal.apply(&tree, &growth[0]).unwrap();
+    let (whole, changed) = (std::fs::read(&path).unwrap(), files.snapshot());
+    // The last change was not made when its line was not whole on the disk.
+    let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    let knob = growth[0].last().unwrap();
+    for cut in last..=whole.len() {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        if cut < whole.len() {
+            let old = before.iter().find(|(path, _)| path.ends_with(knob.path.trim_start_matches('/'))).unwrap();
+            into_file(old.0, old.1).unwrap();
+        }
+        Journal::restore(&path, &tree, "boot-1").unwrap().unwrap();
+        assert_eq!(files.snapshot(), before, "cut at {cut}");
+        changed.iter().for_each(|(path, text)| into_file(path, text).unwrap());
+    }
+}
+
+#[test]
+fn what_others_have_changed_since_stays_and_is_named() {
+    let files = Files::machine();
+    let (growth, path, tree) = (growth(&files), journal_of(&files), Tree::at(&files.0));
+    let mut journal = Journal::create(&path, "boot-1").unwrap();
+    journal.apply(&tree, &growth[0]).unwrap();
+    assert_eq!(journal.drifted(&tree), []);
+    files.put("/proc/irq/41/smp_affinity_list", "5");
+    assert_eq!(journal.drifted(&tree), [("/proc/irq/41/smp_affinity_list".into(), "6".into(), "5".into())]);
+    std::fs::remove_file(files.0.join("proc/irq/42/smp_affinity_list")).unwrap();
+    drop(journal);
+    assert!(
+        matches!(Journal::create(&path, "boot-1"), Err(JournalError::Stale(_))),
+        "nobody starts over what is not put back"
+    );
+    let restored = Journal::restore(&path, &tree, "boot-1").unwrap().unwrap();
+    let others = Restored::Others { path: "/proc/irq/41/smp_affinity_list".into(), value: "5".into() };
+    assert!(restored.contains(&others), "{restored:?}");
+    assert!(restored.contains(&Restored::Gone { path: "/proc/irq/42/smp_affinity_list".into() }), "{restored:?}");
+    assert_eq!(tree.read("/proc/irq/40/smp_affinity_list").unwrap(), "0-7");
+    assert_eq!(Journal::restore(&path, &tree, "boot-1").unwrap(), None, "once is enough");
+}
+
+#[test]
+fn after_a_boot_there_is_nothing_to_put_back_and_what_is_no_journal_is_said_to_be_none() {
+    let files = Files::machine();
+    let (growth, path, tree) = (growth(&files), journal_of(&files), Tree::at(&files.0));
+    let mut journal = Journal::create(&path, "boot-1").unwrap();
+    journal.apply(&tree, &growth[0]).unwrap();
+    let changed = files.snapshot();
+    assert_eq!(Journal::restore(&path, &tree, "boot-2").unwrap().unwrap(), []);
+    assert_eq!(files.snapshot(), changed, "other hands have set these since");
+    for text in [
+        "x\n",
+        "{\"version\":9,\"boot_id\":\"boot-1\"}\n",
+        "{\"version\":1,\"boot_id\":\"boot-1\"}\n{\"path\":\"/a\",\"value\":\"1\"}\n",
+    ] {
+        std::fs::write(&path, text).unwrap();
+        assert!(matches!(Journal::restore(&path, &tree, "boot-1"), Err(JournalError::Version(_))), "{text}");
+        assert!(path.exists(), "and it is left where it is");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
