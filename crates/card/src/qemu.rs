@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// The program.
 pub const PROGRAM: &str = "qemu-system-x86_64";
@@ -95,10 +96,13 @@ fn devices(config: &MachineConfig, memory_bytes: u64, scratch: &Path) -> io::Res
     Ok(words)
 }
 
-/// An address of its own on the wire (QEMU would give every guest the same).
+/// An address of its own on the wire (QEMU would give every guest the same), the same each time that it is started again: its
+/// neighbours know it by that.
 fn station() -> io::Result<String> {
-    let mut own = [0u8; 3];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut own)?;
+    static OWN: OnceLock<[u8; 3]> = OnceLock::new();
+    let mut drawn = [0u8; 3];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut drawn)?;
+    let own = OWN.get_or_init(|| drawn);
     Ok(format!("52:54:00:{:02x}:{:02x}:{:02x}", own[0], own[1], own[2]))
 }
 
