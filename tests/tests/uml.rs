@@ -117,6 +117,28 @@ fn a_second_kernel_does_not_outlive_its_service() {
     ends_with_its_service(card(|program| program));
 }
 
+const RINGER: &str = "import os, signal, socket, sys, time
+l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(100)
+pairs = []
+for _ in range(20):
+    c = socket.create_connection(l.getsockname()); pairs.append((c, l.accept()[0]))
+time.sleep(0.5)
+os.kill(int(sys.argv[1]), signal.SIGSTOP)
+for n in range(4000): pairs[n % 20][0].send(b'x')
+os.kill(int(sys.argv[1]), signal.SIGCONT)
+for _, a in pairs:
+    a.settimeout(30); got = 0
+    while got < 200: got += len(a.recv(200))
+socket.create_connection(l.getsockname(), 30); print('heard')";
+
+#[test]
+fn a_card_that_does_not_run_for_a_while_hears_its_programs_afterwards() {
+    let service = card(|program| program);
+    let kernel = kernel_of(&service);
+    let said = service.accelerated("/usr/bin/python3 -c").arg(RINGER).arg(kernel.to_string()).run(90).ok();
+    assert_eq!(said.trim(), "heard");
+}
+
 #[test]
 fn run_boots_a_second_kernel_if_there_is_none() {
     require_program("linux.uml", "user-mode-linux");

@@ -434,7 +434,7 @@ impl Stack for Card {
             return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
         }
         // One line of the card's for both; what somebody does to the flags of his concerns nobody else.
-        self.inner.begin(|| machine::both_ends(&self.inner.lines.doorbells))
+        self.inner.begin(|| machine::bell(&self.inner.lines.doorbells))
     }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         let _life = self.inner.life();

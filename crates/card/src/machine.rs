@@ -118,7 +118,10 @@ impl Lines {
             let (end, _) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
             both_ends(&end)
         };
-        Ok(Self { doorbells: pipe()?, wakes: pipe()? })
+        let doorbells = pipe()?;
+        // See `bell`: room for one.
+        rustix::pipe::fcntl_setpipe_size(&doorbells, 1)?;
+        Ok(Self { doorbells, wakes: pipe()? })
     }
 }
 
@@ -196,6 +199,14 @@ pub fn both_ends(pipe: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
     let path = format!("/proc/thread-self/fd/{}", pipe.as_raw_fd());
     Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?)
+}
+
+/// The handle by which an application rings. UML never opens again a line that was full (4 KiB), so a bell that is rung thousands of times
+/// while UML does not run would be its last: each time is a packet, for which there is room if the one before has been heard.
+pub fn bell(doorbells: &OwnedFd) -> io::Result<OwnedFd> {
+    let bell = both_ends(doorbells)?;
+    rustix::fs::fcntl_setfl(&bell, rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::DIRECT)?;
+    Ok(bell)
 }
 
 impl Machine {
