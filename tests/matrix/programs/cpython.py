@@ -70,6 +70,6 @@ def tls(place, tally):
     suite(place, tally, ["test_ssl"], 240)
 
 
-@program.check("test_asyncio", seconds=900, known_over={"kernel-stack": {name: FITS for name in [*IN_THE_MIDDLE, "test_asyncio"]}})
+@program.check("test_asyncio", seconds=900, known_over=dict.fromkeys(("kernel-stack", "uml"), {name: FITS for name in [*IN_THE_MIDDLE, "test_asyncio"]}))
 def event_loops(place, tally):
     suite(place, tally, ["test_asyncio"], 800)
