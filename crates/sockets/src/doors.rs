@@ -36,6 +36,10 @@ pub fn ring(socket: &Socket) {
 /// The same of a connection that is not direct.
 #[inline(always)]
 pub fn ring_stack(view: &View) {
+    if !is_queued(&view.app.door_seq, &view.stack.door_ack) {
+        // Queueing fences by itself.
+        return ring_data(view.session, view.slot, view.app, view.stack);
+    }
     full_fence();
     ring_fenced(view);
 }
