@@ -149,9 +149,9 @@ impl Core {
             if work > 0 {
                 self.patience.came(spinning);
             }
-            // Whoever does not spin need not look once more either: falling asleep does.
             spinning = spin_us > 0 && now - worked < spin_us;
-            if !spinning && self.sleep(now) {
+            // After work it looks once more: a request that came behind its turn has rung a bell that the turn has silenced.
+            if !spinning && work == 0 && self.sleep(now) {
                 self.patience.slept(spin_us > 0);
                 last = now_us();
                 self.counts.idle_us += last - now;
