@@ -1,6 +1,6 @@
 //! What becomes of the applications when their card is dead: nobody writes the stack's words in their regions any more, so the host
-//! does. Connections end with ECONNRESET; what applications ask for from then on fails with ENETDOWN, until another card is there. Listeners
-//! wait for that, and with them whoever waits for a connection.
+//! does. Connections end with ECONNRESET; what applications ask for from then on fails with ENETDOWN, until another card is there. If there will
+//! be one, listeners wait for that, and with them whoever waits for a connection; else they end as well.
 
 use crate::places::Served;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,25 @@ use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::wake::{futex_wake, ring};
 
-/// Ends every connection of a client.
-pub fn bury(client: &Served) {
+/// What becomes of the listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listeners {
+    /// Another card will serve them.
+    Wait,
+    /// Nobody will.
+    End,
+}
+
+/// Ends every connection of a client, and its listeners or not.
+pub fn bury(client: &Served, listeners: Listeners) {
     for slot in client.slots() {
         let line = client.region.stack(slot);
-        if matches!(line.state.load(Ordering::Acquire), state::CONNECTING | state::ESTABLISHED) {
+        let ends = match line.state.load(Ordering::Acquire) {
+            state::CONNECTING | state::ESTABLISHED => true,
+            state::LISTENING => listeners == Listeners::End,
+            _ => false,
+        };
+        if ends {
             line.error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
             line.status
                 .store(line.status.load(Ordering::Relaxed) | status::RESET | status::TX_CLOSED, Ordering::Relaxed);

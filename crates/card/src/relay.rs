@@ -1,6 +1,6 @@
 //! The thread that does for the card what one kernel cannot do in another: wakes applications. It also sees when the card dies.
 
-use crate::funeral;
+use crate::funeral::{self, Listeners};
 use crate::host::Inner;
 use crate::places::Served;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -120,7 +120,7 @@ fn drain_all(inner: &Inner) {
 /// The card is dead.
 fn mourn(inner: &Inner) {
     inner.dead.store(true, Ordering::Release);
-    inner.clients().iter().for_each(|(_, client)| funeral::bury(client));
+    inner.clients().iter().for_each(|(_, client)| funeral::bury(client, Listeners::Wait));
     inner.died();
 }
 

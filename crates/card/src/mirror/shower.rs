@@ -4,7 +4,7 @@
 use super::near::{Client, Inner};
 use super::record::Record;
 use super::wire::{BEAT, Parts, receive};
-use crate::funeral;
+use crate::funeral::{self, Listeners};
 use crate::message::{self, FromCard};
 use crate::places::lock;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ fn mourn(inner: &Arc<Inner>) {
     let every = || {
         inner.clients.read().unwrap_or_else(std::sync::PoisonError::into_inner).values().cloned().collect::<Vec<_>>()
     };
-    every().iter().for_each(|client| funeral::bury(&client.served));
+    every().iter().for_each(|client| funeral::bury(&client.served, Listeners::End));
     lock(&inner.answers).clear();
     while !inner.stopping.load(Ordering::Acquire) {
         for client in every() {

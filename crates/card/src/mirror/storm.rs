@@ -289,19 +289,23 @@ fn victim() -> (Victim, Peer) {
 #[test]
 fn a_far_side_that_stops_in_the_middle_is_dead_after_a_while() {
     let (victim, mut peer) = victim();
-    let slot = victim.region.slot(3).unwrap();
     let mut shown = [0; 11];
-    (shown[7], shown[8]) = (1, state::ESTABLISHED);
-    assert!(peer.say(&Record::Stack { place: 0, slot: 3, shown }));
+    // A connection and a listener: no other far side will come, so both end.
+    for (slot, state) in [(3, state::ESTABLISHED), (4, state::LISTENING)] {
+        (shown[7], shown[8]) = (1, state);
+        assert!(peer.say(&Record::Stack { place: 0, slot, shown }));
+    }
     let since = std::time::Instant::now();
     while victim.near.ground(GEOMETRY).is_ok() || in_use(&victim.region) {
         assert!(since.elapsed() < 6 * super::wire::PATIENCE, "it is not noticed");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(since.elapsed() >= super::wire::PATIENCE - Duration::from_secs(1));
-    let line = victim.region.stack(slot);
-    assert_eq!(line.error.load(Ordering::Relaxed), libc::ECONNRESET as u32);
-    assert_eq!(line.state.load(Ordering::Relaxed), state::CLOSED);
+    for slot in [3, 4].map(|raw| victim.region.slot(raw).unwrap()) {
+        let line = victim.region.stack(slot);
+        assert_eq!(line.error.load(Ordering::Relaxed), libc::ECONNRESET as u32);
+        assert_eq!(line.state.load(Ordering::Relaxed), state::CLOSED);
+    }
 }
 
 /// One deed against a near side.
