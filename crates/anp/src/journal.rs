@@ -5,7 +5,7 @@ use crate::knob::{ApplyError, Knob};
 use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the journal's form.
@@ -43,6 +43,9 @@ pub enum JournalError {
     /// It is of another version of this program.
     #[error("the journal {0} is of another version of towpath: use that one's `towpath cores restore`")]
     Version(PathBuf),
+    /// Somebody else could have written it, and with it anything anywhere.
+    #[error("the journal {0} is not this user's alone: look at it, and remove it")]
+    Foreign(PathBuf),
     /// A knob, and then everything that had been set was put back.
     #[error("{0}; everything is as it was")]
     Undone(#[from] ApplyError),
@@ -221,10 +224,27 @@ impl Entry {
     }
 }
 
+/// What is in a file that is this user's and that nobody else can write; `None` = it is not so. Whoever puts back is root, and writes what
+/// stands there.
+fn own_text(path: &Path) -> io::Result<Option<String>> {
+    use std::os::unix::fs::MetadataExt;
+    if fs::symlink_metadata(path)?.is_symlink() {
+        return Ok(None);
+    }
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    let own = about.is_file() && about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
+    let mut text = String::new();
+    if own {
+        file.read_to_string(&mut text)?;
+    }
+    Ok(own.then_some(text))
+}
+
 /// The boot and the entries of a journal. `None`: there is none. A last line that was cut off is one whose change was not made.
 fn read(path: &Path) -> Result<Option<(String, Vec<Entry>)>, JournalError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
+    let text = match own_text(path) {
+        Ok(text) => text.ok_or_else(|| JournalError::Foreign(path.to_owned()))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(JournalError::File { path: path.to_owned(), error }),
     };
@@ -239,6 +259,10 @@ fn read(path: &Path) -> Result<Option<(String, Vec<Entry>)>, JournalError> {
         let Ok(Line::Write { path: of, before, value }) = line else {
             return Err(JournalError::Version(path.to_owned()));
         };
+        let settings = of.starts_with("/proc/") || of.starts_with("/sys/");
+        if !settings || of.split('/').any(|part| part == "..") {
+            return Err(JournalError::Foreign(path.to_owned()));
+        }
         match (entries.iter_mut().find(|entry| entry.path == of), before) {
             (Some(entry), _) => entry.values.push(value),
             (None, Some(before)) => entries.push(Entry { path: of, before, values: vec![value] }),

@@ -1,6 +1,6 @@
 //! What is seen of the kernel's receive path, and of what applications say.
 //!
-//! Softirq time as `/proc/stat` has it is counted by ticks, and says up to nine times too much in a tenth of a second; so the shortest
+//! Softirq time as `/proc/stat` has it is counted by ticks, and can say several times too much in a short time; so the shortest
 //! time between two samples that says anything is [`SHORTEST`], and the policy asks what applications achieve before it believes it.
 
 use crate::tree::Tree;

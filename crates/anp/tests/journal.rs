@@ -171,11 +171,33 @@ fn after_a_boot_there_is_nothing_to_put_back_and_what_is_no_journal_is_said_to_b
     for text in [
         "x\n",
         "{\"version\":9,\"boot_id\":\"boot-1\"}\n",
-        "{\"version\":1,\"boot_id\":\"boot-1\"}\n{\"path\":\"/a\",\"value\":\"1\"}\n",
+        "{\"version\":1,\"boot_id\":\"boot-1\"}\n{\"path\":\"/sys/a\",\"value\":\"1\"}\n",
     ] {
         std::fs::write(&path, text).unwrap();
         assert!(matches!(Journal::restore(&path, &tree, "boot-1"), Err(JournalError::Version(_))), "{text}");
         assert!(path.exists(), "and it is left where it is");
     }
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_journal_that_another_could_have_written_is_not_believed() {
+    use std::os::unix::fs::PermissionsExt;
+    let (files, elsewhere) = (Files::machine(), Files::new());
+    let (path, tree) = (journal_of(&files), Tree::at(&files.0));
+    let refused = |why: &str| {
+        assert!(matches!(Journal::restore(&path, &tree, "boot-1"), Err(JournalError::Foreign(_))), "{why}");
+        std::fs::remove_file(&path).unwrap();
+    };
+    let head = "{\"version\":1,\"boot_id\":\"boot-1\"}\n";
+    for target in ["/etc/passwd", "/sys/../etc/passwd", "proc/x"] {
+        std::fs::write(&path, format!("{head}{{\"path\":\"{target}\",\"before\":\"x\",\"value\":\"y\"}}\n")).unwrap();
+        refused(target);
+    }
+    std::fs::write(&path, head).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    refused("anybody can write it");
+    elsewhere.put("journal", head);
+    std::os::unix::fs::symlink(elsewhere.0.join("journal"), &path).unwrap();
+    refused("a link");
 }
