@@ -73,7 +73,7 @@ impl Carrier {
     /// Everything that is there now; how much it was.
     fn turn(&mut self) -> Result<usize, Broken> {
         let mut work = 0;
-        while let Some(job) = { lock(&self.inner.jobs).pop_front() } {
+        while let Some(job) = self.inner.jobs.take() {
             self.job(job)?;
             work += 1;
         }
@@ -150,7 +150,7 @@ impl Carrier {
     /// Sleeps until somebody rings.
     fn sleep(&mut self) {
         self.inner.bell.arm();
-        let mut pending = !lock(&self.inner.jobs).is_empty() || self.wire.is_pressed();
+        let mut pending = !self.inner.jobs.is_empty() || self.wire.is_pressed();
         pending |= self.inner.dead.load(Ordering::Acquire) || self.inner.stopping.load(Ordering::Acquire);
         for served in &self.served {
             let region = &served.client.shared.region;

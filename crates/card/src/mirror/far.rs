@@ -1,20 +1,20 @@
 //! The other side: serves the kernel stack on copies of the regions.
 
+use super::jobs::Jobs;
 use super::record::Record;
 use super::returner::Returner;
-use super::wire::{JOBS, Parts, Wire, receive};
+use super::wire::{Parts, Wire, receive};
 use super::{CLIENTS, key, lane};
 use crate::guest::ask::{Asker, Places};
 use crate::guest::orders::{self, Server, Shared};
 use crate::guest::post::Post;
 use crate::message::{self, FromCard, ToCard};
-use crate::places::lock;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_link::{Broken, Link, mail};
 use towpath_ring::carry::{App, app};
@@ -146,7 +146,7 @@ pub struct Inner {
     may_run: bool,
     clients: RwLock<HashMap<u32, Arc<Client>>>,
     /// For the returner.
-    pub jobs: Mutex<VecDeque<Job>>,
+    pub jobs: Jobs<Job>,
     /// Rung for jobs, and for what the stack has written.
     pub bell: Arc<Bell>,
     /// Watches the bell.
@@ -157,14 +157,12 @@ pub struct Inner {
 
 impl Inner {
     fn give(&self, job: Job) {
-        let mut jobs = lock(&self.jobs);
-        if jobs.len() >= JOBS {
+        if self.jobs.give(job) {
+            self.bell.ring();
+        } else {
             // Whoever waits at the link is told, and does the rest.
-            return self.link.close();
+            self.link.close();
         }
-        jobs.push_back(job);
-        drop(jobs);
-        self.bell.ring();
     }
     fn client(&self, place: u32) -> Option<Arc<Client>> {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).get(&place).cloned()
@@ -331,7 +329,7 @@ impl Reader {
             geometry,
             may_run: config.may_run,
             clients: RwLock::default(),
-            jobs: Mutex::default(),
+            jobs: Jobs::default(),
             epoll: epoll_with(bell)?,
             bell: Arc::clone(bell),
             over: AtomicBool::new(false),
@@ -355,9 +353,7 @@ impl Reader {
         match record {
             Record::Beat => {}
             Record::Part { last, bytes } => {
-                if let Some(whole) = self.parts.take(lane, last, &bytes)? {
-                    let message = message::receive(&mut whole.as_slice());
-                    let (number, message) = message.map_err(|_| Broken::Rules("no message looks so"))?;
+                if let Some((number, message)) = self.parts.message(lane, last, &bytes)? {
                     self.message(number, message)?;
                 }
             }

@@ -13,6 +13,7 @@
 pub mod address;
 mod carrier;
 pub mod far;
+mod jobs;
 pub mod near;
 mod record;
 mod returner;

@@ -1,14 +1,15 @@
 //! The host's side: a stack to the service.
 
 use super::carrier::Carrier;
+use super::jobs::Jobs;
 use super::record::Record;
 use super::shower::Shower;
-use super::wire::{JOBS, Wire};
+use super::wire::Wire;
 use super::{CLIENTS, key, lane};
 use crate::funeral;
 use crate::message::{self, FromCard, ToCard};
 use crate::places::{Places, Served, lock};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -82,7 +83,7 @@ pub struct Inner {
     /// The same clients, by place.
     pub clients: RwLock<HashMap<u32, Arc<Client>>>,
     /// For the carrier.
-    pub jobs: Mutex<VecDeque<Job>>,
+    pub jobs: Jobs<Job>,
     /// Rung for jobs.
     pub bell: Arc<Bell>,
     /// Watches the bell and the clients' doorbells.
@@ -110,14 +111,12 @@ impl Inner {
         self.places.free(place);
     }
     fn give(&self, job: Job) {
-        let mut jobs = lock(&self.jobs);
-        if jobs.len() >= JOBS {
+        if self.jobs.give(job) {
+            self.bell.ring();
+        } else {
             // Whoever waits at the link is told, and does the rest.
-            return self.link.close();
+            self.link.close();
         }
-        jobs.push_back(job);
-        drop(jobs);
-        self.bell.ring();
     }
     /// Sends on the lane of all that concerns no client; nobody waits.
     pub fn tell(&self, number: u32, message: &ToCard) {
@@ -164,7 +163,7 @@ impl Near {
         let inner = Arc::new(Inner {
             places: Places::new(CLIENTS),
             clients: RwLock::default(),
-            jobs: Mutex::default(),
+            jobs: Jobs::default(),
             epoll: epoll_with(&bell)?,
             bell,
             watched: Mutex::default(),

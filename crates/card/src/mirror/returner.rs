@@ -4,7 +4,6 @@ use super::far::{Client, Inner, Job};
 use super::key;
 use super::record::Record;
 use super::wire::{BEAT, Wire};
-use crate::places::lock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,7 +59,7 @@ impl Returner {
     /// Everything that is there now; how much it was.
     fn turn(&mut self) -> Result<usize, Broken> {
         let mut work = 0;
-        while let Some(job) = { lock(&self.inner.jobs).pop_front() } {
+        while let Some(job) = self.inner.jobs.take() {
             match job {
                 Job::Message(lane, message) => self.wire.post(lane, &message),
                 Job::Serve(client) => self.served.push(Served { client, slots: HashMap::new() }),
@@ -77,7 +76,7 @@ impl Returner {
     fn sleep(&mut self) {
         self.inner.bell.arm();
         let pending = self.inner.over.load(Ordering::Acquire)
-            || !lock(&self.inner.jobs).is_empty()
+            || !self.inner.jobs.is_empty()
             || self.wire.is_pressed()
             || self.served.iter().any(|served| served.client.is_dirty() && self.wire.has_room(served.client.lane));
         if !pending {

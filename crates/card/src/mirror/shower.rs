@@ -5,7 +5,7 @@ use super::near::{Client, Inner};
 use super::record::Record;
 use super::wire::{BEAT, Parts, receive};
 use crate::funeral::{self, Listeners};
-use crate::message::{self, FromCard};
+use crate::message::FromCard;
 use crate::places::lock;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -48,9 +48,7 @@ impl Shower {
         match record {
             Record::Beat => {}
             Record::Part { last, bytes } => {
-                if let Some(whole) = self.parts.take(lane, last, &bytes)? {
-                    let message = message::receive(&mut whole.as_slice());
-                    let (number, message) = message.map_err(|_| Broken::Rules("no message looks so"))?;
+                if let Some((number, message)) = self.parts.message(lane, last, &bytes)? {
                     self.message(number, message);
                 }
             }

@@ -1,6 +1,8 @@
 //! What both sides do to send and to receive: messages as records, in parts; what waits for room; signs of life.
 
 use super::record::{PART, Record};
+use crate::message;
+use crate::part::Part;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use towpath_link::mail::Outbox;
@@ -14,8 +16,6 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST: usize = (4 << 20) + 64;
 /// Most bytes that wait for room: who lets more wait does not read.
 const WAITING: usize = 32 << 20;
-/// Most jobs that other threads may have left for one that sends. There are fewer unless it hangs.
-pub const JOBS: usize = 1 << 17;
 /// Bytes of the ring copied in one go.
 const CHUNK: u32 = 32 << 10;
 
@@ -124,8 +124,13 @@ impl Wire {
 pub struct Parts(Vec<Vec<u8>>);
 
 impl Parts {
-    /// Takes a part; the message if it is whole.
-    pub fn take(&mut self, lane: u32, last: bool, part: &[u8]) -> Result<Option<Vec<u8>>, Broken> {
+    /// Takes a part; the message and its number if it is whole.
+    pub fn message<M: Part>(&mut self, lane: u32, last: bool, part: &[u8]) -> Result<Option<(u32, M)>, Broken> {
+        let Some(whole) = self.take(lane, last, part)? else { return Ok(None) };
+        let message = message::receive(&mut whole.as_slice());
+        message.map(Some).map_err(|_| Broken::Rules("no message looks so"))
+    }
+    fn take(&mut self, lane: u32, last: bool, part: &[u8]) -> Result<Option<Vec<u8>>, Broken> {
         let lane = lane as usize;
         if self.0.len() <= lane {
             self.0.resize_with(lane + 1, Vec::new);
