@@ -2,6 +2,7 @@
 
 use crate::admission::{Admission, UnknownName};
 use crate::auto::{Auto, Chooser, Reach};
+use crate::background;
 use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
 use crate::interface::{self, Interface, InterfaceError};
@@ -45,16 +46,6 @@ const CARD_SLOTS: u32 = 1024;
 const CARD_CLIENTS: u32 = towpath_ring::card::MAX_CLIENTS;
 /// Rings of a card where none are asked for, bytes: its memory is small.
 const CARD_RING: u64 = 64 << 10;
-
-/// Exit codes of the service.
-pub mod exit {
-    /// It could not start, or failed.
-    pub const FAILED: u8 = 1;
-    /// The command line or the configuration is wrong.
-    pub const USAGE: u8 = 2;
-    /// Another service has the socket already.
-    pub const RUNNING: u8 = 3;
-}
 
 /// Why the service could not start or had to end. The text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -102,9 +93,9 @@ impl ServiceError {
     /// The exit code for it.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Admit(_) => exit::USAGE,
-            Self::Listen(ListenError::Running(_)) => exit::RUNNING,
-            _ => exit::FAILED,
+            Self::Config(_) | Self::Admit(_) => background::exit::USAGE,
+            Self::Listen(ListenError::Running(_)) => background::exit::RUNNING,
+            _ => background::exit::FAILED,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The far side of `stack = "far"`: serves, with this kernel's sockets, the services that connect to it.
 
+use crate::background;
 use crate::config::{Config, ConfigError};
 use crate::daemon;
 use std::io::{self, Write};
@@ -25,7 +26,7 @@ pub fn main(config: Result<Config, ConfigError>, address: &Address, trusted: boo
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             let _ = writeln!(io::stderr(), "towpath: {why}");
-            ExitCode::from(daemon::exit::FAILED)
+            ExitCode::from(background::exit::FAILED)
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod api;
 pub mod auto;
+pub mod background;
 pub mod choice;
 pub mod config;
 pub mod control;

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitCode, Stdio};
 use towpath_service::config::Config;
 use towpath_service::options::Options;
-use towpath_service::{daemon, paths, table};
+use towpath_service::{background, daemon, paths, table};
 
 /// The Towpath service: a TCP stack that programs started with `towpath run` use through shared memory.
 #[derive(Parser)]
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => {
                 let _ = writeln!(std::io::stderr(), "towpathd: {error}");
-                ExitCode::from(daemon::exit::FAILED)
+                ExitCode::from(background::exit::FAILED)
             }
         };
     }
@@ -102,5 +102,5 @@ fn background(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>>
     let new = text.get(before as usize..).unwrap_or_default();
     std::io::stderr().write_all(new)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(daemon::exit::FAILED)))
+    Ok(ExitCode::from(code.unwrap_or(background::exit::FAILED)))
 }

@@ -1,8 +1,8 @@
 //! The other stacks that a service's configuration names (`[stacks.NAME]`). Each is a service of its own, with a socket of its own; this
 //! one tells its programs where that is, and starts it if need be.
 
+use crate::background::{self, exit};
 use crate::config::Config;
-use crate::daemon::exit;
 use crate::paths;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{self, Stdio};
+use std::process;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -115,14 +115,7 @@ impl Stacks {
         if !stack.has_idle_exit {
             command.args(["--idle-exit", IDLE_EXIT]);
         }
-        let output = command
-            .env_remove("LD_PRELOAD")
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .output()
-            .map_err(|error| format!("{}: {error}", daemon.display()))?;
+        let output = background::start(&mut command).map_err(|error| format!("{}: {error}", daemon.display()))?;
         match output.status.code() {
             Some(0) => {
                 tracing::info!(stack = stack.name, "started");

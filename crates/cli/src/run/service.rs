@@ -4,10 +4,10 @@ use crate::complain;
 use crate::kernel_stack::SEND_BUFFER;
 use crate::locate::{StackName, Which, hold};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use towpath_service::api::AskError;
-use towpath_service::{daemon, paths};
+use towpath_service::{background, paths};
 
 /// How long a service may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,25 +75,13 @@ fn start(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
 fn start_once(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
     let daemon = daemon_path()?;
     let idle_exit = std::env::var_os(IDLE_EXIT_VARIABLE).unwrap_or_else(|| IDLE_EXIT.into());
-    let output = Command::new(&daemon)
-        .arg("--background")
-        .arg("--socket")
-        .arg(socket)
-        .args(with)
-        .arg("--idle-exit")
-        .arg(idle_exit)
-        .env_remove("LD_PRELOAD")
-        // The service outlives this directory's mount, and its output is not the program's.
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| format!("{}: {error}", daemon.display()))?;
+    let mut command = Command::new(&daemon);
+    command.arg("--background").arg("--socket").arg(socket).args(with).arg("--idle-exit").arg(idle_exit);
+    let output = background::start(&mut command).map_err(|error| format!("{}: {error}", daemon.display()))?;
     match output.status.code() {
         Some(0) if verbose => complain(&format!("started {}", daemon.display())),
         Some(0) => {}
-        Some(code) if code == i32::from(daemon::exit::RUNNING) => {}
+        Some(code) if code == i32::from(background::exit::RUNNING) => {}
         _ => {
             let text = String::from_utf8_lossy(&output.stderr);
             let why = text.lines().last().unwrap_or("no reason given");
