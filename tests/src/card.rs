@@ -40,7 +40,7 @@ a.close(); assert c.recv(1) == b''
 print('whole', open('/proc/net/tcp').read().count('%04X' % l.getsockname()[1]))";
 
 /// Sleeps in `recv` and in `accept`, and says when it has learned what, and what a new connection comes to.
-const WAITER: &str = "import socket, threading, time, sys
+pub const WAITER: &str = "import socket, threading, time, sys
 l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
 c = socket.create_connection(l.getsockname()); a, _ = l.accept()
 errors = {}
@@ -57,14 +57,18 @@ try: socket.create_connection(('127.0.0.1', 9), 5); print('connected')
 except OSError as error: print('then', error.errno, flush=True)
 sys.stdout.flush(); import os; os._exit(0)";
 
-/// Kills a card under a program that waits; what the program says, and how long it took to learn of it.
-fn kill_under(service: &Service, waiter: &mut Running) -> (String, Duration) {
+fn kill_kernel(service: &Service) {
+    let kernel = rustix::process::Pid::from_raw(kernel_of(service)).unwrap();
+    rustix::process::kill_process(kernel, rustix::process::Signal::KILL).unwrap();
+}
+
+/// Kills what serves [`WAITER`] while it waits; what the program says, and how long it took to learn of it.
+pub fn kill_under(waiter: &mut Running, kill: impl FnOnce()) -> (String, Duration) {
     waiter.wait_for("waiting", 30);
     std::thread::sleep(Duration::from_millis(300));
-    let kernel = rustix::process::Pid::from_raw(kernel_of(service)).unwrap();
     let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let at = at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64;
-    rustix::process::kill_process(kernel, rustix::process::Signal::KILL).unwrap();
+    kill();
     waiter.wait_for("then", 30);
     let said = waiter.output();
     let seen = said.lines().find_map(|line| line.strip_prefix("reset 104 ")).unwrap_or_else(|| panic!("{said}"));
@@ -176,7 +180,7 @@ pub fn resets_in_time(start: impl Fn() -> Service) {
         let service = start();
         let log = service.scratch.path("waiter.log");
         let mut waiter = service.accelerated("/usr/bin/python3 -u -c").arg(WAITER).start(log);
-        let (said, took) = kill_under(&service, &mut waiter);
+        let (said, took) = kill_under(&mut waiter, || kill_kernel(&service));
         assert!(said.contains(&format!("then {}", libc::ENETDOWN)), "{said}");
         until("the service says so", 10, || service.running.output().contains("the card has died"));
         let kernel = kernel_of(&service);

@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::time::Duration;
+use towpath_system_tests::card::{WAITER, kill_under};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
 
@@ -119,23 +120,6 @@ fn programs_speak_with_others_where_the_far_side_is() {
     until("the listener is gone there", 20, || !elsewhere.run("ss -tln").contains(":7622 "));
 }
 
-const WAITER: &str = "import socket, threading, time, sys, os
-l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen()
-c = socket.create_connection(l.getsockname()); a, _ = l.accept()
-errors = {}
-def wait(name, call):
-    try: call(); errors[name] = None
-    except OSError as error: errors[name] = error.errno
-    errors[name + ' at'] = time.monotonic_ns()
-threads = [threading.Thread(target=wait, args=w) for w in [('recv', lambda: c.recv(1)), ('accept', l.accept)]]
-for t in threads: t.start()
-print('waiting', flush=True)
-threads[0].join(30)
-print('reset', errors.get('recv'), errors.get('recv at'), flush=True)
-try: socket.create_connection(('127.0.0.1', 9), 5); print('connected')
-except OSError as error: print('then', error.errno, flush=True)
-os._exit(0)";
-
 #[test]
 fn a_far_side_that_is_killed_resets_its_sockets_within_a_tenth_of_a_second() {
     let mut best = Duration::MAX;
@@ -144,17 +128,10 @@ fn a_far_side_that_is_killed_resets_its_sockets_within_a_tenth_of_a_second() {
         let far = Far::here();
         let log = far.service.scratch.path("waiter.log");
         let mut waiter = far.service.accelerated("/usr/bin/python3 -u -c").arg(WAITER).start(log);
-        waiter.wait_for("waiting", 30);
-        std::thread::sleep(Duration::from_millis(300));
-        let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let at = at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64;
-        far.far.signal(libc::SIGKILL);
-        waiter.wait_for("then", 30);
-        let said = waiter.output();
-        let seen = said.lines().find_map(|line| line.strip_prefix("reset 104 ")).unwrap_or_else(|| panic!("{said}"));
+        let (said, took) = kill_under(&mut waiter, || far.far.signal(libc::SIGKILL));
         assert!(said.contains(&format!("then {}", libc::ENETDOWN)), "{said}");
         until("the service says so", 10, || far.service.running.output().contains("the far stack is lost"));
-        best = best.min(Duration::from_nanos(seen.parse::<u64>().unwrap() - at));
+        best = best.min(took);
         if best <= Duration::from_millis(100) {
             return;
         }
