@@ -1,8 +1,8 @@
 # Towpath. `make demo` and `make test` do all set-up on a Debian 12 machine.
-.PHONY: help setup build demo test test-slow matrix posix check bench figures fuzz clean
+.PHONY: help setup build demo test test-slow matrix posix check bench cores-rollback figures fuzz clean
 
 help: ## This text
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
 setup: ## Install the Debian packages that everything below needs
 	@scripts/setup all
@@ -36,6 +36,12 @@ check: setup ## Format, lints, crate directions, licences, BPF object, docs
 
 bench: setup ## Side-by-side benchmarks: a table, and JSON in target/bench
 	@scripts/bench
+
+cores-rollback: ## Kills `towpath cores enforce` at random moments; all settings are as they were afterwards (root; CYCLES=200 SEED=1)
+	@scripts/setup build
+	@cargo build --quiet --workspace
+	@TOWPATH_BIN_DIR="$${CARGO_TARGET_DIR:-$$PWD/target}/debug" TOWPATH_ROLLBACK_CYCLES=$(or $(CYCLES),200) TOWPATH_ROLLBACK_SEED=$(or $(SEED),1) \
+		cargo test --quiet -p towpath-system-tests --test cores_settings -- --nocapture whoever_is_killed_at_any_moment
 
 figures: ## Draw docs/figures from bench/figures; MEASURE=1 measures anew first (root, minutes)
 	@if [ -n "$(MEASURE)" ]; then scripts/setup build && scripts/measure-figures; fi

@@ -420,6 +420,15 @@ CASE(listener_is_no_stream) {
     CALL("peer", getpeername(fd, NULL, NULL));
 }
 
+CASE(queued_until_acknowledged) {
+    struct pair p = pair();
+    int sent = fill(p.client), queued = 0, got = 0;
+    CALL("outq", ioctl(p.client, SIOCOUTQ, &queued));
+    say("some", "%d", queued > 0 && queued <= sent);
+    while (got < sent) got += MUST(read(p.server, buf, sizeof buf));
+    CALL("acknowledged", wait_sent(p.client));
+}
+
 CASE(counters) {
     struct pair p = pair();
     int value = -1;

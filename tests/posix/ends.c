@@ -213,6 +213,40 @@ CASE(linger_sent) {
     CALL("read", recv(p.server, buf, 10, MSG_WAITALL));
 }
 
+static void *reader_after_a_while(void *fd) {
+    static char got[1 << 16];
+    rest(300);
+    while (read(*(int *)fd, got, sizeof got) > 0) {}
+    return NULL;
+}
+
+CASE(linger_until_all_is_acknowledged) {
+    struct pair p = pair();
+    struct linger some = {1, 20};
+    MUST(setsockopt(p.client, SOL_SOCKET, SO_LINGER, &some, sizeof some));
+    fill(p.client);
+    pthread_t reader;
+    pthread_create(&reader, NULL, reader_after_a_while, &p.server);
+    long start = now_ms();
+    CALL("close", close(p.client));
+    say("waited", "%d", now_ms() - start >= 200);
+    say("in_time", "%d", now_ms() - start < 15000);
+    pthread_join(reader, NULL);
+}
+
+CASE(linger_no_longer_than_asked) {
+    struct pair p = pair();
+    struct linger some = {1, 1};
+    MUST(setsockopt(p.client, SOL_SOCKET, SO_LINGER, &some, sizeof some));
+    int sent = fill(p.client), got = 0;
+    long start = now_ms();
+    CALL("close", close(p.client));
+    say("waited", "%d", now_ms() - start >= 900);
+    say("in_time", "%d", now_ms() - start < 8000);
+    for (int count; (count = read(p.server, buf, sizeof buf)) > 0;) got += count;
+    say("whole", "%d", got == sent);
+}
+
 CASE(linger_option) {
     struct pair p = pair();
     struct linger l = {0, 0};

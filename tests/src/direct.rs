@@ -21,7 +21,7 @@ def events(s, time=5000):
     p = select.poll(); p.register(s, select.POLLIN | select.POLLOUT | select.POLLRDHUP | select.POLLPRI)
     return [e for _, e in p.poll(time)]
 def awaited(s, wanted):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         found = events(s)
         if found and found[0] & wanted: return found

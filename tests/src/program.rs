@@ -1,5 +1,6 @@
 //! Started programs that are ended with their guard, and finished ones with their output.
 
+use crate::wait::in_vain_at;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -77,7 +78,7 @@ impl Program {
         }
         command
     }
-    /// Runs to the end, at most `seconds`.
+    /// Runs to the end, at most `seconds`, or as long as a busy machine may need.
     pub fn run(&self, seconds: u64) -> Finished {
         let mut child = self
             .command()
@@ -88,7 +89,7 @@ impl Program {
             .unwrap_or_else(|e| panic!("{:?}: {e}", self.args[0]));
         let out = reader(child.stdout.take());
         let err = reader(child.stderr.take());
-        let end = Instant::now() + Duration::from_secs(seconds);
+        let (begun, end) = (Instant::now(), in_vain_at(seconds));
         let code = loop {
             if let Some(status) = child.try_wait().expect("wait") {
                 break status.code().unwrap_or(-1);
@@ -99,7 +100,8 @@ impl Program {
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
                 let _ = child.wait();
                 let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
-                panic!("{:?} did not end within {seconds} s:\n--- out\n{out}\n--- err\n{err}", self.args);
+                let took = begun.elapsed().as_secs();
+                panic!("{:?} did not end within {took} s:\n--- out\n{out}\n--- err\n{err}", self.args);
             }
             std::thread::sleep(Duration::from_millis(2));
         };
@@ -154,16 +156,19 @@ impl Running {
         // SAFETY: the child has not been waited for, so the pid is ours.
         unsafe { libc::kill(self.pid(), signal) };
     }
-    /// Waits for its output to contain `text`.
+    /// Waits for its output to contain `text`; panics after `seconds`, or as long as a busy machine may need.
     pub fn wait_for(&mut self, text: &str, seconds: u64) {
-        let end = Instant::now() + Duration::from_secs(seconds);
+        let (begun, end) = (Instant::now(), in_vain_at(seconds));
         loop {
             let output = self.output();
             if output.contains(text) {
                 return;
             }
-            assert!(self.alive(), "{:?} has ended:\n{output}", self.name);
-            assert!(Instant::now() < end, "{:?}: no {text:?} within {seconds} s:\n{output}", self.name);
+            // What it has said last may have come after the look at it.
+            let alive = self.alive();
+            assert!(alive || self.output().contains(text), "{:?} has ended:\n{}", self.name, self.output());
+            let took = begun.elapsed().as_secs();
+            assert!(Instant::now() < end, "{:?}: no {text:?} within {took} s:\n{output}", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -171,7 +176,7 @@ impl Running {
     pub fn stop(&mut self) {
         if self.alive() {
             self.signal(libc::SIGTERM);
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + Duration::from_secs(30);
             while self.alive() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -179,11 +184,12 @@ impl Running {
         }
         let _ = self.child.wait();
     }
-    /// Waits for its own end; panics after `seconds`.
+    /// Waits for its own end; panics after `seconds`, or as long as a busy machine may need.
     pub fn wait_end(&mut self, seconds: u64) {
-        let end = Instant::now() + Duration::from_secs(seconds);
+        let (begun, end) = (Instant::now(), in_vain_at(seconds));
         while self.alive() {
-            assert!(Instant::now() < end, "{:?} still runs after {seconds} s:\n{}", self.name, self.output());
+            let took = begun.elapsed().as_secs();
+            assert!(Instant::now() < end, "{:?} still runs after {took} s:\n{}", self.name, self.output());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

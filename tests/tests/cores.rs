@@ -111,3 +111,22 @@ fn a_plan_or_the_reason_why_there_is_none() {
     assert_eq!((seen["tick"].as_u64(), seen["cores"].as_u64()), (Some(1), Some(0)), "{seen}");
     assert!(host.untouched(), "nobody has changed anything");
 }
+
+#[test]
+fn what_is_recorded_can_be_replayed() {
+    let host = Host::new("cores-replay");
+    let trace = host.scratch.path("trace.jsonl");
+    let trace = trace.display();
+    let observed =
+        host.cores(&format!("observe --interface eth1 --force --times 3 --json --record {trace}")).run(60).ok();
+    let replayed = host.cores(&format!("replay --json {trace}")).run(20).ok();
+    let decisions = |text: &str| -> Vec<(u64, u64, String)> {
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a JSON line"));
+        let decision = |line: serde_json::Value| {
+            (line["tick"].as_u64().unwrap(), line["cores"].as_u64().unwrap(), line["reason"].to_string())
+        };
+        lines.map(decision).collect()
+    };
+    assert_eq!(decisions(&observed).len(), 3);
+    assert_eq!(decisions(&observed), decisions(&replayed));
+}

@@ -74,7 +74,7 @@ fn memcached_with_threads() {
 const MEMCACHED_CLIENT: &str = r#"
 import socket, sys
 count = int(sys.argv[1])
-socks = [socket.create_connection(("127.0.0.1", 7103), 5) for _ in range(8)]
+socks = [socket.create_connection(("127.0.0.1", 7103), 60) for _ in range(8)]
 files = [s.makefile("rwb") for s in socks]
 for i in range(count):
     f = files[i % 8]
@@ -101,7 +101,7 @@ fn python_http_server_and_curl() {
     server.wait_for("Serving HTTP", 20);
     carried(&service, 20, || {
         let to = service.scratch.path("got.bin");
-        service.accelerated("curl -sS --max-time 30 http://127.0.0.1:7104/body.bin -o").arg(&to).run(40).ok();
+        service.accelerated("curl -sS --max-time 80 http://127.0.0.1:7104/body.bin -o").arg(&to).run(40).ok();
         assert!(std::fs::read(&to).expect("downloaded") == body, "the file differs");
     });
 }
@@ -132,7 +132,7 @@ fn nginx_with_one_worker() {
     });
     carried(&service, 30, || {
         for _ in 0..5 {
-            let out = service.accelerated("curl -sS --max-time 20 http://127.0.0.1:7105/").run(30).ok();
+            let out = service.accelerated("curl -sS --max-time 80 http://127.0.0.1:7105/").run(30).ok();
             assert!(out == body, "{} bytes of {}", out.len(), body.len());
         }
     });
@@ -147,7 +147,7 @@ fn iperf3_both_ways() {
     server.wait_for("Server listening", 10);
     for direction in ["", " -R"] {
         carried(&service, 100, || {
-            let line = format!("iperf3 -4 -c 127.0.0.1 -p 7106 -t 1 -J{direction}");
+            let line = format!("iperf3 -4 -c 127.0.0.1 -p 7106 -n 20M -J{direction}");
             let out = service.accelerated(&line).run(30).ok();
             let report: serde_json::Value = serde_json::from_str(&out).expect("iperf3's JSON");
             let received = report["end"]["sum_received"]["bytes"].as_u64().expect("bytes");
@@ -168,7 +168,7 @@ fn a_closed_listener_gives_its_port_back_at_once() {
                   for i in range(200):\n\
                   \x20s=socket.socket();s.bind(('127.0.0.1',7109));s.listen(5)\n\
                   \x20if i%20==0:\n\
-                  \x20\x20c=socket.create_connection(('127.0.0.1',7109),5);a,_=s.accept();c.close();a.close()\n\
+                  \x20\x20c=socket.create_connection(('127.0.0.1',7109),60);a,_=s.accept();c.close();a.close()\n\
                   \x20s.close()\n\
                   print('done',time.monotonic()-start)";
     carried(&service, 10, || {
@@ -249,7 +249,7 @@ fn a_kernel_server_stays_reachable() {
         .dir(&service.scratch.0)
         .start(service.scratch.path("http.log"));
     server.wait_for("Serving HTTP", 20);
-    let out = service.accelerated("curl -sS --max-time 10 http://127.0.0.1:7108/index.html").run(20).ok();
+    let out = service.accelerated("curl -sS --max-time 80 http://127.0.0.1:7108/index.html").run(20).ok();
     assert_eq!(out, "kernel");
 }
 

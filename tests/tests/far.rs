@@ -96,7 +96,7 @@ fn programs_speak_with_others_where_the_far_side_is() {
         .dir(&service.scratch.0)
         .start(service.scratch.path("http.log"));
     server.wait_for("Serving HTTP", 20);
-    let line = "curl -sS --noproxy * --max-time 30 http://10.96.7.1:7621/body";
+    let line = "curl -sS --noproxy * --max-time 80 http://10.96.7.1:7621/body";
     assert!(service.accelerated(line).run(40).ok() == body);
     assert!(service.stage("received_bytes") >= body.len() as u64);
     // A server: it is reached there.

@@ -65,7 +65,7 @@ import socket, sys, os
 port = int(sys.argv[1])
 socks = []
 for _ in range(int(sys.argv[2])):
-    s = socket.create_connection(("127.0.0.1", port), 10); socks.append(s)
+    s = socket.create_connection(("127.0.0.1", port)); socks.append(s)
 print("loaded", flush=True)
 while True:
     for s in socks:
@@ -123,8 +123,8 @@ fn a_thousand_killed_clients_leave_nothing_behind() {
 fn a_killed_server_resets_its_clients_and_its_port_is_free_again() {
     let service = Service::embedded();
     let server = redis(&service, 7202);
-    let code = "import socket\ns=socket.create_connection(('127.0.0.1',7202),5)\ns.sendall(b'PING\\r\\n');print(s.recv(99),flush=True)\n\
-                s.settimeout(10)\ntry:\n print('got',s.recv(99))\nexcept ConnectionResetError:\n print('got reset')";
+    let code = "import socket\ns=socket.create_connection(('127.0.0.1',7202),60)\ns.sendall(b'PING\\r\\n');print(s.recv(99),flush=True)\n\
+                s.settimeout(60)\ntry:\n print('got',s.recv(99))\nexcept ConnectionResetError:\n print('got reset')";
     let mut client = service.accelerated("python3 -u -c").arg(code).start(service.scratch.path("client.log"));
     client.wait_for("PONG", 10);
     server.signal(libc::SIGKILL);
@@ -179,7 +179,7 @@ fn a_hundred_thousand_sockets_are_refused_with_a_reason() {
 const WAITERS: &str = r#"
 import socket, select, threading, time
 def connect():
-    return socket.create_connection(("127.0.0.1", 7205), 10)
+    return socket.create_connection(("127.0.0.1", 7205), 60)
 results = {}
 def waiter(name, work):
     def body():

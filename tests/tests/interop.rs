@@ -66,7 +66,7 @@ fn agreed(opener: Options, listener: Options) -> Agreed {
 const ECHO: &str = r#"
 import hashlib, os, socket, sys, threading, time
 def serve(c):
-    c.settimeout(30)
+    c.settimeout(60)
     first, total = b"", hashlib.sha256()
     while d := c.recv(65536):
         first += d[:4096] if b"\n" not in first else b""
@@ -93,8 +93,8 @@ const TALK: &str = r#"
 import hashlib, os, random, socket, sys, threading, traceback
 def talk(address):
     data = sys.argv[2].encode() + b"\n" + random.Random(address).randbytes(300_000)
-    s = socket.create_connection((address, int(sys.argv[1])), 20)
-    s.settimeout(30)
+    s = socket.create_connection((address, int(sys.argv[1])), 60)
+    s.settimeout(60)
     def send():
         s.sendall(data)
         s.shutdown(socket.SHUT_WR)

@@ -32,7 +32,7 @@ while True:
 /// Sends two megabytes and checks that they come back.
 const CLIENT_SCRIPT: &str = r#"
 import socket, sys, threading
-s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
 print(s.getsockname()[0], s.getpeername()[0])
 data = bytes((i * 2654435761 >> 11) & 255 for i in range(200_000)) * 10
 def send():

@@ -55,7 +55,7 @@ fn the_kernel_stack_carries_nginx_for_programs_of_the_kernel_and_its_own() {
     std::fs::write(dir.join("nginx.conf"), config).expect("config");
     let mut server =
         service.accelerated("nginx -c").arg(dir.join("nginx.conf")).start(service.scratch.path("nginx.log"));
-    let line = "curl -sS --max-time 20 http://127.0.0.1:7612/";
+    let line = "curl -sS --max-time 80 http://127.0.0.1:7612/";
     until("nginx answers", 15, || {
         assert!(server.alive(), "{}", server.output());
         service.accelerated(line).run(30).code == 0
@@ -81,7 +81,7 @@ fn the_kernel_stack_carries_pythons_http_server() {
     server.wait_for("Serving HTTP", 20);
     carried(&service, body.len() as u64, || {
         let to = service.scratch.path("got.bin");
-        service.accelerated("curl -sS --max-time 30 http://127.0.0.1:7613/body.bin -o").arg(&to).run(40).ok();
+        service.accelerated("curl -sS --max-time 80 http://127.0.0.1:7613/body.bin -o").arg(&to).run(40).ok();
         assert!(std::fs::read(&to).expect("downloaded") == body, "the file differs");
     });
 }
@@ -117,7 +117,7 @@ fn a_kernel_stack_in_another_namespace_gives_its_programs_that_network() {
         .dir(&service.scratch.0)
         .start(service.scratch.path("http.log"));
     server.wait_for("Serving HTTP", 20);
-    let line = "curl -sS --max-time 10 http://127.0.0.1:7614/word";
+    let line = "curl -sS --max-time 80 http://127.0.0.1:7614/word";
     assert_ne!(Program::line(line).run(20).code, 0, "here nobody listens");
     assert_eq!(service.accelerated(line).run(20).ok(), "towpath");
 }

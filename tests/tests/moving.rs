@@ -48,7 +48,7 @@ fn counter(text: &str, name: &str) -> u64 {
 
 /// Asks the listener: what it says.
 fn again(lab: &Lab) -> String {
-    let connect = format!("import socket; c = socket.create_connection(('{ADDRESS}', {PORT}), 30)");
+    let connect = format!("import socket; c = socket.create_connection(('{ADDRESS}', {PORT}), 60)");
     let ask = format!("{connect}; c.sendall(b'again'); print(c.recv(9))");
     lab.on_client(Program::line("/usr/bin/python3 -c").arg(ask)).run(60).ok().trim().to_owned()
 }

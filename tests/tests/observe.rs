@@ -24,7 +24,7 @@ fn number(value: &Value, name: &str) -> u64 {
 /// Sends without end over one connection; the peer takes what comes.
 const SINK: &str = "import socket\nl=socket.socket();l.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\n\
     l.bind(('127.0.0.1',7301));l.listen(7);print('up',flush=True)\nc,_=l.accept()\nwhile c.recv(65536): pass";
-const SOURCE: &str = "import socket\nc=socket.create_connection(('127.0.0.1',7301),5)\nprint('up',flush=True)\n\
+const SOURCE: &str = "import socket\nc=socket.create_connection(('127.0.0.1',7301),60)\nprint('up',flush=True)\n\
     while True: c.sendall(b'x'*100000)";
 
 #[test]
@@ -35,9 +35,11 @@ fn a_transfer_is_seen_in_sockets_and_status() {
     let mut source = service.accelerated("python3 -c").arg(SOURCE).start(service.scratch.path("source.log"));
     source.wait_for("up", 20);
 
-    let listener = listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
+    let listener = || listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
+    until("the connection is accepted", 20, || number(&listener(), "recv_q") == 0);
+    let listener = listener();
     assert_eq!(listener["local"], "127.0.0.1:7301", "{listener}");
-    assert_eq!((number(&listener, "recv_q"), number(&listener, "send_q")), (0, 7), "{listener}");
+    assert_eq!(number(&listener, "send_q"), 7, "{listener}");
     assert_eq!(listener["tcp"], Value::Null, "{listener}");
     assert_eq!(number(&listener, "pid"), sink.pid() as u64, "{listener}");
 
@@ -130,7 +132,7 @@ fn bad_frames_are_counted_by_reason_and_harm_nothing() {
         let send = Program::line("python3 -c").arg(FRAMES).arg(address.trim()).arg(CLIENT).arg(SERVER).arg(kind);
         lab.on_client(send).run(20).ok();
         let mut seen = 0;
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while seen < 5 && std::time::Instant::now() < end {
             seen = drops(&service, kind) - before;
         }
@@ -140,8 +142,9 @@ fn bad_frames_are_counted_by_reason_and_harm_nothing() {
         lab.on_client(Program::line(&format!("redis-cli -h {SERVER} -p 6501 ping"))).run(20).ok().trim(),
         "PONG"
     );
-    let established = listed(&service, |s| s["state"] == "ESTAB" || s["state"] == "SYN-RECV");
-    assert!(established.is_none(), "{established:?}");
+    until("nothing is left of a connection", 20, || {
+        listed(&service, |s| s["state"] == "ESTAB" || s["state"] == "SYN-RECV").is_none()
+    });
 }
 
 #[test]
@@ -155,24 +158,25 @@ fn connects_are_completed_and_queued_although_nobody_accepts() {
         lab.on_server(service.accelerated("python3 -c").arg(server)).start(service.scratch.path("server.log"));
     server.wait_for("up", 20);
     let client = format!(
-        "import socket,time\nk=[socket.create_connection(('{SERVER}',6502),5) for _ in range(10)]\n\
+        "import socket,time\nk=[socket.create_connection(('{SERVER}',6502),60) for _ in range(10)]\n\
          [s.sendall(b'early') for s in k]\nprint('connected',flush=True)\ntime.sleep(100)"
     );
     let mut client = lab.on_client(Program::line("python3 -c").arg(client)).start(service.scratch.path("client.log"));
     client.wait_for("connected", 20);
-    let listener = listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
-    assert_eq!((number(&listener, "recv_q"), number(&listener, "send_q")), (10, 16), "{listener}");
+    let listener = || listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
+    // The last acknowledgements of their handshakes may be on their way.
+    until("all ten are queued", 20, || number(&listener(), "recv_q") == 10);
+    assert_eq!(number(&listener(), "send_q"), 16, "{}", listener());
     // The eleventh to sixteenth fit; of many more, some must not.
     let more = format!(
-        "import socket\nk=[]\ntry:\n for _ in range(40): k.append(socket.create_connection(('{SERVER}',6502),0.4))\n\
+        "import socket\nk=[]\ntry:\n for n in range(40): k.append(socket.create_connection(('{SERVER}',6502),60 if n<6 else 0.4))\n\
          except OSError: pass\nprint(len(k))"
     );
     let out = lab.on_client(Program::line("python3 -c").arg(more)).run(30).ok();
     let fit: u32 = out.trim().parse().expect("a count");
     // A peer whose last ACK of the handshake was dropped for lack of room thinks itself connected, as with Linux.
     assert!((6..40).contains(&fit), "{fit} more connections");
-    let listener = listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
-    assert!(number(&listener, "recv_q") <= 16, "{listener}");
+    assert!(number(&listener(), "recv_q") <= 16, "{}", listener());
     // The server's end resets what it never accepted.
     server.signal(libc::SIGKILL);
     until("all is forgotten", 20, || listed(&service, |s| s["state"] != "TIME-WAIT").is_none());

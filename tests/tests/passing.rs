@@ -26,16 +26,16 @@ fn as_the_kernel(script: &str, segments_min: u64) {
 
 const BEGIN: &str = r#"
 import os, select, signal, socket, subprocess, sys, time
-signal.alarm(50)
+signal.alarm(80)
 PYTHON = "/usr/bin/python3"
 def listening():
-    listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(50); listener.settimeout(20)
+    listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(50); listener.settimeout(60)
     return listener
 def client(listener):
-    s = socket.create_connection(listener.getsockname()); s.settimeout(20)
+    s = socket.create_connection(listener.getsockname()); s.settimeout(60)
     return s
 def pair(listener):
-    c = client(listener); s = listener.accept()[0]; s.settimeout(20)
+    c = client(listener); s = listener.accept()[0]; s.settimeout(60)
     return c, s
 def all(s):
     got = b""
@@ -93,10 +93,10 @@ waiting.sendall(b"waiting")
 new = r'''
 import os, select, socket, sys
 listener, s = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:])
-s.settimeout(20); listener.settimeout(20)
+s.settimeout(60); listener.settimeout(60)
 print(s.recv(100), listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), flush=True)
 poll = select.epoll(); poll.register(listener, select.EPOLLIN)
-print([event for fd, event in poll.poll(20)])
+print([event for fd, event in poll.poll(60)])
 a, peer = listener.accept()
 print(a.recv(100), peer[0]); a.sendall(b"welcome"); a.close()
 s.sendall(b"after"); s.close()
@@ -122,9 +122,9 @@ fn a_program_executes_itself_anew_in_its_place() {
     let script = r#"
 late = r"""
 import signal, socket, sys
-signal.alarm(50)
+signal.alarm(80)
 listener, c, s, bound = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:])
-for one in listener, c, s, bound: one.settimeout(20)
+for one in listener, c, s, bound: one.settimeout(60)
 s.sendall(b"after"); print(c.recv(10), s.getpeername() == c.getsockname())
 c.close(); print(s.recv(10))
 d = socket.create_connection(listener.getsockname()); print(listener.accept()[1] == d.getsockname())
@@ -166,7 +166,7 @@ fn both_the_old_and_the_new_program_accept() {
     let script = r#"
 new = r'''
 import socket, sys
-listener = socket.socket(fileno=int(sys.argv[1])); listener.settimeout(20)
+listener = socket.socket(fileno=int(sys.argv[1])); listener.settimeout(60)
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(5):
@@ -197,7 +197,7 @@ socket.send_fds(a, [b"x"], [c.fileno(), s.fileno()])
 c.close(); s.close()
 message, fds, flags, address = socket.recv_fds(b, 10, 5)
 c, s = (socket.socket(fileno=fd) for fd in fds)
-c.settimeout(20); s.settimeout(20)
+c.settimeout(60); s.settimeout(60)
 c.sendall(b"to oneself"); print(s.recv(100), s.getpeername() == c.getsockname())
 c.close(); print(s.recv(100)); s.close()
 # To a child: a listener, and a connection that it has made; the child is gone before they are taken up.
@@ -211,7 +211,7 @@ os.waitpid(child, 0)
 time.sleep(0.2)
 message, fds, flags, address = socket.recv_fds(b, 10, 5)
 other, c = (socket.socket(fileno=fd) for fd in fds)
-other.settimeout(20); c.settimeout(20)
+other.settimeout(60); c.settimeout(60)
 print(all(c))
 c, s = pair(other)
 s.sendall(b"new"); print(c.recv(10))
@@ -239,7 +239,7 @@ while True:
     if not message: break
     fd = array.array("i", parts[0][2])[0]
     s = socket.socket(fileno=fd)
-    poll = select.epoll(); poll.register(s, select.EPOLLIN); poll.poll(20)
+    poll = select.epoll(); poll.register(s, select.EPOLLIN); poll.poll(60)
     s.sendall(s.recv(100).upper()); s.close()
 '''
 workers = []
@@ -266,7 +266,7 @@ fn programs_that_have_sockets_of_their_own_take_those_of_others() {
 # The children are programs of their own: each has a region before anything is passed.
 sender = r"""
 import signal, socket, sys
-signal.alarm(50)
+signal.alarm(80)
 channel = socket.socket(fileno=0)
 listener = socket.create_server(("127.0.0.1", 0))
 c = socket.create_connection(listener.getsockname()); s = listener.accept()[0]
@@ -280,7 +280,7 @@ print("sender:", answer, flush=True)
 """
 receiver = r"""
 import os, select, signal, socket, sys, time
-signal.alarm(50)
+signal.alarm(80)
 channel = socket.socket(fileno=0)
 own = socket.create_server(("127.0.0.1", 0))
 a = socket.create_connection(own.getsockname()); b = own.accept()[0]
@@ -291,7 +291,7 @@ print(s.getsockname() == eval(address), listener.getsockname() == eval(address),
 got = s.recv(100)
 while len(got) < 11: got += s.recv(100)
 print(got)
-def ready(timeout=20): return sorted(names[fd] for fd, event in poll.poll(timeout))
+def ready(timeout=60): return sorted(names[fd] for fd, event in poll.poll(timeout))
 names = {b.fileno(): "own", s.fileno(): "other's", listener.fileno(): "other's listener"}
 poll.register(s, select.EPOLLIN | select.EPOLLET); poll.register(listener, select.EPOLLIN)
 print(ready(0.1))
@@ -331,7 +331,7 @@ program.write("""
 import multiprocessing, socket
 def serve(connections):
     while s := connections.get():
-        s.settimeout(20); s.sendall(s.recv(100).upper()); s.close()
+        s.settimeout(60); s.sendall(s.recv(100).upper()); s.close()
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     connections = context.Queue()
@@ -339,7 +339,7 @@ if __name__ == "__main__":
     for worker in workers: worker.start()
     listener = socket.create_server(("127.0.0.1", 0))
     for n in range(4):
-        c = socket.create_connection(listener.getsockname()); c.settimeout(20)
+        c = socket.create_connection(listener.getsockname()); c.settimeout(60)
         s = listener.accept()[0]
         connections.put(s)
         c.sendall(b"text %d" % n)

@@ -157,17 +157,30 @@ fn connections_beyond_the_limit_fail_with_eagain() {
 #[test]
 fn a_rate_limit_holds_also_for_a_running_connection() {
     require_root();
-    let service = service();
-    let _sink = sink(&service, 7505);
+    limits_what_runs(&service(), 7505, 0.85);
+}
+
+#[test]
+fn a_rate_limit_holds_over_the_kernel_stack_too() {
+    require_root();
+    let service = Service::start(|program| program.arg("--stack").arg("kernel").arg("--admit").arg("all"));
+    // What a busy machine does not let it send in time is lost to it.
+    limits_what_runs(&service, 7506, 0.3);
+}
+
+/// A sender gets a limit while it sends; it must reach the share `least` of that.
+fn limits_what_runs(service: &Service, port: u16, least: f64) {
+    let _sink = sink(service, port);
     let rate = 4_000_000;
-    let text = "import socket, time\ns = socket.socket()\ns.connect(('127.0.0.1', 7505))\nblock = bytes(65536)\n\
+    let text = "import socket, sys\ns = socket.socket()\ns.connect(('127.0.0.1', int(sys.argv[1])))\nblock = bytes(65536)\n\
                 print('running', flush=True)\nwhile True: s.sendall(block)\n";
     let script = service.scratch.path("send.py");
     std::fs::write(&script, text).expect("script");
-    let line = format!("setpriv --reuid {OTHER} --regid {OTHER} --clear-groups /usr/bin/python3 {}", script.display());
+    let line =
+        format!("setpriv --reuid {OTHER} --regid {OTHER} --clear-groups /usr/bin/python3 {} {port}", script.display());
     let mut sender = service.accelerated(&line).start(service.scratch.path("send.log"));
     sender.wait_for("running", 20);
-    policy(&service, &format!("add limit user {OTHER} rate {rate}bps")).ok();
+    policy(service, &format!("add limit user {OTHER} rate {rate}bps")).ok();
     let sent = || {
         let sockets = service.sockets();
         let sockets = sockets["sockets"].as_array().expect("sockets").clone();
@@ -175,12 +188,16 @@ fn a_rate_limit_holds_also_for_a_running_connection() {
         of["tcp"]["bytes_acked"].as_u64().expect("bytes")
     };
     std::thread::sleep(Duration::from_millis(500));
-    let (start, before) = (std::time::Instant::now(), sent());
-    std::thread::sleep(Duration::from_secs(3));
-    let (bytes, seconds) = (sent() - before, start.elapsed().as_secs_f64());
-    let share = bytes as f64 / seconds / f64::from(rate);
-    assert!((0.85..1.15).contains(&share), "{bytes} bytes in {seconds} s are {share} of the limit");
-    policy(&service, "flush").ok();
+    // Never more, whatever the machine does; and as much as that, as soon as it lets all of them run for three seconds.
+    until("it sends as much as it may", 60, || {
+        let (start, before) = (std::time::Instant::now(), sent());
+        std::thread::sleep(Duration::from_secs(3));
+        let (bytes, seconds) = (sent() - before, start.elapsed().as_secs_f64());
+        let share = bytes as f64 / seconds / f64::from(rate);
+        assert!(share < 1.15, "{bytes} bytes in {seconds} s are {share} of the limit");
+        share >= least
+    });
+    policy(service, "flush").ok();
     let before = sent();
     until("it is faster without the limit", 20, || sent() - before > 3 * u64::from(rate as u32));
 }
@@ -274,9 +291,9 @@ fn the_configuration_has_rules_and_only_the_operator_changes_them() {
 }
 
 /// A plain Linux connect from the peer's side: the errno's name, `TimeoutError`, or `connected`.
-fn knock(lab: &Lab, port: u16) -> String {
+fn knock(lab: &Lab, port: u16, seconds: u32) -> String {
     let text = format!(
-        "import socket, errno\ns = socket.socket(); s.settimeout(2)\ntry:\n    s.connect(('{SERVER}', {port})); print('connected')\n\
+        "import socket, errno\ns = socket.socket(); s.settimeout({seconds})\ntry:\n    s.connect(('{SERVER}', {port})); print('connected')\n\
          except TimeoutError: print('TimeoutError')\nexcept OSError as e: print(errno.errorcode[e.errno])\n"
     );
     lab.on_client(Program::new(&["/usr/bin/python3", "-c", &text])).run(20).ok().trim().to_owned()
@@ -294,24 +311,25 @@ fn peers_on_the_network_are_refused_and_connects_to_them_denied() {
     let program = service.accelerated("/usr/bin/python3 -u -c").arg(&listener);
     let mut server = lab.on_server(program).start(service.scratch.path("listener.log"));
     server.wait_for("up", 20);
-    assert_eq!(knock(&lab, 7520), "connected");
+    assert_eq!(knock(&lab, 7520, 60), "connected");
     let forbidden = || service.status()["slow"]["drops"]["forbidden"].as_u64().expect("a counter");
     policy(&service, &format!("add deny accept from {CLIENT} port 7520 with reset")).ok();
-    assert_eq!(knock(&lab, 7520), "ECONNREFUSED");
+    assert_eq!(knock(&lab, 7520, 60), "ECONNREFUSED");
     assert_eq!((hits(&service, 1), forbidden()), (1, 1));
     let log = service.running.output();
     assert!(log.contains("denied by rule 1 (reset)") && log.contains(CLIENT), "{log}");
     policy(&service, "flush").ok();
     policy(&service, "add deny accept from 10.77.0.0/24").ok();
-    assert_eq!(knock(&lab, 7520), "TimeoutError");
-    // The SYN and its repetition after a second.
-    assert_eq!((hits(&service, 1), forbidden()), (2, 3));
+    assert_eq!(knock(&lab, 7520, 2), "TimeoutError");
+    // The SYN and its repetitions, the first of which comes after a second.
+    let asked = hits(&service, 1);
+    assert!(asked >= 2 && forbidden() == 1 + asked, "{asked}, {}", forbidden());
     assert!(service.running.output().contains("denied by rule 1 (drop)"));
     policy(&service, "replace /dev/null").ok();
-    assert_eq!(knock(&lab, 7520), "connected", "the change holds at once");
+    assert_eq!(knock(&lab, 7520, 60), "connected", "the change holds at once");
 
     let outside = format!(
-        "import socket, errno\nfor port in (7521, 7522):\n    s = socket.socket(); s.settimeout(3)\n    try:\n        s.connect(('{CLIENT}', port))\n\
+        "import socket, errno\nfor port in (7521, 7522):\n    s = socket.socket(); s.settimeout(60)\n    try:\n        s.connect(('{CLIENT}', port))\n\
          \x20   except OSError as e: print(errno.errorcode[e.errno], end=' ')\n"
     );
     policy(&service, "add deny connect to 10.77.0.0/24 port 7521").ok();
@@ -329,14 +347,15 @@ fn new_connections_beyond_the_rate_fail_until_time_has_passed() {
     policy(&service, &format!("add limit user {OTHER} new 5")).ok();
     let text = "import socket, time\nheld = []\ndef burst():\n    made = 0\n    for _ in range(30):\n        s = socket.socket()\n        \
                 try:\n            s.connect(('127.0.0.1', 7523)); made += 1; held.append(s)\n        except BlockingIOError: pass\n    \
-                return made\nstart = time.monotonic()\nmade = [burst()]\ntime.sleep(1.5)\nmade.append(burst())\n\
-                print(*made, time.monotonic() - start)\n";
+                return made\nstart = time.monotonic()\nfirst = burst(), time.monotonic() - start\ntime.sleep(1.5)\n\
+                print(*first, burst(), time.monotonic() - start)\n";
     let said = python(&service, OTHER, text);
     let words: Vec<f64> = said.split(' ').map(|word| word.parse().expect("a number")).collect();
-    let &[first, second, seconds] = words.as_slice() else { panic!("{said}") };
-    // One second's worth at once, never more; then what has grown meanwhile.
-    assert!((5.0..=6.0).contains(&first) && (5.0..=6.0).contains(&second), "{said}");
-    assert!(first + second <= 5.0 + 5.0 * seconds, "{said}");
+    let &[first, first_s, second, seconds] = words.as_slice() else { panic!("{said}") };
+    // One second's worth at once, and what grows meanwhile, never more; then the same again.
+    let after = seconds - first_s - 1.5;
+    assert!(first >= 5.0 && first <= 5.0 + 5.0 * first_s, "{said}");
+    assert!(second >= 5.0 && second <= 5.0 + 5.0 * (after + 0.2), "{said}");
     assert_eq!(hits(&service, 1) as f64, 60.0 - first - second);
     assert!(service.running.output().contains("policy: rule 1 allows no more than 5 new connections per second"));
 }

@@ -68,13 +68,13 @@ impl Nginx {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
     fn curl(&self, service: &Service, path: &str) -> towpath_system_tests::Finished {
-        service.accelerated("curl -sS -m 20 -D - -o /dev/null").arg(self.url(path)).run(30)
+        service.accelerated("curl -sS -m 80 -D - -o /dev/null").arg(self.url(path)).run(30)
     }
     /// The workers that answer a number of requests, each by a connection of its own, in one program.
     fn workers(&self, service: &Service, requests: u32) -> BTreeSet<i32> {
         let script = "import sys, socket, re
 for _ in range(int(sys.argv[2])):
-    s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.settimeout(20)
+    s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.settimeout(60)
     s.sendall(b'GET /small HTTP/1.0\\r\\n\\r\\n'); got = b''
     while True:
         part = s.recv(65536)
@@ -87,7 +87,7 @@ for _ in range(int(sys.argv[2])):
         out.lines().map(|pid| pid.parse().unwrap()).collect()
     }
     fn wrk(&self, service: &Service, connection: &str, path: &str) -> String {
-        let wrk = service.accelerated("wrk -t1 -c16 -d1s -H").arg(format!("Connection: {connection}"));
+        let wrk = service.accelerated("wrk -t1 -c16 -d1s --timeout 60s -H").arg(format!("Connection: {connection}"));
         let out = wrk.arg(self.url(path)).run(60).ok();
         assert!(!out.contains("Socket errors") && !out.contains("Non-2xx"), "{out}");
         out
@@ -112,7 +112,7 @@ fn nginx_serves(service: &Service, port: u16, accept_mutex: bool, reuseport: boo
     nginx.wrk(service, "keep-alive", "small");
     nginx.wrk(service, "close", "small");
     nginx.wrk(service, "keep-alive", "large");
-    let tls = service.accelerated("curl -sSk -m 20").arg(format!("https://127.0.0.1:{}/large", port + 1)).run(30).ok();
+    let tls = service.accelerated("curl -sSk -m 80").arg(format!("https://127.0.0.1:{}/large", port + 1)).run(30).ok();
     assert_eq!(tls.len(), 500_000);
 
     // A worker is killed: the master starts another, and meanwhile the others serve.
@@ -230,7 +230,7 @@ def talk(lines):
     global served, ended
     last = None
     try:
-        s = socket.create_connection(('127.0.0.1', port), 20)
+        s = socket.create_connection(('127.0.0.1', port), 60)
         for _ in range(lines):
             s.sendall(b'hello'); got = s.recv(1000)
             if not got: ended += 1; break
@@ -310,7 +310,7 @@ fn a_master_may_be_killed() {
     let talk = || {
         let script = "import socket
 for _ in range(20):
-    s = socket.create_connection(('127.0.0.1', 18230), 20); s.sendall(b'x'); print(s.recv(100).split()[0].decode()); s.close()";
+    s = socket.create_connection(('127.0.0.1', 18230), 60); s.sendall(b'x'); print(s.recv(100).split()[0].decode()); s.close()";
         service.accelerated("/usr/bin/python3 -c").arg(script).run(60).ok()
     };
     let workers: BTreeSet<i32> = talk().lines().map(|pid| pid.parse().unwrap()).collect();

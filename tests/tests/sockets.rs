@@ -33,6 +33,11 @@ def pair(family=socket.AF_INET, address="127.0.0.1", prepare=lambda s: None):
     theirs, peer = listener.accept()
     assert peer == ours.getsockname() == theirs.getpeername(), (peer, ours.getsockname())
     return listener, ours, theirs
+def arrived(s):
+    # All that was sent is acknowledged.
+    end = time.monotonic() + 60
+    while struct.unpack("i", fcntl.ioctl(s, termios.TIOCOUTQ, bytes(4)))[0]: assert time.monotonic() < end; time.sleep(0.01)
+    time.sleep(0.01)
 "#;
 
 #[test]
@@ -40,7 +45,7 @@ fn ipv6_client_and_server() {
     let script = r#"
 listener, ours, theirs = pair(socket.AF_INET6, "::1")
 for s in (listener, ours, theirs):
-    s.settimeout(10)
+    s.settimeout(60)
     print(s.family.name, s.getsockname()[0], s.getsockname()[2:])
 assert ours.getpeername() == listener.getsockname()
 data = os.urandom(100000)
@@ -61,8 +66,8 @@ fn a_listener_of_both_families_and_one_of_ipv6_alone() {
 listener = socket.socket(socket.AF_INET6); listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 listener.bind(("::", 0)); listener.listen(5); port = listener.getsockname()[1]
 for family, address in (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1"), (socket.AF_INET6, "::"):
-    c = socket.socket(family); c.settimeout(10); c.connect((address, port))
-    a, peer = listener.accept(); a.settimeout(10)
+    c = socket.socket(family); c.settimeout(60); c.connect((address, port))
+    a, peer = listener.accept(); a.settimeout(60)
     print(peer[0], a.getsockname()[0], c.getpeername()[0], c.getsockname()[0], peer[1] == c.getsockname()[1])
     c.sendall(b"ping"); print(a.recv(10)); a.sendall(b"pong"); print(c.recv(10))
     c.close(); a.close()
@@ -70,7 +75,7 @@ listener.close()
 only = socket.socket(socket.AF_INET6); only.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
 only.bind(("::", 0)); only.listen(5); port = only.getsockname()[1]
 for family, address in (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"):
-    c = socket.socket(family); c.settimeout(10)
+    c = socket.socket(family); c.settimeout(60)
     try: c.connect((address, port)); print("connected", c.getpeername()[0])
     except OSError as e: print(e.errno)
 "#;
@@ -98,18 +103,18 @@ for inline in 0, 1:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
         ours.sendall(b"abc"); ours.send(b"de!", socket.MSG_OOB)
         p = select.poll(); p.register(theirs, select.POLLPRI)
-        if inline == 0: assert p.poll(10000), "no POLLPRI"
+        if inline == 0: assert p.poll(60000), "no POLLPRI"
         ours.sendall(b"fgh")
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(theirs.recv(100, socket.MSG_PEEK)) < 5 and time.monotonic() < end: pass
-        time.sleep(0.01)
+        arrived(ours)
         if step: ours.close(); theirs.close(); continue
         look(theirs, "before")
         recv(theirs, 2); recv(theirs, 100)
         recv(theirs, 1, socket.MSG_OOB | socket.MSG_PEEK); recv(theirs, 1, socket.MSG_OOB); recv(theirs, 1, socket.MSG_OOB)
         recv(theirs, 100); recv(theirs, 1)
         theirs.send(b"?", socket.MSG_OOB)
-        p = select.poll(); p.register(ours, select.POLLPRI); assert p.poll(10000)
+        p = select.poll(); p.register(ours, select.POLLPRI); assert p.poll(60000)
         recv(ours, 1, socket.MSG_OOB); recv(ours, 10)
 "#;
     as_the_kernel(&format!("{PAIR}{script}"), 200);
@@ -184,17 +189,17 @@ def urgent(*_):
     try: got.append(theirs.recv(1, socket.MSG_OOB))
     except OSError as e: pass
 signal.signal(signal.SIGURG, urgent)
-ours.sendall(b"quiet"); ours.send(b"a", socket.MSG_OOB); time.sleep(0.1); print(got); theirs.recv(1, socket.MSG_OOB)
+ours.sendall(b"quiet"); ours.send(b"a", socket.MSG_OOB); arrived(ours); time.sleep(0.1); print(got); theirs.recv(1, socket.MSG_OOB)
 fcntl.fcntl(theirs, fcntl.F_SETOWN, os.getpid()); print(fcntl.fcntl(theirs, fcntl.F_GETOWN) == os.getpid())
-ours.sendall(b"quiet"); time.sleep(0.1); print(got)
+ours.sendall(b"quiet"); arrived(ours); time.sleep(0.1); print(got)
 for byte in b"b", b"c":
-    n = len(got); ours.send(byte, socket.MSG_OOB); end = time.monotonic() + 10
+    n = len(got); ours.send(byte, socket.MSG_OOB); end = time.monotonic() + 60
     while len(got) == n and time.monotonic() < end: time.sleep(0.01)
     print(got)
 # An owner that was named before the connection.
 early = socket.socket(); fcntl.fcntl(early, fcntl.F_SETOWN, os.getpid())
 early.connect(listener.getsockname()); theirs = early; peer, _ = listener.accept()
-peer.send(b"d", socket.MSG_OOB); end = time.monotonic() + 10
+peer.send(b"d", socket.MSG_OOB); end = time.monotonic() + 60
 while len(got) < 3 and time.monotonic() < end: time.sleep(0.01)
 print(got)
 "#;

@@ -172,13 +172,13 @@ def gather(wait, rounds):
                 assert left[name].startswith(got) and got, (name, got)
                 left[name] = left[name][len(got):]
                 if not left[name]: del left[name]
-gather(lambda: ep.poll(20), 30)
-gather(lambda: po.poll(20000), 10)
-gather(lambda: [(fd, 0) for fd in select.select(list(names), [], [], 20)[0]], 10)
+gather(lambda: ep.poll(60), 30)
+gather(lambda: po.poll(60000), 10)
+gather(lambda: [(fd, 0) for fd in select.select(list(names), [], [], 60)[0]], 10)
 for s in socks.values(): s.shutdown(socket.SHUT_WR)
 ended = set()
 while len(ended) < 3:
-    for fd, events in ep.poll(20):
+    for fd, events in ep.poll(60):
         if socks[names[fd]].recv(10) == b'': ended.add(fd); ep.unregister(fd)
 print('all three')
 "
@@ -316,7 +316,7 @@ more = [socket.create_connection(('{FAR}', 7711)) for _ in range(50)]
 for s in more: ep.register(s, select.EPOLLIN); s.sendall(b'y')
 left = {{s.fileno(): s for s in more}}
 while left:
-    for fd, _ in ep.poll(30): assert left.pop(fd).recv(99) == b'blue:y'
+    for fd, _ in ep.poll(60): assert left.pop(fd).recv(99) == b'blue:y'
 print('again')
 "
     );
@@ -339,20 +339,20 @@ def kill():
     status = subprocess.run([sys.argv[1], 'status', '--json', '--stack', 'blue'], capture_output=True).stdout
     os.kill(json.loads(status)['pid'], signal.SIGKILL)
 kill()
-(fd, events), = ep.poll(30)
+(fd, events), = ep.poll(60)
 assert fd == blue.fileno() and events & (select.EPOLLHUP | select.EPOLLERR), (fd, events)
 try: blue.recv(1); print('read')
 except OSError as e: print('error')
 red.sendall(b'x'); print(red.recv(99).decode())
 ep.register(blue := socket.create_connection(('{FAR}', 7712)), select.EPOLLIN); blue.sendall(b'x')
-(fd, _), = ep.poll(30); assert fd == blue.fileno(); print(blue.recv(99).decode())
+(fd, _), = ep.poll(60); assert fd == blue.fileno(); print(blue.recv(99).decode())
 # More often than a process may have stacks.
 for n in range(20):
     kill()
-    assert ep.poll(30)[0][0] == blue.fileno()
+    assert ep.poll(60)[0][0] == blue.fileno()
     blue.close()
     ep.register(blue := socket.create_connection(('{FAR}', 7712)), select.EPOLLIN); blue.sendall(b'%d' % n)
-    assert ep.poll(30) and blue.recv(99) == b'blue:%d' % n
+    assert ep.poll(60) and blue.recv(99) == b'blue:%d' % n
 print('all')
 "
     );
@@ -459,7 +459,7 @@ fn what_cannot_be_had_of_a_stack_fails_and_is_nobody_elses() {
     let script = "
 import errno, socket
 for port in (7708, 7709):
-    try: socket.create_connection(('127.0.0.1', port), timeout=20); print('connected')
+    try: socket.create_connection(('127.0.0.1', port), timeout=60); print('connected')
     except OSError as e: print(errno.errorcode[e.errno])
 l = socket.socket(); l.bind(('0.0.0.0', 7711))
 try: l.listen(); print('listens')

@@ -47,6 +47,25 @@ fn without_its_kernel_a_card_says_what_to_install() {
 }
 
 #[test]
+fn a_card_has_as_many_sockets_as_are_asked_for_or_says_that_they_do_not_fit() {
+    let service = card(|program| program.arg("--sockets-per-client").arg("4096"));
+    let script = "import socket\nkept = [socket.create_server(('0.0.0.0', 0)) for _ in range(700)]\nprint('open', flush=True); input()";
+    let log = service.scratch.path("many.log");
+    let mut many = service.accelerated("/usr/bin/python3 -u -c").arg(script).start(log);
+    many.wait_for("open", 60);
+    let all = service.sockets();
+    let listening = all["sockets"].as_array().expect("sockets").iter().filter(|s| s["state"] == "LISTEN");
+    assert_eq!(listening.count(), 700);
+    drop(many);
+    drop(service);
+    let program = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--uml");
+    let program = program.arg("--sockets-per-client").arg("128").arg("--send-buffer").arg("16MiB");
+    let ended = program.arg("--name").arg(format!("large-{}", std::process::id())).run(60);
+    assert_eq!(ended.code, 1, "{}", ended.err);
+    assert!(ended.err.contains("128 sockets") && ended.err.contains("write fewer"), "{}", ended.err);
+}
+
+#[test]
 fn programs_speak_with_others_through_a_second_kernels_tcp() {
     for (program, package) in [("curl", "curl"), ("redis-server", "redis-server"), ("ss", "iproute2")] {
         require_program(program, package);
@@ -87,7 +106,7 @@ fn a_card_that_is_killed_is_started_again_and_its_listeners_listen_again() {
         });
         until("the service says so", 20, || service.status()["slow"]["stages"]["card_restarts"] == restarts);
         assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7631 get colour").trim(), "green");
-        let ask = "import socket; c = socket.create_connection(('10.97.7.2', 7632), 30); print(c.recv(99), c.recv(9))";
+        let ask = "import socket; c = socket.create_connection(('10.97.7.2', 7632), 60); print(c.recv(99), c.recv(9))";
         let out = Program::line("/usr/bin/python3 -c").arg(ask).under(&outside.within()).run(60).ok();
         assert_eq!(out.trim(), "b'from 10.97.7.1' b''");
     }
@@ -127,9 +146,9 @@ os.kill(int(sys.argv[1]), signal.SIGSTOP)
 for n in range(4000): pairs[n % 20][0].send(b'x')
 os.kill(int(sys.argv[1]), signal.SIGCONT)
 for _, a in pairs:
-    a.settimeout(30); got = 0
+    a.settimeout(60); got = 0
     while got < 200: got += len(a.recv(200))
-socket.create_connection(l.getsockname(), 30); print('heard')";
+socket.create_connection(l.getsockname(), 60); print('heard')";
 
 #[test]
 fn a_card_that_does_not_run_for_a_while_hears_its_programs_afterwards() {

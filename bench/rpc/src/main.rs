@@ -3,11 +3,13 @@
 
 mod bulk;
 mod client;
+mod files;
 mod many;
 mod native;
 mod sends;
 mod server;
 mod sys;
+mod values;
 
 use clap::{Parser, Subcommand};
 use std::net::SocketAddrV4;
@@ -45,11 +47,17 @@ enum Role {
     },
     /// Sends of one size on one connection; prints one JSON object: how fast they arrived and what one costs.
     Sends(sends::Options),
+    /// Sends a file by `sendfile`, again and again, on one connection; prints one JSON object: how fast it arrived and what that cost.
+    SendFile(files::Options),
     /// Takes connections one after the other and throws away what they send. Prints `ready` when it listens.
     Drain {
         /// Address to listen on.
         listen: SocketAddrV4,
     },
+    /// Changes values of one size and sends them back, by event loops or by pollers and workers. Prints `ready` when it listens.
+    ValuesServer(values::server::Options),
+    /// Sends values in steps of load, closed or open loop; prints one JSON object.
+    ValuesClient(values::client::Options),
     /// Many connections that send blocks when asked, until the other end has gone.
     Senders(many::Senders),
     /// Asks many connections to send without end and prints one JSON object: what each gets in each window.
@@ -67,7 +75,10 @@ fn main() {
         Role::Sink(options) => bulk::sink(&options).map(|report| print(&report)),
         Role::Source { sink } => bulk::source(sink),
         Role::Sends(options) => sends::send(&options).map(|report| print(&report)),
+        Role::SendFile(options) => files::send(&options).map(|report| print(&report)),
         Role::Drain { listen } => sends::drain(listen),
+        Role::ValuesServer(options) => values::server::run(&options),
+        Role::ValuesClient(options) => values::client::run(&options).map(|report| print(&report)),
         Role::Senders(options) => many::senders(&options),
         Role::Share(options) => many::share(&options).map(|report| print(&report)),
         Role::Incast(options) => many::incast(&options).map(|report| print(&report)),

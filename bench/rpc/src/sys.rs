@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 /// An epoll event whose data is a connection's index.
 pub type Event = libc::epoll_event;
@@ -64,7 +65,7 @@ pub fn connect(to: SocketAddrV4) -> io::Result<i32> {
             Ok(_) => return nonblocking(fd).map(|()| fd),
             Err(error) if attempt < 40 && error.kind() == io::ErrorKind::ConnectionRefused => {
                 close(fd);
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(50));
             }
             Err(error) => return Err(error),
         }
@@ -141,4 +142,93 @@ pub fn raise_limit() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
     }
+}
+
+/// Writes all of it, waiting for room.
+pub fn write_all(fd: i32, mut from: &[u8]) -> io::Result<()> {
+    while !from.is_empty() {
+        match write(fd, from)? {
+            Some(n) => from = &from[n..],
+            None => {
+                let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one valid entry.
+                check(unsafe { libc::poll(&raw mut room, 1, -1) })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for events, at most so long, to the nanosecond.
+pub fn wait_for(epoll: i32, events: &mut [Event], time: Duration) -> io::Result<usize> {
+    let time = timespec(time);
+    let count = events.len() as i32;
+    // SAFETY: the buffer is valid for its length; no signals are named.
+    match check(unsafe { libc::epoll_pwait2(epoll, events.as_mut_ptr(), count, &raw const time, std::ptr::null()) }) {
+        Ok(n) => Ok(n as usize),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// The clock that all processes of a machine share.
+pub fn monotonic() -> Duration {
+    let mut now = timespec(Duration::ZERO);
+    // SAFETY: `now` is valid for the call, which cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Sleeps until `now` says that it is so late.
+pub fn sleep_until(at: u64, now: fn() -> u64) {
+    while let Some(left) = at.checked_sub(now()).filter(|left| *left > 0) {
+        std::thread::sleep(Duration::from_nanos(left));
+    }
+}
+
+/// Timers of this thread are late by no more than so many ns.
+pub fn timer_slack(ns: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns, 0, 0, 0) }).map(drop)
+}
+
+/// Who waits by this epoll instance polls the card itself, for so many µs, before it sleeps; the card's interrupts can wait.
+pub fn busy_poll(epoll: i32, us: u32) -> io::Result<()> {
+    #[repr(C)]
+    struct Parameters {
+        usecs: u32,
+        budget: u16,
+        prefer: u8,
+        pad: u8,
+    }
+    // As many packets at a time as a card's driver takes in an interrupt; more needs a capability.
+    let parameters = Parameters { usecs: us, budget: 64, prefer: 1, pad: 0 };
+    // _IOW(EPOLL_IOC_TYPE, 0x01, struct epoll_params) of linux/eventpoll.h
+    const EPIOCSPARAMS: libc::c_ulong = 0x4008_8a01;
+    // SAFETY: the kernel reads `parameters`, which outlives the call.
+    check(unsafe { libc::ioctl(epoll, EPIOCSPARAMS, &raw const parameters) }).map(drop)
+}
+
+/// The card's queue (NAPI instance) that a connection's packets come by; 0 is none.
+pub fn napi(fd: i32) -> io::Result<u32> {
+    let (mut id, mut length) = (0u32, size_of::<u32>() as libc::socklen_t);
+    let option = libc::SO_INCOMING_NAPI_ID;
+    // SAFETY: `id` and `length` are valid for the call, and `length` is that of `id`.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut id).cast(), &raw mut length) };
+    check(result).map(|_| id)
+}
+
+/// Busy time of all CPUs since boot in µs, of whoever, with interrupts.
+pub fn busy_us() -> io::Result<f64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let fields: Vec<f64> = text.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
+    // SAFETY: plain call.
+    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    // user, nice, system, irq, softirq; not idle, iowait, steal.
+    let ticks: f64 = [0, 1, 2, 5, 6].iter().filter_map(|&field| fields.get(field)).sum();
+    Ok(ticks * 1e6 / hertz)
 }

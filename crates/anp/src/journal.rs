@@ -2,14 +2,20 @@
 //! process that was killed can put everything back.
 
 use crate::knob::{ApplyError, Knob};
+use crate::own::own_text;
+use crate::partition;
+use crate::setting::Setting;
+use crate::task;
 use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Version of the journal's form.
-const VERSION: u32 = 1;
+/// Version of the journal's form. Those before it are read as well: they had fewer kinds of settings.
+const VERSION: u32 = 3;
+/// Longest that is read: years of changes.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// A line of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +50,7 @@ pub enum JournalError {
     #[error("the journal {0} is of another version of towpath: use that one's `towpath cores restore`")]
     Version(PathBuf),
     /// Somebody else could have written it, and with it anything anywhere.
-    #[error("the journal {0} is not this user's alone: look at it, and remove it")]
+    #[error("the journal {0} is not root's or this user's alone: look at it, and remove it")]
     Foreign(PathBuf),
     /// A knob, and then everything that had been set was put back.
     #[error("{0}; everything is as it was")]
@@ -66,6 +72,8 @@ struct Entry {
     before: String,
     /// What we have written, or were about to: the last is what should be there.
     values: Vec<String>,
+    /// Given back before the end: others may do with it as they like.
+    released: bool,
 }
 
 /// An open journal.
@@ -145,7 +153,7 @@ impl Journal {
         let mut undo: Vec<Knob> = Vec::new();
         for knob in knobs {
             let read = tree.read(&knob.path).map_err(|error| ApplyError::Read { path: knob.path.clone(), error });
-            let result = match read {
+            let result = match read.map(|now| partition::writable(&knob.path, now)) {
                 Ok(now) if Knob::same(&knob.path, &now, &knob.value) => continue,
                 Ok(now) => {
                     self.note(knob, &now)?;
@@ -166,10 +174,13 @@ impl Journal {
         let before = known.is_none().then(|| now.to_owned());
         self.add(&Line::Write { path: knob.path.clone(), before, value: knob.value.clone() })?;
         match known {
-            Some(place) => self.entries[place].values.push(knob.value.clone()),
+            Some(place) => {
+                self.entries[place].values.push(knob.value.clone());
+                self.entries[place].released = false;
+            }
             None => {
                 let values = vec![knob.value.clone()];
-                self.entries.push(Entry { path: knob.path.clone(), before: now.to_owned(), values });
+                self.entries.push(Entry { path: knob.path.clone(), before: now.to_owned(), values, released: false });
             }
         }
         Ok(())
@@ -178,7 +189,22 @@ impl Journal {
     fn put(&mut self, tree: &Tree, knob: &Knob) -> Result<(), JournalError> {
         let now = tree.read(&knob.path).unwrap_or_default();
         self.note(knob, &now)?;
-        Ok(knob.apply(tree)?)
+        knob.give_back(tree)?;
+        Ok(())
+    }
+
+    /// Gives back what is not among these names any more; what cannot be given back now stays in the journal.
+    pub fn release(&mut self, tree: &Tree, wanted: &[Knob]) {
+        for place in (0..self.entries.len()).rev() {
+            let entry = &self.entries[place];
+            if entry.released || wanted.iter().any(|knob| knob.path == entry.path) {
+                continue;
+            }
+            let ours = |now: String| entry.values.last().is_some_and(|ours| entry.is(&now, ours));
+            let back = entry.back();
+            let done = !tree.text(&entry.path).is_some_and(ours) || self.put(tree, &back).is_ok();
+            self.entries[place].released = done;
+        }
     }
 
     /// Values of ours that others have changed since: path, ours, theirs.
@@ -187,7 +213,7 @@ impl Journal {
             let (now, ours) = (tree.read(&entry.path).ok()?, entry.values.last()?);
             (!Knob::same(&entry.path, &now, ours)).then(|| (entry.path.clone(), ours.clone(), now))
         };
-        self.entries.iter().filter_map(changed).collect()
+        self.entries.iter().filter(|entry| !entry.released).filter_map(changed).collect()
     }
 
     /// Puts everything back that the journal at this place knows of, the last first; what others have changed since stays. The journal is
@@ -198,6 +224,7 @@ impl Journal {
         let mut restored = Vec::new();
         if head == boot_id {
             restored.extend(entries.iter().rev().map(|entry| entry.restore(tree)));
+            free(tree, &entries);
         }
         if !restored.iter().any(|result| matches!(result, Restored::Failed { .. })) {
             fs::remove_file(path).map_err(failed)?;
@@ -206,7 +233,27 @@ impl Journal {
     }
 }
 
+/// Threads of confined processes that no entry knows are freed as well.
+fn free(tree: &Tree, entries: &[Entry]) {
+    let known: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
+    for entry in entries {
+        match Setting::parse(&entry.path) {
+            Some(Setting::Task(main)) if main.thread == main.process => {
+                task::free(tree, main, &known, &entry.values, &entry.before);
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Entry {
+    fn back(&self) -> Knob {
+        Knob::new(self.path.clone(), self.before.clone(), "")
+    }
+    /// Is what stands there of our doing?
+    fn is(&self, now: &str, ours: &str) -> bool {
+        Knob::same(&self.path, now, ours) || partition::spoilt(&self.path, now, ours)
+    }
     fn restore(&self, tree: &Tree) -> Restored {
         let path = self.path.clone();
         let Ok(now) = tree.read(&path) else { return Restored::Gone { path } };
@@ -214,36 +261,20 @@ impl Entry {
         if Knob::same(&path, &now, &self.before) {
             return Restored::Back { path, value: self.before.clone() };
         }
-        if !self.values.iter().any(|value| Knob::same(&path, &now, value)) {
+        if !self.values.iter().any(|value| self.is(&now, value)) {
             return Restored::Others { path, value: now };
         }
-        match Knob::new(path.clone(), self.before.clone(), "").apply(tree) {
-            Ok(()) => Restored::Back { path, value: self.before.clone() },
+        match self.back().give_back(tree) {
+            Ok(value) => Restored::Back { path, value },
             Err(error) => Restored::Failed { path, error: error.to_string() },
         }
     }
 }
 
-/// What is in a file that is this user's and that nobody else can write; `None` = it is not so. Whoever puts back is root, and writes what
-/// stands there.
-fn own_text(path: &Path) -> io::Result<Option<String>> {
-    use std::os::unix::fs::MetadataExt;
-    if fs::symlink_metadata(path)?.is_symlink() {
-        return Ok(None);
-    }
-    let mut file = File::open(path)?;
-    let about = file.metadata()?;
-    let own = about.is_file() && about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0;
-    let mut text = String::new();
-    if own {
-        file.read_to_string(&mut text)?;
-    }
-    Ok(own.then_some(text))
-}
-
 /// The boot and the entries of a journal. `None`: there is none. A last line that was cut off is one whose change was not made.
 fn read(path: &Path) -> Result<Option<(String, Vec<Entry>)>, JournalError> {
-    let text = match own_text(path) {
+    // Whoever puts back is root, and writes what stands there.
+    let text = match own_text(path, MOST_BYTES) {
         Ok(text) => text.ok_or_else(|| JournalError::Foreign(path.to_owned()))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(JournalError::File { path: path.to_owned(), error }),
@@ -251,7 +282,7 @@ fn read(path: &Path) -> Result<Option<(String, Vec<Entry>)>, JournalError> {
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(serde_json::from_str::<Line>);
     let boot = match lines.next() {
         None => return Ok(Some((String::new(), Vec::new()))),
-        Some(Ok(Line::Head { version: VERSION, boot_id })) => boot_id,
+        Some(Ok(Line::Head { version: 1..=VERSION, boot_id })) => boot_id,
         Some(_) => return Err(JournalError::Version(path.to_owned())),
     };
     let mut entries: Vec<Entry> = Vec::new();
@@ -259,13 +290,12 @@ fn read(path: &Path) -> Result<Option<(String, Vec<Entry>)>, JournalError> {
         let Ok(Line::Write { path: of, before, value }) = line else {
             return Err(JournalError::Version(path.to_owned()));
         };
-        let settings = of.starts_with("/proc/") || of.starts_with("/sys/");
-        if !settings || of.split('/').any(|part| part == "..") {
+        if Setting::parse(&of).is_none() {
             return Err(JournalError::Foreign(path.to_owned()));
         }
         match (entries.iter_mut().find(|entry| entry.path == of), before) {
             (Some(entry), _) => entry.values.push(value),
-            (None, Some(before)) => entries.push(Entry { path: of, before, values: vec![value] }),
+            (None, Some(before)) => entries.push(Entry { path: of, before, values: vec![value], released: false }),
             (None, None) => return Err(JournalError::Version(path.to_owned())),
         }
     }

@@ -1,13 +1,14 @@
 //! One thing to set.
 
-use crate::cpulist::CpuSet;
+use crate::partition;
+use crate::setting::Setting;
 use crate::tree::Tree;
 use serde::Serialize;
 
-/// A file of the kernel's, and what is to stand in it.
+/// A file of the kernel's, or another [`Setting`], and what is to stand there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Knob {
-    /// The file.
+    /// The setting's name; of a file its path.
     pub path: String,
     /// The value.
     pub value: String,
@@ -58,6 +59,21 @@ fn hint(error: &std::io::Error) -> &'static str {
     }
 }
 
+impl ApplyError {
+    /// The interrupt that cannot be moved, if it is that: the kernel manages it by itself (EIO), or no vector is free there (ENOSPC).
+    pub fn refusing_irq(&self) -> Option<u32> {
+        match self {
+            Self::Write { path, error, .. } if matches!(error.raw_os_error(), Some(5 | 28)) => irq_of(path),
+            _ => None,
+        }
+    }
+}
+
+/// The interrupt that the file is of.
+pub fn irq_of(path: &str) -> Option<u32> {
+    path.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")?.parse().ok()
+}
+
 impl Knob {
     /// With a reason.
     pub fn new(path: String, value: String, why: impl Into<String>) -> Self {
@@ -65,21 +81,48 @@ impl Knob {
     }
     /// The command that does the same.
     pub fn command(&self) -> String {
-        format!("echo {} > {}", self.value, self.path)
+        Setting::parse(&self.path).map_or_else(String::new, |setting| setting.command(&self.value))
     }
-    /// Do the two say the same? The kernel writes sets of CPUs with more zeros, or as lists, than it was given.
+    /// Do the two say the same?
     pub fn same(path: &str, a: &str, b: &str) -> bool {
-        let set = |text: &str| {
-            let list = path.ends_with("_list") || path.ends_with("cpuset.cpus");
-            if list { CpuSet::of_list(text) } else { CpuSet::of_mask(text) }
+        Setting::parse(path).map_or(a.trim() == b.trim(), |setting| setting.same(a, b))
+    }
+    /// Is it so already?
+    pub fn holds(&self, tree: &Tree) -> bool {
+        tree.text(&self.path).is_some_and(|now| Self::same(&self.path, &now, &self.value))
+    }
+    /// Sets what was there before. A control group with processes in it cannot be made to follow its parent again by many kernels (version 2, ENOSPC):
+    /// then it gets all CPUs that its parent has. What was written.
+    pub fn give_back(&self, tree: &Tree) -> Result<String, ApplyError> {
+        // What was refused has changed nothing, and a control group that was not made cannot be removed.
+        if self.holds(tree) {
+            return Ok(self.value.clone());
+        }
+        let refused = match self.apply(tree) {
+            Ok(()) => return Ok(self.value.clone()),
+            Err(error) => error,
         };
-        a.trim() == b.trim() || matches!((set(a), set(b)), (Some(a), Some(b)) if a == b)
+        let parent = self.path.strip_suffix("/cpuset.cpus").and_then(|group| group.rsplit_once('/'));
+        let all = parent.filter(|_| self.value.is_empty()).and_then(|(parent, _)| {
+            // The root of version 2 says so only since Linux 6.1.
+            let file = format!("{parent}/cpuset.cpus.effective");
+            tree.text(&file).or_else(|| tree.text("/sys/devices/system/cpu/online"))
+        });
+        let Some(all) = all else { return Err(refused) };
+        Self::new(self.path.clone(), all.clone(), "").apply(tree).map(|()| all)
     }
     /// Sets it, and looks whether it is so.
     pub fn apply(&self, tree: &Tree) -> Result<(), ApplyError> {
         let Self { path, value, .. } = self;
         let (path_of, value_of) = (|| path.clone(), || value.clone());
-        tree.write(path, value).map_err(|error| ApplyError::Write { path: path_of(), value: value_of(), error })?;
+        let write = |value: &str| {
+            let failed = |error| ApplyError::Write { path: path_of(), value: value.to_owned(), error };
+            tree.write(path, value).map_err(failed)
+        };
+        if let Some(before) = tree.text(path).and_then(|now| partition::first(path, &now, value)) {
+            write(before)?;
+        }
+        write(value)?;
         let found = tree.read(path).map_err(|error| ApplyError::Read { path: path_of(), error })?;
         if Self::same(path, &found, value) {
             Ok(())

@@ -6,17 +6,40 @@
 //! (`towpath_cores`).
 
 mod cpulist;
+mod effect;
+mod ethtool;
+mod host;
 mod journal;
 mod knob;
 mod machine;
+mod netdev;
+mod own;
+mod partition;
 mod plan;
+mod pool;
 mod sense;
+mod setting;
+mod shape;
+mod stacks;
+mod table;
+mod task;
 mod tree;
+mod way;
 
 pub use cpulist::CpuSet;
+pub use effect::Effect;
 pub use journal::{Journal, JournalError, Restored};
 pub use knob::{ApplyError, Knob};
 pub use machine::{Interface, Machine};
-pub use plan::{FEWEST_CPUS, Plan, PlanError, Pool};
-pub use sense::{SHORTEST, Sample, outcome_of};
+pub use netdev::{Napi, napis, set_irq_suspend};
+pub use own::own_text;
+pub use partition::{Partition, PartitionKind};
+pub use plan::{Plan, PlanError};
+pub use pool::{FEWEST_CPUS, Pool};
+pub use sense::{SHORTEST, Sample, Sensed, Sensor};
+pub use setting::{Setting, Task};
+pub use shape::Shape;
+pub use stacks::StackThread;
+pub use table::Table;
 pub use tree::{Tree, Writer, into_file};
+pub use way::Way;

@@ -1,8 +1,11 @@
 //! What there is: CPUs, network cards, their queues and interrupts.
 
 use crate::cpulist::CpuSet;
+use crate::netdev::Napi;
+use crate::table::Table;
 use crate::tree::Tree;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use towpath_cores::Cpu;
 
 /// A network card, or what the kernel treats as one.
@@ -16,8 +19,18 @@ pub struct Interface {
     pub node: Option<u32>,
     /// Its receive queues.
     pub receive_queues: u32,
+    /// Its send queues.
+    pub transmit_queues: u32,
     /// Its interrupts that can be moved, in the order of their numbers.
     pub irqs: Vec<u32>,
+    /// Which queue an interrupt is of, where that can be known.
+    pub queue_of: BTreeMap<u32, u32>,
+    /// Its indirection table, if it has one that is shown.
+    pub table: Option<Table>,
+    /// Its NAPI instances, if the kernel tells of them.
+    pub napis: Vec<Napi>,
+    /// Can its NAPI instances have threads?
+    pub threads: bool,
     /// Can packets be steered in software (RPS)?
     pub rps: bool,
     /// Does the default route go through it?
@@ -31,6 +44,8 @@ pub struct Machine {
     pub cpus: Vec<Cpu>,
     /// Its network cards, without the loopback device.
     pub interfaces: Vec<Interface>,
+    /// Does its kernel preempt itself? A NAPI thread under load would otherwise keep a CPU for itself.
+    pub preempts: bool,
     /// Changes with every boot.
     pub boot_id: String,
 }
@@ -45,6 +60,7 @@ impl Machine {
         Self {
             cpus: online.0.iter().map(|number| cpu(tree, *number)).collect(),
             interfaces: names.filter(|name| name != "lo").map(|name| interface(tree, name, &default)).collect(),
+            preempts: tree.text("/proc/version").is_some_and(|version| version.contains("PREEMPT")),
             boot_id: tree.text("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
         }
     }
@@ -55,6 +71,13 @@ impl Machine {
     /// The card of this name.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
+    }
+}
+
+impl Interface {
+    /// The one of this name, as it is now. Of its routes nothing is said.
+    pub fn read(tree: &Tree, name: &str) -> Option<Self> {
+        tree.has(&format!("/sys/class/net/{name}")).then(|| interface(tree, name.to_owned(), &[]))
     }
 }
 
@@ -79,21 +102,57 @@ fn cpu(tree: &Tree, number: u32) -> Cpu {
 fn interface(tree: &Tree, name: String, default: &[String]) -> Interface {
     let at = format!("/sys/class/net/{name}");
     let queues = tree.names(&format!("{at}/queues"));
-    let irqs =
-        tree.names(&format!("{at}/device/msi_irqs")).iter().filter_map(|irq| irq.parse().ok()).collect::<Vec<u32>>();
-    let mut irqs: Vec<u32> =
-        irqs.into_iter().filter(|irq| tree.has(&format!("/proc/irq/{irq}/smp_affinity_list"))).collect();
-    irqs.sort_unstable();
+    let count = |kind: &str| queues.iter().filter(|queue| queue.starts_with(kind)).count() as u32;
+    let (irqs, napis) = (irqs_of(tree, &at), tree.napis(&name));
     Interface {
         driver: tree.link(&format!("{at}/device/driver")),
         // -1: none.
         node: tree.number::<i64>(&format!("{at}/device/numa_node")).and_then(|node| node.try_into().ok()),
-        receive_queues: queues.iter().filter(|queue| queue.starts_with("rx-")).count() as u32,
+        receive_queues: count("rx-"),
+        transmit_queues: count("tx-"),
+        queue_of: irqs.iter().filter_map(|irq| Some((*irq, queue_of(tree, *irq, &napis)?))).collect(),
         irqs,
+        table: tree.table(&name),
+        threads: !napis.is_empty()
+            && (napis.iter().all(|napi| napi.threaded.is_some()) || tree.has(&format!("{at}/threaded"))),
+        napis,
         rps: tree.has(&format!("{at}/queues/rx-0/rps_cpus")),
         default_route: default.contains(&name),
         name,
     }
+}
+
+/// The interrupts of an interface that can be moved.
+fn irqs_of(tree: &Tree, at: &str) -> Vec<u32> {
+    // A virtio device is a child of the PCI device that has the interrupts; without PCI only their names tell whose they are.
+    let listed = |folder: &str| tree.names(&format!("{at}/{folder}/msi_irqs"));
+    let found = [listed("device"), listed("device/..")].into_iter().find(|names| !names.is_empty());
+    let device = tree.link(&format!("{at}/device")).map(|device| format!("{device}-"));
+    let named = || {
+        let is_its = |irq: &String| {
+            let names = tree.names(&format!("/proc/irq/{irq}"));
+            device.as_ref().is_some_and(|device| names.iter().any(|name| name.starts_with(device)))
+        };
+        tree.names("/proc/irq").into_iter().filter(is_its).collect()
+    };
+    let numbers = found.unwrap_or_else(named).into_iter().filter_map(|irq| irq.parse::<u32>().ok());
+    let mut irqs: Vec<u32> = numbers.filter(|irq| tree.has(&format!("/proc/irq/{irq}/smp_affinity_list"))).collect();
+    irqs.sort_unstable();
+    irqs
+}
+
+/// The queue that an interrupt is of: the kernel knows it of its NAPI instance, or else its handler's name ends with it, as in `virtio0-input.3`,
+/// `eth1-TxRx-3` and `mlx5_comp3@pci:0000:01:00.0`.
+fn queue_of(tree: &Tree, irq: u32, napis: &[Napi]) -> Option<u32> {
+    let known = napis.iter().find(|napi| napi.irq == Some(irq)).and_then(|napi| napi.queue);
+    let number = |name: &String| {
+        let name = name.split('@').next().unwrap_or_default();
+        name[name.trim_end_matches(|end: char| end.is_ascii_digit()).len()..].parse().ok()
+    };
+    known.or_else(|| {
+        let folder = format!("/proc/irq/{irq}");
+        tree.names(&folder).iter().filter(|name| !tree.is_file(&format!("{folder}/{name}"))).find_map(number)
+    })
 }
 
 /// Interfaces that a default route goes through (`/proc/net/route`, `/proc/net/ipv6_route`).

@@ -9,18 +9,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use towpath_anp::{Journal, JournalError, Knob, Machine, Pool, Restored, Tree, into_file};
+use towpath_anp::{Journal, JournalError, Knob, Machine, Pool, Restored, Tree, Way, into_file};
 
 fn journal_of(files: &Files) -> PathBuf {
     files.0.with_extension("journal")
 }
 
-/// The changes of growing from none to two and then to three CPUs.
+/// The changes of growing from none to two and then to three CPUs, in any way: one test for all settings.
 fn growth(files: &Files) -> Vec<Vec<Knob>> {
-    let machine = Machine::read(&Tree::at(&files.0));
-    let mut pool = Pool::find(&machine, Some("eth1")).unwrap();
+    let tree = Tree::at(&files.0);
+    let mut pool = Pool::find(&Machine::read(&tree), Some("eth1")).unwrap();
     pool.application = Some("/sys/fs/cgroup/app/cpuset.cpus".into());
-    vec![pool.plan(0, 2).unwrap().knobs, pool.plan(2, 3).unwrap().knobs]
+    (pool.processes, pool.xps) = (vec![900], true);
+    pool.refresh(&tree);
+    let mut growth = Vec::new();
+    for (before, cores) in [(0, 2), (2, 3)] {
+        let rss = pool.plan(before, cores).unwrap();
+        pool.way = Some(Way::Threads);
+        let threads = pool.plan(before, cores).unwrap().knobs.into_iter().filter(|knob| knob.path.starts_with("napi"));
+        pool.way = None;
+        assert_eq!(rss.way, Way::Rss);
+        growth.push(rss.knobs.into_iter().chain(threads).collect());
+    }
+    growth
 }
 
 /// What happens at one of the writes.
@@ -64,7 +75,7 @@ fn writes_of(growth: &[Vec<Knob>]) -> usize {
 #[test]
 fn a_failure_at_any_write_takes_everything_of_that_step_back() {
     for fault in [Fault::Refused(5), Fault::Refused(28), Fault::Refused(16), Fault::Other] {
-        let files = Files::machine();
+        let files = Files::complete();
         let (growth, before) = (growth(&files), files.snapshot());
         let mut failed = 0;
         for at in 0..writes_of(&growth) {
@@ -94,7 +105,7 @@ fn a_failure_at_any_write_takes_everything_of_that_step_back() {
 #[test]
 fn whoever_is_killed_at_any_write_has_left_a_journal_that_puts_everything_back() {
     for fault in [Fault::KilledBefore, Fault::KilledAfter] {
-        let files = Files::machine();
+        let files = Files::complete();
         let (growth, before) = (growth(&files), files.snapshot());
         let mut killed = 0;
         for at in 0..writes_of(&growth) {
@@ -115,7 +126,7 @@ fn whoever_is_killed_at_any_write_has_left_a_journal_that_puts_everything_back()
 
 #[test]
 fn a_journal_that_was_cut_off_anywhere_still_puts_everything_back() {
-    let files = Files::machine();
+    let files = Files::complete();
     let (growth, before, path) = (growth(&files), files.snapshot(), journal_of(&files));
     let tree = Tree::at(&files.0);
     let mut journal = Journal::create(&path, "boot-1").unwrap();
@@ -138,13 +149,13 @@ fn a_journal_that_was_cut_off_anywhere_still_puts_everything_back() {
 
 #[test]
 fn what_others_have_changed_since_stays_and_is_named() {
-    let files = Files::machine();
+    let files = Files::complete();
     let (growth, path, tree) = (growth(&files), journal_of(&files), Tree::at(&files.0));
     let mut journal = Journal::create(&path, "boot-1").unwrap();
     journal.apply(&tree, &growth[0]).unwrap();
     assert_eq!(journal.drifted(&tree), []);
     files.put("/proc/irq/41/smp_affinity_list", "5");
-    assert_eq!(journal.drifted(&tree), [("/proc/irq/41/smp_affinity_list".into(), "6".into(), "5".into())]);
+    assert_eq!(journal.drifted(&tree), [("/proc/irq/41/smp_affinity_list".into(), "2".into(), "5".into())]);
     std::fs::remove_file(files.0.join("proc/irq/42/smp_affinity_list")).unwrap();
     drop(journal);
     assert!(
@@ -160,8 +171,73 @@ fn what_others_have_changed_since_stays_and_is_named() {
 }
 
 #[test]
+fn a_group_that_cannot_follow_its_parent_again_gets_all_that_the_parent_has() {
+    let files = Files::complete();
+    files.put("/sys/fs/cgroup/cpuset.cpus.effective", "0-6");
+    let (growth, path) = (growth(&files), journal_of(&files));
+    // As the kernel does while there are processes in it.
+    let writer = |path: &Path, value: &str| {
+        let empties = path.ends_with("cpuset.cpus") && value.is_empty();
+        if empties { Err(io::Error::from_raw_os_error(28)) } else { into_file(path, value) }
+    };
+    let tree = Tree::with_writer(&files.0, Arc::new(writer));
+    let mut journal = Journal::create(&path, "boot-1").unwrap();
+    journal.apply(&tree, &growth[0]).unwrap();
+    let restored = Journal::restore(&path, &tree, "boot-1").unwrap().unwrap();
+    let group = Restored::Back { path: "/sys/fs/cgroup/app/cpuset.cpus".into(), value: "0-6".into() };
+    assert!(restored.contains(&group), "{restored:?}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn threads_born_while_their_process_is_confined_are_freed_with_it() {
+    let files = Files::complete();
+    let (growth, path, tree) = (growth(&files), journal_of(&files), Tree::at(&files.0));
+    let mut journal = Journal::create(&path, "boot-1").unwrap();
+    journal.apply(&tree, &growth[0]).unwrap();
+    let confined = tree.read("task:900:900:19").unwrap();
+    files.born(902, &confined);
+    files.born(903, "4");
+    Journal::restore(&path, &tree, "boot-1").unwrap().unwrap();
+    let has = |thread| tree.read(&format!("task:900:{thread}:19")).unwrap();
+    assert_eq!([900, 901, 902, 903].map(has), ["0-7", "0-7", "0-7", "4"], "one has chosen its CPU itself since");
+}
+
+#[test]
+fn what_is_not_wanted_any_more_is_given_back_before_the_end_and_not_watched_over() {
+    let files = Files::complete();
+    let (growth, path, tree) = (growth(&files), journal_of(&files), Tree::at(&files.0));
+    let before = files.snapshot();
+    let mut journal = Journal::create(&path, "boot-1").unwrap();
+    journal.apply(&tree, &growth[0]).unwrap();
+    files.put("/proc/irq/42/smp_affinity_list", "5");
+    let wanted: Vec<Knob> = growth[0].iter().filter(|knob| knob.path.starts_with("rss:")).cloned().collect();
+    journal.release(&tree, &wanted);
+    assert_eq!(tree.read("/proc/irq/41/smp_affinity_list").unwrap(), "0-7", "ours is given back");
+    assert_eq!(tree.read("/proc/irq/42/smp_affinity_list").unwrap(), "5", "what another has set stays");
+    assert_ne!(tree.read("rss:eth1").unwrap(), "default", "what is wanted stays");
+    files.put("/proc/irq/41/smp_affinity_list", "3");
+    assert_eq!(journal.drifted(&tree), [], "it is others' again");
+    files.put("/proc/irq/41/smp_affinity_list", "0-7");
+    files.put("/proc/irq/42/smp_affinity_list", "0-7");
+    Journal::restore(&path, &tree, "boot-1").unwrap().unwrap();
+    assert_eq!(files.snapshot(), before);
+}
+
+#[test]
+fn a_journal_of_the_version_before_is_put_back() {
+    let files = Files::complete();
+    let (path, tree) = (journal_of(&files), Tree::at(&files.0));
+    let head = "{\"version\":1,\"boot_id\":\"boot-1\"}\n";
+    let line = "{\"path\":\"/proc/irq/41/smp_affinity_list\",\"before\":\"1\",\"value\":\"0-7\"}\n";
+    std::fs::write(&path, format!("{head}{line}")).unwrap();
+    Journal::restore(&path, &tree, "boot-1").unwrap().unwrap();
+    assert_eq!(tree.read("/proc/irq/41/smp_affinity_list").unwrap(), "1");
+}
+
+#[test]
 fn after_a_boot_there_is_nothing_to_put_back_and_what_is_no_journal_is_said_to_be_none() {
-    let files = Files::machine();
+    let files = Files::complete();
     let (growth, path, tree) = (growth(&files), journal_of(&files), Tree::at(&files.0));
     let mut journal = Journal::create(&path, "boot-1").unwrap();
     journal.apply(&tree, &growth[0]).unwrap();
@@ -183,14 +259,14 @@ fn after_a_boot_there_is_nothing_to_put_back_and_what_is_no_journal_is_said_to_b
 #[test]
 fn a_journal_that_another_could_have_written_is_not_believed() {
     use std::os::unix::fs::PermissionsExt;
-    let (files, elsewhere) = (Files::machine(), Files::new());
+    let (files, elsewhere) = (Files::complete(), Files::new());
     let (path, tree) = (journal_of(&files), Tree::at(&files.0));
     let refused = |why: &str| {
         assert!(matches!(Journal::restore(&path, &tree, "boot-1"), Err(JournalError::Foreign(_))), "{why}");
         std::fs::remove_file(&path).unwrap();
     };
     let head = "{\"version\":1,\"boot_id\":\"boot-1\"}\n";
-    for target in ["/etc/passwd", "/sys/../etc/passwd", "proc/x"] {
+    for target in ["/etc/passwd", "/sys/../etc/passwd", "proc/x", "rss:../x", "task:1:1"] {
         std::fs::write(&path, format!("{head}{{\"path\":\"{target}\",\"before\":\"x\",\"value\":\"y\"}}\n")).unwrap();
         refused(target);
     }

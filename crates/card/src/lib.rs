@@ -13,6 +13,7 @@ pub mod guest;
 mod host;
 mod image;
 mod initramfs;
+mod inner;
 pub mod machine;
 mod message;
 pub mod mirror;
@@ -24,6 +25,7 @@ mod places;
 pub mod qemu;
 mod relay;
 mod standby;
+mod threads;
 pub mod uml;
 
 pub use host::{Card, CardConfig, CardError};

@@ -82,6 +82,8 @@ pub struct MachineConfig {
     pub init: PathBuf,
     /// The kernel that it starts, if it does not have its own: `vmlinuz-RELEASE`; `None` = one of this host's.
     pub kernel: Option<PathBuf>,
+    /// Most threads of its stack.
+    pub cores: usize,
     /// Its memory, MiB.
     pub memory_mib: u32,
     /// Its network card.

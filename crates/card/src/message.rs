@@ -56,6 +56,8 @@ pub enum ToCard {
     Put { place: u32 },
     /// Give the client up with its connections, each of which comes as `Record`. Answer: `Given`.
     Give { place: u32 },
+    /// So many threads run from now on; none: say how many do. Answer: `Cores`, `Failed`.
+    Cores { running: Option<u32> },
 }
 
 /// Card to host.
@@ -89,6 +91,8 @@ pub enum FromCard {
     Given { lost: u32 },
     /// They are in the kernel, but for so many.
     Put { failed: u32 },
+    /// So many threads run, of at most so many.
+    Cores { running: u32, most: u32 },
 }
 
 /// What the policy is asked, for the client in a place.
@@ -152,6 +156,7 @@ message!(ToCard {
     18 Record(piece),
     19 Put { place },
     20 Give { place },
+    21 Cores { running },
 });
 message!(FromCard {
     1 Hello { version, release },
@@ -168,6 +173,7 @@ message!(FromCard {
     12 Record(piece),
     13 Given { lost },
     14 Put { failed },
+    15 Cores { running, most },
 });
 message!(Question {
     1 Connect { place, remote },
@@ -216,7 +222,7 @@ pub fn receive<M: Part>(from: &mut impl Read) -> io::Result<(u32, M)> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use towpath_stack::status::{CoreStatus, Tally};
+    use towpath_stack::status::{CoreStatus, Tally, ThreadStatus};
 
     fn there_and_back<M: Part + std::fmt::Debug>(message: &M) -> M {
         let mut bytes = Vec::new();
@@ -249,6 +255,8 @@ mod tests {
                 named: Named { path: "/a/b".into(), inode: 4, size: 5, modified_s: 6, modified_ns: 7 },
             },
             ToCard::Run { words: vec!["ss".into(), "-ti".into()] },
+            ToCard::Cores { running: Some(3) },
+            ToCard::Cores { running: None },
             ToCard::Stop,
         ];
         for message in messages {
@@ -260,9 +268,11 @@ mod tests {
     fn a_status_comes_out_as_it_went_in() {
         let tally = Tally { stages: vec![("commands", 3), ("sends", u64::MAX)], opened: 9, ..Tally::default() };
         let core = CoreStatus { tally, turns: 4, ..CoreStatus::default() };
-        let status = Status { cores: vec![core], panics: 1, ..Status::default() };
+        let threads = vec![ThreadStatus { groups: vec![0, 2], turns: 1, busy_us: 2, idle_us: 3, sleeps: 4 }];
+        let status = Status { cores: vec![core], threads, panics: 1, ..Status::default() };
         let FromCard::Status(got) = there_and_back(&FromCard::Status(Box::new(status.clone()))) else { panic!() };
         assert_eq!(got.cores[0].tally, status.cores[0].tally);
         assert_eq!((got.cores[0].turns, got.panics), (4, 1));
+        assert_eq!(got.threads, status.threads);
     }
 }

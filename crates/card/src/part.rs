@@ -6,7 +6,8 @@ use crate::pieces::Piece;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use towpath_stack::guard::Limit;
-use towpath_stack::status::{CoreStatus, PortStatus, Tally, TcpStatus};
+use towpath_stack::sampler::Achieved;
+use towpath_stack::status::{CoreStatus, PortStatus, Tally, TcpStatus, ThreadStatus};
 use towpath_stack::{ClientId, ClientStatus, Connection, Status, Verdict};
 
 /// Most elements of a list, and bytes of a text.
@@ -202,21 +203,25 @@ structs! {
     }
     Tally { stages, drops, retransmits, timeouts, opened, failed, resets, lies }
     PortStatus { rx_frames, tx_frames, rx_dropped, tx_dropped }
-    CoreStatus { tally, turns, busy_us, idle_us, sleeps, flows, ports }
+    CoreStatus { tally, turns, busy_us, idle_us, sleeps, full, achieved, flows, ports }
+    Achieved { bytes, samples, logarithms }
+    ThreadStatus { groups, turns, busy_us, idle_us, sleeps }
     ClientStatus { id, uid, pid, name, slots, lies, leaving }
 }
 
 impl Part for Status {
     fn put(&self, to: &mut Vec<u8>) {
         self.cores.put(to);
+        self.threads.put(to);
         self.slow.put(to);
         self.panics.put(to);
         self.not_ours.iter().for_each(|count| count.put(to));
         self.clients.put(to);
     }
     fn get(from: &mut &[u8]) -> Option<Self> {
-        let (cores, slow, panics) = (Part::get(from)?, Part::get(from)?, Part::get(from)?);
-        let mut status = Self { cores, slow, panics, ..Self::default() };
+        let (cores, threads) = (Part::get(from)?, Part::get(from)?);
+        let (slow, panics) = (Part::get(from)?, Part::get(from)?);
+        let mut status = Self { cores, threads, slow, panics, ..Self::default() };
         for count in &mut status.not_ours {
             *count = Part::get(from)?;
         }

@@ -1,6 +1,6 @@
 //! This host's side of clients that can be served here and in the card.
 
-use crate::host::Inner;
+use crate::inner::Inner;
 use crate::places::{Served, lock};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

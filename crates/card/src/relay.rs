@@ -1,7 +1,7 @@
 //! The thread that does for the card what one kernel cannot do in another: wakes applications. It also sees when the card dies.
 
 use crate::funeral::{self, Listeners};
-use crate::host::Inner;
+use crate::inner::Inner;
 use crate::places::Served;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};

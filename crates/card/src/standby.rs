@@ -2,7 +2,8 @@
 //! regions are in the card's memory from the beginning; what only a kernel knows of a connection goes as a record, through `TCP_REPAIR`.
 //! The address of the connections moves too: it is the host's or the card's, never both's.
 
-use crate::host::{ANSWER, Card, CardConfig, CardError};
+use crate::host::{Card, CardConfig, CardError};
+use crate::inner::ANSWER;
 use crate::message::{FromCard, ToCard};
 use crate::pieces;
 use crate::place::{Bells, Near, Renamed};
@@ -17,7 +18,9 @@ use std::time::{Duration, Instant};
 use towpath_kernel::{Kernel, KernelConfig, Moved};
 use towpath_ring::Geometry;
 use towpath_ring::wake::doorbell;
-use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Ground, Guard, Movement, PairHandle, Stack, Status};
+use towpath_stack::{
+    ClientId, ClientSetup, Connection, Cores, Executed, Ground, Guard, Movement, PairHandle, Stack, Status,
+};
 
 /// How it is set up.
 pub struct StandbyConfig {
@@ -88,6 +91,8 @@ impl Standby {
         // It gets it when it is to serve.
         let address = card.machine.address.take().ok_or_else(none)?;
         let gateway = card.machine.gateway.take();
+        // As many as this host's kernel has for it.
+        card.machine.cores = 1;
         let card = Card::start(card, guard())?;
         card.inner.serves.store(false, Ordering::Release);
         let names = Arc::<Mutex<HashMap<_, _>>>::default();
@@ -424,6 +429,18 @@ impl Stack for Standby {
         });
         status.slow = self.card.inner.lives_so_far();
         status
+    }
+    fn cores(&self) -> Cores {
+        match *self.side() {
+            Side::Host => self.host.cores(),
+            Side::Card => self.card.cores(),
+        }
+    }
+    fn set_cores(&self, running: usize) -> io::Result<()> {
+        match *self.side() {
+            Side::Host => self.host.set_cores(running),
+            Side::Card => self.card.set_cores(running),
+        }
     }
     /// Kernels know their routes themselves.
     fn network_changed(&self) {}

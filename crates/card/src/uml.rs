@@ -61,5 +61,6 @@ fn arguments(config: &MachineConfig, scratch: &Path) -> Vec<OsString> {
     );
     line.push(config.address.as_deref().unwrap_or("-").into());
     line.push(config.gateway.as_deref().unwrap_or("-").into());
+    line.push(config.cores.to_string().into());
     line
 }

@@ -35,7 +35,7 @@ pub struct Arguments {
     /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see --card-tap)
     #[arg(long)]
     uml: bool,
-    /// For services elsewhere, which connect to unix:PATH or tcp:HOST:PORT here (see --connect); no program is served directly
+    /// For services elsewhere, which connect to unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT here (see --connect); no program is served directly
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["name", "uml", "qemu", "connect", "socket"])]
     listen: Option<Address>,
     /// With the sockets of the kernel of a `towpath kernel-stack --listen`

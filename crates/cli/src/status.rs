@@ -5,7 +5,7 @@ mod auto;
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::time::Duration;
-use towpath_service::api::{self, Command, Named, Status, Tally};
+use towpath_service::api::{self, Command, Named, Sizing, Status, Tally};
 
 /// How long the cores are watched for the busy share.
 const WATCH: Duration = Duration::from_millis(250);
@@ -35,7 +35,9 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     }
     std::thread::sleep(WATCH);
     let second: Status = api::ask(&socket, Command::Status)?;
-    Ok(page(&first, &second))
+    let overlaps = crate::cores::overlaps(Some(second.pid));
+    let overlaps = overlaps.iter().map(|text| format!("overlap: {text} by `towpath cores enforce`\n"));
+    Ok(page(&first, &second) + &overlaps.collect::<String>())
 }
 
 /// The human form of the second reading; the first is for the busy share.
@@ -49,14 +51,14 @@ fn page(first: &Status, s: &Status) -> String {
     };
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
+    cores(&mut out, s);
+    let name = if threads(&mut out, first, s) { "group" } else { "core" };
     for core in &s.cores {
-        let before = first.cores.get(core.core);
-        let busy = core.busy_us - before.map_or(0, |b| b.busy_us).min(core.busy_us);
-        let idle = core.idle_us - before.map_or(0, |b| b.idle_us).min(core.idle_us);
-        let share = (100 * busy).checked_div(busy + idle).unwrap_or(0);
+        let before = first.cores.get(core.core).map_or((0, 0), |b| (b.busy_us, b.idle_us));
+        let share = share(before, (core.busy_us, core.idle_us));
         let _ = writeln!(
             out,
-            "core {}: {share} % busy, {}, {} sleeps",
+            "{name} {}: {share} % busy, {}, {} sleeps",
             core.core,
             counted(core.flows, "connection"),
             core.sleeps
@@ -107,6 +109,39 @@ fn page(first: &Status, s: &Status) -> String {
     out
 }
 
+/// How many cores there are, where there may be others.
+fn cores(out: &mut String, s: &Status) {
+    let Sizing { cores, most, configured, why, since_us, .. } = &s.sizing;
+    if *most > 1 {
+        let since = age(s.uptime_us.saturating_sub(*since_us));
+        let _ = writeln!(out, "{cores} of {most} cores run, cores = {configured}, for {since}: {why}");
+    }
+}
+
+/// The threads, if they serve more than a flow group each. Are they shown?
+fn threads(out: &mut String, first: &Status, s: &Status) -> bool {
+    if s.threads.iter().enumerate().all(|(number, thread)| thread.groups == [number]) {
+        return false;
+    }
+    for (number, thread) in s.threads.iter().enumerate() {
+        if thread.groups.is_empty() {
+            let _ = writeln!(out, "core {number}: parked");
+            continue;
+        }
+        let before = first.threads.get(number).map_or((0, 0), |b| (b.busy_us, b.idle_us));
+        let share = share(before, (thread.busy_us, thread.idle_us));
+        let groups: Vec<_> = thread.groups.iter().map(ToString::to_string).collect();
+        let _ = writeln!(out, "core {number}: {share} % busy, {} sleeps, groups {}", thread.sleeps, groups.join(", "));
+    }
+    true
+}
+
+/// How much of the time between two readings was busy, of busy and idle time, in percent.
+fn share(before: (u64, u64), now: (u64, u64)) -> u64 {
+    let (busy, idle) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+    (100 * busy).checked_div(busy + idle).unwrap_or(0)
+}
+
 fn tally(out: &mut String, t: &Tally) {
     let named = |out: &mut String, title: &str, named: &Named| {
         let words: Vec<_> = named.0.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
@@ -145,7 +180,7 @@ fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{Client, Core, OtherStack, Port};
+    use towpath_service::api::{Client, Core, OtherStack, Port, Thread};
     use towpath_service::policy::request::Totals;
 
     fn named(entries: &[(&str, u64)]) -> Named {
@@ -178,6 +213,15 @@ mod tests {
             socket: "/run/towpath/towpath.sock".into(),
             interface: None,
             cores: vec![core],
+            threads: vec![Thread { groups: vec![0], ..Thread::default() }],
+            sizing: Sizing {
+                cores: 2,
+                most: 4,
+                configured: "1-4".into(),
+                why: "its cores have more to do than they should".into(),
+                since_us: 3_597_000_000,
+                ..Sizing::default()
+            },
             slow: Tally::default(),
             kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
             stacks: vec![
@@ -194,6 +238,7 @@ mod tests {
         let expected = "\
 towpath 0.1.0, fast stack, pid 7, up 1 h 0 min
 socket /run/towpath/towpath.sock, interface none (inside this machine)
+2 of 4 cores run, cores = 1-4, for 3 s: its cores have more to do than they should
 core 0: 25 % busy, 1 connection, 3 sleeps
   stages: pre 12
   events: opened 4
@@ -206,6 +251,16 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving
 ";
+        assert_eq!(page(&first, &second), expected);
+        second.threads = vec![
+            Thread { groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
+            Thread { groups: vec![1], ..Thread::default() },
+            Thread::default(),
+        ];
+        let expected = expected.replace(
+            "core 0: 25 %",
+            "core 0: 60 % busy, 5 sleeps, groups 0, 2\ncore 1: 0 % busy, 0 sleeps, groups 1\ncore 2: parked\ngroup 0: 25 %",
+        );
         assert_eq!(page(&first, &second), expected);
     }
 

@@ -1,5 +1,7 @@
 //! The policy's limits and its patience.
 
+use serde::{Deserialize, Serialize};
+
 /// Why a configuration cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -22,9 +24,9 @@ pub enum ConfigError {
     Range(&'static str),
 }
 
-/// Limits and patience. Times are in ticks; a tick is as long as the caller makes it, 100 ms for the kernel's receive path, 10 ms for
-/// the fast stack.
-#[derive(Clone, Debug, PartialEq)]
+/// Limits and patience. Times are in ticks; a tick is as long as the caller makes it, a second for the kernel's receive path, 100 ms
+/// for a service's threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Fewest cores of the pool. 0 where there is a way to work without any: the kernel's receive path on all CPUs alike.
     pub min: u32,
@@ -32,7 +34,7 @@ pub struct Config {
     pub max: u32,
     /// CPUs that applications keep, whatever comes.
     pub app_min: u32,
-    /// CPUs that the two share.
+    /// CPUs that the two share, at most [`Config::MOST_CPUS`].
     pub total: u32,
     /// A core more is wanted when each is busy for more than this part of its time.
     pub high: f64,
@@ -70,8 +72,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// What rates are counted over: a minute of ticks of 100 ms.
+    /// What rates are counted over: ten minutes of ticks of a second, a minute of ticks of 100 ms.
     pub const RATE_TICKS: u64 = 600;
+    /// Most CPUs of a machine: as many as Linux can be built for. What is remembered of each size takes memory.
+    pub const MOST_CPUS: u32 = 8192;
 
     /// For so many CPUs: at most half of them go to the stack.
     pub fn new(total: u32) -> Self {
@@ -107,6 +111,7 @@ impl Config {
         }
         let within = |value: f64, from: f64, to: f64| value.is_finite() && value > from && value < to;
         let ranges = [
+            ("total", total <= Self::MOST_CPUS),
             ("high", within(self.high, 0.0, 1.0)),
             ("gap", within(self.gap, 0.0, 1.0)),
             ("tolerance", within(self.tolerance, 0.0, 1.0)),

@@ -56,6 +56,27 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every one.
+    pub const ALL: [Self; 17] = [
+        Self::Steady,
+        Self::Settling,
+        Self::OnTrial,
+        Self::Busy,
+        Self::Pressure,
+        Self::Idle,
+        Self::Starved,
+        Self::Explore,
+        Self::Worse,
+        Self::NoCure,
+        Self::NoBetter,
+        Self::FeedbackLost,
+        Self::Limited,
+        Self::Bounds,
+        Self::Saturated,
+        Self::Fused,
+        Self::Unsound,
+    ];
+
     /// One word, for logs.
     pub fn name(self) -> &'static str {
         match self {

@@ -11,6 +11,7 @@ mod indirection;
 mod memory;
 mod observation;
 mod policy;
+mod trace;
 mod trial;
 
 pub use config::{Config, ConfigError};
@@ -18,4 +19,6 @@ pub use cpus::{Cpu, CpuOrder};
 pub use decision::{Decision, Reason};
 pub use indirection::rebalance;
 pub use observation::{Observation, Outcome};
-pub use policy::{State, step};
+pub use policy::{Bar, Measure, OnTrial, Rule, State, Term, View, step};
+pub use trace::{Replayed, Trace, TraceError};
+pub use trial::Means;

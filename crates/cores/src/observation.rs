@@ -1,7 +1,9 @@
 //! What is seen of a pool in one tick.
 
+use serde::{Deserialize, Serialize};
+
 /// What applications say they have achieved.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Requests per second.
     pub throughput: f64,
@@ -12,7 +14,7 @@ pub struct Outcome {
 }
 
 /// One tick. All are rates over the tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// CPU time that the stack's work took, seconds per second. Of a spinning core what it spent on work, of the kernel's receive path
     /// what softirqs and their threads took, on whatever CPU.
@@ -24,6 +26,7 @@ pub struct Observation {
     /// The part of their time that applications were ready to run and waited for a CPU (PSI `some`, or run delay).
     pub app_waiting: f64,
     /// What applications say of it, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// What has been asked for, in whatever unit (packets per second): only to see whether two times can be compared.
     pub offered: f64,

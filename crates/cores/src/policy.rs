@@ -6,6 +6,10 @@
 //! a change that makes it worse is taken back, and where an exploration has shown what is better, the band is not asked any more while
 //! the load is the same. So a reading that misleads (softirq time as the kernel's ticks count it) costs trials, and not cores.
 
+mod view;
+
+pub use view::{Bar, Measure, OnTrial, Rule, Term, View};
+
 use crate::config::Config;
 use crate::decision::{Decision, Reason};
 use crate::memory::{Known, Memory};
@@ -170,13 +174,21 @@ impl State {
         let verdict = trial.judge(self.cores, config);
         if explored {
             let found = verdict == Verdict::Keep;
-            self.explore_after = if found { config.explore_ticks } else { (2 * self.explore_after).min(EXPLORE_MOST) };
+            self.explore_after =
+                if found { config.explore_ticks } else { self.explore_after.saturating_mul(2).min(EXPLORE_MOST) };
         }
         let Verdict::Revert(reason) = verdict else {
+            if trial.quickened(&after, config) {
+                self.memory.outdone(self.cores, (trial.before.offered, after.offered), config);
+            }
             self.chosen_at = explored.then_some(after.offered);
             self.rest = config.backoff_most_ticks;
             return None;
         };
+        if trial.slowed(&after, config) {
+            // That is what it makes of the load before.
+            self.memory.saw(self.cores, Means { offered: trial.before.offered, ..after });
+        }
         self.memory.ban(self.cores, self.tick, config);
         // An exploration is expected to fail often; what was called for is not.
         if !explored || reason == Reason::FeedbackLost {
@@ -211,7 +223,7 @@ impl State {
                 self.memory.saw(self.cores, Means { offered, ..Means::default() });
                 self.memory.ban(self.cores, self.tick, config);
                 if trial.reason == Reason::Explore {
-                    self.explore_after = (2 * self.explore_after).min(EXPLORE_MOST);
+                    self.explore_after = self.explore_after.saturating_mul(2).min(EXPLORE_MOST);
                 }
                 return Some((self.change(config, trial.from), Reason::Pressure));
             }

@@ -97,8 +97,14 @@ impl Trial {
             return Verdict::Revert(Reason::NoCure);
         }
         if !after.is_like(&self.before, config) {
-            // Nothing can be said: what was called for stays, what was tried does not.
-            return if explored { Verdict::Revert(Reason::NoBetter) } else { Verdict::Keep };
+            return match () {
+                // Who waits for an answer before asking again asks for less because it was made worse.
+                () if self.slowed(&after, config) => Verdict::Revert(Reason::Worse),
+                () if self.quickened(&after, config) => Verdict::Keep,
+                // Nothing can be said: what was called for stays, what was tried does not.
+                () if explored => Verdict::Revert(Reason::NoBetter),
+                () => Verdict::Keep,
+            };
         }
         let (Some(before), Some(after)) = (self.before.outcome, after.outcome) else { return Verdict::Keep };
         if is_worse(&before, &after, config) && self.reason != Reason::Starved {
@@ -111,11 +117,68 @@ impl Trial {
         Verdict::Keep
     }
 
+    /// Is less asked for, and takes longer all the same? Load that falls by itself is answered sooner, or as soon.
+    pub fn slowed(&self, after: &Means, config: &Config) -> bool {
+        let longer = self.latencies(after).is_some_and(|(before, now)| now > before * (1.0 + 2.0 * config.tolerance));
+        let less = after.offered < self.before.offered && !after.is_like(&self.before, config);
+        less && longer && self.reason != Reason::Starved
+    }
+
+    /// Is more asked for, and answered sooner all the same? Clients that wait for answers do that when they come sooner.
+    pub fn quickened(&self, after: &Means, config: &Config) -> bool {
+        let sooner = self.latencies(after).is_some_and(|(before, now)| now < before * (1.0 - config.tolerance));
+        after.offered > self.before.offered && !after.is_like(&self.before, config) && sooner
+    }
+
+    /// Average latencies before and after, µs, if both were said.
+    fn latencies(&self, after: &Means) -> Option<(f64, f64)> {
+        let (before, now) = (self.before.outcome?.latency_us, after.outcome?.latency_us);
+        (before > 0.0 && now > 0.0).then_some((before, now))
+    }
+
     /// Has the change, so far, made the stack do more?
     pub fn helps(&self, after: &Means, config: &Config) -> bool {
         match (self.before.outcome, after.outcome) {
             (Some(before), Some(after)) => after.throughput > before.throughput * (1.0 + config.tolerance),
             _ => after.busy > self.before.busy * (1.0 + config.tolerance),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tick with so many requests, each answered in so many µs, of clients that ask again when they are answered.
+    fn tick(throughput: f64, latency_us: f64) -> Observation {
+        let outcome = Some(Outcome { throughput, latency_us, p99_us: 0.0 });
+        Observation { busy: 1.0, outcome, offered: throughput, ..Observation::default() }
+    }
+
+    fn judged(reason: Reason, after: Observation) -> Verdict {
+        let before = Means::of(&VecDeque::from([tick(10_000.0, 100.0)])).unwrap_or_default();
+        let trial = Trial { from: 1, reason, before, after: VecDeque::from([after]) };
+        trial.judge(2, &Config::new(4))
+    }
+
+    #[test]
+    fn who_asks_for_less_because_answers_take_longer_was_harmed_and_who_just_asks_for_less_was_not() {
+        assert_eq!(judged(Reason::Busy, tick(5_000.0, 200.0)), Verdict::Revert(Reason::Worse));
+        assert_eq!(judged(Reason::Idle, tick(5_000.0, 200.0)), Verdict::Revert(Reason::Worse));
+        assert_eq!(judged(Reason::Busy, tick(5_000.0, 95.0)), Verdict::Keep);
+        assert_eq!(
+            judged(Reason::Busy, tick(20_000.0, 200.0)),
+            Verdict::Keep,
+            "more is asked for: it may well take longer"
+        );
+        assert_eq!(judged(Reason::Starved, tick(5_000.0, 200.0)), Verdict::Keep);
+        assert_eq!(judged(Reason::Explore, tick(5_000.0, 95.0)), Verdict::Revert(Reason::NoBetter));
+    }
+
+    #[test]
+    fn who_asks_for_more_because_answers_come_sooner_was_helped_and_who_just_asks_for_more_was_not() {
+        assert_eq!(judged(Reason::Explore, tick(13_000.0, 77.0)), Verdict::Keep);
+        assert_eq!(judged(Reason::Explore, tick(13_000.0, 100.0)), Verdict::Revert(Reason::NoBetter));
+        assert_eq!(judged(Reason::Explore, tick(13_000.0, 0.0)), Verdict::Revert(Reason::NoBetter), "nobody says");
     }
 }

@@ -112,6 +112,7 @@ proptest! {
 fn a_configuration_without_a_size_is_refused() {
     let config = Config { min: 3, max: 2, ..Config::new(8) };
     assert!(config.check().unwrap_err().to_string().contains("at least 3, at most 2"));
+    assert!(Config::new(Config::MOST_CPUS + 1).check().unwrap_err().to_string().contains("total"));
     assert!(Config { high: 1.5, ..Config::new(8) }.check().unwrap_err().to_string().contains("high"));
     for total in 1..200 {
         assert_eq!(Config::new(total).check(), Ok(()), "{total} CPUs");

@@ -159,6 +159,21 @@ fn where_reserving_does_not_gain_it_reserves_none() {
 }
 
 #[test]
+fn sizes_with_which_waiting_clients_ask_for_less_are_tried_once() {
+    // Who waits for each answer asks for half as much again where reserved cores have it come sooner: with none nobody asks for so much.
+    let gains = Plant { sharing: 0.6, noise: 0.01, ..Plant::USUAL };
+    for (name, began) in [("waiting-grows", 0), ("waiting-shrinks", 4)] {
+        let run = Run::answering(&config(), began, 6000, 17, |_, cores| (gains, gains.closed(8, cores)));
+        let away: Vec<u32> =
+            run.changes.iter().filter(|change| change.reason == Reason::Explore).map(|c| c.to).collect();
+        let to_none = away.iter().filter(|to| **to == 0).count();
+        assert_eq!((run.last(), to_none), (4, usize::from(began > 0)), "{}", run.text());
+        assert_eq!(run.changes_from(1000), 0, "and then it is quiet:\n{}", run.text());
+        as_written(name, &run);
+    }
+}
+
+#[test]
 fn two_cpus_are_one_for_each_or_none_reserved() {
     let small = Plant { cpus: 2, sharing: 0.05, ..Plant::USUAL };
     let run = Run::of(&Config::new(2), 1, 6000, 15, |_| (small, 1.2e5));

@@ -1,7 +1,7 @@
 //! Starting, asking and stopping the threads.
 
 use crate::api::{EngineConfig, Network};
-use crate::core::{Core, Scratch};
+use crate::group::{FlowGroup, Scratch};
 use crate::host::{CoreLink, SlowHost};
 use crate::mailbox::{Bell, mailbox};
 use crate::metrics::Metrics;
@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use towpath_ports::Port;
 use towpath_ring::command::not_ours::REASONS;
+use towpath_stack::crew::{Crew, CrewConfig};
 use towpath_stack::guard::Open;
 use towpath_stack::requests::{Caller, Request};
-use towpath_stack::{ClientId, ClientSetup, Connection, Guard, PairHandle, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Connection, Cores, Guard, PairHandle, Stack, Status};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
 use towpath_tcp::time::Micros;
@@ -29,15 +30,15 @@ const MAILBOX: usize = 4096;
 /// Running threads.
 pub struct Engine {
     slow: Caller,
-    bells: Vec<Arc<Bell>>,
     stop: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
-    threads: Vec<JoinHandle<()>>,
+    slow_thread: Option<JoinHandle<()>>,
+    crew: Crew<FlowGroup>,
 }
 
 impl Engine {
-    /// Starts the threads. `ports[core]` are that core's ports in the order of their `PortId`; port 0 of every core is its
-    /// loopback.
+    /// Starts the threads, one per flow group. `ports[group]` are that group's ports in the order of their `PortId`; port 0 of every
+    /// group is its loopback.
     pub fn start(
         config: EngineConfig,
         ports: Vec<Vec<Box<dyn Port>>>,
@@ -65,8 +66,7 @@ impl Engine {
         let slow_bell = Bell::new()?;
         let table = Arc::new(FlowTable::new(config.max_flows));
         let (caller, from_service) = Caller::new(Arc::clone(&slow_bell));
-        let (mut cores, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bells = Vec::new();
+        let (mut groups, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
         let metrics = Metrics::new(ports.iter().map(Vec::len).collect())?;
         for (number, ports) in ports.into_iter().enumerate() {
             let bell = Bell::new()?;
@@ -75,7 +75,7 @@ impl Engine {
             links.push(CoreLink { to: to_core, ports: ports.len() });
             inbox.push(from_core);
             let fast = FastConfig { delayed_ack_us: config.delayed_ack_us, ..FastConfig::default() };
-            cores.push(Core {
+            let group = FlowGroup {
                 number,
                 fast: FastPath::new(number, fast, Arc::clone(&table)),
                 ports: PortSet::new(ports),
@@ -83,15 +83,13 @@ impl Engine {
                 inbox: core_inbox,
                 outbox,
                 epoll: epoll_with(&bell)?,
-                stop: Arc::clone(&stop),
                 panics: Arc::clone(&panics),
                 metrics: Arc::clone(&metrics),
-                spin_us: config.spin_us,
-                cpu: config.cpus.get(number).copied(),
                 scratch: Scratch::default(),
-                bell: Arc::clone(&bell),
-            });
-            bells.push(bell);
+                bell,
+            };
+            group.watch_ports()?;
+            groups.push(Box::new(group));
         }
         let mut host = SlowHost::new(links, network, guard)?;
         host.pairs.enabled = config.direct;
@@ -114,17 +112,10 @@ impl Engine {
             last_id: 0,
             cores: config.cores,
         };
-        let mut engine = Engine { slow: caller, bells, stop, metrics, threads: Vec::new() };
-        engine.spawn("slow".into(), move || slow.run())?;
-        for core in cores {
-            engine.spawn(format!("core-{}", core.number), move || core.run())?;
-        }
-        Ok(engine)
-    }
-
-    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
-        Ok(())
+        let crew = CrewConfig { name: "core", spin_us: config.spin_us, patience: false, cpus: config.cpus };
+        let crew = Crew::start(&crew, groups)?;
+        let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);
+        Ok(Engine { slow: caller, stop, metrics, slow_thread, crew })
     }
 
     /// The counters of all threads as a [`towpath_ring::metrics`] region that can be mapped but not written: a row per core, then
@@ -135,13 +126,11 @@ impl Engine {
     fn end(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.slow.strike();
-        for bell in &self.bells {
-            bell.strike();
-        }
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the engine ended by a panic");
-            }
+        self.crew.stop();
+        if let Some(thread) = self.slow_thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the slow thread ended by a panic");
         }
     }
 }
@@ -185,7 +174,14 @@ impl Stack for Engine {
         self.slow.answer(Request::Connections).unwrap_or_default()
     }
     fn status(&self) -> Status {
-        self.slow.answer(Request::Status).unwrap_or_default()
+        let status = self.slow.answer(Request::Status).unwrap_or_default();
+        Status { threads: self.crew.threads(), ..status }
+    }
+    fn cores(&self) -> Cores {
+        self.crew.cores()
+    }
+    fn set_cores(&self, running: usize) -> io::Result<()> {
+        self.crew.set_cores(running)
     }
     /// Connections are forgotten without a word to their peers.
     fn stop(self: Box<Self>) {

@@ -1,18 +1,19 @@
 //! Runs the protocol's stages on cores and serves the ring contract with them.
 //!
-//! Threads: one fast-path thread per core (`core.rs`) and one slow thread (`slow.rs`). A flow is owned by one core; a slot's
-//! stack words are written by the slow thread until its flow is installed, by the owning core until the flow is removed,
-//! and by the slow thread after that. The threads share nothing but messages and counters.
+//! Threads: up to one fast-path thread per flow group (`group.rs`) and one slow thread (`slow.rs`). A flow belongs to one group,
+//! for good, and a group to one thread at a time (`towpath_stack::crew`). A slot's stack words are written by the slow thread until
+//! its flow is installed, by the flow's group until the flow is removed, and by the slow thread after that. Groups and slow thread
+//! share nothing but messages and counters. In the names of messages and in the ring contract a group is a core.
 
 mod api;
 mod client;
 mod commands;
-mod core;
-#[cfg(test)]
-mod core_tests;
 mod direct;
 mod engine;
 mod figures;
+mod group;
+#[cfg(test)]
+mod group_tests;
 mod guard;
 mod host;
 mod listing;

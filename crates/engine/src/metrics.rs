@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::PortCounters;
 use towpath_ring::metrics::MetricsRegion;
+use towpath_stack::sampler::Achieved;
 use towpath_stack::status::{CoreStatus, PortStatus, Tally};
 use towpath_tcp::counters::{Counters, Drop, Stage};
 
@@ -24,7 +25,8 @@ const OTHERS: [&str; 10] = [
     "tail_probes",
 ];
 /// Words of the loop.
-const LOOP: [&str; 5] = ["turns", "busy_us", "idle_us", "sleeps", "flows"];
+const LOOP: [&str; 9] =
+    ["turns", "busy_us", "idle_us", "sleeps", "flows", "full", "app_bytes", "samples", "sample_logarithms"];
 /// Words of each port.
 const PORT: [&str; 4] = ["rx_frames", "tx_frames", "rx_dropped", "tx_dropped"];
 
@@ -116,6 +118,8 @@ impl Metrics {
             idle_us: word(TURNS + 2),
             sleeps: word(TURNS + 3),
             flows: word(TURNS + 4),
+            full: word(TURNS + 5),
+            achieved: Achieved { bytes: word(TURNS + 6), samples: word(TURNS + 7), logarithms: word(TURNS + 8) },
             ports: (0..ports).map(|number| port(PORTS + number * PORT.len())).collect(),
         }
     }

@@ -39,6 +39,8 @@ impl SlowThread {
             Request::Status(reply) => {
                 let _ = reply.send(Status {
                     cores: self.metrics.cores(),
+                    // The crew knows them.
+                    threads: Vec::new(),
                     slow: tally(self.slow.counters()),
                     panics: self.panics.load(Ordering::Relaxed),
                     not_ours: self.not_ours,

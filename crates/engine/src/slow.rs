@@ -116,7 +116,7 @@ impl SlowThread {
         self.expire(now);
         if work == 0 || now >= self.publish_at {
             self.publish_at = now.after(PUBLISH_US);
-            self.metrics.publish(self.cores, self.slow.counters(), [0; 5]);
+            self.metrics.publish(self.cores, self.slow.counters(), Default::default());
         }
         self.flush();
         work

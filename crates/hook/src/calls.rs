@@ -92,6 +92,8 @@ macro_rules! calls {
             fn forking() {}
             /// In the child of such a `fork`.
             fn forked() {}
+            /// Before a `clone` that is not libc's and whose child runs beside its parent in the same memory.
+            fn sharing_memory() {}
             /// Is this descriptor one that only caught calls may use?
             fn is_accelerated(fd: c_int) -> bool {
                 false
@@ -129,7 +131,21 @@ macro_rules! calls {
             )*
         }
 
-        /// Defines the exported functions of a preloaded library and lets them ask the given [`Handler`].
+        /// What calls return if nothing stands in their way, asked before the [`Handler`] of a preloaded library. `None`: nothing has
+        /// been done. Whoever implements one needs few registers and calls nothing that returns there: then it saves none.
+        #[allow(unused_variables, missing_docs)]
+        pub trait Usual {
+            $(
+                /// # Safety
+                /// The contract of the libc function of this name.
+                #[inline(always)]
+                unsafe fn $name($($arg: $ty),*) -> Option<$ret> {
+                    None
+                }
+            )*
+        }
+
+        /// Defines the exported functions of a preloaded library and lets them ask the given [`Usual`] and [`Handler`].
         #[macro_export]
         macro_rules! preload {
             ($d handler:ty) => {
@@ -159,15 +175,27 @@ macro_rules! calls {
                     $(
                         #[unsafe(no_mangle)]
                         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-                            let point = const { $crate::cancel::is_point(stringify!($name)) };
-                            if if point { $crate::ready_at_point() } else { $crate::ready() } {
-                                // SAFETY: the caller keeps the function's contract.
-                                if let Some(result) = unsafe { <$d handler as $crate::Handler>::$name($($arg),*) } {
-                                    return $crate::finish(result);
+                            #[inline(never)]
+                            unsafe extern "C-unwind" fn whole($($arg: $ty),*) -> $ret {
+                                let point = const { $crate::cancel::is_point(stringify!($name)) };
+                                if if point { $crate::ready_at_point() } else { $crate::ready() } {
+                                    // SAFETY: the caller keeps the function's contract.
+                                    if let Some(result) = unsafe { <$d handler as $crate::Handler>::$name($($arg),*) } {
+                                        return $crate::finish(result);
+                                    }
                                 }
+                                // SAFETY: as above.
+                                unsafe { $crate::real::$name($($arg),*) }
                             }
                             // SAFETY: as above.
-                            unsafe { $crate::real::$name($($arg),*) }
+                            unsafe {
+                                if $crate::is_usual()
+                                    && let Some(value) = <$d handler as $crate::Usual>::$name($($arg),*)
+                                {
+                                    return value;
+                                }
+                                whole($($arg),*)
+                            }
                         }
                     )*
                     $(

@@ -17,11 +17,19 @@ pub unsafe extern "C" fn forking<H: Handler>(number: c_long, first: u64, second:
         libc::SYS_fork => 0,
         _ => return false,
     };
+    shares::<H>(flags);
     let copies = ready() && flags & libc::CLONE_VM as u64 == 0;
     if copies {
         H::forking();
     }
     copies
+}
+
+/// Before a clone with these flags: it may make a thread of which libc does not know.
+fn shares<H: Handler>(flags: u64) {
+    if ready() && flags & libc::CLONE_VM as u64 != 0 && flags & libc::CLONE_VFORK as u64 == 0 {
+        H::sharing_memory();
+    }
 }
 
 /// In the child of such a fork.
@@ -84,6 +92,7 @@ pub unsafe fn clone<H: Handler>(
     let real: Option<Clone> = unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr())) };
     let Some(real) = real else { return crate::uring::failed(-c_long::from(libc::ENOSYS)) as c_int };
     let [parent_tid, tls, child_tid] = more;
+    shares::<H>(u64::from(flags as u32));
     match body {
         Some(body) if ready() && c_ulong::from(flags as u32) & libc::CLONE_VM as c_ulong == 0 => {
             H::forking();

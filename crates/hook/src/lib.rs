@@ -24,7 +24,7 @@ pub mod program;
 pub mod uring;
 
 pub use answer::{Answer, Failure, finish, outcome, set_errno};
-pub use calls::{Handler, real, resolve};
+pub use calls::{Handler, Usual, real, resolve};
 
 #[doc(hidden)]
 pub use libc;
@@ -49,7 +49,13 @@ pub fn ready() -> bool {
     STAGE.load(Ordering::Relaxed) != stage::LOADING
 }
 
-/// The same, in a call that is a cancellation point.
+/// Is the handler asked, and has no thread been cancelled?
+#[inline(always)]
+pub fn is_usual() -> bool {
+    STAGE.load(Ordering::Relaxed) == stage::READY
+}
+
+/// As [`ready`], in a call that is a cancellation point.
 #[inline(always)]
 pub fn ready_at_point() -> bool {
     match STAGE.load(Ordering::Relaxed) {

@@ -2,7 +2,7 @@
 
 use crate::batch::{LEAST, MOST, Operation, emptied};
 use crate::client::KernelClient;
-use crate::core::Core;
+use crate::group::ClientGroup;
 use std::os::fd::AsFd;
 use towpath_ring::Slot;
 use towpath_ring::lines::status;
@@ -25,7 +25,7 @@ pub struct Lists {
     whose: Vec<(u32, Slot, bool, u32)>,
 }
 
-impl Core {
+impl ClientGroup {
     /// A slot is to be looked at in this turn.
     pub fn notice(&mut self, index: u32, slot: Slot) {
         let Some(client) = self.client(index) else { return };
@@ -100,8 +100,9 @@ fn operations_of(client: &KernelClient, slot: Slot) -> [Option<Operation<'_>>; 2
     let Some(fd) = &own.fd else { return [None, None] };
     let queued = own.asides.stop(own.sent, own.tx_tail).wrapping_sub(own.sent);
     let urgent = own.flags & towpath_ring::lines::app_flags::URGENT != 0;
-    let send = own.writable && queued != 0 && !urgent && own.ahead.sent.is_none();
-    let room = region.geometry().rx_bytes - own.got.wrapping_sub(own.rx_head);
+    let free = client.limit.is_none_or(|limit| limit.rate == 0);
+    let send = free && own.writable && queued != 0 && !urgent && own.ahead.sent.is_none();
+    let room = own.receive_room(region.geometry());
     let fresh = !own.marked && own.status & status::RX_EOF == 0 && own.ahead.received.is_none();
     let receive = own.readable && room != 0 && fresh;
     [

@@ -1,7 +1,7 @@
 //! What goes out between the bytes of a send ring: parts of files, which never pass through the ring, TLS records that are no data, and
 //! the keys of TLS. The kernel's socket is given them where their turn is.
 
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::sys;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
@@ -128,7 +128,7 @@ impl ClientFiles {
     }
 }
 
-impl Core {
+impl ClientGroup {
     /// Takes a file in; its number.
     pub fn add_file(&mut self, id: ClientId, shared: SharedFile) -> io::Result<u32> {
         let gone = || io::Error::from_raw_os_error(libc::ENOTCONN);

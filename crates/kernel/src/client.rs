@@ -2,10 +2,12 @@
 
 use crate::ahead::Ahead;
 use crate::asides::{Asides, ClientFiles};
+use crate::rate::Bucket;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use towpath_ring::Slot;
+use std::sync::Arc;
 use towpath_ring::command::{Command, Options};
+use towpath_ring::{Geometry, Slot};
 use towpath_stack::slots::Client;
 
 /// A client.
@@ -22,6 +24,8 @@ pub struct OfClient {
     pub shields: Vec<OwnedFd>,
     /// Files that it has shown.
     pub files: ClientFiles,
+    /// What the rate of its limit allows, if that has one.
+    pub bucket: Option<Arc<Bucket>>,
 }
 
 /// A command whose reservation has not come yet. The two come on different ways.
@@ -78,6 +82,8 @@ pub struct OfSlot {
     pub ahead: Ahead,
     /// On the list of those to be looked at again.
     pub again: bool,
+    /// On the list of those that wait for their rate.
+    pub paced: bool,
     /// `app_flags` that the kernel has been told of.
     pub flags: u32,
     /// Options that the kernel has been told of.
@@ -108,6 +114,7 @@ impl Default for OfSlot {
             noticed: false,
             ahead: Ahead::default(),
             again: false,
+            paced: false,
             flags: 0,
             options: Options::default(),
         }
@@ -115,6 +122,11 @@ impl Default for OfSlot {
 }
 
 impl OfSlot {
+    /// Free bytes of the receive ring, as far as `SO_RCVBUF` lets it be filled.
+    pub fn receive_room(&self, geometry: Geometry) -> u32 {
+        geometry.receive_limit(self.options.receive_buffer).saturating_sub(self.got.wrapping_sub(self.rx_head))
+    }
+
     /// Is there something to send that the kernel has not taken?
     pub fn has_unsent(&self) -> bool {
         self.sent != self.tx_tail || self.asides.is_due(self.sent, self.tx_tail)

@@ -2,7 +2,7 @@
 
 use crate::client::Waiting;
 use crate::connect;
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::sleep::LOOSE_US;
 use std::net::{IpAddr, SocketAddr};
 use towpath_ring::Slot;
@@ -18,7 +18,7 @@ pub enum Decided {
     Later,
 }
 
-impl Core {
+impl ClientGroup {
     /// A slot stands in the command queue.
     pub fn command(&mut self, now: u64, index: u32, slot: Slot) {
         let Some(client) = self.client(index) else { return };

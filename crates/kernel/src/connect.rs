@@ -1,7 +1,7 @@
 //! `connect`.
 
 use crate::commands::{Decided, local_of};
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::sys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 use std::net::{IpAddr, SocketAddr};
@@ -38,7 +38,7 @@ pub fn ends(fd: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     Some((local, remote.unwrap_or(SocketAddr::new(any(local.ip()), 0))))
 }
 
-impl Core {
+impl ClientGroup {
     /// Begins to connect.
     pub fn connect(&mut self, index: u32, slot: Slot, command: &Command) -> Decided {
         let remote = SocketAddr::new(command.remote_addr.to_canonical(), command.remote_port as u16);
@@ -85,6 +85,8 @@ impl Core {
         let (local, remote) = ends(&fd).map_or((local, remote), |(own, _)| (own, remote));
         let Some(client) = self.client(index) else { return Ok(()) };
         info::show_ends(client.shared.region.info(slot), local, remote);
+        // Known before the answer: the application sets its limits by it.
+        client.shared.region.info(slot).held.store(1, std::sync::atomic::Ordering::Relaxed);
         let own = &mut client.slot(slot).own;
         (own.fd, own.local, own.remote) = (Some(fd), local, remote);
         Ok(())
@@ -142,7 +144,9 @@ impl Core {
         let (local, remote) = (own.local, own.remote);
         let figures = own.fd.as_ref().and_then(|fd| crate::figures::Figures::of(fd.as_fd()));
         let (mss, srtt_us) = figures.map_or((536, 0), |figures| (figures.mss(), figures.srtt_us()));
-        info::show(client.shared.region.info(slot), local, remote, mss, srtt_us, 1);
+        let info = client.shared.region.info(slot);
+        info::show(info, local, remote, mss, srtt_us, 1);
+        info.held.store(1, std::sync::atomic::Ordering::Relaxed);
         client.show(slot, state::ESTABLISHED, 0);
     }
 }

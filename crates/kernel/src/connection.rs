@@ -2,8 +2,8 @@
 
 use crate::asides::Gone;
 use crate::client::OfSlot;
-use crate::core::Core;
 use crate::figures::Figures;
+use crate::group::ClientGroup;
 use crate::sys;
 use rustix::net::Shutdown;
 use std::os::fd::AsFd;
@@ -24,11 +24,11 @@ enum Found {
     Failed(i32),
 }
 
-impl Core {
+impl ClientGroup {
     /// Does what there is to do for a connection: what the application has asked for, what the kernel has, what it takes.
     pub fn look_at_connection(&mut self, index: u32, slot: Slot) {
         let Some(client) = self.client(index) else { return };
-        let tx_bytes = client.shared.region.geometry().tx_bytes;
+        let geometry = client.shared.region.geometry();
         let Ok(words) = self.believe(index, slot) else {
             if let Some(client) = self.client(index) {
                 client.shared.lied();
@@ -41,13 +41,18 @@ impl Core {
         let before = self.own(index, slot).map(|own| (own.sent, own.got, own.status));
         let files = self.own(index, slot).map_or(0, |own| own.asides.file_bytes());
         let sent = self.transmit(index, slot, words.and_then(|words| words.urgent));
-        let received = if matches!(sent, Found::Alive) { self.receive(index, slot) } else { Found::Alive };
+        if let (Found::Failed(_), Some(own)) = (&sent, self.own(index, slot)) {
+            // What came before the reset is still there to be read.
+            own.readable = true;
+        }
+        let received = self.receive(index, slot);
         let ended =
             if matches!((&sent, &received), (Found::Alive, Found::Alive)) { self.ended(index, slot) } else { None };
         let Some(client) = self.client(index) else { return };
         let own = &mut client.slot(slot).own;
         let (after, tx_tail, urgent) = ((own.sent, own.got, own.status), own.tx_tail, own.urgent_got.take());
         let left = own.asides.file_bytes();
+        let limit = geometry.send_limit(own.options.send_buffer);
         let moved = before.is_some_and(|before| before != after) || files != left;
         if files != left {
             client.shared.region.info(slot).file_bytes.store(left, Ordering::Release);
@@ -63,14 +68,17 @@ impl Core {
                 return self.fail(index, slot, errno);
             }
         }
+        if before.is_some_and(|(_, got, _)| got != after.1) {
+            self.sampler.delivered(connection(index, slot), after.1, self.now_us);
+        }
+        let Some(client) = self.client(index) else { return };
         if moved {
             let told = before.is_none_or(|(_, got, status)| got != after.1 || status != after.2);
-            if told || left == 0 && wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes)
-            {
+            if told || left == 0 && wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), limit) {
                 client.raise(slot);
             }
         } else if left == 0
-            && wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), tx_bytes)
+            && wants_room(client.shared.region.app(slot), tx_tail.wrapping_sub(after.0), limit)
             && words.is_some()
         {
             // It may have asked after the room was there.
@@ -91,9 +99,14 @@ impl Core {
         let entry = client.slot(slot);
         let open = entry.phase == Phase::Open && !entry.own.closing;
         match &words {
-            Some(words) if open && !believe(&mut entry.own, words, tx_bytes, rx_bytes) => Err(()),
             Some(words) if open => {
+                let (tx_tail, rx_head) = (entry.own.tx_tail, entry.own.rx_head);
+                if !believe(&mut entry.own, words, tx_bytes, rx_bytes) {
+                    return Err(());
+                }
                 entry.own.flags |= words.flags & app_flags::URGENT;
+                let (given, taken) = (words.tx_tail.wrapping_sub(tx_tail), words.rx_head.wrapping_sub(rx_head));
+                self.sampler.moved(connection(index, slot), given, taken, words.rx_head, self.now_us);
                 Ok(Some(*words))
             }
             _ => Ok(words),
@@ -121,13 +134,15 @@ impl Core {
 
     /// Sends what the ring holds, all of it in one call if the kernel takes it.
     fn transmit(&mut self, index: u32, slot: Slot, urgent: Option<u32>) -> Found {
+        let allowed = self.allowed(index);
         let Some(Some(client)) = self.clients.get_mut(index as usize) else { return Found::Alive };
         let region = std::sync::Arc::clone(&client.shared.region);
         let own = &mut client.slot(slot).own;
         let OfSlot { fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, ahead, asides, .. } = own else {
             return Found::Alive;
         };
-        let (ring, mut share) = (region.tx(slot), SHARE);
+        let granted = allowed.map_or(SHARE, |allowed| allowed.min(SHARE));
+        let (ring, mut share) = (region.tx(slot), granted);
         while *writable && share > 0 {
             let (len, flags) = crate::urgent::part(*sent, asides.stop(*sent, *tx_tail), urgent, *urgent_sent);
             if len == 0 {
@@ -166,7 +181,10 @@ impl Core {
             }
         }
         if *sent != *tx_tail || asides.is_due(*sent, *tx_tail) {
-            if *writable {
+            let (writable, waits) = (*writable, allowed.is_some() && share == 0);
+            if waits {
+                self.wait_for_rate(index, slot);
+            } else if writable {
                 self.once_more(index, slot);
             }
         } else if own.flags & app_flags::SHUT_WR != 0 && !*shut {
@@ -174,6 +192,9 @@ impl Core {
             *status |= status::TX_CLOSED;
             // It fails only for a connection that is over, of which a read will tell.
             let _ = rustix::net::shutdown(&*fd, Shutdown::Write);
+        }
+        if allowed.is_some() {
+            self.has_sent(index, granted - share);
         }
         Found::Alive
     }
@@ -186,7 +207,7 @@ impl Core {
         let (ring, mut share) = (region.rx(slot), SHARE);
         while own.readable && share > 0 {
             let Some(fd) = &own.fd else { break };
-            let room = ring.capacity() - own.got.wrapping_sub(own.rx_head);
+            let room = own.receive_room(region.geometry());
             if room == 0 {
                 return Found::Alive;
             }
@@ -222,7 +243,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl ClientGroup {
     /// Has a connection ended of which everything has been read, and with what errno (0: in order)? A reset that comes after the end of the
     /// stream is none that a read would tell of.
     fn ended(&mut self, index: u32, slot: Slot) -> Option<i32> {
@@ -235,6 +256,11 @@ impl Core {
             errno => Some(errno),
         }
     }
+}
+
+/// A number for the sampler.
+fn connection(index: u32, slot: Slot) -> u64 {
+    u64::from(index) << 32 | u64::from(slot.raw())
 }
 
 /// Takes the application's positions over. False = they contradict the contract.
@@ -261,9 +287,9 @@ fn show(line: &towpath_ring::StackLine, (sent, got, bits): (u32, u32, u32), urge
     line.status.store(bits, Ordering::Release);
 }
 
-/// Does the application wait for room, and is a third of the ring free?
-fn wants_room(app: &towpath_ring::AppLine, queued: u32, tx_bytes: u32) -> bool {
+/// Does the application wait for room, and is a third of what it may use of the ring free?
+fn wants_room(app: &towpath_ring::AppLine, queued: u32, limit: u32) -> bool {
     // Against the application's "ask, then look again": either it sees the new `tx_head` or we see that it asks.
     fence(Ordering::SeqCst);
-    app.want.load(Ordering::Relaxed) & want::WRITABLE != 0 && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
+    app.want.load(Ordering::Relaxed) & want::WRITABLE != 0 && limit.saturating_sub(queued) >= limit / 3
 }

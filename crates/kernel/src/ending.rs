@@ -1,7 +1,7 @@
 //! How connections end.
 
-use crate::core::Core;
 use crate::figures::Figures;
+use crate::group::ClientGroup;
 use crate::sys;
 use std::os::fd::AsFd;
 use towpath_ring::Slot;
@@ -9,7 +9,7 @@ use towpath_ring::lines::{app_flags, option_flags};
 use towpath_stack::clients::AppWords;
 use towpath_stack::slots::Phase;
 
-impl Core {
+impl ClientGroup {
     /// Closes the kernel's socket if the application has closed its own and the kernel has all bytes. Then the kernel does the rest.
     pub fn finish(&mut self, index: u32, slot: Slot, words: Option<&AppWords>) {
         let Some(client) = self.client(index) else { return };

@@ -1,6 +1,6 @@
 //! The kernel's own figures of a connection (`TCP_INFO`), where the application's `TCP_INFO` and listings find them.
 
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::sys::{self, TCP_INFO_BYTES};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -130,7 +130,7 @@ impl Figures {
     }
 }
 
-impl Core {
+impl ClientGroup {
     /// The application asks for the figures of a connection.
     pub fn refresh(&mut self, index: u32, slot: Slot, seq: u32) {
         // The options may have changed by the same entry of the queue.
@@ -141,12 +141,15 @@ impl Core {
         entry.command_seq = seq;
         let open = live && entry.phase == Phase::Open;
         let figures = entry.own.fd.as_ref().filter(|_| open).and_then(|fd| Figures::of(fd.as_fd()));
+        let held = entry.own.fd.as_ref().and_then(|fd| sys::ioctl_int(fd, libc::TIOCOUTQ)).unwrap_or(0);
         if let Some(figures) = &figures {
-            figures.show(client.shared.region.info(slot));
+            let info = client.shared.region.info(slot);
+            figures.show(info);
+            info.held.store(held as u32 + 1, Relaxed);
         }
         self.show_congestion(index, slot);
         if let Some(client) = self.client(index) {
-            client.answer(slot, seq, if figures.is_some() { 0 } else { -libc::ENOTCONN });
+            client.answer_asker(slot, seq, if figures.is_some() { 0 } else { -libc::ENOTCONN });
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The kernel stack: serves the ring contract with the sockets of the Linux kernel that it runs on.
 //!
-//! One thread per core, each of which owns whole clients: their commands, their doors and their sockets. It sends straight out of an
-//! application's send ring, everything that has piled up in one call, and receives straight into the receive ring; accepted
+//! Each client belongs to a group: its commands, its doors and its sockets. A group is served by one thread at a time
+//! (`towpath_stack::crew`). It sends straight out of an application's send ring, everything that has piled up in one call, and receives straight into the receive ring; accepted
 //! connections go into the listener's ring with what they have sent already. See `docs/kernel-stack.md`.
 //!
-//! - [`kernel`]: starting and asking the threads; [`core`]: their loop; [`sleep`]: when they rest;
+//! - [`kernel`]: starting and asking the groups; [`group`]: a turn of one; [`sleep`]: when its thread may rest;
 //! - [`commands`], [`connect`], [`listen`], [`options`], [`figures`]: what applications ask for;
 //! - [`connection`]: bytes; [`urgent`]: those that are urgent; [`ending`]: how a connection ends;
 //! - [`requests`], [`policy`]: what the service asks for;
@@ -19,14 +19,15 @@ mod client;
 mod commands;
 mod connect;
 mod connection;
-mod core;
 mod ending;
 mod figures;
+mod group;
 mod kernel;
 mod listen;
 mod moving;
 mod options;
 mod policy;
+mod rate;
 pub mod repair;
 mod requests;
 mod shield;

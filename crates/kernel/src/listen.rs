@@ -3,7 +3,7 @@
 use crate::client::OfSlot;
 use crate::commands::Decided;
 use crate::connect::ends;
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::{shield, sys};
 use rustix::net::SocketFlags;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use towpath_stack::slots::{Listener, Phase, Queued};
 /// Connections accepted for one listener before the others have their turn.
 const BATCH: usize = 64;
 
-impl Core {
+impl ClientGroup {
     /// Begins to listen.
     pub fn listen(&mut self, index: u32, slot: Slot, command: &Command) -> Decided {
         let local = SocketAddr::new(command.local_addr.to_canonical(), command.local_port as u16);

@@ -1,14 +1,14 @@
 //! Clients that move to another stack, with their connections, and clients that come from one. What a region shows is taken from there
 //! ([`towpath_stack::resume`]); what only the kernel knows of a connection goes as a record.
 //!
-//! 1. [`Core::give`]: the clients' sockets are taken out of this kernel. Their addresses may be gone already, or not.
-//! 2. [`Core::adopt`]: the other stack has the client. Its listeners listen again; packets of its connections are dropped.
-//! 3. [`Core::put`]: the connections are put into the other kernel, which must have their addresses now.
-//! 4. [`Core::open`]: packets are let in, and everybody is told to look.
+//! 1. [`ClientGroup::give`]: the clients' sockets are taken out of this kernel. Their addresses may be gone already, or not.
+//! 2. [`ClientGroup::adopt`]: the other stack has the client. Its listeners listen again; packets of its connections are dropped.
+//! 3. [`ClientGroup::put`]: the connections are put into the other kernel, which must have their addresses now.
+//! 4. [`ClientGroup::open`]: packets are let in, and everybody is told to look.
 
 use crate::asides::ClientFiles;
 use crate::client::{KernelClient, OfSlot};
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::{repair, shield};
 use rustix::event::epoll;
 use std::collections::BTreeSet;
@@ -54,19 +54,19 @@ pub struct Given {
     pub shields: Vec<OwnedFd>,
 }
 
-/// What a thread is asked for. A `Sender` carries the answer.
+/// What a group is asked for. A `Sender` carries the answer.
 pub enum Move {
-    /// See [`Core::give`].
+    /// See [`ClientGroup::give`].
     Give(ClientId, Sender<Given>),
-    /// See [`Core::adopt`].
+    /// See [`ClientGroup::adopt`].
     Adopt(ClientSetup, Vec<(u32, SocketAddr)>, Sender<io::Result<ClientId>>),
-    /// See [`Core::put`].
+    /// See [`ClientGroup::put`].
     Put(ClientId, Vec<Moved>, Sender<usize>),
-    /// See [`Core::open`].
+    /// See [`ClientGroup::open`].
     Open(ClientId, Sender<()>),
 }
 
-impl Core {
+impl ClientGroup {
     /// Serves one request about moving.
     pub fn move_on(&mut self, now: u64, request: Move) {
         match request {
@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// Takes a client over whose region another stack has served. Its connections are those of `moved` (slot and address here), which
-    /// [`Core::put`] brings; others are reset.
+    /// [`ClientGroup::put`] brings; others are reset.
     fn adopt(&mut self, setup: ClientSetup, moved: &[(u32, SocketAddr)]) -> io::Result<ClientId> {
         let id = self.add_client(setup)?;
         let (Some(index), shielded) = (self.index_of(id), !moved.is_empty()) else { return Ok(id) };

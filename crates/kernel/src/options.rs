@@ -1,6 +1,6 @@
 //! What applications set on their sockets, passed on by `setsockopt`.
 
-use crate::core::Core;
+use crate::group::ClientGroup;
 use crate::sys;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -46,13 +46,23 @@ fn apply(fd: &OwnedFd, before: &Options, options: &Options) {
     {
         sys::set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
     }
+    for (name, forced, old, new) in [
+        (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, before.send_buffer, options.send_buffer),
+        (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, before.receive_buffer, options.receive_buffer),
+    ] {
+        if old != new && new != 0 {
+            // It reads twice what was asked for. The application's kernel has applied its limits, which this one may not have.
+            sys::set(fd, libc::SOL_SOCKET, name, (new / 2) as i32);
+            sys::set(fd, libc::SOL_SOCKET, forced, (new / 2) as i32);
+        }
+    }
     if before.max_pacing != options.max_pacing {
         let rate = if options.max_pacing == 0 { u64::MAX } else { options.max_pacing };
         sys::set_bytes(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &rate.to_ne_bytes());
     }
 }
 
-impl Core {
+impl ClientGroup {
     /// Before a socket is used: what was set on it until now.
     pub fn first_options(&mut self, index: u32, slot: Slot, fd: &OwnedFd) {
         let Some(client) = self.client(index) else { return };
@@ -104,6 +114,8 @@ mod tests {
             flags: option_flags::KEEPALIVE,
             keep_idle_s: 33,
             user_timeout_ms: 1234,
+            send_buffer: 16384,
+            receive_buffer: 32768,
             congestion: congestion::NAMES.iter().position(|name| *name == "reno").unwrap() as u32,
             max_pacing: 1_000_000,
             ..Options::default()
@@ -113,6 +125,8 @@ mod tests {
         assert_eq!(int(libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(1));
         assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), Some(33));
         assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), Some(1234));
+        assert_eq!(int(libc::SOL_SOCKET, libc::SO_SNDBUF), Some(16384));
+        assert_eq!(int(libc::SOL_SOCKET, libc::SO_RCVBUF), Some(32768));
         let mut name = [0; 16];
         sys::get(&fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).unwrap();
         assert_eq!(&name[..5], b"reno\0");

@@ -1,8 +1,8 @@
-//! What the service asks a thread for.
+//! What the service asks a group for.
 
 use crate::client::KernelClient;
-use crate::core::{Core, Counts};
 use crate::figures::Figures;
+use crate::group::{ClientGroup, Counts};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use towpath_ring::Slot;
@@ -11,7 +11,7 @@ use towpath_stack::slots::Phase;
 use towpath_stack::status::{CoreStatus, Tally};
 use towpath_stack::{ClientId, Connection, Status};
 
-impl Core {
+impl ClientGroup {
     /// Serves one request.
     pub fn request(&mut self, now: u64, request: Request) {
         match request {
@@ -123,16 +123,21 @@ impl Core {
         let flows = clients.clone().map(|client| u64::from(client.connections)).sum();
         let lies = clients.clone().map(|client| client.status().lies).sum();
         let c = &self.counts;
+        let core = CoreStatus {
+            tally: tally(c, lies),
+            turns: c.account.turns,
+            busy_us: c.account.busy_us,
+            idle_us: c.account.idle_us,
+            sleeps: c.account.sleeps,
+            full: c.full,
+            achieved: self.sampler.achieved(),
+            flows,
+            ports: Vec::new(),
+        };
         Status {
-            cores: vec![CoreStatus {
-                tally: tally(c, lies),
-                turns: c.turns,
-                busy_us: c.busy_us,
-                idle_us: c.idle_us,
-                sleeps: c.sleeps,
-                flows,
-                ports: Vec::new(),
-            }],
+            // The crew knows them.
+            threads: Vec::new(),
+            cores: vec![core],
             slow: Tally::default(),
             panics: c.panics,
             not_ours: self.not_ours,

@@ -1,51 +1,16 @@
-//! When a thread rests, and what comes due by time.
+//! When a group has nothing to do, and what comes due by time.
 
-use crate::core::{Core, EVENTS};
+use crate::group::{ClientGroup, EVENTS};
 use rustix::event::{Timespec, epoll};
-use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, OwnedFd};
+use towpath_stack::crew::{Group, Rest};
 
 /// How long what reserves a port is kept without a command for its slot, and a command without its reservation, µs.
 pub const LOOSE_US: u64 = 2_000_000;
 /// How soon a listener without room is looked at again, µs: applications that accept ring no door for it.
 const CROWDED_US: u64 = 1000;
 
-/// Most sleeps in a row without spinning before.
-const LONGEST_REST: u32 = 63;
-
-/// Whether spinning before a sleep is worth it. Where the thread has no CPU of its own it is in vain, because the CPU is taken from
-/// whom it waits for; spinning in vain becomes rarer each time, down to every 64th sleep, and coming work makes it usual again.
-#[derive(Debug, Default)]
-pub struct Patience {
-    /// Sleeps still to come without spinning.
-    rest: u32,
-    /// How many there were after the last time in vain.
-    last_rest: u32,
-}
-
-impl Patience {
-    /// Is the next sleep to come at once?
-    pub fn is_spent(&self) -> bool {
-        self.rest > 0
-    }
-    /// Work came. If it did while the thread was spinning, that was worth it.
-    pub fn came(&mut self, spinning: bool) {
-        if spinning {
-            *self = Self::default();
-        }
-    }
-    /// It has slept, after spinning in vain or at once.
-    pub fn slept(&mut self, spun: bool) {
-        if spun {
-            self.last_rest = (2 * self.last_rest + 1).min(LONGEST_REST);
-            self.rest = self.last_rest;
-        } else {
-            self.rest = self.rest.saturating_sub(1);
-        }
-    }
-}
-
-impl Core {
+impl ClientGroup {
     /// Takes what the kernel has to tell, waiting for it for up to `timeout_us` (`None` = for ever).
     pub fn poll(&mut self, timeout_us: Option<u64>) {
         let timeout = timeout_us
@@ -60,36 +25,12 @@ impl Core {
         }
     }
 
-    /// Sleeps until there is something to do; false = there was already.
-    pub fn sleep(&mut self, now: u64) -> bool {
-        self.bell.arm();
-        let mut pending = self.stop.load(Ordering::Relaxed) || !self.again.is_empty() || !self.events.is_empty();
-        for client in self.clients.iter().flatten() {
-            let (doors, commands) = (client.shared.region.doors(0), client.shared.region.commands());
-            doors.arm();
-            commands.arm();
-            pending |= !doors.is_empty(client.own.door_head) || !commands.is_empty(client.command_head);
-        }
-        // Requests ring the bell even while it is not armed, so that none is missed here.
-        if !pending {
-            self.counts.sleeps += 1;
-            let timeout = self.next_deadline().map(|at| at.saturating_sub(now));
-            self.poll(timeout);
-        }
-        self.bell.disarm();
-        for client in self.clients.iter().flatten() {
-            client.shared.region.doors(0).disarm();
-            client.shared.region.commands().disarm();
-        }
-        !pending
-    }
-
     fn next_deadline(&self) -> Option<u64> {
         let clients = self.clients.iter().flatten();
         let waiting = clients.clone().flat_map(|client| &client.own.waiting).map(|waiting| waiting.until_us).min();
         let loose = clients.clone().any(|client| !client.loose_sockets.is_empty());
         let loose = loose.then(|| towpath_stack::thread::now_us() + LOOSE_US);
-        [self.crowded_at, waiting, loose].into_iter().flatten().min()
+        [self.crowded_at, self.rates.at, waiting, loose].into_iter().flatten().min()
     }
 
     /// What comes due by time; how much it was.
@@ -102,6 +43,7 @@ impl Core {
                 work += 1;
             }
         }
+        work += self.rates_due(now);
         for client in self.clients.iter_mut().flatten() {
             client.expire_sockets(now, LOOSE_US);
         }
@@ -119,31 +61,44 @@ impl Core {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of `sleeps` sleeps that nothing came before, those with spinning.
-    fn spun(patience: &mut Patience, sleeps: u32) -> u32 {
-        let one = |_: &u32| {
-            let spins = !patience.is_spent();
-            patience.slept(spins);
-            spins
-        };
-        (0..sleeps).filter(one).count() as u32
+impl Group for ClientGroup {
+    fn turn(&mut self, now_us: u64) -> usize {
+        self.serve(now_us)
     }
-
-    #[test]
-    fn spinning_in_vain_becomes_rare_and_work_that_comes_makes_it_usual() {
-        let mut patience = Patience::default();
-        assert_eq!(spun(&mut patience, 640), 15, "1 of 2, of 4, of 8, then of 64");
-        while patience.is_spent() {
-            patience.slept(false);
+    fn turned(&mut self, now_us: u64, took_us: u64, worked: bool) {
+        self.counts.account.turned(now_us, took_us, worked);
+    }
+    fn panicked(&mut self) {
+        self.counts.panics += 1;
+    }
+    fn arm(&mut self, now_us: u64) -> Rest {
+        self.bell.arm();
+        let mut pending = !self.again.is_empty() || !self.events.is_empty();
+        for client in self.clients.iter().flatten() {
+            let (doors, commands) = (client.shared.region.doors(0), client.shared.region.commands());
+            doors.arm();
+            commands.arm();
+            pending |= !doors.is_empty(client.own.door_head) || !commands.is_empty(client.command_head);
         }
-        patience.came(false);
-        assert_eq!(spun(&mut patience, 64), 1, "work that came at once says nothing");
-        patience.came(true);
-        assert!(!patience.is_spent());
-        assert_eq!(spun(&mut patience, 4), 2);
+        // Requests ring the bell even while it is not armed, so that none is missed here.
+        match pending {
+            true => Rest::None,
+            false => Rest::For(self.next_deadline().map(|at| at.saturating_sub(now_us))),
+        }
+    }
+    fn disarm(&mut self, slept: bool) {
+        self.counts.account.sleeps += u64::from(slept);
+        self.bell.disarm();
+        for client in self.clients.iter().flatten() {
+            client.shared.region.doors(0).disarm();
+            client.shared.region.commands().disarm();
+        }
+    }
+    /// What the kernel has told is there in the next turn.
+    fn wait(&mut self, timeout_us: Option<u64>) {
+        self.poll(timeout_us);
+    }
+    fn set(&self) -> &OwnedFd {
+        &self.epoll
     }
 }

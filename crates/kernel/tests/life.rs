@@ -10,6 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_kernel::Kernel;
+use towpath_ring::command::Options;
 use towpath_ring::lines::{state, status};
 use towpath_stack::Stack;
 
@@ -126,6 +127,24 @@ fn resets_are_seen_after_what_came_before_them() {
     b.close();
     assert_eq!(a.read(&mut [0]), Err(libc::ECONNRESET));
     a.close();
+    world.end();
+}
+
+#[test]
+fn what_came_before_a_reset_is_there_for_one_who_was_sending() {
+    let mut world = World::new();
+    for round in 0..50 {
+        let (mut a, mut b) = world.pair();
+        a.write_all(&[7; 10_000]).unwrap();
+        b.wait("the bytes", || b.stack().rx_tail.load(Relaxed) > 0);
+        // What it has not read is a reason for a reset (RFC 2525 §2.17).
+        b.write_all(b"bye").unwrap();
+        b.close();
+        while a.write_all(&[7; 1000]).is_ok() {}
+        let mut got = [0; 8];
+        assert_eq!(a.read(&mut got), Ok(3), "round {round}");
+        a.close();
+    }
     world.end();
 }
 
@@ -270,5 +289,26 @@ fn sends_and_receives_of_many_sockets_are_made_in_one_call() {
     let batches = stages.iter().find(|(name, _)| *name == "batches").unwrap().1;
     assert!(batches > 0, "{stages:?}");
     pairs.into_iter().flat_map(|(a, b)| [a, b]).for_each(Sock::close);
+    world.end();
+}
+
+#[test]
+fn a_receive_ring_is_filled_as_far_as_its_buffer_size_lets_it() {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair();
+    let options = Options { receive_buffer: 4096, ..world.app.region.options(b.slot).read().1 };
+    world.app.region.options(b.slot).post(&options);
+    world.app.push_anything(b.slot, world.app.region.geometry().cores as usize);
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| i as u8).collect();
+    a.write_all(&bytes).unwrap();
+    // All at once would be in the ring otherwise.
+    eventually("as much as may be is there", || b.stack().rx_tail.load(Relaxed) == 2048);
+    let mut got = vec![0; bytes.len()];
+    for part in got.chunks_mut(500) {
+        b.read_exact(part).unwrap();
+        b.door();
+    }
+    assert!(got == bytes);
+    [a, b].into_iter().for_each(Sock::close);
     world.end();
 }

@@ -39,8 +39,8 @@ fn connected(at: &str) -> (TcpStream, TcpStream) {
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     for stream in [&ours, &theirs] {
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
     }
     (ours, theirs)
 }
@@ -76,7 +76,7 @@ fn moved(stream: TcpStream) -> (TcpStream, Record) {
     let stream = TcpStream::from(repair::put(&again).expect("put in"));
     run("nft", "nftables", "flush chain inet repair in");
     stream.set_nonblocking(false).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     (stream, record)
 }
 

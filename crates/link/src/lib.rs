@@ -3,11 +3,13 @@
 //!
 //! - [`link`]: what every transport does;
 //! - [`stream`]: over a byte stream (UNIX socket, TCP, vsock): each write a frame;
-//! - [`verbs`], [`pairs`]: over RDMA verbs: each write an RDMA WRITE; [`software`]: verbs without an adapter, for tests;
+//! - [`verbs`], [`pairs`]: over RDMA verbs: each write an RDMA WRITE; [`ibverbs`]: verbs of an adapter; [`software`]: verbs
+//!   without one, for tests;
 //! - [`mail`]: records, in order, on top of any of them.
 //!
 //! The other side is believed nothing: what it writes lies in registered memory or the link is over.
 
+pub mod ibverbs;
 pub mod link;
 pub mod mail;
 pub mod pairs;

@@ -16,9 +16,9 @@ const STAGE: u64 = 512 << 10;
 /// Most bytes of one write.
 const LONGEST: usize = 64 << 10;
 /// Receives posted on each queue pair: so many immediates can be underway.
-const RECEIVES: u64 = 512;
+pub(crate) const RECEIVES: u64 = 512;
 /// Most work requests of a queue pair that have not ended.
-const DEPTH: usize = 256;
+pub(crate) const DEPTH: usize = 256;
 /// How long a write may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Marks an immediate that is about the directory and not for who uses the link.

@@ -1,6 +1,6 @@
-//! What a link needs of RDMA verbs: the calls of `libibverbs` (and of its bindings) that it makes, with their meaning there. A provider for an
-//! adapter keeps protection domain, completion queue and connected queue pairs (RC) behind them; [`crate::software`] is one
-//! without an adapter.
+//! What a link needs of RDMA verbs: the calls of `libibverbs` (and of its bindings) that it makes, with their meaning there. A provider keeps
+//! protection domain, completion queue and connected queue pairs (RC) behind them: [`crate::ibverbs`] those of an adapter;
+//! [`crate::software`] has none.
 
 use std::io;
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub enum Status {
     ReceiverNotReady,
     /// It stood behind one that failed (`IBV_WC_WR_FLUSH_ERR`).
     Flushed,
+    /// Something else: the adapter's text.
+    Other(&'static str),
 }
 
 impl Status {
@@ -73,6 +75,7 @@ impl Status {
             Self::RetryExceeded => "transport retry counter exceeded",
             Self::ReceiverNotReady => "receiver not ready",
             Self::Flushed => "work request flushed",
+            Self::Other(text) => text,
         }
     }
 }

@@ -11,7 +11,7 @@ use towpath_ports::steer::Steering;
 use towpath_ports::xsk::{XskConfig, XskPort};
 use towpath_wire::{Header, Options, emit, fill_checksum, flags, parse};
 
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(100);
 
 fn open(network: &Network) -> (Steering, XskPort) {

@@ -26,7 +26,7 @@ impl Stack {
         let process = Command::new(built("examples/fake-stack")).arg(&socket).spawn().expect("fake-stack");
         let start = Instant::now();
         while !socket.exists() {
-            assert!(start.elapsed() < Duration::from_secs(10), "the stack does not start");
+            assert!(start.elapsed() < Duration::from_secs(60), "the stack does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
         // From bind to listen.
@@ -38,7 +38,7 @@ impl Stack {
     fn python(&self, script: &str) -> Output {
         let prelude = include_str!("programs/prelude.py");
         let mut command = Command::new("timeout");
-        command.args(["30", "python3", "-c"]).arg(format!("{prelude}\n{script}"));
+        command.args(["90", "python3", "-c"]).arg(format!("{prelude}\n{script}"));
         command.env("LD_PRELOAD", built("libtowpath.so")).env("TOWPATH_SOCKET", self.dir.join("s"));
         command.env("STACK_PID", self.process.id().to_string()).env("TOWPATH_REQUIRE", "1");
         command.stdin(Stdio::null()).output().expect("timeout and python3 (apt-get install coreutils python3)")

@@ -5,7 +5,7 @@ use crate::command::{Command, op};
 use core::net::Ipv6Addr;
 
 /// Most bytes of a file that one command names.
-pub const FILE_MOST: u32 = 4 << 20;
+pub const FILE_MOST: u32 = 64 << 20;
 /// Most bytes of a TLS record (RFC 8446 §5.1).
 pub const RECORD_MOST: u32 = 1 << 14;
 /// Most bytes of the value of an option.

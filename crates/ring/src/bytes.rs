@@ -71,6 +71,24 @@ impl ByteRing<'_> {
         self.split(at, len.min(self.capacity()) as usize)
     }
 
+    /// The span of `len` bytes at `at`, if they are in the ring and in one piece.
+    #[inline(always)]
+    pub fn span(&self, at: u32, len: usize) -> Option<*mut u8> {
+        let offset = at & self.mask;
+        if len > (self.capacity() - offset) as usize {
+            return None;
+        }
+        // SAFETY: `offset <= mask`, so it is inside the ring.
+        Some(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// Where the byte at `at` lies.
+    #[inline(always)]
+    pub fn place(&self, at: u32) -> *mut u8 {
+        // SAFETY: no more than `mask`, so it is inside the ring.
+        unsafe { self.base.add((at & self.mask) as usize) }
+    }
+
     /// `spans` for a length that is known to be no more than the capacity.
     #[inline]
     fn split(&self, at: u32, len: usize) -> [(*mut u8, usize); 2] {

@@ -18,7 +18,7 @@ pub type Choice = [u32; 19];
 /// `command_done`.
 pub type Shown = [u32; 11];
 /// Words of [`InfoLine`]; a word of 64 bits is two of these, the low half first.
-pub type Told = [u32; 46];
+pub type Told = [u32; 47];
 
 /// Places in [`App`].
 pub mod app {
@@ -151,7 +151,7 @@ impl StackLine {
 
 impl InfoLine {
     /// Its words of 32 bits, and those of 64.
-    fn all(&self) -> ([&AtomicU32; 34], [&core::sync::atomic::AtomicU64; 6]) {
+    fn all(&self) -> ([&AtomicU32; 35], [&core::sync::atomic::AtomicU64; 6]) {
         let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = (&self.local_addr, &self.remote_addr);
         let small = [
             l0,
@@ -188,6 +188,7 @@ impl InfoLine {
             &self.lost,
             &self.observed,
             &self.silent_ms,
+            &self.held,
         ];
         let large = [
             &self.pacing_rate,
@@ -202,9 +203,9 @@ impl InfoLine {
     /// Reads what crosses.
     pub fn take_along(&self) -> Told {
         let (small, large) = self.all();
-        let mut all = [0; 46];
-        all[..34].copy_from_slice(&read(small));
-        for (value, word) in all[34..].chunks_exact_mut(2).zip(large) {
+        let mut all = [0; 47];
+        all[..35].copy_from_slice(&read(small));
+        for (value, word) in all[35..].chunks_exact_mut(2).zip(large) {
             let word = word.load(Ordering::Relaxed);
             value.copy_from_slice(&[word as u32, (word >> 32) as u32]);
         }
@@ -216,7 +217,7 @@ impl InfoLine {
         for (word, value) in small.into_iter().zip(words) {
             word.store(*value, Ordering::Relaxed);
         }
-        for (word, value) in large.into_iter().zip(words[34..].chunks_exact(2)) {
+        for (word, value) in large.into_iter().zip(words[35..].chunks_exact(2)) {
             word.store(u64::from(value[1]) << 32 | u64::from(value[0]), Ordering::Relaxed);
         }
     }

@@ -101,6 +101,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
     #[inline]
     pub fn push(&self, tail: &mut u32, slot: Slot, seq: &W, ack: &W) -> bool {
         W::fence(Fence::Push);
+        self.push_fenced(tail, slot, seq, ack)
+    }
+
+    /// [`DirtySet::push`] by a writer that has fenced ([`Fence::Push`]) since it stored the slot's state.
+    #[inline]
+    pub fn push_fenced(&self, tail: &mut u32, slot: Slot, seq: &W, ack: &W) -> bool {
         let sequence = seq.load(Ordering::Relaxed);
         if ack.load(Ordering::Acquire) != sequence {
             return false;
@@ -168,12 +174,12 @@ impl<'a, W: Word> DirtySet<'a, W> {
     #[inline]
     pub fn must_ring(&self) -> bool {
         W::fence(Fence::Ring);
-        self.armed.load(Ordering::Relaxed) != 0
+        self.must_ring_fenced()
     }
 
-    /// Does the reader sleep, or is it about to? Only [`DirtySet::must_ring`] tells for certain that it does not.
+    /// [`DirtySet::must_ring`] by a writer that has fenced ([`Fence::Ring`]) since the pushes.
     #[inline]
-    pub fn is_armed(&self) -> bool {
+    pub fn must_ring_fenced(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
@@ -209,7 +215,7 @@ impl<'a, W: Word> DirtySet<'a, W> {
 
 /// Writer, after storing the slot's new state and a fence ([`Fence::Push`]): is the slot queued already, by an entry whose reader will see that
 /// state? Needs no writer's lock. Whoever has queued it rings the bell; if that writer may have been killed before it did, see
-/// [`DirtySet::is_armed`].
+/// [`QueueWords::armed`](crate::layout::QueueWords::armed).
 #[inline]
 pub fn is_queued<W: Word>(seq: &W, ack: &W) -> bool {
     seq.load(Ordering::Acquire) != ack.load(Ordering::Acquire)

@@ -52,6 +52,18 @@ impl Geometry {
     /// Most cores a region can be made for.
     pub const MAX_CORES: u32 = 16;
 
+    /// Bytes of a send ring that are used where a socket behind it, which a stack takes them into, has an `SO_SNDBUF` as well: it reads
+    /// `buffer`, 0 = not asked for. Half of that is for data, which the socket behind holds; half as much again is the ring's share, so both
+    /// together hold what Linux lets go to within a factor of two.
+    pub fn send_limit(&self, buffer: u32) -> u32 {
+        if buffer == 0 { self.tx_bytes } else { (buffer / 4).clamp(1, self.tx_bytes) }
+    }
+
+    /// The same of a receive ring and an `SO_RCVBUF`. As much as `SO_RCVLOWAT` can ask for on Linux is room for.
+    pub fn receive_limit(&self, buffer: u32) -> u32 {
+        if buffer == 0 { self.rx_bytes } else { (buffer / 2).clamp(1, self.rx_bytes) }
+    }
+
     /// Checks every size against its documented range.
     pub fn check(&self) -> Result<(), GeometryError> {
         let size = |what, value: u32, good: bool, rule| {

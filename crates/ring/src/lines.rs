@@ -325,7 +325,9 @@ pub struct InfoLine {
     pub window_limited_us: AtomicU64,
     /// Bytes of files that were to be sent ([`crate::aside`]) and have not been. Always up to date.
     pub file_bytes: AtomicU32,
-    _reserved: u32,
+    /// Of a stack that takes bytes out of the send ring before they are acknowledged: one more than those that it holds, the end of the
+    /// stream among them, as of the last `REFRESH`. 0 = it holds none, ever.
+    pub held: AtomicU32,
 }
 
 /// Bits of [`InfoLine::observed`].

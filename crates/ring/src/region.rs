@@ -191,6 +191,13 @@ impl Region {
     pub fn doors(&self, queue: usize) -> DirtySet<'_> {
         self.queue(self.layout.door(queue.min(self.geometry().cores as usize - 1)))
     }
+    /// The words of the data doorbells that [`Region::doors`] gives.
+    #[inline]
+    pub fn door_words(&self, queue: usize) -> &QueueWords {
+        let offset = self.layout.door(queue.min(self.geometry().cores as usize - 1));
+        // SAFETY: a queue's offset is a multiple of 4096 and its words are inside the mapping; what is public of them are atomics.
+        unsafe { &*self.at(offset).cast() }
+    }
     /// Command doorbells, application to stack. Sequence words: `AppLine::ctl_seq`, `StackLine::ctl_ack`.
     #[inline]
     pub fn commands(&self) -> DirtySet<'_> {
@@ -221,8 +228,9 @@ impl Region {
         }
     }
 
+    /// All lines of a slot.
     #[inline]
-    fn lines(&self, slot: Slot) -> &SlotLines {
+    pub fn lines(&self, slot: Slot) -> &SlotLines {
         // SAFETY: the layout's offset is inside the mapping and a multiple of 256; all words are atomics.
         unsafe { &*self.at(self.layout.lines(slot)).cast() }
     }

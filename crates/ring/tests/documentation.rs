@@ -84,7 +84,7 @@ fn tables_tell_the_offsets_of_all_words() {
         fields!(InfoLine: local_addr remote_addr ports tcp_state mss congestion retransmits agreed
             srtt_us rttvar_us min_rtt_us cwnd ssthresh send_window unacked unsent segments_in segments_out
             pacing_rate bytes_acked bytes_received timeouts probes ca_state window_shifts receive_mss marked
-            sacked lost observed silent_ms delivery_rate busy_us window_limited_us file_bytes),
+            sacked lost observed silent_ms delivery_rate busy_us window_limited_us file_bytes held),
     );
     check("QueueWords", fields!(QueueWords: tail head armed));
     check("PairHeader", fields!(PairHeader: magic version pair));

@@ -2,17 +2,18 @@
 
 use crate::auto;
 use crate::policy;
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
-use serde::ser::Serializer;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use towpath_ring::command::not_ours;
 use towpath_stack::status;
+
+mod named;
+
+pub use named::Named;
 pub use towpath_stack::status::TcpStatus;
 
 /// Longest command line that the service reads, bytes.
@@ -48,6 +49,12 @@ pub enum Command {
     Exec {
         /// The program and its arguments.
         program: Vec<String>,
+    },
+    /// How many cores the stack has, why, and what has changed.
+    Cores {
+        /// So many from now on, or `auto`: as the configuration says (the service's own user and root only).
+        #[serde(default)]
+        set: Option<SetCores>,
     },
     /// Moves all clients to another place of the stack: `host`, `uml` (the service's own user and root only).
     Move {
@@ -143,8 +150,86 @@ pub struct Socket {
     pub tcp: Option<TcpStatus>,
 }
 
+/// What is set by [`Command::Cores`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SetCores {
+    /// As the configuration says.
+    Auto,
+    /// So many.
+    To(usize),
+}
+
+/// What a decision about the number of cores is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Cores that had work, on average of the tick.
+    pub busy: f64,
+    /// More came than was taken.
+    pub pressure: bool,
+    /// CPUs that programs used.
+    pub app_busy: f64,
+    /// The part of the time in which somebody waited for a CPU.
+    pub app_waiting: f64,
+    /// Bytes a second that applications gave and took; none: nothing was to be judged.
+    pub throughput: Option<f64>,
+    /// How long an application and the rings to and from it took, on average, µs.
+    pub latency_us: Option<f64>,
+}
+
+/// Answer to [`Command::Cores`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sizing {
+    /// The stack: `fast`, `kernel` ...
+    pub stack: String,
+    /// Its cores.
+    pub cores: usize,
+    /// The fewest that the configuration allows.
+    pub fewest: usize,
+    /// The most.
+    pub most: usize,
+    /// As the configuration says it: `2`, `1-4`, `auto`.
+    pub configured: String,
+    /// As many as somebody has set.
+    pub set: Option<usize>,
+    /// The last decision's reason in a word.
+    pub reason: String,
+    /// And in a sentence.
+    pub why: String,
+    /// Decisions so far.
+    pub tick: u64,
+    /// The last change, since the service's start, µs.
+    pub since_us: u64,
+    /// What was seen in the last tick.
+    #[serde(flatten)]
+    pub seen: Seen,
+    /// The last changes, oldest first; not in the answer to [`Command::Status`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<CoreChange>,
+}
+
+/// A change of the number of cores, with what was seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreChange {
+    /// The decision's number.
+    pub tick: u64,
+    /// Since the service's start, µs.
+    pub at_us: u64,
+    /// As many as there were.
+    pub from: usize,
+    /// As many as there are.
+    pub to: usize,
+    /// See [`Sizing::reason`].
+    pub reason: String,
+    /// See [`Sizing::why`].
+    pub why: String,
+    /// What was seen in the tick before it.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
 /// Answer to [`Command::Status`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The service's version.
     pub version: String,
@@ -159,8 +244,14 @@ pub struct Status {
     pub socket: PathBuf,
     /// The interface it serves.
     pub interface: Option<String>,
-    /// Its cores.
+    /// What its cores serve, each part as if it had a core of its own.
     pub cores: Vec<Core>,
+    /// The threads of its cores.
+    #[serde(default)]
+    pub threads: Vec<Thread>,
+    /// How many of them run, and why.
+    #[serde(default)]
+    pub sizing: Sizing,
     /// The slow path's counters.
     pub slow: Tally,
     /// Connects and listens of programs that were left to the kernel, by reason; under `stack` those that were given to another stack.
@@ -178,7 +269,22 @@ pub struct Status {
     pub clients: Vec<Client>,
 }
 
-/// One fast-path core.
+/// One thread that moves bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// The flow groups that it serves, by their places in [`Status::cores`]; none: it is parked.
+    pub groups: Vec<usize>,
+    /// Turns with work.
+    pub turns: u64,
+    /// Time in them, µs.
+    pub busy_us: u64,
+    /// Time without work, µs; not the time parked.
+    pub idle_us: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+}
+
+/// One flow group: what a core serves if all cores run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
     /// Its number.
@@ -255,28 +361,6 @@ pub struct Client {
     pub leaving: bool,
 }
 
-/// Named numbers in a fixed order; a JSON object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named(pub Vec<(String, u64)>);
-
-impl Named {
-    fn of(names: &[&str], values: &[u64]) -> Self {
-        Self(names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), *value)).collect())
-    }
-}
-
-impl From<&status::Named> for Named {
-    fn from(named: &status::Named) -> Self {
-        Self(named.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
-    }
-}
-
-impl From<&[u64; not_ours::REASONS]> for Named {
-    fn from(counts: &[u64; not_ours::REASONS]) -> Self {
-        Self::of(&not_ours::NAMES, counts)
-    }
-}
-
 impl From<&status::Tally> for Tally {
     fn from(counters: &status::Tally) -> Self {
         Self {
@@ -289,32 +373,6 @@ impl From<&status::Tally> for Tally {
             resets: counters.resets,
             lies: counters.lies,
         }
-    }
-}
-
-impl Serialize for Named {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-impl<'de> Deserialize<'de> for Named {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = Named;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of numbers")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
-                let mut named = Named::default();
-                while let Some(entry) = map.next_entry()? {
-                    named.0.push(entry);
-                }
-                Ok(named)
-            }
-        }
-        deserializer.deserialize_map(Read)
     }
 }
 
@@ -402,7 +460,7 @@ fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
 pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
-            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, exec, stop"
+            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, stop"
         )
     })
 }

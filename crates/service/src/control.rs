@@ -95,6 +95,9 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
         Ok(Command::Move { to }) if operator => move_to(shared, &to),
         Ok(Command::Move { .. }) => error("only the service's own user and root may move its clients".into()),
+        Ok(Command::Cores { set: None }) => good(&shared.cores.sizing(shared.stack.name(), true)),
+        Ok(Command::Cores { set: Some(set) }) if operator => set_cores(shared, set),
+        Ok(Command::Cores { .. }) => error("only the service's own user and root may set its cores".into()),
         Ok(Command::Policy(request)) if operator => policy(shared, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
         Ok(Command::Stack { name, start }) => stack(shared, &name, start),
@@ -144,6 +147,14 @@ fn move_to(shared: &Shared, to: &str) -> String {
         }
         Err(why) => error(format!("to {to}: {why}")),
     }
+}
+
+fn set_cores(shared: &Shared, set: api::SetCores) -> String {
+    let cores = match set {
+        api::SetCores::Auto => None,
+        api::SetCores::To(cores) => Some(cores),
+    };
+    shared.cores.say(&*shared.stack, cores).map_or_else(error, |sizing| good(&sizing))
 }
 
 fn policy(shared: &Shared, request: &Request) -> String {
@@ -216,6 +227,13 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
             })
             .collect(),
     });
+    let threads = status.threads.iter().map(|thread| api::Thread {
+        groups: thread.groups.clone(),
+        turns: thread.turns,
+        busy_us: thread.busy_us,
+        idle_us: thread.idle_us,
+        sleeps: thread.sleeps,
+    });
     let clients = status.clients.iter().filter(|c| operator || c.uid == uid).map(|c| api::Client {
         id: c.id.0,
         uid: c.uid,
@@ -233,6 +251,8 @@ fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
         socket: shared.settings.socket.clone(),
         interface: shared.settings.interface.clone(),
         cores: cores.collect(),
+        threads: threads.collect(),
+        sizing: shared.cores.sizing(shared.stack.name(), false),
         slow: (&status.slow).into(),
         kernel: (&status.not_ours).into(),
         stacks: shared.settings.stacks.all().iter().map(other_stack).collect(),

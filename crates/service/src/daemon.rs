@@ -5,6 +5,7 @@ use crate::auto::{Auto, Chooser, Reach};
 use crate::background;
 use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
+use crate::cores;
 use crate::interface::{self, Interface, InterfaceError};
 use crate::network::{HostNetwork, Known, Watcher};
 use crate::paths::{self, PathError};
@@ -40,11 +41,11 @@ const OTHER_DESCRIPTORS: u64 = 64;
 /// Event contexts (epoll descriptors and threads that poll) of one client: what a region allows.
 const CONTEXTS: u32 = 64;
 
-/// Socket slots and clients of a card.
+/// Socket slots of a card's client where no number is asked for: its memory is small.
 const CARD_SLOTS: u32 = 1024;
-/// See [`CARD_SLOTS`].
+/// Clients of a card.
 const CARD_CLIENTS: u32 = towpath_ring::card::MAX_CLIENTS;
-/// Rings of a card where none are asked for, bytes: its memory is small.
+/// Rings of a card where no size is asked for, bytes.
 const CARD_RING: u64 = 64 << 10;
 
 /// Why the service could not start or had to end. The text says what to do.
@@ -162,18 +163,21 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
         socket = %settings.socket.display(),
         stack = started.stack.name(),
         interface = config.interface.as_deref().unwrap_or("none"),
-        cores = config.cores,
+        cores = %config.cores,
         "serving"
     );
     let mut server = Server::new(settings, started.stack, sockets).map_err(doing("starting the service"))?;
     let watcher = started.known.map(|known| start_watching(server.shared(), known));
     let watcher = watcher.transpose().map_err(doing("starting the service"))?;
+    let sizer = cores::start(server.shared()).map_err(doing("starting the service"))?;
     ready();
     let ended = server.run(Some(signals.as_fd())).map_err(doing("waiting"));
     if let Some(stack) = server.stop() {
         stack.stop();
     }
-    let _ = watcher.map(std::thread::JoinHandle::join);
+    for thread in watcher.into_iter().chain(sizer) {
+        let _ = thread.join();
+    }
     // Only now, as connections had their ports from it.
     drop(started.interface);
     ended
@@ -212,6 +216,7 @@ fn settings(
         policy,
         stacks: Arc::new(stacks),
         auto,
+        cores: config.cores,
         clients_per_user: config.clients_per_user,
         idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),
@@ -224,17 +229,22 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
     let fit = descriptors.saturating_sub(OTHER_DESCRIPTORS).clamp(16, 65_536) as u32;
     let most = 1 << fit.ilog2();
     // The memory of a card has its page tables in it, whether it is used or not.
-    let is_card = config.stack.card().is_some();
-    let most = if is_card { most.min(CARD_SLOTS) } else { most };
-    let slots = config.sockets_per_client.min(most);
-    if slots < config.sockets_per_client && !is_card {
+    let is_rdma =
+        || config.stack == StackKind::Far && config.far.as_deref().is_some_and(|far| far.starts_with("rdma:"));
+    // What an adapter may write into is locked in memory.
+    let is_card = config.stack.card().is_some() || is_rdma();
+    let default = Config::default();
+    let asked = match config.sockets_per_client {
+        slots if is_card && slots == default.sockets_per_client => CARD_SLOTS,
+        slots => slots,
+    };
+    let slots = asked.min(most);
+    if slots < asked {
         tracing::warn!(
-            "the limit of {descriptors} open files allows {slots} sockets per client, not {}; raise it with `ulimit -Hn` or \
-             LimitNOFILE=",
-            config.sockets_per_client
+            "the limit of {descriptors} open files allows {slots} sockets per client, not {asked}; raise it with \
+             `ulimit -Hn` or LimitNOFILE="
         );
     }
-    let default = Config::default();
     let ring = |size: Bytes, default: Bytes| {
         let small = is_card && size == default;
         (if small { CARD_RING } else { size.get() }) as u32
@@ -246,7 +256,18 @@ fn geometry(config: &Config, descriptors: u64) -> Geometry {
         rx_bytes: ring(config.receive_buffer, default.receive_buffer),
         contexts: CONTEXTS,
         // Of the kernel stack a client has one core for itself, whichever it is.
-        cores: if config.stack == StackKind::Fast { config.cores as u32 } else { 1 },
+        cores: if config.stack == StackKind::Fast { most_cores(config) as u32 } else { 1 },
+    }
+}
+
+/// As many cores as the stack can have.
+fn most_cores(config: &Config) -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = config.cores.most(cpus, config.cpus.len());
+    match &config.interface {
+        // A core without a queue of its own would have nothing to do; a number is the operator's word, and its failure is told.
+        Some(interface) if config.cores.is_chosen() => most.min(interface::receive_queues(interface)),
+        _ => most,
     }
 }
 
@@ -302,7 +323,7 @@ fn start_stack(config: &Config, geometry: Geometry, guard: impl Fn() -> Box<Choo
         tracing::warn!("only the stack \"uml\" can stand by");
     }
     let spin_us = config.spin.as_micros();
-    let kernel = KernelConfig { cores: config.cores, spin_us, cpus: config.cpus.clone() };
+    let kernel = KernelConfig { cores: most_cores(config), spin_us, cpus: config.cpus.clone() };
     let kernel = Kernel::start(&kernel, || guard()).map_err(doing("starting the cores"))?;
     Ok(Started { stack: Box::new(kernel), known: None, interface: None })
 }
@@ -323,6 +344,7 @@ fn card_config(config: &Config, kind: Kind, geometry: Geometry) -> Result<CardCo
         program: None,
         init,
         kernel: config.card_kernel.clone(),
+        cores: config.cores.fewest(),
         memory_mib: (config.card_memory.get() >> 20) as u32,
         wire,
         address: config.card_address.clone(),
@@ -334,7 +356,8 @@ fn card_config(config: &Config, kind: Kind, geometry: Geometry) -> Result<CardCo
 fn start_engine(config: &Config, guard: Box<Chooser>) -> Result<(Engine, Arc<Known>, Option<Interface>), ServiceError> {
     let mut ports: Vec<Vec<Box<dyn Port>>> = Vec::new();
     let mut loopback_mtu = u16::MAX;
-    for _ in 0..config.cores {
+    let cores = most_cores(config);
+    for _ in 0..cores {
         let loopback = Loopback::new();
         loopback_mtu = u16::try_from(loopback.capabilities().mtu_bytes).unwrap_or(u16::MAX);
         ports.push(vec![Box::new(loopback)]);
@@ -363,7 +386,7 @@ fn start_engine(config: &Config, guard: Box<Chooser>) -> Result<(Engine, Arc<Kno
     };
     let known = network.known();
     let engine = EngineConfig {
-        cores: config.cores,
+        cores,
         max_flows: config.max_connections,
         spin_us: config.spin.as_micros(),
         delayed_ack_us: config.delayed_ack.as_micros(),

@@ -2,6 +2,7 @@
 
 use crate::background;
 use crate::config::{Config, ConfigError};
+use crate::cores::Cores;
 use crate::daemon;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -32,22 +33,33 @@ pub fn main(config: Result<Config, ConfigError>, address: &Address, trusted: boo
 }
 
 fn run(config: &Config, listener: &Listener) -> io::Result<()> {
-    let kernel = KernelConfig { cores: config.cores, spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
-    tracing::info!(address = %listener.address()?, cores = config.cores, "serving");
+    let Cores::Fixed(cores) = config.cores else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "cores: the far side has a fixed number of them; write one",
+        ));
+    };
+    let kernel = KernelConfig { cores, spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
+    tracing::info!(address = %listener.address()?, cores, "serving");
     let services = Arc::new(AtomicUsize::new(0));
     loop {
-        let (link, known) = listener.accept()?;
+        let guest = listener.accept()?;
         if services.fetch_add(1, Ordering::Relaxed) >= SERVICES {
             services.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("{SERVICES} services are served already; one more is refused");
             continue;
         }
-        let config = FarConfig { kernel: kernel.clone(), may_run: known };
+        let config = FarConfig { kernel: kernel.clone(), may_run: guest.known };
         let services = Arc::clone(&services);
         std::thread::Builder::new().name("far".into()).spawn(move || {
-            tracing::info!("a service has come");
-            let why = serve(Arc::new(link), &config);
-            tracing::info!("a service has gone: {why}");
+            match guest.link() {
+                Ok(link) => {
+                    tracing::info!("a service has come");
+                    let why = serve(link, &config);
+                    tracing::info!("a service has gone: {why}");
+                }
+                Err(why) => tracing::warn!("a service could not come: {why}"),
+            }
             services.fetch_sub(1, Ordering::Relaxed);
         })?;
     }

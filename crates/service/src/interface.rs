@@ -95,7 +95,7 @@ pub fn open(
 }
 
 /// How many receive queues the interface has; 1 if sysfs does not say.
-fn receive_queues(name: &str) -> usize {
+pub fn receive_queues(name: &str) -> usize {
     let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 1 };
     queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count().max(1)
 }

@@ -11,6 +11,7 @@ pub mod background;
 pub mod choice;
 pub mod config;
 pub mod control;
+pub mod cores;
 pub mod daemon;
 pub mod far;
 pub mod interface;

@@ -3,6 +3,7 @@
 use crate::admission::Admit;
 use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
+use crate::cores::Cores;
 use crate::daemon::default_socket;
 use crate::paths;
 use crate::units::{Bytes, Duration};
@@ -39,7 +40,7 @@ pub struct Options {
     /// Kernel of --stack qemu: boot/vmlinuz-RELEASE [default: one of this host's]
     #[arg(long, value_name = "FILE")]
     pub card_kernel: Option<PathBuf>,
-    /// Where the other side of --stack far listens: unix:PATH or tcp:HOST:PORT
+    /// Where the other side of --stack far listens: unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub far: Option<Address>,
     /// The network to it keeps everything secret and safe, and others out
@@ -55,9 +56,9 @@ pub struct Options {
     /// Serve this network interface (root); without it only connections inside this machine
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
-    /// Fast-path cores, and with --interface the number of its queues that are served
+    /// Fast-path cores: 2, 1-4 (as many as pay off) or auto
     #[arg(long, value_name = "N")]
-    pub cores: Option<usize>,
+    pub cores: Option<Cores>,
     /// CPUs to pin the cores to, e.g. 2,3
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,

@@ -104,9 +104,13 @@ fn bind(path: &Path, kind: SocketType, open: bool) -> Result<OwnedFd, ListenErro
     let make = || -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        paths::set_socket_mode(path, open)?;
+        // Nobody finds it before it listens.
+        let made = path.with_file_name(format!(".{}", std::process::id()));
+        let _ = std::fs::remove_file(&made);
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&made)?)?;
+        paths::set_socket_mode(&made, open)?;
         rustix::net::listen(&socket, BACKLOG)?;
+        std::fs::rename(&made, path)?;
         Ok(socket)
     };
     make().map_err(io)

@@ -2,6 +2,7 @@
 
 use crate::admission::Admission;
 use crate::auto::Auto;
+use crate::cores::{Allocator, Cores};
 use crate::names::Names;
 use crate::policy::{Identity, Policy};
 use crate::stacks::Stacks;
@@ -39,6 +40,8 @@ pub struct Settings {
     pub stacks: Arc<Stacks>,
     /// Which way suits what.
     pub auto: Auto,
+    /// How many cores the stack has.
+    pub cores: Cores,
     /// Client processes of one user.
     pub clients_per_user: u32,
     /// End after so long without a client.
@@ -199,6 +202,8 @@ pub struct Shared {
     pub started: Instant,
     /// The stack.
     pub stack: Box<dyn Stack>,
+    /// How many cores it has, and why.
+    pub cores: Allocator,
     registry: Mutex<Registry>,
     calls: Mutex<Sender<Call>>,
     /// Sending end of the transfer socket; the lock is held until the desk has taken the descriptor.
@@ -222,8 +227,11 @@ impl Shared {
         calls: Sender<Call>,
         transfer_fd: OwnedFd,
     ) -> io::Result<Self> {
+        let cores = Allocator::new(settings.cores, stack.cores().most);
+        cores.begin(&*stack);
         Ok(Self {
             settings,
+            cores,
             started: Instant::now(),
             stack,
             registry: Mutex::default(),

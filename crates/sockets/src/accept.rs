@@ -167,6 +167,10 @@ fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_in
     steer::inherit(listener, socket);
     kept::inherit(fd, listener, ours, socket);
     socket.adopt();
+    if socket.options().receive_buffer.load(Relaxed) != 0 {
+        // The stack has it by what its listener had when it came.
+        doors::ring_commands(socket.session, socket.slot);
+    }
     attach(socket, theirs);
 }
 

@@ -5,13 +5,13 @@ use crate::session::LIFE_CHECK;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind};
-use crate::{block, epoll, fork, hold, interest, nested, pass, standard, stdio, uring, watch};
+use crate::{block, epoll, fork, hold, interest, nested, pass, standard, stdio, tcp_info, uring, watch};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{FILE, c_int, c_uint};
 use std::time::Instant;
 use towpath_hook::{Answer, outcome, real};
-use towpath_ring::lines::{app_flags, state};
+use towpath_ring::lines::{app_flags, state, status};
 
 /// How long `close` of a listener waits for its port to be let go.
 const PORT_TIME: Duration = Duration::from_millis(100);
@@ -115,20 +115,38 @@ pub fn abandon(socket: &Socket) {
     // Of what the stack carries it sees itself what is left unread (RFC 2525 §2.17).
     let direct = socket.direct().is_some();
     let unread = direct && socket.readable() > 0;
+    let held = linger > 0 && tcp_info::holds(socket).is_some();
+    if held && socket.readable() == 0 {
+        await_acknowledgement(socket, linger as u64);
+    }
     let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
     // The slot may be claimed from now on, but only once the stack has freed it.
     let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     socket.mark_app(app_flags::CLOSED | abort, true);
     // What a direct connection has sent is in the other side's hands.
-    if linger > 0 && !direct {
+    if linger > 0 && !direct && !held {
         // Until all is sent and acknowledged, or the time is over.
         let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
         socket.want_room();
-        let gone = || socket.view().room() == socket.session.geometry.tx_bytes && !socket.view().is_sending_file();
+        let gone = || socket.view().queued() == 0 && !socket.view().is_sending_file();
         let sent = || gone() || socket.is_gone();
         while !sent() && block::left(deadline, LIFE_CHECK).is_some() {
             let _ = block::until(socket, Some(Instant::now() + Duration::from_millis(10)), sent);
         }
+    }
+}
+
+/// Waits until the peer has acknowledged everything and the end of the stream, of which the stack holds a part beside the ring.
+fn await_acknowledgement(socket: &Socket, seconds: u64) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let mut pause = Duration::from_micros(200);
+    socket.mark_app(app_flags::SHUT_WR, true);
+    // The end of the stream counts as a byte there only when it has been sent.
+    let over = || socket.state() != state::ESTABLISHED || socket.status() & status::TX_CLOSED != 0;
+    while Instant::now() < deadline && !(over() && tcp_info::queued_now(socket).0 == 0) {
+        let until = deadline.min(Instant::now() + pause);
+        let _ = block::until(socket, Some(until), || socket.is_gone());
+        pause = (pause * 2).min(Duration::from_millis(10));
     }
 }
 

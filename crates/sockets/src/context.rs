@@ -126,8 +126,7 @@ impl Context {
     /// Takes everything that has been raised and hands each slot to `each`.
     #[inline(always)]
     pub fn drain(&mut self, session: &Session, mut each: impl FnMut(Slot)) {
-        let Self { told, raised, .. } = self;
-        for told in told.iter_mut() {
+        for told in &mut self.told {
             // Bounded: a slot that is raised again while this runs comes next time.
             for _ in 0..session.geometry.slots {
                 let Some(raw) = told.pop() else { break };
@@ -135,9 +134,15 @@ impl Context {
                 each(slot);
             }
         }
-        if !direct::is_used(session) {
-            return;
+        if direct::is_used(session) {
+            self.drain_direct(session, &mut each);
         }
+    }
+
+    /// The same of what other sides of direct connections have raised.
+    #[inline]
+    fn drain_direct(&mut self, session: &Session, each: &mut impl FnMut(Slot)) {
+        let raised = &mut self.raised;
         direct::drain(session, self.id, |at, raw| raised.push((at, raw)));
         // In the order of arrival.
         if raised.len() > 1 {

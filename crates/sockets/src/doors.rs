@@ -1,22 +1,51 @@
 //! Telling the stack: data doorbells and commands.
 
-use crate::lock::Guard;
 use crate::private;
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::Sys;
 use crate::view::View;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 use towpath_ring::command::{Command, not_ours_because, op};
 use towpath_ring::dirty::{DirtySet, full_fence, is_queued};
+use towpath_ring::layout::QueueWords;
 use towpath_ring::lines::state;
-use towpath_ring::{AppLine, Slot, StackLine, lines, wake};
+use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine, lines, wake};
 
 /// How long a command may take to be decided. It is answered by the slow path, which does nothing that takes time
 /// before; longer than this and the service is stuck.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
+
+/// What a sender looks at of a data queue, to see that others have said all there is to say.
+pub struct Door {
+    queue: NonNull<private::Queue>,
+    words: NonNull<QueueWords>,
+}
+
+// SAFETY: both are shared references to atomics, without a lifetime.
+unsafe impl Send for Door {}
+// SAFETY: as above.
+unsafe impl Sync for Door {}
+
+impl Door {
+    /// That of a number; those behind the last are the last. To be kept beside the region only.
+    pub fn of(region: &Region, number: usize) -> Self {
+        let number = number.min(region.geometry().cores as usize - 1);
+        let header = session::header(region);
+        Self { queue: NonNull::from(&header.queues[number]), words: NonNull::from(region.door_words(number)) }
+    }
+
+    /// That of a connection.
+    #[inline(always)]
+    fn at<'a>(session: &'a Session, stack: &StackLine) -> (&'a private::Queue, &'a QueueWords) {
+        let door = &session.doors[named(stack)];
+        // SAFETY: both lie in the session's region, which is mapped as long as the session is there, and hold atomics only.
+        unsafe { (door.queue.as_ref(), door.words.as_ref()) }
+    }
+}
 
 /// Tells the stack that the application's line of the socket has changed; of a direct connection, the other side, and the stack
 /// only that it is over.
@@ -41,43 +70,51 @@ pub fn ring_stack(view: &View) {
         return ring_data(view.session, view.slot, view.app, view.stack);
     }
     full_fence();
-    ring_fenced(view);
-}
-
-/// The same by a caller who has fenced since the change. If the slot is queued already, by whomever, that is all: no lock, no other
-/// fence. A busy sender finds it so nearly always.
-#[inline(always)]
-pub fn ring_fenced(view: &View) {
-    let number = queue_of(view.session, view.stack);
-    let (queue, set) = (&view.session.header().queues[number], view.session.region.doors(number));
-    if !is_queued(&view.app.door_seq, &view.stack.door_ack) || may_be_stuck(queue, set) {
+    if !is_told(view.session, view.app, view.stack) {
         ring_data(view.session, view.slot, view.app, view.stack);
     }
+}
+
+/// By a caller who has fenced since the change: does the stack know already, or will it? If the slot is queued, by whomever, that is all:
+/// no lock, no other fence. A busy sender finds it so nearly always.
+#[inline(always)]
+pub fn is_told(session: &Session, app: &AppLine, stack: &StackLine) -> bool {
+    let (queue, words) = Door::at(session, stack);
+    is_queued(&app.door_seq, &stack.door_ack) && !may_be_stuck(queue, &words.armed, &words.tail)
+}
+
+/// Tells the stack. Returns `count`, so that a call that has sent so many bytes can end with this.
+#[inline(never)]
+pub fn ring_and_return(session: &Session, slot: Slot, count: usize) -> usize {
+    ring_data(session, slot, session.region.app(slot), session.region.stack(slot));
+    count
 }
 
 /// May a slot that counts as queued have nobody who looks at it, because who has queued it was killed, half way or before ringing? A
 /// reader that has been rung for and is yet to wake has seen nothing, but will.
 #[inline(always)]
-fn may_be_stuck(queue: &private::Queue, set: DirtySet<'_>) -> bool {
-    queue.pushing.load(Ordering::Relaxed) != 0 || set.is_armed() && queue.rung.load(Ordering::Relaxed) != set.written()
+fn may_be_stuck(queue: &private::Queue, armed: &AtomicU32, tail: &AtomicU32) -> bool {
+    let rung_for_all = || queue.rung.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed);
+    queue.pushing.load(Ordering::Relaxed) != 0 || armed.load(Ordering::Relaxed) != 0 && !rung_for_all()
+}
+
+/// The data doorbell queue that the stack's line names. It is taken modulo what can be: an honest one is less.
+#[inline(always)]
+fn named(stack: &StackLine) -> usize {
+    stack.queue.load(Ordering::Relaxed) as usize % Geometry::MAX_CORES as usize
 }
 
 /// The data doorbell queue of a slot.
 #[inline(always)]
 fn queue_of(session: &Session, stack: &StackLine) -> usize {
-    let last = session.geometry.cores as usize - 1;
-    (stack.queue.load(Ordering::Relaxed) as usize).min(last)
+    named(stack).min(session.geometry.cores as usize - 1)
 }
 
 #[inline(never)]
 fn ring_data(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
     let number = queue_of(session, stack);
     let queue = Queue { session, number, set: session.region.doors(number) };
-    // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
-    if let Some(pushing) = session.header().queues[number].lock.lock() {
-        queue.push(&pushing, slot, &app.door_seq, &stack.door_ack);
-    }
-    if queue.set.must_ring() {
+    if queue.push(slot, &app.door_seq, &stack.door_ack) {
         let pushed = queue.set.written();
         session.ring_bell(number);
         session.header().queues[number].rung.store(pushed, Ordering::Relaxed);
@@ -93,16 +130,22 @@ struct Queue<'a> {
 }
 
 impl Queue<'_> {
-    /// Puts a slot with its words into it, under its writer's lock.
+    /// Puts a slot with its words into it. Is the bell to be rung?
     #[inline(always)]
-    fn push(self, locked: &Guard<'_>, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) {
-        let pushing = &self.session.header().queues[self.number].pushing;
+    fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
+        let queue = &self.session.header().queues[self.number];
+        // Held by this very thread: we are in a signal handler in the middle of a push. The bell rings anyway.
+        let Some(locked) = queue.lock.lock() else { return self.set.must_ring() };
+        // The fences of the protocol: the lock's.
+        locked.fence();
         if locked.was_abandoned() {
-            self.finish(pushing.load(Ordering::Relaxed));
+            self.finish(queue.pushing.load(Ordering::Relaxed));
         }
-        pushing.store(slot.raw() + 1, Ordering::Relaxed);
-        self.set.push(&mut self.set.written(), slot, seq, ack);
-        pushing.store(0, Ordering::Release);
+        queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
+        self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
+        queue.pushing.store(0, Ordering::Release);
+        locked.unlock_and_fence();
+        self.set.must_ring_fenced()
     }
 
     /// What a killed process was about to queue: counted as queued, it may not be; a second entry does no harm.
@@ -148,10 +191,7 @@ pub fn next_seq(session: &Session, slot: Slot) -> u32 {
 pub fn ring_commands(session: &Session, slot: Slot) {
     let number = session.geometry.cores as usize;
     let queue = Queue { session, number, set: session.region.commands() };
-    if let Some(pushing) = session.header().queues[number].lock.lock() {
-        queue.push(&pushing, slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack);
-    }
-    if queue.set.must_ring() {
+    if queue.push(slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack) {
         session.ring_bell(number);
     }
 }
@@ -213,16 +253,16 @@ mod tests {
         let queue =
             private::Queue { lock: Lock::new(), pushing: AtomicU32::new(slot.raw() + 1), rung: AtomicU32::new(0) };
         seq.store(1, Ordering::Relaxed);
-        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, set), "killed in the middle of a push");
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed in the middle of a push");
         seq.store(0, Ordering::Relaxed);
         queue.pushing.store(0, Ordering::Relaxed);
         set.arm();
         assert!(set.push(&mut set.written(), slot, &seq, &ack) && set.must_ring());
-        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, set), "killed before it rang");
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed before it rang");
         queue.rung.store(set.written(), Ordering::Relaxed);
-        assert!(!may_be_stuck(&queue, set), "rung for");
+        assert!(!may_be_stuck(&queue, &armed, &tail), "rung for");
         set.disarm();
         queue.rung.store(0, Ordering::Relaxed);
-        assert!(!may_be_stuck(&queue, set), "it does not sleep");
+        assert!(!may_be_stuck(&queue, &armed, &tail), "it does not sleep");
     }
 }

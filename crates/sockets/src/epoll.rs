@@ -93,6 +93,14 @@ impl Instance {
         Some(work(unsafe { &mut *self.interest.get() }))
     }
 
+    /// [`Instance::with`] if that takes no waiting.
+    #[inline(always)]
+    pub fn try_with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
+        let _locked = self.lock.try_lock(false)?;
+        // SAFETY: locked.
+        Some(work(unsafe { &mut *self.interest.get() }))
+    }
+
     /// The mark by which events of our own eventfd are known among the native ones.
     pub fn mark(&self) -> u64 {
         core::ptr::from_ref(self) as u64

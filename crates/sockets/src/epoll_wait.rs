@@ -69,6 +69,24 @@ pub unsafe fn look_and_wait(
     Some(found.map(|n| n as c_int))
 }
 
+/// `epoll_wait` of an instance that finds connections ready and has nothing else to look at. `None`: nothing has been told.
+///
+/// # Safety
+/// As [`wait`].
+#[inline(always)]
+pub unsafe fn glance(epfd: c_int, events: *mut epoll_event, count: c_int) -> Option<c_int> {
+    let instance = epoll::instance(table::look_for_epoll(epfd)?);
+    let session = session::get()?;
+    if count <= 0 || instance.native_first.load(Ordering::Relaxed) {
+        return None;
+    }
+    let native_is_due = |waits| waits >= NATIVE_EVERY || instance.since_native_look() >= NATIVE_TICKS;
+    // SAFETY: the program's memory; no more is put than it has given room for.
+    let put = |at, event| unsafe { user::write(events.wrapping_add(at), event) }.is_ok();
+    let found = instance.try_with(|interest| interest.glance(session, native_is_due, put, count as usize))??;
+    Some(found as c_int)
+}
+
 /// Waits as long as the process has no accelerated socket. Another thread may make the first one in the meantime, and watch it by this
 /// instance: then this thread is woken as every sleeper is, and goes on as if it had come now.
 ///

@@ -15,6 +15,12 @@ use towpath_ring::lines::app_flags;
 
 /// Shorter parts go through the ring: copying them costs less than asking.
 const LEAST: u64 = 64 << 10;
+/// What the stack is told to send at a time, at first, and at least.
+const FIRST: u32 = 4 << 20;
+const LOWEST: u32 = 256 << 10;
+/// Twice as much if it goes in less time than this, half as much if it takes longer than that, ms.
+const QUICK_MS: u32 = 250;
+const SLOW_MS: u32 = 1000;
 /// Files that a process has shown and may still need.
 const MOST: usize = 32;
 
@@ -86,11 +92,7 @@ impl Source {
         if view.is_sending_file() {
             return Some(0);
         }
-        // Who wants little on its way gets little on its way.
-        let most = match view.session.region.options(view.slot).send_buffer.load(Ordering::Relaxed) {
-            0 => FILE_MOST,
-            bytes => bytes.clamp(LEAST as u32, FILE_MOST),
-        };
+        let most = window(view, there);
         let length = there.min(most.into()) as u32;
         let at = view.app.tx_tail.load(Ordering::Relaxed);
         // The stack counts them before it answers.
@@ -114,6 +116,29 @@ impl Source {
             let _ = sys::lseek(self.input, (offset + u64::from(length)) as i64, libc::SEEK_SET);
         }
         Some(length as usize)
+    }
+}
+
+/// How much of the `there` bytes of a file the stack is told to send: each time is a command, and a wake-up when it has gone, which a fast
+/// path would have hundreds of a second, and on a slow one whoever waits is to see that it goes on. Under `sending`, when nothing is on its
+/// way.
+fn window(view: &View, there: u64) -> u32 {
+    // The bytes of last time in the low half; above, when that was, if there were more to send.
+    let word = &view.private.read;
+    let (last, told_ms) = (word.load(Ordering::Relaxed) as u32, (word.load(Ordering::Relaxed) >> 32) as u32);
+    let now_ms = (sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u32).max(1);
+    let window = match (last, now_ms.wrapping_sub(told_ms)) {
+        (0, _) => FIRST,
+        (last, ..QUICK_MS) if told_ms != 0 => (2 * last).min(FILE_MOST),
+        (last, SLOW_MS..) if told_ms != 0 => (last / 2).max(LOWEST),
+        (last, _) => last,
+    };
+    let more = if there > window.into() { now_ms } else { 0 };
+    word.store(u64::from(more) << 32 | u64::from(window), Ordering::Relaxed);
+    // Who wants little on its way gets little on its way.
+    match view.session.region.options(view.slot).send_buffer.load(Ordering::Relaxed) {
+        0 => window,
+        bytes => window.min(bytes.max(LEAST as u32)),
     }
 }
 

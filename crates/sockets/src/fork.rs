@@ -5,7 +5,7 @@ use crate::private::flag;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table::{self, Kind};
-use crate::{context, direct, epoll, fallback, hold, sigurg, spare, standard, sys, tid, uring, watch};
+use crate::{alone, context, direct, epoll, fallback, hold, sigurg, spare, standard, sys, tid, uring, watch};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -34,6 +34,7 @@ pub fn in_vfork_child() -> bool {
 /// Called once when the library is loaded.
 pub fn init() {
     pid();
+    alone::init();
     // SAFETY: handlers of the right type; the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
 }
@@ -54,6 +55,8 @@ pub extern "C" fn before() {
 pub extern "C" fn in_child() {
     PID.store(sys::getpid(), Ordering::Relaxed);
     tid::forget();
+    // Other threads of the parent may have made some since.
+    before();
     fallback::forked();
     watch::forked();
     if session::get().is_some() {

@@ -5,8 +5,8 @@ use crate::socket::{Look, Socket};
 use crate::table::{self, Kind};
 use crate::watch::{self, Direction};
 use crate::{
-    accept, address, aio, cancel, close, connect, epoll, epoll_wait, fallback, fault, fork, ioctl, listen, message,
-    options, pass, poll, receive, select, send, shutdown, sigurg, splice, stdio, sys, urgent, uring, user,
+    accept, address, aio, alone, cancel, close, connect, epoll, epoll_wait, fallback, fault, fcntl, fork, ioctl,
+    listen, message, options, pass, poll, receive, select, send, shutdown, splice, stdio, urgent, uring, user, vectors,
 };
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -19,49 +19,11 @@ use towpath_hook::{Answer, Handler, exec, outcome, real};
 use towpath_ring::lines::state;
 use towpath_ring::report::Call;
 
-/// Names of Linux that libc lacks.
-const F_SETOWN_EX: c_int = 15;
-const RWF_NOWAIT: c_int = 8;
-
 /// The library's answers to the caught calls.
 pub struct Posix;
 
 fn count(result: Result<usize, i32>) -> Answer<ssize_t> {
     Some(result.map(|n| n as ssize_t))
-}
-
-/// The MSG_* flags of a `preadv2` or `pwritev2`; a socket has no positions.
-fn at_no_position(offset: off_t, flags: c_int) -> Result<c_int, i32> {
-    match flags & !RWF_NOWAIT {
-        _ if offset != -1 => Err(libc::ESPIPE),
-        0 if flags & RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
-        0 => Ok(0),
-        _ => Err(libc::EOPNOTSUPP),
-    }
-}
-
-/// `readv` with flags. Room for nothing is filled at once.
-///
-/// # Safety
-/// The contract of `readv`.
-unsafe fn read_vectors(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
-    // SAFETY: the caller vouches for all (a negative number is refused).
-    unsafe {
-        let iov = message::vectors(iov, vectors as usize)?;
-        if iov.iter().all(|vector| vector.iov_len == 0) {
-            return Ok(0);
-        }
-        receive::receive(socket, iov, flags)
-    }
-}
-
-/// `writev` with flags.
-///
-/// # Safety
-/// The contract of `writev`.
-unsafe fn write_vectors(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
-    // SAFETY: the caller vouches for all (a negative number is refused).
-    unsafe { send::send(socket, message::vectors(iov, vectors as usize)?, flags) }
 }
 
 /// A call that moves bytes: `$ours` on a socket of ours, which is counted if the descriptor is watched, as the kernel's is then.
@@ -97,6 +59,9 @@ impl Handler for Posix {
     }
     fn forked() {
         fork::in_child();
+    }
+    fn sharing_memory() {
+        alone::never_again();
     }
     fn is_accelerated(fd: c_int) -> bool {
         aio::is_accelerated(fd)
@@ -203,38 +168,8 @@ impl Handler for Posix {
     }
 
     unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
-        let kind = table::get(fd);
-        if kind == Kind::Kernel {
-            return None;
-        }
-        match (cmd, kind) {
-            // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
-            (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => close::duplicate(fd, || unsafe { real::fcntl(fd, cmd, arg) }),
-            (libc::F_SETOWN | F_SETOWN_EX, Kind::Undecided(_)) => {
-                table::update_undecided(fd, |undecided| undecided.owned = true);
-                None
-            }
-            (libc::F_SETOWN | F_SETOWN_EX, Kind::Slot { slot, generation }) => {
-                let socket = Socket::at(slot, generation)?;
-                // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
-                let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
-                Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
-            }
-            // The pair keeps the flags that mean nothing here.
-            (libc::F_GETFL, Kind::Slot { slot, generation }) => {
-                let socket = Socket::at(slot, generation)?;
-                let nonblock = if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-                Some(sys::fcntl(fd, cmd, 0).map(|flags| flags | nonblock))
-            }
-            (libc::F_SETFL, Kind::Slot { slot, generation }) => {
-                let socket = Socket::at(slot, generation)?;
-                let flags = arg as c_int;
-                Some(sys::fcntl(fd, cmd, flags & !libc::O_NONBLOCK).inspect(|_| {
-                    socket.mark(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
-                }))
-            }
-            _ => None,
-        }
+        // SAFETY: the caller keeps the contract of `fcntl`.
+        unsafe { fcntl::fcntl(fd, cmd, arg) }
     }
     unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `ioctl`.
@@ -256,13 +191,16 @@ impl Handler for Posix {
     unsafe fn readv(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         // SAFETY: the caller keeps the contract of `readv`.
         moves!(fd, Receive, real::readv(fd, iov, vectors), |socket| count(unsafe {
-            read_vectors(&socket, iov, vectors, 0)
+            vectors::read(&socket, iov, vectors, 0)
         }))
     }
     unsafe fn preadv2(fd: c_int, iov: *const iovec, vectors: c_int, offset: off_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `preadv2`.
-        count(at_no_position(offset, flags).and_then(|flags| unsafe { read_vectors(&socket, iov, vectors, flags) }))
+        count(
+            vectors::at_no_position(offset, flags)
+                .and_then(|flags| unsafe { vectors::read(&socket, iov, vectors, flags) }),
+        )
     }
     #[inline(always)]
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
@@ -323,13 +261,16 @@ impl Handler for Posix {
     unsafe fn writev(fd: c_int, iov: *const iovec, vectors: c_int) -> Answer<ssize_t> {
         // SAFETY: the caller keeps the contract of `writev`.
         moves!(fd, Send, real::writev(fd, iov, vectors), |socket| count(unsafe {
-            write_vectors(&socket, iov, vectors, 0)
+            vectors::write(&socket, iov, vectors, 0)
         }))
     }
     unsafe fn pwritev2(fd: c_int, iov: *const iovec, vectors: c_int, offset: off_t, flags: c_int) -> Answer<ssize_t> {
         let socket = Socket::of(fd)?;
         // SAFETY: the caller keeps the contract of `pwritev2`.
-        count(at_no_position(offset, flags).and_then(|flags| unsafe { write_vectors(&socket, iov, vectors, flags) }))
+        count(
+            vectors::at_no_position(offset, flags)
+                .and_then(|flags| unsafe { vectors::write(&socket, iov, vectors, flags) }),
+        )
     }
     #[inline(always)]
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {

@@ -1,19 +1,20 @@
 //! The interest list of one epoll instance: which slots it watches, and which of them may be ready.
 
 use crate::context::Context;
-use crate::cork;
-use crate::epoll;
 use crate::nested::Nested;
-use crate::private::flag;
 use crate::readiness;
 use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::table;
-use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use std::collections::{BTreeSet, VecDeque};
-use towpath_hook::real;
 use towpath_ring::lines::state;
+
+mod glance;
+mod ready;
+mod turn;
+
+pub use turn::{forget, forget_undecided, take_slot, take_undecided, watch_promoted, watch_undecided};
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -327,23 +328,6 @@ impl Interest {
         true
     }
 
-    /// Looks at those whose bytes are not held any more.
-    #[cold]
-    fn look_at_due(&mut self, session: &'static Session) {
-        let Self { entries, ready, held, .. } = self;
-        held.retain(|at| {
-            let waits = entries.get(*at as usize).and_then(|entry| entry.socket(session)).is_some_and(|socket| {
-                // Notes the time until when to sleep.
-                socket.readable();
-                cork::is_waited_for(&socket)
-            });
-            if !waits {
-                queue(entries, ready, *at as usize);
-            }
-            waits
-        });
-    }
-
     /// Sets the context's bit in every watched slot.
     pub fn subscribe_all(&mut self, session: &'static Session) {
         let Some(bit) = self.context_at(session.number).map(Context::bit) else { return };
@@ -361,132 +345,6 @@ impl Interest {
     #[inline]
     pub fn has_foreign(&self) -> bool {
         self.untold > 0
-    }
-
-    #[cold]
-    fn look_at_foreign(&mut self) {
-        for at in self.slots..self.entries.len() {
-            if !self.is_told(self.entries[at].slot) {
-                self.queue(at);
-            }
-        }
-    }
-
-    /// Takes what the stack has raised into the list of slots to look at.
-    #[inline(always)]
-    pub fn drain(&mut self, session: &'static Session) {
-        if !self.held.is_empty() {
-            self.look_at_due(session);
-        }
-        if self.untold > 0 {
-            self.look_at_foreign();
-        }
-        if !self.others.is_empty() {
-            self.drain_others();
-        }
-        let Self { context: Some(context), entries, ready, further, activity, .. } = self else {
-            self.look_at_all();
-            return;
-        };
-        context.drain(session, |slot| {
-            let generation = entries.get(slot.index()).map_or(0, |entry| entry.generation);
-            let socket = Socket { session, slot, generation };
-            if !socket.is_gone() && socket.wants_room() {
-                socket.event_seen();
-            }
-            *activity = activity.wrapping_add(1);
-            if entries.get(slot.index()).is_some_and(|entry| entry.slot == slot.raw()) {
-                queue(entries, ready, slot.index());
-            }
-            if !further.is_empty() {
-                look_at(entries, ready, further, slot.raw());
-            }
-        });
-    }
-
-    /// The same of other stacks.
-    #[cold]
-    fn drain_others(&mut self) {
-        let Self { others, entries, ready, further, activity, .. } = self;
-        for context in others {
-            let Some(session) = session::numbered(context.session) else { continue };
-            let first = context.session << table::SLOT_BITS;
-            context.drain(session, |slot| {
-                let number = first | slot.raw();
-                let known = further.range((number, 0)..=(number, u32::MAX)).next();
-                let entry = known.and_then(|(_, at)| entries.get(*at as usize));
-                let socket = Socket { session, slot, generation: entry.map_or(0, |entry| entry.generation) };
-                if !socket.is_gone() && socket.wants_room() {
-                    socket.event_seen();
-                }
-                *activity = activity.wrapping_add(1);
-                look_at(entries, ready, further, number);
-            });
-        }
-    }
-
-    /// Hands what is ready to `put`.
-    #[inline(always)]
-    pub fn collect(&mut self, session: &'static Session, put: &mut impl FnMut(epoll_event), room: usize) -> usize {
-        let mut found = 0;
-        // Each slot once at most: the level-triggered ones go to the back.
-        for _ in 0..self.ready.len() {
-            if found == room {
-                break;
-            }
-            let Some(raw) = self.ready.front().copied() else { break };
-            let (told, stays) = self.tell(session, raw, put);
-            found += usize::from(told);
-            if !stays || self.ready.len() != 1 {
-                self.ready.pop_front();
-                if stays {
-                    self.ready.push_back(raw);
-                }
-            }
-        }
-        found
-    }
-
-    /// Looks at an entry out of `ready`: was there something to tell, and does it stay there?
-    #[inline(always)]
-    fn tell(&mut self, session: &'static Session, raw: u32, put: &mut impl FnMut(epoll_event)) -> (bool, bool) {
-        let Some(entry) = self.entries.get_mut(raw as usize) else { return (false, false) };
-        entry.queued = false;
-        if !entry.watched || entry.disabled {
-            return (false, false);
-        }
-        let Some(socket) = entry.socket(session) else { return (false, false) };
-        // Before the events: what comes in between is an edge of its own.
-        let words = if entry.events & ET == 0 { None } else { Some(socket.words()) };
-        let events = readiness::events_for(&socket, entry.events);
-        if cork::is_waited_for(&socket) && !self.held.contains(&raw) {
-            self.held.push(raw);
-        }
-        // The stack tells of a change a moment after it can be seen, and tells of several at once: none of that is one more edge.
-        let told = words.map(|words| (events, words));
-        if events == 0 || (told.is_some() && told == entry.told && events & readiness::ERR == 0) {
-            return (false, false);
-        }
-        if told.is_some() {
-            entry.told = told;
-        }
-        put(epoll_event { events, u64: entry.data });
-        entry.disabled = entry.events & ONESHOT != 0;
-        entry.queued = entry.events & (ET | ONESHOT) == 0;
-        (true, entry.queued)
-    }
-
-    /// Would `collect` find something?
-    pub fn any_ready(&mut self, session: &'static Session) -> bool {
-        if !self.held.is_empty() {
-            self.look_at_due(session);
-        }
-        self.ready.iter().any(|at| {
-            let Some(entry) = self.entries.get(*at as usize).filter(|e| e.watched && !e.disabled) else {
-                return false;
-            };
-            entry.socket(session).is_some_and(|socket| readiness::events_for(&socket, entry.events) != 0)
-        })
     }
 
     /// Forgets everything; returns the contexts to be closed.
@@ -510,72 +368,4 @@ fn queue(entries: &mut [Entry], ready: &mut VecDeque<u32>, at: usize) {
         entry.queued = true;
         ready.push_back(at as u32);
     }
-}
-
-/// Puts the entries of a slot that stand behind the table among those to look at.
-fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, further: &BTreeSet<(u32, u32)>, slot: u32) {
-    further.range((slot, 0)..=(slot, u32::MAX)).for_each(|(_, at)| queue(entries, ready, *at as usize));
-}
-
-/// An undecided socket is the kernel's for good or closed.
-pub fn forget_undecided(fd: c_int) {
-    epoll::each(|_, interest| interest.undecided.retain(|(watched, _)| *watched != fd));
-}
-
-/// Takes an undecided socket, which is about to be promoted, out of the native sets; returns who watched it.
-pub fn take_undecided(fd: c_int) -> Vec<(u32, epoll_event)> {
-    let mut watchers = Vec::new();
-    epoll::each(|id, interest| {
-        if let Some(at) = interest.undecided.iter().position(|(watched, _)| *watched == fd) {
-            let (_, event) = interest.undecided.swap_remove(at);
-            // SAFETY: a deletion reads no event.
-            unsafe { real::epoll_ctl(epoll::descriptor(id), libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
-            watchers.push((id, event));
-        }
-    });
-    watchers
-}
-
-/// Takes the slot of a socket that is to be undecided again out of all instances; returns who watched it, by which descriptor.
-pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
-    let mut watchers = Vec::new();
-    epoll::each(|id, interest| {
-        let ours = interest.pid == crate::fork::pid();
-        for (fd, event) in interest.watching(socket) {
-            let _ = interest.remove(fd, socket, ours);
-            watchers.push((id, fd, event));
-        }
-    });
-    watchers
-}
-
-/// Lets an instance watch an undecided socket as the kernel's.
-pub fn watch_undecided(id: u32, fd: c_int, mut event: epoll_event) {
-    // SAFETY: a valid event.
-    if unsafe { real::epoll_ctl(epoll::descriptor(id), libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
-        epoll::instance(id).with(|interest| {
-            interest.native += 1;
-            interest.undecided.push((fd, event));
-        });
-    }
-}
-
-/// Lets the instances that watched an undecided socket watch the slot that it has become.
-pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
-    for (id, event) in watchers {
-        let _ = epoll::control_slot(id, libc::EPOLL_CTL_ADD, fd, socket, Some(&event));
-    }
-}
-
-/// The descriptor `fd` of a socket is being closed: nobody watches it any more.
-pub fn forget(fd: c_int, socket: &Socket) {
-    // The bits of other families' sockets and other stacks' say nothing about contexts here.
-    let own = socket.session.number == 0;
-    let contexts = if own { socket.app().ctx_mask.load(Ordering::SeqCst) } else { u64::MAX };
-    let kind = socket.kind();
-    let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);
-    epoll::each_told(contexts, |interest| {
-        let ours = interest.pid == crate::fork::pid();
-        interest.closed(fd, socket, copies, ours);
-    });
 }

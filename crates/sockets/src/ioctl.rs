@@ -53,12 +53,12 @@ fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
             return Some(Err(libc::EINVAL));
         }
         libc::FIONREAD => urgent::inquiry(&socket.view()) as c_int,
-        libc::TIOCOUTQ => tcp_info::queued(socket).0 as c_int,
+        libc::TIOCOUTQ => tcp_info::queued_now(socket).0 as c_int,
         SIOCOUTQNSD => {
-            if tcp_info::queued(socket).0 > 0 {
+            if tcp_info::holds(socket).is_none() && tcp_info::queued(socket).0 > 0 {
                 doors::refresh(socket);
             }
-            tcp_info::queued(socket).1 as c_int
+            tcp_info::queued_now(socket).1 as c_int
         }
         SIOCATMARK => urgent::at_mark(&socket.view()).into(),
         _ => return None,

@@ -12,6 +12,7 @@
 mod accept;
 mod address;
 mod aio;
+mod alone;
 mod block;
 mod books;
 mod buffers;
@@ -27,6 +28,7 @@ mod epoll;
 mod epoll_wait;
 mod fallback;
 mod fault;
+mod fcntl;
 mod files;
 mod foreign;
 mod fork;
@@ -68,6 +70,8 @@ mod tid;
 mod urgent;
 mod uring;
 mod user;
+mod usual;
+mod vectors;
 mod view;
 mod watch;
 

@@ -1,11 +1,10 @@
 //! Locks that survive a dead owner: spin, then sleep on a futex; the word holds the owner's thread id. They may lie in
 //! memory shared between processes.
 
+use crate::alone::is_alone;
 use crate::sys;
-use crate::tid::tid;
-#[cfg(target_arch = "x86_64")]
-use core::sync::atomic::compiler_fence;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::tid::{known, tid};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use core::time::Duration;
 use towpath_ring::wake;
 
@@ -39,15 +38,56 @@ impl<'a> Guard<'a> {
         self.abandoned
     }
 
-    /// Unlocks and fences as `fence(SeqCst)` does: on x86-64 the instruction that unlocks does that too.
+    /// Fences as `fence(SeqCst)` does between what was done before the lock was taken and what is done from now on.
+    #[inline(always)]
+    pub fn fence(&self) {
+        fence_by_lock();
+    }
+
+    /// Unlocks and fences likewise.
     #[inline(always)]
     pub fn unlock_and_fence(self) {
         drop(self);
-        #[cfg(target_arch = "x86_64")]
-        compiler_fence(Ordering::SeqCst);
-        #[cfg(not(target_arch = "x86_64"))]
-        core::sync::atomic::fence(Ordering::SeqCst);
+        fence_by_lock();
     }
+}
+
+/// The locked state of a lock taken by [`Lock::try_lock`]; unlocks when dropped.
+pub struct Quick<'a> {
+    word: &'a AtomicU32,
+    /// Nobody else can have looked at it.
+    alone: bool,
+}
+
+impl<'a> Quick<'a> {
+    /// For who unlocks and fences in the end, by one instruction: how it was taken need not be remembered.
+    #[inline(always)]
+    pub fn into_fencing(self) -> Guard<'a> {
+        let word = self.word;
+        core::mem::forget(self);
+        Guard::of(word)
+    }
+}
+
+impl Drop for Quick<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.alone {
+            compiler_fence(Ordering::SeqCst);
+            self.word.store(0, Ordering::Release);
+        } else {
+            drop(Guard::of(self.word));
+        }
+    }
+}
+
+/// After a lock was taken or let go. On x86-64 the instruction that does that is a full fence for the processor.
+#[inline(always)]
+fn fence_by_lock() {
+    #[cfg(target_arch = "x86_64")]
+    compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(Ordering::SeqCst);
 }
 
 impl Lock {
@@ -64,6 +104,28 @@ impl Lock {
             Err(owner) if owner & !WAITED_FOR == me => None,
             Err(_) => self.lock_slow(me),
         }
+    }
+
+    /// Locks if that takes one look: `None` if anybody has it, or the calling thread has not asked for its number yet. A lock that is not
+    /// `shared` with other processes costs the only thread of a process no locked instruction.
+    #[inline(always)]
+    pub fn try_lock(&self, shared: bool) -> Option<Quick<'_>> {
+        let me = known();
+        if me == 0 {
+            return None;
+        }
+        let alone = !shared && is_alone();
+        if alone {
+            if self.0.load(Ordering::Acquire) != 0 {
+                return None;
+            }
+            // A signal handler that comes before this has let go again of what it has locked.
+            self.0.store(me, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        } else if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        Some(Quick { word: &self.0, alone })
     }
 
     /// Unlocks by force: for a forked child, in which the owner does not exist.
@@ -107,9 +169,71 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.word.swap(0, Ordering::Release) & WAITED_FOR != 0 {
-            wake::futex_wake(self.word);
+            wake_one(self.word);
         }
     }
+}
+
+/// Wakes those who sleep on the lock. On x86-64 by a routine that leaves all registers as they are, so that whoever unlocks, which
+/// hardly ever wakes anybody, has none to save.
+#[cold]
+#[inline(always)]
+fn wake_one(word: &AtomicU32) {
+    #[cfg(not(target_arch = "x86_64"))]
+    wake::futex_wake(word);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the routine changes what is said here, and the memory that a call may.
+    unsafe {
+        core::arch::asm!(
+            "call {routine}",
+            routine = sym towpath_wake,
+            inout("rax") word => _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+        );
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn wake_word(word: &AtomicU32) {
+    wake::futex_wake(word);
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden towpath_wake",
+    ".globl towpath_wake",
+    "towpath_wake:",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push r11",
+    // The stack is where a function's has to be: eight words and the return address, and one more.
+    "push r11",
+    "mov rdi, rax",
+    "call {wake}",
+    "pop r11",
+    "pop r11",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    "ret",
+    wake = sym wake_word,
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn towpath_wake();
 }
 
 #[cfg(test)]
@@ -123,6 +247,42 @@ mod tests {
         assert!(lock.lock().is_none(), "the owner is told, not hung");
         drop(guard);
         assert!(lock.lock().is_some());
+    }
+
+    #[test]
+    fn a_lock_taken_at_one_look_excludes_whether_it_is_shared_or_not() {
+        let lock = Lock::new();
+        tid();
+        for shared in [false, true] {
+            let guard = lock.try_lock(shared).expect("free");
+            assert!(lock.try_lock(shared).is_none() && lock.try_lock(!shared).is_none());
+            assert!(lock.lock().is_none(), "the owner is told, not hung");
+            drop(guard);
+            lock.try_lock(shared).expect("let go").into_fencing().unlock_and_fence();
+            assert!(lock.lock().is_some());
+        }
+    }
+
+    #[test]
+    fn the_only_thread_of_a_process_needs_no_locked_instruction_for_what_is_its_own() {
+        // SAFETY: the child looks at a lock of its own and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            crate::alone::pretend();
+            crate::tid::forget();
+            tid();
+            let lock = Lock::new();
+            let guard = lock.try_lock(false).expect("free");
+            let held = guard.alone && lock.try_lock(false).is_none() && lock.lock().is_none();
+            drop(guard);
+            let shared = lock.try_lock(true).expect("let go");
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!held || shared.alone)) };
+        }
+        let mut status = -1;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
     }
 
     #[test]

@@ -164,7 +164,11 @@ fn set_number(fd: c_int, socket: &Socket, level: c_int, name: c_int, number: c_i
     }
     match name {
         libc::SO_RCVLOWAT => {
-            socket.private().low_water.store(if number < 0 { c_int::MAX } else { number } as u32, Relaxed)
+            let asked = if number < 0 { c_int::MAX } else { number } as u32;
+            let limit = socket.private().receive_limit.load(Relaxed);
+            // As on Linux: more than `SO_RCVBUF` has room for never comes.
+            let most = if socket.options().receive_buffer.load(Relaxed) == 0 { asked } else { limit };
+            socket.private().low_water.store(asked.min(most), Relaxed)
         }
         libc::SO_INCOMING_CPU => {}
         libc::SO_PASSCRED => return Err(libc::EOPNOTSUPP),

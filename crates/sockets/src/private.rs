@@ -119,8 +119,10 @@ pub struct Private {
     pub send_timeout_us: AtomicU64,
     /// `SO_LINGER`, seconds; as a complement (negative) if it is off.
     pub linger_s: AtomicI32,
-    /// Of a direct connection: bytes of the ring that this side writes which its `SO_SNDBUF` lets it use; never more than the ring has.
+    /// Bytes of the ring that this side writes which its `SO_SNDBUF` lets it use; never more than the ring has.
     pub send_limit: AtomicU32,
+    /// Bytes of the receive ring that the stack fills before it waits for news of the receive head: fewer with `SO_RCVBUF`.
+    pub receive_limit: AtomicU32,
     /// Options that are kept, a bit each (see `kept`).
     pub kept: AtomicU32,
     /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see `urgent`).
@@ -145,8 +147,17 @@ pub struct Private {
     pub least_hops: AtomicU32,
     /// Bytes that a direct connection has sent; of another connection bytes of files that the stack was told to send. Under `sending`.
     pub sent: AtomicU64,
-    /// Bytes that a direct connection has read. Under `receiving`.
+    /// Bytes that a direct connection has read; under `receiving`. Of another connection how much of a file the stack is told to send at a
+    /// time (see [`crate::files`]); under `sending`.
     pub read: AtomicU64,
+}
+
+impl Private {
+    /// Can other processes have the socket, too? What makes it so ([`flag::SHARED`]) does it before they have.
+    #[inline(always)]
+    pub fn is_shared(&self) -> bool {
+        self.flags.load(core::sync::atomic::Ordering::Relaxed) & flag::SHARED != 0
+    }
 }
 
 const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);

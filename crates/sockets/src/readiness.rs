@@ -1,8 +1,10 @@
 //! Which events a socket shows to poll, select and epoll: the rules of Linux's `tcp_poll`.
 
 use crate::private::flag;
+use crate::session::Session;
 use crate::socket::Socket;
 use crate::urgent;
+use crate::usual::Lines;
 use crate::view::View;
 use core::sync::atomic::Ordering;
 use towpath_ring::command::Accepted;
@@ -66,15 +68,17 @@ fn events_of(view: &View) -> u32 {
     events
 }
 
+/// What says that a connection is more than open.
+const ENDED: u32 = status::RX_EOF | status::RESET | status::TX_CLOSED | status::PEER_CLOSED | status::URGENT;
+
 /// The events of an established connection in which nothing has ended or failed and nothing is urgent. `None`: that, or no room where
 /// room is asked for; then all has to be looked at.
 #[inline(always)]
 fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
     let unread = view.readable();
     // After the data: before it an urgent byte is announced, and after an end nothing comes.
-    let ended = status::RX_EOF | status::RESET | status::TX_CLOSED | status::PEER_CLOSED | status::URGENT;
     let steady = view.is_established()
-        && view.status() & ended == 0
+        && view.status() & ENDED == 0
         && !view.has_app(app_flags::SHUT_WR)
         && !view.has(flag::SHUT_RD | flag::SENT_TO_NOBODY)
         && view.stack.error.load(Ordering::Acquire) | view.stack.soft_error.load(Ordering::Acquire) == 0;
@@ -87,6 +91,25 @@ fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
         0 => Some(shown & interest),
         _ => view.writable().then_some((shown | OUT | WRNORM) & interest),
     }
+}
+
+/// The same of a connection that the stack carries.
+#[inline(always)]
+pub fn events_by_stack(session: &Session, lines: &Lines, interest: u32) -> Option<u32> {
+    let &Lines { app, stack, private } = lines;
+    if interest & (OUT | WRNORM) != 0 {
+        return None;
+    }
+    let unread = stack.rx_tail.load(Ordering::Acquire).wrapping_sub(app.rx_head.load(Ordering::Relaxed));
+    let steady = stack.status.load(Ordering::Acquire) & ENDED == 0
+        && app.flags.load(Ordering::Relaxed) & app_flags::SHUT_WR == 0
+        && private.flags.load(Ordering::Relaxed) & (flag::SHUT_RD | flag::SENT_TO_NOBODY) == 0
+        && stack.error.load(Ordering::Acquire) | stack.soft_error.load(Ordering::Acquire) == 0;
+    if !steady || unread > session.geometry.rx_bytes {
+        return None;
+    }
+    let readable = unread > 0 && unread >= private.low_water.load(Ordering::Relaxed);
+    Some(if readable { interest & (IN | RDNORM) } else { 0 })
 }
 
 /// The events out of `interest`; if room is asked for and there is none, also asks the stack to tell of it.

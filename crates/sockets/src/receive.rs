@@ -1,14 +1,16 @@
 //! Receiving: from the ring straight into the caller's buffers.
 
-use crate::private::flag;
+use crate::private::{Private, flag};
+use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::Sys;
+use crate::usual::{Lines, Way};
 use crate::view::{End, View};
 use crate::{block, doors, hold, urgent, user};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
-use towpath_ring::ByteRing;
-use towpath_ring::lines::state;
+use towpath_ring::lines::{state, status};
+use towpath_ring::{ByteRing, Slot};
 
 /// Two full segments: less free room than this and the peer may have stopped sending.
 const TWO_SEGMENTS: u32 = 2 * 1460;
@@ -64,10 +66,73 @@ pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags:
 /// `buf` has `len` writable bytes.
 #[inline(always)]
 unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
-    if !is_usual(buf, len) {
+    match Way::of(socket.session, socket.slot, socket.generation) {
+        // SAFETY: as the caller says.
+        Way::Stack(lines) => unsafe { take_by_stack(socket.session, socket.slot, &lines, buf, len) },
+        // SAFETY: as the caller says.
+        Way::Direct => unsafe { take_directly(socket, buf, len) },
+        Way::Neither => None,
+    }
+}
+
+/// [`at_once`] of a connection that the stack carries. As [`put_by_stack`](crate::send::put_by_stack).
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline(always)]
+pub unsafe fn take_by_stack(
+    session: &'static Session,
+    slot: Slot,
+    &Lines { app, stack, private }: &Lines,
+    buf: *mut c_void,
+    len: usize,
+) -> Option<usize> {
+    let receiving = private.receiving.try_lock(private.is_shared())?;
+    let capacity = session.region.geometry().rx_bytes;
+    let head = app.rx_head.load(Ordering::Relaxed);
+    let unread = stack.rx_tail.load(Ordering::Acquire).wrapping_sub(head);
+    let wanted = private.low_water.load(Ordering::Relaxed);
+    // After the data, before which an urgent byte is announced.
+    let urgent = stack.status.load(Ordering::Acquire) & status::URGENT != 0;
+    // A tail that cannot be is for others to say.
+    if unread.wrapping_sub(1) >= capacity || unread < wanted || urgent || len == 0 {
         return None;
     }
+    let count = len.min(unread as usize);
+    if count > (capacity - (head & (capacity - 1))) as usize {
+        return None;
+    }
+    // SAFETY: `count` bytes from there on lie in the ring; the caller vouches for the buffer.
+    unsafe { user::copy(buf.cast(), session.region.rx(slot).place(head), count) }.ok()?;
+    let head = head.wrapping_add(count as u32);
+    app.rx_head.store(head, Ordering::Release);
+    if !is_news(unread, head, private) {
+        return Some(count);
+    }
+    private.told_head.store(head, Ordering::Relaxed);
+    receiving.into_fencing().unlock_and_fence();
+    Some(if doors::is_told(session, app, stack) { count } else { doors::ring_and_return(session, slot, count) })
+}
+
+/// Does it matter to the window that the stack offers that the receive head is `head`, where `unread` bytes were unread before?
+#[inline(always)]
+fn is_news(unread: u32, head: u32, private: &Private) -> bool {
+    let limit = private.receive_limit.load(Ordering::Relaxed);
+    let grown = head.wrapping_sub(private.told_head.load(Ordering::Relaxed));
+    // More is unread than the limit where it has become lower since.
+    grown >= (limit / 4).max(TWO_SEGMENTS) || limit.saturating_sub(unread) < TWO_SEGMENTS
+}
+
+/// [`at_once`] of a direct connection.
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline]
+pub unsafe fn take_directly(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
     let view = socket.view();
+    if !is_usual(buf, len) || view.direct.is_none() {
+        return None;
+    }
     if view.readable() == 0 {
         return None;
     }
@@ -78,10 +143,7 @@ unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize
         return None;
     }
     let count = len.min(unread as usize);
-    let [(span, whole), _] = view.receive_ring().spans(view.app.rx_head.load(Ordering::Relaxed), count as u32);
-    if whole != count {
-        return None;
-    }
+    let span = view.receive_ring().span(view.app.rx_head.load(Ordering::Relaxed), count)?;
     // SAFETY: the span lies in the ring; the caller vouches for the buffer.
     unsafe { user::copy(buf.cast(), span, count) }.ok()?;
     consumed(&view, count as u32);
@@ -245,11 +307,9 @@ pub fn consumed(view: &View, count: u32) {
         read.store(read.load(Ordering::Relaxed) + u64::from(count), Ordering::Relaxed);
         return direct.show_read(view.session, head);
     }
-    let capacity = view.session.geometry.rx_bytes;
-    let free_before = capacity - view.readable().min(capacity);
+    let unread = view.readable();
     view.app.rx_head.store(head, Ordering::Release);
-    let grown = head.wrapping_sub(view.private.told_head.load(Ordering::Relaxed));
-    if grown >= (capacity / 4).max(TWO_SEGMENTS) || free_before < TWO_SEGMENTS {
+    if is_news(unread, head, view.private) {
         view.private.told_head.store(head, Ordering::Relaxed);
         doors::ring_stack(view);
     }

@@ -80,7 +80,7 @@ pub unsafe fn set(socket: &Socket, what: Secure, value: *const c_void, len: sock
 
 /// Has the kernel taken all that was sent?
 fn has_gone(view: &View) -> bool {
-    view.room() == view.send_limit() && !view.is_sending_file()
+    view.queued() == 0 && !view.is_sending_file()
 }
 
 fn told(socket: &Socket, what: Secure, value: &[u8]) -> Sys<()> {
@@ -127,7 +127,7 @@ pub unsafe fn record_type(msg: &msghdr) -> Sys<Option<u8>> {
 /// # Safety
 /// The vectors must be readable memory.
 pub unsafe fn send_record(socket: &Socket, iov: &[iovec], total: usize, kind: u8, flags: c_int) -> Sys<usize> {
-    let most = socket.session.geometry.tx_bytes / 4;
+    let most = (socket.session.geometry.tx_bytes / 4).min(socket.view().send_limit());
     let total = total.min(RECORD_MOST.min(most) as usize);
     send::pump(socket, total, flags, |view, done, room| {
         let none = Filled { count: 0, in_ring: false };

@@ -2,13 +2,16 @@
 
 use crate::private::flag;
 use crate::receive::{Direction, copy, is_usual, total};
+use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
+use crate::usual::{Lines, Way};
 use crate::view::View;
 use crate::{block, cork, doors, files, hold, urgent, user};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
+use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, state, status};
 
 /// `write` and `send`: one buffer.
@@ -33,57 +36,78 @@ pub unsafe fn send_from(socket: &Socket, buf: *const c_void, len: usize, flags: 
 /// `buf` has `len` readable bytes.
 #[inline(always)]
 unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
-    if !is_usual(buf, len) {
+    match Way::of(socket.session, socket.slot, socket.generation) {
+        // SAFETY: as the caller says.
+        Way::Stack(lines) => unsafe { put_by_stack(socket.session, socket.slot, &lines, buf, len) },
+        // SAFETY: as the caller says.
+        Way::Direct => unsafe { put_directly(socket, buf, len) },
+        Way::Neither => None,
+    }
+}
+
+/// What says that a connection takes no more bytes, or nobody wants them.
+const OVER: u32 = status::TX_CLOSED | status::RESET | status::PEER_CLOSED;
+
+/// [`at_once`] of a connection that the stack carries. A busy sender's way: everything it needs to know has a place of its own, is
+/// looked up first and looked at once, and what it calls is called last.
+///
+/// # Safety
+/// `buf` has `len` readable bytes.
+#[inline(always)]
+pub unsafe fn put_by_stack(
+    session: &'static Session,
+    slot: Slot,
+    &Lines { app, stack, private }: &Lines,
+    buf: *const c_void,
+    len: usize,
+) -> Option<usize> {
+    let over = stack.status.load(Ordering::Acquire) & OVER != 0;
+    if over || app.flags.load(Ordering::Relaxed) & app_flags::SHUT_WR != 0 {
         return None;
     }
-    match View::by_stack(socket.session, socket.slot, socket.generation) {
-        // SAFETY: as the caller says.
-        Some(view) => unsafe { put_at_once(&view, buf, len) },
-        // SAFETY: as the caller says.
-        None => unsafe { put_at_once_directly(socket, buf, len) },
+    let sending = private.sending.try_lock(private.is_shared())?.into_fencing();
+    let capacity = session.region.geometry().tx_bytes;
+    let tail = app.tx_tail.load(Ordering::Relaxed);
+    let queued = tail.wrapping_sub(stack.tx_head.load(Ordering::Acquire));
+    // In one piece, so no more than the ring has, and the sum of it and what is queued is none that is too large for its type.
+    if len > (capacity - (tail & (capacity - 1))) as usize
+        || queued as usize + len > private.send_limit.load(Ordering::Relaxed) as usize
+        || private.flags.load(Ordering::Relaxed) & flag::MORE != 0
+    {
+        return None;
     }
+    // SAFETY: `len` bytes from there on lie in the ring; the caller vouches for the buffer.
+    unsafe { user::copy(session.region.tx(slot).place(tail), buf.cast(), len) }.ok()?;
+    app.tx_tail.store(tail.wrapping_add(len as u32), Ordering::Release);
+    // The stack sees the receive head too when it looks.
+    private.told_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
+    sending.unlock_and_fence();
+    Some(if doors::is_told(session, app, stack) { len } else { doors::ring_and_return(session, slot, len) })
 }
 
 /// [`at_once`] of a direct connection.
 ///
 /// # Safety
 /// `buf` has `len` readable bytes.
-#[inline(never)]
-unsafe fn put_at_once_directly(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
-    // SAFETY: as the caller says.
-    unsafe { put_at_once(&socket.view(), buf, len) }
-}
-
-/// [`at_once`] of a usual buffer.
-///
-/// # Safety
-/// `buf` has `len` readable bytes.
-#[inline(always)]
-unsafe fn put_at_once(view: &View, buf: *const c_void, len: usize) -> Option<usize> {
-    let sending = view.private.sending.lock()?;
-    let over = status::TX_CLOSED | status::RESET | status::PEER_CLOSED;
+#[inline]
+pub unsafe fn put_directly(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
+    let view = &socket.view();
+    if !is_usual(buf, len) || view.direct.is_none() {
+        return None;
+    }
+    let _sending = view.private.sending.lock()?;
     let open = view.is_established()
-        && view.status() & over == 0
+        && view.status() & OVER == 0
         && !view.has_app(app_flags::SHUT_WR)
         && !view.has(flag::MORE);
     if !open || (view.room() as usize) < len {
         return None;
     }
     let tail = view.app.tx_tail.load(Ordering::Relaxed);
-    let [(span, whole), _] = view.send_ring().spans(tail, len as u32);
-    if whole != len {
-        return None;
-    }
+    let span = view.send_ring().span(tail, len)?;
     // SAFETY: the span lies in the ring; the caller vouches for the buffer.
     unsafe { user::copy(span, buf.cast(), len) }.ok()?;
-    let tail = tail.wrapping_add(len as u32);
-    if view.direct.is_some() {
-        publish(view, tail, len, false);
-    } else {
-        show(view, tail);
-        sending.unlock_and_fence();
-        doors::ring_fenced(view);
-    }
+    publish(view, tail.wrapping_add(len as u32), len, false);
     Some(len)
 }
 
@@ -304,7 +328,9 @@ fn put(
 /// Moves the send tail by `count` bytes to `tail` and tells who is to read them.
 #[inline(always)]
 pub fn publish(view: &View, tail: u32, count: usize, urgent: bool) {
-    show(view, tail);
+    view.app.tx_tail.store(tail, Ordering::Release);
+    // The stack sees the receive head too when it looks.
+    view.private.told_head.store(view.app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
     if let Some(direct) = &view.direct {
         let sent = &view.private.sent;
         sent.store(sent.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
@@ -316,14 +342,6 @@ pub fn publish(view: &View, tail: u32, count: usize, urgent: bool) {
         };
     }
     doors::ring_stack(view);
-}
-
-/// Moves the send tail. Who is to read has to be told then.
-#[inline(always)]
-fn show(view: &View, tail: u32) {
-    view.app.tx_tail.store(tail, Ordering::Release);
-    // The stack sees the receive head too when it looks.
-    view.private.told_head.store(view.app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.

@@ -141,6 +141,7 @@ impl Socket {
         private.urgent_passed.store(0, Ordering::Relaxed);
         for word in [
             &private.send_limit,
+            &private.receive_limit,
             &private.kept,
             &private.users,
             &private.not_sent_low_water,

@@ -144,6 +144,24 @@ pub fn look(fd: i32) -> Look {
     }
 }
 
+/// Slot and generation of a socket of the process's own session whose calls are not counted.
+#[inline(always)]
+pub fn look_for_own(fd: i32) -> Option<(u32, u32)> {
+    let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
+    let others = u64::from(u32::MAX << (SLOT_BITS + 3));
+    (word & (KIND | others) == SLOT).then_some((word as u32 >> 3, (word >> 32) as u32))
+}
+
+/// The number of the epoll instance behind a descriptor, if it is one.
+#[inline(always)]
+pub fn look_for_epoll(fd: i32) -> Option<u32> {
+    let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
+    match decode(word) {
+        Kind::Epoll(id) => Some(id),
+        _ => None,
+    }
+}
+
 /// Are its calls counted?
 #[inline]
 pub fn is_watched(fd: i32) -> bool {

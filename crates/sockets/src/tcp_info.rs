@@ -106,16 +106,47 @@ pub fn tcp_state(socket: &Socket) -> u8 {
     }
 }
 
-/// Bytes in the send ring, and those of them that were never sent as far as is known.
+/// Bytes that the stack held beside the send ring when it was last asked; `None`: it is none that does.
+pub fn holds(socket: &Socket) -> Option<u32> {
+    let none = socket.direct().is_some() || socket.state() != state::ESTABLISHED;
+    if none { None } else { socket.info().held.load(Relaxed).checked_sub(1) }
+}
+
+/// Does the stack take bytes out of the send ring before they are acknowledged?
+pub fn has_buffers(socket: &Socket) -> bool {
+    socket.info().held.load(Relaxed) != 0
+}
+
+/// As [`queued`], of a stack that has to be asked for it as of now.
+pub fn queued_now(socket: &Socket) -> (u32, u32) {
+    // What it takes out of the ring while it is asked would be missed, or count twice.
+    for _ in 0..4 {
+        let room = socket.view().room();
+        if holds(socket).is_none() {
+            break;
+        }
+        doors::refresh(socket);
+        if socket.view().room() == room {
+            break;
+        }
+    }
+    queued(socket)
+}
+
+/// Bytes that the peer has not acknowledged, and those of them that were never sent, as far as is known.
 pub fn queued(socket: &Socket) -> (u32, u32) {
     // What a direct connection has sent is in the other side's hands, if it is not held back.
     if let Some(direct) = socket.direct() {
         let held = cork::held(socket, &direct);
         return (held, held);
     }
-    let queued = socket.session.geometry.tx_bytes - socket.view().room();
+    let queued = socket.view().queued();
     let files = if socket.has(flag::FILE) { socket.view().file_bytes() } else { 0 };
-    (queued + files, socket.info().unsent.load(Relaxed).min(queued) + files)
+    let unsent = socket.info().unsent.load(Relaxed);
+    match holds(socket) {
+        Some(held) => (queued + files + held, queued + files + unsent.min(held)),
+        None => (queued + files, unsent.min(queued) + files),
+    }
 }
 
 /// The retransmission time-out in µs, doubled with each that has run out (RFC 6298 §2.3, §5.5), from Linux's 200 ms to its 120 s.

@@ -73,6 +73,12 @@ pub fn tid() -> u32 {
     }
 }
 
+/// The same; 0 if the thread has not asked yet.
+#[inline(always)]
+pub fn known() -> u32 {
+    word::get()
+}
+
 #[cold]
 fn ask() -> u32 {
     let id = sys::gettid() as u32;

@@ -12,12 +12,17 @@ core::arch::global_asm!(
     ".text",
     ".p2align 4",
     ".hidden towpath_user_copy",
+    ".hidden towpath_user_copy_long",
     ".hidden towpath_user_copy_end",
     ".hidden towpath_user_copy_fault",
+    ".hidden towpath_user_copy_long_fault",
     ".globl towpath_user_copy",
+    ".globl towpath_user_copy_long",
     ".globl towpath_user_copy_end",
     ".globl towpath_user_copy_fault",
+    ".globl towpath_user_copy_long_fault",
     "towpath_user_copy:",
+    // Leaves all registers alone but rax, rcx and xmm0 to xmm3, so that the caller's stay where they are.
     // What is copied last may overlap what is copied before.
     "cmp rdx, 16",
     "jb 3f",
@@ -68,10 +73,18 @@ core::arch::global_asm!(
     "ret",
     "4:",
     "mov rcx, rdx",
+    "movq xmm0, rdi",
+    "movq xmm1, rsi",
+    "towpath_user_copy_long:",
     "rep movsb",
     "towpath_user_copy_end:",
+    "movq rdi, xmm0",
+    "movq rsi, xmm1",
     "xor eax, eax",
     "ret",
+    "towpath_user_copy_long_fault:",
+    "movq rdi, xmm0",
+    "movq rsi, xmm1",
     "towpath_user_copy_fault:",
     "mov eax, 1",
     "ret",
@@ -79,17 +92,24 @@ core::arch::global_asm!(
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
-    // Returns 0, or 1 after a fault. Whatever was copied before the fault has been copied.
-    fn towpath_user_copy(to: *mut u8, from: *const u8, count: usize) -> i32;
+    // To: rdi, from: rsi, count: rdx. Returns 0, or 1 after a fault. Whatever was copied before the fault has been copied.
+    fn towpath_user_copy();
+    fn towpath_user_copy_long();
     fn towpath_user_copy_end();
     fn towpath_user_copy_fault();
+    fn towpath_user_copy_long_fault();
 }
 
 /// Where to go on if an instruction at this address has faulted; `None` = that is no fault of a copy.
 #[cfg(target_arch = "x86_64")]
 pub fn way_out(instruction: usize) -> Option<usize> {
-    let routine = towpath_user_copy as *const () as usize..towpath_user_copy_end as *const () as usize;
-    routine.contains(&instruction).then_some(towpath_user_copy_fault as *const () as usize)
+    let [begin, long, end] = [towpath_user_copy, towpath_user_copy_long, towpath_user_copy_end]
+        .map(|label: unsafe extern "C" fn()| label as *const () as usize);
+    match instruction {
+        _ if (begin..long).contains(&instruction) => Some(towpath_user_copy_fault as *const () as usize),
+        _ if (long..end).contains(&instruction) => Some(towpath_user_copy_long_fault as *const () as usize),
+        _ => None,
+    }
 }
 
 /// Copies `count` bytes, of which one side is the program's. EFAULT: some may have been copied.
@@ -97,10 +117,26 @@ pub fn way_out(instruction: usize) -> Option<usize> {
 /// # Safety
 /// The side that is ours must have `count` bytes; the other may be any address, but no memory that Rust has references to.
 #[cfg(target_arch = "x86_64")]
-#[inline]
+#[inline(always)]
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
-    // SAFETY: the caller vouches for our side; a fault on the other ends the copy.
-    if unsafe { towpath_user_copy(to, from, count) } == 0 { Ok(()) } else { Err(libc::EFAULT) }
+    let failed: u32;
+    // SAFETY: the caller vouches for our side; a fault on the other ends the copy. The routine changes no more than is said here.
+    unsafe {
+        core::arch::asm!(
+            "call {routine}",
+            routine = sym towpath_user_copy,
+            in("rdi") to,
+            in("rsi") from,
+            in("rdx") count,
+            out("eax") failed,
+            out("rcx") _,
+            out("xmm0") _,
+            out("xmm1") _,
+            out("xmm2") _,
+            out("xmm3") _,
+        );
+    }
+    if failed == 0 { Ok(()) } else { Err(libc::EFAULT) }
 }
 
 /// As above. On this processor only null is EFAULT.

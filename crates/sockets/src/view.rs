@@ -51,19 +51,6 @@ impl View {
         Self { session, slot, generation, app, stack, private, direct, out_of_reach, found_in }
     }
 
-    /// The lines of a slot whose connection the stack carries: nothing that only direct ones need is looked up, and the compiler knows.
-    /// `None`: it is a direct one.
-    #[inline(always)]
-    pub fn by_stack(session: &'static Session, slot: Slot, generation: u32) -> Option<Self> {
-        let stack = session.region.stack(slot);
-        let found_in = stack.state.load(Ordering::Acquire);
-        if stack.pair.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
-        let (app, private) = (session.region.app(slot), session.private(slot));
-        Some(Self { session, slot, generation, app, stack, private, direct: None, out_of_reach: false, found_in })
-    }
-
     /// Was it an established connection when its lines were looked up, and is the slot still its own?
     #[inline(always)]
     pub fn is_established(&self) -> bool {
@@ -190,7 +177,7 @@ impl View {
                 direct.peer().line.rx_head.load(Ordering::Acquire).wrapping_sub(direct.withheld()),
                 self.private.send_limit.load(Ordering::Relaxed),
             ),
-            None => (self.stack.tx_head.load(Ordering::Acquire), self.session.geometry.tx_bytes),
+            None => (self.stack.tx_head.load(Ordering::Acquire), self.private.send_limit.load(Ordering::Relaxed)),
         };
         let queued = self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
         most.saturating_sub(queued)
@@ -199,10 +186,14 @@ impl View {
     /// Bytes that the send ring takes before it is full.
     #[inline(always)]
     pub fn send_limit(&self) -> u32 {
-        match &self.direct {
-            Some(direct) => self.private.send_limit.load(Ordering::Relaxed).saturating_sub(direct.withheld()),
-            None => self.session.geometry.tx_bytes,
-        }
+        let limit = self.private.send_limit.load(Ordering::Relaxed);
+        self.direct.as_ref().map_or(limit, |direct| limit.saturating_sub(direct.withheld()))
+    }
+
+    /// Bytes in the send ring that the stack has not taken out. A send head that cannot be is taken as a full ring.
+    pub fn queued(&self) -> u32 {
+        let head = self.stack.tx_head.load(Ordering::Acquire);
+        self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.session.geometry.tx_bytes)
     }
 
     /// The words that change with every event of the connection: how far it has received and sent, and how it stands.

@@ -71,6 +71,13 @@ impl EventOut {
         self.post(client, slot, mask);
         self.pending != 0
     }
+    /// Wakes those who sleep on a slot for an answer that is no event: no context is told of it.
+    pub fn wake(&mut self, client: &ClientShared, slot: Slot) {
+        self.count(client, slot);
+        if must_wake(&client.region.app(slot).sleepers) {
+            client.wake(slot, false);
+        }
+    }
     /// Raises the event of a new connection that waits in a listener's queue. As on Linux it wakes one of those who sleep in
     /// `accept`, the first, and one of the contexts that share the listener (`EPOLLEXCLUSIVE`), in turn; and all others.
     pub fn offer(&mut self, client: &ClientShared, slot: Slot) {

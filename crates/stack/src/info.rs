@@ -53,6 +53,7 @@ pub fn show(info: &InfoLine, local: SocketAddr, remote: SocketAddr, mss: u16, sr
         &info.lost,
         &info.observed,
         &info.silent_ms,
+        &info.held,
     ] {
         word.store(0, Ordering::Relaxed);
     }

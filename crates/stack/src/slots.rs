@@ -186,10 +186,18 @@ impl<C, S: Default> Client<C, S> {
     }
     /// Shows what was decided about the command of number `seq`.
     pub fn answer(&mut self, slot: Slot, seq: u32, result: i32) {
+        self.decide(slot, seq, result);
+        self.raise(slot);
+    }
+    /// The same of a command that changes nothing, which is no edge to who watches the slot.
+    pub fn answer_asker(&mut self, slot: Slot, seq: u32, result: i32) {
+        self.decide(slot, seq, result);
+        self.out.wake(&self.shared, slot);
+    }
+    fn decide(&self, slot: Slot, seq: u32, result: i32) {
         let line = self.line(slot);
         line.command_result.store(result, Ordering::Relaxed);
         line.command_done.store(seq, Ordering::Release);
-        self.raise(slot);
     }
     /// Takes a free slot into use under a new generation (not shown to the application yet).
     pub fn take(&mut self, slot: Slot, phase: Phase) {

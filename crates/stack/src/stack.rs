@@ -79,6 +79,15 @@ pub struct Movement {
     pub took_us: u64,
 }
 
+/// How many threads move bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// Those that have flow groups to serve; the others are parked and use no CPU.
+    pub running: usize,
+    /// Most that can run: there are as many flow groups.
+    pub most: usize,
+}
+
 /// A stack that serves clients.
 pub trait Stack: Send + Sync {
     /// Its name for people: `fast`, `kernel`.
@@ -126,6 +135,16 @@ pub trait Stack: Send + Sync {
     fn connections(&self) -> Vec<Connection>;
     /// Counters.
     fn status(&self) -> Status;
+    /// How many threads move bytes now. A stack that cannot change it has all of them running.
+    fn cores(&self) -> Cores {
+        let most = self.status().cores.len();
+        Cores { running: most, most }
+    }
+    /// From now on the first `n` threads run (1 to [`Cores::most`]) and the others are parked; flow groups move so that the numbers per
+    /// thread differ by at most one. Nothing is lost or reordered by that. Returns when all are where they belong.
+    fn set_cores(&self, _: usize) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "the threads of this stack are fixed"))
+    }
     /// Routes, addresses or neighbours have changed.
     fn network_changed(&self);
     /// The policy's rules or its knowledge of clients have changed: returns when limits and weights are in force.

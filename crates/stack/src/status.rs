@@ -1,5 +1,6 @@
 //! What a stack tells of itself.
 
+use crate::sampler::Achieved;
 use crate::stack::ClientId;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -116,7 +117,7 @@ pub struct PortStatus {
     pub tx_dropped: u64,
 }
 
-/// One core: a thread that moves bytes.
+/// One flow group: ports, the connections on them, and what their applications ring. Exactly one thread at a time serves it.
 #[derive(Clone, Debug, Default)]
 pub struct CoreStatus {
     /// Stages, drops and the rest.
@@ -125,14 +126,34 @@ pub struct CoreStatus {
     pub turns: u64,
     /// Time in turns with work, µs.
     pub busy_us: u64,
-    /// Time without work, spinning or asleep, µs.
+    /// All other time, µs.
     pub idle_us: u64,
-    /// Times it went to sleep.
+    /// Times its thread went to sleep.
     pub sleeps: u64,
+    /// Turns that took as much as a turn may from a port, the applications' doors or the kernel: there was more than could be taken.
+    pub full: u64,
+    /// What its applications achieve.
+    pub achieved: Achieved,
     /// Connections it owns.
     pub flows: u64,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<PortStatus>,
+}
+
+/// One thread that moves bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadStatus {
+    /// The flow groups that it serves, by their places in [`Status::cores`]. None: it is parked.
+    pub groups: Vec<usize>,
+    /// Turns with work.
+    pub turns: u64,
+    /// Time in turns with work, µs. A thread that spins uses its CPU all the time; this is the part that was of use. By
+    /// the clock: a thread that waits for its CPU in a turn is busy meanwhile.
+    pub busy_us: u64,
+    /// Time without work, spinning or asleep, µs; not the time parked.
+    pub idle_us: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
 }
 
 /// One client.
@@ -157,8 +178,10 @@ pub struct ClientStatus {
 /// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// The cores.
+    /// The flow groups. Where threads are fixed each has its own.
     pub cores: Vec<CoreStatus>,
+    /// The threads that serve them, with those that are parked.
+    pub threads: Vec<ThreadStatus>,
     /// What is done beside the cores.
     pub slow: Tally,
     /// Turns of a thread that ended by a panic: errors of this program, never of a client or a peer.

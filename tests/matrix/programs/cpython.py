@@ -14,6 +14,8 @@ PROTOCOLS = ["test_socketserver", "test_ftplib", "test_httplib", "test_httpserve
 NOT_TCP = ["UDP", "Udp", "IPv6", "CAN", "Unix", "SCTP", "VSOCK", "Bluetooth", "TIPC", "Linux*Alg", "RDS", "gethostby", "getaddrinfo"]
 # How often a module is run at most, until all its tests pass.
 TIMES = 3
+# They want to be woken within 10 ms, which a machine that does other work may not do in any of three runs: not in the short form, which must pass.
+HASTY = ["test_epoll.*.test_control_and_wait", "test_epoll.*.test_unregister_closed"]
 OPTIONS = {"test_socketserver": ["-u", "network"], "test_socket": [f"-i*{name}*" for name in NOT_TCP]}
 
 
@@ -29,6 +31,7 @@ def run_module(place, tally, module, seconds, last):
     module, _, part = module.partition(":")
     results = place.path(f"{module}.xml")
     words = [PYTHON, "-m", "test", "--timeout", str(seconds), "--junit-xml", results] + OPTIONS.get(module, [])
+    words += [f"-i*{name}" for name in HASTY if place.quick]
     ran = place.run(words + ([f"-m*{part}*"] if part else []) + [module], seconds=seconds + 20)
     if not (ran.ok() or last):
         print(f"    {module} by {place.way} is run again: {ran}", flush=True)

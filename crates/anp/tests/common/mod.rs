@@ -67,6 +67,34 @@ impl Files {
         files.put("/sys/fs/cgroup/app/cpuset.cpus", "");
         files
     }
+    /// The same machine, whose `eth1` has everything that can be set: a table of queues, interrupts whose queues are known (and one that is of
+    /// none), NAPI instances with threads; and a process of two threads.
+    pub fn complete() -> Self {
+        let files = Self::machine();
+        files.put("/kernel/rss:eth1", "default");
+        files.put("/proc/version", "Linux version 6.18 #1 SMP PREEMPT_DYNAMIC");
+        files.put("/sys/class/net/eth1/ifindex", "3");
+        files.put("/sys/class/net/eth1/carrier_changes", "1");
+        for (irq, name) in
+            [(40, "virtio1-config"), (41, "virtio1-input.0"), (42, "virtio1-output.0"), (43, "virtio1-input.1")]
+        {
+            fs::create_dir_all(files.0.join(format!("proc/irq/{irq}/{name}"))).unwrap();
+            files.put(&format!("/sys/kernel/irq/{irq}/per_cpu_count"), "5,0,0,1");
+            files.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0");
+        }
+        for id in 516..520 {
+            files.put(&format!("/kernel/napi-threaded:eth1:{id}"), "0");
+            files.put(&format!("/kernel/napi-cpus:eth1:{id}"), "0-7");
+        }
+        (900..902).for_each(|thread| files.born(thread, "0-7"));
+        files
+    }
+    /// A thread of process 900.
+    pub fn born(&self, thread: u32, cpus: &str) {
+        let rest = (0..30).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        self.put(&format!("/proc/900/task/{thread}/stat"), &format!("{thread} (a) b) {rest}"));
+        self.put(&format!("/kernel/task:900:{thread}:19"), cpus);
+    }
     /// Every file and its text.
     pub fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         fn walk(at: &Path, into: &mut BTreeMap<PathBuf, String>) {

@@ -26,10 +26,11 @@ pub fn main_if_card() -> Option<ExitCode> {
     let kind = Kind::of(&arguments.next()?)?;
     let given = |word: Option<String>| word.filter(|word| word != "-");
     let (address, gateway) = (given(arguments.next()), given(arguments.next()));
-    Some(run(kind, address.as_deref(), gateway.as_deref()))
+    let cores = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+    Some(run(kind, cores, (address.as_deref(), gateway.as_deref())))
 }
 
-fn run(kind: Kind, address: Option<&str>, gateway: Option<&str>) -> ExitCode {
+fn run(kind: Kind, cores: usize, at: (Option<&str>, Option<&str>)) -> ExitCode {
     let begin = || {
         machine::enter(kind)?;
         init::mount();
@@ -43,7 +44,7 @@ fn run(kind: Kind, address: Option<&str>, gateway: Option<&str>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Err(why) = serve::serve(Line::new(messages), kind, address, gateway) {
+    if let Err(why) = serve::serve(Line::new(messages), kind, cores, at) {
         init::say(&why);
     }
     init::power_off();

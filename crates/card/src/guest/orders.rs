@@ -15,7 +15,7 @@ use std::time::Duration;
 use towpath_kernel::Kernel;
 use towpath_ring::{Region, wake};
 use towpath_stack::execute::execute;
-use towpath_stack::{ClientId, ClientSetup, Executed, Far, SharedFile, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Cores, Executed, Far, SharedFile, Stack, Status};
 
 /// What a client is served from here.
 pub struct Client {
@@ -147,6 +147,7 @@ impl Server {
             }
             ToCard::Run { .. } if !self.shared.may_run() => return Some(FromCard::Failed { errno: libc::EPERM }),
             ToCard::Run { words } => self.run(number, words),
+            ToCard::Cores { running } => return Some(self.cores(running)),
             ToCard::Verdict(_) | ToCard::Limit(_) | ToCard::Stop => {}
         }
         None
@@ -200,6 +201,15 @@ impl Server {
         }
         // Nobody answers for them for as long as their address is here: the host takes that away first, so the shields can go.
         FromCard::Given { lost: given.lost as u32 }
+    }
+
+    /// Has so many threads run, if a number is said; how many do.
+    fn cores(&self, running: Option<u32>) -> FromCard {
+        if let Some(Err(error)) = running.map(|running| self.stack.set_cores(running as usize)) {
+            return FromCard::Failed { errno: error.raw_os_error().unwrap_or(libc::EINVAL) };
+        }
+        let Cores { running, most } = self.stack.cores();
+        FromCard::Cores { running: running as u32, most: most as u32 }
     }
 
     /// The place of a client as the number that the host knows it by.

@@ -23,10 +23,10 @@ const BEAT: Duration = Duration::from_millis(50);
 /// How long the host may show no life.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Serves until the host is gone or says stop; the error is why it could not.
-pub fn serve(messages: Line, kind: Kind, address: Option<&str>, gateway: Option<&str>) -> Result<(), String> {
+/// Serves, with so many threads, until the host is gone or says stop; the error is why it could not. `at`: address and router.
+pub fn serve(messages: Line, kind: Kind, cores: usize, at: (Option<&str>, Option<&str>)) -> Result<(), String> {
     let messages = Arc::new(messages);
-    let started = start(&messages, kind, address, gateway);
+    let started = start(&messages, kind, cores, at);
     let (mut server, asker, memory) = started.inspect_err(|why| {
         let _ = messages.send(0, &FromCard::Broken { why: why.clone() });
     })?;
@@ -58,8 +58,8 @@ pub fn serve(messages: Line, kind: Kind, address: Option<&str>, gateway: Option<
 fn start(
     messages: &Arc<Line>,
     kind: Kind,
-    address: Option<&str>,
-    gateway: Option<&str>,
+    cores: usize,
+    (address, gateway): (Option<&str>, Option<&str>),
 ) -> Result<(Server, Asker, Arc<CardMemory>), String> {
     let at = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     machine::modules(kind);
@@ -72,7 +72,7 @@ fn start(
     let places = Places::default();
     let messages = Arc::clone(messages) as Arc<dyn Post>;
     let asker = Asker::new(Arc::clone(&messages), Arc::clone(&places));
-    let config = KernelConfig { cores: 1, spin_us: SPIN_US, cpus: Vec::new() };
+    let config = KernelConfig { cores, spin_us: SPIN_US, cpus: Vec::new() };
     let stack = Kernel::start(&config, || Box::new(asker.clone())).map_err(at("starting the stack"))?;
     let living = Arc::clone(&memory);
     let passing = Arc::clone(&bells);

@@ -1,19 +1,19 @@
-//! Where the other side is: `unix:PATH` or `tcp:HOST:PORT`; for tests `software-verbs:SEED`.
+//! Where the other side is: `unix:PATH`, `tcp:HOST:PORT` or `rdma:HOST:PORT`; for tests `software-verbs:SEED`.
 
 use super::far::{self, FarConfig};
 use rustix::fd::OwnedFd;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use towpath_kernel::KernelConfig;
-use towpath_link::Link;
 use towpath_link::software::Fabric;
 use towpath_link::stream::Stream;
+use towpath_link::{Link, ibverbs};
 
 /// Queue pairs of software verbs.
 const PAIRS: u32 = 4;
@@ -27,6 +27,8 @@ pub enum Address {
     Unix(PathBuf),
     /// TCP. Nothing is encrypted, and whoever reaches the port is let in.
     Tcp(String),
+    /// RDMA between the adapters that have the addresses of a TCP connection to this one.
+    Rdma(String),
     /// For tests: in this process, over RDMA verbs without an adapter, on an unkind fabric of this seed. With a second number the
     /// write of that number fails.
     Software(u64, u64),
@@ -40,6 +42,9 @@ impl FromStr for Address {
             Some(("tcp", at)) if at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
                 Ok(Self::Tcp(at.into()))
             }
+            Some(("rdma", at)) if at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
+                Ok(Self::Rdma(at.into()))
+            }
             Some(("software-verbs", numbers)) => {
                 let (seed, fails) = numbers.split_once(':').unwrap_or((numbers, "0"));
                 match (seed.parse(), fails.parse()) {
@@ -47,7 +52,7 @@ impl FromStr for Address {
                     _ => Err(format!("{text:?}: software-verbs:SEED or software-verbs:SEED:WRITE")),
                 }
             }
-            _ => Err(format!("{text:?} is no address; write unix:PATH or tcp:HOST:PORT")),
+            _ => Err(format!("{text:?} is no address; write unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT")),
         }
     }
 }
@@ -57,9 +62,17 @@ impl fmt::Display for Address {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Tcp(at) => write!(f, "tcp:{at}"),
+            Self::Rdma(at) => write!(f, "rdma:{at}"),
             Self::Software(seed, fails) => write!(f, "software-verbs:{seed}:{fails}"),
         }
     }
+}
+
+/// Connects by TCP; see [`resolve`].
+fn tcp(at: &str, trusted: bool) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(&*resolve(at, trusted)?)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// What TCP leads to; with `trusted` anywhere, else to this host only.
@@ -79,11 +92,8 @@ impl Address {
     pub fn connect(&self, trusted: bool) -> io::Result<Arc<dyn Link>> {
         let fd: OwnedFd = match self {
             Self::Unix(path) => UnixStream::connect(path)?.into(),
-            Self::Tcp(at) => {
-                let stream = TcpStream::connect(&*resolve(at, trusted)?)?;
-                stream.set_nodelay(true)?;
-                stream.into()
-            }
+            Self::Tcp(at) => tcp(at, trusted)?.into(),
+            Self::Rdma(at) => return Ok(Arc::new(ibverbs::link(tcp(at, trusted)?)?)),
             Self::Software(seed, fails) => return software(*seed, *fails),
         };
         Ok(Arc::new(Stream::new(fd)?))
@@ -93,7 +103,11 @@ impl Address {
     pub fn listen(&self, trusted: bool) -> io::Result<Listener> {
         match self {
             Self::Unix(path) => {
-                if UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+                // What is no socket refuses as well, and stays.
+                if UnixStream::connect(path).is_err_and(refused)
+                    && std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket())
+                {
                     std::fs::remove_file(path)?;
                 }
                 let listener = UnixListener::bind(path)?;
@@ -101,6 +115,11 @@ impl Address {
                 Ok(Listener::Unix(listener, path.clone()))
             }
             Self::Tcp(at) => Ok(Listener::Tcp(TcpListener::bind(&*resolve(at, trusted)?)?)),
+            Self::Rdma(at) => {
+                let all = resolve(at, trusted)?;
+                all.iter().try_for_each(|address| ibverbs::check(address.ip()))?;
+                Ok(Listener::Rdma(TcpListener::bind(&*all)?))
+            }
             Self::Software(..) => Err(io::Error::new(io::ErrorKind::Unsupported, "both sides are in one process")),
         }
     }
@@ -125,6 +144,29 @@ pub enum Listener {
     Unix(UnixListener, PathBuf),
     /// See [`Address::Tcp`].
     Tcp(TcpListener),
+    /// See [`Address::Rdma`].
+    Rdma(TcpListener),
+}
+
+/// A near side that has come.
+#[derive(Debug)]
+pub struct Guest {
+    stream: OwnedFd,
+    /// Is the link made by RDMA?
+    rdma: bool,
+    /// Is it known to be this user or root? Only then may it run programs here.
+    pub known: bool,
+}
+
+impl Guest {
+    /// The link with it. With RDMA it must have its part in that, so this waits.
+    pub fn link(self) -> io::Result<Arc<dyn Link>> {
+        if self.rdma {
+            Ok(Arc::new(ibverbs::link(self.stream.into())?))
+        } else {
+            Ok(Arc::new(Stream::new(self.stream)?))
+        }
+    }
 }
 
 impl Listener {
@@ -133,23 +175,24 @@ impl Listener {
         match self {
             Self::Unix(_, path) => Ok(Address::Unix(path.clone())),
             Self::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
+            Self::Rdma(listener) => Ok(Address::Rdma(listener.local_addr()?.to_string())),
         }
     }
-    /// The next near side, and may it run programs here: is it known to be this user or root?
-    pub fn accept(&self) -> io::Result<(Stream, bool)> {
+    /// The next near side.
+    pub fn accept(&self) -> io::Result<Guest> {
         match self {
             Self::Unix(listener, _) => loop {
-                let fd = OwnedFd::from(listener.accept()?.0);
-                let uid = rustix::net::sockopt::socket_peercred(&fd)?.uid;
+                let stream = OwnedFd::from(listener.accept()?.0);
+                let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid;
                 if uid.is_root() || uid == rustix::process::geteuid() {
-                    return Ok((Stream::new(fd)?, true));
+                    return Ok(Guest { stream, rdma: false, known: true });
                 }
                 tracing::warn!(uid = uid.as_raw(), "somebody else's connection is refused");
             },
-            Self::Tcp(listener) => {
+            Self::Tcp(listener) | Self::Rdma(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                Ok((Stream::new(stream.into())?, false))
+                Ok(Guest { stream: stream.into(), rdma: matches!(self, Self::Rdma(_)), known: false })
             }
         }
     }
@@ -170,23 +213,57 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_written() {
-        for text in
-            ["unix:/run/far.sock", "tcp:127.0.0.1:7000", "tcp:[::1]:7000", "tcp:far.example:7000", "software-verbs:7:0"]
-        {
+        for text in [
+            "unix:/run/far.sock",
+            "tcp:127.0.0.1:7000",
+            "tcp:[::1]:7000",
+            "tcp:far.example:7000",
+            "rdma:10.0.0.1:7000",
+            "software-verbs:7:0",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "unix:", "software-verbs:x", "tcp:7000", "tcp:host", "/run/far.sock", "udp:1.2.3.4:5"] {
+        for text in
+            ["", "unix:", "software-verbs:x", "tcp:7000", "tcp:host", "rdma:host", "/run/far.sock", "udp:1.2.3.4:5"]
+        {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn without_trust_in_the_network_tcp_does_not_leave_this_host() {
-        let far = "tcp:192.0.2.1:7000".parse::<Address>().unwrap();
-        let everywhere = "tcp:0.0.0.0:0".parse::<Address>().unwrap();
-        assert!(far.connect(false).is_err_and(|error| error.to_string().contains("--trust-network")));
-        assert!(everywhere.listen(false).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied));
+    fn without_trust_in_the_network_neither_tcp_nor_rdma_leaves_this_host() {
+        for way in ["tcp", "rdma"] {
+            let far = format!("{way}:192.0.2.1:7000").parse::<Address>().unwrap();
+            let everywhere = format!("{way}:0.0.0.0:0").parse::<Address>().unwrap();
+            assert!(far.connect(false).is_err_and(|error| error.to_string().contains("--trust-network")));
+            assert!(everywhere.listen(false).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied));
+        }
         let here = "tcp:127.0.0.1:0".parse::<Address>().unwrap().listen(false).unwrap();
         here.address().unwrap().connect(false).map(drop).unwrap();
+    }
+
+    #[test]
+    fn without_an_adapter_rdma_says_what_is_missing() {
+        // The loopback device has none.
+        let here = "rdma:127.0.0.1:0".parse::<Address>().unwrap();
+        let why = here.listen(false).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::NotFound);
+        assert!(why.to_string().contains("RDMA"), "{why}");
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = Address::Rdma(nobody.local_addr().unwrap().to_string());
+        assert!(there.connect(false).is_err_and(|error| error.to_string().contains("RDMA")));
+    }
+
+    #[test]
+    fn a_socket_that_was_left_is_replaced_and_a_file_is_not() {
+        let folder = std::env::temp_dir().join(format!("towpath-far-address-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (left, file) = (folder.join("left"), folder.join("file"));
+        drop(UnixListener::bind(&left).unwrap());
+        assert!(Address::Unix(left).listen(false).is_ok());
+        std::fs::write(&file, "text").unwrap();
+        assert!(Address::Unix(file.clone()).listen(false).is_err());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "text");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -9,6 +9,7 @@ use super::{CLIENTS, key, lane};
 use crate::funeral;
 use crate::message::{self, FromCard, ToCard};
 use crate::places::{Places, Served, lock};
+use crate::threads;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +26,7 @@ use towpath_stack::clients::ClientShared;
 use towpath_stack::events::EventOut;
 use towpath_stack::mailbox::Bell;
 use towpath_stack::thread::{epoll_with, watch};
-use towpath_stack::{ClientId, ClientSetup, Connection, Executed, Ground, Guard, PairHandle, Stack, Status};
+use towpath_stack::{ClientId, ClientSetup, Connection, Cores, Executed, Ground, Guard, PairHandle, Stack, Status};
 
 /// How long the other side may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -310,6 +311,14 @@ impl Stack for Near {
             Some(FromCard::Status(status)) => self.inner.places.status(*status),
             _ => Status::default(),
         }
+    }
+    fn cores(&self) -> Cores {
+        let nobody = Cores { running: 0, most: 0 };
+        threads::answered(self.inner.ask(&ToCard::Cores { running: None }, ANSWER)).unwrap_or(nobody)
+    }
+    fn set_cores(&self, running: usize) -> io::Result<()> {
+        let running = Some(u32::try_from(running).unwrap_or(u32::MAX));
+        threads::answered(self.inner.ask(&ToCard::Cores { running }, ANSWER)).map(drop)
     }
     /// Its kernel knows its routes itself.
     fn network_changed(&self) {}

@@ -124,7 +124,7 @@ mod tests {
             Record::App { place: 1, slot: 2, app: [3; 5] },
             Record::Command { place: 1, slot: 2, app: [3; 5], options: [4; 19], command: [5; 15] },
             Record::Stack { place: 1, slot: 2, shown: [6; 11] },
-            Record::Info { place: 1, slot: 2, told: Box::new([7; 46]) },
+            Record::Info { place: 1, slot: 2, told: Box::new([7; 47]) },
         ];
         let mut bytes = Vec::new();
         for record in records {

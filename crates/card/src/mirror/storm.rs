@@ -290,14 +290,14 @@ fn victim() -> (Victim, Peer) {
 fn a_far_side_that_stops_in_the_middle_is_dead_after_a_while() {
     let (victim, mut peer) = victim();
     let mut shown = [0; 11];
+    let since = std::time::Instant::now();
     // A connection and a listener: no other far side will come, so both end.
     for (slot, state) in [(3, state::ESTABLISHED), (4, state::LISTENING)] {
         (shown[7], shown[8]) = (1, state);
         assert!(peer.say(&Record::Stack { place: 0, slot, shown }));
     }
-    let since = std::time::Instant::now();
     while victim.near.ground(GEOMETRY).is_ok() || in_use(&victim.region) {
-        assert!(since.elapsed() < 6 * super::wire::PATIENCE, "it is not noticed");
+        assert!(since.elapsed() < 30 * super::wire::PATIENCE, "it is not noticed");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(since.elapsed() >= super::wire::PATIENCE - Duration::from_secs(1));

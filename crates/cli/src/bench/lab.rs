@@ -22,6 +22,9 @@ pub enum Side {
     Client,
 }
 
+/// How long a program may take until it is ready.
+const START: Duration = Duration::from_secs(20);
+
 /// The namespaces and a directory for logs and sockets.
 pub struct Lab {
     server: String,
@@ -33,6 +36,10 @@ pub struct Lab {
 impl Lab {
     /// Makes it; needs root, iproute2 and two CPUs.
     pub fn new() -> io::Result<Self> {
+        Self::with_queues(1)
+    }
+    /// The same with so many queues on both ends of the veth.
+    pub fn with_queues(queues: usize) -> io::Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(io::Error::other("the side-by-side benchmarks make network namespaces: run them as root"));
         }
@@ -40,14 +47,15 @@ impl Lab {
         let dir = std::env::temp_dir().join(format!("towpath-bench-{id}"));
         std::fs::create_dir_all(&dir)?;
         let lab = Self { server: format!("tpbs-{id}"), client: format!("tpbc-{id}"), dir };
-        lab.build()?;
+        lab.build(queues)?;
         Ok(lab)
     }
-    fn build(&self) -> io::Result<()> {
+    fn build(&self, queues: usize) -> io::Result<()> {
         let (server, client) = (&self.server, &self.client);
         ip(&format!("netns add {server}"))?;
         ip(&format!("netns add {client}"))?;
-        ip(&format!("link add eth1 netns {server} type veth peer name eth1 netns {client}"))?;
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+        ip(&format!("link add eth1 netns {server} {queues} type veth peer name eth1 netns {client} {queues}"))?;
         for (name, address) in [(server, SERVER), (client, "10.77.0.2")] {
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} addr add {address}/24 dev eth1"))?;
@@ -60,16 +68,37 @@ impl Lab {
     }
     /// Has a side's receive work done on a CPU; `None`: where the packets are sent.
     pub fn receive_on(&self, side: Side, cpu: Option<usize>) -> io::Result<()> {
-        let mask = cpu.map_or(0, |cpu| 1 << cpu);
-        let set = format!("echo {mask:x} > /sys/class/net/eth1/queues/rx-0/rps_cpus");
-        let status = Command::new("ip").args(["netns", "exec", self.name(side), "sh", "-c", &set]).status()?;
-        if status.success() { Ok(()) } else { Err(io::Error::other("cannot set up the namespace's kernel")) }
+        self.receive_by(side, 1, &format!("{:x}", cpu.map_or(0, |cpu| 1 << cpu)))
+    }
+    /// Has the receive work of a side's first queues done by the CPUs of a mask.
+    pub fn receive_by(&self, side: Side, queues: usize, mask: &str) -> io::Result<()> {
+        (0..queues)
+            .try_for_each(|queue| self.write(side, &format!("/sys/class/net/eth1/queues/rx-{queue}/rps_cpus"), mask))
+    }
+    /// Writes a value into a file of a side's kernel.
+    pub fn write(&self, side: Side, path: &str, value: &str) -> io::Result<()> {
+        let words = ["sh", "-c", r#"echo "$1" > "$0""#, path, value];
+        let output = self.command_on(side, None, &words).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(format!("cannot set up the namespace's kernel: {value} into {path}: {}", said.trim())))
     }
     fn name(&self, side: Side) -> &str {
         match side {
             Side::Server => &self.server,
             Side::Client => &self.client,
         }
+    }
+    /// A side's network namespace.
+    pub fn namespace(&self, side: Side) -> PathBuf {
+        Path::new("/run/netns").join(self.name(side))
+    }
+    /// The text of a file of a side's kernel.
+    pub fn read(&self, side: Side, path: &str) -> io::Result<String> {
+        let output = self.command_on(side, None, &["cat", path]).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
     /// A command on one side, on that side's CPU.
     pub fn command<S: AsRef<OsStr>>(&self, side: Side, words: &[S]) -> Command {
@@ -89,6 +118,23 @@ impl Lab {
         command.args(words).current_dir(&self.dir).stdin(Stdio::null());
         command
     }
+    /// A command on one side, on the CPUs of a list.
+    pub fn command_among<S: AsRef<OsStr>>(&self, side: Side, cpus: &str, words: &[S]) -> Command {
+        let mut command = self.command_on(side, None, &["taskset", "-c", cpus]);
+        command.args(words);
+        command
+    }
+    /// A command on one side that sees the machine's control groups, which `ip netns exec` hides with the rest of /sys.
+    pub fn with_groups<S: AsRef<OsStr>>(&self, side: Side, words: &[S]) -> Command {
+        let mount = r#"mount --make-rprivate / && mkdir -p "$0" && mount --rbind /sys/fs/cgroup "$0" && umount -l /sys &&
+            mount -t sysfs sysfs /sys && mount --rbind "$0" /sys/fs/cgroup && umount -l "$0" && exec "$@""#;
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}", self.namespace(side).display()))
+            .args(["unshare", "--mount", "sh", "-c", mount]);
+        command.arg(self.dir.join("groups")).args(words).current_dir(&self.dir).stdin(Stdio::null());
+        command
+    }
     /// Starts a background process and waits until its output contains `ready`.
     pub fn start(&self, command: Command, log: &str, ready: &str) -> io::Result<Process> {
         Process::start(command, &self.dir.join(log), |text| text.contains(ready))
@@ -99,6 +145,14 @@ impl Lab {
         let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref(), "--cores".as_ref()];
         let mut command = self.command(Side::Server, &words);
         command.arg("1");
+        self.serving("service", command)
+    }
+    /// Starts `towpath serve` on the server side's interface and these CPUs, with so many cores or a range of them.
+    pub fn serve_cores(&self, cpus: &str, cores: &str) -> io::Result<(Process, PathBuf)> {
+        let exe = std::env::current_exe()?;
+        let words = [exe.as_os_str(), "serve".as_ref(), "--interface".as_ref(), "eth1".as_ref()];
+        let mut command = self.command_among(Side::Server, cpus, &words);
+        command.args(["--cores", cores]);
         self.serving("service", command)
     }
     /// Starts `towpath kernel-stack` on the server side's network and a CPU, or all of them: what it takes is its price.
@@ -131,10 +185,19 @@ pub struct Process {
 
 impl Process {
     /// Starts it, its output going to `log`, and waits until `ready` likes what is in there.
-    pub fn start(mut command: Command, log: &Path, ready: impl Fn(&str) -> bool) -> io::Result<Self> {
+    pub fn start(command: Command, log: &Path, ready: impl Fn(&str) -> bool) -> io::Result<Self> {
+        Self::start_within(START, command, log, ready)
+    }
+    /// The same of one that may take another time for it.
+    pub fn start_within(
+        time: Duration,
+        mut command: Command,
+        log: &Path,
+        ready: impl Fn(&str) -> bool,
+    ) -> io::Result<Self> {
         let file = std::fs::File::create(log)?;
         let mut process = Self { child: command.stdout(file.try_clone()?).stderr(file).spawn()? };
-        wait(log, &mut process, || std::fs::read_to_string(log).is_ok_and(|text| ready(&text)))?;
+        wait_within(time, log, &mut process, || std::fs::read_to_string(log).is_ok_and(|text| ready(&text)))?;
         Ok(process)
     }
     /// Waits for its own end.
@@ -168,9 +231,13 @@ impl Drop for Process {
     }
 }
 
-/// Waits for `ready`, 20 s at most and only while the process runs.
-pub fn wait(log: &Path, process: &mut Process, mut ready: impl FnMut() -> bool) -> io::Result<()> {
-    let end = Instant::now() + Duration::from_secs(20);
+/// Waits for `ready`, [`START`] at most and only while the process runs.
+pub fn wait(log: &Path, process: &mut Process, ready: impl FnMut() -> bool) -> io::Result<()> {
+    wait_within(START, log, process, ready)
+}
+
+fn wait_within(time: Duration, log: &Path, process: &mut Process, mut ready: impl FnMut() -> bool) -> io::Result<()> {
+    let end = Instant::now() + time;
     while !ready() {
         if !matches!(process.child.try_wait(), Ok(None)) || Instant::now() > end {
             let text = std::fs::read_to_string(log).unwrap_or_default();

@@ -98,16 +98,24 @@ pub fn under(socket: &Path) -> io::Result<Vec<OsString>> {
 
 /// Busy time of a CPU in ns since boot: user, nice, system, interrupts (4 ms steps).
 fn cpu_busy_ns(cpu: usize) -> io::Result<f64> {
+    line_busy_ns(&format!("cpu{cpu} "))
+}
+
+/// The same of all CPUs together.
+pub fn busy_ns() -> io::Result<f64> {
+    line_busy_ns("cpu ")
+}
+
+fn line_busy_ns(name: &str) -> io::Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
-    let name = format!("cpu{cpu} ");
-    let line = text.lines().find(|line| line.starts_with(&name)).ok_or_else(|| io::Error::other("no such CPU"))?;
+    let line = text.lines().find(|line| line.starts_with(name)).ok_or_else(|| io::Error::other("no such CPU"))?;
     let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
     let busy: f64 = [0, 1, 2, 5, 6].iter().filter_map(|&field| ticks.get(field)).sum();
     Ok(busy * 1e9 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Run time in ns of all threads of these processes and of their children.
-fn tasks_ns(pids: &[u32]) -> f64 {
+pub fn tasks_ns(pids: &[u32]) -> f64 {
     pids.iter().map(|&pid| process_ns(pid)).sum()
 }
 

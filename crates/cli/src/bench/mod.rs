@@ -1,6 +1,8 @@
 //! `towpath bench`: the same programs over Linux and over Towpath, interleaved, on the same veth and CPUs.
 
+mod anp;
 mod bulk;
+mod cores;
 mod crowd;
 mod direct;
 mod echo;
@@ -9,9 +11,11 @@ mod fairness;
 mod incast;
 mod instructions;
 mod lab;
+mod layout;
 mod loss;
 mod measure;
 mod offload;
+mod offload_files;
 mod redis;
 mod wire;
 
@@ -22,9 +26,9 @@ use std::io;
 /// Arguments of `towpath bench`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The benchmarks make two network namespaces joined by a veth (root needed), run the server side on CPU 0 and the \
+    after_help = "Where nothing else is said, they make two network namespaces joined by a veth (root needed), run the server side on CPU 0 and the \
     client side on CPU 1, and alternate Linux and Towpath in every round. The client always runs on plain Linux.\n\n\
-    Examples:\n  towpath bench echo\n  towpath bench echo --shape c1-d1 --rounds 5 --json\n  towpath bench instructions --json"
+    Examples:\n  towpath bench echo\n  towpath bench echo --shape c1-d1 --rounds 5 --json\n  towpath bench instructions --json\n  towpath bench anp\n  towpath bench cores"
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -41,7 +45,8 @@ enum What {
     Bulk(Options),
     /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
     Direct(direct::Options),
-    /// Sends of 64 bytes to 64 KiB and a request's time, by Linux's own calls and by the kernel stack, over a veth.
+    /// Sends of 64 bytes to 64 KiB, a request's time, and files by sendfile and by nginx with TLS: Linux's own calls beside the
+    /// kernel stack, over a veth, and beside the kernel stack in a second kernel.
     Offload(offload::Options),
     /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
     /// in-memory port. Stable from run to run; needs valgrind, not root.
@@ -53,6 +58,10 @@ enum What {
     Fairness(fairness::Options),
     /// One host asks many for 64 KiB at once: real ones through `towpath-relay`, Linux beside Towpath (root), and simulated ones.
     Incast(incast::Options),
+    /// CPUs that only receive: none, so many, or as many as the allocator chooses, for two architectures of server (root).
+    Anp(anp::Options),
+    /// A service with room for several cores while the load goes up and down: cores and p99 over time (root).
+    Cores(cores::Options),
 }
 
 /// What the side-by-side benchmarks have in common.
@@ -102,6 +111,8 @@ pub fn run(args: &Arguments) -> io::Result<()> {
         What::Loss(options) => return loss::run(options),
         What::Fairness(options) => return fairness::run(options),
         What::Incast(options) => return incast::run(options),
+        What::Anp(options) => return anp::run(options),
+        What::Cores(options) => return cores::run(options),
     }
     Ok(())
 }

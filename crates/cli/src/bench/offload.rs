@@ -3,6 +3,7 @@
 use super::echo;
 use super::lab::{Lab, Process, Side};
 use super::measure::{median, under};
+use super::offload_files;
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -15,16 +16,30 @@ use std::process::Command;
 pub struct Options {
     /// One JSON object per row instead of the table
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Measured seconds of one run
     #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    pub seconds: f64,
     /// Rounds of all ways; the median counts
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub rounds: usize,
     /// Only sends of so many bytes (0: only the request's time)
     #[arg(long)]
     bytes: Option<usize>,
+    /// Only this part of it
+    #[arg(long)]
+    only: Option<Part>,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Sends of several sizes, and a request's time.
+    Goodput,
+    /// A file by `sendfile`.
+    Sendfile,
+    /// A file of nginx's by TLS.
+    Tls,
 }
 
 /// Where the program, the kernel stack and the other end run.
@@ -111,6 +126,22 @@ struct Row {
 
 /// Runs it and prints the rows.
 pub fn run(options: &Options) -> io::Result<()> {
+    // Who asks for sends of one size wants nothing else.
+    let only = options.only.or(options.bytes.map(|_| Part::Goodput));
+    let wanted = |part| only.is_none_or(|only| only == part);
+    if wanted(Part::Goodput) {
+        goodput(options)?;
+    }
+    if wanted(Part::Sendfile) {
+        offload_files::sendfile(options)?;
+    }
+    if wanted(Part::Tls) {
+        offload_files::tls(options)?;
+    }
+    Ok(())
+}
+
+fn goodput(options: &Options) -> io::Result<()> {
     let bench = Bench::new()?;
     if !options.json {
         println!(

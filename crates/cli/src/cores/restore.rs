@@ -1,8 +1,10 @@
 //! `towpath cores restore`.
 
 use super::journal;
+use super::lock::{self, Lock};
 use clap::Args;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use towpath_anp::{Journal, Machine, Restored, Tree};
 
 /// Puts back what an `enforce` has left.
@@ -15,13 +17,29 @@ pub struct Arguments {
 
 /// Puts it back.
 pub fn run(arguments: &Arguments) -> Result<String, String> {
+    let _alone = Lock::take(&lock::usual_place(), "restore")?;
     let tree = Tree::default();
     let restored =
         Journal::restore(&journal(), &tree, &Machine::read(&tree).boot_id).map_err(|error| error.to_string())?;
-    if arguments.json {
-        return serde_json::to_string(&restored).map(|text| text + "\n").map_err(|error| error.to_string());
+    let said = match &restored {
+        _ if arguments.json => serde_json::to_string(&restored).map_err(|error| error.to_string())? + "\n",
+        Some(restored) => text(restored),
+        None => "nothing to put back\n".into(),
+    };
+    if let Err(error) = refuse_failures(restored.as_deref().unwrap_or_default()) {
+        let _ = std::io::stdout().lock().write_all(said.as_bytes());
+        return Err(error);
     }
-    Ok(restored.map_or_else(|| "nothing to put back\n".into(), |restored| text(&restored)))
+    Ok(said)
+}
+
+/// Fails if something has not its old value again.
+pub fn refuse_failures(restored: &[Restored]) -> Result<(), String> {
+    let failed = restored.iter().filter(|result| matches!(result, Restored::Failed { .. })).count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(format!("{failed} settings could not be put back: `towpath cores restore` tries again")),
+    }
 }
 
 /// One line for each file.

@@ -1,184 +1,96 @@
 //! `towpath cores observe` and `enforce`: one decision a second.
 
-use super::{Which, journal, restore};
+use super::actor::{Actor, Enforcer, Observer};
+use super::feedback::Service;
+use super::lock::{self, Lock};
+use super::outputs::{Outputs, Turn, Wanted};
+use super::{Which, journal, restore, standing};
 use clap::Args;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
-use serde::Serialize;
-use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use towpath_anp::{Journal, Knob, Machine, Pool, Restored, SHORTEST, Sample, Tree, outcome_of};
-use towpath_cores::{Config, Decision, Observation, Outcome, Reason, State, step};
+use towpath_anp::{CpuSet, Journal, Machine, PlanError, Pool, SHORTEST, Sample, Sensed, Sensor, Tree};
+use towpath_cores::{Config, Decision, State, step};
+use towpath_feedback::{Address, Feedback, Heard};
+
+/// So often it is seen which CPUs services are pinned to.
+const DIVIDE_TICKS: u64 = 10;
 
 /// Decides every second.
 #[derive(Args, Clone)]
+#[group(id = "deciding")]
 pub struct Arguments {
     #[command(flatten)]
     which: Which,
     /// Most CPUs to reserve [default: half of them]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     most: Option<u32>,
     /// Reserve exactly so many and decide nothing
-    #[arg(long, value_name = "N", conflicts_with = "most")]
+    #[arg(long, value_name = "N", conflicts_with = "most", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
-    /// A datagram socket to make, where applications say how they do
-    #[arg(long, value_name = "PATH")]
-    feedback: Option<PathBuf>,
+    /// Who says how applications do: unix:PATH (a datagram socket to make), redis://HOST:PORT, memcached://HOST:PORT,
+    /// http://HOST:PORT/PATH#name=METRIC (Prometheus), towpath; may be repeated
+    #[arg(long, value_name = "SOURCE")]
+    feedback: Vec<Address>,
     /// End after so many decisions
     #[arg(long, value_name = "N")]
-    times: Option<u64>,
-    /// JSON lines
-    #[arg(long)]
-    json: bool,
-    /// Does the work; the process without it watches over this one
+    pub times: Option<u64>,
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Does the work; the process of this number watches over this one
     #[arg(long, hide = true)]
-    watched: bool,
-}
-
-/// One decision, for the log.
-#[derive(Serialize)]
-struct Entry<'a> {
-    tick: u64,
-    cores: u32,
-    reason: &'a str,
-    why: &'a str,
-    busy: f64,
-    pressure: bool,
-    app_busy: f64,
-    app_waiting: f64,
-    offered: f64,
-    throughput: Option<f64>,
-    latency_us: Option<f64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    commands: Vec<String>,
-}
-
-/// Where applications say how they do.
-struct Feedback(Option<(UnixDatagram, PathBuf)>);
-
-impl Feedback {
-    fn open(path: Option<&Path>) -> Result<Self, String> {
-        let Some(path) = path else { return Ok(Self(None)) };
-        let failed = |error: std::io::Error| format!("the feedback socket {}: {error}", path.display());
-        let socket = UnixDatagram::bind(path).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        Ok(Self(Some((socket, path.to_owned()))))
-    }
-    /// The last thing that was said since the last time.
-    fn last(&self) -> Option<Outcome> {
-        let (socket, _) = self.0.as_ref()?;
-        let (mut line, mut last) = ([0; 512], None);
-        while let Ok(len) = socket.recv(&mut line) {
-            last = std::str::from_utf8(&line[..len]).ok().and_then(outcome_of).or(last);
-        }
-        last
-    }
-}
-
-impl Drop for Feedback {
-    fn drop(&mut self) {
-        if let Some((_, path)) = &self.0 {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Who does what is decided.
-trait Actor {
-    /// From so many reserved CPUs to so many.
-    fn set(&mut self, pool: &Pool, from: u32, to: u32) -> Result<(), String>;
-    /// In every tick: has somebody else changed something?
-    fn look(&mut self);
-}
-
-/// Changes nothing.
-struct Observer;
-
-impl Actor for Observer {
-    fn set(&mut self, _: &Pool, _: u32, _: u32) -> Result<(), String> {
-        Ok(())
-    }
-    fn look(&mut self) {}
-}
-
-/// Changes it.
-struct Enforcer {
-    tree: Tree,
-    boot_id: String,
-    journal: Option<Journal>,
-    /// What somebody else has changed: it is set again once, and then left alone.
-    asserted: Vec<String>,
-}
-
-impl Enforcer {
-    /// Everything is as it was before.
-    fn put_back(&mut self) -> Result<Vec<Restored>, String> {
-        self.journal = None;
-        let restored = Journal::restore(&journal(), &self.tree, &self.boot_id).map_err(|error| error.to_string())?;
-        Ok(restored.unwrap_or_default())
-    }
-}
-
-impl Actor for Enforcer {
-    fn set(&mut self, pool: &Pool, from: u32, to: u32) -> Result<(), String> {
-        if to == 0 {
-            return self.put_back().map(drop);
-        }
-        let plan = pool.plan(from, to).map_err(|error| error.to_string())?;
-        let journal = match &mut self.journal {
-            Some(journal) => journal,
-            none => none.insert(Journal::create(&journal(), &self.boot_id).map_err(|error| error.to_string())?),
-        };
-        journal.apply(&self.tree, &plan.knobs).map_err(|error| error.to_string())
-    }
-
-    fn look(&mut self) {
-        let Some(journal) = &mut self.journal else { return };
-        for (path, ours, theirs) in journal.drifted(&self.tree) {
-            if self.asserted.contains(&path) {
-                continue;
-            }
-            crate::complain(&format!("{path} was {ours} and is {theirs} now: set again, once"));
-            self.asserted.push(path.clone());
-            if let Err(error) = journal.apply(&self.tree, &[Knob::new(path, ours, "")]) {
-                crate::complain(&error.to_string());
-            }
-        }
-    }
+    watched: Option<u32>,
 }
 
 /// Decides and changes nothing.
 pub fn observe(arguments: &Arguments) -> Result<String, String> {
-    decide(arguments, &mut Observer).map(|()| String::new())
+    decide(arguments, "observe", &mut Observer).map(|()| String::new())
 }
 
 /// Decides and does it. The work is done by a child, so that there is somebody to put everything back if that is killed.
 pub fn enforce(arguments: &Arguments) -> Result<String, String> {
     let tree = Tree::default();
     let machine = Machine::read(&tree);
-    if arguments.watched {
-        return work(arguments, Enforcer { tree, boot_id: machine.boot_id, journal: None, asserted: Vec::new() });
+    if let Some(watching) = arguments.watched {
+        return work(arguments, watching, Enforcer::new(tree, machine.boot_id, journal()));
     }
-    arguments.which.pool(&machine, &tree)?;
+    let pool = arguments.which.pool(&machine, &tree)?;
+    arguments.config(&machine, &pool)?;
     if !rustix::process::geteuid().is_root() {
         return Err("this needs root: sudo towpath cores enforce ...".into());
     }
+    refuse_read_only(&pool)?;
+    let alone = Lock::take(&lock::usual_place(), "enforce")?;
     let back = |why: &str| {
         let restored = Journal::restore(&journal(), &tree, &machine.boot_id).map_err(|error| error.to_string())?;
-        if let Some(restored) = restored {
-            crate::complain(&format!("{why} could not put everything back:\n{}", restore::text(&restored)));
-        }
-        Ok::<_, String>(())
+        // What it has said of itself is not so any more.
+        let _ = std::fs::remove_file(standing::usual_place());
+        let Some(restored) = restored else { return Ok::<_, String>(()) };
+        crate::complain(&format!("{why} could not put everything back:\n{}", restore::text(&restored)));
+        restore::refuse_failures(&restored)
     };
     back("an earlier one")?;
+    alone.share().map_err(|error| error.to_string())?;
     let ended = supervise()?;
     back("the process that did the work")?;
     if ended.success() { Ok(String::new()) } else { Err(format!("the process that did the work: {ended}")) }
+}
+
+/// In most containers `/sys` and `/proc` can only be read. That is better said before than by the first write.
+fn refuse_read_only(pool: &Pool) -> Result<(), String> {
+    let knobs = pool.plan(0, 1).map_or(Vec::new(), |plan| plan.knobs);
+    let read_only = |path: &str| statvfs(path).is_ok_and(|about| about.f_flag.contains(StatVfsMountFlags::RDONLY));
+    let found = knobs.into_iter().find(|knob| knob.path.starts_with('/') && read_only(&knob.path));
+    found.map_or(Ok(()), |knob| {
+        Err(format!(
+            "{} can only be read, as in most containers: run this where /sys and /proc can be written (mount -o remount,rw /sys)",
+            knob.path
+        ))
+    })
 }
 
 /// Starts the process that does the work, and waits for its end, which a signal hastens.
@@ -186,7 +98,7 @@ fn supervise() -> Result<ExitStatus, String> {
     let signals = towpath_service::daemon::end_signals().map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(std::env::args_os().skip(1)).arg("--watched").stdin(Stdio::null());
+    command.args(std::env::args_os().skip(1)).arg(format!("--watched={}", std::process::id())).stdin(Stdio::null());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let pid = Pid::from_child(&child);
     loop {
@@ -200,13 +112,16 @@ fn supervise() -> Result<ExitStatus, String> {
     }
 }
 
-fn work(arguments: &Arguments, mut enforcer: Enforcer) -> Result<String, String> {
+fn work(arguments: &Arguments, watching: u32, mut enforcer: Enforcer) -> Result<String, String> {
     // If who watches is killed, this one ends as by a signal, and puts everything back itself.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
-    let decided = decide(arguments, &mut enforcer);
+    if std::os::unix::process::parent_id() != watching {
+        return Err("the process that watches has ended already".into());
+    }
+    let decided = decide(arguments, "enforce", &mut enforcer);
     let restored = enforcer.put_back()?;
     decided?;
-    Ok(if arguments.json { String::new() } else { restore::text(&restored) })
+    Ok(if arguments.wanted.json { String::new() } else { restore::text(&restored) })
 }
 
 /// Waits so long, or for a signal. True = there is one.
@@ -216,84 +131,160 @@ fn wait(signals: &SignalFd, time: Duration) -> bool {
     poll(&mut ready, Some(&time)).is_ok_and(|ready| ready > 0)
 }
 
+/// What is seen, second by second.
+pub struct Seconds {
+    signals: SignalFd,
+    sensor: Sensor,
+    feedback: Feedback,
+    before: Sample,
+    at: Instant,
+}
+
+impl Seconds {
+    /// From now on.
+    pub fn begin(arguments: &Arguments, pool: &Pool, tree: &Tree) -> Result<Self, String> {
+        let mut sensor = Sensor::new(tree, &pool.interface.name, pool.application.as_deref(), &pool.processes);
+        Ok(Self {
+            signals: towpath_service::daemon::end_signals().map_err(|error| error.to_string())?,
+            feedback: Feedback::open(&arguments.feedback, || Box::new(Service))?,
+            before: sample(&mut sensor)?,
+            sensor,
+            at: Instant::now(),
+        })
+    }
+    /// The next, with these CPUs reserved. `None`: a signal has come.
+    pub fn next(&mut self, reserved: &CpuSet) -> Result<Option<Sensed>, String> {
+        if wait(&self.signals, SHORTEST) {
+            return Ok(None);
+        }
+        let now = sample(&mut self.sensor)?;
+        let seen = now.since(&self.before, self.at.elapsed(), reserved, self.feedback.now());
+        (self.before, self.at) = (now, Instant::now());
+        Ok(Some(seen))
+    }
+    /// What each source of feedback said in the last.
+    pub fn heard(&self) -> &[Heard] {
+        self.feedback.heard()
+    }
+}
+
+fn sample(sensor: &mut Sensor) -> Result<Sample, String> {
+    sensor.read().ok_or_else(|| "nothing can be watched: /proc/stat is not there".into())
+}
+
+/// The CPUs that so many are.
+pub fn reserved(pool: &Pool, cores: u32) -> CpuSet {
+    pool.plan(cores, cores).map(|plan| plan.reserved).unwrap_or_default()
+}
+
 /// One decision a second, until a signal comes or there have been as many as were asked for.
-fn decide(arguments: &Arguments, actor: &mut dyn Actor) -> Result<(), String> {
-    let signals = towpath_service::daemon::end_signals().map_err(|error| error.to_string())?;
+fn decide(arguments: &Arguments, mode: &str, actor: &mut dyn Actor) -> Result<(), String> {
     let tree = Tree::default();
     let machine = Machine::read(&tree);
-    let pool = arguments.which.pool(&machine, &tree)?;
-    let config = config(arguments, &machine, &pool)?;
-    let feedback = Feedback::open(arguments.feedback.as_deref())?;
-    let interface = &pool.interface.name;
-    let nothing = || format!("{interface} cannot be watched: /proc/stat is not there");
+    let mut pool = arguments.pool(&machine, &tree)?;
+    let config = arguments.config(&machine, &pool)?;
+    let mut outputs = Outputs::open(&arguments.wanted, mode, &pool, &tree, &machine)?;
+    let mut seconds = Seconds::begin(arguments, &pool, &tree)?;
     let mut state = State::new(0, &config);
-    let (mut before, mut at) = (Sample::read(&tree, interface).ok_or_else(nothing)?, Instant::now());
+    // What the kernel was started with: partitions that are made later are no such thing.
+    let isolated = super::isolated(&tree);
     while arguments.times.is_none_or(|times| state.tick() < times) {
-        if wait(&signals, SHORTEST) {
-            return Ok(());
-        }
-        let now = Sample::read(&tree, interface).ok_or_else(nothing)?;
-        let seen = now.since(&before, at.elapsed(), feedback.last());
-        (before, at) = (now, Instant::now());
         let from = state.cores();
-        let (after, decision, reason) = step(&config, state, &seen);
+        // Who only observes has reserved none, whatever is decided.
+        let there = if mode == "enforce" { reserved(&pool, from) } else { CpuSet::default() };
+        let Some(sensed) = seconds.next(&there)? else { return Ok(()) };
+        let (after, decision, reason) = step(&config, state, &sensed.observation);
         state = after;
         if let Decision::Change { to, .. } = decision {
-            actor.set(&pool, from, to)?;
+            actor.set(&mut pool, from, to)?;
         }
-        show(arguments, &pool, &state, from, reason, &seen);
-        actor.look();
+        actor.look(&mut pool)?;
+        if state.tick().is_multiple_of(DIVIDE_TICKS) {
+            let taken = super::taken(&machine, &tree, isolated.clone());
+            make_room(&mut pool, actor, taken, config.most(), state.cores())?;
+        }
+        let (drifted, pool) = (actor.drifted(), &pool);
+        outputs.tell(&Turn {
+            pool,
+            config: &config,
+            state: &state,
+            from,
+            reason,
+            sensed: &sensed,
+            heard: seconds.heard(),
+            drifted,
+        });
     }
     Ok(())
 }
 
-/// The policy's limits. Its ticks are seconds here: what it waits for in tenths of seconds elsewhere would be minutes.
-fn config(arguments: &Arguments, machine: &Machine, pool: &Pool) -> Result<Config, String> {
-    let total = machine.cpus.len() as u32;
-    let usual = Config::new(total);
-    let most = arguments.cpus.or(arguments.most).unwrap_or(usual.max).min(pool.order().most());
-    let config = Config {
-        min: if arguments.cpus.is_some() { most } else { usual.min },
-        max: most,
-        app_min: total.saturating_sub(most).max(1),
-        down_ticks: 10,
-        settle_ticks: 2,
-        trial_ticks: 5,
-        explore_ticks: 20,
-        ..usual
-    };
-    config.check().map(|()| config).map_err(|error| error.to_string())
+/// Services that are pinned to CPUs come and go: the reserved ones are others then. If so many (`most`) could not be reserved any more,
+/// everything stays, and `status` says that a CPU has two owners.
+fn make_room(pool: &mut Pool, actor: &mut dyn Actor, taken: CpuSet, most: u32, cores: u32) -> Result<(), String> {
+    if taken == pool.taken {
+        return Ok(());
+    }
+    let before = std::mem::replace(&mut pool.taken, taken);
+    if pool.order().most() < most {
+        pool.taken = before;
+        return Ok(());
+    }
+    if cores > 0 { actor.set(pool, cores, cores) } else { Ok(()) }
 }
 
-fn show(arguments: &Arguments, pool: &Pool, state: &State, from: u32, reason: Reason, seen: &Observation) {
-    let cores = state.cores();
-    let commands =
-        if cores != from && cores > 0 { pool.plan(from, cores).map(|plan| plan.commands()) } else { Ok(Vec::new()) };
-    let entry = Entry {
-        tick: state.tick(),
-        cores,
-        reason: reason.name(),
-        why: reason.sentence(),
-        busy: seen.busy,
-        pressure: seen.pressure,
-        app_busy: seen.app_busy,
-        app_waiting: seen.app_waiting,
-        offered: seen.offered,
-        throughput: seen.outcome.map(|outcome| outcome.throughput),
-        latency_us: seen.outcome.map(|outcome| outcome.latency_us),
-        commands: commands.unwrap_or_default(),
-    };
-    let mut out = std::io::stdout().lock();
-    // A reader that has gone is no reason to leave things as they are: the next signal ends it.
-    let _ = if arguments.json {
-        serde_json::to_string(&entry).map_or(Ok(()), |line| writeln!(out, "{line}"))
-    } else {
-        let Entry { tick, busy, app_busy, app_waiting, offered, why, .. } = &entry;
-        let mut line = format!(
-            "{tick:>5} s  {cores} CPUs  receive {busy:.2}  programs {app_busy:.2}  waiting {:.0} %  {offered:.0} packets/s  {why}",
-            100.0 * app_waiting
-        );
-        entry.commands.iter().for_each(|command| line.push_str(&format!("\n         {command}")));
-        writeln!(out, "{line}")
-    };
+impl Arguments {
+    /// The card, and what is kept off its CPUs.
+    pub fn pool(&self, machine: &Machine, tree: &Tree) -> Result<Pool, String> {
+        self.which.pool(machine, tree)
+    }
+    /// The policy's limits. Its ticks are seconds here: what it waits for in tenths of seconds elsewhere would be minutes.
+    pub fn config(&self, machine: &Machine, pool: &Pool) -> Result<Config, String> {
+        let total = machine.cpus.len() as u32;
+        let usual = Config::new(total);
+        let can = pool.order().most();
+        let wanted = self.cpus.unwrap_or(1);
+        if wanted > can {
+            let error = PlanError::TooMany { wanted, most: can, all: machine.cpus.len() };
+            return Err(super::with_taken(&error, pool));
+        }
+        let most = self.cpus.or(self.most).unwrap_or(usual.max).min(can);
+        let config = Config {
+            min: if self.cpus.is_some() { most } else { usual.min },
+            max: most,
+            app_min: total.saturating_sub(most).max(1),
+            down_ticks: 10,
+            settle_ticks: 2,
+            trial_ticks: 5,
+            explore_ticks: 20,
+            ..usual
+        };
+        config.check().map(|()| config).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cores::fake::{Cpus, Fake};
+
+    #[test]
+    fn what_services_are_pinned_to_is_given_to_them_and_the_card_gets_others_if_there_are_any() {
+        let fake = Fake::new("room", &Cpus::default());
+        let tree = fake.tree();
+        let mut pool = Pool::find(&Machine::read(&tree), Some("eth1")).unwrap();
+        let mut enforcer = Enforcer::new(tree.clone(), "boot".into(), fake.place("journal"));
+        enforcer.set(&mut pool, 0, 2).unwrap();
+        let steered = || CpuSet::of_mask(&tree.text("/sys/class/net/eth1/queues/rx-0/rps_cpus").unwrap()).unwrap();
+        assert_eq!(steered().list(), "1-2");
+        let mut look = |taken: &str| {
+            make_room(&mut pool, &mut enforcer, CpuSet::of_list(taken).unwrap(), 2, 2).unwrap();
+            (steered().list(), pool.taken.list())
+        };
+        assert_eq!(look("2"), ("1,3".into(), "2".into()), "a service has come");
+        assert_eq!(look("1-2"), ("1,3".into(), "2".into()), "for two of them there is no room: everything stays");
+        assert_eq!(look(""), ("1-2".into(), String::new()), "they have gone");
+        enforcer.put_back().unwrap();
+        assert_eq!(steered().list(), "");
+    }
 }

@@ -61,6 +61,7 @@ pub fn checks(which: &Which) -> Vec<Check> {
     checks.extend(files());
     checks.extend(service(which));
     checks.extend([rights(), af_xdp(), locked_memory(), huge_pages(), open_files(), processors()]);
+    checks.push(reserved(&crate::cores::overlaps(None)));
     checks
 }
 
@@ -233,9 +234,25 @@ fn processors() -> Check {
     }
 }
 
+/// Is a service's thread pinned where `towpath cores enforce` has packets received?
+fn reserved(overlaps: &[String]) -> Check {
+    if overlaps.is_empty() {
+        return ok("pinned", "no service is pinned to one");
+    }
+    let remedy = "name other CPUs as `cpus` of that service, or none; `towpath cores status` has who has which";
+    warn("pinned", overlaps.join("; "), remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_that_is_pinned_to_a_reserved_cpu_is_said() {
+        let check = reserved(&["core-0 of towpathd 7 is pinned to CPUs 2, which are reserved for eth1".into()]);
+        assert!(check.state == State::Warn && check.remedy.is_some() && check.found.contains("core-0"), "{check:?}");
+        assert_eq!(reserved(&[]).state, State::Ok);
+    }
 
     #[test]
     fn releases_are_compared_by_number() {

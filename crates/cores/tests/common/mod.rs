@@ -55,6 +55,22 @@ impl Plant {
         broken: false,
     };
 
+    /// Requests per second of so many clients that ask again as soon as they are answered: as many as make each wait so long for its
+    /// answer as it does.
+    pub fn closed(&self, clients: u32, cores: u32) -> f64 {
+        let quiet = Self { noise: 0.0, tells: true, ..*self };
+        let waiting = |per_s: f64| {
+            let told = quiet.tick(per_s, cores, &mut Noise(1)).outcome.unwrap_or_default();
+            told.throughput * told.latency_us * 1e-6
+        };
+        let (mut less, mut more) = (0.0, f64::from(self.cpus) / (self.stack_s + self.app_s));
+        for _ in 0..60 {
+            let middle = (less + more) / 2.0;
+            if waiting(middle) < f64::from(clients) { less = middle } else { more = middle }
+        }
+        less
+    }
+
     /// One tick with so many requests per second.
     pub fn tick(&self, offered: f64, cores: u32, noise: &mut Noise) -> Observation {
         let of = |value: f64, noise: &mut Noise| (value * (1.0 + self.noise * noise.normal())).max(0.0);
@@ -127,10 +143,20 @@ pub struct Run {
 impl Run {
     /// Lets the policy run for so many ticks; `load` says what machine it is and what it is asked for in each.
     pub fn of(config: &Config, cores: u32, ticks: u64, seed: u64, load: impl Fn(u64) -> (Plant, f64)) -> Self {
+        Self::answering(config, cores, ticks, seed, |tick, _| load(tick))
+    }
+    /// The same with a load that depends on how many cores there are.
+    pub fn answering(
+        config: &Config,
+        cores: u32,
+        ticks: u64,
+        seed: u64,
+        load: impl Fn(u64, u32) -> (Plant, f64),
+    ) -> Self {
         let (mut state, mut noise) = (State::new(cores, config), Noise(seed));
         let mut run = Self { changes: Vec::new(), cores: Vec::new(), reasons: Vec::new() };
         for tick in 0..ticks {
-            let (plant, offered) = load(tick);
+            let (plant, offered) = load(tick, state.cores());
             let seen = plant.tick(offered, state.cores(), &mut noise);
             let (after, decision, reason) = step(config, state, &seen);
             state = after;

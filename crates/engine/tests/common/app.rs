@@ -14,7 +14,7 @@ use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
 use towpath_stack::{ClientId, ClientSetup, Stack};
 
 /// Longer than anything here may take; an event that comes this late was lost.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sizes for small tests.
 pub fn small(cores: usize) -> Geometry {

@@ -3,6 +3,7 @@
 
 pub mod app;
 pub mod noise;
+pub mod shuffle;
 pub mod storm;
 
 pub use noise::Noise;

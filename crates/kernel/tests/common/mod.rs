@@ -5,6 +5,8 @@
 pub mod app;
 #[path = "../../../engine/tests/common/noise.rs"]
 pub mod noise;
+#[path = "../../../engine/tests/common/shuffle.rs"]
+pub mod shuffle;
 #[path = "../../../engine/tests/common/storm.rs"]
 pub mod storm;
 

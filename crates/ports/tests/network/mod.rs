@@ -60,7 +60,7 @@ impl Network {
         }
         // The operational state follows a moment later (the kernel's linkwatch).
         for (namespace, interface) in [(a, PEER_IF), (b, OUR_IF)] {
-            let deadline = Instant::now() + Duration::from_secs(3);
+            let deadline = Instant::now() + Duration::from_secs(60);
             while !ip(&format!("-n {namespace} link show {interface}")).contains("state UP") {
                 assert!(Instant::now() < deadline, "{interface} does not come up");
                 std::thread::sleep(Duration::from_millis(5));
@@ -163,14 +163,14 @@ impl Raw {
     }
 }
 
-/// ICMP echo from the thread's namespace: whether an answer came within a second.
+/// ICMP echo from the thread's namespace: whether an answer came within half a minute.
 pub fn ping(to: IpAddr) -> bool {
     // SAFETY: no memory is involved; the descriptor is new.
     let socket = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_ICMP);
         std::net::UdpSocket::from_raw_fd(check(fd.into()).expect("ICMP socket") as i32)
     };
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
+    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
     let mut request = [8, 0, 0, 0, 0x77, 0x72, 0, 1];
     let sum = towpath_wire::checksum::finish(towpath_wire::checksum::add(0, &request));
     request[2..4].copy_from_slice(&sum);

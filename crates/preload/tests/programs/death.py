@@ -27,7 +27,7 @@ threads = [
 time.sleep(0.3)
 os.kill(stack_pid, signal.SIGKILL)
 for thread in threads:
-    thread.join(10)
+    thread.join(60)
 check(results == {"recv": "ConnectionResetError", "epoll": True, "poll": True, "send": "ConnectionResetError"}, results)
 try:
     socket.socket()

@@ -169,6 +169,7 @@ impl Service {
             stacks: Default::default(),
             auto: towpath_service::auto::Auto::new(towpath_service::auto::Reach::Network, false),
             admission: Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(),
+            cores: towpath_service::cores::Cores::Fixed(1),
             clients_per_user: 300,
             idle_exit: None,
             interface: None,
@@ -270,11 +271,11 @@ pub fn is_lost(socket: &OwnedFd) -> bool {
     waiting[0].revents().contains(PollFlags::HUP)
 }
 
-/// Waits until `condition` holds; at most 20 s.
+/// Waits until `condition` holds; at most 90 s.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(90);
     while !condition() {
-        assert!(Instant::now() < end, "not within 20 s: {what}");
+        assert!(Instant::now() < end, "not within 90 s: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,12 +1,14 @@
 //! Epoll: triggers, mixtures, sockets that become ours while they are watched.
 
 use super::os::*;
+use crate::handler::Posix;
 use crate::socket::Socket;
 use libc::{EPOLL_CTL_ADD as ADD, EPOLL_CTL_DEL as DEL, EPOLL_CTL_MOD as MOD};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, c_int};
 use std::io::{PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use towpath_hook::Usual;
 
 #[test]
 fn level_triggered_reports_as_long_as_it_is_so() {
@@ -16,9 +18,9 @@ fn level_triggered_reports_as_long_as_it_is_so() {
     assert_eq!(control(epfd, ADD, ours, EPOLLIN, 5), Err(libc::EEXIST));
     assert_eq!(wait(epfd, 0), []);
     send(theirs, b"ab", 0).expect("send");
-    assert_eq!(wait(epfd, 2_000), [(5, EPOLLIN)]);
+    assert_eq!(wait(epfd, 60_000), [(5, EPOLLIN)]);
     recv(ours, 1, 0).expect("recv");
-    assert_eq!(wait(epfd, 2_000), [(5, EPOLLIN)]);
+    assert_eq!(wait(epfd, 60_000), [(5, EPOLLIN)]);
     recv(ours, 1, 0).expect("recv");
     assert_eq!(wait(epfd, 0), []);
     control(epfd, MOD, ours, EPOLLIN | EPOLLOUT, 6).expect("mod");
@@ -40,10 +42,10 @@ fn edge_triggered_reports_each_event_once() {
     // The event of the connection's own opening may still be on its way; with the data it would make two edges.
     assert_eq!(wait(epfd, 30), [], "nothing yet");
     send(theirs, b"a", 0).expect("send");
-    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN)]);
     assert_eq!(wait(epfd, 30), [], "nothing new");
     send(theirs, b"b", 0).expect("send");
-    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN)]);
     // A change of the interest counts as an edge.
     control(epfd, MOD, ours, EPOLLIN | EPOLLET, 2).expect("mod");
     assert_eq!(wait(epfd, 0), [(2, EPOLLIN)]);
@@ -59,11 +61,11 @@ fn oneshot_is_armed_again_by_mod() {
     let epfd = epoll();
     control(epfd, ADD, ours, EPOLLIN | EPOLLONESHOT, 1).expect("add");
     send(theirs, b"a", 0).expect("send");
-    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN)]);
     send(theirs, b"b", 0).expect("send");
     assert_eq!(wait(epfd, 30), []);
     control(epfd, MOD, ours, EPOLLIN | EPOLLONESHOT, 1).expect("mod");
-    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN)]);
     for fd in [ours, theirs, epfd] {
         close(fd).expect("close");
     }
@@ -75,9 +77,9 @@ fn the_end_of_a_connection() {
     let epfd = epoll();
     control(epfd, ADD, ours, EPOLLIN | EPOLLRDHUP, 1).expect("add");
     close(theirs).expect("close");
-    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN | EPOLLRDHUP)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN | EPOLLRDHUP)]);
     crate::tests::os::shutdown(ours, libc::SHUT_WR).expect("shutdown");
-    assert_eq!(wait(epfd, 2_000), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
     close(ours).expect("close");
     assert_eq!(wait(epfd, 20), [], "a closed descriptor is not watched");
     close(epfd).expect("close");
@@ -92,22 +94,28 @@ fn a_sleeping_wait_is_woken_by_slots_kernel_descriptors_and_other_threads() {
     control(epfd, ADD, reader.as_raw_fd(), EPOLLIN | EPOLLET, 2).expect("add");
     for round in 0..20 {
         let sender = later(10, move || send(theirs, b"x", 0));
-        assert_eq!(wait(epfd, 3_000), [(1, EPOLLIN)], "round {round}");
+        assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN)], "round {round}");
         sender.join().expect("thread").expect("send");
         let sender = later(10, move || {
             use std::io::Write;
             writer.write_all(b"x").expect("write");
             writer
         });
-        assert_eq!(wait(epfd, 3_000), [(2, EPOLLIN)], "round {round}");
+        assert_eq!(wait(epfd, 60_000), [(2, EPOLLIN)], "round {round}");
         writer = sender.join().expect("thread");
     }
     let (third, fourth) = pair();
-    let adder = later(50, move || control(epfd, ADD, third, EPOLLOUT, 3));
-    let start = Instant::now();
-    assert_eq!(wait(epfd, 3_000), [(3, EPOLLOUT)]);
-    assert!(start.elapsed() < Duration::from_millis(800), "not by the life check");
-    adder.join().expect("thread").expect("add");
+    // The life check comes after a second; a busy machine may be as slow, but not each time.
+    let soon = (0..20).any(|_| {
+        let adder = later(50, move || control(epfd, ADD, third, EPOLLOUT, 3));
+        let start = Instant::now();
+        assert_eq!(wait(epfd, 60_000), [(3, EPOLLOUT)]);
+        let soon = start.elapsed() < Duration::from_millis(800);
+        adder.join().expect("thread").expect("add");
+        control(epfd, DEL, third, 0, 0).expect("delete");
+        soon
+    });
+    assert!(soon, "by the life check");
     for fd in [ours, theirs, third, fourth, epfd] {
         close(fd).expect("close");
     }
@@ -163,7 +171,7 @@ fn a_socket_that_is_watched_before_it_connects() {
     assert_eq!(wait(epfd, 0), [(2, EPOLLOUT | EPOLLHUP)]);
     assert_eq!(connect(ours, port), Err(libc::EINPROGRESS));
     assert!(Socket::of(ours).is_some());
-    let mut found = wait(epfd, 2_000);
+    let mut found = wait(epfd, 60_000);
     eventually(|| {
         found.extend(wait(epfd, 10));
         found.contains(&(1, EPOLLIN)) && found.contains(&(2, EPOLLOUT))
@@ -195,9 +203,70 @@ fn writability_comes_back_as_an_edge() {
     // Edges from while it was filling.
     while !wait(epfd, 20).is_empty() {}
     let reader = later(20, move || recv(theirs, 30_000, 0));
-    assert_eq!(wait(epfd, 3_000), [(1, EPOLLOUT)]);
+    assert_eq!(wait(epfd, 60_000), [(1, EPOLLOUT)]);
     reader.join().expect("thread").expect("recv");
     for fd in [ours, theirs, epfd] {
         close(fd).expect("close");
     }
+}
+
+#[test]
+fn what_is_usual_is_told_with_what_is_not_and_nothing_twice() {
+    let (pairs, epfd) = ([pair(), pair(), pair()], epoll());
+    for (data, (ours, _)) in (1..).zip(pairs) {
+        control(epfd, ADD, ours, EPOLLIN | if data == 3 { EPOLLET } else { 0 }, data).expect("add");
+    }
+    // What their own opening has raised.
+    assert_eq!(wait(epfd, 30), []);
+    let glance = || {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
+        // SAFETY: room for one.
+        unsafe { <Posix as Usual>::epoll_wait(epfd, events.as_mut_ptr(), 1, 0) }.map(|n| (n, events[0].u64))
+    };
+    assert_eq!(glance(), None, "nothing is ready, so others have to look");
+    send(pairs[0].1, b"data", 0).expect("send");
+    eventually(|| glance() == Some((1, 1)));
+    // One that ends, one that has data by edges.
+    shutdown(pairs[1].1, libc::SHUT_WR).expect("shutdown");
+    send(pairs[2].1, b"data", 0).expect("send");
+    let mut told = Vec::new();
+    eventually(|| {
+        told.extend(wait(epfd, 0));
+        [1, 2, 3].iter().all(|data| told.contains(&(*data, EPOLLIN)))
+    });
+    assert_eq!(told.iter().filter(|(data, _)| *data == 3).count(), 1, "an edge");
+    for fd in pairs.into_iter().flat_map(|(ours, theirs)| [ours, theirs]).chain([epfd]) {
+        close(fd).expect("close");
+    }
+}
+
+#[test]
+fn usual_calls_leave_alone_what_is_not_theirs() {
+    let (ours, theirs) = pair();
+    let mut byte = [7u8; 1];
+    let at = byte.as_mut_ptr().cast();
+    // SAFETY: one byte, or none that is touched.
+    unsafe {
+        assert_eq!(<Posix as Usual>::read(ours, at, 1), None, "there is nothing to read");
+        for fd in [-1, 0, 1 << 20, c_int::MAX] {
+            assert_eq!(<Posix as Usual>::write(fd, at.cast_const(), 1), None, "{fd}");
+            assert_eq!(<Posix as Usual>::read(fd, at, 1), None, "{fd}");
+        }
+        assert_eq!(<Posix as Usual>::send(ours, at.cast_const(), 1, libc::MSG_OOB), None);
+        assert_eq!(<Posix as Usual>::write(ours, core::ptr::null(), 1), None, "for the handler to say EFAULT");
+        assert_eq!(<Posix as Usual>::write(ours, at.cast_const(), usize::MAX), None);
+        assert_eq!(<Posix as Usual>::write(ours, at.cast_const(), 1), Some(1));
+        eventually(|| <Posix as Usual>::recv(theirs, at, 1, libc::MSG_PEEK).is_none() && readable(theirs));
+        assert_eq!(<Posix as Usual>::read(theirs, core::ptr::null_mut(), 1), None);
+        assert_eq!(<Posix as Usual>::read(theirs, at, usize::MAX), Some(1), "what there is");
+    }
+    shutdown(ours, libc::SHUT_WR).expect("shutdown");
+    // SAFETY: as above.
+    let sent = unsafe { <Posix as Usual>::write(ours, at.cast_const(), 1) };
+    assert_eq!(sent, None, "EPIPE and its signal are the handler's");
+    close_both(ours, theirs);
+}
+
+fn readable(fd: c_int) -> bool {
+    Socket::of(fd).expect("accelerated").readable() > 0
 }

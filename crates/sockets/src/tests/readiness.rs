@@ -17,7 +17,7 @@ fn poll_sleeps_on_slots_and_pipes_at_once() {
     assert_eq!(poll(&watched, 50), Ok(vec![0, 0, 0]));
     assert!(start.elapsed() >= Duration::from_millis(49));
     let sender = later(20, move || send(theirs, b"x", 0));
-    assert_eq!(poll(&watched, 3_000), Ok(vec![POLLIN, 0, 0]));
+    assert_eq!(poll(&watched, 60_000), Ok(vec![POLLIN, 0, 0]));
     sender.join().expect("thread").expect("send");
     writer.write_all(b"x").expect("write");
     assert_eq!(poll(&watched, -1), Ok(vec![POLLIN, POLLIN, 0]));
@@ -34,7 +34,7 @@ fn poll_on_an_epoll_descriptor_sees_the_slots_in_it() {
     control(epfd, libc::EPOLL_CTL_ADD, ours, libc::EPOLLIN, 1).expect("add");
     assert_eq!(poll(&[(epfd, POLLIN)], 0), Ok(vec![0]));
     let sender = later(30, move || send(theirs, b"x", 0));
-    assert_eq!(poll(&[(epfd, POLLIN)], 3_000), Ok(vec![POLLIN]));
+    assert_eq!(poll(&[(epfd, POLLIN)], 60_000), Ok(vec![POLLIN]));
     sender.join().expect("thread").expect("send");
     assert_eq!(wait(epfd, 0), [(1, libc::EPOLLIN)]);
     for fd in [ours, theirs, epfd] {
@@ -58,9 +58,9 @@ fn select_sets_bits_and_leaves_the_rest_of_the_time() {
     let mut read: fd_set = unsafe { core::mem::zeroed() };
     assert_eq!(select(&mut read, 30), (Ok(0), false, 0));
     let sender = later(20, move || send(theirs, b"x", 0));
-    let (found, set, left) = select(&mut read, 3_000);
+    let (found, set, left) = select(&mut read, 60_000);
     assert_eq!((found, set), (Ok(1), true));
-    assert!((1_000..=2_990).contains(&left), "{left}");
+    assert!((1_000..=59_990).contains(&left), "{left}");
     sender.join().expect("thread").expect("send");
     close_both(ours, theirs);
 }
@@ -75,7 +75,7 @@ fn many_polling_threads() {
                 let (other, another) = pair();
                 for i in 0..30u8 {
                     let sender = later(u64::from(i % 3), move || send(theirs, &[i], 0));
-                    let found = poll(&[(ours, POLLIN), (other, POLLIN)], 3_000);
+                    let found = poll(&[(ours, POLLIN), (other, POLLIN)], 60_000);
                     assert_eq!(found, Ok(vec![POLLIN, 0]), "thread {n}, round {i}");
                     assert_eq!(recv(ours, 1, 0), Ok(vec![i]));
                     sender.join().expect("thread").expect("send");

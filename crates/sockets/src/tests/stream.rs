@@ -11,6 +11,15 @@ use towpath_hook::Handler;
 use towpath_ring::lines::state;
 
 #[test]
+fn keys_for_what_is_received_are_refused_as_by_a_kernel_without_them() {
+    const TLS: (i32, i32) = (282, 2);
+    let (ours, _theirs) = pair();
+    // OpenSSL takes it as an answer, and decrypts itself.
+    assert_eq!(set_option(ours, TLS.0, TLS.1, [0u8; 40]), Err(libc::ENOPROTOOPT));
+    assert_eq!(send(ours, b"plain", 0), Ok(5), "nothing has changed");
+}
+
+#[test]
 fn bytes_arrive_in_order_through_small_rings() {
     let (ours, theirs) = pair();
     let sent: Vec<u8> = (0..300_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
@@ -124,7 +133,7 @@ fn a_full_ring_stops_a_nonblocking_sender_and_room_lets_it_go_on() {
         }
         close(theirs)
     });
-    assert_eq!(poll(&[(ours, libc::POLLOUT)], 3_000), Ok(vec![libc::POLLOUT]));
+    assert_eq!(poll(&[(ours, libc::POLLOUT)], 60_000), Ok(vec![libc::POLLOUT]));
     reader.join().expect("reader").expect("close");
     close(ours).expect("close");
 }
@@ -137,7 +146,7 @@ fn timeouts_end_blocking_calls() {
     set_option(ours, libc::SOL_SOCKET, libc::SO_SNDTIMEO, limit).expect("option");
     let start = Instant::now();
     assert_eq!(recv(ours, 1, 0), Err(libc::EAGAIN));
-    assert!(start.elapsed() >= Duration::from_millis(59) && start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() >= Duration::from_millis(59) && start.elapsed() < Duration::from_secs(60));
     let all = send(ours, &vec![1; 100_000], 0).expect("a part");
     assert!((1..100_000).contains(&all), "{all}");
     assert_eq!(send(ours, b"x", 0), Err(libc::EAGAIN));
@@ -170,7 +179,7 @@ fn connecting_to_nobody() {
     close(fd).expect("close");
     let fd = socket(libc::SOCK_NONBLOCK);
     assert_eq!(connect(fd, 1), Err(libc::EINPROGRESS));
-    let found = poll(&[(fd, libc::POLLOUT)], 1_000).expect("poll")[0];
+    let found = poll(&[(fd, libc::POLLOUT)], 60_000).expect("poll")[0];
     assert_eq!(found & (libc::POLLOUT | libc::POLLERR), libc::POLLOUT | libc::POLLERR);
     assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_ERROR), Ok(libc::ECONNREFUSED));
     assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
@@ -205,7 +214,7 @@ fn a_nonblocking_connect_says_so_then_zero_then_eisconn() {
     let (listening, port) = listener(0);
     let fd = socket(libc::SOCK_NONBLOCK);
     assert_eq!(connect(fd, port), Err(libc::EINPROGRESS));
-    assert_eq!(poll(&[(fd, libc::POLLOUT)], 1_000), Ok(vec![libc::POLLOUT]));
+    assert_eq!(poll(&[(fd, libc::POLLOUT)], 60_000), Ok(vec![libc::POLLOUT]));
     assert_eq!(connect(fd, port), Ok(0));
     assert_eq!(connect(fd, port), Err(libc::EISCONN));
     assert_eq!(recv(fd, 1, 0), Err(libc::EAGAIN), "O_NONBLOCK was carried over");
@@ -325,14 +334,19 @@ fn slots_are_used_again() {
 
 #[test]
 fn shutdown_for_reading_wakes_a_reader_of_the_same_program() {
-    let (ours, theirs) = pair();
-    let reader = std::thread::spawn(move || recv(ours, 1, 0));
-    std::thread::sleep(Duration::from_millis(50));
-    let start = Instant::now();
-    shutdown(ours, libc::SHUT_RD).expect("shutdown");
-    assert_eq!(reader.join().expect("reader"), Ok(Vec::new()));
-    assert!(start.elapsed() < Duration::from_millis(500), "not by the life check");
-    close_both(ours, theirs);
+    // The life check comes after a second; a busy machine may be as slow, but not each time.
+    let soon = (0..20).any(|_| {
+        let (ours, theirs) = pair();
+        let reader = std::thread::spawn(move || recv(ours, 1, 0));
+        std::thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        shutdown(ours, libc::SHUT_RD).expect("shutdown");
+        assert_eq!(reader.join().expect("reader"), Ok(Vec::new()));
+        let soon = start.elapsed() < Duration::from_millis(500);
+        close_both(ours, theirs);
+        soon
+    });
+    assert!(soon, "by the life check");
 }
 
 /// What `IP_RECVERR` asks for: reported once, by whatever is called first, and the connection goes on.

@@ -1,0 +1,111 @@
+//! Reads and writes what is no file: of this machine, in the calling thread's network namespace.
+
+use crate::cpulist::CpuSet;
+use crate::netdev::Napi;
+use crate::setting::{Setting, Task};
+use crate::table::Table;
+use crate::{ethtool, netdev, partition};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
+use std::fs;
+use std::io::{Error, ErrorKind, Result};
+use std::path::Path;
+
+/// The instances of an interface.
+pub fn napis(interface: &str) -> Result<Vec<Napi>> {
+    netdev::napis(index(interface)?)
+}
+
+fn index(interface: &str) -> Result<u32> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    Ok(rustix::net::netdevice::name_to_index(&socket, interface)?)
+}
+
+/// What it is.
+pub fn read(setting: &Setting) -> Result<String> {
+    match setting {
+        Setting::File(path) => fs::read_to_string(path),
+        Setting::Table(interface) => ethtool::table(interface).map(|table| table.text(&table.buckets)),
+        Setting::NapiThreaded(interface, id) => {
+            let threaded = napi(interface, *id)?.threaded.ok_or(ErrorKind::Unsupported)?;
+            Ok(u32::from(threaded).to_string())
+        }
+        Setting::NapiCpus(interface, id) => affinity(napi_thread(interface, *id)?),
+        Setting::NapiGroup(interface, id) => group_of(napi_thread(interface, *id)?),
+        Setting::Group(folder) => {
+            Ok(if Path::new(folder).is_dir() { Setting::PRESENT } else { Setting::ABSENT }.to_owned())
+        }
+        Setting::Task(task) => affinity(alive(task)?),
+    }
+}
+
+/// Makes it so.
+pub fn write(setting: &Setting, value: &str) -> Result<()> {
+    let wrong = || Error::from(ErrorKind::InvalidInput);
+    match setting {
+        Setting::File(_) => Err(wrong()),
+        Setting::Table(interface) => ethtool::set_table(interface, &Table::parse(value).ok_or_else(wrong)?),
+        // Only those of this interface: the numbers are the whole machine's.
+        Setting::NapiThreaded(interface, id) => netdev::set_threaded(napi(interface, *id)?.id, value != "0"),
+        Setting::NapiCpus(interface, id) => set_affinity(napi_thread(interface, *id)?, value),
+        Setting::NapiGroup(interface, id) => {
+            let folder = crate::setting::group(value).ok_or_else(wrong)?;
+            let thread = napi_thread(interface, *id)?.as_raw_nonzero().to_string();
+            crate::tree::into_file(&Path::new(&folder).join("cgroup.procs"), &thread)
+        }
+        Setting::Group(folder) if value == Setting::PRESENT => fs::create_dir(folder),
+        Setting::Group(folder) => fs::remove_dir(folder),
+        Setting::Task(task) => set_affinity(alive(task)?, value),
+    }
+}
+
+fn napi(interface: &str, id: u32) -> Result<Napi> {
+    napis(interface)?.into_iter().find(|napi| napi.id == id).ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+/// The thread of an instance. The kernel says its number in its first namespace of processes, and we may be in another.
+fn napi_thread(interface: &str, id: u32) -> Result<Pid> {
+    let thread = napi(interface, id)?.thread.ok_or(ErrorKind::NotFound)?;
+    let named = fs::read_to_string(format!("/proc/{thread}/comm"))?;
+    if !named.starts_with("napi/") {
+        return Err(ErrorKind::NotFound.into());
+    }
+    pid(thread)
+}
+
+/// The folder of a thread's control group of version 2.
+fn group_of(thread: Pid) -> Result<String> {
+    let groups = fs::read_to_string(format!("/proc/{}/cgroup", thread.as_raw_nonzero()))?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::")).ok_or(ErrorKind::NotFound)?;
+    let mount = partition::MOUNTS.into_iter().find(|mount| Path::new(mount).join("cgroup.controllers").exists());
+    let mount = mount.ok_or(ErrorKind::NotFound)?;
+    Ok(format!("{mount}{}", group.trim_end_matches('/')))
+}
+
+/// The thread, if it is still the same.
+fn alive(task: &Task) -> Result<Pid> {
+    let Task { process, thread, started } = task;
+    let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat"))?;
+    if crate::task::started(&stat) == Some(*started) { pid(*thread) } else { Err(ErrorKind::NotFound.into()) }
+}
+
+fn pid(number: u32) -> Result<Pid> {
+    i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+fn affinity(of: Pid) -> Result<String> {
+    let mask = sched_getaffinity(Some(of))?;
+    Ok(CpuSet((0..Mask::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| cpu as u32).collect()).list())
+}
+
+fn set_affinity(of: Pid, cpus: &str) -> Result<()> {
+    let cpus = CpuSet::of_list(cpus).ok_or(ErrorKind::InvalidInput)?;
+    let mut mask = Mask::new();
+    for cpu in cpus.0.iter().map(|cpu| *cpu as usize) {
+        if cpu >= Mask::MAX_CPU {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        mask.set(cpu);
+    }
+    Ok(sched_setaffinity(Some(of), &mask)?)
+}

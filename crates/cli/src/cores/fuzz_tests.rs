@@ -1,0 +1,179 @@
+//! The state file and lines of feedback: whatever stands in a file that can be read, what is shown of it is a page for a terminal.
+#![allow(clippy::unwrap_used)]
+
+use super::explain::{Condition, Explanation, Figures, Measured, Resting, TrialFigures};
+use super::feedback::Said;
+use super::metrics::Metrics;
+use super::owners::{Known, Picture, Times};
+use super::show::Entry;
+use super::standing::{Standing, Told};
+use serde_json::Value;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use towpath_anp::Tree;
+use towpath_cores::Reason;
+
+/// A state with everything that there can be in one.
+fn whole() -> Standing {
+    let said = Said { source: "redis".into(), throughput: Some(1.0), problem: Some("late".into()), ..Said::default() };
+    let entry = Entry {
+        time_ms: 1_700_000_000_000,
+        tick: 7,
+        cores: 1,
+        reason: "busy".into(),
+        why: "each is busy".into(),
+        losses: vec!["dropped".into()],
+        latency_us: Some(80.0),
+        feedback: vec![said],
+        commands: vec!["echo 1".into()],
+        ..Entry::default()
+    };
+    let figures = Figures {
+        busy: 0.5,
+        offered: 9.0,
+        pressed: 0.0,
+        throughput: Some(1.0),
+        latency_us: Some(2.0),
+        p99_us: Some(3.0),
+    };
+    let terms = ["busy-per-core", "pressure", "calm", "busy", "other"].map(|what| Measured {
+        what: what.into(),
+        seen: 0.5,
+        limit: 0.75,
+        above: true,
+    });
+    let condition = Condition {
+        reason: "busy".into(),
+        to: Some(2),
+        terms: terms.into(),
+        held: 1,
+        needed: 3,
+        barred: Some("no".into()),
+    };
+    let trial = TrialFigures {
+        from: 1,
+        reason: "busy".into(),
+        seen: 1,
+        needed: 3,
+        before: figures.clone(),
+        after: Some(figures),
+    };
+    let explanation = Explanation {
+        conditions: vec![condition],
+        trial: Some(trial),
+        resting: vec![Resting { cores: 2, ticks: 9 }],
+        chosen_at: Some(5.0),
+        ..Explanation::default()
+    };
+    Standing {
+        version: 1,
+        boot_id: "boot-1".into(),
+        pid: 7,
+        began: 19,
+        mode: "enforce".into(),
+        interface: "eth1".into(),
+        way: "irq".into(),
+        cgroup: Some("/sys/fs/cgroup/app/cpuset.cpus".into()),
+        cores: 1,
+        reserved: "1".into(),
+        drifted: vec!["/proc/irq/4/smp_affinity_list".into()],
+        decisions: vec![Told { ticks: 3, entry }],
+        explanation,
+        ..Standing::default()
+    }
+}
+
+/// Four CPUs and the process that the state names.
+struct Folder(PathBuf);
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(std::env::temp_dir().join(format!("towpath-cores-fuzz-{}", std::process::id())));
+        let rest = (0..30).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        for (path, text) in [
+            ("sys/devices/system/cpu/online", "0-3".to_owned()),
+            ("proc/stat", "cpu0 1 0 1 9 0 0 0 0\ncpu1 1 0 1 9 0 0 0 0".to_owned()),
+            ("proc/7/stat", format!("7 (a) {rest}")),
+        ] {
+            let path = folder.0.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+}
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The places of all values in it, as JSON pointers (RFC 6901).
+fn places(value: &Value, at: &str, into: &mut Vec<String>) {
+    match value {
+        Value::Array(values) => {
+            values.iter().enumerate().for_each(|(nth, value)| places(value, &format!("{at}/{nth}"), into));
+        }
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| places(value, &format!("{at}/{name}"), into)),
+        _ => {}
+    }
+    into.push(at.to_owned());
+}
+
+/// What stands in their place then.
+fn values() -> Vec<Value> {
+    let texts = ["", "\u{1b}[2J\n\r", "0-4294967295", "1", "é\u{202e}", "saturated", "fused", "explore", "pressure"];
+    let numbers = [u64::MAX, 0, 1, 1 << 32].map(Value::from).into_iter();
+    let floats = [-1.0, 1e308, 0.5].map(Value::from).into_iter();
+    let others = [Value::Null, Value::Bool(true), Value::Array(Vec::new())].into_iter();
+    numbers.chain(floats).chain(others).chain(texts.map(Value::from)).collect()
+}
+
+/// Nothing in it moves a terminal's cursor, and it is no longer than somebody could look at.
+fn check(page: &str) {
+    assert!(page.len() < 100_000, "{} bytes", page.len());
+    let moves = page.chars().find(|character| character.is_control() && *character != '\n');
+    assert_eq!(moves, None, "{page:?}");
+}
+
+#[test]
+fn fuzz_state_files() {
+    let folder = Folder::new();
+    let (tree, file) = (AssertUnwindSafe(Tree::at(&folder.0)), folder.0.join("state"));
+    let whole = serde_json::to_value(whole()).unwrap();
+    let (values, mut all) = (values(), Vec::new());
+    places(&whole, "", &mut all);
+    assert!(all.len() > 60, "{}", all.len());
+    let before = Times::read(&tree);
+    let read = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Standing::read(&file, &tree, "boot-1")
+    };
+    assert!(read(&whole.to_string()).unwrap().is_some(), "its writer lives");
+    type Bent = (Vec<(u16, u8)>, Option<(u16, char)>);
+    bolero::check!().with_type::<Bent>().with_iterations(1_000).for_each(|(bends, noise)| {
+        let mut bent = whole.clone();
+        for (place, value) in bends.iter().take(4) {
+            if let Some(place) = bent.pointer_mut(&all[usize::from(*place) % all.len()]) {
+                *place = values[usize::from(*value) % values.len()].clone();
+            }
+        }
+        let mut text: Vec<char> = bent.to_string().chars().collect();
+        if let Some((place, character)) = noise {
+            text.insert(usize::from(*place) % (text.len() + 1), *character);
+        }
+        let standing = match read(&text.iter().collect::<String>()) {
+            Ok(Some(standing)) => standing,
+            Ok(None) => return,
+            Err(why) => return check(&why),
+        };
+        let known = Known { standing: Some(&standing), journal: true, before: &before };
+        check(&Picture::read(&tree, &known).text());
+        check(&standing.page());
+        let entry = standing.last().cloned().unwrap_or_default();
+        let mut metrics = Metrics::new();
+        metrics.count(Reason::Busy, &entry);
+        for line in metrics.text(&standing, &entry).lines() {
+            assert!(line.starts_with('#') || line.starts_with("towpath_cores_"), "{line:?}");
+        }
+    });
+}

@@ -1,0 +1,141 @@
+//! What no single type can check: ranges and combinations.
+
+use super::Config;
+use crate::choice::{StackKind, stack_name};
+use crate::policy::Policy;
+use crate::units::{Bytes, Duration};
+use towpath_card::mirror::address::Address;
+use towpath_ring::command::MAX_STACKS;
+use towpath_tcp::slow::congestion::Algorithm;
+
+/// What `--stack` understands without a configuration.
+const RESERVED: [&str; 3] = ["fast", "kernel", "home"];
+
+impl Config {
+    /// Checks what no single type can: ranges and combinations. On error: the key and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.stack != StackKind::Fast && self.interface.is_some() {
+            return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
+        }
+        if self.auto && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
+            return Err(("auto", "the other kernel has a network of its own; nothing can go either way".into()));
+        }
+        self.check_card()?;
+        self.check_stacks()?;
+        self.check_far()?;
+        in_range("vlan", self.vlan.into(), 0, 4094)?;
+        self.cores.check().map_err(|why| ("cores", why))?;
+        if self.cores.is_chosen() && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
+            return Err((
+                "cores",
+                "the cores of the other kernel are not the service's to choose; write a number".into(),
+            ));
+        }
+        let (cpus, cores) = (self.cpus.len(), self.cores.most(0, self.cpus.len()));
+        if !self.cpus.is_empty() && cpus != cores {
+            return Err(("cpus", format!("{cpus} named for {cores} cores; name one CPU per core, or none")));
+        }
+        in_range("clients_per_user", self.clients_per_user.into(), 1, 65_536)?;
+        in_range("max_connections", self.max_connections.into(), 16, 1 << 20)?;
+        in_range("sockets_per_client", self.sockets_per_client.into(), 16, 65_536)?;
+        if !self.sockets_per_client.is_power_of_two() {
+            let n = self.sockets_per_client;
+            return Err(("sockets_per_client", format!("{n} is not a power of two; write {}", n.next_power_of_two())));
+        }
+        ring_size("send_buffer", self.send_buffer)?;
+        ring_size("receive_buffer", self.receive_buffer)?;
+        time_in_range("spin", self.spin, Duration::from_micros(0), Duration::from_secs(1))?;
+        time_in_range("delayed_ack", self.delayed_ack, Duration::from_micros(0), Duration::from_micros(500_000))?;
+        time_in_range("time_wait", self.time_wait, Duration::from_micros(0), Duration::from_secs(240))?;
+        in_range("ecn", self.ecn.into(), 0, 2)?;
+        if self.mss_clamp != 0 {
+            in_range("mss_clamp", self.mss_clamp.into(), 88, 65_495)?;
+        }
+        if Algorithm::parse(&self.congestion).is_none() {
+            let names: Vec<&str> = Algorithm::NAMED.iter().map(|algorithm| algorithm.name()).collect();
+            let known = names.join(", ");
+            return Err((
+                "congestion",
+                format!("{:?} is not known; there are {known} and constant:RATE", self.congestion),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_stacks(&self) -> Result<(), (&'static str, String)> {
+        if self.stacks.len() > MAX_STACKS {
+            return Err(("stacks", format!("{} are too many; {MAX_STACKS} is the most", self.stacks.len())));
+        }
+        for (name, table) in &self.stacks {
+            stack_name(name).map_err(|why| ("stacks", why))?;
+            if RESERVED.contains(&name.as_str()) {
+                return Err(("stacks", format!("{name:?} is what `--stack` calls another; choose another name")));
+            }
+            if !table.stacks.is_empty() {
+                return Err(("stacks", format!("{name}: a stack in a stack is none; name it in [stacks]")));
+            }
+            table.check().map_err(|(key, message)| (key, format!("{message} (stacks.{name})")))?;
+        }
+        let names = self.stacks.keys().cloned().collect();
+        let policy = Policy::with_stacks(self.policy.clone(), self.policy_default, names);
+        policy.map(drop).map_err(|why| ("policy", why))
+    }
+
+    fn check_card(&self) -> Result<(), (&'static str, String)> {
+        let words = [
+            ("card_tap", &self.card_tap),
+            ("card_address", &self.card_address),
+            ("card_gateway", &self.card_gateway),
+            ("standby", &self.standby),
+        ];
+        for (key, word) in words.iter().filter_map(|(key, word)| Some((*key, word.as_ref()?))) {
+            if word.is_empty() || !word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/@".contains(c)) {
+                return Err((key, format!("{word:?} is none")));
+            }
+        }
+        if self.standby.is_some() && self.card_address.is_none() {
+            return Err(("standby", "there is no card_address that could move".into()));
+        }
+        let (low, high) = (Bytes::from_kib(64 << 10), Bytes::from_kib(16 << 20));
+        if self.card_memory < low || self.card_memory > high {
+            return Err(("card_memory", format!("{} is outside {low} to {high}", self.card_memory)));
+        }
+        Ok(())
+    }
+
+    fn check_far(&self) -> Result<(), (&'static str, String)> {
+        match &self.far {
+            Some(far) => far.parse::<Address>().map(drop).map_err(|why| ("far", why)),
+            None if self.stack == StackKind::Far => {
+                Err(("far", "the stack \"far\" needs the address of its other side".into()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn in_range(key: &'static str, value: u64, low: u64, high: u64) -> Result<(), (&'static str, String)> {
+    if (low..=high).contains(&value) { Ok(()) } else { Err((key, format!("{value} is outside {low} to {high}"))) }
+}
+
+fn time_in_range(
+    key: &'static str,
+    value: Duration,
+    low: Duration,
+    high: Duration,
+) -> Result<(), (&'static str, String)> {
+    if (low..=high).contains(&value) { Ok(()) } else { Err((key, format!("{value} is outside {low} to {high}"))) }
+}
+
+fn ring_size(key: &'static str, size: Bytes) -> Result<(), (&'static str, String)> {
+    let (low, high) = (Bytes::from_kib(4), Bytes::from_kib(16 << 10));
+    if size < low || size > high {
+        return Err((key, format!("{size} is outside {low} to {high}")));
+    }
+    if !size.get().is_power_of_two() {
+        let above = size.get().next_power_of_two();
+        let (below, above) = (Bytes::new(above / 2), Bytes::new(above));
+        return Err((key, format!("{size} is not a power of two; the nearest are {below} and {above}")));
+    }
+    Ok(())
+}

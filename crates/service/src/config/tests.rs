@@ -1,0 +1,174 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::config::complaint::line_of;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("towpath.toml"), text).map_err(|e| e.to_string())
+}
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(parse("").unwrap(), Config::default());
+    assert_eq!(Config::default().check(), Ok(()));
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = r#"
+        stack = "fast"
+        auto = true
+        card_tap = "tap0"
+        card_address = "10.0.0.2/24"
+        card_gateway = "10.0.0.1"
+        card_kernel = "/boot/vmlinuz-6.1"
+        card_memory = "512MiB"
+        far = "unix:/run/far.sock"
+        trust_network = true
+        standby = "tap0"
+        socket = "/run/towpath/towpath.sock"
+        interface = "eth1"
+        vlan = 7
+        cores = 2
+        cpus = [2, 3]
+        admit = ["uid:1000", "all"]
+        policy = ["deny connect port 25", "limit program nginx rate 1gbit"]
+        policy_default = "deny"
+        clients_per_user = 8
+        sockets_per_client = 1024
+        send_buffer = "256KiB"
+        receive_buffer = "1MiB"
+        max_connections = 1000000
+        spin = "50us"
+        delayed_ack = "10ms"
+        time_wait = "30s"
+        congestion = "constant:10m"
+        timestamps = false
+        sack = false
+        window_scaling = false
+        ecn = 1
+        syn_cookies = false
+        mss_clamp = 1200
+        direct = false
+        idle_exit = "5min"
+        netns = "blue"
+        stacks = {}
+    "#;
+    let config = parse(text).unwrap();
+    assert_eq!((config.cores, config.cpus), (Cores::Fixed(2), vec![2, 3]));
+    assert_eq!(parse("cores = \"auto\"\ncpus = [4, 5, 6]").unwrap().cores, Cores::Auto);
+    assert_eq!(config.admit, [Admit::Uid(1000), Admit::All]);
+    assert_eq!(config.receive_buffer.get(), 1 << 20);
+    assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
+    assert_eq!((config.timestamps, config.sack, config.window_scaling, config.ecn), (false, false, false, 1));
+    assert_eq!((config.syn_cookies, config.mss_clamp, config.direct), (false, 1200, false));
+    // The list of keys for messages is the list of fields.
+    for key in KEYS {
+        assert!(line_of(text, key) > 1, "{key}");
+    }
+}
+
+#[test]
+fn golden_errors() {
+    let cases = [
+        ("spin = 20\n", "towpath.toml:1: spin: 20 has no unit; write \"20us\", \"20ms\" or \"20s\""),
+        ("cores = 1\nspin = \"20\"\n", "towpath.toml:2: spin: 20 has no unit; write \"20us\", \"20ms\" or \"20s\""),
+        ("\n\nspinn = \"20us\"\n", "towpath.toml:3: unknown key \"spinn\"; did you mean \"spin\"?"),
+        (
+            "receive-buffer = \"1MiB\"\n",
+            "towpath.toml:1: unknown key \"receive-buffer\"; did you mean \"receive_buffer\"?",
+        ),
+        ("vlan = 4095\n", "towpath.toml:1: vlan: 4095 is outside 0 to 4094"),
+        ("cores = 17\n", "towpath.toml:1: cores: 17 is outside 1 to 16"),
+        ("cores = 2\ncpus = [1]\n", "towpath.toml:2: cpus: 1 named for 2 cores; name one CPU per core, or none"),
+        ("cores = \"1-4\"\ncpus = [1]\n", "towpath.toml:2: cpus: 1 named for 4 cores; name one CPU per core, or none"),
+        ("cores = \"4-1\"\n", "towpath.toml:1: cores: \"4-1\" is no range within 1 to 16"),
+        ("cores = \"many\"\n", "towpath.toml:1: cores: \"many\" is no number of cores; write 2, \"1-4\" or \"auto\""),
+        (
+            "stack = \"uml\"\ncores = \"auto\"\n",
+            "towpath.toml:2: cores: the cores of the other kernel are not the service's to choose; write a number",
+        ),
+        (
+            "# rings\nsend_buffer = \"100KiB\"\n",
+            "towpath.toml:2: send_buffer: 100KiB is not a power of two; the nearest are 64KiB and 128KiB",
+        ),
+        ("receive_buffer = \"1KiB\"\n", "towpath.toml:1: receive_buffer: 1KiB is outside 4KiB to 16MiB"),
+        ("sockets_per_client = 1000\n", "towpath.toml:1: sockets_per_client: 1000 is not a power of two; write 1024"),
+        (
+            "admit = [\"alice\"]\n",
+            "towpath.toml:1: admit: \"alice\" names nobody; write \"user:alice\", \"group:alice\", \"uid:1000\" or \"all\"",
+        ),
+        (
+            "congestion = \"vegas\"\n",
+            "towpath.toml:1: congestion: \"vegas\" is not known; there are reno, cubic, dctcp, dctcp-rate, timely, bbr and \
+             constant:RATE",
+        ),
+        (
+            "stack = \"uml\"\nauto = true\n",
+            "towpath.toml:2: auto: the other kernel has a network of its own; nothing can go either way",
+        ),
+        ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
+        ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
+        ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
+    ];
+    for (text, error) in cases {
+        assert_eq!(parse(text).unwrap_err(), error, "for {text:?}");
+    }
+    let far = parse("colour = 1\n").unwrap_err();
+    assert!(
+        far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, auto, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, standby, socket, interface"),
+        "{far}"
+    );
+    let broken = parse("cores = \n").unwrap_err();
+    assert!(broken.starts_with("towpath.toml:1: "), "{broken}");
+}
+
+#[test]
+fn the_documentation_has_every_key_with_its_default() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let mut defaults = String::new();
+    for key in KEYS {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let default = row.unwrap_or_else(|| panic!("no row for {key}")).split('|').nth(2).unwrap().trim();
+        if let Some(value) = default.strip_prefix('`') {
+            defaults += &format!("{key} = {}\n", value.trim_end_matches('`'));
+        }
+    }
+    assert_eq!(parse(&defaults).unwrap(), Config::default());
+    assert!(defaults.lines().count() >= 11, "{defaults}");
+    // The example is one.
+    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    parse(example).unwrap();
+}
+
+#[test]
+fn other_stacks_have_tables_of_their_own() {
+    let text = "admit = [\"all\"]\npolicy = [\"stack blue all\"]\n[stacks.blue]\nstack = \"kernel\"\nnetns = \"blue\"\n\
+                [stacks.red]\nadmit = [\"uid:7\"]\n";
+    let config = parse(text).unwrap();
+    let blue = config.of_stack("blue").unwrap();
+    assert_eq!((blue.stack, blue.netns.as_deref(), blue.admit), (StackKind::Kernel, Some("blue"), vec![Admit::All]));
+    assert!(blue.policy.is_empty(), "the policy is the file's own");
+    assert_eq!(config.of_stack("red").unwrap().admit, [Admit::Uid(7)]);
+    let error = config.of_stack("green").unwrap_err().to_string();
+    assert_eq!(error, "the configuration has no [stacks.green]");
+    for (text, why) in [
+        (
+            "policy = [\"stack blue all\"]\n",
+            "towpath.toml:1: policy: there is no stack \"blue\"; the configuration names none",
+        ),
+        ("[stacks.kernel]\n", "\"kernel\" is what `--stack` calls another"),
+        ("[stacks.\"a b\"]\n", "\"a b\" is no name for a stack"),
+        ("[stacks.a.stacks.b]\n", "a stack in a stack is none"),
+        ("[stacks.a]\ncores = 0\n", "towpath.toml:2: cores: 0 is outside 1 to 16 (stacks.a)"),
+        ("[stacks.a]\ncolour = 1\n", "unknown key \"colour\""),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/towpath.toml")).unwrap_err().to_string();
+    assert_eq!(error, "/nonexistent/towpath.toml: No such file or directory (os error 2)");
+}

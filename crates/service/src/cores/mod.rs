@@ -1,0 +1,10 @@
+//! How many threads the service's stack has: as the configuration says, as somebody has said, or as many as pay off.
+
+mod allocator;
+mod host;
+mod sizer;
+mod totals;
+pub mod wanted;
+
+pub use allocator::{Allocator, start};
+pub use wanted::Cores;
