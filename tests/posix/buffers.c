@@ -41,7 +41,7 @@ static long filled(int fd) {
 }
 
 static void say_size(const char *key, long bytes) {
-    say(key, "%s", bytes < 2048 ? "tiny" : bytes < 40000 ? "small" : bytes < 262144 ? "medium" : "large");
+    say(key, "%s", bytes < 2048 ? "tiny" : bytes < 40000 ? "small" : bytes < 524288 ? "medium" : "large");
 }
 
 static long drained(int fd, long most) {

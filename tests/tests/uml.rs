@@ -6,7 +6,7 @@ use towpath_system_tests::card::{
     CONVERSATION, Outside, boots_if_there_is_none, ends_with_its_service, group, kernel_of, nearer_than_a_message,
     resets_in_time, speak_with_others,
 };
-use towpath_system_tests::{Program, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
 
 /// A service with a card.
 fn card(complete: impl FnOnce(Program) -> Program) -> Service {
@@ -48,7 +48,14 @@ fn without_its_kernel_a_card_says_what_to_install() {
 
 #[test]
 fn a_card_has_as_many_sockets_as_are_asked_for_or_says_that_they_do_not_fit() {
-    let service = card(|program| program.arg("--sockets-per-client").arg("4096"));
+    let scratch = Scratch::new("card-sockets");
+    let written = |lines: &str| {
+        let path = scratch.path("towpath.toml");
+        std::fs::write(&path, lines).expect("a configuration file");
+        path
+    };
+    let many = written("sockets_per_client = 4096\n");
+    let service = card(|program| program.arg("--config").arg(many));
     let script = "import socket\nkept = [socket.create_server(('0.0.0.0', 0)) for _ in range(700)]\nprint('open', flush=True); input()";
     let log = service.scratch.path("many.log");
     let mut many = service.accelerated("/usr/bin/python3 -u -c").arg(script).start(log);
@@ -58,8 +65,9 @@ fn a_card_has_as_many_sockets_as_are_asked_for_or_says_that_they_do_not_fit() {
     assert_eq!(listening.count(), 700);
     drop(many);
     drop(service);
+    let large = "sockets_per_client = 128\nsend_buffer = \"16MiB\"\nreceive_buffer = \"16MiB\"\n";
     let program = Program::new(&[bin("towpath")]).arg("kernel-stack").arg("--uml");
-    let program = program.arg("--sockets-per-client").arg("128").arg("--send-buffer").arg("16MiB");
+    let program = program.arg("--config").arg(written(large));
     let ended = program.arg("--name").arg(format!("large-{}", std::process::id())).run(60);
     assert_eq!(ended.code, 1, "{}", ended.err);
     assert!(ended.err.contains("128 sockets") && ended.err.contains("write fewer"), "{}", ended.err);
