@@ -112,7 +112,7 @@ impl Engine {
             last_id: 0,
             cores: config.cores,
         };
-        let crew = CrewConfig { name: "core", spin_us: config.spin_us, patience: false, cpus: config.cpus };
+        let crew = CrewConfig { name: "core", spin_us: config.spin_us, cpus: config.cpus };
         let crew = Crew::start(&crew, groups)?;
         let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);
         Ok(Engine { slow: caller, stop, metrics, slow_thread, crew })

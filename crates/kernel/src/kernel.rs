@@ -78,7 +78,7 @@ impl Kernel {
             callers.push(caller);
             movers.push(mover);
         }
-        let crew = CrewConfig { name: "kernel", spin_us: config.spin_us, patience: true, cpus: config.cpus.clone() };
+        let crew = CrewConfig { name: "kernel", spin_us: config.spin_us, cpus: config.cpus.clone() };
         let crew = Crew::start(&crew, groups)?;
         Ok(Self { groups: callers, moves: movers, next: AtomicUsize::new(0), crew })
     }

@@ -51,10 +51,8 @@ pub trait Group: Send + 'static {
 pub struct CrewConfig {
     /// Thread `i` is called `NAME-i`.
     pub name: &'static str,
-    /// How long a thread spins without work before it sleeps, µs.
+    /// How long a thread usually spins without work before it sleeps, µs; see [`Patience`].
     pub spin_us: u64,
-    /// Does spinning become rare where it is in vain?
-    pub patience: bool,
     /// Thread `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
     pub cpus: Vec<usize>,
 }
@@ -122,8 +120,7 @@ impl<G: Group> Crew<G> {
                 posts: Arc::clone(&crew.posts),
                 orders,
                 groups: Vec::new(),
-                spin_us: config.spin_us,
-                patience: config.patience.then(Patience::default),
+                patience: Patience::new(config.spin_us),
                 cpu: config.cpus.get(number).copied(),
             };
             worker.take(number, group);
@@ -200,8 +197,7 @@ struct Worker<G> {
     groups: Vec<(usize, Box<G>)>,
     /// Watches the thread's bell and the sets of its groups.
     set: OwnedFd,
-    spin_us: u64,
-    patience: Option<Patience>,
+    patience: Patience,
     cpu: Option<usize>,
 }
 
@@ -233,17 +229,14 @@ impl<G: Group> Worker<G> {
             if work > 0 {
                 worked = now;
             }
-            let spent = self.patience.as_ref().is_some_and(Patience::is_spent);
-            let spin_us = if spent { 0 } else { self.spin_us };
-            if work > 0
-                && let Some(patience) = &mut self.patience
-            {
-                patience.came(spinning);
+            let spin_us = self.patience.spin_us();
+            if work > 0 {
+                self.patience.came(spinning);
             }
             spinning = spin_us > 0 && now - worked < spin_us;
             // After work it looks once more: what came behind a group's turn may have rung a bell that the turn has silenced.
             if work == 0 && !spinning {
-                last = self.sleep(now, spin_us > 0);
+                last = self.sleep(now, worked, spin_us > 0);
             }
         }
     }
@@ -272,8 +265,8 @@ impl<G: Group> Worker<G> {
         (work, last)
     }
 
-    /// Sleeps until there is something to do, if there is nothing already; what time it is then.
-    fn sleep(&mut self, now: u64, spun: bool) -> u64 {
+    /// Sleeps until there is something to do, if there is nothing already; what time it is then. `worked`: when there was last.
+    fn sleep(&mut self, now: u64, worked: u64, spun: bool) -> u64 {
         let post = &self.posts[self.number];
         let (mut idle, mut timeout) = (true, None);
         for (_, group) in &mut self.groups {
@@ -289,11 +282,11 @@ impl<G: Group> Worker<G> {
                 _ => wait(&self.set, timeout),
             }
             add(&post.sleeps, 1);
-            if let Some(patience) = &mut self.patience {
-                patience.slept(spun);
-            }
         }
         let awake = if idle { now_us() } else { now };
+        if idle {
+            self.patience.slept(spun, awake - worked);
+        }
         for (_, group) in &mut self.groups {
             group.disarm(idle);
         }

@@ -103,7 +103,7 @@ fn crew_and_sets(most: usize, spin_us: u64) -> (Crew<Counter>, Vec<Known>, Vec<O
         groups.push(Box::new(Counter { shared: Arc::clone(&shared), bell: Arc::clone(&bell), set, last_us: 0 }));
         known.push((shared, bell));
     }
-    let config = CrewConfig { name: "crew", spin_us, patience: false, cpus: Vec::new() };
+    let config = CrewConfig { name: "crew", spin_us, cpus: Vec::new() };
     (Crew::start(&config, groups).unwrap(), known, sets)
 }
 
