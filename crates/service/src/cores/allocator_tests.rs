@@ -76,7 +76,7 @@ impl Waiting {
         let load = || Load { on: AtomicBool::new(false), bytes: AtomicU64::new(0), bell: Bell::new().unwrap() };
         let loads: Vec<_> = (0..groups).map(|_| Arc::new(load())).collect();
         let work = |load: &Arc<Load>| Box::new(Work { load: Arc::clone(load), set: epoll_with(&load.bell).unwrap() });
-        let config = CrewConfig { name: "waiting", spin_us: 0, patience: false, cpus: Vec::new() };
+        let config = CrewConfig { name: "waiting", spin_us: 0, cpus: Vec::new() };
         let crew = Crew::start(&config, loads.iter().map(work).collect()).unwrap();
         Self { crew, loads }
     }
