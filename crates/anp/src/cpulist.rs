@@ -49,6 +49,11 @@ impl CpuSet {
             |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
         parts.iter().map(text).collect::<Vec<_>>().join(",")
     }
+    /// As a list in a sentence: `CPU 2`, `CPUs 2-3`.
+    pub fn named(&self) -> String {
+        let noun = if self.0.len() == 1 { "CPU" } else { "CPUs" };
+        format!("{noun} {self}")
+    }
     /// As a mask.
     pub fn mask(&self) -> String {
         let words = self.0.last().map_or(1, |last| last / 32 + 1);

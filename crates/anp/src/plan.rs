@@ -6,7 +6,7 @@ use crate::pool::{FEWEST_CPUS, Pool};
 use crate::setting::Setting;
 use crate::way::Way;
 use serde::Serialize;
-use towpath_cores::rebalance;
+use towpath_cores::{counted, rebalance};
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,8 @@ pub enum PlanError {
     },
     /// So many cannot be reserved.
     #[error(
-        "{wanted} CPUs cannot be reserved: {most} of this machine's {all} can, and at least one stays for applications"
+        "{} cannot be reserved: {most} of this machine's {all} can, and at least one stays for applications",
+        counted(*wanted, "CPU")
     )]
     TooMany {
         /// As many as were wanted.
@@ -52,7 +53,8 @@ pub enum PlanError {
     NotDelegated(String),
     /// There are too few CPUs for it to be worth while.
     #[error(
-        "this machine has {0} CPUs, and reserving one of fewer than {FEWEST_CPUS} costs applications more than it gives; --force plans it all the same"
+        "this machine has {}, and reserving one of fewer than {FEWEST_CPUS} costs applications more than it gives; --force plans it all the same",
+        counted(*.0, "CPU")
     )]
     TooSmall(usize),
 }
@@ -125,7 +127,7 @@ impl Pool {
         let table = self.interface.table.as_ref()?;
         let after = rebalance(&table.buckets, queues)?;
         let moved = table.buckets.iter().zip(&after).filter(|(now, then)| now != then).count();
-        let why = format!("packets come by {queues} queues; {moved} of {} buckets move", after.len());
+        let why = format!("packets come by {}; {moved} of {} buckets move", counted(queues, "queue"), after.len());
         Some(Knob::new(Setting::Table(self.interface.name.clone()).to_string(), table.text(&after), why))
     }
 
@@ -159,7 +161,7 @@ impl Pool {
         let reserved = CpuSet(cpus.iter().copied().collect());
         let (mask, why) = match way {
             Way::Rps | Way::IrqRps => {
-                (reserved.mask(), format!("packets of {name} are received on the CPUs {reserved}"))
+                (reserved.mask(), format!("packets of {name} are received on {}", reserved.named()))
             }
             _ => (CpuSet::default().mask(), format!("packets of {name} stay where they arrive")),
         };
@@ -182,7 +184,7 @@ impl Pool {
         let share = |queue: u32| CpuSet(cpus.iter().skip(queue as usize).step_by(queues as usize).copied().collect());
         let knob = |queue: u32| {
             let path = format!("/sys/class/net/{}/queues/tx-{queue}/xps_cpus", self.interface.name);
-            Knob::new(path, share(queue).mask(), format!("the CPUs {} send by queue {queue}", share(queue)))
+            Knob::new(path, share(queue).mask(), format!("{} send by queue {queue}", share(queue).named()))
         };
         (0..queues).filter(|queue| !share(*queue).is_empty()).map(knob).collect()
     }

@@ -142,7 +142,7 @@ impl Pool {
 
     /// Where applications run.
     fn places(&self, applications: &CpuSet, reserved: &CpuSet) -> Vec<Knob> {
-        let why = format!("applications leave the CPUs {reserved} to the card");
+        let why = format!("applications leave {} to the card", reserved.named());
         let group = self.application.iter().cloned();
         let tasks = self.threads.iter().map(|task| Setting::Task(*task).to_string());
         group.chain(tasks).map(|name| Knob::new(name, applications.list(), why.clone())).collect()

@@ -5,6 +5,7 @@ mod auto;
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::time::Duration;
+use towpath_cores::counted;
 use towpath_service::api::{self, Command, Named, Sizing, Status, Tally};
 
 /// How long the cores are watched for the busy share.
@@ -89,11 +90,11 @@ fn page(first: &Status, s: &Status) -> String {
         let _ = writeln!(out, "other stacks: {}; given to them: {given}", stacks.collect::<Vec<_>>().join(", "));
     }
     if s.policy.rules > 0 || s.policy.denied + s.policy.limited > 0 {
-        let (rules, denied, limited) = (counted(s.policy.rules as u64, "rule"), s.policy.denied, s.policy.limited);
+        let (rules, denied, limited) = (counted(s.policy.rules, "rule"), s.policy.denied, s.policy.limited);
         let _ = writeln!(out, "policy: {rules}, {denied} attempts denied, {limited} over a limit");
     }
     auto::table(&mut out, &s.auto);
-    let _ = writeln!(out, "{}:", counted(s.clients.len() as u64, "client"));
+    let _ = writeln!(out, "{}:", counted(s.clients.len(), "client"));
     for c in &s.clients {
         let leaving = if c.leaving { ", leaving" } else { "" };
         let lies = if c.lies > 0 { format!(", {} contract violations", c.lies) } else { String::new() };
@@ -103,7 +104,7 @@ fn page(first: &Status, s: &Status) -> String {
             c.program,
             c.pid,
             c.uid,
-            counted(c.slots.into(), "socket")
+            counted(c.slots, "socket")
         );
     }
     out
@@ -114,7 +115,8 @@ fn cores(out: &mut String, s: &Status) {
     let Sizing { cores, most, configured, why, since_us, .. } = &s.sizing;
     if *most > 1 {
         let since = age(s.uptime_us.saturating_sub(*since_us));
-        let _ = writeln!(out, "{cores} of {most} cores run, cores = {configured}, for {since}: {why}");
+        let run = if *cores == 1 { "runs" } else { "run" };
+        let _ = writeln!(out, "{cores} of {most} cores {run}, cores = {configured}, for {since}: {why}");
     }
 }
 
@@ -160,10 +162,6 @@ fn tally(out: &mut String, t: &Tally) {
     ];
     named(out, "events", &Named(events.map(|(name, n)| (name.to_owned(), n)).into()));
     named(out, "drops", &t.drops);
-}
-
-fn counted(n: u64, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// 3 s, 5 min 3 s, 2 h 5 min, 3 d 2 h.

@@ -1,5 +1,6 @@
 //! The policy's limits and its patience.
 
+use crate::words::counted;
 use serde::{Deserialize, Serialize};
 
 /// Why a configuration cannot be.
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum ConfigError {
     /// There is no number of cores that every limit allows.
     #[error(
-        "no number of cores is at least {min}, at most {max}, and leaves {app_min} of {total} CPUs to applications"
+        "no number of cores is at least {min}, at most {max}, and leaves {app_min} of {} to applications",
+        counted(*total, "CPU")
     )]
     NoRoom {
         /// Fewest.

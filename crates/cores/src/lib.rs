@@ -13,6 +13,7 @@ mod observation;
 mod policy;
 mod trace;
 mod trial;
+mod words;
 
 pub use config::{Config, ConfigError};
 pub use cpus::{Cpu, CpuOrder};
@@ -22,3 +23,4 @@ pub use observation::{Observation, Outcome};
 pub use policy::{Bar, Measure, OnTrial, Rule, State, Term, View, step};
 pub use trace::{Replayed, Trace, TraceError};
 pub use trial::Means;
+pub use words::counted;

@@ -1,12 +1,12 @@
 //! `towpath cores explain`: why there are as many as there are, and what would have to be different.
 
-use super::show::{cpus, plain};
+use super::show::plain;
 use super::standing::Standing;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::PathBuf;
-use towpath_cores::{Bar, Config, Means, Rule, Term, View};
+use towpath_cores::{Bar, Config, Means, Rule, Term, View, counted};
 
 /// Shows the last decisions, and what the next one waits for.
 #[derive(Args)]
@@ -196,7 +196,7 @@ impl Explanation {
             );
         }
         for Resting { cores, ticks } in &self.resting {
-            let _ = writeln!(text, "{}: that was worse, and is left alone for {ticks} s more", cpus(*cores));
+            let _ = writeln!(text, "{}: that was worse, and is left alone for {ticks} s more", counted(*cores, "CPU"));
         }
         let Self { changes, most_changes, failures, fuse, .. } = self;
         let _ = writeln!(
@@ -211,7 +211,7 @@ impl TrialFigures {
     fn text(&self, cores: u32) -> String {
         let mut text = format!(
             "on trial: {} in place of {}, because of {}; {} of {} s seen\n",
-            cpus(cores),
+            counted(cores, "CPU"),
             self.from,
             plain(&self.reason),
             self.seen,

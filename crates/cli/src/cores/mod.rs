@@ -194,7 +194,7 @@ fn isolated(tree: &Tree) -> CpuSet {
 fn with_taken(error: &PlanError, pool: &Pool) -> String {
     match error {
         PlanError::TooMany { .. } if !pool.taken.is_empty() => {
-            format!("{error}; CPUs {} are not to be had: {TAKEN}", pool.taken)
+            format!("{error}; not to be had: {}: {TAKEN}", pool.taken.named())
         }
         _ => error.to_string(),
     }

@@ -164,10 +164,9 @@ fn overlapping<'a>(standing: &Standing, threads: &'a [StackThread]) -> Vec<(&'a 
     let said = |thread: &'a StackThread| {
         let StackThread { name, program, pid, .. } = thread;
         let both = both(thread);
-        let text = format!(
-            "{name} of {program} {pid} is pinned to CPUs {both}, which are reserved for {}",
-            standing.interface
-        );
+        let are = if both.0.len() == 1 { "is" } else { "are" };
+        let (both, interface) = (both.named(), &standing.interface);
+        let text = format!("{name} of {program} {pid} is pinned to {both}, which {are} reserved for {interface}");
         (thread, plain(&text))
     };
     pinned.map(said).collect()

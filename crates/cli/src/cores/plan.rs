@@ -48,15 +48,15 @@ fn json(plan: &Plan, taken: &CpuSet) -> serde_json::Result<String> {
 
 fn text(plan: &Plan, taken: &CpuSet) -> String {
     let mut text = format!(
-        "{}: received on CPUs {} by {} ({}); applications on {}\n",
+        "{}: received on {} by {} ({}); applications on {}\n",
         plan.interface,
-        plan.reserved,
+        plan.reserved.named(),
         plan.way.sentence(),
         plan.why,
-        plan.applications
+        plan.applications.named()
     );
     if !taken.is_empty() {
-        let _ = writeln!(text, "  CPUs {taken} are not reserved: {}", super::TAKEN);
+        let _ = writeln!(text, "  not reserved: {}: {}", taken.named(), super::TAKEN);
     }
     for knob in &plan.knobs {
         let _ = writeln!(text, "  {:<60} # {}", knob.command(), knob.why);
@@ -114,8 +114,9 @@ mod tests {
     fn every_machine_has_a_plan_that_is_safe_or_the_reason_why_there_is_none() {
         let of = |count: u32| Cpus { count, ..Cpus::default() };
         assert!(why_not(&of(0), "").contains("/sys mounted"), "nothing is known");
-        assert!(why_not(&of(1), "").contains("--force"));
-        assert!(why_not(&of(1), "--force").contains("at least one stays"));
+        assert!(why_not(&of(1), "").contains("has 1 CPU, and") && why_not(&of(1), "").contains("--force"));
+        let none = why_not(&of(1), "--force");
+        assert!(none.starts_with("1 CPU cannot be reserved") && none.contains("at least one stays"), "{none}");
         assert!(why_not(&of(2), "").contains("--force"));
         assert_eq!(reserved(&of(2), "--force"), "1");
         assert!(why_not(&of(8), "--cpus 0").contains("0 CPUs"));
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(reserved(&Cpus { offline: "0".into(), ..smt.clone() }, "--cpus 2"), "2,6", "now 1 is the first");
         let isolated = Cpus { count: 8, isolated: "4-7".into(), ..Cpus::default() };
         assert_eq!(reserved(&isolated, "--cpus 3"), "1-3");
-        assert!(why_not(&isolated, "--cpus 4").contains("CPUs 4-7 are not to be had"));
+        assert!(why_not(&isolated, "--cpus 4").contains("not to be had: CPUs 4-7: threads of a service"));
         let nodes = Cpus { count: 8, nodes: 2, card_node: Some(1), ..Cpus::default() };
         assert_eq!(reserved(&nodes, "--cpus 2"), "4-5");
         assert_eq!(reserved(&Cpus { card_node: Some(-1), ..nodes.clone() }, "--cpus 2"), "1-2");

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use towpath_cores::Trace;
+use towpath_cores::{Trace, counted};
 
 /// No more than so much is written: days.
 const MOST_BYTES: u64 = 64 << 20;
@@ -39,7 +39,7 @@ impl Recorder {
         if self.bytes == 0 {
             let interface = &turn.pool.interface;
             let driver = interface.driver.as_deref().unwrap_or("no driver");
-            let machine = format!("{} CPUs, {} ({driver})", turn.pool.machine.cpus.len(), interface.name);
+            let machine = format!("{}, {} ({driver})", counted(turn.pool.machine.cpus.len(), "CPU"), interface.name);
             text = Trace::header(turn.config, towpath_anp::SHORTEST.as_millis() as u64, turn.from, &machine);
         }
         let cores = if self.observes { 0 } else { turn.from };

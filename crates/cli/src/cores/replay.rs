@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
-use towpath_cores::{Decision, Replayed, Trace};
+use towpath_cores::{Decision, Replayed, Trace, counted};
 
 /// Largest file that is read.
 const MOST_BYTES: u64 = 256 << 20;
@@ -62,7 +62,8 @@ fn lines(trace: &Trace) -> String {
 
 /// The changes, for people.
 fn page(trace: &Trace) -> String {
-    let mut text = format!("{}, {} ticks of {} ms\n", plain(&trace.machine), trace.ticks.len(), trace.tick_ms);
+    let mut text =
+        format!("{}, {} of {} ms\n", plain(&trace.machine), counted(trace.ticks.len(), "tick"), trace.tick_ms);
     let (mut changes, mut cores) = (0, trace.cores);
     for said in trace.replay() {
         cores = said.cores;
@@ -72,7 +73,8 @@ fn page(trace: &Trace) -> String {
             let told =
                 seen.outcome.map_or_else(String::new, |outcome| format!(", {:.0} requests/s", outcome.throughput));
             text += &format!(
-                "{tick:>6}  {from} to {to} CPUs  receive {:.2}, programs {:.2}, waiting {:.0} %{told}: {}\n",
+                "{tick:>6}  {from} to {}  receive {:.2}, programs {:.2}, waiting {:.0} %{told}: {}\n",
+                counted(to, "CPU"),
                 seen.busy,
                 seen.app_busy,
                 100.0 * seen.app_waiting,
@@ -80,7 +82,7 @@ fn page(trace: &Trace) -> String {
             );
         }
     }
-    text + &format!("{changes} changes, {cores} CPUs at the end\n")
+    text + &format!("{}, {} at the end\n", counted(changes, "change"), counted(cores, "CPU"))
 }
 
 #[cfg(test)]
@@ -97,7 +99,7 @@ mod tests {
         let trace = Trace::parse(&text).unwrap();
         assert_eq!(
             page(&trace),
-            "8 CPUs, eth1 (?[31mveth), 40 ticks of 1000 ms\n    20  1 to 0 CPUs  receive 0.00, programs 0.00, waiting 0 %: fewer cores would do\n1 changes, 0 CPUs at the end\n"
+            "8 CPUs, eth1 (?[31mveth), 40 ticks of 1000 ms\n    20  1 to 0 CPUs  receive 0.00, programs 0.00, waiting 0 %: fewer cores would do\n1 change, 0 CPUs at the end\n"
         );
         let lines = lines(&trace);
         assert_eq!(lines.lines().count(), 40);

@@ -6,6 +6,7 @@ use clap::Args;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use towpath_anp::{Journal, Machine, Restored, Tree};
+use towpath_cores::counted;
 
 /// Puts back what an `enforce` has left.
 #[derive(Args)]
@@ -38,7 +39,7 @@ pub fn refuse_failures(restored: &[Restored]) -> Result<(), String> {
     let failed = restored.iter().filter(|result| matches!(result, Restored::Failed { .. })).count();
     match failed {
         0 => Ok(()),
-        _ => Err(format!("{failed} settings could not be put back: `towpath cores restore` tries again")),
+        _ => Err(format!("{} could not be put back: `towpath cores restore` tries again", counted(failed, "setting"))),
     }
 }
 

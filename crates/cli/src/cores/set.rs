@@ -2,6 +2,7 @@
 
 use crate::locate::Which;
 use clap::Args;
+use towpath_cores::counted;
 use towpath_service::api::{self, Command, SetCores, Sizing};
 
 /// Says how many cores a service's stack has.
@@ -32,5 +33,5 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     if arguments.json {
         return Ok(serde_json::to_string(&sizing).unwrap_or_default() + "\n");
     }
-    Ok(format!("{} cores of at most {}: {}\n", sizing.cores, sizing.most, sizing.why))
+    Ok(format!("{} of at most {}: {}\n", counted(sizing.cores, "core"), sizing.most, sizing.why))
 }

@@ -4,7 +4,7 @@ use super::feedback::Said;
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 use towpath_anp::{Pool, Sensed};
-use towpath_cores::{Reason, State};
+use towpath_cores::{Reason, State, counted};
 
 /// One decision, for logs. docs/cores.md describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -101,18 +101,13 @@ impl Entry {
         let latency = self.latency_us.map_or_else(String::new, |latency| format!(" in {latency:.0} µs"));
         let mut line = format!(
             "{tick:>5} s  {}  receive {busy:.2}  programs {app_busy:.2}  waiting {waiting:.0} %  {offered:.0} packets/s{told}{latency}  {why}\n",
-            cpus(*cores)
+            counted(*cores, "CPU")
         );
         let silent = self.feedback.iter().filter_map(Said::silence);
         silent.for_each(|silence| line.push_str(&format!("         {silence}\n")));
         self.commands.iter().for_each(|command| line.push_str(&format!("         {command}\n")));
         line
     }
-}
-
-/// So many, in words.
-pub fn cpus(count: u32) -> String {
-    if count == 1 { "1 CPU".into() } else { format!("{count} CPUs") }
 }
 
 /// What came from outside, fit for a terminal: no character in it moves the cursor.

@@ -1,13 +1,14 @@
 //! How the one who decides stands, in a file that `status` and `explain` read. Whoever reads it trusts it no further than it can be checked.
 
 use super::explain::Explanation;
-use super::show::{Entry, cpus, now_ms, plain};
+use super::show::{Entry, now_ms, plain};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use towpath_anp::{Tree, own_text};
+use towpath_cores::counted;
 
 /// Version of the file's form.
 const VERSION: u32 = 1;
@@ -145,7 +146,7 @@ impl Standing {
     /// In one line.
     pub fn headline(&self) -> String {
         let Self { mode, pid, interface, .. } = self;
-        let cores = cpus(self.cores);
+        let cores = counted(self.cores, "CPU");
         let which = if self.reserved.is_empty() { String::new() } else { format!(" ({})", self.reserved) };
         let why = self.last().map_or("nothing has been decided yet", |entry| entry.why.as_str());
         plain(&format!("{mode}, pid {pid}: {cores}{which} for {interface}, {}: {why}", self.way))

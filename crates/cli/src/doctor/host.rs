@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_service_that_is_pinned_to_a_reserved_cpu_is_said() {
-        let check = reserved(&["core-0 of towpathd 7 is pinned to CPUs 2, which are reserved for eth1".into()]);
+        let check = reserved(&["core-0 of towpathd 7 is pinned to CPU 2, which is reserved for eth1".into()]);
         assert!(check.state == State::Warn && check.remedy.is_some() && check.found.contains("core-0"), "{check:?}");
         assert_eq!(reserved(&[]).state, State::Ok);
     }
