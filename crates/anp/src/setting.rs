@@ -85,7 +85,8 @@ impl Setting {
             }
             Self::NapiCpus(interface, id) => format!("taskset -pc {value} $(pgrep -x napi/{interface}-{id})"),
             Self::NapiGroup(interface, id) => format!("pgrep -x napi/{interface}-{id} > {value}/cgroup.procs"),
-            Self::Group(folder) => format!("{} {folder}", if value == Self::PRESENT { "mkdir" } else { "rmdir" }),
+            // It may be there already: of a plan for another number of CPUs.
+            Self::Group(folder) => format!("{} {folder}", if value == Self::PRESENT { "mkdir -p" } else { "rmdir" }),
             Self::Task(task) => format!("taskset -pc {value} {}", task.thread),
         }
     }

@@ -36,25 +36,49 @@ pub struct Arguments {
 struct Before(Vec<Knob>);
 
 impl Before {
-    /// Now. If CPUs are reserved already, nobody knows: then what the kernel begins with.
+    /// Now. If CPUs are reserved already, nobody knows: then what the kernel begins with, as for what is not there yet (threads that poll).
+    ///
+    /// In the order in which the journal puts back, the last first: a control group can only be removed once it is no partition and nobody is in it.
     fn read(pool: &Pool, tree: &Tree, reserved: u32) -> Self {
         let knobs = pool.plan(0, 1).map_or(Vec::new(), |plan| plan.knobs);
-        let all = pool.machine.online().list();
-        let value = |knob: &Knob| if reserved == 0 { tree.text(&knob.path) } else { usual(&knob.path, &all) };
-        // With a control group goes all that is set in it.
-        let goes = |knob: &&Knob| pool.partition.as_ref().is_some_and(|group| knob.path.starts_with(group.folder()));
-        let before = |knob: &Knob| Some(Knob::new(knob.path.clone(), value(knob)?, "as it was"));
-        Self(knobs.iter().rev().filter(|knob| !goes(knob)).filter_map(before).collect())
+        let now = |path: &str| tree.text(path).filter(|_| reserved == 0);
+        // With a control group goes all that is set in it, but for what holds it.
+        let goes = |path: &str| is_in_group(pool, path) && !path.ends_with("/cpuset.cpus.partition");
+        let before = |knob: &Knob| {
+            let value = now(&knob.path).or_else(|| usual(pool, &knob.path))?;
+            Some(Knob::new(knob.path.clone(), value, "as it was"))
+        };
+        Self(knobs.iter().rev().filter(|knob| !goes(&knob.path)).filter_map(before).collect())
+    }
+    /// What to type for so many CPUs, if these are the commands of their plan: none has no plan.
+    fn commands(&self, cores: u32, planned: &[String]) -> Vec<String> {
+        if cores == 0 { self.0.iter().map(Knob::command).collect() } else { planned.to_vec() }
     }
 }
 
+/// Is it a file of the control group that is made for the reserved CPUs?
+fn is_in_group(pool: &Pool, path: &str) -> bool {
+    pool.partition.as_ref().is_some_and(|group| path.starts_with(group.folder()))
+}
+
 /// What the kernel begins with.
-fn usual(path: &str, all: &str) -> Option<String> {
-    if let Some(Setting::Group(_)) = Setting::parse(path) {
-        return Some(Setting::ABSENT.to_owned());
+fn usual(pool: &Pool, path: &str) -> Option<String> {
+    let all = || pool.machine.online().list();
+    match Setting::parse(path)? {
+        Setting::Group(_) => Some(Setting::ABSENT.to_owned()),
+        // The kernel's threads are born in the root group.
+        Setting::NapiGroup(..) => {
+            let (root, _) = pool.partition.as_ref()?.folder().rsplit_once('/')?;
+            Some(root.to_owned())
+        }
+        Setting::NapiCpus(..) | Setting::Task(_) => Some(all()),
+        Setting::NapiThreaded(..) => Some("0".to_owned()),
+        Setting::Table(_) => Some("default".to_owned()),
+        Setting::File(_) if is_in_group(pool, path) => Some("member".to_owned()),
+        Setting::File(_) if path.ends_with("/smp_affinity_list") || path.ends_with("/cpuset.cpus") => Some(all()),
+        Setting::File(_) if path.ends_with("/rps_cpus") || path.ends_with("/threaded") => Some("0".to_owned()),
+        Setting::File(_) => None,
     }
-    let everywhere = path.ends_with("/smp_affinity_list") || path.ends_with("/cpuset.cpus");
-    (everywhere || path.ends_with("/rps_cpus")).then(|| if everywhere { all } else { "0" }.to_owned())
 }
 
 /// As many CPUs as are reserved now, whoever has done it: the most for which every setting is as it would be.
@@ -102,7 +126,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         // As long as it is not done, this second's question is asked again: the state stays as it is.
         let news = advised.as_ref().is_none_or(|advised| advised.cores() != after.cores());
         if news {
-            say(&if arguments.watch.wanted.json { entry.json() } else { script(&entry, &before) });
+            let entry = Entry { commands: before.commands(entry.cores, &entry.commands), ..entry };
+            say(&if arguments.watch.wanted.json { entry.json() } else { script(&entry) });
         }
         advised = Some(after);
         if arguments.once {
@@ -120,11 +145,128 @@ fn say(text: &str) {
 }
 
 /// What to type, and why.
-fn script(entry: &Entry, before: &Before) -> String {
+fn script(entry: &Entry) -> String {
     let Entry { tick, from, cores, why, .. } = entry;
     let mut text = format!("# {tick} s: reserve {cores} in place of {from}: {why}\n");
-    let back: Vec<String> = before.0.iter().map(Knob::command).collect();
-    let commands = if *cores == 0 { &back } else { &entry.commands };
-    commands.iter().for_each(|command| text.push_str(&format!("{command}\n")));
+    entry.commands.iter().for_each(|command| text.push_str(&format!("{command}\n")));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cores::fake::{Cpus, Fake};
+    use std::process::Command;
+    use towpath_anp::{Partition, PartitionKind, Way};
+
+    /// What the kernel and its tools do with the commands, as commands that stand before them in PATH. Stricter than Linux: threads that do not
+    /// poll any more stay, and a group that is a partition or has threads in it is not removed.
+    const TOOLS: [(&str, &str); 6] = [
+        ("pgrep", r#"echo "${2##*-}""#),
+        ("taskset", r#"test -e "$ROOT/kernel/napi-cpus:eth1:$3" && echo "$2" > "$ROOT/kernel/napi-cpus:eth1:$3""#),
+        (
+            "ynl",
+            r#"id=$(echo "$6" | tr -dc 0-9)
+            case $6 in *disabled*) echo 0 > "$ROOT/kernel/napi-threaded:eth1:$id"; exit;; esac
+            echo 1 > "$ROOT/kernel/napi-threaded:eth1:$id"
+            test -e "$ROOT/kernel/napi-cgroup:eth1:$id" && exit
+            echo 0-3 > "$ROOT/kernel/napi-cpus:eth1:$id"
+            echo /sys/fs/cgroup > "$ROOT/kernel/napi-cgroup:eth1:$id""#,
+        ),
+        ("attach", r#"read -r id; echo "${1#"$ROOT"}" > "$ROOT/kernel/napi-cgroup:eth1:$id""#),
+        (
+            "mkdir",
+            r#"test -e "$2" && exit; /bin/mkdir -p "$2"
+            echo > "$2/cpuset.cpus"; echo member > "$2/cpuset.cpus.partition""#,
+        ),
+        (
+            "rmdir",
+            r#"if grep -q "${1#"$ROOT"}" "$ROOT"/kernel/napi-cgroup:* || ! grep -q member "$1/cpuset.cpus.partition"
+            then echo "rmdir: $1: Device or resource busy" >&2; exit 1; fi
+            rm -r "$1""#,
+        ),
+    ];
+
+    /// A machine with control groups of version 2, whose card can be polled by threads.
+    struct Host(Fake);
+
+    impl Host {
+        fn new(name: &str) -> Self {
+            let fake = Fake::new(name, &Cpus::default());
+            fake.put("proc/version", "Linux version 6.18 #1 SMP PREEMPT_DYNAMIC");
+            fake.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu");
+            fake.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset");
+            fake.put("sys/fs/cgroup/app/cpuset.cpus", "");
+            (516..518).for_each(|id| fake.put(&format!("kernel/napi-threaded:eth1:{id}"), "0"));
+            for (name, text) in TOOLS {
+                fake.put(&format!("tools/{name}"), &format!("#!/bin/sh\n{text}"));
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+                std::fs::set_permissions(fake.place(&format!("tools/{name}")), mode).unwrap();
+            }
+            Self(fake)
+        }
+        fn pool(&self, kind: Option<PartitionKind>) -> Pool {
+            let tree = self.0.tree();
+            let mut pool = Pool::find(&Machine::read(&tree), Some("eth1")).unwrap();
+            (pool.way, pool.application) = (Some(Way::Threads), Some("/sys/fs/cgroup/app/cpuset.cpus".into()));
+            pool.partition = kind.map(|kind| Partition::find(&tree, kind).unwrap());
+            pool
+        }
+        /// Types what is advised. All of it works.
+        fn follow(&self, before: &Before, pool: &Pool, from: u32, cores: u32) {
+            let commands = pool.plan(from, cores).map_or(Vec::new(), |plan| plan.commands());
+            let entry = Entry { from, cores, commands: before.commands(cores, &commands), ..Entry::default() };
+            let root = self.0.place("");
+            let root = root.to_str().unwrap().trim_end_matches('/');
+            // Who is in a group is not what was last written to its file.
+            let line = |line: &str| match line.strip_suffix("/cgroup.procs").and_then(|line| line.rsplit_once(" > ")) {
+                Some((who, group)) => format!("{who} | attach {group}\n"),
+                None => format!("{line}\n"),
+            };
+            let text: String = script(&entry).lines().map(line).collect();
+            let text = text.replace(" /sys/", &format!(" {root}/sys/"));
+            let path = format!("{root}/tools:{}", std::env::var("PATH").unwrap());
+            let done = Command::new("sh").args(["-ec", &text]).env("PATH", path).env("ROOT", root).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success() && said.is_empty(), "{from} to {cores}: {said}\n{text}");
+        }
+        /// Every setting that a command could have changed; those of threads that poll, where they are born.
+        fn settings(&self) -> Vec<String> {
+            let (tree, pool) = (self.0.tree(), self.pool(Some(PartitionKind::Root)));
+            let knobs = pool.plan(0, 1).unwrap().knobs;
+            let value = |path: &str| {
+                tree.text(path).filter(|now| !usual(&pool, path).is_some_and(|usual| Knob::same(path, now, &usual)))
+            };
+            knobs.iter().map(|knob| format!("{} {:?}", knob.path, value(&knob.path))).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_advised_can_be_typed_and_taken_back_in_the_order_in_which_it_is_printed() {
+        for kind in [None, Some(PartitionKind::Root), Some(PartitionKind::Isolated)] {
+            let machine = Host::new("advise");
+            let (tree, pool, untouched) = (machine.0.tree(), machine.pool(kind), machine.settings());
+            let before = Before::read(&pool, &tree, in_force(&pool, &tree));
+            for (from, cores) in [(0, 1), (1, 2), (2, 1)] {
+                machine.follow(&before, &pool, from, cores);
+                assert_eq!(in_force(&pool, &tree), cores, "{kind:?}: {:?}", machine.settings());
+            }
+            machine.follow(&before, &pool, 1, 0);
+            assert_eq!((in_force(&pool, &tree), machine.settings()), (0, untouched), "{kind:?}");
+            assert!(!tree.has("/sys/fs/cgroup/towpath-card"), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_another_has_set_as_it_was_advised_is_taken_back_to_what_the_kernel_begins_with() {
+        let machine = Host::new("advise-late");
+        machine.0.put("sys/fs/cgroup/app/cpuset.cpus", "0-3");
+        let (tree, pool, untouched) = (machine.0.tree(), machine.pool(Some(PartitionKind::Root)), machine.settings());
+        machine.follow(&Before(Vec::new()), &pool, 0, 2);
+        assert_eq!(in_force(&pool, &tree), 2);
+        machine.follow(&Before::read(&pool, &tree, 2), &pool, 2, 0);
+        assert_eq!((in_force(&pool, &tree), machine.settings()), (0, untouched));
+        assert!(!tree.has("/sys/fs/cgroup/towpath-card"), "threads have left it, so it could be removed");
+    }
 }
