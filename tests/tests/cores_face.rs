@@ -282,6 +282,50 @@ fn a_running_one_sees_which_cpus_services_are_pinned_to_and_keeps_off_them() {
     drop(alone);
 }
 
+/// Where each thread of a service may run.
+fn allowed(service: &Service) -> Vec<String> {
+    let pid = service.status()["pid"].as_u64().unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
+    status.filter_map(|text| Some(text.split_once("Cpus_allowed_list:\t")?.1.lines().next()?.to_owned())).collect()
+}
+
+#[test]
+fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
+    let alone = CPUS.write().unwrap_or_else(PoisonError::into_inner);
+    let host = Host { lab: Lab::with_queues(2), scratch: Scratch::new("face-aside"), _cpus: None };
+    let journal = host.scratch.path("cores.journal");
+    let start = |line: &str| {
+        let with = |program| line.split(' ').fold(program, Program::arg).env("TOWPATH_CORES_JOURNAL", &journal);
+        Service::start(with)
+    };
+    let everywhere = start("--cores 1-2");
+    let all = allowed(&everywhere)[0].clone();
+    let are = |service: &Service, cpus: &str| allowed(service).iter().all(|allowed| allowed == cpus);
+    assert!(are(&everywhere, &all), "{:?}", allowed(&everywhere));
+    let mut running = host.enforced("");
+    let standing = host.status().1["allocator"].clone();
+    let (reserved, rest) = (standing["reserved"].as_str().unwrap(), standing["applications"].as_str().unwrap());
+    until("its threads leave the reserved CPU", 90, || are(&everywhere, rest));
+    // Those that begin meanwhile, one of them as somebody has said.
+    let late = start("--cores 2 --stack kernel");
+    assert!(are(&late, rest), "{:?}", allowed(&late));
+    let pinned = start(&format!("--cores 1 --cpus {reserved}"));
+    until("its thread is where it was put", 90, || allowed(&pinned).iter().any(|cpus| cpus == reserved));
+    assert!(allowed(&pinned).iter().any(|cpus| *cpus == all), "the others may run anywhere: {:?}", allowed(&pinned));
+    let pids = [&everywhere, &late].map(|service| service.status()["pid"].as_u64());
+    let (_, status) = host.status();
+    let threads = status["threads"].as_array().unwrap();
+    let aside = threads.iter().filter(|thread| pids.contains(&thread["pid"].as_u64()));
+    assert_eq!(aside.filter(|thread| thread["pinned"] == false && thread["cpus"] == rest).count(), 5, "{status}");
+    assert!(status["cpus"].as_array().unwrap().iter().all(|cpu| cpu["owner"] != "stack"), "not the others: {status}");
+    assert!(host.has_alarm("overlap"), "that is only of the one that was told to be there");
+    running.signal(libc::SIGTERM);
+    running.wait_end(60);
+    until("they run everywhere again", 90, || are(&everywhere, &all) && are(&late, &all));
+    drop(alone);
+}
+
 /// What stands on a terminal of so many rows and columns after the last redraw.
 fn screen(output: &str) -> Vec<String> {
     let frames: Vec<&str> = output.split("\x1b[H\x1b[?7l").filter(|frame| frame.contains("\x1b[?7h")).collect();

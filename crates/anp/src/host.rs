@@ -30,12 +30,12 @@ pub fn read(setting: &Setting) -> Result<String> {
             let threaded = napi(interface, *id)?.threaded.ok_or(ErrorKind::Unsupported)?;
             Ok(u32::from(threaded).to_string())
         }
-        Setting::NapiCpus(interface, id) => affinity(napi_thread(interface, *id)?),
+        Setting::NapiCpus(interface, id) => Ok(affinity(napi_thread(interface, *id)?)?.list()),
         Setting::NapiGroup(interface, id) => group_of(napi_thread(interface, *id)?),
         Setting::Group(folder) => {
             Ok(if Path::new(folder).is_dir() { Setting::PRESENT } else { Setting::ABSENT }.to_owned())
         }
-        Setting::Task(task) => affinity(alive(task)?),
+        Setting::Task(task) => Ok(affinity(alive(task)?)?.list()),
     }
 }
 
@@ -47,7 +47,10 @@ pub fn write(setting: &Setting, value: &str) -> Result<()> {
         Setting::Table(interface) => ethtool::set_table(interface, &Table::parse(value).ok_or_else(wrong)?),
         // Only those of this interface: the numbers are the whole machine's.
         Setting::NapiThreaded(interface, id) => netdev::set_threaded(napi(interface, *id)?.id, value != "0"),
-        Setting::NapiCpus(interface, id) => set_affinity(napi_thread(interface, *id)?, value),
+        Setting::NapiCpus(interface, id) => {
+            let thread = napi_thread(interface, *id)?;
+            set_affinity(thread, &CpuSet::of_list(value).ok_or_else(wrong)?)
+        }
         Setting::NapiGroup(interface, id) => {
             let folder = crate::setting::group(value).ok_or_else(wrong)?;
             let thread = napi_thread(interface, *id)?.as_raw_nonzero().to_string();
@@ -55,7 +58,7 @@ pub fn write(setting: &Setting, value: &str) -> Result<()> {
         }
         Setting::Group(folder) if value == Setting::PRESENT => fs::create_dir(folder),
         Setting::Group(folder) => fs::remove_dir(folder),
-        Setting::Task(task) => set_affinity(alive(task)?, value),
+        Setting::Task(task) => set_affinity(alive(task)?, &CpuSet::of_list(value).ok_or_else(wrong)?),
     }
 }
 
@@ -93,13 +96,14 @@ fn pid(number: u32) -> Result<Pid> {
     i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(|| ErrorKind::NotFound.into())
 }
 
-fn affinity(of: Pid) -> Result<String> {
+/// The CPUs that a thread may run on.
+pub fn affinity(of: Pid) -> Result<CpuSet> {
     let mask = sched_getaffinity(Some(of))?;
-    Ok(CpuSet((0..Mask::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| cpu as u32).collect()).list())
+    Ok(CpuSet((0..Mask::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| cpu as u32).collect()))
 }
 
-fn set_affinity(of: Pid, cpus: &str) -> Result<()> {
-    let cpus = CpuSet::of_list(cpus).ok_or(ErrorKind::InvalidInput)?;
+/// Has a thread run on these CPUs only.
+pub fn set_affinity(of: Pid, cpus: &CpuSet) -> Result<()> {
     let mut mask = Mask::new();
     for cpu in cpus.0.iter().map(|cpu| *cpu as usize) {
         if cpu >= Mask::MAX_CPU {

@@ -25,7 +25,7 @@ pub struct StackThread {
     /// The CPUs that it may run on.
     #[serde(serialize_with = "crate::plan::list")]
     pub cpus: CpuSet,
-    /// It may run on some of the machine's CPUs only.
+    /// It may not run on all of the machine's CPUs that nobody has reserved, or not where the other threads of its process may.
     pub pinned: bool,
 }
 
@@ -41,8 +41,8 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl StackThread {
-    /// All of them, by process and thread. Whatever user they are of: a name is not a proof, so ask whose they are before they count.
-    pub fn find(tree: &Tree, online: &CpuSet) -> Vec<Self> {
+    /// All of them, by process and thread, on a machine with these CPUs, of which some are reserved. Whatever user they are of: a name is not a proof, so ask whose they are before they count.
+    pub fn find(tree: &Tree, online: &CpuSet, reserved: &CpuSet) -> Vec<Self> {
         let mut found = Vec::new();
         let pids = tree.names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok()).take(MOST);
         for pid in pids {
@@ -50,22 +50,36 @@ impl StackThread {
             let Some(program) = program else { continue };
             let tids = tree.names(&format!("/proc/{pid}/task")).into_iter().filter_map(|tid| tid.parse::<u32>().ok());
             // One that has ended meanwhile is none.
-            found.extend(tids.take(MOST).filter_map(|tid| thread(tree, (pid, tid), &program, online)));
+            found.extend(tids.take(MOST).filter_map(|tid| thread(tree, (pid, tid), &program, (online, reserved))));
         }
         found.sort_by_key(|thread| (thread.pid, thread.tid));
         found
     }
 }
 
-fn thread(tree: &Tree, (pid, tid): (u32, u32), program: &str, online: &CpuSet) -> Option<StackThread> {
+fn thread(
+    tree: &Tree,
+    (pid, tid): (u32, u32),
+    program: &str,
+    (online, reserved): (&CpuSet, &CpuSet),
+) -> Option<StackThread> {
     let at = format!("/proc/{pid}/task/{tid}");
     let name = tree.text(&format!("{at}/comm")).filter(|name| is_stack(name))?;
     let status = tree.text(&format!("{at}/status"))?;
     let uid = field(&status, "Uid")?.split_whitespace().nth(1)?.parse().ok()?;
-    let allowed = CpuSet::of_list(field(&status, "Cpus_allowed_list")?)?;
-    let cpus = CpuSet(allowed.0.intersection(&online.0).copied().collect());
-    let pinned = cpus != *online;
+    let cpus = allowed(&status, online)?;
+    // Services keep off reserved CPUs by themselves, and so does who is in a group that is kept off them: all threads alike. One that is pinned
+    // to the only CPU that is not reserved is told by its process's first thread, which nobody pins.
+    let first = tree.text(&format!("/proc/{pid}/task/{pid}/status")).and_then(|status| allowed(&status, online));
+    let alone = first.is_some_and(|first| first != cpus);
+    let pinned = alone || !online.without(reserved).without(&cpus).is_empty();
     Some(StackThread { pid, tid, uid, program: program.to_owned(), name, cpus, pinned })
+}
+
+/// Of these CPUs the ones on which a thread may run, by its `status`.
+fn allowed(status: &str, online: &CpuSet) -> Option<CpuSet> {
+    let allowed = CpuSet::of_list(field(status, "Cpus_allowed_list")?)?;
+    Some(CpuSet(allowed.0.intersection(&online.0).copied().collect()))
 }
 
 #[cfg(test)]
@@ -103,12 +117,29 @@ mod tests {
         fake.process(10, "towpathd", &[(10, "towpathd", "0-3"), (11, "slow", "0-3"), (12, "core-0", "2")]);
         fake.process(20, "nginx", &[(20, "core-0", "1")]);
         fake.process(9, "towpath", &[(9, "towpath", "0-3"), (30, "kernel-7", "0-7"), (31, "kernel-x", "1")]);
-        let found = StackThread::find(&Tree::at(&fake.0), &CpuSet::of_list("0-3").unwrap());
+        let online = CpuSet::of_list("0-3").unwrap();
+        let found = StackThread::find(&Tree::at(&fake.0), &online, &CpuSet::default());
         let seen: Vec<_> = found.iter().map(|t| (t.pid, t.tid, t.name.as_str(), t.cpus.list(), t.pinned)).collect();
         let all = || "0-3".to_owned();
         let expected =
             [(9, 30, "kernel-7", all(), false), (10, 11, "slow", all(), false), (10, 12, "core-0", "2".into(), true)];
         assert_eq!(seen, expected);
         assert_eq!(found[0].uid, 1001, "the effective user");
+    }
+
+    #[test]
+    fn who_keeps_off_reserved_cpus_is_not_pinned_to_the_others() {
+        let fake = Fake::new("aside");
+        fake.process(10, "towpathd", &[(11, "core-0", "0,2-3"), (12, "core-1", "2-3"), (13, "core-2", "1")]);
+        let pinned = |reserved: &str| {
+            let (online, reserved) = (CpuSet::of_list("0-3").unwrap(), CpuSet::of_list(reserved).unwrap());
+            let found = StackThread::find(&Tree::at(&fake.0), &online, &reserved);
+            found.iter().map(|thread| thread.pinned).collect::<Vec<_>>()
+        };
+        assert_eq!(pinned(""), [true, true, true]);
+        assert_eq!(pinned("1"), [false, true, true]);
+        assert_eq!(pinned("0-1"), [false, false, true]);
+        fake.process(10, "towpathd", &[(10, "towpathd", "0,2-3")]);
+        assert_eq!(pinned("0-1"), [false, true, true], "it is not where its process is");
     }
 }

@@ -93,7 +93,7 @@ fn machine() -> Files {
 fn look(files: &Files) {
     let tree = Tree::at(&files.0);
     let machine = Machine::read(&tree);
-    let _ = StackThread::find(&tree, &machine.online());
+    let _ = StackThread::find(&tree, &machine.online(), &CpuSet::default());
     for (application, processes) in
         [(Some("/sys/fs/cgroup/app/cpuset.cpus"), vec![]), (None, vec![900]), (None, vec![])]
     {

@@ -5,7 +5,7 @@ use crate::auto::{Auto, Chooser, Reach};
 use crate::background;
 use crate::choice::StackKind;
 use crate::config::{Config, ConfigError};
-use crate::cores;
+use crate::cores::{self, Aside};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::network::{HostNetwork, Known, Watcher};
 use crate::paths::{self, PathError};
@@ -140,6 +140,8 @@ pub(crate) fn start_log() {
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> {
     // Before any thread: they all inherit the mask.
     let signals = end_signals().map_err(doing("signals"))?;
+    // Before any thread, too. Who names CPUs has said where they are to be.
+    let aside = config.cpus.is_empty().then(Aside::begin);
     let limit = table::raise_limit();
     if let Some(netns) = &config.netns {
         enter(netns)?;
@@ -170,12 +172,14 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<Ended, ServiceError> 
     let watcher = started.known.map(|known| start_watching(server.shared(), known));
     let watcher = watcher.transpose().map_err(doing("starting the service"))?;
     let sizer = cores::start(server.shared()).map_err(doing("starting the service"))?;
+    let aside = aside.map(|aside| aside.start(server.shared().stop_fd.try_clone()?));
+    let aside = aside.transpose().map_err(doing("starting the service"))?;
     ready();
     let ended = server.run(Some(signals.as_fd())).map_err(doing("waiting"));
     if let Some(stack) = server.stop() {
         stack.stop();
     }
-    for thread in watcher.into_iter().chain(sizer) {
+    for thread in watcher.into_iter().chain(sizer).chain(aside) {
         let _ = thread.join();
     }
     // Only now, as connections had their ports from it.

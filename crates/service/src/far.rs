@@ -2,7 +2,7 @@
 
 use crate::background;
 use crate::config::{Config, ConfigError};
-use crate::cores::Cores;
+use crate::cores::{Aside, Cores};
 use crate::daemon;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use towpath_card::mirror::address::{Address, Listener};
 use towpath_card::mirror::far::{FarConfig, serve};
 use towpath_kernel::KernelConfig;
+use towpath_ring::wake;
 
 /// Services that are served at a time.
 const SERVICES: usize = 16;
@@ -20,6 +21,10 @@ const SERVICES: usize = 16;
 pub fn main(config: Result<Config, ConfigError>, address: &Address, trusted: bool) -> ExitCode {
     daemon::start_log();
     let served = config.map_err(|error| error.to_string()).and_then(|config| {
+        if config.cpus.is_empty() {
+            // For as long as the process lives: nobody strikes this bell.
+            wake::doorbell().and_then(|bell| Aside::begin().start(bell)).map_err(|error| error.to_string())?;
+        }
         let listener = address.listen(trusted).map_err(|error| format!("{address}: {error}"))?;
         run(&config, &listener).map_err(|error| format!("{address}: {error}"))
     });

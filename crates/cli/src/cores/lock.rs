@@ -1,7 +1,6 @@
 //! Only one enforces, or puts back, at a time: an exclusive flock(2) on a file beside the journal. The kernel gives it back when the last
 //! process that has it ends, whatever end that is, so it cannot be left behind.
 
-use super::standing::began;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::fs::{self, File};
@@ -9,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use towpath_anp::Tree;
+use towpath_anp::{Tree, began};
 
 /// So long it is waited for the process that does the work of one that was killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +21,7 @@ pub struct Lock(File);
 
 /// Beside the journal.
 pub fn usual_place() -> PathBuf {
-    super::journal().with_extension("lock")
+    towpath_anp::journal_place().with_extension("lock")
 }
 
 impl Lock {

@@ -30,9 +30,9 @@ pub use owners::overlaps;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use towpath_anp::{CpuSet, FEWEST_CPUS, Machine, Partition, PartitionKind, PlanError, Pool, StackThread, Tree, Way};
+use towpath_anp::{reserved, state_place};
 
 /// Whose the CPUs are that are never reserved.
 const TAKEN: &str = "threads of a service are pinned to them, or the kernel isolates them (isolcpus)";
@@ -174,7 +174,7 @@ impl Which {
 fn taken(machine: &Machine, tree: &Tree, isolated: CpuSet) -> CpuSet {
     let service = std::fs::metadata(SERVICE_FOLDER).map(|about| about.uid());
     let whose = [Some(0), Some(rustix::process::geteuid().as_raw()), service.ok()];
-    let threads = StackThread::find(tree, &machine.online());
+    let threads = StackThread::find(tree, &machine.online(), &reserved(&state_place(), tree));
     let pinned = threads.into_iter().filter(|thread| thread.pinned && whose.contains(&Some(thread.uid)));
     CpuSet(pinned.flat_map(|thread| thread.cpus.0).chain(isolated.0).collect())
 }
@@ -211,12 +211,6 @@ fn cpuset_of(group: &str, tree: &Tree) -> Result<String, String> {
     files.into_iter().find(|file| tree.has(file)).ok_or_else(|| {
         format!("there is no control group /{group} with a cpuset; for version 2: echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control")
     })
-}
-
-/// Where the journal is.
-fn journal() -> PathBuf {
-    // Only root can enforce; a place of one's own is for tests.
-    std::env::var_os("TOWPATH_CORES_JOURNAL").map_or_else(|| PathBuf::from("/run/towpath/cores.journal"), PathBuf::from)
 }
 
 /// Runs it.

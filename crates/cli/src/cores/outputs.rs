@@ -7,12 +7,12 @@ use super::log::Log;
 use super::metrics::Metrics;
 use super::record::Recorder;
 use super::show::{Entry, now_ms};
-use super::standing::{Standing, is_ours, replace, usual_place};
+use super::standing::{Standing, is_ours, replace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use towpath_anp::{Machine, Pool, Sensed, Tree};
+use towpath_anp::{Machine, Pool, Sensed, Tree, state_place};
 use towpath_cores::{Config, Reason, State};
 use towpath_feedback::Heard;
 
@@ -87,7 +87,7 @@ impl Outputs {
         standing.taken = pool.taken.list();
         standing.time_ms = now_ms();
         standing.housekeeping = pool.housekeeping().list();
-        let path = wanted.state.clone().or_else(|| (mode == "enforce").then(usual_place));
+        let path = wanted.state.clone().or_else(|| (mode == "enforce").then(state_place));
         if let Some(other) = path.iter().chain(&wanted.metrics_file).find(|path| !is_ours(path)) {
             return Err(format!("{} is no regular file: it would be replaced each second", other.display()));
         }

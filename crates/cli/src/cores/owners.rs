@@ -114,7 +114,7 @@ impl Picture {
     pub fn read(tree: &Tree, known: &Known) -> Self {
         let machine = Machine::read(tree);
         let now = Times::read(tree);
-        let threads = StackThread::find(tree, &machine.online());
+        let threads = StackThread::find(tree, &machine.online(), &reserved(known.standing));
         let owner = |cpu| owner(&machine, &threads, known.standing, cpu);
         let cpus = machine.cpus.iter().map(|cpu| {
             let (owner, why) = owner(cpu.number);
@@ -176,7 +176,7 @@ fn overlapping<'a>(standing: &Standing, threads: &'a [StackThread]) -> Vec<(&'a 
 pub fn overlaps(pid: Option<u32>) -> Vec<String> {
     let tree = Tree::default();
     let Ok(Some(standing)) = Standing::find(None) else { return Vec::new() };
-    let threads = StackThread::find(&tree, &Machine::read(&tree).online());
+    let threads = StackThread::find(&tree, &Machine::read(&tree).online(), &reserved(Some(&standing)));
     let said = overlapping(&standing, &threads).into_iter();
     said.filter(|(thread, _)| pid.is_none_or(|pid| thread.pid == pid)).map(|(_, text)| text).collect()
 }
@@ -229,7 +229,9 @@ impl Picture {
             ));
         }
         for thread in self.threads.iter().filter(|thread| !thread.pinned) {
-            let line = format!("{} of {} {}: on any CPU", thread.name, thread.program, thread.pid);
+            let all = thread.cpus.0.len() == self.cpus.len();
+            let place = if all { "any CPU".to_owned() } else { thread.cpus.named() };
+            let line = format!("{} of {} {}: on {place}", thread.name, thread.program, thread.pid);
             text.push_str(&(plain(&line) + "\n"));
         }
         text

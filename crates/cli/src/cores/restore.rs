@@ -1,11 +1,10 @@
 //! `towpath cores restore`.
 
-use super::journal;
 use super::lock::{self, Lock};
 use clap::Args;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use towpath_anp::{Journal, Machine, Restored, Tree};
+use towpath_anp::{Journal, Machine, Restored, Tree, journal_place};
 use towpath_cores::counted;
 
 /// Puts back what an `enforce` has left.
@@ -21,7 +20,7 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     let _alone = Lock::take(&lock::usual_place(), "restore")?;
     let tree = Tree::default();
     let restored =
-        Journal::restore(&journal(), &tree, &Machine::read(&tree).boot_id).map_err(|error| error.to_string())?;
+        Journal::restore(&journal_place(), &tree, &Machine::read(&tree).boot_id).map_err(|error| error.to_string())?;
     let said = match &restored {
         _ if arguments.json => serde_json::to_string(&restored).map_err(|error| error.to_string())? + "\n",
         Some(restored) => text(restored),

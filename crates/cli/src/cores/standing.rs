@@ -6,14 +6,10 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use towpath_anp::{Tree, own_text};
+use std::path::Path;
+use towpath_anp::{MOST_STATE_BYTES, STATE_VERSION, Tree, began, own_text, state_place};
 use towpath_cores::counted;
 
-/// Version of the file's form.
-const VERSION: u32 = 1;
-/// Most bytes of it that are read.
-const MOST_BYTES: u64 = 1 << 20;
 /// Most decisions that it has.
 const MOST_DECISIONS: usize = 24;
 /// One that has not written for so long does not work any more, ms.
@@ -68,27 +64,12 @@ pub struct Standing {
     pub explanation: Explanation,
 }
 
-/// When a process began, ticks after the boot (proc_pid_stat(5), field 22). `None`: there is no such process, or
-/// it has ended and nobody has asked for its status yet.
-pub fn began(tree: &Tree, pid: u32) -> Option<u64> {
-    let stat = tree.text(&format!("/proc/{pid}/stat"))?;
-    // The name may have spaces and brackets in it.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ended = matches!(fields.first(), Some(&("Z" | "X")));
-    fields.get(19).filter(|_| !ended)?.parse().ok()
-}
-
-/// Beside the journal.
-pub fn usual_place() -> PathBuf {
-    super::journal().with_extension("state")
-}
-
 impl Standing {
     /// Of a decider that begins now.
     pub fn begin(mode: &str, tree: &Tree, boot_id: &str) -> Self {
         let pid = std::process::id();
         let began = began(tree, pid).unwrap_or(0);
-        Self { version: VERSION, boot_id: boot_id.into(), pid, began, mode: mode.into(), ..Self::default() }
+        Self { version: STATE_VERSION, boot_id: boot_id.into(), pid, began, mode: mode.into(), ..Self::default() }
     }
 
     /// One more decision.
@@ -115,20 +96,20 @@ impl Standing {
     pub fn find(path: Option<&Path>) -> Result<Option<Self>, String> {
         let tree = Tree::default();
         let boot_id = tree.text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let usual = usual_place();
+        let usual = state_place();
         Self::read(path.unwrap_or(&usual), &tree, &boot_id)
     }
     /// In this file, if its writer lives.
     pub fn read(path: &Path, tree: &Tree, boot_id: &str) -> Result<Option<Self>, String> {
         let failed = |why: String| format!("{}: {why}", path.display());
-        let text = match own_text(path, MOST_BYTES) {
+        let text = match own_text(path, MOST_STATE_BYTES) {
             Ok(Some(text)) => text,
             Ok(None) => return Err(failed("it is not root's or this user's alone, or not of such a size".into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error.to_string())),
         };
         let standing: Self = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
-        if standing.version != VERSION {
+        if standing.version != STATE_VERSION {
             return Err(failed("it is of another version of towpath".into()));
         }
         let alive = standing.boot_id == boot_id && began(tree, standing.pid) == Some(standing.began);

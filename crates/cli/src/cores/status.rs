@@ -1,6 +1,5 @@
 //! `towpath cores status`.
 
-use super::journal;
 use super::owners::{Known, Picture, Times};
 use super::screen::{Page, Size};
 use super::show::{plain, plain_lines};
@@ -65,7 +64,7 @@ fn look(arguments: &Arguments) -> Result<bool, String> {
     let machine = Machine::read(&tree);
     super::refuse_unknown(&machine)?;
     let boot_id = machine.boot_id;
-    let place = arguments.state.clone().unwrap_or_else(super::standing::usual_place);
+    let place = arguments.state.clone().unwrap_or_else(towpath_anp::state_place);
     let redraw = arguments.watch && !arguments.json && std::io::stdout().is_terminal();
     let times = if arguments.watch { arguments.times.unwrap_or(u64::MAX) } else { 1 };
     let mut before = Times::read(&tree);
@@ -73,7 +72,8 @@ fn look(arguments: &Arguments) -> Result<bool, String> {
     for _ in 0..times {
         std::thread::sleep(if arguments.watch { Duration::from_secs(1) } else { WATCH });
         let standing = Standing::read(&place, &tree, &boot_id)?;
-        let known = Known { standing: standing.as_ref(), journal: journal().exists(), before: &before };
+        let known =
+            Known { standing: standing.as_ref(), journal: towpath_anp::journal_place().exists(), before: &before };
         let picture = Picture::read(&tree, &known);
         before = Times::read(&tree);
         alarms = !picture.alarms.is_empty();

@@ -4,7 +4,7 @@ use super::actor::{Actor, Enforcer, Observer};
 use super::feedback::Service;
 use super::lock::{self, Lock};
 use super::outputs::{Outputs, Turn, Wanted};
-use super::{Which, journal, restore, standing};
+use super::{Which, restore};
 use clap::Args;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,11 +14,14 @@ use std::os::fd::AsFd;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use towpath_anp::{CpuSet, Journal, Machine, PlanError, Pool, SHORTEST, Sample, Sensed, Sensor, Tree};
+use towpath_anp::{journal_place, state_place};
 use towpath_cores::{Config, Decision, State, step};
 use towpath_feedback::{Address, Feedback, Heard};
 
 /// So often it is seen which CPUs services are pinned to.
 const DIVIDE_TICKS: u64 = 10;
+/// Services that keep off reserved CPUs have followed a change by then, so that they do not look as if they were pinned to the others.
+const FOLLOW_TICKS: u64 = 3;
 
 /// Decides every second.
 #[derive(Args, Clone)]
@@ -56,7 +59,7 @@ pub fn enforce(arguments: &Arguments) -> Result<String, String> {
     let tree = Tree::default();
     let machine = Machine::read(&tree);
     if let Some(watching) = arguments.watched {
-        return work(arguments, watching, Enforcer::new(tree, machine.boot_id, journal()));
+        return work(arguments, watching, Enforcer::new(tree, machine.boot_id, journal_place()));
     }
     let pool = arguments.which.pool(&machine, &tree)?;
     arguments.config(&machine, &pool)?;
@@ -66,9 +69,10 @@ pub fn enforce(arguments: &Arguments) -> Result<String, String> {
     refuse_read_only(&pool)?;
     let alone = Lock::take(&lock::usual_place(), "enforce")?;
     let back = |why: &str| {
-        let restored = Journal::restore(&journal(), &tree, &machine.boot_id).map_err(|error| error.to_string())?;
+        let restored =
+            Journal::restore(&journal_place(), &tree, &machine.boot_id).map_err(|error| error.to_string())?;
         // What it has said of itself is not so any more.
-        let _ = std::fs::remove_file(standing::usual_place());
+        let _ = std::fs::remove_file(state_place());
         let Some(restored) = restored else { return Ok::<_, String>(()) };
         crate::complain(&format!("{why} could not put everything back:\n{}", restore::text(&restored)));
         restore::refuse_failures(&restored)
@@ -188,6 +192,7 @@ fn decide(arguments: &Arguments, mode: &str, actor: &mut dyn Actor) -> Result<()
     let mut state = State::new(0, &config);
     // What the kernel was started with: partitions that are made later are no such thing.
     let isolated = super::isolated(&tree);
+    let mut changed = 0;
     while arguments.times.is_none_or(|times| state.tick() < times) {
         let from = state.cores();
         // Who only observes has reserved none, whatever is decided.
@@ -197,9 +202,10 @@ fn decide(arguments: &Arguments, mode: &str, actor: &mut dyn Actor) -> Result<()
         state = after;
         if let Decision::Change { to, .. } = decision {
             actor.set(&mut pool, from, to)?;
+            changed = state.tick();
         }
         actor.look(&mut pool)?;
-        if state.tick().is_multiple_of(DIVIDE_TICKS) {
+        if state.tick().is_multiple_of(DIVIDE_TICKS) && state.tick() >= changed + FOLLOW_TICKS {
             let taken = super::taken(&machine, &tree, isolated.clone());
             make_room(&mut pool, actor, taken, config.most(), state.cores())?;
         }

@@ -32,8 +32,7 @@ pub struct Allocator {
 impl Allocator {
     /// Of a stack with so many cores at most.
     pub fn new(wanted: Cores, most: usize) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::on(cpus, Host::read, wanted, most)
+        Self::on(cpus(), Host::read, wanted, most)
     }
     /// On so many CPUs.
     fn on(cpus: usize, host: fn() -> Host, wanted: Cores, most: usize) -> Self {
@@ -74,12 +73,20 @@ impl Allocator {
         }
         let sample = Sample { stack: Totals::of(&stack.status()), host: (self.host)() };
         let mut sizer = self.sizer();
+        if sizer.has_other_cpus(&sample) {
+            sizer.set_cpus(cpus());
+        }
         if let Some(cores) = sizer.tick(sample, self.now_us()) {
             set(stack, &mut sizer, cores);
             log(&sizer);
         }
         if sizer.is_quiet() { REST_MS } else { TICK_MS }
     }
+}
+
+/// As many as this process may use.
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn set(stack: &dyn Stack, sizer: &mut Sizer, cores: usize) {
@@ -116,7 +123,7 @@ pub fn start(shared: &Arc<Shared>) -> io::Result<Option<JoinHandle<()>>> {
 }
 
 /// Waits so long, or until the service ends.
-fn ended(stop: rustix::fd::BorrowedFd<'_>, pause_ms: u64) -> bool {
+pub fn ended(stop: rustix::fd::BorrowedFd<'_>, pause_ms: u64) -> bool {
     let time = Timespec { tv_sec: (pause_ms / 1000) as i64, tv_nsec: (pause_ms % 1000 * 1_000_000) as i64 };
     poll(&mut [PollFd::from_borrowed_fd(stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
 }

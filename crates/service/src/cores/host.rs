@@ -14,6 +14,8 @@ pub struct Host {
     pub others_us: u64,
     /// Time in which somebody was ready to run and waited for a CPU, µs.
     pub waited_us: u64,
+    /// CPUs that this process may use; 0 = nobody knows.
+    pub cpus: usize,
     /// Where the kernel does not measure that (`CONFIG_PSI`): are more ready to run now than there are CPUs?
     pub crowded: bool,
 }
@@ -48,7 +50,8 @@ impl Host {
         let running = stat.lines().find_map(|line| line.strip_prefix("procs_running ")?.parse::<usize>().ok());
         // The one who reads this is one of them.
         let crowded = total.is_none() && running.unwrap_or(0) > cpus().count() + 1;
-        Self { others_us: busy_us.saturating_sub(own_us), waited_us: total.unwrap_or(0), crowded }
+        let others_us = busy_us.saturating_sub(own_us);
+        Self { others_us, waited_us: total.unwrap_or(0), cpus: cpus().count(), crowded }
     }
 
     /// What there was since `before`.
@@ -81,8 +84,8 @@ mod tests {
     #[test]
     fn programs_have_what_the_cpus_of_this_process_did_without_this_process() {
         let host = Host::parse(STAT, Some(PRESSURE), 150_000, |cpu| cpu < 2);
-        assert_eq!(host, Host { others_us: (25 + 20) * TICK_US - 150_000, waited_us: 7000, crowded: false });
-        let later = Host { others_us: host.others_us + 150_000, waited_us: 32_000, crowded: false };
+        assert_eq!(host, Host { others_us: (25 + 20) * TICK_US - 150_000, waited_us: 7000, cpus: 2, crowded: false });
+        let later = Host { others_us: host.others_us + 150_000, waited_us: 32_000, ..host };
         let seen = later.since(&host, Duration::from_millis(100));
         assert_eq!(seen, Programs { busy: 1.5, waiting: 0.25 });
     }
@@ -98,7 +101,7 @@ mod tests {
     #[test]
     fn what_is_not_there_or_goes_back_is_nothing() {
         assert_eq!(Host::parse("", None, 5, |_| true), Host::default());
-        let later = Host { others_us: 5, waited_us: 5, crowded: false };
+        let later = Host { others_us: 5, waited_us: 5, ..Host::default() };
         assert_eq!(Host::default().since(&later, Duration::ZERO), Programs::default());
         assert!(Host::read().others_us > 0, "this machine has run something");
     }

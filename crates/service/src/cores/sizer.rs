@@ -120,7 +120,8 @@ impl Sizer {
     /// Is there anything to decide?
     pub fn decides(&self) -> bool {
         let refused = self.cause == Cause::Refused;
-        self.wanted.is_chosen() && !self.said && !refused && self.config.min < self.config.most()
+        let room = self.config.min < self.config.most() || self.state.cores() > self.config.most();
+        self.wanted.is_chosen() && !self.said && !refused && room
     }
     /// There is no client. True = nothing will change until there is one: there are as few cores as there can be, and nothing is on trial.
     pub fn rest(&mut self) -> bool {
@@ -137,6 +138,16 @@ impl Sizer {
     /// Nobody has done anything for ten seconds: it is enough to look now and then.
     pub fn is_quiet(&self) -> bool {
         self.may_rest() && self.quiet >= QUIET
+    }
+
+    /// Are there other CPUs than at the last look? Some were reserved or came back, or the process's group has others now.
+    pub fn has_other_cpus(&self, sample: &Sample) -> bool {
+        self.before.is_some_and(|(before, _)| before.host.cpus != sample.host.cpus)
+    }
+    /// There are so many. What programs did on those before says nothing of these.
+    pub fn set_cpus(&mut self, cpus: usize) {
+        self.config = limits(self.wanted, self.most, cpus);
+        self.before = None;
     }
 
     /// One look, at this time. The number of cores there is to be, if it is another now.

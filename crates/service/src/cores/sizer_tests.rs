@@ -195,3 +195,24 @@ fn what_was_seen_stands_beside_the_rest_in_the_answer_and_in_the_log() {
     assert!(named(&text, names) && named(&change, names) && !text.contains("\"seen\""), "{text}");
     assert_eq!(serde_json::from_str::<Sizing>(&text).unwrap(), sizing, "whoever asks reads the same");
 }
+
+#[test]
+fn cpus_that_are_reserved_meanwhile_are_not_counted_on_and_come_back() {
+    let mut plant = Plant::new(Cores::Range(1, 4), 4, 4);
+    plant.load = 4.0;
+    assert_eq!(plant.run(200), 4, "nobody else wants them");
+    let set = |plant: &mut Plant, cpus: usize| {
+        (plant.sample.host.cpus, plant.cpus) = (cpus, cpus as f64);
+        // What others did on those CPUs since the boot, which is more than there was in a tick.
+        plant.sample.host.others_us += 1_000_000_000;
+        assert!(plant.sizer.has_other_cpus(&plant.sample), "{cpus}");
+        plant.sizer.set_cpus(cpus);
+    };
+    set(&mut plant, 2);
+    assert_eq!(plant.run(50), 2, "there are no more");
+    assert!(plant.reasons().iter().all(|reason| reason != "starved"), "{:?}", plant.reasons());
+    set(&mut plant, 1);
+    assert_eq!(plant.run(50), 1);
+    set(&mut plant, 4);
+    assert!(plant.run(300) > 1, "{:?}", plant.reasons());
+}
