@@ -282,12 +282,20 @@ fn a_running_one_sees_which_cpus_services_are_pinned_to_and_keeps_off_them() {
     drop(alone);
 }
 
-/// Where each thread of a service may run.
+/// Where each thread of a service may run, and of a second kernel that it has started.
 fn allowed(service: &Service) -> Vec<String> {
-    let pid = service.status()["pid"].as_u64().unwrap();
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
-    status.filter_map(|text| Some(text.split_once("Cpus_allowed_list:\t")?.1.lines().next()?.to_owned())).collect()
+    let (mut processes, mut cpus) = (vec![service.status()["pid"].to_string()], Vec::new());
+    while let Some(pid) = processes.pop() {
+        // What ends meanwhile runs nowhere.
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let text = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let status = text("status");
+            let list = status.split_once("Cpus_allowed_list:\t").and_then(|(_, list)| list.lines().next());
+            cpus.extend(list.map(str::to_owned));
+            processes.extend(text("children").split_whitespace().map(str::to_owned));
+        }
+    }
+    cpus
 }
 
 #[test]
@@ -303,16 +311,19 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     let all = allowed(&everywhere)[0].clone();
     let are = |service: &Service, cpus: &str| allowed(service).iter().all(|allowed| allowed == cpus);
     assert!(are(&everywhere, &all), "{:?}", allowed(&everywhere));
+    let card = Service::card(|program| program.env("TOWPATH_CORES_JOURNAL", &journal));
+    let threads = std::fs::read_dir(format!("/proc/{}/task", card.status()["pid"])).unwrap().count();
+    assert!(allowed(&card).len() > threads, "the kernel of the card is a process of its own");
     let mut running = host.enforced("");
     let standing = host.status().1["allocator"].clone();
     let (reserved, rest) = (standing["reserved"].as_str().unwrap(), standing["applications"].as_str().unwrap());
-    until("its threads leave the reserved CPU", 90, || are(&everywhere, rest));
+    until("its threads leave the reserved CPU", 90, || are(&everywhere, rest) && are(&card, rest));
     // Those that begin meanwhile, one of them as somebody has said.
     let late = start("--cores 2 --stack kernel");
     assert!(are(&late, rest), "{:?}", allowed(&late));
     let pinned = start(&format!("--cores 1 --cpus {reserved}"));
     until("its thread is where it was put", 90, || allowed(&pinned).iter().any(|cpus| cpus == reserved));
-    assert!(allowed(&pinned).iter().any(|cpus| *cpus == all), "the others may run anywhere: {:?}", allowed(&pinned));
+    assert!(allowed(&pinned).contains(&all), "the others may run anywhere: {:?}", allowed(&pinned));
     let pids = [&everywhere, &late].map(|service| service.status()["pid"].as_u64());
     let (_, status) = host.status();
     let threads = status["threads"].as_array().unwrap();
@@ -322,7 +333,7 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     assert!(host.has_alarm("overlap"), "that is only of the one that was told to be there");
     running.signal(libc::SIGTERM);
     running.wait_end(60);
-    until("they run everywhere again", 90, || are(&everywhere, &all) && are(&late, &all));
+    until("they run everywhere again", 90, || [&everywhere, &late, &card].iter().all(|service| are(service, &all)));
     drop(alone);
 }
 

@@ -10,7 +10,7 @@ use super::standing::{Standing, Told};
 use serde_json::Value;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use towpath_anp::Tree;
+use towpath_anp::{CpuSet, Tree};
 use towpath_cores::Reason;
 
 /// A state with everything that there can be in one.
@@ -93,6 +93,7 @@ impl Folder {
             ("sys/devices/system/cpu/online", "0-3".to_owned()),
             ("proc/stat", "cpu0 1 0 1 9 0 0 0 0\ncpu1 1 0 1 9 0 0 0 0".to_owned()),
             ("proc/7/stat", format!("7 (a) {rest}")),
+            ("proc/sys/kernel/random/boot_id", "boot-1".to_owned()),
         ] {
             let path = folder.0.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -166,6 +167,10 @@ fn fuzz_state_files() {
             Ok(None) => return,
             Err(why) => return check(&why),
         };
+        // Services believe what is shown, and nothing else.
+        let enforced = Some(&standing.reserved).filter(|_| standing.mode == "enforce");
+        let shown = enforced.and_then(|list| CpuSet::of_list(list)).unwrap_or_default();
+        assert_eq!(towpath_anp::reserved(&file, &tree), shown);
         let known = Known { standing: Some(&standing), journal: true, before: &before };
         check(&Picture::read(&tree, &known).text());
         check(&standing.page());
