@@ -132,6 +132,11 @@ impl Config {
         ranges.iter().find(|(_, held)| !held).map_or(Ok(()), |(name, _)| Err(ConfigError::Range(name)))
     }
 
+    /// What a size must gain, or may lose, for another to be taken or left after it was tried: so much finer than what a change that was
+    /// called for may cost, because what is lost here is lost for as long as the load stays.
+    pub(crate) fn fine(&self) -> f64 {
+        self.tolerance / 8.0
+    }
     /// Most cores that all limits together allow.
     pub fn most(&self) -> u32 {
         self.max.min(self.total.saturating_sub(self.app_min))

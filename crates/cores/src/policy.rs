@@ -2,27 +2,31 @@
 //!
 //! Three things ask for a change. The *band*: cores that are busier than `high`, or so idle that fewer would do, with a gap between the
 //! two. *Pressure* and *starvation*: losses on the stack's side, waiting on the applications'. *Exploration*: after a calm time a size is
-//! tried of which it is not known how it does with this load, fewest first. What the applications achieve is the judge of each of them:
+//! tried of which it is not known how it does with this load, none at all first. What the applications achieve is the judge of each of them:
 //! a change that makes it worse is taken back, and where an exploration has shown what is better, the band is not asked any more while
-//! the load is the same. So a reading that misleads (softirq time as the kernel's ticks count it) costs trials, and not cores.
+//! the load is the same, nor for a size that was no better. So a reading that misleads (softirq time as the kernel's ticks count it) costs
+//! trials, and not cores.
 
+mod search;
 mod view;
 
 pub use view::{Bar, Measure, OnTrial, Rule, Term, View};
 
 use crate::config::Config;
 use crate::decision::{Decision, Reason};
-use crate::memory::{Known, Memory};
+use crate::memory::{Memory, Met, Usual};
 use crate::observation::Observation;
-use crate::trial::{Means, Trial, Verdict, differs_by};
+use crate::trial::{LONGER, Means, Trial, Verdict, differs_by};
 use std::collections::VecDeque;
 
 /// Less CPU time than this is none, in seconds per second: then the fewest cores will do.
 const NOTHING: f64 = 0.03;
 /// A pool whose work takes less than this part of what would be left can give a core back to those who starve.
 const FITS: f64 = 0.95;
-/// Explorations that find nothing come twice as late each time, at most this late, ticks.
+/// Explorations that find nothing come twice as late each time, at most this late, ticks ...
 const EXPLORE_MOST: u64 = 36_000;
+/// ... after so many with the same load: there are always some sizes to be ruled out.
+const MISSES: u32 = 6;
 
 /// What is remembered from tick to tick.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +40,7 @@ pub struct State {
     pressed: u32,
     starved: u32,
     settle: u32,
-    /// The last ticks, as many as a trial has.
+    /// The last ticks, as many as the longest trial has.
     recent: VecDeque<Observation>,
     trial: Option<Trial>,
     memory: Memory,
@@ -51,6 +55,12 @@ pub struct State {
     calm: u64,
     /// How long it has to be calm before the next exploration.
     explore_after: u64,
+    /// Explorations that have found nothing since the load is what it is.
+    misses: u32,
+    /// 1 if what was seen last has not been the load of which sizes are known.
+    strange: u32,
+    /// An exploration has found this size better than none at all, with which applications starved as well.
+    starved_anyway: bool,
     /// What was offered when a trial showed that this size is the right one.
     chosen_at: Option<f64>,
 }
@@ -76,6 +86,9 @@ impl State {
             rest: config.backoff_most_ticks,
             calm: 0,
             explore_after: config.explore_ticks,
+            misses: 0,
+            strange: 0,
+            starved_anyway: false,
             chosen_at: None,
         }
     }
@@ -95,7 +108,7 @@ impl State {
         let weight = if seen.busy > before { 0.5 } else { 0.125 };
         self.busy = Some(before + weight * (seen.busy - before));
         self.recent.push_back(*seen);
-        while self.recent.len() > config.trial_ticks as usize {
+        while self.recent.len() > LONGER * config.trial_ticks as usize {
             self.recent.pop_front();
         }
         let cores = f64::from(self.cores);
@@ -115,6 +128,27 @@ impl State {
         }
     }
 
+    /// Means of the last ticks, as many as a trial has; `longer`: of all since the last change, if there are enough.
+    fn lately(&self, config: &Config, longer: bool) -> Means {
+        let ticks = config.trial_ticks as usize;
+        let ticks = if longer { ticks.max(usize::try_from(self.calm).unwrap_or(usize::MAX)) } else { ticks };
+        let means = Means::of(self.recent.iter().skip(self.recent.len().saturating_sub(ticks)));
+        Means { starved: f64::from(u8::from(self.is_starved(config))), ..means.unwrap_or_default() }
+    }
+
+    /// Has about as much been asked for in all of the last ticks?
+    fn was_steady(&self, config: &Config) -> bool {
+        let half = (config.trial_ticks as usize).min(self.recent.len()) / 2;
+        let mean = |skip: usize| self.recent.iter().rev().skip(skip).take(half).map(|seen| seen.offered).sum::<f64>();
+        half > 0 && differs_by(mean(0), mean(half)) <= config.alike
+    }
+
+    /// How much has been asked for in the last ticks.
+    fn offered(&self, config: &Config) -> f64 {
+        let ticks = (config.trial_ticks as usize).min(self.recent.len());
+        self.recent.iter().rev().take(ticks).map(|seen| seen.offered).sum::<f64>() / ticks.max(1) as f64
+    }
+
     fn is_pressed(&self, config: &Config) -> bool {
         self.pressed >= config.pressure_ticks
     }
@@ -132,23 +166,33 @@ impl State {
         let from = std::mem::replace(&mut self.cores, to);
         self.changes.push_back(self.tick);
         self.settle = config.settle_ticks;
+        self.recent.clear();
         (self.up, self.down, self.pressed, self.starved, self.calm) = (0, 0, 0, 0, 0);
         self.trial = None;
         self.chosen_at = None;
+        self.starved_anyway = false;
         Decision::Change { from, to }
     }
     /// A change that is on trial from now on.
     fn attempt(&mut self, config: &Config, to: u32, reason: Reason) -> (Decision, Reason) {
         let from = self.cores;
-        let mut before = Means::of(&self.recent).unwrap_or_default();
-        self.memory.saw(from, before);
-        if reason == Reason::Explore && to < from {
-            // What is given up bit by bit is measured by what there was at first.
-            before.outcome = self.memory.best(before.offered, config).or(before.outcome);
+        let before = self.lately(config, reason == Reason::Explore);
+        let fair = reason == Reason::Explore || self.was_steady(config);
+        if fair {
+            let ticks = if reason == Reason::Explore { self.recent.len() } else { config.trial_ticks as usize };
+            self.meet(config, &self.usual(ticks));
         }
+        let lags = self.memory.lags(from);
+        let anyway = self.starved_anyway;
         let decision = self.change(config, to);
-        self.trial = Some(Trial { from, reason, before, after: VecDeque::new() });
+        self.trial = Some(Trial { from, reason, before, fair, anyway, lags, after: VecDeque::new() });
         (decision, reason)
+    }
+    /// To what there was before a trial.
+    fn back(&mut self, config: &Config, trial: &Trial) -> Decision {
+        let decision = self.change(config, trial.from);
+        self.starved_anyway = trial.anyway;
+        decision
     }
     /// What was called for, if it may be.
     fn called_for(&mut self, config: &Config, to: Option<u32>, reason: Reason) -> (Decision, Reason) {
@@ -167,31 +211,95 @@ impl State {
         (wanted as u32).clamp(config.min.max(1), config.most().max(1))
     }
 
+    /// This is seen now: if it is a load of which nothing is known, sizes are tried anew.
+    fn meet(&mut self, config: &Config, now: &Usual) {
+        self.strange = 0;
+        match self.memory.meet(self.cores, now, config) {
+            Met::Same => return,
+            Met::Again => {}
+            Met::New => self.misses = 0,
+        }
+        self.explore_after = config.explore_ticks;
+    }
+
+    /// What the last ticks look like.
+    fn usual(&self, ticks: usize) -> Usual {
+        Usual::of(self.recent.iter().skip(self.recent.len().saturating_sub(ticks)))
+    }
+
+    /// Is the load still the one of which sizes are known?
+    fn recognise(&mut self, config: &Config) {
+        let ticks = 2 * config.trial_ticks as usize;
+        if self.calm == 0 || !self.calm.is_multiple_of(ticks as u64) || self.recent.len() < ticks {
+            return;
+        }
+        let now = self.usual(ticks);
+        if self.memory.value(self.cores).is_none() {
+            self.meet(config, &now);
+        } else if self.memory.is_present(self.cores, &now, config) {
+            self.strange = 0;
+        } else if self.strange == 0 {
+            // One window may be noise, or have two loads in it.
+            self.strange = 1;
+        } else {
+            self.meet(config, &now);
+            self.forget_choice();
+            self.calm = ticks as u64;
+        }
+    }
+
+    /// The band is asked again, but not for what was before.
+    fn forget_choice(&mut self) {
+        if self.chosen_at.take().is_some() {
+            (self.up, self.down) = (0, 0);
+        }
+        self.starved_anyway = false;
+    }
+
+    /// What a trial has shown, also one that ends early.
+    fn learn(&mut self, config: &Config, trial: &Trial) -> Means {
+        let starved = f64::from(u8::from(self.is_starved(config)));
+        let after = Means { starved, ..Means::of(&trial.after).unwrap_or_default() };
+        let fair = trial.fair && !trial.met_another_load(&after, config);
+        if let Some(gain) = trial.gain(&after, config).filter(|_| fair) {
+            self.memory.learn((trial.from, self.cores), gain, Usual::of(trial.after.iter()));
+        }
+        after
+    }
+
+    fn missed(&mut self) {
+        self.misses = self.misses.saturating_add(1);
+        if self.misses > MISSES {
+            self.explore_after = self.explore_after.saturating_mul(2).min(EXPLORE_MOST);
+        }
+    }
+
     fn judge(&mut self, config: &Config, trial: &Trial) -> Option<(Decision, Reason)> {
-        let after = Means::of(&trial.after).unwrap_or_default();
-        self.memory.saw(self.cores, after);
+        let after = self.learn(config, trial);
         let explored = trial.reason == Reason::Explore;
-        let verdict = trial.judge(self.cores, config);
-        if explored {
-            let found = verdict == Verdict::Keep;
-            self.explore_after =
-                if found { config.explore_ticks } else { self.explore_after.saturating_mul(2).min(EXPLORE_MOST) };
+        let mut verdict = trial.judge(self.cores, config);
+        let lost = trial.gain(&after, config).is_some_and(|gain| trial.fair && gain < -config.fine());
+        if trial.reason == Reason::Starved && self.cores == 0 && lost {
+            verdict = Verdict::Revert(Reason::NoCure);
+        }
+        if verdict == Verdict::Revert(Reason::NoBetter) {
+            self.memory.no_better(trial.from, self.cores);
         }
         let Verdict::Revert(reason) = verdict else {
-            if trial.quickened(&after, config) {
-                self.memory.outdone(self.cores, (trial.before.offered, after.offered), config);
+            if explored {
+                self.explore_after = config.explore_ticks;
             }
             self.chosen_at = explored.then_some(after.offered);
+            self.starved_anyway = explored && trial.from == 0;
             self.rest = config.backoff_most_ticks;
             return None;
         };
-        if trial.slowed(&after, config) {
-            // That is what it makes of the load before.
-            self.memory.saw(self.cores, Means { offered: trial.before.offered, ..after });
+        if explored {
+            self.missed();
         }
         self.memory.ban(self.cores, self.tick, config);
         // An exploration is expected to fail often; what was called for is not.
-        if !explored || reason == Reason::FeedbackLost {
+        if !(explored || trial.reason == Reason::Starved) || reason == Reason::FeedbackLost {
             self.failures.push_back(self.tick);
         }
         if self.failures.len() as u32 >= config.fuse {
@@ -200,7 +308,11 @@ impl State {
             self.rest = self.rest.saturating_mul(2);
             return Some((self.change(config, config.min), Reason::Fused));
         }
-        let decision = self.change(config, trial.from);
+        let decision = self.back(config, trial);
+        if reason == Reason::NoCure && trial.reason == Reason::Starved {
+            self.memory.pardon(self.cores);
+            self.starved_anyway = true;
+        }
         let judged = matches!(reason, Reason::Worse | Reason::NoBetter);
         self.chosen_at = judged.then_some(trial.before.offered);
         Some((decision, reason))
@@ -210,30 +322,50 @@ impl State {
     fn try_on(&mut self, config: &Config, seen: &Observation) -> Option<(Decision, Reason)> {
         let mut trial = self.trial.take()?;
         trial.after.push_back(*seen);
-        if trial.after.len() >= config.trial_ticks as usize {
+        if trial.is_over(self.cores, config) {
             return self.judge(config, &trial);
         }
-        if self.is_starved(config) {
-            return None;
+        let explored = trial.reason == Reason::Explore;
+        // Beside none reserved applications are the judges of their own waiting.
+        let compared = explored && (trial.from == 0 || self.cores < trial.from);
+        if self.is_starved(config) && !compared && !(trial.reason == Reason::Starved && self.cores == 0) {
+            self.learn(config, &trial);
+            if !explored {
+                return None;
+            }
+            self.memory.starves(self.cores);
+            self.memory.ban(self.cores, self.tick, config);
+            self.missed();
+            return Some((self.back(config, &trial), Reason::Starved));
         }
         if self.is_pressed(config) {
             if self.cores < trial.from {
                 // So soon after a core was taken there is no need to wait for the judgement.
-                let offered = Means::of(&trial.after).unwrap_or_default().offered;
-                self.memory.saw(self.cores, Means { offered, ..Means::default() });
+                self.memory.learn((trial.from, self.cores), -1.0, Usual::of(trial.after.iter()));
                 self.memory.ban(self.cores, self.tick, config);
-                if trial.reason == Reason::Explore {
-                    self.explore_after = self.explore_after.saturating_mul(2).min(EXPLORE_MOST);
+                if explored {
+                    self.missed();
                 }
-                return Some((self.change(config, trial.from), Reason::Pressure));
+                if trial.reason == Reason::Starved {
+                    self.memory.pardon(trial.from);
+                }
+                return Some((self.back(config, &trial), Reason::Pressure));
             }
             let after = Means::of(&trial.after).unwrap_or_default();
-            if trial.helps(&after, config) {
+            if !explored && trial.helps(&after, config) {
+                self.learn(config, &trial);
                 return None;
             }
         }
         self.trial = Some(trial);
         Some((Decision::Hold, Reason::OnTrial))
+    }
+
+    /// Has a trial with this load shown that so many are no better?
+    fn is_known_worse(&self, config: &Config, cores: Option<u32>) -> bool {
+        let Some(cores) = cores.filter(|cores| self.memory.value(*cores).is_some()) else { return false };
+        let gained = self.memory.value(cores) > self.memory.value(self.cores).map(|value| value + config.fine());
+        !self.memory.is_good(cores, config) || (cores > self.cores && !gained)
     }
 
     /// What the band, pressure and starvation say.
@@ -244,53 +376,36 @@ impl State {
             let left = f64::from(self.cores.saturating_sub(1));
             // Without any core of its own the stack runs wherever there is time.
             let fits = self.cores == 1 || busy < FITS * left;
-            if self.cores == config.min || !fits {
+            if self.cores == config.min || !fits || self.starved_anyway {
                 return Some((Decision::Hold, Reason::Saturated));
             }
             let (too_many, fewer) = (self.cores, self.cores - 1);
             let answer = self.called_for(config, Some(fewer), Reason::Starved);
             if answer.0 != Decision::Hold {
+                self.memory.starves(too_many);
                 self.memory.ban(too_many, self.tick, config);
             }
             return Some(answer);
         }
         if self.is_pressed(config) {
+            if self.is_known_worse(config, more) {
+                return Some((Decision::Hold, Reason::Limited));
+            }
             return Some(self.called_for(config, more, Reason::Pressure));
         }
-        let offered = Means::of(&self.recent).unwrap_or_default().offered;
+        let offered = self.offered(config);
         if self.chosen_at.is_some_and(|then| differs_by(then, offered) <= 2.0 * config.alike) {
             return None;
         }
-        self.chosen_at = None;
-        if self.up >= config.up_ticks {
+        self.forget_choice();
+        let fewer = self.cores.checked_sub(1);
+        if self.up >= config.up_ticks && !self.is_known_worse(config, more) {
             return Some(self.called_for(config, more, Reason::Busy));
         }
-        if self.down >= config.down_ticks {
-            return Some(self.called_for(config, self.cores.checked_sub(1), Reason::Idle));
+        if self.down >= config.down_ticks && !self.is_known_worse(config, fewer) {
+            return Some(self.called_for(config, fewer, Reason::Idle));
         }
         None
-    }
-
-    /// After a calm time: fewer cores that are known to do as well, or a size of which that is not known. None at all first, because a
-    /// few can be worse than either none or many.
-    fn explore(&mut self, config: &Config) -> Option<(Decision, Reason)> {
-        if self.calm < self.explore_after || self.recent.len() < config.trial_ticks as usize {
-            return None;
-        }
-        let now = Means::of(&self.recent)?;
-        now.outcome?;
-        self.memory.saw(self.cores, now);
-        let beside = self.cores.checked_sub(1);
-        let worth_it = |to: &u32| match self.memory.knows(*to, now.offered, config) {
-            Known::No => *to == config.min || Some(*to) == beside,
-            Known::Good => true,
-            Known::Worse => false,
-        };
-        let fewer = (config.min..self.cores).filter(worth_it).find(|to| self.may_have(config, *to));
-        let more = Some(self.one_more(config))
-            .filter(|to| self.memory.knows(*to, now.offered, config) == Known::No && self.may_have(config, *to));
-        let to = fewer.or(more)?;
-        Some(self.attempt(config, to, Reason::Explore))
     }
 }
 
@@ -317,6 +432,9 @@ impl State {
             return (Decision::Hold, Reason::Settling);
         }
         self.calm += 1;
+        if self.trial.is_none() {
+            self.recognise(config);
+        }
         if self.trial.is_some() {
             self.calm = 0;
             if let Some(answer) = self.try_on(config, seen) {
@@ -326,7 +444,12 @@ impl State {
         if self.tick < self.rest_until {
             return (Decision::Hold, Reason::Fused);
         }
-        let answer = self.wanted(config).or_else(|| self.explore(config));
-        answer.unwrap_or((Decision::Hold, Reason::Steady))
+        let wanted = self.wanted(config);
+        if wanted.is_some_and(|(decision, _)| decision != Decision::Hold) {
+            return wanted.unwrap_or((Decision::Hold, Reason::Steady));
+        }
+        // Also where something is called for that cannot be; but no more cores of their own while applications starve beside some.
+        let starved = self.cores > 0 && matches!(wanted, Some((_, Reason::Saturated))) && !self.starved_anyway;
+        self.explore(config, !starved).or(wanted).unwrap_or((Decision::Hold, Reason::Steady))
     }
 }

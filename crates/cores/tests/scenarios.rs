@@ -167,7 +167,9 @@ fn sizes_with_which_waiting_clients_ask_for_less_are_tried_once() {
         let away: Vec<u32> =
             run.changes.iter().filter(|change| change.reason == Reason::Explore).map(|c| c.to).collect();
         let to_none = away.iter().filter(|to| **to == 0).count();
-        assert_eq!((run.last(), to_none), (4, usize::from(began > 0)), "{}", run.text());
+        let most = (0..=10).map(|cores| gains.closed(8, cores)).fold(0.0, f64::max);
+        assert!(gains.closed(8, run.last()) >= 0.97 * most, "{}", run.text());
+        assert_eq!(to_none, usize::from(began > 0), "{}", run.text());
         assert_eq!(run.changes_from(1000), 0, "and then it is quiet:\n{}", run.text());
         as_written(name, &run);
     }

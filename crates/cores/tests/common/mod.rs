@@ -58,9 +58,9 @@ impl Plant {
     /// Requests per second of so many clients that ask again as soon as they are answered: as many as make each wait so long for its
     /// answer as it does.
     pub fn closed(&self, clients: u32, cores: u32) -> f64 {
-        let quiet = Self { noise: 0.0, tells: true, ..*self };
+        let plant = Self { tells: true, ..*self };
         let waiting = |per_s: f64| {
-            let told = quiet.tick(per_s, cores, &mut Noise(1)).outcome.unwrap_or_default();
+            let told = plant.quiet(per_s, cores).outcome.unwrap_or_default();
             told.throughput * told.latency_us * 1e-6
         };
         let (mut less, mut more) = (0.0, f64::from(self.cpus) / (self.stack_s + self.app_s));
@@ -71,13 +71,21 @@ impl Plant {
         less
     }
 
-    /// One tick with so many requests per second.
-    pub fn tick(&self, offered: f64, cores: u32, noise: &mut Noise) -> Observation {
-        let of = |value: f64, noise: &mut Noise| (value * (1.0 + self.noise * noise.normal())).max(0.0);
+    /// Most requests per second that it can answer with so many cores.
+    pub fn most(&self, cores: u32) -> f64 {
+        let (all, own) = (f64::from(self.cpus), f64::from(cores.min(self.cpus)));
+        match cores {
+            0 => all / ((self.stack_s + self.app_s) * (1.0 + self.sharing)),
+            _ => (own / self.stack_s).min((all - own) / self.app_s),
+        }
+    }
+
+    /// How it is with so many requests per second, without noise.
+    pub fn quiet(&self, offered: f64, cores: u32) -> Observation {
         let (all, own, rest) = (f64::from(self.cpus), f64::from(cores), f64::from(self.cpus - cores.min(self.cpus)));
         let dearer = if cores == 0 { 1.0 + self.sharing } else { 1.0 };
         let (stack_s, app_s) = (self.stack_s * dearer, self.app_s * dearer);
-        let most = if cores == 0 { all / (stack_s + app_s) } else { (own / stack_s).min(rest / app_s) };
+        let most = self.most(cores);
         let done = offered.min(0.999 * most);
         let (wait_stack, wait_app) = if cores == 0 {
             let wait = waiting(all, done, stack_s + app_s);
@@ -89,19 +97,40 @@ impl Plant {
         let app_busy = done * if cores == 0 { stack_s + app_s } else { app_s };
         let latency_us = (stack_s + app_s + wait_stack + wait_app) * 1e6;
         let lost = if cores == 0 { offered > most } else { offered * stack_s > 0.98 * own };
-        let outcome = Outcome {
-            throughput: of(done, noise),
-            latency_us: of(latency_us, noise),
-            p99_us: of(4.0 * latency_us, noise),
-        };
+        let outcome = Outcome { throughput: done, latency_us, p99_us: 4.0 * latency_us };
         Observation {
-            busy: of(done * stack_s * self.exaggeration, noise),
+            busy: done * stack_s * self.exaggeration,
             pressure: lost || self.broken,
-            app_busy: of(app_busy, noise).min(app_cpus),
+            app_busy,
             app_waiting: (wait_app / app_s).min(1.0) * (app_busy / app_cpus).min(1.0),
             outcome: self.tells.then_some(outcome),
-            offered: of(offered, noise),
+            offered,
         }
+    }
+
+    /// The same as it is measured, with so many cores.
+    pub fn measured(&self, quiet: &Observation, cores: u32, noise: &mut Noise) -> Observation {
+        let of = |value: f64, noise: &mut Noise| (value * (1.0 + self.noise * noise.normal())).max(0.0);
+        let app_cpus = f64::from(self.cpus - cores.min(self.cpus));
+        let (busy, app_busy) = (quiet.busy, quiet.app_busy);
+        let told = quiet.outcome.unwrap_or_default();
+        let outcome = Outcome {
+            throughput: of(told.throughput, noise),
+            latency_us: of(told.latency_us, noise),
+            p99_us: of(told.p99_us, noise),
+        };
+        Observation {
+            busy: of(busy, noise),
+            app_busy: of(app_busy, noise).min(app_cpus),
+            outcome: quiet.outcome.map(|_| outcome),
+            offered: of(quiet.offered, noise),
+            ..*quiet
+        }
+    }
+
+    /// One tick with so many requests per second.
+    pub fn tick(&self, offered: f64, cores: u32, noise: &mut Noise) -> Observation {
+        self.measured(&self.quiet(offered, cores), cores, noise)
     }
 }
 
