@@ -56,13 +56,14 @@ fn a_card_has_as_many_sockets_as_are_asked_for_or_says_that_they_do_not_fit() {
     };
     let many = written("sockets_per_client = 4096\n");
     let service = card(|program| program.arg("--config").arg(many));
-    let script = "import socket\nkept = [socket.create_server(('0.0.0.0', 0)) for _ in range(700)]\nprint('open', flush=True); input()";
+    let script = "import socket\nkept = [socket.create_server(('0.0.0.0', 0)) for _ in range(700)]\nprint('all are there', flush=True); input()";
     let log = service.scratch.path("many.log");
     let mut many = service.accelerated("/usr/bin/python3 -u -c").arg(script).start(log);
-    many.wait_for("open", 60);
-    let all = service.sockets();
-    let listening = all["sockets"].as_array().expect("sockets").iter().filter(|s| s["state"] == "LISTEN");
-    assert_eq!(listening.count(), 700);
+    many.wait_for("all are there", 60);
+    until("all of them listen there", 60, || {
+        let all = service.sockets();
+        all["sockets"].as_array().expect("sockets").iter().filter(|socket| socket["state"] == "LISTEN").count() == 700
+    });
     drop(many);
     drop(service);
     let large = "sockets_per_client = 128\nsend_buffer = \"16MiB\"\nreceive_buffer = \"16MiB\"\n";

@@ -9,6 +9,9 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// What `fs.nr_open` allows unless somebody changes it.
+const MOST_DESCRIPTORS: u64 = 1 << 20;
+
 /// Tells the console.
 pub fn say(text: &str) {
     // It is a line that the host follows; there is nowhere else to complain.
@@ -24,6 +27,14 @@ pub fn mount() {
         if let Err(error) = mounted.or_else(|error| if kind == "devtmpfs" { Ok(()) } else { Err(error) }) {
             say(&format!("{at}: {error}"));
         }
+    }
+}
+
+/// Lets this process have as many descriptors as its kernel allows: each socket of the programs is one, and a kernel begins with 1,024.
+pub fn descriptors() {
+    let all = rustix::process::Rlimit { current: Some(MOST_DESCRIPTORS), maximum: Some(MOST_DESCRIPTORS) };
+    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, all) {
+        say(&format!("more descriptors: {error}"));
     }
 }
 

@@ -34,6 +34,7 @@ fn run(kind: Kind, cores: usize, at: (Option<&str>, Option<&str>)) -> ExitCode {
     let begin = || {
         machine::enter(kind)?;
         init::mount();
+        init::descriptors();
         machine::messages(kind)
     };
     let messages = match begin() {

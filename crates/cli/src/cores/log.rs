@@ -1,5 +1,6 @@
 //! The decision log: a JSON line for each change of what is decided, appended to a file that never grows without end.
 
+use super::complaint::Complaint;
 use super::show::Entry;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,13 +19,13 @@ pub struct Log {
     most: u64,
     /// The last that was written, and for how many ticks it has been the same.
     last: Option<(Entry, u64)>,
-    complained: bool,
+    complaint: Complaint,
 }
 
 impl Log {
     /// Appends to this file; `every` decision, or those that differ from the last.
     pub fn open(path: &Path, every: bool) -> Result<Self, String> {
-        let log = Self { path: path.to_owned(), every, most: MOST_BYTES, last: None, complained: false };
+        let log = Self { path: path.to_owned(), every, most: MOST_BYTES, last: None, complaint: Complaint::default() };
         log.file().map(|_| log).map_err(|error| format!("the log {}: {error}", path.display()))
     }
 
@@ -66,15 +67,8 @@ impl Log {
         }
         let written = self.file().and_then(|file| append(file, &entry.json()));
         // A full disk is no reason to end, nor to say so every second.
-        match written {
-            Ok(()) if std::mem::take(&mut self.complained) => {
-                crate::complain(&format!("the log {}: is written again", self.path.display()));
-            }
-            Ok(()) => {}
-            Err(error) if !std::mem::replace(&mut self.complained, true) => {
-                crate::complain(&format!("the log {}: {error}", self.path.display()));
-            }
-            Err(_) => {}
+        if let Some(words) = self.complaint.after(&format_args!("the log {}", self.path.display()), written) {
+            crate::complain(&words);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod actor;
 mod advise;
+mod complaint;
 mod explain;
 mod exporter;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Where decisions go: to standard output, to the file that `status` and `explain` read, to a log, to Prometheus.
 
+use super::complaint::Complaint;
 use super::explain::Explanation;
 use super::exporter::{self, Exporter};
 use super::feedback::Said;
@@ -9,6 +10,7 @@ use super::record::Recorder;
 use super::show::{Entry, now_ms};
 use super::standing::{Standing, is_ours, replace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -72,8 +74,8 @@ pub struct Outputs {
     metrics: Metrics,
     exporter: Option<Exporter>,
     metrics_file: Option<PathBuf>,
-    /// Files that cannot be written, of which somebody has been told.
-    complained: Vec<PathBuf>,
+    /// What has been said of each file.
+    complaints: BTreeMap<PathBuf, Complaint>,
 }
 
 impl Outputs {
@@ -104,7 +106,7 @@ impl Outputs {
             metrics: Metrics::new(),
             exporter: wanted.metrics.map(Exporter::open).transpose()?.map(|(exporter, _)| exporter),
             metrics_file: wanted.metrics_file.clone(),
-            complained: Vec::new(),
+            complaints: BTreeMap::new(),
         };
         outputs.write();
         Ok(outputs)
@@ -175,17 +177,9 @@ impl Outputs {
 
     /// Says once of each file that it cannot be written, and then that it can again: decisions do not depend on it.
     fn complain(&mut self, path: &Path, written: std::io::Result<()>) {
-        let known = self.complained.iter().position(|known| known == path);
-        match (written, known) {
-            (Err(error), None) => {
-                crate::complain(&format!("{}: {error}", path.display()));
-                self.complained.push(path.to_owned());
-            }
-            (Ok(()), Some(place)) => {
-                crate::complain(&format!("{}: is written again", path.display()));
-                self.complained.remove(place);
-            }
-            _ => {}
+        let words = self.complaints.entry(path.to_owned()).or_default().after(&path.display(), written);
+        if let Some(words) = words {
+            crate::complain(&words);
         }
     }
 }
