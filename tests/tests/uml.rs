@@ -56,7 +56,7 @@ fn a_card_has_as_many_sockets_as_are_asked_for_or_says_that_they_do_not_fit() {
     };
     let many = written("sockets_per_client = 4096\n");
     let service = card(|program| program.arg("--config").arg(many));
-    let script = "import socket\nkept = [socket.create_server(('0.0.0.0', 0)) for _ in range(700)]\nprint('all are there', flush=True); input()";
+    let script = "import signal, socket\nkept = [socket.create_server(('0.0.0.0', 0)) for _ in range(700)]\nprint('all are there', flush=True); signal.pause()";
     let log = service.scratch.path("many.log");
     let mut many = service.accelerated("/usr/bin/python3 -u -c").arg(script).start(log);
     many.wait_for("all are there", 60);
