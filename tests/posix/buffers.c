@@ -41,7 +41,7 @@ static long filled(int fd) {
 }
 
 static void say_size(const char *key, long bytes) {
-    say(key, "%s", bytes < 2048 ? "tiny" : bytes < 40000 ? "small" : bytes < 524288 ? "medium" : "large");
+    say(key, "%s", bytes < 2048 ? "tiny" : bytes < 40000 ? "small" : bytes < 262144 ? "medium" : "large");
 }
 
 static long drained(int fd, long most) {
@@ -73,8 +73,8 @@ CASE(both_least) {
 }
 
 CASE(send_small_before) {
-    long sent = filled(sized(SMALL, 0).client);
-    say_size("sent", sent);
+    // Mostly what the other side takes: on Linux 80 to 130 KB.
+    say("sent", "%s", filled(sized(SMALL, 0).client) < 163840 ? "usual" : "more");
 }
 
 CASE(receive_medium_before) {
