@@ -154,6 +154,35 @@ CASE(reuseaddr_with_a_live_connection) {
     CALL("with", bind(fd, (struct sockaddr *)&a, sizeof a));
 }
 
+static void say_bind_beside(int other) {
+    int fd = tcp();
+    struct sockaddr_in a = loopback(port_of(other));
+    CALL("without", bind(fd, (struct sockaddr *)&a, sizeof a));
+    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    CALL("with", bind(fd, (struct sockaddr *)&a, sizeof a));
+    a = loopback(0);
+    CALL("elsewhere", bind(fd, (struct sockaddr *)&a, sizeof a));
+}
+
+CASE(bind_to_the_port_of_a_client) {
+    struct pair p = pair();
+    say_bind_beside(p.client);
+}
+
+CASE(reuseaddr_to_the_port_of_a_listener) {
+    int listener = tcp();
+    set_int(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+    struct sockaddr_in a = loopback(0);
+    MUST(bind(listener, (struct sockaddr *)&a, sizeof a));
+    MUST(listen(listener, 4));
+    say_bind_beside(listener);
+    a = loopback(port_of(listener));
+    MUST(close(listener));
+    int next = tcp();
+    set_int(next, SOL_SOCKET, SO_REUSEADDR, 1);
+    CALL("after", bind(next, (struct sockaddr *)&a, sizeof a));
+}
+
 static int port_sharer(int port) {
     int fd = tcp();
     CALL("set", set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1));

@@ -50,6 +50,7 @@ impl ClientGroup {
         let decided = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
             (Ok(_), Ok(_), op::CONNECT) => self.connect(index, slot, &command),
             (Ok(_), Ok(port), op::LISTEN) if port != 0 => self.listen(index, slot, &command),
+            (Ok(_), Ok(1..), op::BIND) => Decided::Now(self.may_be_bound(index, &command)),
             (_, _, op::HAS) => Decided::Now(has(command.local_addr.to_canonical())),
             _ => Decided::Now(-libc::EINVAL),
         };

@@ -83,6 +83,27 @@ impl ClientGroup {
         Ok(fd)
     }
 
+    /// May an application bind this address? Its own kernel does not know who has the port here. Of those that share a port, and may, its
+    /// kernel knows.
+    pub fn may_be_bound(&mut self, index: u32, command: &Command) -> i32 {
+        let local = SocketAddr::new(command.local_addr.to_canonical(), command.local_port as u16);
+        let only_six = local.is_ipv6() && command.flags & V6ONLY != 0;
+        let probe = || {
+            let fd = crate::connect::socket(local.ip())?;
+            sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+            if local.is_ipv6() {
+                sys::set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only_six.into());
+            }
+            crate::connect::bind(&fd, local)
+        };
+        let taken = probe() == Err(libc::EADDRINUSE);
+        // What the policy leaves to another does not meet what is here, and what is not the user's has another error.
+        let ours = taken
+            && self.may_have(index, command.local_port)
+            && matches!(self.permit_listen(index, local, local.is_ipv6() && !only_six), Verdict::Allow(_));
+        if ours { -libc::EADDRINUSE } else { 0 }
+    }
+
     /// Does another user's client listen at that port already?
     fn other_users_listener(&mut self, index: u32, local: SocketAddr) -> bool {
         let uid = self.client(index).map(|client| client.shared.uid);

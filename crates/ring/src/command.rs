@@ -24,6 +24,9 @@ pub mod op {
     /// Is `local_addr` an address of the stack's network? 0 if it is, else an error: of a stack that does not know the command, too.
     /// The slot is free again with the answer.
     pub const HAS: u32 = 7;
+    /// May a socket be bound to `local_addr:local_port` (with [`super::V6ONLY`], if so) beside what the stack has there? 0 if it may,
+    /// `-EADDRINUSE` if a connection or a listener of its has the port, any other error: ask nobody. The slot is free again with the answer.
+    pub const BIND: u32 = 8;
 }
 
 /// Bit of [`crate::CommandLine::flags`], beside the `app_flags`: a listener on `::` does not take IPv4 (`IPV6_V6ONLY`).

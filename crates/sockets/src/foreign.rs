@@ -2,17 +2,13 @@
 //! by `IP_FREEBIND`, and the stack binds the address.
 
 use crate::address::{self, Address};
-use crate::private::used;
-use crate::session::{self, Session};
-use crate::{doors, sys};
-use core::sync::atomic::Ordering;
+use crate::{question, session, sys};
 use libc::c_int;
-use towpath_ring::command::{Command, op};
 
 /// Lets an undecided socket be bound to an address that only the stack has. False: nobody has it.
 pub fn allow(fd: c_int, six: bool, address: Address) -> bool {
     let named = !address.0.is_unspecified() && !address::is_kernels(address.0);
-    named && session::start().is_some_and(|session| has(session, address)) && free(fd, six)
+    named && session::start().is_some_and(|session| question::has(session, address)) && free(fd, six)
 }
 
 /// Is it bound to an address that this kernel has not?
@@ -28,15 +24,4 @@ fn free(fd: c_int, six: bool) -> bool {
     let (level, option) =
         if six { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };
     sys::setsockopt(fd, level, option, 1).is_ok()
-}
-
-/// Asks the stack, by a slot that nobody uses.
-fn has(session: &'static Session, address: Address) -> bool {
-    let Some(slot) = session.claim_slot() else { return false };
-    let answer = doors::command(session, slot, &Command { op: op::HAS, local_addr: address.0, ..Command::default() });
-    // Without an answer nobody knows what the slot is; it is not used again.
-    if answer != Err(Some(libc::ETIMEDOUT)) {
-        session.private(slot).used.store(used::NO, Ordering::Release);
-    }
-    answer.is_ok()
 }

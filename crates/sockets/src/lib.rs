@@ -47,6 +47,7 @@ mod options;
 mod pass;
 mod poll;
 mod private;
+mod question;
 mod readiness;
 mod receive;
 mod renew;

@@ -1,5 +1,6 @@
 //! `socket`, `bind`, `listen`: sockets that are not decided yet, and what becomes of them.
 
+use crate::address::Address;
 use crate::doors;
 use crate::fallback::{self, Not};
 use crate::private::{flag, used};
@@ -7,7 +8,7 @@ use crate::session::{self, Session};
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
 use crate::table::{self, Kind, Undecided};
-use crate::{address, close, foreign, interest, kept, options, sigurg, spare, stacks, steer, watch};
+use crate::{address, close, foreign, interest, kept, options, question, sigurg, spare, stacks, steer, watch};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_hook::{Answer, outcome, real};
@@ -42,10 +43,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     Some(fd)
 }
 
-/// `bind` on an undecided socket: the kernel reserves the port.
-///
-/// The reservation must not have SO_REUSEADDR, or another program could bind the port beside it. So that option is
-/// taken off for the bind, and only put on if the port cannot be had without.
+/// `bind` on an undecided socket: the kernel reserves the port, if the stack has nobody there.
 ///
 /// # Safety
 /// The contract of `bind`: `addr` has `len` readable bytes, if it is a place that can be read at all.
@@ -55,32 +53,45 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c
         return Some(Err(libc::EINVAL));
     }
     let Kind::Undecided(undecided) = kind else { return None };
-    let reuse = undecided.options
-        && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok_and(|reuse| reuse != 0);
-    let hide = reuse && sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok();
     // SAFETY: the caller keeps the contract of `bind`.
-    let mut bound = outcome(unsafe { real::bind(fd, addr, len) });
-    if bound == Err(libc::EADDRNOTAVAIL) {
-        // SAFETY: as above.
-        let local = unsafe { address::read(undecided.six, addr, len) };
-        if matches!(local, Ok(Some(local)) if foreign::allow(fd, undecided.six, local)) {
-            // SAFETY: as above.
-            bound = outcome(unsafe { real::bind(fd, addr, len) });
-        }
+    let local = unsafe { address::read(undecided.six, addr, len) }.ok().flatten();
+    if local.is_some_and(|local| is_taken(fd, undecided, local)) {
+        return Some(Err(libc::EADDRINUSE));
     }
-    if bound.is_err() && hide {
-        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
-        if bound == Err(libc::EADDRINUSE) {
-            // SAFETY: as above.
-            bound = outcome(unsafe { real::bind(fd, addr, len) });
-        }
-    } else if hide {
-        table::update_undecided(fd, |u| u.reuse_hidden = true);
-    }
+    // SAFETY: the caller keeps the contract of `bind`.
+    let bound = reserve(fd, undecided, local, || outcome(unsafe { real::bind(fd, addr, len) }));
     if bound.is_ok() {
         table::update_undecided(fd, |u| u.bound = true);
     }
     Some(bound)
+}
+
+/// The reservation must not have SO_REUSEADDR, or another program could bind the port beside it. So that option is
+/// taken off for the bind, and only put on if the port cannot be had without.
+fn reserve(fd: c_int, undecided: Undecided, local: Option<Address>, bind: impl Fn() -> Sys<c_int>) -> Sys<c_int> {
+    let reuse = undecided.options
+        && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok_and(|reuse| reuse != 0);
+    let hide = reuse && sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok();
+    let mut bound = bind();
+    if bound == Err(libc::EADDRNOTAVAIL) && local.is_some_and(|local| foreign::allow(fd, undecided.six, local)) {
+        bound = bind();
+    }
+    if bound.is_err() && hide {
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        if bound == Err(libc::EADDRINUSE) {
+            bound = bind();
+        }
+    } else if hide {
+        table::update_undecided(fd, |u| u.reuse_hidden = true);
+    }
+    bound
+}
+
+/// Has the stack this port, beside this kernel, which is asked anyway?
+fn is_taken(fd: c_int, undecided: Undecided, local: Address) -> bool {
+    let asked_for = !undecided.bound && local.1 != 0 && !address::is_kernels(local.0);
+    let six_only = || undecided.six && is_v6only(fd);
+    asked_for && session::start().is_some_and(|session| question::is_taken(session, local, six_only()))
 }
 
 /// `listen`.

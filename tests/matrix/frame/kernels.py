@@ -3,8 +3,9 @@ import subprocess
 
 from .place import Place, kill, system
 
-# So that all programs of a check find a place in the memory of a second kernel.
-SMALL = "stack = \"uml\"\nsockets_per_client = 512\n"
+# So that all programs of a check find a place in the memory of a second kernel: so many sockets, or more with smaller rings.
+FEW = "sockets_per_client = 512\n"
+MANY = "sockets_per_client = 4096\nsend_buffer = \"16KiB\"\nreceive_buffer = \"16KiB\"\n"
 
 
 class KernelStack(Place):
@@ -53,7 +54,7 @@ class SecondKernel(KernelStack):
 
     def serve_options(self):
         config = self.dir / "uml.toml"
-        config.write_text(SMALL)
+        config.write_text(f'stack = "{self.stack}"\n' + (MANY if self.check.many_sockets else FEW))
         return ["--config", str(config)]
 
     def start_service(self):

@@ -59,6 +59,8 @@ class Check:
     refuse_kernel: bool = True
     # By the way `stack` and `network` at least so many segments must have gone through the stack.
     segments_min: int = 10
+    # A program of it opens more connections than a second kernel usually gives each.
+    many_sockets: bool = False
     # `towpath run --hook`.
     hook: str = "auto"
 

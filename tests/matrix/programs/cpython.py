@@ -62,10 +62,6 @@ def sockets(place, tally):
 # With SO_LINGER of no time `close` returns when the stack knows of it; its kernel resets the connection a moment later.
 LATER = "the reset that close asks for is sent by the other kernel a moment after close has returned"
 PREAUTH = "test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_server"
-# A file of 256 KiB is sent before its receiver goes: it fits into the rings.
-FITS = "the whole file fits: a connection has its rings beside the kernel's buffers"
-IN_THE_MIDDLE = [f"test.test_asyncio.test_sendfile.{loop}EventLoopTests.test_sendfile{how}_close_peer_in_the_middle_of_receiving"
-                 for loop in ("EPoll", "Poll", "Select") for how in ("", "_fallback")]
 
 
 @program.check("test_ssl", seconds=300, known_over={"uml": {PREAUTH: LATER, "test_ssl": LATER}})
@@ -73,6 +69,6 @@ def tls(place, tally):
     suite(place, tally, ["test_ssl"], 240)
 
 
-@program.check("test_asyncio", seconds=900, known_over=dict.fromkeys(("kernel-stack", "uml"), {name: FITS for name in [*IN_THE_MIDDLE, "test_asyncio"]}))
+@program.check("test_asyncio", seconds=900)
 def event_loops(place, tally):
     suite(place, tally, ["test_asyncio"], 800)

@@ -12,12 +12,7 @@ LEFT_OUT = re.compile(r"udp|pipe|^fs_|spawn|tty|getaddrinfo|poll_closesocket|ipc
 QUICK = re.compile(r"^(tcp_ping_pong|tcp_ping_pong_vec|tcp_write_to_half_open_connection|tcp_close_reset_\w+|tcp_oob|shutdown_\w+|tcp_bind_\w+)$")
 
 
-# So that a kernel stack of the same namespace can bind it, too.
-SHARED = "the program's own socket, which reserves the port of a listener, lets it be bound again with SO_REUSEADDR"
-
-
-@program.check("its tests of TCP", quick=True, seconds=600,
-               known_over={"kernel-stack": {"tcp_bind_error_addrinuse_connect": SHARED}})
+@program.check("its tests of TCP", quick=True, seconds=600)
 def suite(place, tally):
     tree = built("libuv1", lambda tree: None, ["cmake -S . -B out -DBUILD_TESTING=ON -DCMAKE_BUILD_TYPE=Debug", "make -C out -j2 uv_run_tests"])
     tests = str(tree / "out/uv_run_tests")

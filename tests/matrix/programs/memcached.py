@@ -55,12 +55,7 @@ def over_tcp(tree):
     path.write_text(edited)
 
 
-# So that all programs of a check find a place in the memory of a second kernel.
-FEW = "it opens 1,024 connections, and a program has 512 sockets here"
-
-
-@program.check("its own test suite (t/*.t)", seconds=2400,
-               known_over={"uml": dict.fromkeys(["t/maxconns.t 1", "t/maxconns.t 2", "t/maxconns.t, all that was planned"], FEW)})
+@program.check("its own test suite (t/*.t)", seconds=2400, many_sockets=True)
 def suite(place, tally):
     # Some ask 80,000 times, one after the other, and a second kernel is traced.
     seconds = 900 if place.way == "uml" else 240
