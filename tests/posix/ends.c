@@ -148,6 +148,24 @@ CASE(reset_error_option) {
     CALL("write", send(fd, "x", 1, MSG_NOSIGNAL));
 }
 
+CASE(reset_is_there_when_close_returns) {
+    int gone = 0, told = 0;
+    for (int i = 0; i < 20; i++) {
+        struct pair p = pair();
+        struct linger now = {1, 0};
+        MUST(write(p.client, "abc", 3));
+        wait_unread(p.server, 3);
+        MUST(setsockopt(p.client, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+        MUST(close(p.client));
+        gone += getpeername(p.server, (struct sockaddr *)buf, &(socklen_t){100}) < 0 && errno == ENOTCONN;
+        told += (events_of(p.server) & POLLHUP) != 0;
+        close(p.server);
+        close(p.listener);
+    }
+    say("gone", "%d", gone);
+    say("told", "%d", told);
+}
+
 CASE(reset_loses_unread) {
     struct pair p = pair();
     struct linger now = {1, 0};

@@ -1,11 +1,13 @@
 //! How connections end.
 
+use crate::client::OfSlot;
 use crate::figures::Figures;
 use crate::group::ClientGroup;
 use crate::sys;
 use std::os::fd::AsFd;
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, option_flags};
+use towpath_stack::ClientId;
 use towpath_stack::clients::AppWords;
 use towpath_stack::slots::Phase;
 
@@ -25,7 +27,7 @@ impl ClientGroup {
         // What nobody will read is a reason for a reset (RFC 2525 §2.17); what the kernel still has it sees itself.
         let unread = entry.own.got != entry.own.rx_head;
         if flags & app_flags::ABORT != 0 || unread {
-            return self.abort(index, slot, 0);
+            return self.reset(index, slot);
         }
         if !entry.own.has_unsent() {
             client.free(slot);
@@ -62,6 +64,32 @@ impl ClientGroup {
             client.free(slot);
         } else {
             client.over(slot, errno);
+        }
+    }
+
+    /// Ends a connection with a reset because its application wishes it.
+    fn reset(&mut self, index: u32, slot: Slot) {
+        let Some(client) = self.client(index) else { return };
+        if !client.slot(slot).app_closed {
+            return self.abort(index, slot, 0);
+        }
+        let entry = client.slot(slot);
+        if let Some(fd) = &entry.own.fd {
+            sys::abort_on_close(fd);
+        }
+        entry.own = OfSlot::default();
+        entry.phase = Phase::Over;
+        let reset = (client.shared.id, slot, client.shared.generation(slot));
+        self.resets.push(reset);
+    }
+
+    /// Frees the slots of connections that were reset before this turn: if the peer is on this kernel, its application knows by now.
+    pub fn tell_of_resets(&mut self, resets: Vec<(ClientId, Slot, u32)>) {
+        for (id, slot, generation) in resets {
+            let Some(client) = self.index_of(id).and_then(|index| self.client(index)) else { continue };
+            if client.shared.generation(slot) == generation && client.slot(slot).phase == Phase::Over {
+                client.free(slot);
+            }
         }
     }
 

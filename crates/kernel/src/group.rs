@@ -94,6 +94,8 @@ pub struct ClientGroup {
     pub lists: Lists,
     /// Slots to be looked at in the next turn, whether something happens or not.
     pub again: Vec<(u32, Slot)>,
+    /// Connections that were reset in this turn because their applications wish it; those are told so after the next.
+    pub resets: Vec<(ClientId, Slot, u32)>,
     /// Listeners with connections that there was no room for, and when to look again, µs.
     pub crowded: Vec<(u32, Slot)>,
     /// See `crowded`.
@@ -120,7 +122,8 @@ impl ClientGroup {
     /// Everything that is there now; how much it was.
     pub fn serve(&mut self, now: u64) -> usize {
         self.now_us = now;
-        let mut work = self.service(now) + self.commands(now) + self.doors();
+        let resets = std::mem::take(&mut self.resets);
+        let mut work = resets.len() + self.service(now) + self.commands(now) + self.doors();
         // Right after such a turn, and with nothing else to do, the thread will sleep: that asks the kernel, too, so it is not asked twice.
         let asks = !std::mem::take(&mut self.told_all) || work > 0;
         if asks {
@@ -130,6 +133,7 @@ impl ClientGroup {
         work += self.sockets() + self.repeat();
         self.told_all = all && work > 0;
         self.look_at_all();
+        self.tell_of_resets(resets);
         work += self.due(now);
         for client in self.clients.iter_mut().flatten() {
             client.out.ring(&client.shared);

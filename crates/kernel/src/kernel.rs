@@ -64,6 +64,7 @@ impl Kernel {
                 batch: Batch::new(),
                 lists: Lists::default(),
                 again: Vec::new(),
+                resets: Vec::new(),
                 crowded: Vec::new(),
                 crowded_at: None,
                 rates: Rates::of(&buckets),

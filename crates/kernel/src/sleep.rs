@@ -73,7 +73,7 @@ impl Group for ClientGroup {
     }
     fn arm(&mut self, now_us: u64) -> Rest {
         self.bell.arm();
-        let mut pending = !self.again.is_empty() || !self.events.is_empty();
+        let mut pending = !self.again.is_empty() || !self.resets.is_empty() || !self.events.is_empty();
         for client in self.clients.iter().flatten() {
             let (doors, commands) = (client.shared.region.doors(0), client.shared.region.commands());
             doors.arm();

@@ -12,9 +12,10 @@ use libc::{FILE, c_int, c_uint};
 use std::time::Instant;
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::wake;
 
-/// How long `close` of a listener waits for its port to be let go.
-const PORT_TIME: Duration = Duration::from_millis(100);
+/// How long `close` waits for the stack to have let go of a listener's port, or to have reset a connection.
+const STACK_TIME: Duration = Duration::from_millis(100);
 
 /// What has to happen before the kernel closes `fd`. False: the program must not close it.
 fn closing(fd: c_int, kind: Kind) -> bool {
@@ -95,7 +96,7 @@ pub fn end(fd: c_int, socket: &Socket) {
 /// A port can be bound again as soon as `close` of its listener returns. The service closes its end of the pair when it
 /// has let the port go, which is at once; a service that is slow (or ended) is not waited for long.
 fn await_port(fd: c_int, socket: &Socket) {
-    let deadline = Instant::now() + PORT_TIME;
+    let deadline = Instant::now() + STACK_TIME;
     while !socket.session.is_dead() {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut pair = [libc::pollfd { fd, events: 0, revents: 0 }];
@@ -120,9 +121,13 @@ pub fn abandon(socket: &Socket) {
         await_acknowledgement(socket, linger as u64);
     }
     let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
+    let within = linger == 0 && !direct && tcp_info::has_buffers(socket) && is_within_a_host(socket);
     // The slot may be claimed from now on, but only once the stack has freed it.
     let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     socket.mark_app(app_flags::CLOSED | abort, true);
+    if within {
+        await_reset(socket);
+    }
     // What a direct connection has sent is in the other side's hands.
     if linger > 0 && !direct && !held {
         // Until all is sent and acknowledged, or the time is over.
@@ -133,6 +138,21 @@ pub fn abandon(socket: &Socket) {
         while !sent() && block::left(deadline, LIFE_CHECK).is_some() {
             let _ = block::until(socket, Some(Instant::now() + Duration::from_millis(10)), sent);
         }
+    }
+}
+
+/// Are both ends on the same host?
+fn is_within_a_host(socket: &Socket) -> bool {
+    let info = socket.info();
+    towpath_ring::address::load(&info.local_addr) == towpath_ring::address::load(&info.remote_addr)
+}
+
+/// A peer on the same host has seen the reset when `close` returns, by Linux. The stack frees the slot when it has.
+fn await_reset(socket: &Socket) {
+    let over = || socket.is_gone() || socket.stack().state.load(Ordering::Acquire) == state::FREE;
+    let deadline = Instant::now() + STACK_TIME;
+    while !wake::spin_until(socket.session.spin_us, over) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 

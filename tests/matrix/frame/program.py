@@ -51,9 +51,8 @@ class Check:
     quick: bool = False
     quick_ways: tuple = ()
     seconds: int = 120
-    # {name: reason} of what passes on the kernel and is allowed to fail under Towpath; over a kernel stack {way: {name: reason}} beside it.
+    # {name: reason} of what passes on the kernel and is allowed to fail under Towpath.
     known: dict = dataclasses.field(default_factory=dict)
-    known_over: dict = dataclasses.field(default_factory=dict)
     # The namespace's kernel refuses every TCP connection, so what works was carried by Towpath. False only for a check that
     # needs the kernel's TCP as well, which then has to prove by `segments_min` who carried it.
     refuse_kernel: bool = True

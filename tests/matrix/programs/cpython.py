@@ -59,12 +59,7 @@ def sockets(place, tally):
     suite(place, tally, ["test_socket"], 240)
 
 
-# With SO_LINGER of no time `close` returns when the stack knows of it; its kernel resets the connection a moment later.
-LATER = "the reset that close asks for is sent by the other kernel a moment after close has returned"
-PREAUTH = "test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_server"
-
-
-@program.check("test_ssl", seconds=300, known_over={"uml": {PREAUTH: LATER, "test_ssl": LATER}})
+@program.check("test_ssl", seconds=300)
 def tls(place, tally):
     suite(place, tally, ["test_ssl"], 240)
 
