@@ -145,6 +145,41 @@ fn a_program_binds_to_an_address_that_only_its_stack_has() {
     assert_ne!(plain.code, 0, "this host has the address");
 }
 
+const MARKED: &str = "import socket, sys
+l = socket.socket(); l.setsockopt(socket.IPPROTO_IP, 21, 3); l.bind(('127.0.0.1', 7616)); l.listen()
+s = socket.socket()
+for level, name, value in [(1, socket.SO_MARK, 7), (1, socket.SO_PRIORITY, 5), (6, socket.TCP_WINDOW_CLAMP, 3000)]:
+    s.setsockopt(level, name, value); assert s.getsockopt(level, name) == value
+s.connect(('127.0.0.1', 7616)); a, _ = l.accept()
+assert a.getsockopt(socket.IPPROTO_IP, 21) == 3
+s.setsockopt(1, socket.SO_MARK, 9); s.setsockopt(1, socket.SO_PRIORITY, 2)
+s.sendall(b'x'); assert a.recv(9) == b'x'
+s.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 2); s.settimeout(0.5); s.sendall(b'y'); a.settimeout(0.5)
+try: a.recv(9); print('heard')
+except TimeoutError: print('too far')";
+
+#[test]
+fn what_a_program_sets_on_a_socket_its_kernel_stack_does() {
+    require_root();
+    require_program("nft", "nftables");
+    let inside = Namespace::new("marked");
+    let within = ["ip", "netns", "exec", inside.0.as_str()];
+    let table = "table ip seen { chain out { type filter hook output priority 0;
+        tcp dport 7616 tcp flags & (syn | ack) == syn meta mark 7 meta priority 5 counter comment \"early\"
+        tcp dport 7616 meta mark 9 meta priority 2 tcp flags & psh == psh counter comment \"late\"
+        tcp dport 7616 tcp flags & (syn | ack) == syn tcp window <= 3000 counter comment \"window\"; }; }";
+    Program::line("nft").arg(table).under(&within).run(10).ok();
+    let service = Service::start(|program| program.arg("--stack").arg("kernel").under(&within));
+    // The listener asks that a segment has three hops left, and the last one has two.
+    let said = service.accelerated("/usr/bin/python3 -c").arg(MARKED).run(30).ok();
+    assert_eq!(said.trim(), "too far");
+    let seen = Program::line("nft list table ip seen").under(&within).run(10).ok();
+    for line in ["early", "late", "window"] {
+        let counted = seen.lines().find(|text| text.contains(line)).unwrap_or_default();
+        assert!(counted.contains("counter packets") && !counted.contains("packets 0 "), "{line}: {seen}");
+    }
+}
+
 #[test]
 fn run_starts_a_kernel_stack_and_names_find_one() {
     let name = format!("test-{}", std::process::id());

@@ -9,8 +9,22 @@ use towpath_ring::command::Options;
 use towpath_ring::lines::{congestion, option_flags};
 use towpath_stack::slots::Phase;
 
+/// Names of Linux that libc lacks.
+const TCP_TX_DELAY: i32 = 37;
+const IPV6_MINHOPCOUNT: i32 = 73;
+/// The highest `SO_PRIORITY` that anybody may set (socket(7)).
+const PRIORITY_OF_ALL: u32 = 6;
+
+/// What this user may set: the service may have rights that its client has not.
+fn permitted(options: Options, uid: u32) -> Options {
+    if uid == 0 {
+        return options;
+    }
+    Options { mark: 0, priority: options.priority.min(PRIORITY_OF_ALL), ..options }
+}
+
 /// Options that are an int: level, name, and the value if it is to be set.
-fn ints(o: &Options) -> [(i32, i32, u32); 16] {
+fn ints(o: &Options) -> [(i32, i32, u32); 28] {
     let flag = |bit| u32::from(o.flags & bit != 0);
     let (tcp, ip, six, socket) = (libc::IPPROTO_TCP, libc::IPPROTO_IP, libc::IPPROTO_IPV6, libc::SOL_SOCKET);
     [
@@ -30,6 +44,19 @@ fn ints(o: &Options) -> [(i32, i32, u32); 16] {
         (tcp, libc::TCP_SYNCNT, o.syn_retries),
         (tcp, libc::TCP_LINGER2, o.linger2_s as u32),
         (tcp, libc::TCP_DEFER_ACCEPT, o.defer_accept_s),
+        (socket, libc::SO_DONTROUTE, flag(option_flags::DONTROUTE)),
+        (tcp, libc::TCP_THIN_LINEAR_TIMEOUTS, flag(option_flags::THIN)),
+        (tcp, libc::TCP_NOTSENT_LOWAT, o.not_sent_low_water),
+        (tcp, libc::TCP_WINDOW_CLAMP, o.window_clamp),
+        (tcp, libc::TCP_FASTOPEN, o.fast_open),
+        (tcp, TCP_TX_DELAY, o.send_delay_us),
+        (ip, libc::IP_MTU_DISCOVER, o.path_mtu_discovery ^ 1),
+        (six, libc::IPV6_MTU_DISCOVER, o.path_mtu_discovery ^ 1),
+        (ip, libc::IP_MINTTL, o.least_hops),
+        (six, IPV6_MINHOPCOUNT, o.least_hops),
+        // Behind the type of service, by which the kernel chooses one.
+        (socket, libc::SO_PRIORITY, o.priority),
+        (socket, libc::SO_MARK, o.mark),
     ]
 }
 
@@ -67,6 +94,7 @@ impl ClientGroup {
     pub fn first_options(&mut self, index: u32, slot: Slot, fd: &OwnedFd) {
         let Some(client) = self.client(index) else { return };
         let (seq, options) = client.shared.region.options(slot).read();
+        let options = permitted(options, client.shared.uid);
         let entry = client.slot(slot);
         entry.options_seq = seq;
         entry.own.options = options;
@@ -77,6 +105,7 @@ impl ClientGroup {
     pub fn options(&mut self, index: u32, slot: Slot) {
         let Some(client) = self.client(index) else { return };
         let (seq, options) = client.shared.region.options(slot).read();
+        let options = permitted(options, client.shared.uid);
         let live = client.shared.region.app(slot).generation.load(Ordering::Acquire) == client.shared.generation(slot);
         let entry = client.slot(slot);
         let known = std::mem::replace(&mut entry.options_seq, seq) == seq;
@@ -118,6 +147,11 @@ mod tests {
             receive_buffer: 32768,
             congestion: congestion::NAMES.iter().position(|name| *name == "reno").unwrap() as u32,
             max_pacing: 1_000_000,
+            not_sent_low_water: 16384,
+            window_clamp: 20000,
+            path_mtu_discovery: 1,
+            least_hops: 3,
+            priority: 5,
             ..Options::default()
         };
         apply(&fd, &Options::default(), &options);
@@ -127,10 +161,22 @@ mod tests {
         assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), Some(1234));
         assert_eq!(int(libc::SOL_SOCKET, libc::SO_SNDBUF), Some(16384));
         assert_eq!(int(libc::SOL_SOCKET, libc::SO_RCVBUF), Some(32768));
+        assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT), Some(16384));
+        assert_eq!(int(libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP), Some(20000));
+        assert_eq!(int(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), Some(libc::IP_PMTUDISC_DONT));
+        assert_eq!(int(libc::IPPROTO_IP, libc::IP_MINTTL), Some(3));
+        assert_eq!(int(libc::SOL_SOCKET, libc::SO_PRIORITY), Some(5));
         let mut name = [0; 16];
         sys::get(&fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).unwrap();
         assert_eq!(&name[..5], b"reno\0");
         apply(&fd, &options, &Options { flags: 0, ..options });
         assert_eq!(int(libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(0));
+    }
+
+    #[test]
+    fn what_needs_a_right_is_only_for_root() {
+        let asked = Options { mark: 7, priority: 1 << 20, least_hops: 9, ..Options::default() };
+        assert_eq!(permitted(asked, 0), asked);
+        assert_eq!(permitted(asked, 1000), Options { mark: 0, priority: PRIORITY_OF_ALL, ..asked });
     }
 }

@@ -13,7 +13,7 @@ pub type App = [u32; 5];
 /// Words of [`CommandLine`]: `holder`, the command, `seq`.
 pub type Order = [u32; 15];
 /// Words of [`OptionsLine`]: `linger2_s`, the others, `seq`.
-pub type Choice = [u32; 19];
+pub type Choice = [u32; 27];
 /// Words of [`StackLine`]: `tx_head`, `rx_tail`, `urgent`, `error`, `soft_error`, `status`, `queue`, `generation`, `state`, `command_result`,
 /// `command_done`.
 pub type Shown = [u32; 11];
@@ -96,14 +96,14 @@ impl CommandLine {
 }
 
 impl OptionsLine {
-    fn carried(&self) -> [&AtomicU32; 18] {
-        let mut all = [&self.seq; 18];
-        all[..17].copy_from_slice(&self.fields());
+    fn carried(&self) -> [&AtomicU32; 26] {
+        let mut all = [&self.seq; 26];
+        all[..25].copy_from_slice(&self.fields());
         all
     }
     /// Reads what crosses.
     pub fn take_along(&self) -> Choice {
-        let mut all = [0; 19];
+        let mut all = [0; 27];
         // The number is read first, as it is stored last.
         all[1..].copy_from_slice(&read(self.carried()));
         all[0] = self.linger2_s.load(Ordering::Acquire) as u32;

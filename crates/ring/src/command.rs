@@ -171,6 +171,22 @@ pub struct Options {
     pub send_buffer: u32,
     /// `SO_RCVBUF` as it reads, bytes; 0 = not asked for.
     pub receive_buffer: u32,
+    /// `TCP_NOTSENT_LOWAT`, bytes.
+    pub not_sent_low_water: u32,
+    /// `TCP_WINDOW_CLAMP`, bytes.
+    pub window_clamp: u32,
+    /// `IP_MTU_DISCOVER`, its lowest bit inverted.
+    pub path_mtu_discovery: u32,
+    /// `IP_MINTTL`.
+    pub least_hops: u32,
+    /// `TCP_FASTOPEN`.
+    pub fast_open: u32,
+    /// `TCP_TX_DELAY`, µs.
+    pub send_delay_us: u32,
+    /// `SO_PRIORITY`.
+    pub priority: u32,
+    /// `SO_MARK`.
+    pub mark: u32,
 }
 
 impl OptionsLine {
@@ -195,6 +211,14 @@ impl OptionsLine {
             o.hops,
             o.send_buffer,
             o.receive_buffer,
+            o.not_sent_low_water,
+            o.window_clamp,
+            o.path_mtu_discovery,
+            o.least_hops,
+            o.fast_open,
+            o.send_delay_us,
+            o.priority,
+            o.mark,
         ];
         publish(&self.seq, self.fields(), values);
     }
@@ -205,8 +229,10 @@ impl OptionsLine {
         let (seq, fields) = consume(&self.seq, self.fields());
         let linger2_s = self.linger2_s.load(Ordering::Relaxed);
         let [flags, keep_idle_s, keep_interval_s, keep_count, user_timeout_ms, max_segment, tos, ttl, ..] = fields;
-        let [.., congestion, syn_retries, defer_accept_s, low, high, tclass, hops, send_buffer, receive_buffer] =
+        let [.., congestion, syn_retries, defer_accept_s, low, high, tclass, hops, _, _, _, _, _, _, _, _, _, _] =
             fields;
+        let [.., send_buffer, receive_buffer, not_sent_low_water, window_clamp, _, _, _, _, _, _] = fields;
+        let [.., path_mtu_discovery, least_hops, fast_open, send_delay_us, priority, mark] = fields;
         let max_pacing = u64::from(high) << 32 | u64::from(low);
         let options = Options {
             flags,
@@ -226,11 +252,19 @@ impl OptionsLine {
             hops,
             send_buffer,
             receive_buffer,
+            not_sent_low_water,
+            window_clamp,
+            path_mtu_discovery,
+            least_hops,
+            fast_open,
+            send_delay_us,
+            priority,
+            mark,
         };
         (seq, options)
     }
 
-    pub(crate) fn fields(&self) -> [&AtomicU32; 17] {
+    pub(crate) fn fields(&self) -> [&AtomicU32; 25] {
         [
             &self.flags,
             &self.keep_idle_s,
@@ -249,6 +283,14 @@ impl OptionsLine {
             &self.hops,
             &self.send_buffer,
             &self.receive_buffer,
+            &self.not_sent_low_water,
+            &self.window_clamp,
+            &self.path_mtu_discovery,
+            &self.least_hops,
+            &self.fast_open,
+            &self.send_delay_us,
+            &self.priority,
+            &self.mark,
         ]
     }
 }

@@ -144,7 +144,23 @@ pub struct OptionsLine {
     pub send_buffer: AtomicU32,
     /// `SO_RCVBUF`, as `send_buffer`.
     pub receive_buffer: AtomicU32,
-    _reserved: [u32; 13],
+    /// `TCP_NOTSENT_LOWAT`, bytes. This and what follows matter to a stack only that has sockets of a kernel.
+    pub not_sent_low_water: AtomicU32,
+    /// `TCP_WINDOW_CLAMP`, bytes.
+    pub window_clamp: AtomicU32,
+    /// `IP_MTU_DISCOVER` or `IPV6_MTU_DISCOVER`, its lowest bit inverted, so that 0 is Linux's default.
+    pub path_mtu_discovery: AtomicU32,
+    /// `IP_MINTTL` or `IPV6_MINHOPCOUNT`.
+    pub least_hops: AtomicU32,
+    /// `TCP_FASTOPEN` of a listener.
+    pub fast_open: AtomicU32,
+    /// `TCP_TX_DELAY`, µs.
+    pub send_delay_us: AtomicU32,
+    /// `SO_PRIORITY`; above 6 of root's applications only.
+    pub priority: AtomicU32,
+    /// `SO_MARK`, of root's applications only.
+    pub mark: AtomicU32,
+    _reserved: [u32; 5],
 }
 
 /// Bits of [`OptionsLine::flags`].
@@ -157,6 +173,10 @@ pub mod option_flags {
     pub const RECVERR_SIX: u32 = 4;
     /// `SO_REUSEPORT`: listeners that all have it share a port.
     pub const REUSEPORT: u32 = 8;
+    /// `SO_DONTROUTE`.
+    pub const DONTROUTE: u32 = 16;
+    /// `TCP_THIN_LINEAR_TIMEOUTS`.
+    pub const THIN: u32 = 32;
 }
 
 /// Written by the stack, read by the application. One cache line.

@@ -77,7 +77,8 @@ fn tables_tell_the_offsets_of_all_words() {
         "OptionsLine",
         fields!(OptionsLine: seq flags keep_idle_s keep_interval_s keep_count user_timeout_ms max_segment tos ttl
             congestion syn_retries linger2_s defer_accept_s pacing_low pacing_high tclass hops
-            send_buffer receive_buffer),
+            send_buffer receive_buffer not_sent_low_water window_clamp path_mtu_discovery least_hops fast_open
+            send_delay_us priority mark),
     );
     check(
         "InfoLine",

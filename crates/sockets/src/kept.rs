@@ -1,12 +1,15 @@
-//! Options that have no effect on a socket in a slot and are kept and read back as the kernel would: those of SOL_SOCKET by the
-//! socketpair that stands in the descriptor's place, the others in the slot's private part.
+//! Options that are kept and read back as the kernel would: those of SOL_SOCKET by the socketpair that stands in the descriptor's place,
+//! those that are on or off in the slot's private part, numbers in its options line. That shows them, and some of the others, to a stack
+//! that has sockets of a kernel, for which they are in effect; for any other they are not.
 
-use crate::private::{Private, flag};
+use crate::private::flag;
 use crate::socket::Socket;
+use crate::steer;
 use crate::sys::{self, Sys};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use libc::c_int;
-use towpath_ring::lines::state;
+use towpath_ring::OptionsLine;
+use towpath_ring::lines::{option_flags, state};
 
 /// Names of Linux that libc lacks.
 const TCP_TX_DELAY: c_int = 37;
@@ -53,20 +56,44 @@ const BITS: [(c_int, c_int, bool); 18] = [
 ];
 
 /// Numbers: where, the lowest and highest that may be set, and the number that is not stored because it is there at first.
-fn number(private: &Private, level: c_int, name: c_int) -> Option<(&AtomicU32, c_int, c_int, c_int)> {
+fn number(line: &OptionsLine, level: c_int, name: c_int) -> Option<(&AtomicU32, c_int, c_int, c_int)> {
     Some(match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => (&private.not_sent_low_water, c_int::MIN, c_int::MAX, 0),
-        (libc::IPPROTO_TCP, TCP_TX_DELAY) => (&private.send_delay, 0, c_int::MAX, 0),
-        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => (&private.fast_open, 0, c_int::MAX, 0),
-        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => (&private.window_clamp, c_int::MIN, c_int::MAX, 0),
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => (&line.not_sent_low_water, c_int::MIN, c_int::MAX, 0),
+        (libc::IPPROTO_TCP, TCP_TX_DELAY) => (&line.send_delay_us, 0, c_int::MAX, 0),
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => (&line.fast_open, 0, c_int::MAX, 0),
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => (&line.window_clamp, c_int::MIN, c_int::MAX, 0),
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) | (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
-            (&private.path_mtu_discovery, 0, PMTUDISC_MAX, 1)
+            (&line.path_mtu_discovery, 0, PMTUDISC_MAX, 1)
         }
-        (libc::IPPROTO_IP, libc::IP_MINTTL) | (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT) => {
-            (&private.least_hops, 0, 255, 0)
-        }
+        (libc::IPPROTO_IP, libc::IP_MINTTL) | (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT) => (&line.least_hops, 0, 255, 0),
         _ => return None,
     })
+}
+
+/// What else the stack is shown: a bit of the line's flags, or a word of it.
+enum Shown<'a> {
+    Bit(u32),
+    Word(&'a AtomicU32),
+}
+
+fn shown(line: &OptionsLine, level: c_int, name: c_int) -> Option<Shown<'_>> {
+    Some(match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_DONTROUTE) => Shown::Bit(option_flags::DONTROUTE),
+        (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS) => Shown::Bit(option_flags::THIN),
+        (libc::SOL_SOCKET, libc::SO_PRIORITY) => Shown::Word(&line.priority),
+        (libc::SOL_SOCKET, libc::SO_MARK) => Shown::Word(&line.mark),
+        _ => return None,
+    })
+}
+
+/// Puts into the line what the stack is to be shown of an option; false = nothing.
+fn show(line: &OptionsLine, level: c_int, name: c_int, value: c_int) -> bool {
+    match shown(line, level, name) {
+        Some(Shown::Bit(bit)) => steer::mark(line, bit, value != 0),
+        Some(Shown::Word(word)) => word.store(value as u32, Relaxed),
+        None => return false,
+    }
+    true
 }
 
 fn bit(level: c_int, name: c_int) -> Option<(u32, bool)> {
@@ -88,11 +115,15 @@ pub fn is_kept(level: c_int, name: c_int) -> bool {
 
 /// `setsockopt` of a number; `None` = it is not kept.
 pub fn set(fd: c_int, socket: &Socket, level: c_int, name: c_int, value: c_int) -> Option<Sys<()>> {
+    let (private, line) = (socket.private(), socket.options());
     if level == libc::SOL_SOCKET && BY_PAIR.contains(&name) {
         socket.mark(flag::KEPT_BY_PAIR, true);
-        return Some(sys::setsockopt(fd, level, name, value));
+        let set = sys::setsockopt(fd, level, name, value);
+        if set.is_ok() && show(line, level, name, value) {
+            steer::changed(socket);
+        }
+        return Some(set);
     }
-    let private = socket.private();
     if let Some((bit, only_two)) = bit(level, name) {
         let late = name == libc::TCP_FASTOPEN_CONNECT && socket.state() != state::CLOSED;
         if (only_two && !(0..=1).contains(&value)) || (level == libc::IPPROTO_TCP && late) {
@@ -104,9 +135,12 @@ pub fn set(fd: c_int, socket: &Socket, level: c_int, name: c_int, value: c_int) 
         } else {
             private.kept.fetch_and(!bit, Relaxed);
         }
+        if show(line, level, name, value) {
+            steer::changed(socket);
+        }
         return Some(Ok(()));
     }
-    let (word, low, high, first) = number(private, level, name)?;
+    let (word, low, high, first) = number(line, level, name)?;
     let mut value = value;
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) {
         if value == 0 && socket.state() != state::CLOSED {
@@ -118,6 +152,7 @@ pub fn set(fd: c_int, socket: &Socket, level: c_int, name: c_int, value: c_int) 
         return Some(Err(libc::EINVAL));
     }
     word.store((value ^ first) as u32, Relaxed);
+    steer::changed(socket);
     Some(Ok(()))
 }
 
@@ -126,11 +161,10 @@ pub fn get(fd: c_int, socket: &Socket, level: c_int, name: c_int) -> Option<Sys<
     if level == libc::SOL_SOCKET && BY_PAIR.contains(&name) {
         return Some(sys::getsockopt(fd, level, name, 0));
     }
-    let private = socket.private();
     if let Some((bit, _)) = bit(level, name) {
-        return Some(Ok((private.kept.load(Relaxed) & bit != 0).into()));
+        return Some(Ok((socket.private().kept.load(Relaxed) & bit != 0).into()));
     }
-    let (word, .., first) = number(private, level, name)?;
+    let (word, .., first) = number(socket.options(), level, name)?;
     Some(Ok(word.load(Relaxed) as c_int ^ first))
 }
 
@@ -151,6 +185,20 @@ fn copy(get: impl Fn(c_int, c_int) -> Option<c_int>, set: impl Fn(c_int, c_int, 
             set(level, name, value);
         }
     }
+}
+
+/// Before the command that takes the kernel socket `from` over: what of it the stack is to know.
+pub fn initial(from: c_int, line: &OptionsLine) {
+    copy(
+        |level, name| sys::getsockopt::<c_int>(from, level, name, 0).ok(),
+        |level, name, value| {
+            if let Some((word, .., first)) = number(line, level, name) {
+                word.store((value ^ first) as u32, Relaxed);
+            } else {
+                show(line, level, name, value);
+            }
+        },
+    );
 }
 
 /// From the kernel socket `from` to the slot that takes its place, whose pair is `pair`.
@@ -177,19 +225,10 @@ pub fn give_back(fd: c_int, socket: &Socket, fresh: c_int) {
     );
 }
 
-/// From a listener to a connection that it has accepted. The priority is the one that is not handed on.
+/// From a listener to a connection that it has accepted, whose options line has the listener's numbers. The priority is the one that is
+/// not handed on.
 pub fn inherit(listener_fd: c_int, listener: &Socket, fd: c_int, socket: &Socket) {
-    let (from, to) = (listener.private(), socket.private());
-    for (from, to) in [
-        (&from.kept, &to.kept),
-        (&from.not_sent_low_water, &to.not_sent_low_water),
-        (&from.send_delay, &to.send_delay),
-        (&from.window_clamp, &to.window_clamp),
-        (&from.path_mtu_discovery, &to.path_mtu_discovery),
-        (&from.least_hops, &to.least_hops),
-    ] {
-        to.store(from.load(Relaxed), Relaxed);
-    }
+    socket.private().kept.store(listener.private().kept.load(Relaxed), Relaxed);
     if listener.has(flag::KEPT_BY_PAIR) {
         for name in BY_PAIR.iter().filter(|name| **name != libc::SO_PRIORITY) {
             if let Ok(value) = sys::getsockopt::<c_int>(listener_fd, libc::SOL_SOCKET, *name, 0) {

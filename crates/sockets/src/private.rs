@@ -133,18 +133,6 @@ pub struct Private {
     pub users: AtomicU32,
     /// `StackLine::soft_error` as it was reported last.
     pub soft_error: AtomicU32,
-    /// `TCP_NOTSENT_LOWAT`, kept.
-    pub not_sent_low_water: AtomicU32,
-    /// `TCP_TX_DELAY`, kept.
-    pub send_delay: AtomicU32,
-    /// `TCP_FASTOPEN`, kept.
-    pub fast_open: AtomicU32,
-    /// `TCP_WINDOW_CLAMP`, kept.
-    pub window_clamp: AtomicU32,
-    /// `IP_MTU_DISCOVER`, kept; 0 = the default.
-    pub path_mtu_discovery: AtomicU32,
-    /// `IP_MINTTL`, kept.
-    pub least_hops: AtomicU32,
     /// Bytes that a direct connection has sent; of another connection bytes of files that the stack was told to send. Under `sending`.
     pub sent: AtomicU64,
     /// Bytes that a direct connection has read; under `receiving`. Of another connection how much of a file the stack is told to send at a

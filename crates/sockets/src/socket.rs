@@ -139,18 +139,7 @@ impl Socket {
         private.linger_s.store(-1, Ordering::Relaxed);
         private.urgent_read.store(0, Ordering::Relaxed);
         private.urgent_passed.store(0, Ordering::Relaxed);
-        for word in [
-            &private.send_limit,
-            &private.receive_limit,
-            &private.kept,
-            &private.users,
-            &private.not_sent_low_water,
-            &private.send_delay,
-            &private.fast_open,
-            &private.window_clamp,
-            &private.path_mtu_discovery,
-            &private.least_hops,
-        ] {
+        for word in [&private.send_limit, &private.receive_limit, &private.kept, &private.users] {
             word.store(0, Ordering::Relaxed);
         }
         private.sent.store(0, Ordering::Relaxed);

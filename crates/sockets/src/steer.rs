@@ -2,6 +2,7 @@
 //! Ranges, rounding and defaults are Linux's.
 
 use crate::doors;
+use crate::kept;
 use crate::session::Session;
 use crate::socket::Socket;
 use crate::sys::{self, Sys};
@@ -90,7 +91,8 @@ fn bit(level: c_int, name: c_int) -> Option<u32> {
     })
 }
 
-fn mark(line: &OptionsLine, bit: u32, on: bool) {
+/// Sets one of `option_flags`, or takes it off.
+pub fn mark(line: &OptionsLine, bit: u32, on: bool) {
     let flags = line.flags.load(Relaxed);
     line.flags.store(if on { flags | bit } else { flags & !bit }, Relaxed);
 }
@@ -234,8 +236,11 @@ pub fn changed(socket: &Socket) {
 pub fn initial(fd: c_int, undecided: Undecided, session: &Session, slot: Slot) {
     let line = session.region.options(slot);
     let mut options = Options { congestion: undecided.congestion.into(), ..Options::default() };
-    if undecided.steered | u32::from(undecided.congestion) != 0 || line.seq.load(Relaxed) != 0 {
+    if undecided.steered | u32::from(undecided.congestion) != 0 || undecided.kept || line.seq.load(Relaxed) != 0 {
         line.post(&options);
+    }
+    if undecided.kept {
+        kept::initial(fd, line);
     }
     let shared = undecided.options
         && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0).is_ok_and(|on| on != 0);
@@ -271,14 +276,14 @@ pub fn initial(fd: c_int, undecided: Undecided, session: &Session, slot: Slot) {
             word.store(sys::getsockopt::<u32>(fd, libc::SOL_SOCKET, name, 0).unwrap_or(0), Relaxed);
         }
     }
-    if undecided.steered != 0 || shared {
+    if undecided.steered != 0 || shared || undecided.kept {
         line.post(&line.read().1);
     }
 }
 
 /// An accepted connection begins with its listener's options, in the stack as here.
 pub fn inherit(listener: &Socket, socket: &Socket) {
-    socket.options().post(&listener.options().read().1);
+    socket.options().post(&Options { priority: 0, ..listener.options().read().1 });
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ mod tests {
             Record::Part { last: true, bytes: b"bytes".to_vec() },
             Record::Beat,
             Record::App { place: 1, slot: 2, app: [3; 5] },
-            Record::Command { place: 1, slot: 2, app: [3; 5], options: [4; 19], command: [5; 15] },
+            Record::Command { place: 1, slot: 2, app: [3; 5], options: [4; 27], command: [5; 15] },
             Record::Stack { place: 1, slot: 2, shown: [6; 11] },
             Record::Info { place: 1, slot: 2, told: Box::new([7; 47]) },
         ];
