@@ -1,10 +1,11 @@
 //! The kernel stack where no memory is shared: another process, here in another network namespace, reached by a byte stream.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+use std::path::Path;
 use std::time::Duration;
 use towpath_system_tests::card::{WAITER, kill_under};
 use towpath_system_tests::program::Running;
-use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root, until};
+use towpath_system_tests::{Program, Scratch, Service, bin, bin_dir, require_program, require_root, until};
 
 /// The far side, and a service that has its sockets there.
 struct Far {
@@ -239,4 +240,16 @@ fn a_far_side_on_another_machine_needs_a_word_of_trust() {
     assert_eq!(far("/run/nowhere").code, 2, "no address");
     let nobody = far("unix:/nowhere/far.sock");
     assert!(nobody.code == 1 && nobody.err.contains("unix:/nowhere/far.sock"), "{}", nobody.err);
+}
+
+/// What the conformance program says of `epoll`: an answer from afar is no edge to who watches the socket.
+#[test]
+fn epoll_on_sockets_of_a_far_stack_is_as_on_the_kernels() {
+    require_program("gcc", "gcc");
+    let far = Far::here();
+    let compare = Path::new(env!("CARGO_MANIFEST_DIR")).join("posix/compare");
+    let command = Program::new(&[compare]).arg("--bin").arg(bin_dir()).arg("--kernel-stack").arg(&far.service.socket);
+    let compared = command.arg("epoll.").run(300);
+    assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
+    assert!(far.service.stage("accepts") > 10, "the far stack has carried what was compared");
 }

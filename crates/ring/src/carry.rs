@@ -46,6 +46,8 @@ pub mod shown {
     pub const GENERATION: usize = 7;
     /// `state`.
     pub const STATE: usize = 8;
+    /// `command_result`, and behind it `command_done`.
+    pub const RESULT: usize = 9;
 }
 
 /// Reads words that are published in this order.

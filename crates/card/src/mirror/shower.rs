@@ -92,7 +92,8 @@ impl Shower {
         if before[shown::URGENT] != words[shown::URGENT] || urgent(words) && !urgent(&before) {
             out.announce(shared, slot);
         }
-        let news = before[shown::RX_TAIL..] != words[shown::RX_TAIL..];
+        let differ = |places: std::ops::Range<usize>| before[places.clone()] != words[places];
+        let (news, answered) = (differ(shown::RX_TAIL..shown::RESULT), differ(shown::RESULT..words.len()));
         if listens && before[shown::RX_TAIL] != words[shown::RX_TAIL] {
             out.offer(shared, slot);
             let mut watched = lock(&self.inner.watched);
@@ -102,6 +103,9 @@ impl Shower {
             }
         } else if news || listens || wants_room(shared, slot, app) {
             out.raise(shared, slot);
+        } else if answered {
+            // No edge to who watches the slot.
+            out.wake(shared, slot);
         }
         out.ring(shared);
     }
