@@ -215,7 +215,8 @@ pub fn nearer_than_a_message(kind: Kind) {
         kernel: None,
         init: bin("towpath"),
         cores: 1,
-        memory_mib: 128,
+        // A binary for debugging is unpacked in it.
+        memory_mib: 256,
         wire: Wire::Socket(its),
         address: Some("10.97.8.2/24".into()),
         gateway: None,
