@@ -40,10 +40,13 @@ impl Console {
         }
         lines.push_back(line);
     }
-    /// The last `most` lines, without the calls that led to a panic.
+    /// The last `most` lines; of a kernel that has panicked those up to where it says so.
     pub fn last(&self, most: usize) -> Vec<String> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: Vec<_> = lines.iter().filter(|line| !line.contains("[<")).collect();
+        let mut lines: Vec<_> = lines.iter().filter(|line| !line.contains("[<")).collect();
+        if let Some(panic) = lines.iter().rposition(|line| line.contains("Kernel panic")) {
+            lines.truncate(panic + 1);
+        }
         lines.iter().skip(lines.len().saturating_sub(most)).map(|line| (*line).clone()).collect()
     }
 }
@@ -59,5 +62,8 @@ mod tests {
         console.note("\n");
         assert_eq!(console.last(2), ["line 198 [0m", "line 199 [0m"]);
         assert_eq!(console.last(1000).len(), LINES);
+        console.note("Kernel panic - not syncing: no init");
+        (0..20).for_each(|n| console.note(&format!("call {n}")));
+        assert_eq!(console.last(2), ["line 199 [0m", "Kernel panic - not syncing: no init"]);
     }
 }

@@ -106,6 +106,10 @@ fn golden_errors() {
             "stack = \"uml\"\nauto = true\n",
             "towpath.toml:2: auto: the other kernel has a network of its own; nothing can go either way",
         ),
+        (
+            "stack = \"qemu\"\ncard_memory = \"64MiB\"\n",
+            "towpath.toml:2: card_memory: 64MiB is outside 128MiB to 16GiB",
+        ),
         ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
         ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
         ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
