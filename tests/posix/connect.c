@@ -154,6 +154,23 @@ CASE(reuseaddr_with_a_live_connection) {
     CALL("with", bind(fd, (struct sockaddr *)&a, sizeof a));
 }
 
+CASE(connected_when_accepted) {
+    int listener = listening(), both = 0;
+    for (int i = 0; i < 50; i++) {
+        int client = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+        connect_to(client, listener);
+        int server = (int)MUST(accept(listener, NULL, NULL)), ep = (int)MUST(epoll_create1(0));
+        struct epoll_event out = {.events = EPOLLIN | EPOLLOUT | EPOLLET}, got[4];
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, server, &out));
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, client, &out));
+        both += epoll_wait(ep, got, 4, 1000) == 2;
+        close(client);
+        close(server);
+        close(ep);
+    }
+    say("both", "%d", both);
+}
+
 static void say_bind_beside(int other) {
     int fd = tcp();
     struct sockaddr_in a = loopback(port_of(other));

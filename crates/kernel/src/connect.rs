@@ -67,6 +67,8 @@ impl ClientGroup {
         let local = local_of(command, remote.ip());
         let fd = self.open(index, slot, local, command.flags)?;
         self.counts.connects += 1;
+        // Before it connects: within a host the handshake is over at once, and who connects knows of it before who accepts.
+        self.attend(index, slot, &fd).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOBUFS))?;
         let under_way = match rustix::net::connect(&fd, &remote).map_err(|error| error.raw_os_error()) {
             Ok(()) | Err(libc::EINPROGRESS) => Ok(()),
             // The handshake has begun and failed already: within a host it is that fast.
@@ -81,7 +83,6 @@ impl ClientGroup {
             }
             return Ok(());
         }
-        self.attend(index, slot, &fd).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOBUFS))?;
         let (local, remote) = ends(&fd).map_or((local, remote), |(own, _)| (own, remote));
         let Some(client) = self.client(index) else { return Ok(()) };
         info::show_ends(client.shared.region.info(slot), local, remote);
