@@ -14,8 +14,8 @@ build: ## Release binaries in target/release
 demo: ## Redis over Towpath beside Linux (root: over a veth; else: embedded)
 	@scripts/demo
 
-test: setup ## All tests; last line is the summary
-	@scripts/test
+test: setup ## All tests; last line is the summary. CRATE=tcp for one crate's, NAME=rto for those with this in their name
+	@scripts/test $(CRATE:%=--crate %) $(NAME)
 
 test-slow: ## The long tests: many simulator seeds, long kill and soak runs
 	@scripts/setup slow
@@ -24,12 +24,12 @@ test-slow: ## The long tests: many simulator seeds, long kill and soak runs
 matrix: ## Real programs and their own test suites under Towpath and on Linux (root); NAMES="redis nginx" for some, STACKS="kernel uml" over others, WRITE=1 renews the table
 	@scripts/setup matrix
 	@cargo build --quiet --workspace
-	@tests/matrix/run $(if $(WRITE),--write) $(STACKS:%=--stack %) $(NAMES)
+	@testing/system/matrix/run $(if $(WRITE),--write) $(STACKS:%=--stack %) $(NAMES)
 
-posix: ## Compare sockets under Towpath with the kernel's, case by case (tests/posix)
+posix: ## Compare sockets under Towpath with the kernel's, case by case (testing/system/posix)
 	@scripts/setup build
 	@cargo build --quiet --workspace
-	@tests/posix/compare --bin "$${CARGO_TARGET_DIR:-target}/debug"
+	@testing/system/posix/compare --bin "$${CARGO_TARGET_DIR:-target}/debug"
 
 check: setup ## Format, lints, crate directions, licences, BPF object, docs
 	@scripts/check

@@ -24,14 +24,14 @@ STRIP=$(tool strip)
 [ -e /usr/include/bpf/bpf_helpers.h ] || fail "bpf/bpf_helpers.h is missing: apt-get install libbpf-dev"
 
 compile() { # to $1
-    # -g makes the BTF that describes the maps; what else it makes is stripped. The headers' asm/types.h lies in the
-    # multiarch directory on Debian and Ubuntu.
+    # -g makes the BTF that describes the maps; its other debug information is stripped. The headers' asm/types.h lies in
+    # the multiarch directory on Debian and Ubuntu.
     "$CLANG" -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpf -mcpu=v3 \
         -idirafter "/usr/include/$(uname -m)-linux-gnu" -ffile-prefix-map="$PWD"=bpf -c steer.bpf.c -o "$1"
     "$STRIP" --strip-debug "$1"
 }
 
-# Instructions and relocations, the maps' definitions, and what names them; not the file's name.
+# Instructions and relocations, the maps' definitions, and the symbols; not the file's name.
 listing() {
     "$OBJDUMP" --disassemble --reloc "$1" | tail -n +3
     "$OBJDUMP" --full-contents --section=.maps --section=license "$1" | tail -n +3

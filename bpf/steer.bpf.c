@@ -3,15 +3,15 @@
 // Steering: TCP that Towpath serves goes to an AF_XDP socket; everything else stays with the kernel.
 //
 // The rules, in order:
-//   1. A frame of another VLAN than `settings` says (0: untagged) passes to the kernel.
-//   2. So does what is not an unfragmented TCP segment: ARP, UDP, neighbour discovery, fragments, IPv6 with extension headers.
+//   1. A frame of another VLAN than the one in `settings` (0: untagged) passes to the kernel.
+//   2. So do frames that are no unfragmented TCP segments: ARP, UDP, neighbour discovery, fragments, IPv6 with extension headers.
 //   3. An exact four-tuple in `flows` is ours.
 //   4. A destination (address, port) in `listeners`, or (any address, port), is ours.
-//   5. So is an ICMP error that quotes a segment of a four-tuple in `flows`: only the stack knows what it is about.
+//   5. An ICMP error that quotes a segment of a four-tuple in `flows` is ours: only the stack knows the connection.
 //   6. The rest passes: SSH, kernel servers, the kernel's resets for closed ports.
 //
-// What is ours but finds no socket bound to its queue is DROPPED, not passed: the kernel knows nothing of the connection
-// and would reset it. So a connection survives a moment without a reader.
+// A frame that is ours is DROPPED if no socket is bound to its queue. The kernel does not know the connection and would
+// reset it. So a connection survives a moment without a reader.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -22,7 +22,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// Addresses and ports as they are on the wire. steer.rs has the same layouts.
+// Addresses and ports in network byte order. crates/ports/src/steering.rs has the same layouts.
 struct flow {
     __be32 remote, local;
     __be16 remote_port, local_port;
@@ -50,7 +50,8 @@ struct vlan {
     __be16 control, ethertype;
 };
 
-// ICMP and ICMPv6 errors (RFC 792, RFC 4443 section 3): a word, a word that depends, the packet that they are about.
+// ICMP and ICMPv6 errors (RFC 792, RFC 4443 section 3): type and checksum, a word that depends on the type, the quoted
+// packet.
 struct icmp {
     __u8 type, code;
     __be16 checksum;
@@ -67,7 +68,7 @@ struct {
     __type(value, __u32);
 } sockets SEC(".maps");
 
-// As many as the stack has flows. Entries are allocated when used.
+// As many entries as the stack has flows. They are allocated when used.
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 1 << 20);
@@ -121,7 +122,7 @@ static __always_inline void count(__u32 what)
         *value += 1;
 }
 
-// An ICMP error is about a packet that we sent: its source is our end.
+// An ICMP error quotes a packet that we sent, so the quoted source is our end.
 static __always_inline int is_error(struct iphdr *ip, void *end)
 {
     struct icmp *icmp = (void *)(ip + 1);
@@ -226,7 +227,7 @@ static __always_inline int is_ours(struct xdp_md *ctx)
     return 0;
 }
 
-// "frags": else the driver refuses it on interfaces with a large MTU, or shrinks a veth peer's.
+// Without "frags" drivers refuse the program on interfaces with a large MTU, and veth lowers its peer's.
 SEC("xdp.frags")
 int towpath_steer(struct xdp_md *ctx)
 {
@@ -238,5 +239,5 @@ int towpath_steer(struct xdp_md *ctx)
     return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
 }
 
-// The helpers used are open to any licence; the kernel asks for the word only for those that are not.
+// The helpers used here may be called under any licence. Others require one that names the GPL.
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,12 +1,13 @@
-//! Bulk flows from a few hosts into one port: throughput of each over windows of 100 ms.
+//! Bulk flows from a few hosts into one port. Each flow's throughput is taken over windows of 100 ms.
 
-use crate::rack::{Hosts, PORT};
-use crate::statistics::{jain, quantile};
-use crate::{Rack, as_json};
+use crate::Rack;
+use crate::rack::{Hosts, Losses, PORT};
 use clap::Args;
 use serde::Serialize;
 use std::time::Instant;
-use towpath_sim::{Phase, Program, Rng, SocketId, World};
+use towpath_bench_report::{ShareSummary, Shares, print_json};
+use towpath_rng::Rng;
+use towpath_sim::{Phase, Program, SocketId, World};
 use towpath_tcp::time::Micros;
 
 /// Arguments.
@@ -36,20 +37,10 @@ struct Row {
     gbit: f64,
     ms: u64,
     window_ms: u64,
-    /// Payload over the wire's bits.
-    utilization: f64,
-    /// Jain's index of a window: median and least of the windows.
-    jain: f64,
-    jain_least: f64,
-    /// Throughput of a flow in a window over the fair share: quantiles over flows and windows.
-    median: f64,
-    p1: f64,
-    p99: f64,
-    drops: u64,
-    marks: u64,
-    longest_queue_kib: u64,
-    retransmits: u64,
-    timeouts: u64,
+    #[serde(flatten)]
+    shares: ShareSummary,
+    #[serde(flatten)]
+    losses: Losses,
     /// Quantiles of `median`'s distribution at 0, 5, ... 100 %, for drawing.
     curve: Vec<f64>,
 }
@@ -82,23 +73,23 @@ pub fn run(options: &Options) -> Result<(), String> {
         let start = Instant::now();
         let row = one(options, flows)?;
         eprintln!("{flows} flows: {:.1} s", start.elapsed().as_secs_f64());
-        if as_json(json, &row) {
+        if print_json(json, &row) {
             continue;
         }
         println!(
             "{:>6} {:>5.1}% {:>7.4} {:>7.4} {:>7.3} {:>6.3} {:>6.3} {:>9} {:>9} {:>9} {:>8} {:>9}",
             row.flows,
-            100.0 * row.utilization,
-            row.jain,
-            row.jain_least,
-            row.median,
-            row.p1,
-            row.p99,
-            row.drops,
-            row.marks,
-            row.longest_queue_kib,
-            row.retransmits,
-            row.timeouts
+            100.0 * row.shares.utilization,
+            row.shares.jain,
+            row.shares.jain_least,
+            row.shares.median,
+            row.shares.p1,
+            row.shares.p99,
+            row.losses.drops,
+            row.losses.marks,
+            row.losses.longest_queue_kib,
+            row.losses.retransmits,
+            row.losses.timeouts
         );
     }
     Ok(())
@@ -117,22 +108,17 @@ fn one(options: &Options, flows: u32) -> Result<Row, String> {
     let until = hosts.world.now.after(options.warm_up_ms * 1000);
     hosts.world.run(until, &mut load);
     if load.receiving.len() < flows as usize {
-        return Err(format!("only {} of {flows} connections came about", load.receiving.len()));
+        return Err(format!("only {} of {flows} connections were made", load.receiving.len()));
     }
-    let (before, repaired) = (hosts.queue(), hosts.repairs());
-    let (mut jains, mut shares, mut total) = (Vec::new(), Vec::new(), 0.0);
+    let before = hosts.losses();
+    let mut shares = Shares::default();
     for _ in 0..(options.ms / options.window_ms).max(1) {
         load.received.fill(0);
         let until = hosts.world.now.after(options.window_ms * 1000);
         hosts.world.run(until, &mut load);
         let got: Vec<f64> = load.received.iter().map(|&bytes| bytes as f64).collect();
-        let sum: f64 = got.iter().sum();
-        jains.push(jain(&got));
-        shares.extend(got.iter().map(|bytes| bytes * f64::from(flows) / sum.max(1.0)));
-        total += sum;
+        shares.add_window(&got, flows);
     }
-    let (after, repairs) = (hosts.queue(), hosts.repairs());
-    let seconds = jains.len() as f64 * options.window_ms as f64 / 1000.0;
     Ok(Row {
         experiment: "fairness",
         cc: rack.cc.name(),
@@ -140,18 +126,9 @@ fn one(options: &Options, flows: u32) -> Result<Row, String> {
         gbit: rack.gbit,
         ms: options.ms,
         window_ms: options.window_ms,
-        utilization: total * 8.0 / seconds / (rack.gbit * 1e9),
-        jain: quantile(&jains, 0.5),
-        jain_least: quantile(&jains, 0.0),
-        median: quantile(&shares, 0.5),
-        p1: quantile(&shares, 0.01),
-        p99: quantile(&shares, 0.99),
-        drops: after.drops - before.drops,
-        marks: after.marks - before.marks,
-        longest_queue_kib: after.longest_bytes >> 10,
-        retransmits: repairs.0 - repaired.0,
-        timeouts: repairs.1 - repaired.1,
-        curve: (0..=20).map(|step| quantile(&shares, f64::from(step) / 20.0)).collect(),
+        shares: shares.summary(options.window_ms as f64 / 1000.0, rack.gbit * 1e9),
+        losses: hosts.losses().since(before),
+        curve: shares.curve(),
     })
 }
 
@@ -162,14 +139,17 @@ const ROUND_US: u64 = 100;
 /// Starting times are spread over this, µs.
 const SPREAD_US: u64 = 50_000;
 
-/// By when all must be connected.
+/// All must be connected by then.
 const CONNECT_LIMIT: Micros = Micros(20_000_000);
 
-/// Programs that send and read as fast as they can. They look at their sockets every 100 µs, in turn: the rings are deep enough.
+/// Programs that send and read as fast as they can.
+///
+/// Each socket is looked at every 100 µs, in turn. The rings are deep enough for that.
 struct Bulk {
-    /// Senders' sockets: how long after the start they connect, and later send, in µs; node; socket once there is one.
+    /// The senders: the delay in µs before each connects, and later before it sends; its node; its socket once it has
+    /// one.
     sending: Vec<(u64, usize, Option<SocketId>)>,
-    /// When all were connected: nobody sends before.
+    /// When all were connected. Nobody sends before that.
     since: Option<Micros>,
     receiving: Vec<SocketId>,
     /// Bytes read in this window, by `receiving`.
@@ -257,13 +237,14 @@ impl Program for Bulk {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{Arguments, What};
+    use crate::{Arguments, Experiment};
     use clap::Parser;
 
     fn measured(flags: &str, flows: u32) -> Row {
         let line =
             format!("towpath-fabric fairness --gbit 2 --warm-up-ms 80 --ms 100 --queue-kib 1024 --mark-kib 64 {flags}");
-        let What::Fairness(options) = Arguments::try_parse_from(line.split_whitespace()).unwrap().what else {
+        let Experiment::Fairness(options) = Arguments::try_parse_from(line.split_whitespace()).unwrap().experiment
+        else {
             panic!()
         };
         one(&options, flows).unwrap()
@@ -272,11 +253,16 @@ mod tests {
     #[test]
     fn flows_behind_a_marking_port_share_it_evenly_without_loss() {
         let row = measured("--cc dctcp", 64);
-        assert!(row.jain >= 0.98, "{} of Jain's index", row.jain);
-        assert!(row.utilization > 0.9, "{} used", row.utilization);
-        assert!((0.95..=1.05).contains(&row.median) && row.p1 >= 0.6, "median {}, p1 {}", row.median, row.p1);
-        assert!(row.marks > 0);
-        assert_eq!((row.drops, row.retransmits, row.timeouts), (0, 0, 0));
+        assert!(row.shares.jain >= 0.98, "{} of Jain's index", row.shares.jain);
+        assert!(row.shares.utilization > 0.9, "{} used", row.shares.utilization);
+        assert!(
+            (0.95..=1.05).contains(&row.shares.median) && row.shares.p1 >= 0.6,
+            "median {}, p1 {}",
+            row.shares.median,
+            row.shares.p1
+        );
+        assert!(row.losses.marks > 0);
+        assert_eq!((row.losses.drops, row.losses.retransmits, row.losses.timeouts), (0, 0, 0));
         assert!(row.curve.is_sorted());
     }
 

@@ -1,11 +1,12 @@
 //! One host asks many connections for a block at the same moment and waits for all of them.
 
-use crate::rack::{Hosts, PORT};
-use crate::statistics::quantile;
-use crate::{Rack, as_json};
+use crate::Rack;
+use crate::rack::{Hosts, Losses, PORT};
 use clap::Args;
 use serde::Serialize;
-use towpath_sim::{Phase, Program, Rng, SocketId, World};
+use towpath_bench_report::{Completion, print_json, quantile, wire_us};
+use towpath_rng::Rng;
+use towpath_sim::{Phase, Program, SocketId, World};
 use towpath_tcp::time::Micros;
 
 /// Arguments.
@@ -22,7 +23,8 @@ pub struct Options {
     /// Requests: enough that one in a hundred is not the worst.
     #[arg(long, default_value_t = 300)]
     rounds: usize,
-    /// Each answer begins up to this many µs after its request, as the seed says; 0 = at once, and then the seed hardly matters.
+    /// Each answer begins up to this many µs after its request, as the seed says; 0 = at once, and then the seed hardly
+    /// matters.
     #[arg(long, default_value_t = 0)]
     think_us: u64,
 }
@@ -37,14 +39,11 @@ struct Row {
     rounds: usize,
     /// All payload at the rate of the wire, µs.
     wire_us: f64,
-    p50_us: f64,
-    p99_us: f64,
+    #[serde(flatten)]
+    completion: Completion,
     max_us: f64,
-    drops: u64,
-    marks: u64,
-    longest_queue_kib: u64,
-    retransmits: u64,
-    timeouts: u64,
+    #[serde(flatten)]
+    losses: Losses,
 }
 
 /// Runs every fan-in.
@@ -62,21 +61,21 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     for &fan_in in &options.fan_in {
         let row = one(options, fan_in)?;
-        if as_json(json, &row) {
+        if print_json(json, &row) {
             continue;
         }
         println!(
             "{:>6} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>8} {:>8} {:>9} {:>8} {:>9}",
             row.fan_in,
             row.wire_us,
-            row.p50_us,
-            row.p99_us,
+            row.completion.p50_us,
+            row.completion.p99_us,
             row.max_us,
-            row.drops,
-            row.marks,
-            row.longest_queue_kib,
-            row.retransmits,
-            row.timeouts
+            row.losses.drops,
+            row.losses.marks,
+            row.losses.longest_queue_kib,
+            row.losses.retransmits,
+            row.losses.timeouts
         );
     }
     Ok(())
@@ -99,7 +98,6 @@ fn one(options: &Options, fan_in: u32) -> Result<Row, String> {
             return Err(format!("only {} of {} requests in ten simulated minutes", load.took_us.len(), options.rounds));
         }
     }
-    let (queue, repairs) = (hosts.queue(), hosts.repairs());
     Ok(Row {
         experiment: "incast",
         cc: rack.cc.name(),
@@ -107,27 +105,23 @@ fn one(options: &Options, fan_in: u32) -> Result<Row, String> {
         gbit: rack.gbit,
         kib: options.kib,
         rounds: options.rounds,
-        wire_us: f64::from(fan_in) * (options.kib << 13) as f64 / (rack.gbit * 1e3),
-        p50_us: quantile(&load.took_us, 0.5),
-        p99_us: quantile(&load.took_us, 0.99),
+        wire_us: wire_us(fan_in, options.kib as u64, rack.gbit * 1e9),
+        completion: Completion::of(&load.took_us),
         max_us: quantile(&load.took_us, 1.0),
-        drops: queue.drops,
-        marks: queue.marks,
-        longest_queue_kib: queue.longest_bytes >> 10,
-        retransmits: repairs.0,
-        timeouts: repairs.1,
+        losses: hosts.losses(),
     })
 }
 
 /// Time between a whole answer and the next request, µs.
 const PAUSE_US: u64 = 1000;
 
+/// A connection's answering end.
 struct Server {
     node: usize,
     id: SocketId,
     /// Bytes still to be written of the answer.
     left: usize,
-    /// It thinks until then.
+    /// The answer begins then.
     from: Micros,
     nodelay: bool,
 }
@@ -180,7 +174,8 @@ impl Requests {
             if node.phase(server.id) != Phase::Open {
                 continue;
             }
-            // As servers do: the answer's last, short segment shall not wait for an acknowledgement that may be held back.
+            // The answer's last, short segment must not wait for a delayed acknowledgement. Servers set this option
+            // too.
             if !server.nodelay {
                 node.set_nodelay(server.id);
                 server.nodelay = true;

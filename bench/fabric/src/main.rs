@@ -1,12 +1,11 @@
 //! Many senders behind one switch port, in virtual time, with the protocol code that the service runs.
+#![forbid(unsafe_code)]
 
 mod fairness;
 mod incast;
 mod rack;
-mod statistics;
 
 use clap::{Args, Parser, Subcommand};
-use serde::Serialize;
 use std::process::ExitCode;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -15,11 +14,11 @@ use towpath_tcp::slow::congestion::Algorithm;
 #[command(version, arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
-    what: What,
+    experiment: Experiment,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Experiment {
     /// Bulk flows share one port: how evenly, over windows of 100 ms.
     Fairness(fairness::Options),
     /// One host asks many for 64 KiB at once: how long until it has everything.
@@ -41,7 +40,8 @@ struct Rack {
     /// Queue of each switch port in KiB.
     #[arg(long, default_value_t = 4096)]
     queue_kib: u64,
-    /// The switch marks beyond this many KiB waiting (K of RFC 8257: 65 full frames at 10 Gbit/s, more at more); 0 = never.
+    /// The switch marks beyond this many KiB waiting (K of RFC 8257: 65 full frames at 10 Gbit/s, more at more); 0 =
+    /// never.
     #[arg(long, default_value_t = 192)]
     mark_kib: u64,
     /// Congestion control.
@@ -65,18 +65,10 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
     })
 }
 
-/// Prints a row as JSON; true if that was asked for.
-fn as_json(wanted: bool, row: &impl Serialize) -> bool {
-    if wanted && let Ok(text) = serde_json::to_string(row) {
-        println!("{text}");
-    }
-    wanted
-}
-
 fn main() -> ExitCode {
-    let done = match Arguments::parse().what {
-        What::Fairness(options) => fairness::run(&options),
-        What::Incast(options) => incast::run(&options),
+    let done = match Arguments::parse().experiment {
+        Experiment::Fairness(options) => fairness::run(&options),
+        Experiment::Incast(options) => incast::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,14 +1,15 @@
 //! Hosts around one switch.
 
 use crate::Rack;
+use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr};
-use towpath_sim::{Link, LinkConfig, Node, NodeConfig, QueueCounters, SocketId, Switch, World};
+use towpath_sim::{Link, LinkConfig, Node, NodeConfig, SocketId, Switch, World};
 use towpath_tcp::slow::SlowConfig;
 
 /// The listening port.
 pub const PORT: u16 = 9000;
 
-/// A world of `senders` nodes (0 and up) and one receiver, the last node; all are attached to one switch.
+/// A world of `senders` nodes (0 and up) and one receiver, the last node. One switch joins them.
 pub struct Hosts {
     /// The world.
     pub world: World,
@@ -21,7 +22,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Builds it; each host can hold `flows` connections, with rings of these sizes at senders and receiver.
+    /// Builds it. Each host can hold `flows` connections; the pairs are the sizes of send and receive rings.
     pub fn new(rack: &Rack, flows: u32, sender_rings: (u32, u32), receiver_rings: (u32, u32)) -> Result<Self, String> {
         if rack.senders == 0 || rack.senders > 200 || rack.gbit <= 0.0 {
             return Err("between 1 and 200 senders on a wire that has a rate, please".into());
@@ -55,15 +56,42 @@ impl Hosts {
         address(self.receiver as u8 + 1)
     }
 
-    /// What the queue of the switch port to the receiver has done.
-    pub fn queue(&self) -> QueueCounters {
-        self.wire.queue(1)
+    /// The counters so far.
+    pub fn losses(&self) -> Losses {
+        let queue = self.wire.queue(1);
+        let hosts = self.world.nodes.iter().map(|node| node.counters()[0]);
+        let (retransmits, timeouts) =
+            hosts.fold((0, 0), |(segments, timeouts), c| (segments + c.retransmits, timeouts + c.timeouts));
+        let longest_queue_kib = queue.longest_bytes >> 10;
+        Losses { drops: queue.drops, marks: queue.marks, longest_queue_kib, retransmits, timeouts }
     }
+}
 
-    /// Retransmitted segments and time-outs of all hosts.
-    pub fn repairs(&self) -> (u64, u64) {
-        let all = self.world.nodes.iter().map(|node| node.counters()[0]);
-        all.fold((0, 0), |(segments, timeouts), c| (segments + c.retransmits, timeouts + c.timeouts))
+/// Losses and repairs of a run: the queue of the switch port to the receiver, and the segments of all hosts.
+#[derive(Clone, Copy, Serialize)]
+pub struct Losses {
+    /// Frames that the queue dropped.
+    pub drops: u64,
+    /// Frames that it marked.
+    pub marks: u64,
+    /// The longest that the queue has been.
+    pub longest_queue_kib: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+}
+
+impl Losses {
+    /// The counts since `before`. The longest queue is that of the whole run.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            drops: self.drops - before.drops,
+            marks: self.marks - before.marks,
+            longest_queue_kib: self.longest_queue_kib,
+            retransmits: self.retransmits - before.retransmits,
+            timeouts: self.timeouts - before.timeouts,
+        }
     }
 }
 
@@ -75,7 +103,7 @@ fn mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
-/// A host's end of a wire, whose own queue is the host's memory, and the switch's.
+/// The two ends of a wire. The host's queue is its memory and has no limit; the switch's has one.
 fn ends(rack: &Rack) -> [LinkConfig; 2] {
     let host = LinkConfig {
         bits_per_s: (rack.gbit * 1e9) as u64,

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use towpath_ports::memory::{self, MemoryPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
-use towpath_tcp::buffers::{PortId, Rings, RxBatch, TxPorts};
+use towpath_tcp::buffers::{Rings, RxBatch, TxPorts};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, Window};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, PortId, Window};
 use towpath_tcp::messages::{AppUpdate, ToFast};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
@@ -110,7 +110,7 @@ pub fn run(requests: u64) -> io::Result<u64> {
     Ok(requests)
 }
 
-/// What is counted: the turn in which a request arrives, its application answers at once, and the reply leaves.
+/// The counted function: the turn in which a request arrives, the application answers at once, and the reply leaves.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn fast_path_turn(stack: &mut Stack) {
@@ -157,7 +157,7 @@ fn setup() -> FlowSetup {
         srtt_us: 20,
         nodelay: true,
         ecn: Ecn::Off,
-        group: 0,
+        class: 0,
         tos: 0,
         ttl: 64,
     }

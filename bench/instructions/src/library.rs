@@ -3,7 +3,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-/// The result, or what has gone wrong.
+/// The result, or the error.
 pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -24,7 +24,7 @@ pub fn run(address: Ipv4Addr, port: u16, requests: u64) -> io::Result<u64> {
     Ok(counted)
 }
 
-/// A connection to the first who comes, and an epoll instance that watches it.
+/// Accepts one connection. Returns it with an epoll instance for it.
 pub fn accept_one(address: Ipv4Addr, port: u16) -> io::Result<(i32, i32)> {
     let at = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -53,11 +53,11 @@ pub fn accept_one(address: Ipv4Addr, port: u16) -> io::Result<(i32, i32)> {
 /// Waits outside the counted function until a whole request is there.
 fn wait_readable(connection: i32) -> io::Result<()> {
     let mut poll = libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry.
+    // SAFETY: the pointer is to one valid entry, which outlives the call.
     check(unsafe { libc::poll(&raw mut poll, 1, 10_000) }).map(drop)
 }
 
-/// What is counted: the socket calls of one request. Bytes echoed, 0 at the end, -1 for an error.
+/// The counted function: the socket calls of one request. Bytes echoed, 0 at the end, -1 for an error.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn library_turn(epoll: i32, connection: i32, buffer: &mut [u8; 4096]) -> isize {

@@ -1,6 +1,8 @@
-//! Programs for callgrind: `fast-path REQUESTS`, `library ADDRESS PORT REQUESTS` `native ADDRESS PORT REQUESTS` and
-//! `sends ADDRESS PORT SENDS SERVICE`. Only the functions whose names end in
-//! `_turn` are counted (`--toggle-collect`), so what surrounds them (the peer, the waiting) does not matter.
+//! Programs for callgrind: `fast-path REQUESTS`, `library ADDRESS PORT REQUESTS`, `native ADDRESS PORT REQUESTS` and
+//! `sends ADDRESS PORT SENDS SERVICE`.
+//!
+//! Only functions whose names end in `_turn` are counted (`--toggle-collect`). The peer and the waiting around them are
+//! not.
 
 mod fast_path;
 mod library;

@@ -1,5 +1,5 @@
-//! The same echo server by the native API, whose every request is exactly: `wait` (ready already), `received`, `reserve`, one copy,
-//! `commit`, `consume`.
+//! The same echo server by the native API, whose every request is exactly: `wait` (ready already), `received`,
+//! `reserve`, one copy, `commit`, `consume`.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,7 +8,7 @@ use towpath_native::{Connection, Event, Listener, Readiness, Stack};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 
-/// How long an event may be on its way.
+/// Time for an event to arrive.
 const SETTLE: Duration = Duration::from_micros(200);
 
 /// Listens, accepts one connection, echoes until its end; the number of requests counted.
@@ -31,14 +31,14 @@ pub fn run(address: Ipv4Addr, port: u16, requests: u64) -> io::Result<u64> {
         if !connection.wait(Readiness::READABLE, LIMIT)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // The stack shows the bytes first and tells of them then.
+        // The stack publishes the bytes first, and the event after that.
         std::thread::sleep(SETTLE);
         match native_turn(&mut stack, &mut connection) {
             0 => break,
             n if n < 0 => missed += 1,
             _ => counted += 1,
         }
-        // What is counted is requests, not looks that come too early.
+        // Only requests count, not waits that return too early.
         if missed > 8 + counted / 100 {
             return Err(io::Error::other("no event, nothing received, or no room"));
         }
@@ -46,7 +46,7 @@ pub fn run(address: Ipv4Addr, port: u16, requests: u64) -> io::Result<u64> {
     Ok(counted)
 }
 
-/// What is counted. Bytes echoed, 0 at the end, -1 for anything that should not be.
+/// The counted function. Bytes echoed, 0 at the end, -1 for an error.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn native_turn(stack: &mut Stack, connection: &mut Connection) -> isize {

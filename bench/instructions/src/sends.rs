@@ -1,5 +1,5 @@
-//! Sends one after the other on one connection, whose stack is stopped meanwhile: all but the first find the stack told already, as those
-//! of a busy sender do.
+//! Sends one after the other on one connection, while its stack is stopped. All but the first send find that the stack
+//! has been notified already, like most sends of a busy sender.
 
 use crate::library::{accept_one, check};
 use std::io;
@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 /// Bytes of a send.
 const BYTES: usize = 64;
-/// More than this does not fit the smallest send ring that is usual.
+/// More sends than this do not fit the smallest usual send ring.
 const MOST: u64 = (64 << 10) / BYTES as u64;
 
 /// Listens, accepts one connection, sends; the number of sends counted. `service` is the process to stop.
@@ -22,11 +22,11 @@ pub fn run(address: Ipv4Addr, port: u16, sends: u64, service: i32) -> io::Result
 }
 
 fn signal(process: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: numbers only.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::kill(process, signal) }).map(drop)
 }
 
-/// What is counted: one call.
+/// The counted function: one call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn sends_turn(connection: i32, buffer: &[u8; BYTES]) -> isize {

@@ -19,7 +19,7 @@ pub struct Options {
     warm_up_seconds: f64,
 }
 
-/// What the sink has seen.
+/// The sink's report.
 #[derive(Serialize)]
 pub struct Report {
     /// Payload in the measured time.

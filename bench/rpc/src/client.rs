@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// Arguments of the client.
 #[derive(clap::Args)]
 pub struct Options {
     /// The server, such as 10.77.0.1:9000.
@@ -30,7 +30,7 @@ pub struct Options {
     warm_up_seconds: f64,
 }
 
-/// What came of it.
+/// The client's report.
 #[derive(Serialize)]
 pub struct Report {
     /// Replies within the measured time.
@@ -46,7 +46,7 @@ pub struct Report {
     max_us: f64,
 }
 
-struct Connection {
+struct EchoRequests {
     fd: i32,
     sent_at: VecDeque<Instant>,
     /// Bytes of a reply that is not complete yet.
@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
         let fd = sys::connect(options.server)?;
         sys::watch(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, index as u64)?;
         let sent_at = VecDeque::with_capacity(options.depth);
-        connections.push(Connection { fd, sent_at, partial: 0, unsent: 0, watching_writable: false });
+        connections.push(EchoRequests { fd, sent_at, partial: 0, unsent: 0, watching_writable: false });
     }
     for (index, connection) in connections.iter_mut().enumerate() {
         issue(epoll, index, connection, options, &request, options.depth)?;
@@ -107,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// What came of it.
+    /// The client's report.
     pub fn report(&self, now: Instant) -> Report {
         let seconds = (now - self.measure_from).as_secs_f64();
         let at = |quantile: f64| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
@@ -124,7 +124,7 @@ impl Tally {
     }
 }
 
-fn drive(epoll: i32, connections: &mut [Connection], options: &Options, request: &[u8]) -> io::Result<Report> {
+fn drive(epoll: i32, connections: &mut [EchoRequests], options: &Options, request: &[u8]) -> io::Result<Report> {
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
     let mut buffer = vec![0; 65536];
     let mut tally = Tally::new(options)?;
@@ -157,7 +157,7 @@ fn drive(epoll: i32, connections: &mut [Connection], options: &Options, request:
 fn issue(
     epoll: i32,
     index: usize,
-    connection: &mut Connection,
+    connection: &mut EchoRequests,
     options: &Options,
     request: &[u8],
     count: usize,

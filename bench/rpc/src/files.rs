@@ -1,4 +1,4 @@
-//! One connection, a file by `sendfile` again and again: how fast it arrives, and what it costs who sends.
+//! One connection, a file by `sendfile` again and again: how fast it arrives, and the sender's CPU time.
 
 use clap::Args;
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub struct Options {
     seconds: f64,
 }
 
-/// What the sender has seen.
+/// The sender's report.
 #[derive(Serialize)]
 pub struct Report {
     /// Bytes of the file that were sent.

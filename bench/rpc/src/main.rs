@@ -1,5 +1,5 @@
-//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's. Two roles use Towpath's
-//! native API instead, to be compared.
+//! Echo and streaming over plain epoll sockets: the same binary runs over Linux's TCP and over Towpath's. Two roles use
+//! Towpath's native API instead, to be compared.
 
 mod bulk;
 mod client;
@@ -24,7 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Echo server: sends back what it receives. Prints `ready` when it listens.
+    /// Echo server: sends back the bytes that it receives. Prints `ready` when it listens.
     Server {
         /// Address to listen on, such as 10.77.0.1:9000.
         listen: SocketAddrV4,
@@ -45,22 +45,24 @@ enum Role {
         /// Address of the sink.
         sink: SocketAddrV4,
     },
-    /// Sends of one size on one connection; prints one JSON object: how fast they arrived and what one costs.
+    /// Sends of one size on one connection; prints one JSON object: how fast they arrived and the cost of one.
     Sends(sends::Options),
-    /// Sends a file by `sendfile`, again and again, on one connection; prints one JSON object: how fast it arrived and what that cost.
+    /// Sends a file by `sendfile`, again and again, on one connection; prints one JSON object: how fast it arrived and
+    /// what that cost.
     SendFile(files::Options),
-    /// Takes connections one after the other and throws away what they send. Prints `ready` when it listens.
+    /// Takes connections one after the other and drops their bytes. Prints `ready` when it listens.
     Drain {
         /// Address to listen on.
         listen: SocketAddrV4,
     },
-    /// Changes values of one size and sends them back, by event loops or by pollers and workers. Prints `ready` when it listens.
+    /// Changes values of one size and sends them back, by event loops or by pollers and workers. Prints `ready` when it
+    /// listens.
     ValuesServer(values::server::Options),
     /// Sends values in steps of load, closed or open loop; prints one JSON object.
     ValuesClient(values::client::Options),
     /// Many connections that send blocks when asked, until the other end has gone.
     Senders(many::Senders),
-    /// Asks many connections to send without end and prints one JSON object: what each gets in each window.
+    /// Asks many connections to send without end and prints one JSON object: the bytes of each in each window.
     Share(many::Share),
     /// Asks many connections for a block at once, again and again, and prints one JSON object: how long that took.
     Incast(many::Incast),

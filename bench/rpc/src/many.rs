@@ -1,5 +1,7 @@
-//! Many connections into one host: what each gets when all send as fast as they can, and how long the host waits when it asks all of them
-//! for a block at once. The host listens, the senders connect; a connection sends one block for each byte that it is sent.
+//! Many connections into one host. It measures each connection's share when all send as fast as they can, and how long
+//! the host waits when it asks all of them for a block at once.
+//!
+//! The host listens and the senders connect. A connection sends one block for each byte that it is sent.
 
 use crate::sys;
 use clap::Args;
@@ -75,14 +77,14 @@ pub struct Waits {
 const BLOCK: usize = 64 << 10;
 
 /// Connections of one process, watched for reading.
-struct Set {
+struct ConnectionSet {
     epoll: i32,
     fds: Vec<i32>,
     events: Vec<sys::Event>,
     buffer: Vec<u8>,
 }
 
-impl Set {
+impl ConnectionSet {
     fn new() -> io::Result<Self> {
         sys::raise_limit();
         let events = vec![sys::Event { events: 0, u64: 0 }; 256];
@@ -95,7 +97,7 @@ impl Set {
         Ok(())
     }
 
-    /// Listens until so many have come. Prints `ready` when it listens.
+    /// Listens until this many connections have come. Prints `ready` when it listens.
     fn gather(at: SocketAddrV4, connections: usize) -> io::Result<Self> {
         let mut set = Self::new()?;
         let listener = sys::listen(at)?;
@@ -114,7 +116,7 @@ impl Set {
         sys::write(self.fds[index], b"?")?.ok_or_else(|| io::Error::other("no room for a request")).map(drop)
     }
 
-    /// Reads what has come by `until`, at least once, and tells whose it is.
+    /// Waits until `until` at most and reads once from each ready connection. `got` gets the connection and the bytes.
     fn read(&mut self, until: Instant, mut got: impl FnMut(usize, u64)) -> io::Result<()> {
         let wait = until.saturating_duration_since(Instant::now()).as_millis().min(1000) as i32;
         let ready = sys::wait(self.epoll, &mut self.events, wait)?;
@@ -130,9 +132,9 @@ impl Set {
     }
 }
 
-/// Measures what each connection gets.
+/// Measures the bytes of each connection.
 pub fn share(options: &Share) -> io::Result<Shares> {
-    let mut set = Set::gather(options.listen, options.connections)?;
+    let mut set = ConnectionSet::gather(options.listen, options.connections)?;
     let step = Duration::from_secs_f64(options.warm_up_seconds / 2.0 / options.connections.max(1) as f64);
     let start = Instant::now();
     for index in 0..options.connections {
@@ -161,7 +163,7 @@ pub fn share(options: &Share) -> io::Result<Shares> {
 
 /// Measures how long blocks take that are asked for at once.
 pub fn incast(options: &Incast) -> io::Result<Waits> {
-    let mut set = Set::gather(options.listen, options.connections)?;
+    let mut set = ConnectionSet::gather(options.listen, options.connections)?;
     let mut took_us = Vec::new();
     // The first request finds slow start everywhere; it is not counted.
     for round in 0..=options.rounds {
@@ -186,7 +188,7 @@ pub fn incast(options: &Incast) -> io::Result<Waits> {
 
 /// Connects and sends a block for each byte that comes, until the host has gone.
 pub fn senders(options: &Senders) -> io::Result<()> {
-    let mut set = Set::new()?;
+    let mut set = ConnectionSet::new()?;
     for _ in 0..options.connections {
         set.add(sys::connect(options.host)?)?;
     }

@@ -48,7 +48,7 @@ pub fn serve(at: SocketAddrV4) -> io::Result<()> {
     }
 }
 
-/// Sends back what is there, as far as there is room. False: it has ended.
+/// Sends back received bytes, as far as there is room. False: the connection has ended.
 fn echo(connection: &mut Connection) -> io::Result<bool> {
     let (mut receiver, mut sender) = connection.split();
     loop {

@@ -1,4 +1,4 @@
-//! One connection, many sends of one size: how fast the bytes arrive, and what a send costs who sends.
+//! One connection, many sends of one size: how fast the bytes arrive, and the sender's CPU time per send.
 
 use clap::Args;
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct Options {
     nodelay: bool,
 }
 
-/// What the sender has seen.
+/// The sender's report.
 #[derive(Serialize)]
 pub struct Report {
     /// Sends made.
@@ -69,7 +69,7 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Takes connections, one after the other, and throws away what they send. Prints `ready` when it listens.
+/// Takes connections, one after the other, and drops their bytes. Prints `ready` when it listens.
 pub fn drain(listen: SocketAddrV4) -> io::Result<()> {
     let listener = TcpListener::bind(listen)?;
     println!("ready");

@@ -6,9 +6,9 @@ use std::net::SocketAddrV4;
 
 const LISTENER: u64 = u64::MAX;
 
-/// What has been read from a connection and could not be sent back yet.
+/// Bytes of a connection that were read and could not be sent back yet.
 #[derive(Default)]
-struct Connection {
+struct PendingEcho {
     pending: Vec<u8>,
     sent: usize,
 }
@@ -20,7 +20,7 @@ pub fn run(at: SocketAddrV4) -> io::Result<()> {
     let epoll = sys::epoll()?;
     sys::watch(epoll, libc::EPOLL_CTL_ADD, listener, libc::EPOLLIN, LISTENER)?;
     println!("ready");
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<PendingEcho>> = Vec::new();
     let mut events = vec![sys::Event { events: 0, u64: 0 }; 256];
     let mut buffer = vec![0; 65536];
     loop {
@@ -32,7 +32,7 @@ pub fn run(at: SocketAddrV4) -> io::Result<()> {
                     if connections.len() <= fd as usize {
                         connections.resize_with(fd as usize + 1, || None);
                     }
-                    connections[fd as usize] = Some(Connection::default());
+                    connections[fd as usize] = Some(PendingEcho::default());
                     sys::watch(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, fd as u64)?;
                 }
                 continue;
@@ -48,7 +48,7 @@ pub fn run(at: SocketAddrV4) -> io::Result<()> {
 }
 
 /// One event; an error ends the connection.
-fn serve(epoll: i32, fd: i32, what: i32, connection: &mut Connection, buffer: &mut [u8]) -> io::Result<()> {
+fn serve(epoll: i32, fd: i32, what: i32, connection: &mut PendingEcho, buffer: &mut [u8]) -> io::Result<()> {
     if connection.sent < connection.pending.len() {
         if let Some(n) = sys::write(fd, &connection.pending[connection.sent..])? {
             connection.sent += n;

@@ -24,7 +24,7 @@ fn address(of: SocketAddrV4) -> libc::sockaddr_in {
 const ADDRESS_BYTES: u32 = size_of::<libc::sockaddr_in>() as u32;
 
 fn stream() -> io::Result<i32> {
-    // SAFETY: plain call.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) })
 }
 
@@ -36,7 +36,7 @@ fn set(fd: i32, level: i32, option: i32) -> io::Result<()> {
 
 fn nonblocking(fd: i32) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
-    // SAFETY: plain call.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
 }
 
@@ -47,7 +47,7 @@ pub fn listen(at: SocketAddrV4) -> io::Result<i32> {
     let at = address(at);
     // SAFETY: `at` outlives the call and has the length given.
     check(unsafe { libc::bind(fd, (&raw const at).cast(), ADDRESS_BYTES) })?;
-    // SAFETY: plain calls.
+    // SAFETY: the calls take no pointers.
     unsafe {
         check(libc::listen(fd, 4096))?;
         check(libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK))?;
@@ -105,17 +105,17 @@ fn would_block(result: isize) -> io::Result<Option<usize>> {
 
 /// Closes.
 pub fn close(fd: i32) {
-    // SAFETY: plain call.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::close(fd) };
 }
 
 /// A new epoll set.
 pub fn epoll() -> io::Result<i32> {
-    // SAFETY: plain call.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::epoll_create1(0) })
 }
 
-/// Adds, changes (`libc::EPOLL_CTL_*`) what is watched of `fd`.
+/// Adds or changes (`libc::EPOLL_CTL_*`) the events of `fd`.
 pub fn watch(epoll: i32, operation: i32, fd: i32, events: i32, data: u64) -> io::Result<()> {
     let mut event = Event { events: events as u32, u64: data };
     // SAFETY: `event` outlives the call.
@@ -151,7 +151,7 @@ pub fn write_all(fd: i32, mut from: &[u8]) -> io::Result<()> {
             Some(n) => from = &from[n..],
             None => {
                 let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: one valid entry.
+                // SAFETY: the pointer is to one valid entry, which outlives the call.
                 check(unsafe { libc::poll(&raw mut room, 1, -1) })?;
             }
         }
@@ -159,7 +159,7 @@ pub fn write_all(fd: i32, mut from: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for events, at most so long, to the nanosecond.
+/// Waits for events, at most this long, to the nanosecond.
 pub fn wait_for(epoll: i32, events: &mut [Event], time: Duration) -> io::Result<usize> {
     let time = timespec(time);
     let count = events.len() as i32;
@@ -183,20 +183,21 @@ pub fn monotonic() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Sleeps until `now` says that it is so late.
+/// Sleeps until `now` reaches this time.
 pub fn sleep_until(at: u64, now: fn() -> u64) {
     while let Some(left) = at.checked_sub(now()).filter(|left| *left > 0) {
         std::thread::sleep(Duration::from_nanos(left));
     }
 }
 
-/// Timers of this thread are late by no more than so many ns.
+/// Limits how late this thread's timers may be, in ns.
 pub fn timer_slack(ns: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: plain call.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns, 0, 0, 0) }).map(drop)
 }
 
-/// Who waits by this epoll instance polls the card itself, for so many µs, before it sleeps; the card's interrupts can wait.
+/// A wait on this epoll instance polls the network device for this many µs before it sleeps. The device's interrupts
+/// are deferred meanwhile.
 pub fn busy_poll(epoll: i32, us: u32) -> io::Result<()> {
     #[repr(C)]
     struct Parameters {
@@ -205,7 +206,7 @@ pub fn busy_poll(epoll: i32, us: u32) -> io::Result<()> {
         prefer: u8,
         pad: u8,
     }
-    // As many packets at a time as a card's driver takes in an interrupt; more needs a capability.
+    // A driver takes this many packets in an interrupt. More needs a capability.
     let parameters = Parameters { usecs: us, budget: 64, prefer: 1, pad: 0 };
     // _IOW(EPOLL_IOC_TYPE, 0x01, struct epoll_params) of linux/eventpoll.h
     const EPIOCSPARAMS: libc::c_ulong = 0x4008_8a01;
@@ -213,7 +214,7 @@ pub fn busy_poll(epoll: i32, us: u32) -> io::Result<()> {
     check(unsafe { libc::ioctl(epoll, EPIOCSPARAMS, &raw const parameters) }).map(drop)
 }
 
-/// The card's queue (NAPI instance) that a connection's packets come by; 0 is none.
+/// The device's queue (NAPI instance) of a connection's packets. 0: none.
 pub fn napi(fd: i32) -> io::Result<u32> {
     let (mut id, mut length) = (0u32, size_of::<u32>() as libc::socklen_t);
     let option = libc::SO_INCOMING_NAPI_ID;
@@ -222,11 +223,11 @@ pub fn napi(fd: i32) -> io::Result<u32> {
     check(result).map(|_| id)
 }
 
-/// Busy time of all CPUs since boot in µs, of whoever, with interrupts.
+/// Busy time of all CPUs since boot in µs, with interrupts.
 pub fn busy_us() -> io::Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let fields: Vec<f64> = text.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
-    // SAFETY: plain call.
+    // SAFETY: the call takes no pointers.
     let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     // user, nice, system, irq, softirq; not idle, iowait, steal.
     let ticks: f64 = [0, 1, 2, 5, 6].iter().filter_map(|&field| fields.get(field)).sum();

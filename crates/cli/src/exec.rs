@@ -6,8 +6,10 @@ use std::io::Write;
 use std::process::ExitCode;
 use towpath_service::api::{self, Command, Executed};
 
-/// Runs a program where the sockets of a kernel stack are: in its network namespace, or in its own kernel (--uml), whose files are this
-/// host's. It has no input, ten seconds, and its output is shown when it has ended. For the service's own user and root only.
+/// Runs a program where the sockets of a kernel stack are: in its network namespace, or in its own kernel (--uml).
+///
+/// The files there are this host's. The program has no input and ten seconds. Its output is shown when it has ended.
+/// Only the service's own user and root may do this.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath exec --stack kernel=uml -- ss -ti
@@ -24,7 +26,7 @@ pub struct Arguments {
     program: Vec<String>,
 }
 
-/// Has it run.
+/// Asks the service to run it.
 pub fn run(arguments: Arguments) -> ExitCode {
     let Arguments { which, program } = arguments;
     let failed = |why: String| {

@@ -1,20 +1,21 @@
 //! `towpath kernel-stack`: a service of the kernel's own sockets, in the foreground.
 
-use crate::{complain, exit};
+use crate::{complain, daemon, exit};
 use std::process::ExitCode;
-use towpath_service::choice::{StackKind, stack_name};
 use towpath_service::config::Config;
+use towpath_service::config::stack_kind::{StackKind, stack_name};
 use towpath_service::options::Options;
-use towpath_service::{Address, daemon, far, paths};
+use towpath_service::paths;
 
-/// Send ring of each connection unless another is asked for. A program that sends more than fits sleeps until a third is free, and
-/// with 128 KiB that is so often that the wake-ups cost more than the sends.
+/// The default send ring of a connection. A program that sends more than fits sleeps until a third is free. With 128
+/// KiB the wake-ups cost more than the sends.
 pub const SEND_BUFFER: &str = "1MiB";
 
 /// Runs a service whose stack is this kernel's TCP, in this network namespace, until SIGTERM, SIGINT or `towpath stop`.
 ///
-/// Programs use it through shared memory as they use Towpath's own stack: a send is a copy, and this process, on a core of its own,
-/// gives the kernel in one call whatever has piled up. netfilter, tc, routes and congestion control are the kernel's.
+/// Programs use it through shared memory as they use Towpath's own stack. A send is a copy. This process has a core of
+/// its own, and gives the kernel all waiting bytes in one call. netfilter, tc, routes and congestion control are the
+/// kernel's.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath kernel-stack                              for this network namespace
@@ -23,48 +24,51 @@ pub const SEND_BUFFER: &str = "1MiB";
   sudo ip netns exec blue towpath kernel-stack --name blue
   towpath run --stack kernel=blue -- curl http://10.0.0.1/
                                                     a program here with the network of the namespace blue
-  towpath kernel-stack --listen unix:/run/far.sock  and, where the programs are,
-  towpath kernel-stack --name far --connect unix:/run/far.sock
+  towpath kernel-stack --listen unix:/run/remote.sock  and, where the programs are,
+  towpath kernel-stack --name remote --connect unix:/run/remote.sock
                                                     the same where no memory is shared: over a byte stream
 
-What it costs and what it does not have is in docs/kernel-stack.md.")]
+What it costs and what it does not have is in docs/guide/kernel-stack.md.")]
 pub struct Arguments {
-    /// What `--stack kernel=NAME` calls it [default: it is the one of its network namespace]
+    /// Its name in `--stack kernel=NAME` [default: it is the one of its network namespace]
     #[arg(long, value_name = "NAME", value_parser = stack_name, conflicts_with = "socket")]
     name: Option<String>,
-    /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see --card-tap)
+    /// In a kernel of its own, user-mode Linux, which is started for it (needs the package user-mode-linux; see
+    /// --guest-tap)
     #[arg(long)]
     uml: bool,
-    /// For services elsewhere, which connect to unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT here (see --connect); no program is served directly
+    /// For services elsewhere, which connect to unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT here (see --connect); no
+    /// program is served directly
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["name", "uml", "qemu", "connect", "socket"])]
-    listen: Option<Address>,
+    listen: Option<String>,
     /// With the sockets of the kernel of a `towpath kernel-stack --listen`
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["uml", "qemu"])]
-    connect: Option<Address>,
-    /// In a kernel of its own, a guest of QEMU with the rings in a PCI device (needs the package qemu-system-x86 and a kernel)
+    connect: Option<String>,
+    /// In a kernel of its own, a guest of QEMU with the rings in a PCI device (needs the package qemu-system-x86 and a
+    /// kernel)
     #[arg(long, conflicts_with = "uml")]
     qemu: bool,
     #[command(flatten)]
     options: Options,
 }
 
-/// Serves.
+/// Becomes the service.
 pub fn run(arguments: Arguments) -> ExitCode {
     let Arguments { name, uml, qemu, listen, connect, mut options } = arguments;
     if let Some(address) = listen {
         options.stack = Some(StackKind::Kernel);
-        let trusted = options.trust_network;
-        return far::main(options.configuration(), &address, trusted);
+        let listen = ["--listen".into(), address.into()];
+        return daemon::exec(options.arguments().into_iter().chain(listen).collect());
     }
-    options.far = connect.or(options.far);
-    let kind = match &options.far {
+    options.remote = connect.or(options.remote);
+    let kind = match &options.remote {
         _ if uml => StackKind::Uml,
         _ if qemu => StackKind::Qemu,
-        Some(_) => StackKind::Far,
+        Some(_) => StackKind::Remote,
         None => StackKind::Kernel,
     };
     options.stack = Some(kind);
-    // What a file says, or leaves out, is the operator's.
+    // A configuration file is the operator's choice, its defaults included.
     if kind == StackKind::Kernel && options.config.is_none() && options.send_buffer.is_none() {
         options.send_buffer = SEND_BUFFER.parse().ok();
     }
@@ -73,8 +77,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         name.clone().filter(|name| config.stacks.contains_key(name))
     };
     if let Some(name) = configured() {
-        // Its kind stands in the file too.
-        (options.stack, options.stack_name) = (Some(kind).filter(|kind| kind.card().is_some()), Some(name));
+        // The file has its kind, too. A guest's kind may differ from it.
+        (options.stack, options.stack_name) = (Some(kind).filter(|kind| kind.is_guest()), Some(name));
     } else if name.is_some() {
         match paths::kernel_stack_socket(name.as_deref()) {
             Ok(socket) => options.socket = Some(socket),
@@ -84,5 +88,5 @@ pub fn run(arguments: Arguments) -> ExitCode {
             }
         }
     }
-    daemon::main(options.configuration(), || ())
+    daemon::exec(options.arguments())
 }

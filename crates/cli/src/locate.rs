@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use towpath_service::api::{self, AskError, Command};
-use towpath_service::choice::stack_name;
+use towpath_service::config::stack_kind::stack_name;
 use towpath_service::paths::{self, PathError};
 
-/// Which service: for commands that ask one.
+/// The choice of a service, for commands that ask one.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Which {
-    /// A service of this stack instead: `kernel`, your kernel stack in this network namespace, `kernel=NAME`, the one of that name, or the
-    /// NAME of a stack in the service's configuration
+    /// A service of this stack instead: `kernel`, your kernel stack in this network namespace, `kernel=NAME`, the one
+    /// of that name, or the NAME of a stack in the service's configuration
     #[arg(long, value_name = "STACK", conflicts_with = "socket")]
     pub stack: Option<StackName>,
     /// The service's registration socket [default: $TOWPATH_SOCKET, else the machine's service if it admits you, else
@@ -25,7 +25,7 @@ pub enum StackName {
     Fast,
     /// The kernel's, of this network namespace or of a name.
     Kernel(Option<String>),
-    /// One that the service's configuration names.
+    /// A stack that the service's configuration names.
     Configured(String),
 }
 
@@ -54,7 +54,7 @@ impl std::str::FromStr for StackName {
     }
 }
 
-/// Why there is none.
+/// Why no service answers.
 #[derive(Debug, thiserror::Error)]
 pub enum NoService {
     /// The default directory is not safe.
@@ -77,7 +77,7 @@ impl Which {
         Some(std::path::absolute(&path).unwrap_or(path))
     }
 
-    /// The stack that is asked for, if it is not the service's own.
+    /// The wanted stack, if it is not the service's own.
     pub fn other_stack(&self) -> Option<&StackName> {
         self.stack.as_ref().filter(|stack| **stack != StackName::Fast)
     }
@@ -95,8 +95,8 @@ impl Which {
         self.find_home()
     }
 
-    /// What the service says of a stack that its configuration names; starts it if told to, and does not wait for that.
-    pub fn configured(&self, name: &str, start: bool) -> Result<api::OtherStack, NoService> {
+    /// Asks the service for a stack of its configuration. `start`: also starts it, and does not wait for it.
+    pub fn configured(&self, name: &str, start: bool) -> Result<api::OtherStackStatus, NoService> {
         let home = match self.home() {
             Some(socket) => socket,
             None => self.find_home()?,
@@ -112,12 +112,12 @@ impl Which {
     }
 }
 
-/// Does a service answer there, and does it admit us?
+/// Checks that a service answers there and admits us.
 pub fn admitted(socket: &Path) -> Result<api::Hello, AskError> {
     api::ask(socket, Command::Hello { hold: false })
 }
 
-/// The same, and the service shall stay until this process, whatever program it becomes, has ended.
+/// The same, and the service stays until this process has ended, also if it executes another program.
 pub fn hold(socket: &Path) -> Result<api::Hello, AskError> {
     api::ask(socket, Command::Hello { hold: true })
 }

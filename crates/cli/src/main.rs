@@ -1,13 +1,15 @@
 //! The `towpath` command.
+#![forbid(unsafe_code)]
 
 mod bench;
-mod cores;
+mod daemon;
 mod doctor;
 mod exec;
 mod kernel_stack;
 mod locate;
 mod move_to;
 mod policy;
+mod receive_cpus;
 mod run;
 mod serve;
 mod sockets;
@@ -51,7 +53,7 @@ enum Command {
     Sockets(sockets::Arguments),
     /// Show the service's cores, counters and clients
     Status(status::Arguments),
-    /// Say who may connect and listen to what, and what an application may take
+    /// Set who may connect and listen to what, and how much an application may use
     Policy(policy::Arguments),
     /// Run a program in the kernel of a kernel stack
     Exec(exec::Arguments),
@@ -59,24 +61,21 @@ enum Command {
     Move(move_to::Arguments),
     /// End the service
     Stop(stop::Arguments),
-    /// Look at this host, and at what of a program is accelerated and why not
+    /// Check this host, and show which sockets of a program are accelerated, and why others are not
     Doctor(doctor::Arguments),
     /// Reserve CPUs for the receive path of this host's kernel
-    Cores(cores::Arguments),
+    Cores(receive_cpus::Arguments),
     /// Measure beside Linux
     Bench(bench::Arguments),
 }
 
 /// Exit codes of the listings.
 mod exit {
-    /// There is no service, or it said no.
+    /// There is no service, or it refused.
     pub const NO_SERVICE: u8 = 3;
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = towpath_service::main_if_card() {
-        return code;
-    }
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
@@ -88,18 +87,12 @@ fn main() -> ExitCode {
         Command::Move(arguments) => report(move_to::run(&arguments)),
         Command::Stop(arguments) => report(stop::run(&arguments)),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Cores(arguments) => cores::run(&arguments),
-        Command::Bench(arguments) => match bench::run(&arguments) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&error.to_string());
-                ExitCode::FAILURE
-            }
-        },
+        Command::Cores(arguments) => receive_cpus::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     }
 }
 
-/// Prints what a command has to say.
+/// Prints the result of a command.
 fn report(result: Result<String, locate::NoService>) -> ExitCode {
     match result {
         Ok(text) => {

@@ -1,13 +1,15 @@
-//! `towpath move`: the clients of a stack go elsewhere, with their connections.
+//! `towpath move`: moves the clients of a stack to another kernel, with their connections.
 
 use crate::locate::{NoService, Which};
 use towpath_service::api::{self, Command, Moved};
 
-/// Moves all programs of a stack that has a standby (`towpath kernel-stack --uml --standby DEVICE`) to the other kernel, with their listeners
-/// and connections. Nobody notices, but that for a moment nothing arrives. For the service's own user and root only.
+/// Moves all programs of a stack that has a standby (`towpath kernel-stack --uml --standby DEVICE`) to the other
+/// kernel, with their listeners and connections.
+///
+/// Programs notice only that nothing arrives for a moment. Only the service's own user and root may do this.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  towpath kernel-stack --uml --name a --standby tap0 --card-tap tap0 --card-address 10.0.0.2/24 --card-gateway 10.0.0.1
+  towpath kernel-stack --uml --name a --standby tap0 --guest-tap tap0 --guest-address 10.0.0.2/24 --guest-gateway 10.0.0.1
   towpath move --stack kernel=a --to uml            into user-mode Linux
   towpath move --stack kernel=a --to host           and back")]
 pub struct Arguments {
@@ -21,7 +23,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Has them moved.
+/// Asks the service to move them.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let moved: Moved = api::ask(&socket, Command::Move { to: arguments.to.clone() })?;

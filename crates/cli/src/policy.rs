@@ -1,10 +1,10 @@
-//! `towpath policy`: who may connect and listen to what, and what an application may take.
+//! `towpath policy`: the rules for connects and listeners, and the limits of applications.
 
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::path::PathBuf;
 use towpath_service::api::{self, AskError, Command};
-use towpath_service::policy::request::{Line, Listing, Request, Tested};
+use towpath_service::policy::request::{Listing, PolicyRequest, RuleLine, Tested};
 
 /// Shows and changes the operator's policy of a running service.
 #[derive(clap::Args)]
@@ -51,7 +51,7 @@ enum Action {
     /// Insert a rule before number N
     #[command(after_help = "Example:\n  towpath policy insert 1 allow connect user backup")]
     Insert {
-        /// Before which
+        /// The number of the rule before which to insert
         #[arg(value_name = "N")]
         number: usize,
         /// The rule
@@ -68,13 +68,13 @@ enum Action {
         #[arg(required = true, value_name = "N|RULE")]
         rule: Vec<String>,
     },
-    /// Say what happens where no rule matches: allow, deny or kernel
+    /// Set the verdict where no rule matches: allow, deny or kernel
     #[command(after_help = "Example:\n  towpath policy default deny")]
     Default {
         /// allow, deny or kernel
         default: String,
     },
-    /// Put the rules of a file in place of all, in one step (a rule per line, # comments, and "default deny")
+    /// Replace all rules by those of a file, in one step (a rule per line, # comments, and "default deny")
     #[command(after_help = "Example:\n  towpath policy replace /etc/towpath/policy")]
     Replace {
         /// The file; - = standard input
@@ -96,15 +96,15 @@ enum Action {
 }
 
 impl Action {
-    fn request(&self) -> Result<Request, String> {
+    fn request(&self) -> Result<PolicyRequest, String> {
         Ok(match self {
-            Self::List => Request::List,
-            Self::Add { rule } => Request::Add { rule: rule.join(" ") },
-            Self::Insert { number, rule } => Request::Insert { number: *number, rule: rule.join(" ") },
-            Self::Delete { rule } => Request::Delete { rule: rule.join(" ") },
-            Self::Default { default } => Request::Default { default: default.clone() },
-            Self::Flush => Request::Flush,
-            Self::Test { question } => Request::Test { question: question.join(" ") },
+            Self::List => PolicyRequest::List,
+            Self::Add { rule } => PolicyRequest::Add { rule: rule.join(" ") },
+            Self::Insert { number, rule } => PolicyRequest::Insert { number: *number, rule: rule.join(" ") },
+            Self::Delete { rule } => PolicyRequest::Delete { rule: rule.join(" ") },
+            Self::Default { default } => PolicyRequest::Default { default: default.clone() },
+            Self::Flush => PolicyRequest::Flush,
+            Self::Test { question } => PolicyRequest::Test { question: question.join(" ") },
             Self::Replace { file } => {
                 let text = if file.as_os_str() == "-" {
                     std::io::read_to_string(std::io::stdin())
@@ -118,7 +118,7 @@ impl Action {
 }
 
 /// The rules of a file.
-fn replacement(text: &str) -> Request {
+fn replacement(text: &str) -> PolicyRequest {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     let (mut rules, mut default) = (Vec::new(), "allow".to_owned());
     for line in lines.filter(|line| !line.is_empty()) {
@@ -127,18 +127,18 @@ fn replacement(text: &str) -> Request {
             None => rules.push(line.to_owned()),
         }
     }
-    Request::Replace { rules, default }
+    PolicyRequest::Replace { rules, default }
 }
 
 /// Asks the service.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let request = arguments.action.request().map_err(AskError::Refused)?;
     let socket = arguments.which.find()?;
-    if let Request::Test { .. } = request {
+    if let PolicyRequest::Test { .. } = request {
         let tested: Tested = api::ask(&socket, Command::Policy(request))?;
         return Ok(if arguments.json { json(&tested) } else { verdict(&tested) });
     }
-    let shows = request == Request::List;
+    let shows = request == PolicyRequest::List;
     let listing: Listing = api::ask(&socket, Command::Policy(request))?;
     Ok(match (arguments.json, shows) {
         (true, _) => json(&listing),
@@ -153,7 +153,7 @@ fn json<T: serde::Serialize>(answer: &T) -> String {
 
 fn table(listing: &Listing) -> String {
     let mut out = String::new();
-    for Line { number, rule, hits } in &listing.rules {
+    for RuleLine { number, rule, hits } in &listing.rules {
         let _ = writeln!(out, "{number:>4} {hits:>10}  {rule}");
     }
     let _ = writeln!(out, "     {:>10}  default {}", listing.default_hits, listing.default);
@@ -163,7 +163,7 @@ fn table(listing: &Listing) -> String {
 fn verdict(tested: &Tested) -> String {
     let with = tested.with.as_ref().map(|with| format!(" with {with}")).unwrap_or_default();
     let mut out = format!("{}{with}: {}\n", tested.verdict, tested.why);
-    if let Some(Line { number, rule, .. }) = &tested.limit {
+    if let Some(RuleLine { number, rule, .. }) = &tested.limit {
         let _ = writeln!(out, "under rule {number}: {rule}");
     }
     out
@@ -177,13 +177,13 @@ mod tests {
     fn a_file_has_a_rule_per_line() {
         let text = "# mail\ndeny connect port 25   # from anybody\n\n default deny\nlimit program nginx rate 1gbit\n";
         let rules = vec!["deny connect port 25".to_owned(), "limit program nginx rate 1gbit".to_owned()];
-        assert_eq!(replacement(text), Request::Replace { rules, default: "deny".into() });
-        assert_eq!(replacement(""), Request::Replace { rules: vec![], default: "allow".into() });
+        assert_eq!(replacement(text), PolicyRequest::Replace { rules, default: "deny".into() });
+        assert_eq!(replacement(""), PolicyRequest::Replace { rules: vec![], default: "allow".into() });
     }
 
     #[test]
     fn the_list_is_numbered_and_counted() {
-        let line = |number, rule: &str, hits| Line { number, rule: rule.into(), hits };
+        let line = |number, rule: &str, hits| RuleLine { number, rule: rule.into(), hits };
         let rules = vec![line(1, "deny connect port 25", 7), line(2, "limit user 1000 rate 1mbit", 0)];
         let listing = Listing { rules, default: "allow".into(), default_hits: 12 };
         let expected = "   1          7  deny connect port 25\n   2          0  limit user 1000 rate 1mbit\n             12  default allow\n";

@@ -1,7 +1,7 @@
 //! `towpath serve`: the service in the foreground.
 
+use crate::daemon;
 use std::process::ExitCode;
-use towpath_service::daemon;
 use towpath_service::options::Options;
 
 /// Runs the service in the foreground until SIGTERM, SIGINT or `towpath stop`.
@@ -19,7 +19,7 @@ pub struct Arguments {
     options: Options,
 }
 
-/// Serves.
+/// Becomes the service.
 pub fn run(arguments: Arguments) -> ExitCode {
-    daemon::main(arguments.options.configuration(), || ())
+    daemon::exec(arguments.options.arguments())
 }

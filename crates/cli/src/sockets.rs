@@ -3,7 +3,7 @@
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::net::IpAddr;
-use towpath_service::api::{self, Command, Socket, Sockets, TcpStatus};
+use towpath_service::api::{self, Command, SocketStatus, Sockets, TcpStatus};
 
 /// Lists sockets with their queues, addresses, programs and TCP details.
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Lists.
+/// Lists the sockets.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let mut answer: Sockets = api::ask(&socket, Command::Sockets)?;
@@ -47,9 +47,9 @@ impl Arguments {
 }
 
 /// The human form.
-fn table(sockets: &[Socket]) -> String {
+fn table(sockets: &[SocketStatus]) -> String {
     let mut out = String::new();
-    let address = |s: &Socket, local: bool| {
+    let address = |s: &SocketStatus, local: bool| {
         let of = if local { s.local } else { s.peer };
         let ip = match of.ip() {
             ip if ip.is_unspecified() && !local => "*".into(),
@@ -79,14 +79,14 @@ fn table(sockets: &[Socket]) -> String {
             let _ = writeln!(out, "\tdirect");
         }
         if let Some(tcp) = &s.tcp {
-            let _ = writeln!(out, "\t{}", details(tcp, s.core));
+            let _ = writeln!(out, "\t{}", details(tcp, s.flow_group));
         }
     }
     out
 }
 
 /// The detail line, in the words of `ss -ti`.
-fn details(t: &TcpStatus, core: Option<usize>) -> String {
+fn details(t: &TcpStatus, flow_group: Option<usize>) -> String {
     let mut words = Vec::new();
     for (on, word) in
         [(t.timestamps, "ts"), (t.sack, "sack"), (t.ecn, "ecn"), (t.wscale, "wscale"), (t.recovery, "recovery")]
@@ -100,7 +100,7 @@ fn details(t: &TcpStatus, core: Option<usize>) -> String {
         words.push(format!("rtt:{}/{}", ms(t.srtt_us), ms(t.rttvar_us)));
     }
     words.push(format!("mss:{} cwnd:{}", t.mss, t.cwnd / u32::from(t.mss.max(1))));
-    // The first threshold is "no limit known".
+    // The initial threshold means "no limit known".
     if t.ssthresh < 1 << 30 {
         words.push(format!("ssthresh:{}", t.ssthresh / u32::from(t.mss.max(1))));
     }
@@ -117,8 +117,8 @@ fn details(t: &TcpStatus, core: Option<usize>) -> String {
             words.push(format!("{word}:{count}"));
         }
     }
-    if let Some(core) = core {
-        words.push(format!("core:{core}"));
+    if let Some(flow_group) = flow_group {
+        words.push(format!("flow_group:{flow_group}"));
     }
     words.join(" ")
 }
@@ -128,8 +128,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn listener() -> Socket {
-        Socket {
+    fn listener() -> SocketStatus {
+        SocketStatus {
             state: "LISTEN".into(),
             recv_q: 0,
             send_q: 511,
@@ -139,7 +139,7 @@ mod tests {
             pid: 42,
             uid: 1000,
             slot: 0,
-            core: None,
+            flow_group: None,
             direct: false,
             tcp: None,
         }
@@ -147,12 +147,12 @@ mod tests {
 
     #[test]
     fn the_table() {
-        let connection = Socket {
+        let connection = SocketStatus {
             state: "ESTAB".into(),
             send_q: 3,
             local: "127.0.0.1:6379".parse().unwrap(),
             peer: "127.0.0.1:40000".parse().unwrap(),
-            core: Some(0),
+            flow_group: Some(0),
             tcp: Some(TcpStatus {
                 srtt_us: 1500,
                 rttvar_us: 250,
@@ -180,10 +180,10 @@ mod tests {
 State        Recv-Q   Send-Q     Local Address:Port      Peer Address:Port  Program
 LISTEN            0      511           0.0.0.0:6379                    *:*  redis-server (pid 42, uid 1000)
 ESTAB             0        3         127.0.0.1:6379        127.0.0.1:40000  redis-server (pid 42, uid 1000)
-\tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 core:0
+\tts sack wscale rtt:1.5/0.25 mss:1448 cwnd:10 bytes_acked:20 bytes_received:10 segs_out:5 segs_in:4 snd_wnd:65536 unacked:3 backoff:4 flow_group:0
 ";
         assert_eq!(table(&[listener(), connection]), expected);
-        let direct = Socket { state: "ESTAB".into(), direct: true, ..listener() };
+        let direct = SocketStatus { state: "ESTAB".into(), direct: true, ..listener() };
         assert!(table(&[direct]).ends_with("redis-server (pid 42, uid 1000)\n\tdirect\n"));
     }
 

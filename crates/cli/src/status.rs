@@ -5,17 +5,17 @@ mod auto;
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::time::Duration;
-use towpath_cores::counted;
-use towpath_service::api::{self, Command, Named, Sizing, Status, Tally};
+use towpath_scaling::counted;
+use towpath_service::api::{self, Command, NamedCounts, NamedPort, Sizing, Status, Tally};
 
-/// How long the cores are watched for the busy share.
+/// The time over which busy shares are measured.
 const WATCH: Duration = Duration::from_millis(250);
 
 /// Shows version, cores, connections, clients, ports and counters.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath status
-  towpath status --json | jq '.cores[0].drops'
+  towpath status --json | jq '.flow_groups[0].drops'
 
 The human form shows only counters that are not zero and watches the cores for 250 ms for their busy share; the JSON
 form has every counter since the start.")]
@@ -27,7 +27,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Shows.
+/// Shows the status.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let socket = arguments.which.find()?;
     let first: Status = api::ask(&socket, Command::Status)?;
@@ -36,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     }
     std::thread::sleep(WATCH);
     let second: Status = api::ask(&socket, Command::Status)?;
-    let overlaps = crate::cores::overlaps(Some(second.pid));
+    let overlaps = crate::receive_cpus::overlaps(Some(second.pid));
     let overlaps = overlaps.iter().map(|text| format!("overlap: {text} by `towpath cores enforce`\n"));
     Ok(page(&first, &second) + &overlaps.collect::<String>())
 }
@@ -53,20 +53,16 @@ fn page(first: &Status, s: &Status) -> String {
     let _ = writeln!(out, "towpath {}, {} stack, pid {}, up {}", s.version, s.stack, s.pid, age(s.uptime_us));
     let _ = writeln!(out, "socket {}, interface {interface}", s.socket.display());
     cores(&mut out, s);
-    let name = if threads(&mut out, first, s) { "group" } else { "core" };
-    for core in &s.cores {
-        let before = first.cores.get(core.core).map_or((0, 0), |b| (b.busy_us, b.idle_us));
-        let share = share(before, (core.busy_us, core.idle_us));
-        let _ = writeln!(
-            out,
-            "{name} {}: {share} % busy, {}, {} sleeps",
-            core.core,
-            counted(core.flows, "connection"),
-            core.sleeps
-        );
-        tally(&mut out, &core.tally);
-        for port in &core.ports {
-            let _ = write!(out, "  port {}: {} in, {} out", port.name, port.rx_frames, port.tx_frames);
+    workers(&mut out, first, s);
+    for group in &s.flow_groups {
+        let before = first.flow_groups.get(group.flow_group).map_or((0, 0), |b| (b.status.busy_us, b.status.idle_us));
+        let status = &group.status;
+        let share = share(before, (status.busy_us, status.idle_us));
+        let (connections, sleeps) = (counted(status.flows, "connection"), status.sleeps);
+        let _ = writeln!(out, "flow group {}: {share} % busy, {connections}, {sleeps} sleeps", group.flow_group);
+        tally(&mut out, &status.tally);
+        for NamedPort { name, status: port } in &group.ports {
+            let _ = write!(out, "  port {name}: {} in, {} out", port.rx_frames, port.tx_frames);
             if port.rx_dropped + port.tx_dropped > 0 {
                 let _ = write!(out, ", dropped {} in, {} out", port.rx_dropped, port.tx_dropped);
             }
@@ -78,13 +74,13 @@ fn page(first: &Status, s: &Status) -> String {
         tally(&mut out, &s.slow);
     }
     let elsewhere = |name: &str| name == "stack";
-    let kernel = s.kernel.0.iter().filter(|(name, n)| *n > 0 && !elsewhere(name));
+    let kernel = s.kernel.iter().filter(|(name, n)| *n > 0 && !elsewhere(name));
     let kernel: Vec<_> = kernel.map(|(name, n)| format!("{name} {n}")).collect();
     if !kernel.is_empty() {
         let _ = writeln!(out, "left to the kernel: {}", kernel.join(", "));
     }
     if !s.stacks.is_empty() {
-        let given: u64 = s.kernel.0.iter().filter(|(name, _)| elsewhere(name)).map(|(_, n)| n).sum();
+        let given: u64 = s.kernel.iter().filter(|(name, _)| elsewhere(name)).map(|(_, n)| n).sum();
         let stacks =
             s.stacks.iter().map(|o| format!("{} ({}{})", o.name, o.kind, if o.running { ", runs" } else { "" }));
         let _ = writeln!(out, "other stacks: {}; given to them: {given}", stacks.collect::<Vec<_>>().join(", "));
@@ -97,11 +93,14 @@ fn page(first: &Status, s: &Status) -> String {
     let _ = writeln!(out, "{}:", counted(s.clients.len(), "client"));
     for c in &s.clients {
         let leaving = if c.leaving { ", leaving" } else { "" };
-        let lies = if c.lies > 0 { format!(", {} contract violations", c.lies) } else { String::new() };
+        let violations = match c.contract_violations {
+            0 => String::new(),
+            n => format!(", {n} contract violations"),
+        };
         let _ = writeln!(
             out,
-            "  {} (pid {}, uid {}): {}{lies}{leaving}",
-            c.program,
+            "  {} (pid {}, uid {}): {}{violations}{leaving}",
+            c.name,
             c.pid,
             c.uid,
             counted(c.slots, "socket")
@@ -110,7 +109,7 @@ fn page(first: &Status, s: &Status) -> String {
     out
 }
 
-/// How many cores there are, where there may be others.
+/// The number of cores, if it can change.
 fn cores(out: &mut String, s: &Status) {
     let Sizing { cores, most, configured, why, since_us, .. } = &s.sizing;
     if *most > 1 {
@@ -120,33 +119,33 @@ fn cores(out: &mut String, s: &Status) {
     }
 }
 
-/// The threads, if they serve more than a flow group each. Are they shown?
-fn threads(out: &mut String, first: &Status, s: &Status) -> bool {
-    if s.threads.iter().enumerate().all(|(number, thread)| thread.groups == [number]) {
-        return false;
+/// The workers, unless each serves its own flow group and no other.
+fn workers(out: &mut String, first: &Status, s: &Status) {
+    if s.workers.iter().enumerate().all(|(number, worker)| worker.groups == [number]) {
+        return;
     }
-    for (number, thread) in s.threads.iter().enumerate() {
-        if thread.groups.is_empty() {
-            let _ = writeln!(out, "core {number}: parked");
+    for (number, worker) in s.workers.iter().enumerate() {
+        if worker.groups.is_empty() {
+            let _ = writeln!(out, "worker {number}: parked");
             continue;
         }
-        let before = first.threads.get(number).map_or((0, 0), |b| (b.busy_us, b.idle_us));
-        let share = share(before, (thread.busy_us, thread.idle_us));
-        let groups: Vec<_> = thread.groups.iter().map(ToString::to_string).collect();
-        let _ = writeln!(out, "core {number}: {share} % busy, {} sleeps, groups {}", thread.sleeps, groups.join(", "));
+        let before = first.workers.get(number).map_or((0, 0), |b| (b.busy_us, b.idle_us));
+        let share = share(before, (worker.busy_us, worker.idle_us));
+        let groups: Vec<_> = worker.groups.iter().map(ToString::to_string).collect();
+        let groups = groups.join(", ");
+        let _ = writeln!(out, "worker {number}: {share} % busy, {} sleeps, flow groups {groups}", worker.sleeps);
     }
-    true
 }
 
-/// How much of the time between two readings was busy, of busy and idle time, in percent.
+/// The busy part of the time between two readings, in percent of busy and idle time.
 fn share(before: (u64, u64), now: (u64, u64)) -> u64 {
     let (busy, idle) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
     (100 * busy).checked_div(busy + idle).unwrap_or(0)
 }
 
 fn tally(out: &mut String, t: &Tally) {
-    let named = |out: &mut String, title: &str, named: &Named| {
-        let words: Vec<_> = named.0.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    let named = |out: &mut String, title: &str, named: &NamedCounts| {
+        let words: Vec<_> = named.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
         if !words.is_empty() {
             let _ = writeln!(out, "  {title}: {}", words.join(", "));
         }
@@ -158,9 +157,9 @@ fn tally(out: &mut String, t: &Tally) {
         ("resets", t.resets),
         ("retransmits", t.retransmits),
         ("timeouts", t.timeouts),
-        ("contract violations", t.lies),
+        ("contract violations", t.contract_violations),
     ];
-    named(out, "events", &Named(events.map(|(name, n)| (name.to_owned(), n)).into()));
+    named(out, "events", &events.into_iter().collect());
     named(out, "drops", &t.drops);
 }
 
@@ -178,17 +177,17 @@ fn age(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_service::api::{Client, Core, OtherStack, Port, Thread};
-    use towpath_service::policy::request::Totals;
+    use towpath_service::api::{ClientId, ClientStatus, FlowGroupStatus, NumberedFlowGroup};
+    use towpath_service::api::{OtherStackStatus, PortStatus, WorkerStatus};
+    use towpath_service::policy::request::PolicyTotals;
 
-    fn named(entries: &[(&str, u64)]) -> Named {
-        Named(entries.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect())
+    fn named(entries: &[(&'static str, u64)]) -> NamedCounts {
+        entries.iter().copied().collect()
     }
 
     #[test]
     fn the_page_leaves_zeros_out() {
-        let core = Core {
-            core: 0,
+        let status = FlowGroupStatus {
             flows: 1,
             busy_us: 1000,
             idle_us: 1000,
@@ -200,9 +199,20 @@ mod tests {
                 opened: 4,
                 ..Tally::default()
             },
-            ports: vec![Port { name: "memory".into(), rx_frames: 6, tx_frames: 7, rx_dropped: 0, tx_dropped: 1 }],
+            ..FlowGroupStatus::default()
         };
-        let client = Client { id: 1, uid: 1000, pid: 42, program: "redis".into(), slots: 2, lies: 0, leaving: true };
+        let port = PortStatus { rx_frames: 6, tx_frames: 7, rx_dropped: 0, tx_dropped: 1 };
+        let ports = vec![NamedPort { name: "memory".into(), status: port }];
+        let group = NumberedFlowGroup { flow_group: 0, status, ports };
+        let client = ClientStatus {
+            id: ClientId(1),
+            uid: 1000,
+            pid: 42,
+            name: "redis".into(),
+            slots: 2,
+            contract_violations: 0,
+            leaving: true,
+        };
         let first = Status {
             version: "0.1.0".into(),
             stack: "fast".into(),
@@ -210,8 +220,8 @@ mod tests {
             uptime_us: 3_600_000_000,
             socket: "/run/towpath/towpath.sock".into(),
             interface: None,
-            cores: vec![core],
-            threads: vec![Thread { groups: vec![0], ..Thread::default() }],
+            flow_groups: vec![group],
+            workers: vec![WorkerStatus { groups: vec![0], ..WorkerStatus::default() }],
             sizing: Sizing {
                 cores: 2,
                 most: 4,
@@ -223,41 +233,42 @@ mod tests {
             slow: Tally::default(),
             kernel: named(&[("no_listener", 3), ("policy", 0), ("elsewhere", 1), ("stack", 5)]),
             stacks: vec![
-                OtherStack { name: "blue".into(), kind: "kernel".into(), socket: "/b".into(), running: true },
-                OtherStack { name: "card".into(), kind: "uml".into(), socket: "/c".into(), running: false },
+                OtherStackStatus { name: "blue".into(), kind: "kernel".into(), socket: "/b".into(), running: true },
+                OtherStackStatus { name: "guest".into(), kind: "uml".into(), socket: "/c".into(), running: false },
             ],
-            policy: Totals { rules: 1, denied: 2, limited: 0 },
+            policy: PolicyTotals { rules: 1, denied: 2, limited: 0 },
             auto: Vec::new(),
             clients: vec![client],
         };
         let mut second = first.clone();
-        second.cores[0].busy_us += 25;
-        second.cores[0].idle_us += 75;
+        second.flow_groups[0].status.busy_us += 25;
+        second.flow_groups[0].status.idle_us += 75;
         let expected = "\
 towpath 0.1.0, fast stack, pid 7, up 1 h 0 min
 socket /run/towpath/towpath.sock, interface none (inside this machine)
 2 of 4 cores run, cores = 1-4, for 3 s: its cores have more to do than they should
-core 0: 25 % busy, 1 connection, 3 sleeps
+flow group 0: 25 % busy, 1 connection, 3 sleeps
   stages: pre 12
   events: opened 4
   drops: no_socket 2
   port memory: 6 in, 7 out, dropped 0 in, 1 out
 slow path:
 left to the kernel: no_listener 3, elsewhere 1
-other stacks: blue (kernel, runs), card (uml); given to them: 5
+other stacks: blue (kernel, runs), guest (uml); given to them: 5
 policy: 1 rule, 2 attempts denied, 0 over a limit
 1 client:
   redis (pid 42, uid 1000): 2 sockets, leaving
 ";
         assert_eq!(page(&first, &second), expected);
-        second.threads = vec![
-            Thread { groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
-            Thread { groups: vec![1], ..Thread::default() },
-            Thread::default(),
+        second.workers = vec![
+            WorkerStatus { groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
+            WorkerStatus { groups: vec![1], ..WorkerStatus::default() },
+            WorkerStatus::default(),
         ];
         let expected = expected.replace(
-            "core 0: 25 %",
-            "core 0: 60 % busy, 5 sleeps, groups 0, 2\ncore 1: 0 % busy, 0 sleeps, groups 1\ncore 2: parked\ngroup 0: 25 %",
+            "flow group 0: 25 %",
+            "worker 0: 60 % busy, 5 sleeps, flow groups 0, 2\nworker 1: 0 % busy, 0 sleeps, flow groups 1\nworker 2: parked\n\
+             flow group 0: 25 %",
         );
         assert_eq!(page(&first, &second), expected);
     }

@@ -1,14 +1,14 @@
 //! What a handler answers, and how that becomes what C callers expect.
 
 use crate::cancel;
-use libc::{c_int, ssize_t};
+use libc::{c_int, c_long, ssize_t};
 
 /// A handler's answer: `None` = let the real function do it, `Some(Err(errno))` = the call fails with that errno.
 pub type Answer<T> = Option<Result<T, i32>>;
 
 /// The value by which a C function of this return type says that it failed.
 pub trait Failure: Copy {
-    /// That value.
+    /// The value.
     const FAILED: Self;
     /// Is this that value?
     fn failed(self) -> bool;
@@ -88,6 +88,12 @@ pub fn outcome<T: Failure>(value: T) -> Result<T, i32> {
     } else {
         Ok(value)
     }
+}
+
+/// The result of libc's `syscall` after a system call that returned a negative errno.
+pub extern "C" fn failed_with(negative: c_long) -> c_long {
+    set_errno(-negative as i32);
+    -1
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ macro_rules! calls {
             fn forked() {}
             /// Before a `clone` that is not libc's and whose child runs beside its parent in the same memory.
             fn sharing_memory() {}
-            /// Is this descriptor one that only caught calls may use?
+            /// True if the kernel cannot use this descriptor itself: only caught calls may.
             fn is_accelerated(fd: c_int) -> bool {
                 false
             }
@@ -103,7 +103,7 @@ macro_rules! calls {
             unsafe fn io_uring_setup(entries: c_uint, params: *mut c_void) -> Answer<c_int> {
                 None
             }
-            /// A ring is about to be made whose further system calls nobody sees.
+            /// A ring is about to be made whose further system calls will not be caught.
             fn io_uring_unseen() -> Answer<c_int> {
                 None
             }
@@ -131,8 +131,8 @@ macro_rules! calls {
             )*
         }
 
-        /// What calls return if nothing stands in their way, asked before the [`Handler`] of a preloaded library. `None`: nothing has
-        /// been done. Whoever implements one needs few registers and calls nothing that returns there: then it saves none.
+        /// The fast path of the most frequent calls, asked before the [`Handler`]. `None`: nothing has been done; ask the handler.
+        /// An implementation that needs few registers, and makes only tail calls, saves none on the stack.
         #[allow(unused_variables, missing_docs)]
         pub trait Usual {
             $(
@@ -161,16 +161,8 @@ macro_rules! calls {
                     #[unsafe(link_section = ".init_array")]
                     static START: extern "C" fn() = start;
 
-                    /// Where the loader calls.
                     #[cfg(target_arch = "x86_64")]
-                    #[unsafe(no_mangle)]
-                    pub unsafe extern "C" fn towpath_load(
-                        argv: $crate::exec::Strings,
-                        envp: $crate::exec::Strings,
-                    ) -> ! {
-                        // SAFETY: the caller keeps the contract.
-                        unsafe { $crate::inject::load::<$d handler>(argv, envp) }
-                    }
+                    $crate::loader_entry!($d handler);
 
                     $(
                         #[unsafe(no_mangle)]
@@ -184,10 +176,10 @@ macro_rules! calls {
                                         return $crate::finish(result);
                                     }
                                 }
-                                // SAFETY: as above.
+                                // SAFETY: the caller keeps the contract of the function.
                                 unsafe { $crate::real::$name($($arg),*) }
                             }
-                            // SAFETY: as above.
+                            // SAFETY: the caller keeps the contract of the function.
                             unsafe {
                                 if $crate::is_usual()
                                     && let Some(value) = <$d handler as $crate::Usual>::$name($($arg),*)
@@ -208,7 +200,7 @@ macro_rules! calls {
                                     return $crate::finish(result);
                                 }
                             }
-                            // SAFETY: as above.
+                            // SAFETY: the caller keeps the contract of the function.
                             unsafe { $crate::real::$other($($oarg),*) }
                         }
                     )*

@@ -1,10 +1,10 @@
-//! Cancellation points: calls in which a thread that is cancelled (`pthread_cancel`) ends. libc's are that by themselves; for those that
-//! a handler answers it is done here, in frames that may be unwound: when nothing of the handler is on the stack.
+//! Cancellation points: calls in which a cancelled thread (`pthread_cancel`) ends. libc's own functions act on it themselves. For calls
+//! that a handler answers it is done here, after the handler has returned, because its frames must not be unwound.
 
 use crate::{STAGE, stage};
 use core::sync::atomic::Ordering;
 
-/// A handler's errno for a call that was given up because its thread has been cancelled. No real one.
+/// A handler's errno for a call that it has given up because the thread is cancelled. No real errno has this value.
 pub const CANCELED: i32 = 4096;
 
 unsafe extern "C-unwind" {
@@ -16,13 +16,13 @@ pub fn noticed() {
     STAGE.store(stage::CANCELING, Ordering::SeqCst);
 }
 
-/// Has any ever been?
+/// True if a thread of this process has ever been cancelled.
 #[inline]
 pub fn ever() -> bool {
     STAGE.load(Ordering::Relaxed) == stage::CANCELING
 }
 
-/// Ends the calling thread if it has been cancelled, and may be now.
+/// Ends the calling thread if it is cancelled and cancellation is enabled.
 #[inline]
 pub fn act() {
     if ever() {

@@ -1,7 +1,7 @@
-//! Programs that a hooked program executes. Those that load preloaded libraries inherit the library by the environment;
-//! the others are given to the loader, which stands beside the library.
+//! Programs that a hooked program executes. Programs that load preloaded libraries inherit the library by the environment.
+//! The loader, which lies beside the library, executes the others.
 
-use crate::program::{self, Way};
+use crate::program::{self, HookMethod};
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 
 /// The loader's name.
 pub const LOADER: &str = "towpath-loader";
-/// Environment variable with the way that the user has chosen (`preload`, `inject`; anything else: by the program).
+/// Environment variable with the hook that the user has chosen: `preload` or `inject`. Any other value: what suits the program.
 pub const VARIABLE: &str = "TOWPATH_HOOK";
-/// Without this in its environment a program is not to be hooked.
+/// A program without this in its environment is not hooked.
 const SERVICE: &str = "TOWPATH_SOCKET";
 const PRELOAD: &str = "LD_PRELOAD";
-/// Valgrind's launcher says so to the static program that it executes, which runs the real one and preloads what it is to preload.
+/// Valgrind's launcher sets this for the static program that it executes. That program preloads the library into the real one itself.
 const VALGRIND: &str = "VALGRIND_LAUNCHER";
 
 /// A null-terminated list of C strings.
@@ -39,25 +39,25 @@ pub fn library() -> Option<&'static CStr> {
     found.as_deref()
 }
 
-/// Who is asked about programs that are executed.
+/// Is told of, and asked about, every program that is executed.
 #[derive(Clone, Copy)]
 pub struct Watcher {
-    /// Before each: what its environment must have (`NAME=value`), if it is to be hooked whatever it has.
+    /// Before each program: a variable (`NAME=value`) that its environment must have. `None`: nothing beyond what it has.
     pub executing: fn() -> Vec<CString>,
     /// A copy of this descriptor will be made for a program by `posix_spawn`.
     pub copied: fn(c_int),
-    /// This program is executed and not hooked, and why.
+    /// This program is executed without a hook, for this reason.
     pub left_alone: fn(&CStr, &str),
 }
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
-/// From now on this one is asked.
+/// Makes `watcher` the one that is asked from now on.
 pub fn watch(watcher: Watcher) {
     let _ = WATCHER.set(watcher);
 }
 
-/// A program that is executed as it is.
+/// Reports a program that is executed without a hook.
 pub(crate) fn left_alone<T>(path: &CStr, why: &str) -> Option<T> {
     if let Some(watcher) = WATCHER.get() {
         (watcher.left_alone)(path, why);
@@ -92,7 +92,7 @@ fn value<'a>(environment: &[&'a CStr], name: &str) -> Option<&'a [u8]> {
         .find_map(|entry| entry.to_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
-/// LD_PRELOAD with the library in it; `None` = it is there already.
+/// LD_PRELOAD with the library added; `None` = the library is in it already.
 fn preload(environment: &[&CStr]) -> Option<CString> {
     let library = library()?.to_bytes();
     let before = value(environment, PRELOAD).unwrap_or_default();
@@ -124,11 +124,11 @@ pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
 /// The path of the file behind a descriptor, for programs that are executed by it.
 pub fn of_descriptor(fd: c_int) -> Option<CString> {
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
-    // One that has been removed, or never had a name, is not there.
+    // A removed or anonymous file has no path.
     path.exists().then(|| CString::new(path.into_os_string().into_vec()).ok()).flatten()
 }
 
-/// What is executed in the place of a program.
+/// The loader's call that is executed instead of a program.
 pub struct Substitute {
     /// The file.
     pub path: CString,
@@ -136,11 +136,11 @@ pub struct Substitute {
     pub arguments: Vec<*const c_char>,
     /// The list, null at its end.
     pub environment: Vec<*const c_char>,
-    /// What the lists point at beside the caller's strings.
+    /// Strings of our own that the lists point at.
     _strings: Vec<CString>,
 }
 
-/// What the [`Watcher`] asks for and the environment lacks.
+/// The variable that the [`Watcher`] asks for and the environment lacks.
 fn missing(environment: &[&CStr]) -> Vec<CString> {
     let mut wanted = WATCHER.get().map_or_else(Vec::new, |watcher| (watcher.executing)());
     wanted.retain(|entry| {
@@ -157,8 +157,8 @@ fn can_inject() -> bool {
     false
 }
 
-/// How `path` is to be executed, if not as it is. `injected`: the caller is itself an injected program, whose environment may lack the
-/// library.
+/// What to execute instead of `path`; `None` = `path` itself. `injected`: the caller is an injected program, whose environment may
+/// lack the library.
 ///
 /// # Safety
 /// The contract of `execve`.
@@ -171,25 +171,25 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
         return left_alone(path, "its environment lacks TOWPATH_SOCKET");
     }
     let chosen = value(&environment, VARIABLE).unwrap_or_default();
-    let way = match program::way(Path::new(OsStr::from_bytes(path.to_bytes()))) {
-        Way::Either(why) if chosen != b"preload" && value(&environment, VALGRIND).is_none() && can_inject() => {
-            Way::Inject(why)
+    let method = match program::method_for(Path::new(OsStr::from_bytes(path.to_bytes()))) {
+        HookMethod::Either(why) if chosen != b"preload" && value(&environment, VALGRIND).is_none() && can_inject() => {
+            HookMethod::Inject(why)
         }
-        Way::Either(_) => Way::Preload,
-        way => way,
+        HookMethod::Either(_) => HookMethod::Preload,
+        method => method,
     };
-    let inject = match &way {
-        Way::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
-        Way::Inject(_) => chosen != b"preload",
-        Way::Preload if chosen == b"inject" => true,
-        Way::Preload | Way::Unknown if injected || goes_along => false,
-        Way::None(why) => return left_alone(path, why),
-        Way::Preload | Way::Unknown if preload(&environment).is_some() => {
+    let inject = match &method {
+        HookMethod::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
+        HookMethod::Inject(_) => chosen != b"preload",
+        HookMethod::Preload if chosen == b"inject" => true,
+        HookMethod::Preload | HookMethod::Unknown if injected || goes_along => false,
+        HookMethod::None(why) => return left_alone(path, why),
+        HookMethod::Preload | HookMethod::Unknown if preload(&environment).is_some() => {
             return left_alone(path, "its environment lacks LD_PRELOAD");
         }
-        Way::Preload | Way::Unknown | Way::Either(_) => return None,
+        HookMethod::Preload | HookMethod::Unknown | HookMethod::Either(_) => return None,
     };
-    if let (Way::Inject(why), false) = (&way, inject) {
+    if let (HookMethod::Inject(why), false) = (&method, inject) {
         left_alone::<()>(path, why);
     }
     let preload = preload(&environment);
@@ -319,7 +319,7 @@ pub mod caught {
         }
     }
 
-    /// Which of the functions that take their arguments one by one.
+    /// One of the functions that take their arguments one by one.
     #[derive(Clone, Copy, PartialEq, Eq)]
     #[repr(C)]
     pub enum Listed {
@@ -331,7 +331,7 @@ pub mod caught {
         Execle = 2,
     }
 
-    /// Those functions: the first five arguments were in registers, the others on the stack.
+    /// The `execl` family: the first five arguments were in registers, the others on the stack.
     ///
     /// # Safety
     /// The contract of the function.
@@ -450,7 +450,7 @@ macro_rules! preload_exec {
                 unsafe { caught::fexecve(fd, argv, envp) }
             }
 
-            /// A C-variadic function: keeps the five registers that may hold arguments, in order, and says where the rest is.
+            /// A C-variadic function: saves the five argument registers in order and passes the address of the arguments on the stack.
             #[cfg(target_arch = "x86_64")]
             macro_rules! listed {
                 ($d($d name:ident = $d which:ident;)*) => { $d(

@@ -5,7 +5,7 @@ use crate::ready;
 use core::ffi::c_void;
 use libc::{c_int, c_long, c_ulong};
 
-/// Before `syscall` of `clone`, `clone3` or `fork`: is it one whose child gets a copy of the memory? Then `forked` has to follow in the child.
+/// Before `syscall` of `clone`, `clone3` or `fork`. True if the child gets a copy of the memory: `forked` must then follow in the child.
 ///
 /// # Safety
 /// The contract of the system call, of which these are the first arguments.
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn forking<H: Handler>(number: c_long, first: u64, second:
     copies
 }
 
-/// Before a clone with these flags: it may make a thread of which libc does not know.
+/// Before a clone with these flags, which may make a thread that libc does not know.
 fn shares<H: Handler>(flags: u64) {
     if ready() && flags & libc::CLONE_VM as u64 != 0 && flags & libc::CLONE_VFORK as u64 == 0 {
         H::sharing_memory();
@@ -45,7 +45,7 @@ pub unsafe fn bare<H: Handler>() -> c_int {
     // SAFETY: libc's function has this type.
     let real: Option<unsafe extern "C" fn() -> c_int> =
         unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"_Fork".as_ptr())) };
-    let Some(real) = real else { return crate::uring::failed(-c_long::from(libc::ENOSYS)) as c_int };
+    let Some(real) = real else { return crate::answer::failed_with(-c_long::from(libc::ENOSYS)) as c_int };
     if ready() {
         H::forking();
     }
@@ -61,7 +61,7 @@ type Body = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Clone =
     unsafe extern "C" fn(Option<Body>, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int;
 
-/// What the child of a `clone` with a function has to run. The parent's stays until `clone` has returned there; the child has a copy.
+/// The function that the child of a `clone` runs. The parent keeps it until `clone` has returned; the child has a copy.
 struct Child {
     body: Body,
     argument: *mut c_void,
@@ -90,7 +90,7 @@ pub unsafe fn clone<H: Handler>(
 ) -> c_int {
     // SAFETY: libc's function has this type.
     let real: Option<Clone> = unsafe { core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr())) };
-    let Some(real) = real else { return crate::uring::failed(-c_long::from(libc::ENOSYS)) as c_int };
+    let Some(real) = real else { return crate::answer::failed_with(-c_long::from(libc::ENOSYS)) as c_int };
     let [parent_tid, tls, child_tid] = more;
     shares::<H>(u64::from(flags as u32));
     match body {
@@ -101,7 +101,7 @@ pub unsafe fn clone<H: Handler>(
             // SAFETY: the caller's contract; the child's copy of this stack has the same addresses.
             unsafe { real(Some(begin::<H>), stack, flags, child, parent_tid, tls, child_tid) }
         }
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of the function.
         body => unsafe { real(body, stack, flags, argument, parent_tid, tls, child_tid) },
     }
 }

@@ -1,8 +1,7 @@
-//! How the calls of a program are caught: the symbols of libc that a preloaded library stands in for, and the real
-//! functions behind them. What a call means is the business of whoever implements [`Handler`].
+//! Catches a program's calls: the symbols of libc that a preloaded library replaces, and the real functions behind
+//! them. An implementation of [`Handler`] gives the calls their meaning.
 //!
-//! Every caught call asks the handler; `None` means that the call is none of its business and goes to the real
-//! function. The real functions are looked up once, in `.init_array`, because `dlsym` may allocate and the program's
+//! Every caught call asks the handler. On `None` the call goes to the real function. The real functions are looked up once, in `.init_array`, because `dlsym` may allocate and the program's
 //! allocator may itself call what is caught here. Until then the calls are made as plain system calls.
 //!
 //! C-variadic functions (`fcntl`, `ioctl`) are defined with a fixed third argument. On x86-64 and AArch64 Linux an
@@ -13,6 +12,7 @@
 mod answer;
 mod calls;
 pub mod cancel;
+mod elf_file;
 pub mod exec;
 #[cfg(target_arch = "x86_64")]
 pub mod forks;
@@ -21,8 +21,12 @@ pub mod inject;
 mod needed;
 pub mod program;
 #[cfg(target_arch = "x86_64")]
+mod raw;
+#[cfg(target_arch = "x86_64")]
 pub mod uring;
 
+#[doc(hidden)]
+pub use answer::failed_with;
 pub use answer::{Answer, Failure, finish, outcome, set_errno};
 pub use calls::{Handler, Usual, real, resolve};
 
@@ -31,7 +35,7 @@ pub use libc;
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// What every caught call looks at first.
+/// Every caught call loads this first.
 static STAGE: AtomicU8 = AtomicU8::new(stage::LOADING);
 
 mod stage {
@@ -39,17 +43,17 @@ mod stage {
     pub const LOADING: u8 = 0;
     /// The handler is asked.
     pub const READY: u8 = 1;
-    /// And a thread has been cancelled, so that cancellation points look for that.
+    /// The handler is asked, and a thread has been cancelled: cancellation points check for it.
     pub const CANCELING: u8 = 2;
 }
 
-/// Have the real functions been looked up? Before that no handler is asked.
+/// True once the real functions are known. Before that no handler is asked.
 #[inline]
 pub fn ready() -> bool {
     STAGE.load(Ordering::Relaxed) != stage::LOADING
 }
 
-/// Is the handler asked, and has no thread been cancelled?
+/// True if the handler is asked and no thread has been cancelled.
 #[inline(always)]
 pub fn is_usual() -> bool {
     STAGE.load(Ordering::Relaxed) == stage::READY

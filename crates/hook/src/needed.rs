@@ -1,6 +1,6 @@
 //! The libraries that a dynamic program names (`DT_NEEDED`).
 
-use crate::program::Source;
+use crate::elf_file::ElfFile;
 
 /// `p_type` of what is loaded, and of the dynamic section.
 const PT_LOAD: u32 = 1;
@@ -27,12 +27,12 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Does a 64-bit program name a library that begins so?
-pub fn names(source: &Source, prefix: &[u8]) -> bool {
+/// True if a 64-bit program names a library that begins with `prefix`.
+pub fn names(source: &ElfFile, prefix: &[u8]) -> bool {
     named(source, prefix).is_some()
 }
 
-fn named(source: &Source, prefix: &[u8]) -> Option<()> {
+fn named(source: &ElfFile, prefix: &[u8]) -> Option<()> {
     let head = source.read(0, 64).ok()?;
     let count = usize::from(u16::from_le_bytes(head.get(56..58)?.try_into().ok()?)).min(HEADERS_MAX);
     let table = source.read(word(&head, 32)?, count * HEADER).ok()?;
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_libraries_of_this_program() {
-        let own = Source::open(&std::env::current_exe().unwrap()).unwrap();
+        let own = ElfFile::open(&std::env::current_exe().unwrap()).unwrap();
         assert!(names(&own, b"libc.so"));
         assert!(!names(&own, b"liburing.so"));
     }
@@ -75,12 +75,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("towpath-needed-{}", std::process::id()));
         for cut in [0, 10, 63, 64, 200, 1000] {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            assert!(!names(&Source::open(&path).unwrap(), b"libc.so"), "{cut}");
+            assert!(!names(&ElfFile::open(&path).unwrap(), b"libc.so"), "{cut}");
         }
         let mut garbled = whole[..2000.min(whole.len())].to_vec();
         garbled[32..].fill(0xff);
         std::fs::write(&path, &garbled).unwrap();
-        assert!(!names(&Source::open(&path).unwrap(), b"libc.so"));
+        assert!(!names(&ElfFile::open(&path).unwrap(), b"libc.so"));
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,31 +1,30 @@
-//! By which way can a program's calls be caught?
+//! Which hook suits a program.
 
+use crate::elf_file::ElfFile;
 use crate::needed;
-use std::ffi::{CString, OsStr, OsString};
-use std::io::{Error, ErrorKind};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Interpreters of interpreters that are followed; the kernel stops at four.
+/// Longest chain of interpreters; the kernel stops at four.
 const MAX_SCRIPTS: usize = 4;
-/// As much of a file as is looked at: program headers come first, then notes.
+/// Bytes of a file that are read: program headers come first, then notes.
 const HEAD_BYTES: usize = 8192;
 
-/// The answer.
+/// How a program can be hooked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum HookMethod {
     /// By a preloaded library.
     Preload,
-    /// Its dynamic linker, if it has one, does not load the library: it has to be loaded by ours ([`inject`](crate::inject)).
-    /// With the reason.
+    /// By our loader ([`inject`](crate::inject)): no dynamic linker would load the library. With the reason.
     Inject(&'static str),
-    /// By both, but more is caught where it is loaded by ours. With the reason.
+    /// By both, but inject catches more. With the reason.
     Either(&'static str),
-    /// Not known: it cannot be read, or is a script without a first line that names its interpreter. Whatever runs in the
-    /// end inherits the library.
+    /// Unknown: it cannot be read, or is a script whose first line names no interpreter. The program that runs in the end
+    /// inherits the library.
     Unknown,
-    /// By none, and why.
+    /// Not at all, with the reason.
     None(&'static str),
 }
 
@@ -41,84 +40,49 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
 }
 
 /// Looks at the file, and at its interpreter if it is a script.
-pub fn way(program: &Path) -> Way {
+pub fn method_for(program: &Path) -> HookMethod {
     let mut file = program.to_owned();
     for _ in 0..=MAX_SCRIPTS {
         // Not readable, but perhaps executable.
-        let Ok(source) = Source::open(&file) else { return Way::Unknown };
-        let Ok(head) = source.read(0, HEAD_BYTES) else { return Way::Unknown };
+        let Ok(source) = ElfFile::open(&file) else { return HookMethod::Unknown };
+        let Ok(head) = source.read(0, HEAD_BYTES) else { return HookMethod::Unknown };
         match interpreter(&head) {
             Some(next) => file = next.into(),
             None => return judge(&file, &source, &head),
         }
     }
-    Way::None("too many interpreters")
+    HookMethod::None("too many interpreters")
 }
 
-/// A file that is looked at. By system calls: libc's functions are caught, and in a `vfork` child the numbers of descriptors mean
-/// other things than to its parent, whose memory says what is caught.
-pub(crate) struct Source(i64);
-
-impl Source {
-    /// Opens it.
-    pub fn open(file: &Path) -> std::io::Result<Self> {
-        let path = CString::new(file.as_os_str().as_bytes())?;
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: a C string.
-        match unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) } {
-            fd if fd < 0 => Err(Error::last_os_error()),
-            fd => Ok(Self(fd)),
-        }
-    }
-
-    /// What lies at `offset`, at most so many bytes.
-    pub fn read(&self, offset: u64, bytes: usize) -> std::io::Result<Vec<u8>> {
-        let mut found = vec![0; bytes];
-        // By position, which is not caught: `syscall` itself is.
-        // SAFETY: room for as many bytes as are asked for.
-        let read = unsafe { libc::pread(self.0 as i32, found.as_mut_ptr().cast(), bytes, offset as i64) };
-        // A file gives all that it has at once.
-        found.truncate(usize::try_from(read).map_err(|_| Error::from(ErrorKind::InvalidInput))?);
-        Ok(found)
-    }
-}
-
-impl Drop for Source {
-    fn drop(&mut self) {
-        // SAFETY: a descriptor of our own.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
-    }
-}
-
-/// What a script's first line names.
+/// The interpreter that a script's first line names.
 fn interpreter(head: &[u8]) -> Option<OsString> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     Some(OsStr::from_bytes(words.next()?).to_owned())
 }
 
-fn judge(file: &Path, source: &Source, head: &[u8]) -> Way {
+fn judge(file: &Path, source: &ElfFile, head: &[u8]) -> HookMethod {
     if let Ok(meta) = file.metadata() {
-        // The kernel runs these with rights of their own, and the dynamic linker then ignores LD_PRELOAD.
+        // The kernel runs these with other rights, and their dynamic linker ignores LD_PRELOAD.
         // SAFETY: no arguments.
         let (mode, own) = (meta.permissions().mode(), unsafe { libc::geteuid() });
         if mode & 0o6000 != 0 && !(mode & 0o6000 == 0o4000 && meta.uid() == own) {
-            return Way::None("is setuid or setgid and left alone");
+            return HookMethod::None("is setuid or setgid and left alone");
         }
         if own != 0 && has_capabilities(file) {
-            return Way::None("has file capabilities and is left alone");
+            return HookMethod::None("has file capabilities and is left alone");
         }
     }
     match elf(head) {
-        Elf::Dynamic(linker) if linker.contains("ld-musl") => Way::Inject("is linked with musl"),
-        Elf::Go => Way::Inject("is written in Go and makes its system calls itself"),
+        Elf::Dynamic(linker) if linker.contains("ld-musl") => HookMethod::Inject("is linked with musl"),
+        Elf::Go => HookMethod::Inject("is written in Go and makes its system calls itself"),
         Elf::Dynamic(_) if cfg!(target_arch = "x86_64") && needed::names(source, b"liburing.so") => {
-            Way::Either("uses liburing, which makes its system calls itself")
+            HookMethod::Either("uses liburing, which makes its system calls itself")
         }
-        Elf::Dynamic(_) => Way::Preload,
-        Elf::Other => Way::Unknown,
-        Elf::Static => Way::Inject("is statically linked"),
-        Elf::Foreign => Way::None("is for another kind of processor"),
+        Elf::Dynamic(_) => HookMethod::Preload,
+        Elf::Other => HookMethod::Unknown,
+        Elf::Static => HookMethod::Inject("is statically linked"),
+        Elf::Foreign => HookMethod::None("is for another kind of processor"),
     }
 }
 
@@ -228,9 +192,9 @@ mod tests {
 
     #[test]
     fn programs_of_this_machine() {
-        assert_eq!(way(&std::env::current_exe().unwrap()), Way::Preload);
+        assert_eq!(method_for(&std::env::current_exe().unwrap()), HookMethod::Preload);
         let shell = find(OsStr::new("sh")).unwrap();
-        assert_eq!(way(&shell), Way::Preload);
+        assert_eq!(method_for(&shell), HookMethod::Preload);
         assert_eq!(find(OsStr::new("no-program-of-this-name")), None);
         assert_eq!(find(OsStr::new("/no/such/program")), None);
     }
@@ -246,13 +210,13 @@ mod tests {
         std::fs::write(&stat, file(MACHINE, 1, "")).unwrap();
         std::fs::write(&script, format!("#!{}\n", stat.display())).unwrap();
         std::fs::write(&ring, format!("#!{}\n", ring.display())).unwrap();
-        assert_eq!(way(&script), Way::Inject("is statically linked"));
-        assert_eq!(way(&ring), Way::None("too many interpreters"));
+        assert_eq!(method_for(&script), HookMethod::Inject("is statically linked"));
+        assert_eq!(method_for(&ring), HookMethod::None("too many interpreters"));
         let musl = dir.join("musl");
         std::fs::write(&musl, file(MACHINE, PT_INTERP, "/lib/ld-musl-x86_64.so.1")).unwrap();
-        assert_eq!(way(&musl), Way::Inject("is linked with musl"));
+        assert_eq!(method_for(&musl), HookMethod::Inject("is linked with musl"));
         std::fs::set_permissions(&stat, std::fs::Permissions::from_mode(0o2755)).unwrap();
-        assert_eq!(way(&stat), Way::None("is setuid or setgid and left alone"));
+        assert_eq!(method_for(&stat), HookMethod::None("is setuid or setgid and left alone"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

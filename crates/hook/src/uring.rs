@@ -1,22 +1,16 @@
-//! io_uring and AIO, which take descriptors past every other call that is caught. In preloaded programs libc's `syscall` is caught,
-//! liburing's functions that set a ring up, libaio's `io_submit` and POSIX's `aio_read` and `aio_write`; in injected ones the system
-//! calls.
+//! io_uring and AIO, whose descriptors go past every other caught call. In preloaded programs these are caught: libc's `syscall`,
+//! liburing's functions that set a ring up, libaio's `io_submit`, POSIX's `aio_read` and `aio_write`. In injected programs the system
+//! calls are.
 
-use crate::answer::set_errno;
+use crate::answer::{failed_with, set_errno};
 use crate::calls::Handler;
-use crate::inject::raw;
+use crate::raw::raw;
 use core::ffi::CStr;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 /// A negative errno, as liburing and libaio return it.
 fn negative<T: Into<c_long>>(answer: Result<T, i32>) -> c_long {
     answer.map_or_else(|errno| -c_long::from(errno), Into::into)
-}
-
-/// `syscall` as libc has it, after a system call.
-pub extern "C" fn failed(negative: c_long) -> c_long {
-    set_errno(-negative as i32);
-    -1
 }
 
 /// `io_submit` of libaio.
@@ -26,7 +20,7 @@ pub extern "C" fn failed(negative: c_long) -> c_long {
 pub unsafe fn submit<H: Handler>(context: c_ulong, count: c_long, requests: *const *const c_void) -> c_int {
     // SAFETY: the caller's contract.
     let answer = unsafe { H::io_submit(context, count, requests) }.map(negative);
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of the function.
     answer.unwrap_or_else(|| unsafe { raw(libc::SYS_io_submit, [context, count as u64, requests as u64, 0, 0, 0]) })
         as c_int
 }
@@ -43,7 +37,7 @@ pub unsafe fn by_kernel(number: c_long, arguments: [u64; 6]) -> Result<c_long, i
     }
 }
 
-/// A function of liburing that makes a ring. Its further calls are in its own code.
+/// A function of liburing that makes a ring. liburing's later system calls are not caught.
 ///
 /// # Safety
 /// The contract of the function, which returns a negative errno.
@@ -73,7 +67,7 @@ pub unsafe fn aio<H: Handler>(name: *const c_char, request: *mut c_void) -> c_in
         }
         let real: Option<unsafe extern "C" fn(*mut c_void) -> c_int> =
             core::mem::transmute(libc::dlsym(libc::RTLD_NEXT, name));
-        real.map_or_else(|| failed(-c_long::from(libc::ENOSYS)) as c_int, |real| real(request))
+        real.map_or_else(|| failed_with(-c_long::from(libc::ENOSYS)) as c_int, |real| real(request))
     }
 }
 
@@ -102,8 +96,8 @@ macro_rules! preload_uring {
                 $crate::finish(unsafe { $crate::inject::by_number::<$handler>(number, [a, b, c, d, e, f]) }) as c_long
             }
 
-            /// As libc's, but for what a handler has (libuv closes by it), and forks (vsftpd's). A child goes on where the program says,
-            /// on whatever stack, so the call itself is made here.
+            /// libc's `syscall`. Calls that a handler has go there (libuv closes by it), and forks are announced (vsftpd's). The call itself is made
+            /// here, because a child may go on anywhere and on any stack.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn syscall() {
@@ -177,7 +171,7 @@ macro_rules! preload_uring {
                     numbers = const $crate::inject::IS_HANDLED.len(),
                     handled = sym $crate::inject::IS_HANDLED,
                     asked = sym asked,
-                    failed = sym uring::failed,
+                    failed = sym $crate::failed_with,
                     forking = sym $crate::forks::forking::<$handler>,
                     forked = sym $crate::forks::forked::<$handler>,
                     clone = const $crate::libc::SYS_clone,

@@ -34,7 +34,8 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Sends back all that is there, as far as there is room. False: the peer has ended its stream, and has everything back.
+/// Sends back all that is there, as far as there is room. False: the peer has ended its stream, and has everything
+/// back.
 fn echo(connection: &mut Connection) -> io::Result<bool> {
     let (mut receiver, mut sender) = connection.split();
     loop {

@@ -1,4 +1,4 @@
-/* TCP over Towpath without sockets: docs/native.md. Link with -ltowpath_native.
+/* TCP over Towpath without sockets: docs/reference/native.md. Link with -ltowpath_native.
  *
  * Functions that return int or ssize_t return a negative errno for an error (-EAGAIN: not now). Nothing blocks but towpath_wait, and
  * the exchange with the service that begins a connection or a listener. Handles may be passed on to other threads, but two threads must

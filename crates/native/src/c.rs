@@ -1,7 +1,7 @@
-//! The functions of `include/towpath.h`, which describes them. Each returns a negative errno for an error.
+//! The functions of `include/towpath.h`, which describes them. Each returns a negative errno on failure.
 
-use crate::connection::errno;
-use crate::half::Rings;
+use crate::error::errno;
+use crate::rings::Rings;
 use crate::{Connection, Event, Listener, Readiness, Source, Stack};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,6 +9,7 @@ use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use towpath_ring::shared_bytes::copy;
 
 /// `struct towpath_span`.
 #[repr(C)]
@@ -20,7 +21,7 @@ pub struct Piece {
 /// `struct towpath_connection`.
 pub struct Opened {
     connection: Connection,
-    /// Bytes of the room that was given last.
+    /// Bytes of the room that was reserved last.
     reserved: usize,
 }
 
@@ -42,7 +43,7 @@ fn number(error: &io::Error) -> c_int {
 unsafe fn give<T>(made: io::Result<T>, out: *mut *mut T) -> c_int {
     match made {
         Ok(made) => {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller keeps the contract above.
             unsafe { *out = Box::into_raw(Box::new(made)) };
             0
         }
@@ -105,10 +106,10 @@ pub unsafe extern "C" fn towpath_open(path: *const c_char, out: *mut *mut Stack)
     let stack = if path.is_null() {
         Stack::open()
     } else {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract above.
         Stack::open_at(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
     };
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { give(stack, out) }
 }
 
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn towpath_open(path: *const c_char, out: *mut *mut Stack)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_close(stack: *mut Stack) {
     if !stack.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract above.
         drop(unsafe { Box::from_raw(stack) });
     }
 }
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn towpath_listen(
     flags: c_int,
     out: *mut *mut Listener,
 ) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe {
         let listener = read(address, len).and_then(|local| {
             let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn towpath_listen(
 /// `listener` is from `towpath_listen`, and `out` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_accept(listener: *mut Listener, out: *mut *mut Opened) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe {
         let accepted = (*listener).accept();
         give(accepted.map(|(connection, _)| Opened { connection, reserved: 0 }), out)
@@ -163,7 +164,7 @@ pub unsafe extern "C" fn towpath_accept(listener: *mut Listener, out: *mut *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_listener_close(listener: *mut Listener) {
     if !listener.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract above.
         drop(unsafe { Box::from_raw(listener) });
     }
 }
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn towpath_listener_close(listener: *mut Listener) {
 /// `listener` is from `towpath_listen`, and `out` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_listener_local(listener: *const Listener, out: *mut libc::sockaddr_storage) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { write((*listener).local_addr(), out) }
 }
 
@@ -185,7 +186,7 @@ pub unsafe extern "C" fn towpath_connect(
     len: libc::socklen_t,
     out: *mut *mut Opened,
 ) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe {
         let connection = read(address, len).and_then(|remote| Connection::connect(&*stack, remote));
         give(connection.map(|connection| Opened { connection, reserved: 0 }), out)
@@ -196,7 +197,7 @@ pub unsafe extern "C" fn towpath_connect(
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_established(opened: *mut Opened) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     match unsafe { &mut *opened }.connection.is_established() {
         Ok(established) => established.into(),
         Err(error) => number(&error),
@@ -211,12 +212,12 @@ fn pieces(spans: [(*mut u8, usize); 2]) -> [Piece; 2] {
 /// `opened` is a connection of this library, and `out` is valid for two spans.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_received(opened: *mut Opened, out: *mut [Piece; 2]) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     let opened = unsafe { &mut *opened };
     match opened.connection.received() {
         Ok(received) => {
             let spans = received.spans().map(|span| (span.as_ptr().cast_mut(), span.len()));
-            // SAFETY: as the caller says.
+            // SAFETY: the caller keeps the contract above.
             unsafe { out.write(pieces(spans)) };
             received.len() as isize
         }
@@ -228,7 +229,7 @@ pub unsafe extern "C" fn towpath_received(opened: *mut Opened, out: *mut [Piece;
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_consume(opened: *mut Opened, count: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &mut *opened }.connection.consume(count);
 }
 
@@ -236,13 +237,13 @@ pub unsafe extern "C" fn towpath_consume(opened: *mut Opened, count: usize) {
 /// `opened` is a connection of this library, and `out` is valid for two spans.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_reserve(opened: *mut Opened, most: usize, out: *mut [Piece; 2]) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     let opened = unsafe { &mut *opened };
     opened.reserved = 0;
     match opened.connection.rings().room(most) {
         Ok(spans) => {
             opened.reserved = spans[0].1 + spans[1].1;
-            // SAFETY: as the caller says.
+            // SAFETY: the caller keeps the contract above.
             unsafe { out.write(pieces(spans)) };
             opened.reserved as isize
         }
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn towpath_reserve(opened: *mut Opened, most: usize, out: 
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_commit(opened: *mut Opened, count: usize) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     let opened = unsafe { &mut *opened };
     let reserved = core::mem::take(&mut opened.reserved);
     if count > reserved {
@@ -269,7 +270,7 @@ pub unsafe extern "C" fn towpath_commit(opened: *mut Opened, count: usize) -> c_
 /// `opened` is a connection of this library, and `to` has `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_receive(opened: *mut Opened, to: *mut c_void, len: usize) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     let opened = unsafe { &mut *opened };
     let count = match opened.connection.received() {
         Ok(received) => {
@@ -277,7 +278,7 @@ pub unsafe extern "C" fn towpath_receive(opened: *mut Opened, to: *mut c_void, l
             for span in received.spans() {
                 let count = span.len().min(len - done);
                 // SAFETY: `to` has `len` bytes of the program's own.
-                unsafe { core::ptr::copy_nonoverlapping(span.as_ptr(), to.cast::<u8>().add(done), count) };
+                unsafe { copy(span.as_ptr(), to.cast::<u8>().add(done), count) };
                 done += count;
             }
             done
@@ -295,7 +296,7 @@ pub unsafe extern "C" fn towpath_send(opened: *mut Opened, from: *const c_void, 
     if len == 0 {
         return 0;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     let (opened, bytes) = unsafe { (&mut *opened, core::slice::from_raw_parts(from.cast::<u8>(), len)) };
     match opened.connection.send(bytes) {
         Ok(count) => count as isize,
@@ -307,7 +308,7 @@ pub unsafe extern "C" fn towpath_send(opened: *mut Opened, from: *const c_void, 
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_shutdown(opened: *mut Opened) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &mut *opened }.connection.shutdown().map_or_else(|error| number(&error), |()| 0)
 }
 
@@ -315,7 +316,7 @@ pub unsafe extern "C" fn towpath_shutdown(opened: *mut Opened) -> c_int {
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_nodelay(opened: *mut Opened, on: c_int) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &mut *opened }.connection.set_nodelay(on != 0);
 }
 
@@ -323,7 +324,7 @@ pub unsafe extern "C" fn towpath_nodelay(opened: *mut Opened, on: c_int) {
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_error(opened: *mut Opened) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &mut *opened }.connection.take_error().map_or(0, |error| number(&error))
 }
 
@@ -331,7 +332,7 @@ pub unsafe extern "C" fn towpath_error(opened: *mut Opened) -> c_int {
 /// `opened` is a connection of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_is_direct(opened: *const Opened) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &*opened }.connection.is_direct().into()
 }
 
@@ -343,7 +344,7 @@ pub unsafe extern "C" fn towpath_addresses(
     local: *mut libc::sockaddr_storage,
     peer: *mut libc::sockaddr_storage,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe {
         let connection = &(*opened).connection;
         if !local.is_null() {
@@ -360,7 +361,7 @@ pub unsafe extern "C" fn towpath_addresses(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_connection_close(opened: *mut Opened) {
     if !opened.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract above.
         drop(unsafe { Box::from_raw(opened) });
     }
 }
@@ -370,7 +371,7 @@ pub unsafe extern "C" fn towpath_connection_close(opened: *mut Opened) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_connection_reset(opened: *mut Opened) {
     if !opened.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract above.
         unsafe { Box::from_raw(opened) }.connection.reset();
     }
 }
@@ -382,7 +383,7 @@ fn done(result: io::Result<()>) -> c_int {
 /// # Safety
 /// All are from this library.
 unsafe fn watch(stack: *mut Stack, source: &impl Source, token: u64, on: bool) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     let stack = unsafe { &mut *stack };
     done(if on { stack.watch(source, token) } else { stack.unwatch(source) })
 }
@@ -391,7 +392,7 @@ unsafe fn watch(stack: *mut Stack, source: &impl Source, token: u64, on: bool) -
 /// All are from this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_watch(stack: *mut Stack, opened: *const Opened, token: u64) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { watch(stack, &(*opened).connection, token, true) }
 }
 
@@ -399,7 +400,7 @@ pub unsafe extern "C" fn towpath_watch(stack: *mut Stack, opened: *const Opened,
 /// All are from this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_unwatch(stack: *mut Stack, opened: *const Opened) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { watch(stack, &(*opened).connection, 0, false) }
 }
 
@@ -407,7 +408,7 @@ pub unsafe extern "C" fn towpath_unwatch(stack: *mut Stack, opened: *const Opene
 /// All are from this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_watch_listener(stack: *mut Stack, listener: *const Listener, token: u64) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { watch(stack, &*listener, token, true) }
 }
 
@@ -415,7 +416,7 @@ pub unsafe extern "C" fn towpath_watch_listener(stack: *mut Stack, listener: *co
 /// All are from this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_unwatch_listener(stack: *mut Stack, listener: *const Listener) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { watch(stack, &*listener, 0, false) }
 }
 
@@ -431,7 +432,7 @@ pub unsafe extern "C" fn towpath_wait(
     if count <= 0 || events.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: as the caller says; any bits are a valid event.
+    // SAFETY: the caller keeps the contract above; any bits are a valid event.
     let (stack, events) = unsafe { (&mut *stack, core::slice::from_raw_parts_mut(events, count as usize)) };
     let timeout = u64::try_from(timeout_us).ok().map(Duration::from_micros);
     stack.wait(events, timeout).map_or_else(|error| number(&error), |found| found as c_int)
@@ -441,7 +442,7 @@ pub unsafe extern "C" fn towpath_wait(
 /// `stack` is from `towpath_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_arm(stack: *mut Stack) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &mut *stack }.arm().map_or_else(|error| number(&error), c_int::from)
 }
 
@@ -449,7 +450,7 @@ pub unsafe extern "C" fn towpath_arm(stack: *mut Stack) -> c_int {
 /// `stack` is from `towpath_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_fd(stack: *const Stack) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract above.
     unsafe { &*stack }.as_fd().as_raw_fd()
 }
 

@@ -1,8 +1,10 @@
-//! A connection: two rings, and what is said about them.
+//! A connection: two rings, and its state.
 
 use crate::address::{from_contract, to_contract};
+use crate::error::errno;
 use crate::event::{Source, sealed::Sealed};
-use crate::half::{ReadHalf, Rings, WriteHalf};
+use crate::half::{ReadHalf, WriteHalf};
+use crate::rings::Rings;
 use crate::span::{Received, Room};
 use crate::{Readiness, Stack};
 use core::net::SocketAddr;
@@ -10,27 +12,32 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::io;
 use std::time::Instant;
+use towpath_client::command::{self, Refusal};
+use towpath_client::private::used;
+use towpath_client::socket::Socket;
+use towpath_client::wait;
 use towpath_ring::address;
-use towpath_ring::command::{Command, Options, op};
+use towpath_ring::command::{Command, op};
 use towpath_ring::lines::{app_flags, state};
-use towpath_sockets::narrow::{self, Socket, used};
+use towpath_ring::options::Options;
 
-/// A TCP connection, or one that is being made. Dropped, it is closed in order: what has been committed is still sent.
+/// A TCP connection, made or being made. Dropping it closes it in order: everything committed is still sent.
 pub struct Connection {
-    /// Their words are looked up once it is established; until then nobody knows where they will be.
+    /// Their words are looked up when it is established: only then is it known where they are.
     rings: Rings,
     connecting: bool,
-    /// The program has begun it, and has not asked for the outcome.
+    /// The program has begun it and has not asked for the outcome.
     awaited: bool,
 }
 
 impl Connection {
-    /// Begins a connection to `remote`. [`Readiness::WRITABLE`] tells that it is made, [`Readiness::CLOSED`] that it has failed, and
-    /// [`Connection::is_established`] why. ENETUNREACH: the stack does not lead there, or the policy leaves it to the kernel.
+    /// Begins a connection to `remote`. [`Readiness::WRITABLE`] reports that it is made. [`Readiness::CLOSED`]
+    /// reports that it has failed, and [`Connection::is_established`] says why. ENETUNREACH: the stack has no route
+    /// there, or the policy leaves it to the kernel.
     pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
         let (ip, port) = to_contract(remote);
         let command = Command { op: op::CONNECT, remote_addr: ip, remote_port: port.into(), ..Command::default() };
-        if narrow::is_kernels(ip) {
+        if towpath_client::address::is_kernels(ip) {
             return Err(errno(libc::ENETUNREACH));
         }
         let socket = begin(stack, &command, &Options::default(), None)?;
@@ -44,7 +51,7 @@ impl Connection {
         Self { connecting: rings.view.state() == state::CONNECTING, awaited: false, rings }
     }
 
-    /// Is it made? An error says why not, once.
+    /// Is it established? The error of a failure is returned once.
     pub fn is_established(&mut self) -> io::Result<bool> {
         self.settle();
         if self.connecting {
@@ -57,7 +64,7 @@ impl Connection {
         }
     }
 
-    /// Does the other end lie in a program of this host, which writes and reads the same memory?
+    /// Is the other end in a program of this host that writes and reads the same memory?
     pub fn is_direct(&self) -> bool {
         self.rings.view.direct.is_some()
     }
@@ -72,11 +79,11 @@ impl Connection {
     #[cold]
     fn settle_now(&mut self) {
         self.connecting = self.rings.socket.state() == state::CONNECTING;
-        // Looked up after the state, before which the stack says where the words are.
+        // Looked up after the state: the stack says where the words are before it says ESTABLISHED.
         self.rings = Rings::of(self.rings.socket);
     }
 
-    /// The two directions, for those who write into the one while they read the other.
+    /// The two directions, for writing into one while reading from the other.
     #[inline]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         self.settle();
@@ -87,7 +94,7 @@ impl Connection {
     #[inline]
     pub fn received(&mut self) -> io::Result<Received<'_>> {
         self.settle();
-        self.rings.received()
+        self.rings.received().map(Received::new)
     }
 
     /// See [`ReadHalf::consume`].
@@ -96,7 +103,7 @@ impl Connection {
         self.rings.consume(count);
     }
 
-    /// Copies received bytes out and consumes them; 0 = the end of the stream. For those who want it as `recv` has it.
+    /// Copies received bytes out and consumes them, as `recv` does; 0 = the end of the stream.
     pub fn receive(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let count = self.received()?.copy_to(to);
         self.consume(count);
@@ -110,7 +117,7 @@ impl Connection {
         Ok(Room::new(self.rings.room(most)?, &self.rings))
     }
 
-    /// Copies bytes into the ring and sends them; returns how many there was room for.
+    /// Copies bytes into the ring and sends them. Returns how many there was room for.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
@@ -125,7 +132,7 @@ impl Connection {
         &self.rings
     }
 
-    /// Ends this side's stream: the peer sees its end after all that was sent. What it sends is still received.
+    /// Ends this side's stream: the peer sees the end after everything sent. Its own bytes are still received.
     pub fn shutdown(&mut self) -> io::Result<()> {
         self.settle();
         if !matches!(self.rings.view.state(), state::ESTABLISHED) {
@@ -135,30 +142,30 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the connection up: the peer gets a reset, and what was not sent is forgotten.
+    /// Resets the connection. Unsent bytes are discarded.
     pub fn reset(self) {
         self.rings.socket.private().linger_s.store(0, Ordering::Relaxed);
     }
 
-    /// Segments are sent at once, however small (`TCP_NODELAY`). Off as for sockets.
+    /// Segments are sent at once, however small (`TCP_NODELAY`). Off by default, as for sockets.
     pub fn set_nodelay(&mut self, on: bool) {
         self.rings.socket.mark_app(app_flags::NODELAY, on);
     }
 
-    /// Bytes of the send and of the receive ring.
+    /// Bytes of the send ring and of the receive ring.
     pub fn capacities(&self) -> (usize, usize) {
         let (send, receive) = self.rings.view.ring_bytes();
         (send as usize, receive as usize)
     }
 
-    /// Why the connection has failed, if it has, once.
+    /// The error of a connection that has failed, once.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.rings.take_error()
     }
 
     /// The address of this end.
     pub fn local_addr(&self) -> SocketAddr {
-        from_contract(narrow::local(&self.rings.socket))
+        from_contract(towpath_client::address::local(&self.rings.socket))
     }
 
     /// The peer's address.
@@ -167,8 +174,8 @@ impl Connection {
         from_contract((address::load(&info.remote_addr), info.ports.load(Ordering::Relaxed) as u16))
     }
 
-    /// Sleeps until one of `wanted` holds, or the connection is over, or the time is up (false). For programs that have one connection
-    /// per thread; others have [`Stack::wait`]. `Interrupted`: a signal handler ran.
+    /// Sleeps until one of `wanted` holds or the connection is over; false = the time is up. For programs with one
+    /// connection per thread; others have [`Stack::wait`]. `Interrupted`: a signal handler ran.
     pub fn wait(&mut self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let socket = self.rings.socket;
@@ -180,7 +187,7 @@ impl Connection {
         if wanted.is_writable() && !self.connecting {
             socket.want_room();
         }
-        match narrow::until_signal(&socket, deadline, ready) {
+        match wait::until_signal(&socket, deadline, ready) {
             Ok(()) => Ok(true),
             Err(libc::EAGAIN) => Ok(false),
             Err(number) => Err(errno(number)),
@@ -205,21 +212,16 @@ impl Sealed for Connection {
 
 impl Source for Connection {}
 
-/// An error as Linux numbers it.
-pub(crate) fn errno(number: i32) -> io::Error {
-    io::Error::from_raw_os_error(number)
-}
-
 /// Lets a slot go.
 pub(crate) fn close(socket: &Socket) {
-    narrow::abandon(socket);
-    // Of a dead service nobody takes it back, but its events are over all the same.
+    towpath_client::close::abandon(socket);
+    // A dead service does not take it back, but its events must stop all the same.
     if socket.session.is_dead() {
         let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Has the stack begin something in a fresh slot.
+/// Posts a command that begins something in a fresh slot.
 pub(crate) fn begin(
     stack: &Stack,
     command: &Command,
@@ -236,10 +238,10 @@ pub(crate) fn begin(
     if *options != Options::default() || line.seq.load(Ordering::Relaxed) != 0 {
         line.post(options);
     }
-    let decided = narrow::decide(session, slot, command, reservation).inspect(narrow::let_stand);
+    let decided = command::open_socket(session, slot, command, reservation).inspect(command::release_holder);
     decided.map_err(|why| match why {
-        narrow::Not::Failed(number) => errno(number),
-        narrow::Not::Kernels(_) if session.is_dead() => errno(libc::ENETDOWN),
-        narrow::Not::Kernels(_) | narrow::Not::Stack(_) => errno(libc::ENETUNREACH),
+        Refusal::Failed(number) => errno(number),
+        Refusal::Kernel(_) if session.is_dead() => errno(libc::ENETDOWN),
+        Refusal::Kernel(_) | Refusal::OtherStack(_) => errno(libc::ENETUNREACH),
     })
 }

@@ -1,27 +1,29 @@
-//! Events, and what they can be about.
+//! Events, and their sources.
 
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::view::View;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state, status};
-use towpath_sockets::narrow::{Socket, View, flag};
 
-/// What has become possible on a connection or listener.
+/// The events that a connection or listener is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness(u32);
 
 impl Readiness {
-    /// Bytes are there, or the end of the stream; on a listener a connection.
+    /// There are bytes, or the end of the stream; on a listener, a connection.
     pub const READABLE: Self = Self(1);
-    /// A connection is established, or there is room again where there was too little.
+    /// A connection is established, or there is room again after there was too little.
     pub const WRITABLE: Self = Self(2);
-    /// The connection is over: failed, reset, or closed in both directions. What came before can still be read.
+    /// The connection is over: failed, reset, or closed in both directions. Bytes that came before can still be read.
     pub const CLOSED: Self = Self(4);
 
-    /// The bits, as `towpath.h` has them.
+    /// The bits of `towpath.h`.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Something that can be read (or accepted).
+    /// Something can be read (or accepted).
     pub fn is_readable(self) -> bool {
         self.0 & Self::READABLE.0 != 0
     }
@@ -40,7 +42,7 @@ impl Readiness {
         self.0 == 0
     }
 
-    /// What the words of a slot say. Room counts only if it was `wanted`.
+    /// The readiness by a slot's words. Room counts only if it was `wanted`.
     #[inline]
     pub(crate) fn of(view: &View, wanted: bool) -> Self {
         let state = view.state();
@@ -50,7 +52,7 @@ impl Readiness {
             state::CONNECTING => return Self(0),
             _ => {}
         }
-        // The end is looked at before the data: what came before it is then seen too.
+        // The end is loaded before the data, so that no byte before it is missed.
         let ended = view.status() & (status::RX_EOF | status::RESET) != 0 || state == state::CLOSED;
         let closed = state == state::CLOSED || view.status() & status::RESET != 0;
         let both = ended && view.has_app(app_flags::SHUT_WR);
@@ -74,13 +76,13 @@ impl core::ops::BitOr for Readiness {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Event {
-    /// What [`Stack::watch`](crate::Stack::watch) was told.
+    /// The token given to [`Stack::watch`](crate::Stack::watch).
     pub token: u64,
-    /// What has become possible.
+    /// The readiness.
     pub readiness: Readiness,
 }
 
-/// What a [`Stack`](crate::Stack) can watch: a connection or a listener.
+/// A source of events for a [`Stack`](crate::Stack): a connection or a listener.
 pub trait Source: sealed::Sealed {}
 
 pub(crate) mod sealed {
@@ -88,7 +90,7 @@ pub(crate) mod sealed {
 
     pub trait Sealed {
         fn socket(&self) -> &Socket;
-        /// Is it a connection whose outcome the program does not know yet?
+        /// Is it a connection whose outcome the program has not asked for?
         fn is_awaited(&self) -> bool;
     }
 }

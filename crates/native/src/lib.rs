@@ -1,7 +1,7 @@
-//! TCP over Towpath without sockets, for programs that are written (or rewritten) for it. What a socket call copies and looks up
-//! anew each time is here in the caller's hands: received bytes are read where they lie ([`Connection::received`]), bytes to send are
-//! written where they will be sent from ([`Connection::reserve`]), and events come many at a time ([`Stack::wait`]), without a
-//! descriptor per connection.
+//! TCP over Towpath without sockets, for programs that are written (or rewritten) for it. It saves the copies and
+//! look-ups of a socket call. Received bytes are read in place ([`Connection::received`]), and bytes to send are
+//! written in place ([`Connection::reserve`]). Events come many at a time ([`Stack::wait`]), without a descriptor per
+//! connection.
 //!
 //! ```no_run
 //! use towpath_native::{Connection, Listener, Stack};
@@ -21,21 +21,23 @@
 //! # }
 //! ```
 //!
-//! - **Threads.** Each thread opens a [`Stack`] of its own; a process has 63 at most. Connections and listeners belong to no stack and
-//!   may be sent to other threads; who is told of their events is decided by [`Stack::watch`].
-//! - **Nothing blocks** but [`Stack::wait`], [`Connection::wait`] and the exchange with the service that begins a connection or a
-//!   listener. Everything else says `WouldBlock`.
+//! - **Threads.** Each thread opens a [`Stack`] of its own; a process has 63 at most. Connections and listeners belong
+//!   to no stack and may be sent to other threads; [`Stack::watch`] decides which thread gets their events.
+//! - **Nothing blocks** but [`Stack::wait`], [`Connection::wait`] and the exchange with the service that begins a
+//!   connection or a listener. Everything else says `WouldBlock`.
 //! - **Errors** are those that Linux gives for sockets.
 //! - **The end of a process** ends its connections: the service sees it, however it comes.
-//! - **Not here:** what needs descriptors (`epoll`, passing sockets on, `fork` with open connections) and out-of-band data,
-//!   which is read in line.
+//! - **Not here:** what needs descriptors (`epoll`, passing sockets on, `fork` with open connections) and out-of-band
+//!   data, which is read in line.
 
 mod address;
 mod c;
 mod connection;
+mod error;
 mod event;
 mod half;
 mod listener;
+mod rings;
 mod span;
 mod stack;
 

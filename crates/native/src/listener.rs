@@ -1,7 +1,8 @@
 //! Listeners.
 
 use crate::address::{from_contract, to_contract};
-use crate::connection::{begin, close, errno};
+use crate::connection::{begin, close};
+use crate::error::errno;
 use crate::event::{Source, sealed::Sealed};
 use crate::{Connection, Stack};
 use core::net::{Ipv6Addr, SocketAddr};
@@ -9,34 +10,38 @@ use core::sync::atomic::Ordering;
 use rustix::fd::AsRawFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use towpath_ring::command::{Command, Options, V6ONLY, op};
-use towpath_ring::lines::{app_flags, option_flags, state};
-use towpath_sockets::narrow::{self, Socket};
+use towpath_client::accept;
+use towpath_client::socket::Socket;
+use towpath_ring::command::{Command, V6ONLY, op};
+use towpath_ring::lines::{app_flags, state};
+use towpath_ring::options::{Options, option_flags};
 
 /// Linux's default `net.core.somaxconn`.
 const BACKLOG_MAX: u32 = 4096;
-/// What a connection takes over from its listener.
+/// The flags that a connection takes over from its listener.
 const INHERITED: u32 = app_flags::NODELAY | app_flags::CORK;
 
-/// A listener. Dropped, its port is let go, a moment later.
+/// A listener. Dropping it releases its port a moment later.
 pub struct Listener {
     socket: Socket,
 }
 
 impl Listener {
-    /// Listens on `local` (port 0: any that is free) for IPv4 or IPv6; `::` takes IPv6 only. Up to `backlog` connections wait to be accepted.
+    /// Listens on `local` (port 0: any free one) for IPv4 or IPv6; `::` takes IPv6 only. Up to `backlog` connections
+    /// wait to be accepted.
     pub fn bind(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::listen(stack, local, backlog, false)
     }
 
-    /// The same for one of several listeners on a port, of one user, among which connections are spread (`SO_REUSEPORT`): one per
-    /// thread, say.
+    /// The same for one of several listeners on a port, all of one user, among which connections are spread
+    /// (`SO_REUSEPORT`): one per thread, say.
     pub fn bind_shared(stack: &Stack, local: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::listen(stack, local, backlog, true)
     }
 
     fn listen(stack: &Stack, local: SocketAddr, backlog: u32, shared: bool) -> io::Result<Self> {
-        // A bound kernel socket, which does not listen, reserves the port. Made by system calls, whatever is preloaded.
+        // A bound kernel socket that does not listen reserves the port. It is made by system calls, whatever is
+        // preloaded.
         let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let reservation = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         if local.is_ipv6() {
@@ -48,7 +53,7 @@ impl Listener {
         rustix::net::bind(&reservation, &local)?;
         let bound = SocketAddr::try_from(rustix::net::getsockname(&reservation)?)?;
         let (local_addr, port): (Ipv6Addr, u16) = to_contract(bound);
-        if narrow::is_kernels(local_addr) {
+        if towpath_client::address::is_kernels(local_addr) {
             return Err(errno(libc::ENETUNREACH));
         }
         let command = Command {
@@ -63,12 +68,12 @@ impl Listener {
         Ok(Self { socket: begin(stack, &command, &options, Some(reservation.as_raw_fd()))? })
     }
 
-    /// Takes the next connection. `WouldBlock` = none waits.
+    /// Takes the next connection. `WouldBlock` = none is waiting.
     pub fn accept(&mut self) -> io::Result<(Connection, SocketAddr)> {
         let listener = &self.socket;
-        let next = narrow::next_accepted(listener, |socket| {
+        let next = accept::next(listener, |socket| {
             Socket::reset(socket.session, socket.slot, listener.app().flags.load(Ordering::Relaxed) & INHERITED);
-            narrow::inherit_options(listener, socket);
+            accept::inherit_options(listener, socket);
             socket.adopt();
         });
         let Ok(Some((socket, remote))) = next else {
@@ -78,14 +83,14 @@ impl Listener {
         Ok((Connection::of(socket), from_contract(remote)))
     }
 
-    /// Connections that are accepted from now on have `TCP_NODELAY`, or not.
+    /// Sets `TCP_NODELAY`, or clears it, for connections accepted from now on.
     pub fn set_nodelay(&mut self, on: bool) {
         self.socket.mark_app(app_flags::NODELAY, on);
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn local_addr(&self) -> SocketAddr {
-        from_contract(narrow::local(&self.socket))
+        from_contract(towpath_client::address::local(&self.socket))
     }
 }
 

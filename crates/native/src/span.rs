@@ -1,14 +1,15 @@
-//! Pieces of rings. Somebody else may write this memory while we look at it: the service, which would have to misbehave, or the peer
-//! of a direct connection, who need not be trusted at all. So no `&[u8]` of it is given out, but by `unsafe` and a promise.
+//! Pieces of rings. Another process may write this memory at the same time: the service, if it misbehaves, or the
+//! peer of a direct connection, which need not be trusted. So a `&[u8]` of it needs `unsafe` and a promise.
 
-use crate::half::Rings;
+use crate::rings::Rings;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::ptr;
+use towpath_ring::shared_bytes::{copy, copy_overlapping};
 
-/// A contiguous piece of received bytes, at most two of which make up what is there (a ring has an end).
+/// A contiguous piece of received bytes. There are at most two of them, because a ring has an end.
 ///
-/// What is read twice may be different the second time if the peer of a direct connection misbehaves: copy it, or decide on each byte once.
+/// If the peer of a direct connection misbehaves, a byte may change between two reads. Copy the bytes, or decide on
+/// each of them once.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     base: *const u8,
@@ -22,27 +23,27 @@ impl<'a> Span<'a> {
         self.len
     }
 
-    /// None?
+    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where they begin.
+    /// The address of the first.
     pub fn as_ptr(&self) -> *const u8 {
         self.base
     }
 
-    /// Copies as many as fit into `to`; returns how many.
+    /// Copies as many as fit into `to`. Returns how many.
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let count = self.len.min(to.len());
-        // SAFETY: the span is readable memory of `len` bytes, and `to` is this process's own, so they do not overlap. Somebody may
-        // write the span meanwhile, which gives bytes of no certain value; every byte is a valid `u8`.
-        unsafe { ptr::copy_nonoverlapping(self.base, to.as_mut_ptr(), count) };
+        // SAFETY: the span is readable memory of `len` bytes. `to` is this process's own, so they do not overlap.
+        // Another process may write the span meanwhile, which gives arbitrary bytes; every byte is a valid `u8`.
+        unsafe { copy(self.base, to.as_mut_ptr(), count) };
         count
     }
 
-    /// The byte at a place. Loaded once.
+    /// The byte at a place, loaded once.
     #[inline]
     pub fn get(&self, at: usize) -> Option<u8> {
         // SAFETY: inside the span; volatile, because it may change.
@@ -58,15 +59,18 @@ impl<'a> Span<'a> {
     /// The bytes in place.
     ///
     /// # Safety
-    /// Nobody may write them while the slice lives. Of a connection over the stack the service promises that for bytes that have not
-    /// been consumed; of a direct one ([`Connection::is_direct`](crate::Connection::is_direct)) the peer's program does, so it must be trusted as one's own.
+    /// The bytes must not be written while the slice lives. For a connection over the stack, the service promises
+    /// that for bytes that have not been consumed. For a direct one
+    /// ([`Connection::is_direct`](crate::Connection::is_direct)) it is the peer's program, which must be trusted like
+    /// one's own.
     pub unsafe fn as_slice(&self) -> &'a [u8] {
-        // SAFETY: readable memory for as long as the connection is borrowed; that nobody writes it is the caller's promise.
+        // SAFETY: readable memory for as long as the connection is borrowed. That it is not written is the caller's
+        // promise.
         unsafe { core::slice::from_raw_parts(self.base, self.len) }
     }
 }
 
-/// What has been received and not consumed.
+/// Received bytes that have not been consumed.
 #[derive(Clone, Copy)]
 pub struct Received<'a> {
     spans: [Span<'a>; 2],
@@ -78,7 +82,7 @@ impl<'a> Received<'a> {
         Self { spans: spans.map(|(base, len)| Span { base, len, ring: PhantomData }) }
     }
 
-    /// How many bytes. 0 = the peer has ended its stream, and nothing will come any more.
+    /// How many bytes. 0 = the peer has ended its stream, and nothing more will come.
     #[inline]
     pub fn len(&self) -> usize {
         self.spans[0].len + self.spans[1].len
@@ -89,12 +93,12 @@ impl<'a> Received<'a> {
         self.len() == 0
     }
 
-    /// The pieces in order. The second is empty unless the bytes go past the end of the ring.
+    /// The pieces in order. The second is empty unless the bytes continue at the ring's begin.
     pub fn spans(&self) -> [Span<'a>; 2] {
         self.spans
     }
 
-    /// Copies as many bytes as fit into `to`; returns how many.
+    /// Copies as many bytes as fit into `to`. Returns how many.
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let first = self.spans[0].copy_to(to);
@@ -110,7 +114,7 @@ impl<'a> Received<'a> {
     }
 }
 
-/// Free room of the send ring, to be written and then sent by [`Room::commit`]. Dropped without it, nothing is sent.
+/// Free room of the send ring, to be written and then sent by [`Room::commit`]. Dropping it sends nothing.
 pub struct Room<'a> {
     spans: [(*mut u8, usize); 2],
     written: usize,
@@ -123,36 +127,37 @@ impl<'a> Room<'a> {
         Self { spans, written: 0, rings }
     }
 
-    /// How many bytes, at most what was asked for.
+    /// How many bytes; at most as many as were asked for.
     #[inline]
     pub fn len(&self) -> usize {
         self.spans[0].1 + self.spans[1].1
     }
 
-    /// None? It never is: that would have been an error.
+    /// Never true: no room is an error.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The pieces in order, to be written through (and never read back from: of a direct connection the peer may write them too).
-    /// The second is empty unless the room goes past the end of the ring.
+    /// The pieces in order, to be written. Do not read them back: the peer of a direct connection may write them,
+    /// too. The second is empty unless the room continues at the ring's begin.
     pub fn spans(&mut self) -> [(*mut MaybeUninit<u8>, usize); 2] {
         self.spans.map(|(base, len)| (base.cast(), len))
     }
 
-    /// Appends bytes to what has been put before; returns how many there was room for.
+    /// Appends bytes. Returns how many there was room for.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         self.append(bytes.as_ptr(), bytes.len())
     }
 
-    /// Appends received bytes, such as those of another connection, without a copy in between; returns how many there was room for.
+    /// Appends received bytes, such as another connection's, without a copy in between. Returns how many there was
+    /// room for.
     #[inline]
     pub fn put_span(&mut self, span: Span<'_>) -> usize {
         self.append(span.base, span.len)
     }
 
-    /// Appends all that has been received; returns how many bytes there was room for.
+    /// Appends all received bytes. Returns how many there was room for.
     #[inline]
     pub fn put_received(&mut self, received: &Received<'_>) -> usize {
         received.spans().into_iter().map(|span| self.put_span(span)).sum()
@@ -164,16 +169,16 @@ impl<'a> Room<'a> {
         for (begin, (base, room)) in [(0, self.spans[0]), (self.spans[0].1, self.spans[1])] {
             let at = (self.written + done).saturating_sub(begin).min(room);
             let count = (room - at).min(len - done);
-            // SAFETY: `from` has `len` readable bytes, and the rest is inside the span, which is writable memory of the ring. Two ends
-            // in one process may share a ring, so they may overlap, which this copy allows.
-            unsafe { ptr::copy(from.add(done), base.add(at), count) };
+            // SAFETY: `from` has `len` readable bytes. The rest is inside the span, which is writable memory of the
+            // ring. Two ends in one process may share a ring, so they may overlap, which this copy allows.
+            unsafe { copy_overlapping(from.add(done), base.add(at), count) };
             done += count;
         }
         self.written += done;
         done
     }
 
-    /// Sends what has been put; returns how many bytes.
+    /// Sends the appended bytes. Returns how many.
     #[inline]
     pub fn commit(self) -> usize {
         let written = self.written;
@@ -181,7 +186,8 @@ impl<'a> Room<'a> {
         written
     }
 
-    /// Sends the first `count` bytes, however they were written; bytes that were not are what the ring held before.
+    /// Sends the first `count` bytes, however they were written. Bytes that were not written are old contents of the
+    /// ring.
     #[inline]
     pub fn commit_count(self, count: usize) {
         let count = count.min(self.len());

@@ -1,6 +1,6 @@
-//! A thread's way to the stack: its event context, and who is watched by it.
+//! A thread's access to the stack: its event context, and the sources that it watches.
 
-use crate::connection::errno;
+use crate::error::errno;
 use crate::event::{Event, Readiness, Source};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -11,40 +11,51 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
+use towpath_client::context;
+use towpath_client::context::Context;
+use towpath_client::direct;
+use towpath_client::held;
+use towpath_client::liveness::LIFE_CHECK;
+use towpath_client::private::used;
+use towpath_client::session;
+use towpath_client::session::Session;
+use towpath_client::socket::Socket;
+use towpath_client::sys;
 use towpath_ring::Slot;
 use towpath_ring::lines::state;
-use towpath_sockets::narrow::{self, Context, LIFE_CHECK, Session, Socket, used};
 
-/// What is watched in a slot.
+/// A watched slot.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     token: u64,
     generation: u32,
     watched: bool,
-    /// That it is connected has not been told.
+    /// The end of its handshake has not been reported.
     connecting: bool,
-    /// It stands in `later`.
+    /// It is in `later`.
     queued: bool,
-    /// The collection that has told of it last.
+    /// The collection that has last reported it.
     told: u32,
 }
 
-/// What a thread has of the stack. The first one of a process registers with the service; all share the process's region.
+/// A thread's access to the stack. The first one of a process registers with the service; all share the process's
+/// region.
 pub struct Stack {
     session: &'static Session,
     /// `None` only while it is dropped.
     context: Option<Context>,
     /// By slot; as long as the slot table.
     entries: Box<[Entry]>,
-    /// To look at before anything new.
+    /// Slots to look at before any new event.
     later: VecDeque<u32>,
-    /// Slots whose peer holds bytes back that will be there in time (`TCP_CORK` of a direct connection).
+    /// Slots whose peer holds bytes back that will be due (`TCP_CORK` of a direct connection).
     held: Vec<u32>,
-    /// Number of the latest collection: each token is told of once in it, so that the program may let go what it belongs to.
+    /// Number of the latest collection. Each token is reported once in it, so that the program may free its state on
+    /// an event.
     collection: u32,
-    /// The bell may ring, because somebody was told that he may sleep.
+    /// The context is armed: the program was told that it may sleep.
     armed: bool,
-    /// All have been told that the service has gone.
+    /// The service has gone, and all sources have been reported.
     ended: bool,
 }
 
@@ -55,11 +66,11 @@ impl Stack {
         Self::open_at(path.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "TOWPATH_SOCKET is not set"))?)
     }
 
-    /// Opens the stack whose service is at `path`. A process stays with the service that it opened first; once that has gone, this is
-    /// ENETDOWN.
+    /// Opens the stack whose service is at `path`. A process stays with the first service that it opened; after that
+    /// has gone, this fails with ENETDOWN.
     pub fn open_at(path: impl AsRef<Path>) -> io::Result<Self> {
-        let session = narrow::open(path.as_ref().as_os_str().as_bytes())?;
-        // ENFILE: the service has none left for this process.
+        let session = session::open(path.as_ref().as_os_str().as_bytes())?;
+        // ENFILE: the service has no context left for this process.
         let context = Context::open(session).ok_or_else(|| errno(libc::ENFILE))?;
         let entries = vec![Entry::default(); session.geometry.slots as usize].into_boxed_slice();
         let (later, held) = (VecDeque::new(), Vec::new());
@@ -74,8 +85,8 @@ impl Stack {
         self.context.as_ref().ok_or_else(|| errno(libc::EBADF))
     }
 
-    /// Events of `source` are told here from now on, as `token`. Each is told once, when something changes, and once now if there is
-    /// something to tell: take all there is, or remember that there is more.
+    /// Reports events of `source` here from now on, as `token`. Each change is reported once, and the present state
+    /// now if there is anything to report. Take everything there is, or remember that there is more.
     pub fn watch(&mut self, source: &impl Source, token: u64) -> io::Result<()> {
         let socket = source.socket();
         let bit = self.context()?.bit();
@@ -83,27 +94,27 @@ impl Stack {
         let connecting = source.is_awaited();
         let (queued, told) = (entry.queued, entry.told);
         *entry = Entry { token, generation: socket.generation, watched: true, connecting, queued, told };
-        socket.watch(bit, true);
+        socket.subscribe(bit);
         self.look_later(socket.slot);
         Ok(())
     }
 
-    /// No more events of `source` here. Needless before it is dropped; what has already been told stays told.
+    /// Ends reporting of `source` here. Not needed before it is dropped. Events that were reported stay reported.
     pub fn unwatch(&mut self, source: &impl Source) -> io::Result<()> {
         let socket = source.socket();
         let bit = self.context()?.bit();
         match self.entries.get_mut(socket.slot.index()) {
             Some(entry) if entry.watched && entry.generation == socket.generation => {
                 entry.watched = false;
-                socket.watch(bit, false);
+                socket.unsubscribe(bit);
                 Ok(())
             }
             _ => Err(errno(libc::ENOENT)),
         }
     }
 
-    /// Fills `events` with what has happened, and returns how many; waits until something does, or the time is up (0), or a signal handler
-    /// ran (`Interrupted`). With a time of 0 no system call is made. `None` = no limit.
+    /// Fills `events` and returns how many. Waits until something happens, the time is up (0), or a signal handler
+    /// has run (`Interrupted`). With a time of 0 there is no system call. `None` = no limit.
     pub fn wait(&mut self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         if events.is_empty() {
             return Err(errno(libc::EINVAL));
@@ -120,7 +131,7 @@ impl Stack {
             let deadline =
                 *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
             let id = self.context()?.id;
-            if narrow::spin(self.session, || !narrow::is_empty(self.session, id)) {
+            if direct::spin(self.session, || !context::is_empty(self.session, id)) {
                 continue;
             }
             if !self.sleep(deadline)? {
@@ -129,14 +140,15 @@ impl Stack {
         }
     }
 
-    /// For programs with an event loop of their own: true = nothing has happened, and the descriptor ([`AsFd`]) will be readable when
-    /// something does. Then, or if it is false, or after a second, call [`Stack::wait`] with a time of 0: what only time brings (a service
-    /// that has been killed, bytes that the peer holds back by `TCP_CORK`) rings no bell.
+    /// For programs with an event loop of their own. True: nothing has happened, and the descriptor ([`AsFd`]) will
+    /// be readable when something does. Then, or if this is false, or after a second, call [`Stack::wait`] with a
+    /// time of 0. Some events come with time only and notify no doorbell: a service that was killed, bytes that the
+    /// peer holds back by `TCP_CORK`.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.armed = true;
         let context = self.context()?;
         context.arm(self.session);
-        let nothing = narrow::is_empty(self.session, context.id);
+        let nothing = context::is_empty(self.session, context.id);
         Ok(nothing && self.later.is_empty())
     }
 
@@ -144,7 +156,7 @@ impl Stack {
         self.armed = false;
         let context = self.context()?;
         context.disarm(self.session);
-        towpath_ring::wake::drain(narrow::borrow(&context.wake));
+        towpath_ring::wake::drain(sys::borrow(&context.wake));
         if !self.session.check_alive_if_due() {
             self.look_at_the_end();
         }
@@ -158,7 +170,7 @@ impl Stack {
         }
     }
 
-    /// The service has gone, which ends everything: tells all who are watched, once. False if that has been done.
+    /// The service has gone, which ends everything: looks at all sources, once. False if that has been done.
     fn look_at_the_end(&mut self) -> bool {
         if core::mem::replace(&mut self.ended, true) {
             return false;
@@ -171,16 +183,16 @@ impl Stack {
         true
     }
 
-    /// Looks later at those whose bytes are not held any more.
+    /// Queues slots whose held bytes are due.
     #[cold]
     fn look_at_due(&mut self) {
         for raw in core::mem::take(&mut self.held) {
             let Some(slot) = self.session.region.slot(raw) else { continue };
             let Some(entry) = self.entries.get(slot.index()) else { continue };
             let socket = Socket { session: self.session, slot, generation: entry.generation };
-            // Notes the time until when to sleep.
+            // This notes until when to sleep.
             socket.readable();
-            if entry.watched && narrow::is_waited_for(&socket) {
+            if entry.watched && held::is_waited_for(&socket) {
                 self.held.push(raw);
             } else {
                 self.look_later(slot);
@@ -188,7 +200,7 @@ impl Stack {
         }
     }
 
-    /// What is there now.
+    /// Collects the present events.
     fn collect(&mut self, events: &mut [Event]) -> usize {
         if !self.held.is_empty() {
             self.look_at_due();
@@ -226,14 +238,14 @@ impl Stack {
         found
     }
 
-    /// Sleeps until something happens, with the bell armed. False: the time is up.
+    /// Sleeps until something happens, with the context armed. False: the time is up.
     fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
         if !self.session.check_alive_if_due() {
             return if self.look_at_the_end() { Ok(true) } else { Err(errno(libc::ENETDOWN)) };
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let time = {
-            let longest = narrow::sleep_of(LIFE_CHECK);
+            let longest = held::sleep_of(LIFE_CHECK);
             left.map_or(longest, |left| left.min(longest))
         };
         let woken = if self.arm()? { self.sleep_armed(time) } else { Ok(true) };
@@ -247,10 +259,10 @@ impl Stack {
 
     fn sleep_armed(&self, time: Duration) -> io::Result<bool> {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-        let bell = self.as_fd();
-        let mut waiting = [PollFd::new(&bell, PollFlags::IN)];
+        let doorbell = self.as_fd();
+        let mut waiting = [PollFd::new(&doorbell, PollFlags::IN)];
         let woken = poll(&mut waiting, Some(&time))? > 0;
-        // Nobody is left to ring: the service has gone, most likely.
+        // No process is left to notify: most likely the service has gone.
         if waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
             self.session.check_alive();
         }
@@ -258,14 +270,14 @@ impl Stack {
     }
 }
 
-/// What there is to tell of a slot that has been raised.
+/// The event of a slot, if there is anything to report.
 #[inline]
 fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec<u32>) -> Option<Event> {
     if !entry.watched {
         return None;
     }
     let socket = Socket { session, slot, generation: entry.generation };
-    // Dropped by the program, or used by another since.
+    // The program has dropped it, or another socket uses the slot.
     if socket.private().used.load(Ordering::Acquire) != used::LIVE
         || socket.app().generation.load(Ordering::Relaxed) != entry.generation
     {
@@ -282,7 +294,7 @@ fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec
         entry.connecting = view.state() == state::CONNECTING;
     }
     let readiness = Readiness::of(&view, wanted || connecting);
-    if narrow::is_waited_for(&socket) && !held.contains(&slot.raw()) {
+    if held::is_waited_for(&socket) && !held.contains(&slot.raw()) {
         held.push(slot.raw());
     }
     (!readiness.is_none()).then_some(Event { token: entry.token, readiness })
@@ -291,13 +303,13 @@ fn look(session: &'static Session, slot: Slot, entry: &mut Entry, held: &mut Vec
 impl AsFd for Stack {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.context {
-            Some(context) => narrow::borrow(&context.wake),
-            None => narrow::borrow(&NO_DESCRIPTOR),
+            Some(context) => sys::borrow(&context.wake),
+            None => sys::borrow(&NO_DESCRIPTOR),
         }
     }
 }
 
-/// Of a stack that is being dropped, whom nobody can ask.
+/// In the place of a descriptor while the stack is dropped.
 const NO_DESCRIPTOR: i32 = i32::MAX;
 
 impl Drop for Stack {
@@ -307,7 +319,7 @@ impl Drop for Stack {
             if let Some(slot) = self.session.region.slot(raw as u32) {
                 let socket = Socket { session: self.session, slot, generation: entry.generation };
                 if !socket.is_gone() {
-                    socket.watch(context.bit(), false);
+                    socket.unsubscribe(context.bit());
                 }
             }
         }

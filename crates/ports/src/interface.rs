@@ -1,5 +1,5 @@
-//! What the kernel says about a network interface. By ioctl and netlink, not from /sys, which shows the namespace that it
-//! was mounted in and not the thread's.
+//! Properties of a network interface, read by ioctl and netlink. /sys is not used: it shows the namespace that it was
+//! mounted in, not the thread's.
 
 use std::ffi::CString;
 use std::io;
@@ -10,7 +10,7 @@ const ETHTOOL_GDRVINFO: u32 = 3;
 /// `IFLA_XDP`, and within it `IFLA_XDP_PROG_ID` (linux/if_link.h).
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_PROG_ID: u16 = 4;
-/// The kind of an attribute without its "nested" and "network byte order" bits.
+/// The type of an attribute, without its "nested" and "network byte order" bits.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// `struct ethtool_drvinfo`.
@@ -30,19 +30,18 @@ pub(crate) struct Interface {
     pub name: String,
     pub index: u32,
     pub mtu_bytes: u32,
-    /// Frames may come from this host's own kernel with unfinished checksums: veth, tun, bridge; and virtio, whose host may
-    /// do the same.
+    /// Received frames may have partial checksums: on veth, tun and bridge from this kernel, on virtio from the host's.
     pub is_virtual: bool,
 }
 
 impl Interface {
-    /// `None`: there is no interface of this name.
+    /// Finds an interface by name; `None` = there is none.
     pub fn find(name: &str) -> io::Result<Option<Self>> {
         let Ok(c_name) = CString::new(name) else { return Ok(None) };
         if c_name.as_bytes().len() >= libc::IFNAMSIZ {
             return Ok(None);
         }
-        // SAFETY: a valid C string, only read.
+        // SAFETY: `c_name` is a NUL-terminated string, which the call only reads.
         let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
         if index == 0 {
             return Ok(None);
@@ -50,7 +49,7 @@ impl Interface {
         let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
         let mut request = request(&c_name);
         ioctl(&socket, libc::SIOCGIFMTU, &mut request)?;
-        // SAFETY: SIOCGIFMTU has filled this member.
+        // SAFETY: SIOCGIFMTU succeeded, so it has filled this member of the union.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
         let is_virtual =
             driver(&socket, &c_name).is_none_or(|info| info.bus[0] == 0 || info.driver.starts_with(b"virtio"));
@@ -67,18 +66,18 @@ impl Interface {
 }
 
 fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved.
+    // SAFETY: the arguments are integers; no memory is passed.
     let fd = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that is ours alone.
+    // SAFETY: `fd` is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A request about the interface `name`, which is shorter than IFNAMSIZ.
+/// A request about the interface `name`, which must be shorter than IFNAMSIZ.
 fn request(name: &CString) -> libc::ifreq {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: `ifreq` is plain data, for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
         *to = *from as libc::c_char;
@@ -87,7 +86,7 @@ fn request(name: &CString) -> libc::ifreq {
 }
 
 fn ioctl(socket: &OwnedFd, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: `request` is a whole ifreq; the requests used here write no further than it or than what it points to.
+    // SAFETY: `request` is a complete ifreq. The requests used here write only to it and to the buffer it points to.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, std::ptr::from_mut(request)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -108,7 +107,7 @@ fn driver(socket: &OwnedFd, name: &CString) -> Option<DriverInfo> {
     Some(info)
 }
 
-/// RTM_GETLINK for one interface: the whole answer.
+/// The complete answer to RTM_GETLINK for one interface.
 fn link_message(index: u32) -> io::Result<Vec<u8>> {
     let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
     let length = (size_of::<libc::nlmsghdr>() + size_of::<libc::ifinfomsg>()) as u32;
@@ -137,7 +136,7 @@ fn link_message(index: u32) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The body of the first attribute of a kind.
+/// The body of the first attribute of this type.
 fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let [a, b, c, d, ..] = *attributes {
         let len = usize::from(u16::from_ne_bytes([a, b]));

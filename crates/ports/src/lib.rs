@@ -1,9 +1,9 @@
-//! Packet I/O behind one trait: an in-memory loopback and AF_XDP with steering. Knows frames, not TCP.
+//! Packet I/O behind one trait: an in-memory loopback, and AF_XDP with steering. This crate knows frames, not TCP.
 
 mod interface;
 mod mapping;
 pub mod memory;
-pub mod steer;
+pub mod steering;
 pub mod xsk;
 
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ pub use towpath_wire::offload::{RxChecksum, TxOffload};
 /// One received frame; its bytes are at [`Port::bytes`] until [`Port::release`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxFrame {
-    /// The port's own name for the buffer.
+    /// The port's identifier of the buffer.
     pub handle: u64,
     /// Length of the frame in bytes, Ethernet header included.
     pub len: u32,
@@ -20,14 +20,14 @@ pub struct RxFrame {
     pub checksum: RxChecksum,
 }
 
-/// What a port can do.
+/// Limits and offloads of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Largest IP packet in bytes that is one packet on the wire.
     pub mtu_bytes: u32,
-    /// Computes checksums on sending (`TxOffload::checksum_needed` allowed). For the loopback: the sum may be left out.
+    /// Computes checksums on sending (`TxOffload::checksum_needed` allowed). On the loopback the sum may be left out.
     pub tx_checksum: bool,
-    /// Cuts super-segments (`gso_bytes` allowed) up to this many bytes of frame; 0 = no.
+    /// Cuts super-segments (`gso_bytes` allowed) in frames of up to this many bytes; 0 = not supported.
     pub gso_max_bytes: u32,
 }
 
@@ -44,25 +44,25 @@ pub struct PortCounters {
     pub tx_dropped: u64,
 }
 
-/// One queue of a device, owned by one core.
+/// One queue of a device, owned by one flow group.
 pub trait Port: Send {
-    /// What it can do.
+    /// Its limits and offloads.
     fn capabilities(&self) -> Capabilities;
     /// Appends up to `max` received frames to `frames`.
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize);
     /// The bytes of a received, not yet released frame.
     fn bytes(&self, frame: &RxFrame) -> &[u8];
-    /// Gives received frames back.
+    /// Returns the buffers of received frames.
     fn release(&mut self, frames: &[RxFrame]);
     /// A buffer for one outgoing frame, at least `mtu_bytes + 14` (or `gso_max_bytes`) long; `None` = no room now.
     fn reserve(&mut self) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the buffer reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
-    /// Hands what was committed to the device (at most one system call, and none while the device is awake).
+    /// Hands committed frames to the device, with at most one system call, and none while the device is awake.
     fn flush(&mut self);
-    /// Readable when frames have come while the core slept; `None` = the port never wakes a core.
+    /// Becomes readable when frames arrive while the worker sleeps; `None` = the port cannot wake a worker.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Anything to receive? (Checked once more before sleeping.)
+    /// Are there frames to receive? Checked once more before sleeping.
     fn pending(&mut self) -> bool;
     /// Counters so far.
     fn counters(&self) -> PortCounters;

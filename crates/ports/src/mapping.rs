@@ -1,4 +1,4 @@
-//! Shared memory with the kernel: a mapping that is unmapped on drop, and the four AF_XDP rings.
+//! Memory shared with the kernel: a mapping that is unmapped on drop, and the four AF_XDP rings.
 
 use std::io;
 use std::marker::PhantomData;
@@ -6,23 +6,23 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The smaller huge page of x86-64, and of arm64 with pages of 4 KiB.
+/// Size of the smaller huge page of x86-64, and of arm64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A memory mapping of our own.
+/// A memory mapping that this value owns.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone, and memory mappings belong to the process, not to a thread.
+// SAFETY: only this value owns the mapping, and mappings belong to the process, not to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory, in huge pages if it fills such and there are any.
+    /// Zeroed memory, in huge pages if its size is a multiple of theirs and some are free.
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // munmap wants whole huge pages.
+        // munmap requires whole huge pages.
         if bytes.is_multiple_of(HUGE_PAGE_BYTES)
             && let Ok(mapping) = Self::map(bytes, flags | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB, -1, 0)
         {
@@ -31,13 +31,13 @@ impl Mapping {
         Self::map(bytes, flags | libc::MAP_POPULATE, -1, 0)
     }
 
-    /// A part of what `fd` offers, shared.
+    /// A shared mapping of a part of `fd`.
     pub fn shared(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
         Self::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
     fn map(bytes: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: the kernel chooses the address of a new mapping, so no existing memory is touched.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
         if start == libc::MAP_FAILED {
@@ -54,7 +54,7 @@ impl Mapping {
         self.start
     }
 
-    /// How long it is.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -62,12 +62,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: start and bytes are those of a mapping that we made; nobody has a pointer into it who outlives this value.
+        // SAFETY: `start` and `bytes` are those of a mapping that we made. No pointer into it outlives this value.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Where a ring's parts are in its mapping, in bytes (`xdp_ring_offset`).
+/// Offsets of a ring's parts in its mapping, in bytes (`xdp_ring_offset`).
 #[derive(Clone, Copy)]
 pub(crate) struct RingOffsets {
     pub producer: u64,
@@ -82,14 +82,14 @@ impl From<libc::xdp_ring_offset> for RingOffsets {
     }
 }
 
-/// One single-producer single-consumer ring; the kernel is at the other side. Entries are plain data.
+/// One single-producer single-consumer ring, shared with the kernel. Entries are plain data.
 pub(crate) struct Ring<T> {
     memory: Mapping,
     offsets: RingOffsets,
     size: u32,
-    /// Our copy of the producer's position: newer than shared (we produce) or older (we consume).
+    /// Our copy of the producer's position. It is ahead of the shared one if we produce, and behind it if we consume.
     produced: u32,
-    /// The same of the consumer's.
+    /// Our copy of the consumer's position, likewise.
     consumed: u32,
     entries: PhantomData<T>,
 }
@@ -109,53 +109,53 @@ impl<T: Copy + Send> Ring<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: `map` has checked that the word lies in the mapping and is aligned; the kernel, too, accesses it only
-        // atomically; the reference lives no longer than the mapping.
+        // SAFETY: `map` has checked that the word lies in the mapping and is aligned. The kernel accesses it only
+        // atomically, too. The reference lives no longer than the mapping.
         unsafe { &*self.memory.start().as_ptr().add(offset as usize).cast::<AtomicU32>() }
     }
 
     fn entry(&self, position: u32) -> *mut T {
         let index = (position & (self.size - 1)) as usize;
-        // SAFETY: index < size, and `map` mapped `size` entries from this offset.
+        // SAFETY: index < size, and `map` has mapped `size` entries from this offset.
         unsafe { self.memory.start().as_ptr().add(self.offsets.entries as usize).cast::<T>().add(index) }
     }
 
-    /// The kernel has to be called to go on (XDP_USE_NEED_WAKEUP).
+    /// Does the kernel need a system call to continue (XDP_USE_NEED_WAKEUP)?
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// As consumer: entries to be read.
+    /// As consumer: the number of entries that can be read.
     #[inline]
     pub fn readable(&mut self) -> u32 {
         if self.produced == self.consumed {
             self.produced = self.word(self.offsets.producer).load(Ordering::Acquire);
         }
-        // The kernel never has more than `size` in there; if it claims so, do not follow it.
+        // More than `size` entries are impossible, so a larger claim is not followed.
         self.produced.wrapping_sub(self.consumed).min(self.size)
     }
 
-    /// As consumer: the next entry, of [`Ring::readable`] ones. Give them back with [`Ring::give_back`].
+    /// As consumer: takes the next of [`Ring::readable`] entries. [`Ring::give_back`] returns them.
     #[inline]
     pub fn next(&mut self) -> Option<T> {
         if self.readable() == 0 {
             return None;
         }
-        // SAFETY: the acquire load of the producer's position orders the kernel's write of this entry before this read, and
-        // the kernel does not write it again before `give_back`. Every bit pattern is a T (u64 or xdp_desc).
+        // SAFETY: the acquire load of the producer's position orders the kernel's write of this entry before this read.
+        // The kernel does not write it again before `give_back`. Every bit pattern is a valid T (u64 or xdp_desc).
         let entry = unsafe { self.entry(self.consumed).read() };
         self.consumed = self.consumed.wrapping_add(1);
         Some(entry)
     }
 
-    /// As consumer: the kernel may overwrite all entries that [`Ring::next`] has returned.
+    /// As consumer: lets the kernel overwrite all entries that [`Ring::next`] has returned.
     #[inline]
     pub fn give_back(&mut self) {
         self.word(self.offsets.consumer).store(self.consumed, Ordering::Release);
     }
 
-    /// As producer: whether [`Ring::push`] has room.
+    /// As producer: has [`Ring::push`] room?
     #[inline]
     pub fn has_room(&mut self) -> bool {
         self.unconsumed() < self.size || self.waiting() < self.size
@@ -167,18 +167,18 @@ impl<T: Copy + Send> Ring<T> {
         if !self.has_room() {
             return false;
         }
-        // SAFETY: the acquire load of the consumer's position says that the kernel has read the old entry.
+        // SAFETY: the acquire load of the consumer's position shows that the kernel has read the old entry.
         unsafe { self.entry(self.produced).write(entry) };
         self.produced = self.produced.wrapping_add(1);
         true
     }
 
-    /// As producer: entries that the kernel had not taken when last asked.
+    /// As producer: entries that the kernel had not taken at the last load of its position.
     fn unconsumed(&self) -> u32 {
         self.produced.wrapping_sub(self.consumed)
     }
 
-    /// As producer: shows the kernel what was pushed.
+    /// As producer: makes pushed entries visible to the kernel.
     #[inline]
     pub fn publish(&mut self) {
         self.word(self.offsets.producer).store(self.produced, Ordering::Release);

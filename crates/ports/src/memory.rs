@@ -1,4 +1,4 @@
-//! Ports made of memory: a loopback, and two ends joined to each other.
+//! Ports in memory: a loopback, and a pair of ports connected to each other.
 
 use crate::{Capabilities, Port, PortCounters, RxChecksum, RxFrame, TxOffload};
 use std::collections::VecDeque;
@@ -6,14 +6,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_wire::ETHERNET_BYTES;
 
-/// The largest IPv4 packet: the loopback's default, so that a bulk transfer takes few and large segments.
+/// The largest IPv4 packet. It is the loopback's default, so that bulk transfers take few large segments.
 pub const MAX_MTU_BYTES: u32 = 65_535;
-/// Buffers of a port. 1,024 of 64 KiB are more than the windows of many connections, and memory is touched only as needed.
+/// Buffers of a port. 1,024 of 64 KiB exceed the windows of many connections. Memory is touched only as needed.
 const BUFFERS: u32 = 1024;
 
-/// Where a buffer of the loopback is.
+/// The state of one of the loopback's buffers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BufferState {
     Free,
     Reserved,
     Queued,
@@ -22,14 +22,14 @@ enum Place {
 
 /// A port that receives what it has sent, in order and without loss.
 ///
-/// All buffers belong to it from the start. When none is free [`Port::reserve`] returns `None`: back-pressure, never loss.
-/// The buffer used last is used again first, while it is still in the cache.
+/// All buffers are allocated at the start. When none is free [`Port::reserve`] returns `None`: back-pressure, never
+/// loss. The buffer used last is reused first, while it is still in the cache.
 pub struct Loopback {
     memory: Vec<u8>,
     frame_bytes: usize,
     stride: usize,
     free: Vec<u32>,
-    places: Vec<Place>,
+    states: Vec<BufferState>,
     reserved: Option<u32>,
     queue: VecDeque<(u32, u32)>,
     mtu_bytes: u32,
@@ -43,30 +43,30 @@ impl Default for Loopback {
 }
 
 impl Loopback {
-    /// With an MTU of [`MAX_MTU_BYTES`].
+    /// A loopback with an MTU of [`MAX_MTU_BYTES`].
     pub fn new() -> Self {
         Self::with_mtu(MAX_MTU_BYTES)
     }
 
-    /// With an MTU of `mtu` bytes, at most [`MAX_MTU_BYTES`].
+    /// A loopback with an MTU of `mtu` bytes, at most [`MAX_MTU_BYTES`].
     pub fn with_mtu(mtu: u32) -> Self {
         Self::with_buffers(mtu, BUFFERS)
     }
 
-    /// With an MTU of `mtu` bytes and a number of buffers.
+    /// A loopback with an MTU of `mtu` bytes and this number of buffers.
     pub fn with_buffers(mtu: u32, buffers: u32) -> Self {
         let mtu_bytes = mtu.min(MAX_MTU_BYTES);
         let frame_bytes = mtu_bytes as usize + ETHERNET_BYTES;
-        // Whole cache lines, and an odd number of them: else the headers of all buffers would fall into the same few sets
-        // of the cache.
+        // An odd number of cache lines. With an even one the headers of all buffers would share a few sets of the
+        // cache.
         let stride = (frame_bytes.div_ceil(64) | 1) * 64;
         Self {
-            // Zeroed memory of this size comes from mmap: pages exist when they are first touched.
+            // Zeroed memory of this size comes from mmap, so pages are allocated at their first use.
             memory: vec![0; stride * buffers as usize],
             frame_bytes,
             stride,
             free: (0..buffers).rev().collect(),
-            places: vec![Place::Free; buffers as usize],
+            states: vec![BufferState::Free; buffers as usize],
             reserved: None,
             queue: VecDeque::with_capacity(buffers as usize),
             mtu_bytes,
@@ -87,14 +87,14 @@ impl Port for Loopback {
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let count = self.queue.len().min(max);
         for (buffer, len) in self.queue.drain(..count) {
-            self.places[buffer as usize] = Place::Held;
+            self.states[buffer as usize] = BufferState::Held;
             frames.push(RxFrame { handle: u64::from(buffer), len, checksum: RxChecksum::Valid });
         }
         self.counters.rx_frames += count as u64;
     }
 
     fn bytes(&self, frame: &RxFrame) -> &[u8] {
-        let held = self.places.get(frame.handle as usize) == Some(&Place::Held);
+        let held = self.states.get(frame.handle as usize) == Some(&BufferState::Held);
         debug_assert!(held, "a frame that was not received or is released");
         if !held {
             return &[];
@@ -105,10 +105,10 @@ impl Port for Loopback {
 
     fn release(&mut self, frames: &[RxFrame]) {
         for frame in frames {
-            let place = self.places.get_mut(frame.handle as usize).filter(|place| **place == Place::Held);
-            debug_assert!(place.is_some(), "a frame that was not received or is released");
-            if let Some(place) = place {
-                *place = Place::Free;
+            let state = self.states.get_mut(frame.handle as usize).filter(|state| **state == BufferState::Held);
+            debug_assert!(state.is_some(), "a frame that was not received or is released");
+            if let Some(state) = state {
+                *state = BufferState::Free;
                 self.free.push(frame.handle as u32);
             }
         }
@@ -119,7 +119,7 @@ impl Port for Loopback {
             self.reserved = self.free.pop();
         }
         let buffer = self.reserved?;
-        self.places[buffer as usize] = Place::Reserved;
+        self.states[buffer as usize] = BufferState::Reserved;
         let start = self.start(buffer);
         Some(&mut self.memory[start..start + self.frame_bytes])
     }
@@ -127,7 +127,7 @@ impl Port for Loopback {
     fn commit(&mut self, len: usize, _offload: TxOffload) {
         debug_assert!(len <= self.frame_bytes, "a frame longer than its buffer");
         let Some(buffer) = self.reserved.take() else { return };
-        self.places[buffer as usize] = Place::Queued;
+        self.states[buffer as usize] = BufferState::Queued;
         self.queue.push_back((buffer, len.min(self.frame_bytes) as u32));
         self.counters.tx_frames += 1;
     }
@@ -147,20 +147,20 @@ impl Port for Loopback {
     }
 }
 
-/// One direction of a pair: frames under way, and buffers to be used again.
+/// One direction of a pair: frames in flight, and buffers to be reused.
 #[derive(Default)]
 struct Cable {
-    under_way: VecDeque<(Box<[u8]>, u32)>,
+    in_flight: VecDeque<(Box<[u8]>, u32)>,
     empty: Vec<Box<[u8]>>,
 }
 
-/// One of two ends that receive what the other sends, like two NICs without offloads on one cable. See [`pair`].
+/// One port of a [`pair`]. The two are like NICs without offloads on one cable.
 ///
-/// For tests and benchmarks: each hand-over takes a lock.
+/// Each transfer takes a lock, so this is for tests and benchmarks.
 pub struct MemoryPort {
     out: Arc<Mutex<Cable>>,
     inward: Arc<Mutex<Cable>>,
-    /// Buffers of the outgoing direction that exist.
+    /// Number of buffers allocated for the outgoing direction.
     made: u32,
     reserved: Option<Box<[u8]>>,
     committed: Vec<(Box<[u8]>, u32)>,
@@ -170,14 +170,14 @@ pub struct MemoryPort {
     counters: PortCounters,
 }
 
-/// Two joined ports with an MTU of `mtu` bytes. A frame passes over on [`Port::flush`]; nothing is lost.
+/// Two connected ports with an MTU of `mtu` bytes. Frames are transferred by [`Port::flush`], and none is lost.
 pub fn pair(mtu: u32) -> (MemoryPort, MemoryPort) {
     let one = Arc::new(Mutex::new(Cable::default()));
     let other = Arc::new(Mutex::new(Cable::default()));
     (MemoryPort::new(mtu, one.clone(), other.clone()), MemoryPort::new(mtu, other, one))
 }
 
-/// A panic of the other end leaves no half-made state in a `Cable`: go on.
+/// Locks a cable. A poisoned lock is ignored, as a panic at the other end leaves a `Cable` in a valid state.
 fn lock(cable: &Mutex<Cable>) -> std::sync::MutexGuard<'_, Cable> {
     cable.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -214,8 +214,8 @@ impl Port for MemoryPort {
 
     fn receive(&mut self, frames: &mut Vec<RxFrame>, max: usize) {
         let mut cable = lock(&self.inward);
-        let count = cable.under_way.len().min(max);
-        for (buffer, len) in cable.under_way.drain(..count) {
+        let count = cable.in_flight.len().min(max);
+        for (buffer, len) in cable.in_flight.drain(..count) {
             let slot = self.vacant.pop().unwrap_or_else(|| {
                 self.held.push(None);
                 self.held.len() as u32 - 1
@@ -261,7 +261,7 @@ impl Port for MemoryPort {
 
     fn flush(&mut self) {
         self.counters.tx_frames += self.committed.len() as u64;
-        lock(&self.out).under_way.extend(self.committed.drain(..));
+        lock(&self.out).in_flight.extend(self.committed.drain(..));
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -269,7 +269,7 @@ impl Port for MemoryPort {
     }
 
     fn pending(&mut self) -> bool {
-        !lock(&self.inward).under_way.is_empty()
+        !lock(&self.inward).in_flight.is_empty()
     }
 
     fn counters(&self) -> PortCounters {

@@ -14,7 +14,7 @@ const HEADROOM_BYTES: u32 = 256;
 const COPY_BATCH: u32 = 32;
 /// `XDP_MAX_TX_SKB_BUDGET`: raises [`COPY_BATCH`] on new kernels.
 const MAX_TX_SKB_BUDGET: libc::c_int = 9;
-/// In copy mode a frame under way counts against the socket's send buffer; the default holds about 100.
+/// In copy mode frames being sent count against the socket's send buffer. The default size holds about 100.
 const SEND_BUFFER_BYTES: libc::c_int = 16 << 20;
 
 /// Sizes of an [`XskPort`].
@@ -22,13 +22,13 @@ const SEND_BUFFER_BYTES: libc::c_int = 16 << 20;
 pub struct XskConfig {
     /// Frame buffers, half for each direction.
     pub frames: u32,
-    /// Bytes of a frame buffer: 2048, or 4096 for an MTU above 1,778 bytes. 0 = by the interface's MTU.
+    /// Bytes of a frame buffer: 2048, or 4096 for an MTU above 1,778 bytes. 0 = chosen by the interface's MTU.
     pub frame_bytes: u32,
     /// Descriptors in the receive ring and in the send ring: a power of two.
     pub ring: u32,
     /// Do not try zero-copy. Needed where the steering program is attached in generic mode.
     pub copy: bool,
-    /// Frames carry an IEEE 802.1Q tag, which needs four bytes more of each.
+    /// Frames carry an IEEE 802.1Q tag, which takes four more bytes.
     pub tagged: bool,
 }
 
@@ -52,7 +52,7 @@ pub enum XskError {
     /// No interface of this name.
     #[error("there is no network interface {0:?} in this network namespace (`ip link` lists them)")]
     NoInterface(String),
-    /// A size in the configuration cannot be.
+    /// A size in the configuration is invalid.
     #[error("AF_XDP on {0}: {1}")]
     Config(String, &'static str),
     /// EPERM.
@@ -83,19 +83,19 @@ pub enum XskError {
     System {
         /// Interface.
         interface: String,
-        /// What was called.
+        /// The system call or option.
         call: &'static str,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
 }
 
 /// An AF_XDP socket with its frame memory.
 ///
-/// Half of the frames serve each direction, so that neither can starve the other: received frames are ours until
-/// [`Port::release`] gives them back to the fill ring, sent ones are the kernel's until it completes them.
+/// Half of the frames serve each direction, so that neither can starve the other. Received frames are ours until
+/// [`Port::release`] returns them to the fill ring. Sent frames are the kernel's until it completes them.
 pub struct XskPort {
-    // Order matters: the socket is closed before its memory is unmapped.
+    // Field order matters: the socket is closed before its memory is unmapped.
     socket: OwnedFd,
     fill: Ring<u64>,
     completion: Ring<u64>,
@@ -105,7 +105,7 @@ pub struct XskPort {
     frame_bytes: u32,
     /// Frames `0..rx_frames` receive; the others send.
     rx_frames: u32,
-    /// Which receiving frames are between `receive` and `release`.
+    /// For each receiving frame: is it between `receive` and `release`?
     held: Vec<bool>,
     /// Sending frames that may be reserved.
     free: Vec<u32>,
@@ -120,8 +120,8 @@ pub struct XskPort {
 }
 
 impl XskPort {
-    /// Opens a socket on a queue of an interface of the thread's network namespace. Frames come as soon as a steering
-    /// program sends them here ([`crate::steer::Steering::bind`]).
+    /// Opens a socket on a queue of an interface of the thread's network namespace. It receives frames once the
+    /// steering program is bound to it ([`crate::steering::Steering::bind`]).
     pub fn open(interface: &str, queue: u32, config: XskConfig) -> Result<Self, XskError> {
         let system = |call| move |error| XskError::System { interface: interface.into(), call, error };
         let found = Interface::find(interface).map_err(system("SIOCGIFMTU"))?;
@@ -155,7 +155,7 @@ impl XskPort {
             Some(libc::EPERM) => XskError::Permission(interface.into()),
             _ => system("bind")(error),
         })?;
-        // Neither is needed for working, only for fewer system calls; old kernels and lesser rights may refuse them.
+        // Both only save system calls. Old kernels, or missing privileges, may refuse them.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES);
         let _ = set_option(&socket, libc::SOL_XDP, MAX_TX_SKB_BUDGET, &config.ring);
         let options: u32 = get_option(&socket, libc::XDP_OPTIONS).map_err(system("XDP_OPTIONS"))?;
@@ -191,7 +191,7 @@ impl XskPort {
         self.queue
     }
 
-    /// The device reads and writes the frame memory itself.
+    /// Does the device read and write the frame memory itself?
     pub fn zero_copy(&self) -> bool {
         self.zero_copy
     }
@@ -213,19 +213,19 @@ impl XskPort {
         self.completion.give_back();
     }
 
-    /// Lets the kernel send what is in the ring. Asked as often as it takes to get a ring through in batches and not once
-    /// more: what a full device queue does not take stays for the next flush.
+    /// Lets the kernel send the ring's frames. It is called only as often as a full ring takes in batches.
+    /// Frames that a full device queue does not take stay for the next flush.
     fn kick(&mut self) {
         let mut left = self.tx.waiting();
         let attempts = left / COPY_BATCH + 1;
         for _ in 0..attempts {
-            // SAFETY: no memory is passed.
+            // SAFETY: the buffer and the address are null, so no memory is passed.
             let result = unsafe {
                 libc::sendto(self.socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
             };
             let error = if result < 0 { io::Error::last_os_error().raw_os_error() } else { None };
             if error == Some(libc::EBUSY) {
-                // Copy mode: the device dropped one frame, which completes all the same.
+                // Copy mode: the device dropped one frame. It is completed nevertheless.
                 self.counted.tx_dropped += 1;
             } else if error != Some(libc::EAGAIN) {
                 return;
@@ -234,15 +234,15 @@ impl XskPort {
             if left == 0 || left == before {
                 return;
             }
-            // A full completion ring or send buffer, too, is EAGAIN.
+            // A full completion ring or send buffer also gives EAGAIN.
             self.reap();
         }
     }
 
-    /// Lets the driver continue receiving if it has stopped for want of frames.
+    /// Lets the driver continue receiving if it has stopped for lack of frames.
     fn wake_receiver(&mut self) {
         if self.fill.needs_wakeup() {
-            // SAFETY: no memory is passed.
+            // SAFETY: the buffer and the address are null, so no memory is passed.
             unsafe {
                 libc::recvfrom(
                     self.socket.as_raw_fd(),
@@ -295,8 +295,8 @@ impl Port for XskPort {
         if !held {
             return &[];
         }
-        // SAFETY: the range lies within one receiving frame of the mapping (checked above). The frame is held: the kernel
-        // gave it to us and will not write it before `release`, which needs `&mut self`; we never write receiving frames.
+        // SAFETY: the range lies within one receiving frame of the mapping, as checked here. The frame is held: the
+        // kernel will not write it before `release`, which needs `&mut self`. We never write receiving frames.
         unsafe {
             std::slice::from_raw_parts(self.memory.start().as_ptr().add(frame.handle as usize), frame.len as usize)
         }
@@ -309,7 +309,7 @@ impl Port for XskPort {
             debug_assert!(held.is_some(), "a frame that was not received or is released");
             if let Some(held) = held {
                 *held = false;
-                // Never full: the ring has room for every receiving frame.
+                // The ring has room for every receiving frame, so it is never full.
                 self.fill.push(index * u64::from(self.frame_bytes));
             }
         }
@@ -321,12 +321,12 @@ impl Port for XskPort {
             if self.free.is_empty() {
                 self.reap();
             }
-            // With more frames than descriptors the ring may be what is full.
+            // With more frames than descriptors the ring may be full.
             self.reserved = if self.tx.has_room() { self.free.pop() } else { None };
         }
         let start = self.reserved? as usize * self.frame_bytes as usize;
-        // SAFETY: a whole sending frame of the mapping. It is reserved: neither in the kernel's hands (not in the ring, or
-        // completed) nor lent out elsewhere, as the slice borrows `self`.
+        // SAFETY: the range is a whole sending frame of the mapping. It is reserved, so the kernel does not use it: it
+        // is not in the ring, or completed. No other slice of it exists, as the slice borrows `self`.
         Some(unsafe {
             std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(start), self.frame_bytes as usize)
         })
@@ -365,7 +365,7 @@ impl Port for XskPort {
 
     fn counters(&self) -> PortCounters {
         let mut counters = self.counted;
-        // Not on the data path: one system call. On failure our own counts remain.
+        // This is one system call, so do not use it for every packet. On failure only our own counts are returned.
         if let Ok(kernel) = get_option::<libc::xdp_statistics>(&self.socket, libc::XDP_STATISTICS) {
             counters.rx_dropped = kernel.rx_dropped + kernel.rx_ring_full;
             counters.tx_dropped += kernel.tx_invalid_descs;
@@ -384,7 +384,7 @@ fn check(interface: &Interface, config: &XskConfig) -> Result<u32, XskError> {
         other => other,
     };
     let wrong = |what| Err(XskError::Config(interface.name.clone(), what));
-    // The kernel takes frames of 2 KiB up to a page.
+    // The kernel accepts frames of 2 KiB up to a page.
     if !matches!(frame_bytes, 2048 | 4096) {
         return wrong("frame_bytes must be 2048 or 4096");
     }
@@ -398,12 +398,12 @@ fn check(interface: &Interface, config: &XskConfig) -> Result<u32, XskError> {
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved.
+    // SAFETY: the arguments are integers; no memory is passed.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that is ours alone.
+    // SAFETY: `fd` is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -419,9 +419,9 @@ fn register(socket: &OwnedFd, memory: &Mapping, frame_bytes: u32) -> io::Result<
     set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)
 }
 
-/// Sets the sizes and asks for the layouts: fill, completion, receive, send.
+/// Sets the ring sizes and returns the layouts of the fill, completion, receive and send ring.
 fn set_rings(socket: &OwnedFd, frames: u32, ring: u32) -> io::Result<[RingOffsets; 4]> {
-    // With room for all frames of their direction, the fill and the completion ring can never be full.
+    // The fill and completion rings have room for all frames of their direction, so they can never be full.
     let frames = frames.next_power_of_two();
     set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &frames)?;
     set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &frames)?;
@@ -441,24 +441,24 @@ fn bind(socket: &OwnedFd, index: u32, queue: u32, copy: bool) -> io::Result<()> 
         sxdp_shared_umem_fd: 0,
     };
     let length = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
-    // SAFETY: a whole sockaddr_xdp, only read.
+    // SAFETY: `address` is a complete sockaddr_xdp, which the call only reads.
     let result = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn set_option<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: a value of this length, only read.
+    // SAFETY: `value` is valid for reads of `length` bytes.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// An option of SOL_XDP. `T` is plain data, for which any bytes are a value.
+/// Reads an option of SOL_XDP. `T` must be plain data, for which any bytes are valid.
 fn get_option<T: Copy>(socket: &OwnedFd, name: libc::c_int) -> io::Result<T> {
-    // SAFETY: the structures used are integers only, for which zero is a value.
+    // SAFETY: the structures read here consist of integers, for which zero is a valid value.
     let mut value: T = unsafe { zeroed() };
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: valid for writes of `length`; the kernel writes no more.
+    // SAFETY: `value` is valid for writes of `length` bytes, and the kernel writes no more.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! The in-memory ports keep the promises of `Port`: order, no loss, back-pressure, ownership until release.
+//! The in-memory ports fulfil the contract of `Port`: order, no loss, back-pressure, ownership until release.
 
 use towpath_ports::memory::{Loopback, MAX_MTU_BYTES, MemoryPort, pair};
 use towpath_ports::{Port, RxChecksum, RxFrame, TxOffload};
@@ -66,7 +66,7 @@ fn loopback_pushes_back_instead_of_losing() {
         assert!(send(&mut port, &[100 + n]));
     }
     assert!(port.reserve().is_none());
-    // What is held has not been overwritten by what was sent since.
+    // Frames sent since have not overwritten the held ones.
     for (n, frame) in frames.iter().enumerate().skip(3) {
         assert_eq!(port.bytes(frame), [n as u8]);
     }

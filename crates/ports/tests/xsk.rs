@@ -1,5 +1,5 @@
-//! AF_XDP and steering between two network namespaces: what is ours comes to us, all else stays with the kernel, and
-//! nothing remains when we go. Needs root.
+//! AF_XDP and steering between two network namespaces: steered frames come to us, all others stay with the kernel, and
+//! nothing remains attached afterwards. Needs root.
 #![allow(clippy::unwrap_used)]
 
 mod network;
@@ -10,15 +10,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use towpath_ports::steer::{SteerError, SteerMode, Steering};
+use towpath_ports::steering::{SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
 use towpath_ports::{Port, RxFrame, TxOffload};
 use towpath_wire::{Header, Options, Segment, checksum_ok, emit, fill_checksum, flags, parse};
 
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// How long to wait for what should not come.
+/// How long to wait for a frame that should not come.
 const TICK: Duration = Duration::from_millis(100);
-/// How long to wait for what should come: it does so at once, but the machine may be busy.
+/// How long to wait for a frame that should come. It comes at once, unless the machine is busy.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A namespace's interface with the steering program and a port on queue 0.
@@ -45,19 +45,19 @@ fn silent(network: &Network, to: IpAddr, port: u16) -> bool {
     matches!(connect(network, to, port, TICK), Err(e) if e.kind() == ErrorKind::TimedOut)
 }
 
-/// Waits by the descriptor, as an engine does.
+/// Waits with poll, as a worker does.
 fn wait(port: &mut XskPort, time: Duration) -> bool {
     if port.pending() {
         return true;
     }
     let fd = port.wait_fd().unwrap().as_raw_fd();
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one whole pollfd.
+    // SAFETY: the pointer is to one complete pollfd that outlives the call.
     let ready = unsafe { libc::poll(&raw mut poll, 1, time.as_millis() as i32) };
     ready > 0 && port.pending()
 }
 
-/// The next segment, with its payload; its checksum has been seen to be acceptable.
+/// The next segment, with its payload, after checking its checksum.
 fn receive(port: &mut XskPort, time: Duration) -> Option<(Segment, Vec<u8>)> {
     wait(port, time).then(|| {
         let mut frames = Vec::new();
@@ -108,7 +108,7 @@ fn send(port: &mut XskPort, header: &Header, payload: &[u8]) {
     port.flush();
 }
 
-/// A segment from the peer, made by hand.
+/// A segment from the peer, written by hand.
 fn peer_frame(source_port: u16, destination: SocketAddr, seq: u32) -> Vec<u8> {
     let header = Header {
         source_mac: PEER_MAC,
@@ -145,7 +145,7 @@ fn listening_ports_are_ours_and_all_else_is_the_kernels() {
     assert!(silent(&network, OURS, 9001) && silent(&network, OURS_TOO, 9001), "any address");
     assert!(drain(&mut port) >= 2);
 
-    // The kernel's: ARP, ICMP, a closed port, a server.
+    // These stay with the kernel: ARP, ICMP, a closed port, a server.
     ip(&format!("-n {} neighbour flush dev {PEER_IF}", network.peer));
     assert!(within(&network.peer, || ping(OURS)));
     let neighbours = ip(&format!("-n {} neighbour show dev {PEER_IF}", network.peer));
@@ -411,10 +411,10 @@ fn errors_say_what_to_do() {
 fn without_rights_the_error_names_them() {
     let network = Network::new();
     within(&network.ours, || {
-        // Only this thread: its effective capabilities go.
+        // Drops the effective capabilities of this thread only.
         let header: [u32; 2] = [0x2008_0522, 0]; // _LINUX_CAPABILITY_VERSION_3, this thread
         let none = [0u32; 6];
-        // SAFETY: whole structures of capset(2), only read.
+        // SAFETY: both are complete structures of capset(2), which the call only reads.
         let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
         assert_eq!(result, 0, "capset: {}", io::Error::last_os_error());
         let steer = Steering::attach(OUR_IF).unwrap_err();

@@ -2,7 +2,7 @@
 //! `fake-stack SOCKET-PATH`, then `TOWPATH_SOCKET=SOCKET-PATH LD_PRELOAD=libtowpath.so PROGRAM`.
 
 #[allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
-#[path = "../../sockets/src/fake.rs"]
+#[path = "../../posix/src/fake.rs"]
 mod fake;
 
 fn main() -> std::io::Result<()> {

@@ -3,7 +3,7 @@
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod print;
 
-use towpath_sockets::Posix;
+use towpath_posix::Posix;
 
 towpath_hook::preload!(Posix);
 towpath_hook::preload_exec!();

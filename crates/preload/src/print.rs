@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_char, c_int, c_void};
 use towpath_hook::set_errno;
-use towpath_sockets::{is_in_a_slot, send_all};
+use towpath_posix::{is_in_a_slot, send_all};
 
 /// A `va_list` as a function gets it on x86-64: the address of its state.
 type Arguments = *mut c_void;
@@ -36,10 +36,10 @@ unsafe fn made(flag: c_int, format: *const c_char, arguments: Arguments) -> (*mu
 /// Its contract.
 unsafe fn print(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
     if !(towpath_hook::ready() && is_in_a_slot(fd)) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract of `vdprintf`.
         return unsafe { libcs(fd, flag, format, arguments) };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract of `vdprintf`.
     let (text, len) = unsafe { made(flag, format, arguments) };
     if text.is_null() {
         return -1;
@@ -84,7 +84,7 @@ unsafe fn libcs(fd: c_int, flag: c_int, format: *const c_char, arguments: Argume
 /// Its contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: Arguments) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract of `vdprintf`.
     unsafe { print(fd, 0, format, arguments) }
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: A
 /// Its contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller keeps the contract of `vdprintf`.
     unsafe { print(fd, flag, format, arguments) }
 }
 

@@ -1,8 +1,7 @@
 //! Byte rings: plain memory addressed by free-running positions. Positions and their checks belong to the callers.
 
-use crate::Region;
+use crate::shared_bytes::copy;
 use core::marker::PhantomData;
-use core::ptr;
 
 /// The bytes of one ring. The memory is shared with another process that may write it at any moment, so it is only
 /// ever copied in or out, never borrowed as a slice.
@@ -10,14 +9,14 @@ use core::ptr;
 pub struct ByteRing<'a> {
     base: *mut u8,
     mask: u32,
-    region: PhantomData<&'a Region>,
+    mapping: PhantomData<&'a ()>,
 }
 
 // SAFETY: a ring is a view of a shared mapping that outlives it (`'a`), and it is only copied from and to; which thread
 // does that makes no difference. Who may touch which positions is the protocol's business, and a breach of it garbles
 // bytes but nothing else.
 unsafe impl Send for ByteRing<'_> {}
-// SAFETY: as above; all methods take `&self` and hold no state of their own.
+// SAFETY: all methods take `&self`, and a ring has no state but its address and size, which never change.
 unsafe impl Sync for ByteRing<'_> {}
 
 impl ByteRing<'_> {
@@ -29,7 +28,7 @@ impl ByteRing<'_> {
     #[inline]
     pub unsafe fn over(base: *mut u8, capacity: u32) -> Self {
         debug_assert!(capacity.is_power_of_two());
-        Self { base, mask: capacity - 1, region: PhantomData }
+        Self { base, mask: capacity - 1, mapping: PhantomData }
     }
 
     /// Size in bytes.
@@ -46,8 +45,8 @@ impl ByteRing<'_> {
         // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= from.len()`. `from` is a Rust
         // slice of this process's own memory, so it does not overlap the shared mapping.
         unsafe {
-            ptr::copy_nonoverlapping(from.as_ptr(), first, first_len);
-            ptr::copy_nonoverlapping(from.as_ptr().add(first_len), second, second_len);
+            copy(from.as_ptr(), first, first_len);
+            copy(from.as_ptr().add(first_len), second, second_len);
         }
     }
 
@@ -56,11 +55,11 @@ impl ByteRing<'_> {
     pub fn read(&self, at: u32, to: &mut [u8]) {
         let len = to.len().min(self.capacity() as usize);
         let [(first, first_len), (second, second_len)] = self.split(at, len);
-        // SAFETY: as in `write`, the other way round; the other process may write while we copy, which yields bytes of
-        // no certain value but stays in bounds (`u8` has no invalid values).
+        // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= to.len()`. `to` is a Rust slice of
+        // this process's own memory, so it does not overlap the shared mapping.
         unsafe {
-            ptr::copy_nonoverlapping(first, to.as_mut_ptr(), first_len);
-            ptr::copy_nonoverlapping(second, to.as_mut_ptr().add(first_len), second_len);
+            copy(first, to.as_mut_ptr(), first_len);
+            copy(second, to.as_mut_ptr().add(first_len), second_len);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Commands on a slot and the accept records of a listener.
 
-use crate::dirty::Word;
-use crate::{CommandLine, OptionsLine, address};
+use crate::word::Word;
+use crate::{CommandLine, address};
 use core::net::Ipv6Addr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +15,7 @@ pub mod op {
     /// Bring the information line of a connection up to date. The only command for a slot in use, and for slots that the
     /// stack has allocated; `AppLine::generation` must be the slot's.
     pub const REFRESH: u32 = 3;
-    /// Send a part of a file. This and the next two are for established connections, as `REFRESH`; see [`crate::aside`].
+    /// Send a part of a file. This and the next two are for established connections, as `REFRESH`; see [`crate::sideband`].
     pub const FILE: u32 = 4;
     /// Send a TLS record that is no data.
     pub const RECORD: u32 = 5;
@@ -131,167 +131,6 @@ impl CommandLine {
         let Self { op, remote_addr: [r0, r1, r2, r3], remote_port, local_addr, local_port, backlog, flags, .. } = self;
         let [l0, l1, l2, l3] = local_addr;
         [op, r0, r1, r2, r3, remote_port, l0, l1, l2, l3, local_port, backlog, flags]
-    }
-}
-
-/// The fields of an [`OptionsLine`], copied once (unchecked).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// `option_flags`.
-    pub flags: u32,
-    /// `TCP_KEEPIDLE`, s.
-    pub keep_idle_s: u32,
-    /// `TCP_KEEPINTVL`, s.
-    pub keep_interval_s: u32,
-    /// `TCP_KEEPCNT`.
-    pub keep_count: u32,
-    /// `TCP_USER_TIMEOUT`, ms.
-    pub user_timeout_ms: u32,
-    /// `TCP_MAXSEG`, bytes.
-    pub max_segment: u32,
-    /// `IP_TOS`.
-    pub tos: u32,
-    /// `IP_TTL`.
-    pub ttl: u32,
-    /// A `congestion` algorithm.
-    pub congestion: u32,
-    /// `TCP_SYNCNT`.
-    pub syn_retries: u32,
-    /// `TCP_LINGER2`, s; negative = no FIN-WAIT-2 at all.
-    pub linger2_s: i32,
-    /// `TCP_DEFER_ACCEPT`, s.
-    pub defer_accept_s: u32,
-    /// `SO_MAX_PACING_RATE`, bytes per second; 0 = no limit.
-    pub max_pacing: u64,
-    /// `IPV6_TCLASS`.
-    pub tclass: u32,
-    /// `IPV6_UNICAST_HOPS`.
-    pub hops: u32,
-    /// `SO_SNDBUF` as it reads, bytes; 0 = not asked for.
-    pub send_buffer: u32,
-    /// `SO_RCVBUF` as it reads, bytes; 0 = not asked for.
-    pub receive_buffer: u32,
-    /// `TCP_NOTSENT_LOWAT`, bytes.
-    pub not_sent_low_water: u32,
-    /// `TCP_WINDOW_CLAMP`, bytes.
-    pub window_clamp: u32,
-    /// `IP_MTU_DISCOVER`, its lowest bit inverted.
-    pub path_mtu_discovery: u32,
-    /// `IP_MINTTL`.
-    pub least_hops: u32,
-    /// `TCP_FASTOPEN`.
-    pub fast_open: u32,
-    /// `TCP_TX_DELAY`, µs.
-    pub send_delay_us: u32,
-    /// `SO_PRIORITY`.
-    pub priority: u32,
-    /// `SO_MARK`.
-    pub mark: u32,
-}
-
-impl OptionsLine {
-    /// Application: shows the stack these options from now on.
-    pub fn post(&self, o: &Options) {
-        self.linger2_s.store(o.linger2_s, Ordering::Relaxed);
-        let values = [
-            o.flags,
-            o.keep_idle_s,
-            o.keep_interval_s,
-            o.keep_count,
-            o.user_timeout_ms,
-            o.max_segment,
-            o.tos,
-            o.ttl,
-            o.congestion,
-            o.syn_retries,
-            o.defer_accept_s,
-            o.max_pacing as u32,
-            (o.max_pacing >> 32) as u32,
-            o.tclass,
-            o.hops,
-            o.send_buffer,
-            o.receive_buffer,
-            o.not_sent_low_water,
-            o.window_clamp,
-            o.path_mtu_discovery,
-            o.least_hops,
-            o.fast_open,
-            o.send_delay_us,
-            o.priority,
-            o.mark,
-        ];
-        publish(&self.seq, self.fields(), values);
-    }
-
-    /// Copies the options once, with their sequence number (0 = none were ever set). If the application changes them
-    /// meanwhile, a mixture of both; it rings the bell again then.
-    pub fn read(&self) -> (u32, Options) {
-        let (seq, fields) = consume(&self.seq, self.fields());
-        let linger2_s = self.linger2_s.load(Ordering::Relaxed);
-        let [flags, keep_idle_s, keep_interval_s, keep_count, user_timeout_ms, max_segment, tos, ttl, ..] = fields;
-        let [.., congestion, syn_retries, defer_accept_s, low, high, tclass, hops, _, _, _, _, _, _, _, _, _, _] =
-            fields;
-        let [.., send_buffer, receive_buffer, not_sent_low_water, window_clamp, _, _, _, _, _, _] = fields;
-        let [.., path_mtu_discovery, least_hops, fast_open, send_delay_us, priority, mark] = fields;
-        let max_pacing = u64::from(high) << 32 | u64::from(low);
-        let options = Options {
-            flags,
-            keep_idle_s,
-            keep_interval_s,
-            keep_count,
-            user_timeout_ms,
-            max_segment,
-            tos,
-            ttl,
-            congestion,
-            syn_retries,
-            linger2_s,
-            defer_accept_s,
-            max_pacing,
-            tclass,
-            hops,
-            send_buffer,
-            receive_buffer,
-            not_sent_low_water,
-            window_clamp,
-            path_mtu_discovery,
-            least_hops,
-            fast_open,
-            send_delay_us,
-            priority,
-            mark,
-        };
-        (seq, options)
-    }
-
-    pub(crate) fn fields(&self) -> [&AtomicU32; 25] {
-        [
-            &self.flags,
-            &self.keep_idle_s,
-            &self.keep_interval_s,
-            &self.keep_count,
-            &self.user_timeout_ms,
-            &self.max_segment,
-            &self.tos,
-            &self.ttl,
-            &self.congestion,
-            &self.syn_retries,
-            &self.defer_accept_s,
-            &self.pacing_low,
-            &self.pacing_high,
-            &self.tclass,
-            &self.hops,
-            &self.send_buffer,
-            &self.receive_buffer,
-            &self.not_sent_low_water,
-            &self.window_clamp,
-            &self.path_mtu_discovery,
-            &self.least_hops,
-            &self.fast_open,
-            &self.send_delay_us,
-            &self.priority,
-            &self.mark,
-        ]
     }
 }
 

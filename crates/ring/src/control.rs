@@ -1,6 +1,6 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Bell`, `Adopt`, `File`, `Stack` and `Figures` have an answer. `Adopt`
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack` and `Stats` have an answer. `Adopt`
 //! may also come before `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
@@ -21,7 +21,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 /// Bytes of every message.
 pub const MESSAGE_BYTES: usize = 64;
 /// Most descriptors that one message carries: those of `Welcome` with all cores.
-const MAX_FDS: usize = 2 + Geometry::MAX_CORES as usize;
+const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 
 /// Application to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,8 @@ pub enum Request {
         /// Its number.
         pair: u32,
     },
-    /// Asks for the bell of one of the other side's contexts.
-    Bell {
+    /// Asks for the doorbell of one of the other side's contexts.
+    Doorbell {
         /// The pair's place among the client's.
         place: u32,
         /// The pair's number.
@@ -94,14 +94,14 @@ pub enum Request {
         /// The service's number of it.
         stack: u32,
     },
-    /// Asks for the number of an open regular file (one descriptor, readable), by which it can be sent ([`crate::aside`]). It is
+    /// Asks for the number of an open regular file (one descriptor, readable), by which it can be sent ([`crate::sideband`]). It is
     /// good for all processes of the client until this one ends.
     File {
         /// Number of a file of this process that is not needed any more; 0 = none.
         replaces: u32,
     },
-    /// The process will measure its connections ([`crate::figures`]), and has the service choose their way by that.
-    Figures,
+    /// The process will measure its connections ([`crate::stats`]), and has the service choose their way by that.
+    Stats,
 }
 
 /// Service to application.
@@ -119,7 +119,7 @@ pub enum Reply {
         /// Where the region begins in the memfd, bytes; 0 = it is all of it.
         offset: u64,
     },
-    /// Answer to `Context`: one descriptor, the end to wait on of the context's bell ([`crate::wake::bell`]).
+    /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell ([`crate::wake::doorbell_pipe`]).
     Context {
         /// Its number, below `geometry.contexts`.
         context: u32,
@@ -131,8 +131,8 @@ pub enum Reply {
         /// Its sizes.
         geometry: PairGeometry,
     },
-    /// Answer to `Bell`: one descriptor, the end to ring, an open file of its own.
-    Bell {
+    /// Answer to `Doorbell`: one descriptor, the end to notify through, an open file of its own.
+    Doorbell {
         /// The context.
         context: u32,
     },
@@ -160,8 +160,8 @@ pub enum Reply {
         /// Its number, never 0, never given twice.
         file: u32,
     },
-    /// Answer to `Figures`: one descriptor, the memfd of a [`crate::figures::Board`].
-    Figures,
+    /// Answer to `Stats`: one descriptor, the memfd of a [`crate::stats::StatsRegion`].
+    Stats,
     /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
     Refused {
         /// errno that fits (EPERM, ENFILE, EPROTO ...).
@@ -177,23 +177,23 @@ mod kind {
     pub const CONTEXT: u32 = 4;
     pub const DROP_CONTEXT: u32 = 5;
     pub const PAIR: u32 = 6;
-    pub const BELL: u32 = 7;
+    pub const DOORBELL: u32 = 7;
     pub const NAME: u32 = 8;
     pub const ADOPT: u32 = 9;
     pub const STACK: u32 = 10;
     pub const NAME_AT: u32 = 11;
     pub const FILE: u32 = 12;
-    pub const FIGURES: u32 = 13;
+    pub const STATS: u32 = 13;
     pub const WELCOME: u32 = 101;
     pub const CONTEXT_REPLY: u32 = 102;
     pub const REFUSED: u32 = 103;
     pub const PAIR_REPLY: u32 = 104;
-    pub const BELL_REPLY: u32 = 105;
+    pub const DOORBELL_REPLY: u32 = 105;
     pub const ADOPTED: u32 = 106;
     pub const STACK_REPLY: u32 = 107;
     pub const ADOPTED_AT: u32 = 108;
     pub const FILE_REPLY: u32 = 109;
-    pub const FIGURES_REPLY: u32 = 110;
+    pub const STATS_REPLY: u32 = 110;
 }
 
 impl Request {
@@ -203,7 +203,7 @@ impl Request {
             Request::Attach { .. } | Request::Reserve { .. } | Request::Name { .. } => 1,
             Request::Adopt | Request::NameAt { .. } | Request::File { .. } => 1,
             Request::Hello { .. } | Request::Context | Request::DropContext { .. } => 0,
-            Request::Pair { .. } | Request::Bell { .. } | Request::Stack { .. } | Request::Figures => 0,
+            Request::Pair { .. } | Request::Doorbell { .. } | Request::Stack { .. } | Request::Stats => 0,
         }
     }
 
@@ -217,15 +217,15 @@ impl Request {
             Request::Context => Packet::new(kind::CONTEXT).bytes,
             Request::DropContext { context } => Packet::new(kind::DROP_CONTEXT).word(context).bytes,
             Request::Pair { place, pair } => Packet::new(kind::PAIR).word(place).word(pair).bytes,
-            Request::Bell { place, pair, context } => {
-                Packet::new(kind::BELL).word(place).word(pair).word(context).bytes
+            Request::Doorbell { place, pair, context } => {
+                Packet::new(kind::DOORBELL).word(place).word(pair).word(context).bytes
             }
             Request::Name { slot, generation } => Packet::new(kind::NAME).word(slot).word(generation).bytes,
             Request::Adopt => Packet::new(kind::ADOPT).bytes,
             Request::Stack { stack } => Packet::new(kind::STACK).word(stack).bytes,
             Request::NameAt { stack } => Packet::new(kind::NAME_AT).word(stack).bytes,
             Request::File { replaces } => Packet::new(kind::FILE).word(replaces).bytes,
-            Request::Figures => Packet::new(kind::FIGURES).bytes,
+            Request::Stats => Packet::new(kind::STATS).bytes,
         }
     }
 
@@ -243,13 +243,13 @@ impl Request {
             kind::CONTEXT => Request::Context,
             kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
             kind::PAIR => Request::Pair { place: fields.word(), pair: fields.word() },
-            kind::BELL => Request::Bell { place: fields.word(), pair: fields.word(), context: fields.word() },
+            kind::DOORBELL => Request::Doorbell { place: fields.word(), pair: fields.word(), context: fields.word() },
             kind::NAME => Request::Name { slot: fields.word(), generation: fields.word() },
             kind::ADOPT => Request::Adopt,
             kind::STACK => Request::Stack { stack: fields.word() },
             kind::NAME_AT => Request::NameAt { stack: fields.word() },
             kind::FILE => Request::File { replaces: fields.word() },
-            kind::FIGURES => Request::Figures,
+            kind::STATS => Request::Stats,
             _ => return Err(invalid("unknown request")),
         })
     }
@@ -259,9 +259,9 @@ impl Reply {
     /// How many descriptors go with it.
     pub fn descriptors(&self) -> usize {
         match self {
-            Reply::Welcome { geometry, .. } => (geometry.cores as usize).saturating_add(2),
-            Reply::Context { .. } | Reply::Pair { .. } | Reply::Bell { .. } => 1,
-            Reply::Stack { .. } | Reply::Figures => 1,
+            Reply::Welcome { geometry, .. } => (geometry.flow_groups as usize).saturating_add(2),
+            Reply::Context { .. } | Reply::Pair { .. } | Reply::Doorbell { .. } => 1,
+            Reply::Stack { .. } | Reply::Stats => 1,
             Reply::Adopted { .. } | Reply::AdoptedAt { .. } | Reply::File { .. } | Reply::Refused { .. } => 0,
         }
     }
@@ -271,20 +271,27 @@ impl Reply {
         match *self {
             Reply::Welcome { geometry: g, token, process, offset } => {
                 let packet = Packet::new(kind::WELCOME).word(g.slots).word(g.app_slots).word(g.tx_bytes);
-                packet.word(g.rx_bytes).word(g.contexts).word(g.cores).long(token).word(process).long(offset).bytes
+                packet
+                    .word(g.rx_bytes)
+                    .word(g.contexts)
+                    .word(g.flow_groups)
+                    .long(token)
+                    .word(process)
+                    .long(offset)
+                    .bytes
             }
             Reply::Context { context } => Packet::new(kind::CONTEXT_REPLY).word(context).bytes,
             Reply::Pair { pair, geometry: PairGeometry { slots, ring_bytes } } => {
                 Packet::new(kind::PAIR_REPLY).word(pair).word(slots).word(ring_bytes).bytes
             }
-            Reply::Bell { context } => Packet::new(kind::BELL_REPLY).word(context).bytes,
+            Reply::Doorbell { context } => Packet::new(kind::DOORBELL_REPLY).word(context).bytes,
             Reply::Adopted { token, slot, generation } => {
                 Packet::new(kind::ADOPTED).long(token).word(slot).word(generation).bytes
             }
             Reply::AdoptedAt { stack } => Packet::new(kind::ADOPTED_AT).word(stack).bytes,
             Reply::Stack { stack } => Packet::new(kind::STACK_REPLY).word(stack).bytes,
             Reply::File { file } => Packet::new(kind::FILE_REPLY).word(file).bytes,
-            Reply::Figures => Packet::new(kind::FIGURES_REPLY).bytes,
+            Reply::Stats => Packet::new(kind::STATS_REPLY).bytes,
             Reply::Refused { errno } => Packet::new(kind::REFUSED).word(errno as u32).bytes,
         }
     }
@@ -304,7 +311,7 @@ impl Reply {
                     tx_bytes: fields.word(),
                     rx_bytes: fields.word(),
                     contexts: fields.word(),
-                    cores: fields.word(),
+                    flow_groups: fields.word(),
                 };
                 Reply::Welcome { geometry, token: fields.long(), process: fields.word(), offset: fields.long() }
             }
@@ -313,12 +320,12 @@ impl Reply {
                 let pair = fields.word();
                 Reply::Pair { pair, geometry: PairGeometry { slots: fields.word(), ring_bytes: fields.word() } }
             }
-            kind::BELL_REPLY => Reply::Bell { context: fields.word() },
+            kind::DOORBELL_REPLY => Reply::Doorbell { context: fields.word() },
             kind::ADOPTED => Reply::Adopted { token: fields.long(), slot: fields.word(), generation: fields.word() },
             kind::ADOPTED_AT => Reply::AdoptedAt { stack: fields.word() },
             kind::STACK_REPLY => Reply::Stack { stack: fields.word() },
             kind::FILE_REPLY => Reply::File { file: fields.word() },
-            kind::FIGURES_REPLY => Reply::Figures,
+            kind::STATS_REPLY => Reply::Stats,
             kind::REFUSED => Reply::Refused { errno: fields.word() as i32 },
             _ => return Err(invalid("unknown reply")),
         })

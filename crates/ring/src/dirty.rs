@@ -1,7 +1,7 @@
 //! Coalescing dirty sets: queues of slot numbers as long as the slot table, in which a slot stands at most once, so
 //! they cannot overflow. One writer thread (or a writer lock) and one reader thread (or a reader lock) per set.
 //!
-//! Writer: store the slot's new state, then [`DirtySet::push`], then [`DirtySet::must_ring`].
+//! Writer: store the slot's new state, then [`DirtySet::push`], then [`DirtySet::must_notify`].
 //! Reader: [`DirtySet::pop`], then [`acknowledge`] (which fences), then load the slot's state.
 //!
 //! Two pairs of fences carry the whole protocol; both are of the store-then-load kind that no acquire or release can
@@ -10,64 +10,14 @@
 //! | writer | reader | what they exclude |
 //! |---|---|---|
 //! | state stored, [`Fence::Push`], acknowledgement loaded | acknowledgement stored, [`Fence::Acknowledge`], state loaded | the writer leaves an entry out as still queued, and the reader misses the state |
-//! | entry stored, [`Fence::Ring`], armed flag loaded | armed flag stored, [`Fence::Arm`], entries looked for | the writer does not ring, and the reader goes to sleep |
+//! | entry stored, [`Fence::Notify`], armed flag loaded | armed flag stored, [`Fence::Arm`], entries looked for | the writer does not ring, and the reader goes to sleep |
 //!
 //! The algorithms are generic over the word type, so that the model checker can run them on words of its own.
 
+pub use crate::word::{Fence, Word, full_fence};
+
 use crate::Slot;
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-use core::sync::atomic;
 use core::sync::atomic::{AtomicU32, Ordering};
-
-/// The fences of the protocol, by name, so that a model can leave one out to show that it is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
-    /// Writer: between storing the slot's state and loading the acknowledgement.
-    Push,
-    /// Reader: between storing the acknowledgement and loading the slot's state.
-    Acknowledge,
-    /// Reader: between storing the armed flag and looking for entries once more.
-    Arm,
-    /// Writer: between storing the tail and loading the armed flag.
-    Ring,
-}
-
-/// A shared 32-bit word: loads and stores, nothing else, because nothing else crosses to a device cheaply.
-pub trait Word {
-    /// Loads it.
-    fn load(&self, order: Ordering) -> u32;
-    /// Stores it.
-    fn store(&self, value: u32, order: Ordering);
-    /// A sequentially consistent fence.
-    fn fence(which: Fence);
-}
-
-impl Word for AtomicU32 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u32 {
-        AtomicU32::load(self, order)
-    }
-    #[inline]
-    fn store(&self, value: u32, order: Ordering) {
-        AtomicU32::store(self, value, order);
-    }
-    #[inline]
-    fn fence(_: Fence) {
-        full_fence();
-    }
-}
-
-/// What `fence(SeqCst)` does. On x86-64 any locked instruction does that, in half of the time that `mfence` takes.
-#[inline(always)]
-pub fn full_fence() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: changes nothing: a bitwise or with 0, in the red zone of this thread's stack.
-    unsafe {
-        core::arch::asm!("lock or dword ptr [rsp - 64], 0");
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    atomic::fence(Ordering::SeqCst);
-}
 
 /// A view of one dirty set in shared memory. Positions are kept by the caller in memory of its own, because the other
 /// side may scribble over the shared words.
@@ -172,14 +122,14 @@ impl<'a, W: Word> DirtySet<'a, W> {
 
     /// Writer, after one or more pushes (it fences): must the reader's bell be rung?
     #[inline]
-    pub fn must_ring(&self) -> bool {
-        W::fence(Fence::Ring);
-        self.must_ring_fenced()
+    pub fn must_notify(&self) -> bool {
+        W::fence(Fence::Notify);
+        self.must_notify_fenced()
     }
 
-    /// [`DirtySet::must_ring`] by a writer that has fenced ([`Fence::Ring`]) since the pushes.
+    /// [`DirtySet::must_notify`] by a writer that has fenced ([`Fence::Notify`]) since the pushes.
     #[inline]
-    pub fn must_ring_fenced(&self) -> bool {
+    pub fn must_notify_fenced(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
 

@@ -33,7 +33,7 @@ pub struct Geometry {
     pub contexts: u32,
     /// Fast-path cores, 1 to 16. There are `cores` data doorbell queues and one command queue; and `cores` + 1 event
     /// queues per context (one per stack thread that raises events: cores, then the slow path).
-    pub cores: u32,
+    pub flow_groups: u32,
 }
 
 impl Geometry {
@@ -46,11 +46,11 @@ impl Geometry {
         tx_bytes: 131_072,
         rx_bytes: 131_072,
         contexts: 64,
-        cores: 1,
+        flow_groups: 1,
     };
 
     /// Most cores a region can be made for.
-    pub const MAX_CORES: u32 = 16;
+    pub const MAX_FLOW_GROUPS: u32 = 16;
 
     /// Bytes of a send ring that are used where a socket behind it, which a stack takes them into, has an `SO_SNDBUF` as well: it reads
     /// `buffer`, 0 = not asked for. Half of that is for data, which the socket behind holds; half as much again is the ring's share, so both
@@ -76,7 +76,7 @@ impl Geometry {
         size("tx_bytes", self.tx_bytes, ring(self.tx_bytes), "a power of two from 4096 to 16777216")?;
         size("rx_bytes", self.rx_bytes, ring(self.rx_bytes), "a power of two from 4096 to 16777216")?;
         size("contexts", self.contexts, (1..=64).contains(&self.contexts), "from 1 to 64")?;
-        size("cores", self.cores, (1..=Self::MAX_CORES).contains(&self.cores), "from 1 to 16")
+        size("flow_groups", self.flow_groups, (1..=Self::MAX_FLOW_GROUPS).contains(&self.flow_groups), "from 1 to 16")
     }
 }
 
@@ -173,8 +173,8 @@ const _: () = assert!(size_of::<QueueWords>() == 256);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
-    doors: usize,
-    door_stride: usize,
+    data_queues: usize,
+    data_stride: usize,
     events: usize,
     event_stride: usize,
     private: usize,
@@ -189,16 +189,16 @@ impl Layout {
         geometry.check()?;
         // No sum can overflow: the largest checked geometry makes a little over 2 TiB.
         let slots = geometry.slots as usize;
-        let threads = geometry.cores as usize + 1;
-        let door_stride = pages(size_of::<QueueWords>() + 4 * slots);
+        let threads = geometry.flow_groups as usize + 1;
+        let data_stride = pages(size_of::<QueueWords>() + 4 * slots);
         let event_stride = pages(size_of::<QueueWords>() + 3 * 4 * slots);
-        let doors = pages(HEADER_BYTES + slots * size_of::<SlotLines>());
-        let events = doors + threads * door_stride;
+        let data_queues = pages(HEADER_BYTES + slots * size_of::<SlotLines>());
+        let events = data_queues + threads * data_stride;
         let private = events + geometry.contexts as usize * threads * event_stride;
         let tx = pages(private + PRIVATE_HEADER_BYTES + slots * PRIVATE_SLOT_BYTES);
         let rx = tx + slots * geometry.tx_bytes as usize;
         let total = rx + slots * geometry.rx_bytes as usize;
-        Ok(Self { geometry, doors, door_stride, events, event_stride, private, tx, rx, total })
+        Ok(Self { geometry, data_queues, data_stride, events, event_stride, private, tx, rx, total })
     }
 
     /// The sizes it was computed from.
@@ -236,7 +236,7 @@ impl Layout {
     /// Threads of the stack that raise events: the cores, then the slow path.
     #[inline]
     pub fn threads(&self) -> usize {
-        self.geometry.cores as usize + 1
+        self.geometry.flow_groups as usize + 1
     }
 
     /// Offset of a slot's [`SlotLines`]. A slot of a larger region is taken modulo this one's slots, so that every
@@ -248,15 +248,15 @@ impl Layout {
 
     /// Offset of a door queue (`0..cores` data, `cores` commands). A higher number is taken as the last.
     #[inline]
-    pub fn door(&self, queue: usize) -> usize {
-        self.doors + queue.min(self.geometry.cores as usize) * self.door_stride
+    pub fn data_queue(&self, queue: usize) -> usize {
+        self.data_queues + queue.min(self.geometry.flow_groups as usize) * self.data_stride
     }
 
     /// Offset of the event queue of stack thread `thread` for `context`. Higher numbers are taken as the last.
     #[inline]
     pub fn event(&self, context: usize, thread: usize) -> usize {
         let context = context.min(self.geometry.contexts as usize - 1);
-        let thread = thread.min(self.geometry.cores as usize);
+        let thread = thread.min(self.geometry.flow_groups as usize);
         self.events + (context * self.threads() + thread) * self.event_stride
     }
 

@@ -1,42 +1,53 @@
 //! The contract between applications and stacks.
 //!
-//! One sealed memfd (a *region*) per client. Every shared word has exactly one writing side; both sides use
-//! only loads and stores on it. Each side treats the other's words as hostile: load once, check, clamp.
+//! A *region* is the shared memory of one client: a sealed memfd. Each word of it has one writing side, and both sides use
+//! only loads and stores on it. Each side treats the other's words as hostile: it loads a word once, checks it and clamps it.
 //!
-//! - [`region`], [`layout`], [`lines`]: the memory, and the words of a socket in it;
-//! - [`address`]: how addresses stand in them;
-//! - [`bytes`], [`dirty`], [`command`], [`aside`]: what moves through it: data, readiness, commands, files;
-//! - [`wake`]: how the sides sleep and wake each other;
-//! - [`pair`], [`board`]: what two clients share for the connections between them;
-//! - [`card`]: memory that another kernel shares, for the regions of its clients;
-//! - [`carry`], [`span`]: what crosses, and into what, where the two sides share no memory;
+//! Two kinds of words of a [`pair`] region have two writers, and are changed by read-modify-write: the [`event_bitmap`]s, and
+//! [`pair::PairLines::event_seq`]. Both clients run on this host's processors, so that is cheap there. Neither holds a position or
+//! a length: a hostile writer causes a needless look or suppresses a wake-up of its own connections.
+//!
+//! - [`region`], [`layout`], [`lines`], [`options`]: the memory, and the words of a slot in it;
+//! - [`address`]: the form of addresses in it;
+//! - [`bytes`], [`shared_bytes`]: the byte rings, and the one way to copy to and from them;
+//! - [`dirty`], [`word`]: dirty sets, and the word and fences that they are made of;
+//! - [`command`], [`sideband`]: commands of an application, and those that belong to a position of the stream;
+//! - [`wake`], [`exclusive`]: sleep and wake-up of both sides;
+//! - [`pair`], [`event_bitmap`]: the memory that two clients share for their direct connections;
+//! - [`guest_memory`]: the memory that a guest's kernel shares with this host;
+//! - [`codec`], [`span`]: the words and bytes that cross where the two sides share no memory;
 //! - [`control`]: the messages that set all this up;
 //! - [`metrics`]: counters for other programs to read;
-//! - [`report`]: what programs tell `towpath doctor`;
-//! - [`figures`]: what programs measure of their sockets.
+//! - [`report`]: what programs report to `towpath doctor`;
+//! - [`stats`]: measurements of a program's connections for `auto`.
 #![doc = include_str!("../LAYOUT.md")]
 
 pub mod address;
-pub mod aside;
-pub mod board;
 pub mod bytes;
-pub mod card;
-pub mod carry;
+pub mod codec;
 pub mod command;
 pub mod control;
 pub mod dirty;
-pub mod figures;
+pub mod event_bitmap;
+pub mod exclusive;
+pub mod guest_memory;
 pub mod layout;
 pub mod lines;
 pub mod metrics;
+pub mod options;
 pub mod pair;
 pub mod region;
 pub mod report;
+pub mod shared_bytes;
+pub mod sideband;
 pub mod span;
+pub mod stats;
 pub mod wake;
+pub mod word;
 
 pub use bytes::ByteRing;
 pub use layout::{Geometry, GeometryError, Layout, Slot};
-pub use lines::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
+pub use lines::{AppLine, CommandLine, InfoLine, StackLine};
+pub use options::OptionsLine;
 pub use pair::{PairGeometry, PairRegion};
 pub use region::{MapError, Region};

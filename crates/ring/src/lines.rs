@@ -25,14 +25,14 @@ pub struct AppLine {
     /// Number of threads asleep on the futex word [`StackLine::event_seq`]; 0 = no wake needed.
     pub sleepers: AtomicU32,
     /// Dirty-set sequence word for the data doorbell of this slot (see [`crate::dirty`]).
-    pub door_seq: AtomicU32,
+    pub data_seq: AtomicU32,
     /// Dirty-set sequence word for the command doorbell of this slot.
     pub ctl_seq: AtomicU32,
     /// Position after the newest urgent byte put into the send ring (`MSG_OOB`); valid with [`app_flags::URGENT`], and
     /// stored before that flag and before the `tx_tail` that covers it.
     pub urgent: AtomicU32,
     /// Context, counted from 1, whose bell is rung for every new urgent byte of the peer's, armed or not; 0 = none.
-    pub urgent_bell: AtomicU32,
+    pub urgent_doorbell: AtomicU32,
     /// In a pair region only: position after the bytes that are held back behind `tx_tail` (`TCP_CORK`, `MSG_MORE`); valid with
     /// `held_ms`, and stored before it.
     pub held_tail: AtomicU32,
@@ -100,85 +100,6 @@ pub struct CommandLine {
     pub holder: AtomicU32,
 }
 
-/// What `setsockopt` has set and the stack has to know; 0 = the stack's default, unless said otherwise. Written by the
-/// application and published like a command, `seq` last; the stack looks at it with every command and whenever the slot
-/// stands in the command queue.
-#[repr(C, align(64))]
-#[derive(Default)]
-pub struct OptionsLine {
-    /// Changes with every change of the others; never 0 when something is set.
-    pub seq: AtomicU32,
-    /// `option_flags` bits.
-    pub flags: AtomicU32,
-    /// `TCP_KEEPIDLE`, s.
-    pub keep_idle_s: AtomicU32,
-    /// `TCP_KEEPINTVL`, s.
-    pub keep_interval_s: AtomicU32,
-    /// `TCP_KEEPCNT`.
-    pub keep_count: AtomicU32,
-    /// `TCP_USER_TIMEOUT`, ms.
-    pub user_timeout_ms: AtomicU32,
-    /// `TCP_MAXSEG`, bytes.
-    pub max_segment: AtomicU32,
-    /// `IP_TOS`: of IPv4 packets.
-    pub tos: AtomicU32,
-    /// `IP_TTL`: of IPv4 packets.
-    pub ttl: AtomicU32,
-    /// `TCP_CONGESTION`: one of `congestion`.
-    pub congestion: AtomicU32,
-    /// `TCP_SYNCNT`.
-    pub syn_retries: AtomicU32,
-    /// `TCP_LINGER2`, s; negative = no FIN-WAIT-2 at all.
-    pub linger2_s: AtomicI32,
-    /// `TCP_DEFER_ACCEPT`, s.
-    pub defer_accept_s: AtomicU32,
-    /// `SO_MAX_PACING_RATE` in bytes per second, its low 32 bits; 0 with `pacing_high` = no limit.
-    pub pacing_low: AtomicU32,
-    /// Its high 32 bits.
-    pub pacing_high: AtomicU32,
-    /// `IPV6_TCLASS`: of IPv6 packets.
-    pub tclass: AtomicU32,
-    /// `IPV6_UNICAST_HOPS`: of IPv6 packets.
-    pub hops: AtomicU32,
-    /// `SO_SNDBUF` as it reads (Linux doubles what is asked for), bytes; 0 = not asked for. Matters in a pair region only.
-    pub send_buffer: AtomicU32,
-    /// `SO_RCVBUF`, as `send_buffer`.
-    pub receive_buffer: AtomicU32,
-    /// `TCP_NOTSENT_LOWAT`, bytes. This and what follows matter to a stack only that has sockets of a kernel.
-    pub not_sent_low_water: AtomicU32,
-    /// `TCP_WINDOW_CLAMP`, bytes.
-    pub window_clamp: AtomicU32,
-    /// `IP_MTU_DISCOVER` or `IPV6_MTU_DISCOVER`, its lowest bit inverted, so that 0 is Linux's default.
-    pub path_mtu_discovery: AtomicU32,
-    /// `IP_MINTTL` or `IPV6_MINHOPCOUNT`.
-    pub least_hops: AtomicU32,
-    /// `TCP_FASTOPEN` of a listener.
-    pub fast_open: AtomicU32,
-    /// `TCP_TX_DELAY`, µs.
-    pub send_delay_us: AtomicU32,
-    /// `SO_PRIORITY`; above 6 of root's applications only.
-    pub priority: AtomicU32,
-    /// `SO_MARK`, of root's applications only.
-    pub mark: AtomicU32,
-    _reserved: [u32; 5],
-}
-
-/// Bits of [`OptionsLine::flags`].
-pub mod option_flags {
-    /// `SO_KEEPALIVE`.
-    pub const KEEPALIVE: u32 = 1;
-    /// `IP_RECVERR`: soft errors of connections over IPv4 are reported ([`StackLine::soft_error`](super::StackLine::soft_error)).
-    pub const RECVERR: u32 = 2;
-    /// `IPV6_RECVERR`: those of connections over IPv6.
-    pub const RECVERR_SIX: u32 = 4;
-    /// `SO_REUSEPORT`: listeners that all have it share a port.
-    pub const REUSEPORT: u32 = 8;
-    /// `SO_DONTROUTE`.
-    pub const DONTROUTE: u32 = 16;
-    /// `TCP_THIN_LINEAR_TIMEOUTS`.
-    pub const THIN: u32 = 32;
-}
-
 /// Written by the stack, read by the application. One cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -197,10 +118,10 @@ pub struct StackLine {
     pub event_seq: AtomicU32,
     /// Incremented by the stack each time the slot is given to a new connection or listener.
     pub generation: AtomicU32,
-    /// Which data doorbell queue (fast-path core) serves this slot.
-    pub queue: AtomicU32,
-    /// Acknowledges [`AppLine::door_seq`].
-    pub door_ack: AtomicU32,
+    /// The flow group that serves this slot, and so the update queue to use.
+    pub flow_group: AtomicU32,
+    /// Acknowledges [`AppLine::data_seq`].
+    pub data_ack: AtomicU32,
     /// Acknowledges [`AppLine::ctl_seq`].
     pub ctl_ack: AtomicU32,
     /// Equals [`CommandLine::seq`] when that command has been decided.
@@ -211,7 +132,7 @@ pub struct StackLine {
     /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before it.
     pub urgent: AtomicU32,
     /// The newest error that does not end the connection: its errno in the low 16 bits, 0 = none, and in the high ones how many
-    /// there have been in this slot. Only where `option_flags` ask for it.
+    /// there have been in this slot. Only where [`option_flags`](crate::options::option_flags) ask for it.
     pub soft_error: AtomicU32,
     /// Number of the pair region that carries the connection, 0 = the stack does; stored before `state`.
     pub pair: AtomicU32,
@@ -343,7 +264,7 @@ pub struct InfoLine {
     pub busy_us: AtomicU64,
     /// How much of that the peer's window held data back, µs.
     pub window_limited_us: AtomicU64,
-    /// Bytes of files that were to be sent ([`crate::aside`]) and have not been. Always up to date.
+    /// Bytes of files that were to be sent ([`crate::sideband`]) and have not been. Always up to date.
     pub file_bytes: AtomicU32,
     /// Of a stack that takes bytes out of the send ring before they are acknowledged: one more than those that it holds, the end of the
     /// stream among them, as of the last `REFRESH`. 0 = it holds none, ever.
@@ -358,7 +279,7 @@ pub mod observed {
     pub const APP_LIMITED: u32 = 2;
 }
 
-/// Congestion control algorithms, as [`OptionsLine::congestion`] and [`InfoLine::congestion`] number them.
+/// Congestion control algorithms, as [`OptionsLine::congestion`](crate::OptionsLine::congestion) and [`InfoLine::congestion`] number them.
 pub mod congestion {
     /// Their names, as `TCP_CONGESTION` has them; a number is a place in this list. Number 0 stands for the stack's default.
     pub const NAMES: [&str; 8] = ["", "reno", "cubic", "dctcp", "dctcp-rate", "timely", "bbr", "constant"];
@@ -367,5 +288,4 @@ pub mod congestion {
 const _: () = assert!(size_of::<AppLine>() == 64);
 const _: () = assert!(size_of::<CommandLine>() == 64);
 const _: () = assert!(size_of::<StackLine>() == 64);
-const _: () = assert!(size_of::<OptionsLine>() == 128);
 const _: () = assert!(size_of::<InfoLine>() == 192);

@@ -6,7 +6,7 @@
 //! | 0 | [`MetricsHeader`] |
 //! | 64 | names, UTF-8, one a line, `names_bytes` of at most 8192 bytes |
 //! | 8256 | zeros |
-//! | 12288 | core 0: `words_per_core` 64-bit words; then every other core, each at a multiple of 128 bytes |
+//! | 12288 | row 0: `words_per_row` 64-bit words; then every other row, each at a multiple of 128 bytes |
 
 use crate::MapError;
 use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
@@ -21,8 +21,8 @@ pub const METRICS_VERSION: u32 = 1;
 /// Most bytes of names.
 pub const NAMES_BYTES: usize = 8192;
 /// Most arrays of words.
-pub const MAX_CORES: u32 = 256;
-/// Most words of one core.
+pub const MAX_ROWS: u32 = 256;
+/// Most words of one row.
 pub const MAX_WORDS: u32 = 4096;
 
 const NAMES: usize = size_of::<MetricsHeader>();
@@ -37,9 +37,9 @@ pub struct MetricsHeader {
     /// [`METRICS_VERSION`].
     pub version: u32,
     /// How many arrays there are: one per thread of the stack that counts.
-    pub cores: u32,
+    pub rows: u32,
     /// Words of each array.
-    pub words_per_core: u32,
+    pub words_per_row: u32,
     /// Bytes of names; stored when they are complete.
     pub names_bytes: AtomicU32,
 }
@@ -47,36 +47,36 @@ pub struct MetricsHeader {
 /// The sizes, and what follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
-    cores: u32,
+    rows: u32,
     words: u32,
 }
 
 impl Shape {
-    fn new(cores: u32, words: u32) -> Result<Self, MapError> {
-        if !(1..=MAX_CORES).contains(&cores) || !(1..=MAX_WORDS).contains(&words) {
-            return Err(MapError::Format("metrics need 1 to 256 cores and 1 to 4096 words"));
+    fn new(rows: u32, words: u32) -> Result<Self, MapError> {
+        if !(1..=MAX_ROWS).contains(&rows) || !(1..=MAX_WORDS).contains(&words) {
+            return Err(MapError::Format("metrics need 1 to 256 rows and 1 to 4096 words"));
         }
-        Ok(Self { cores, words })
+        Ok(Self { rows, words })
     }
 
-    /// Bytes from one core's words to the next one's: whole pairs of cache lines.
+    /// Bytes from one row's words to the next one's: whole pairs of cache lines.
     fn stride(self) -> usize {
         (8 * self.words as usize).next_multiple_of(128)
     }
 
     fn total(self) -> usize {
-        (WORDS + self.cores as usize * self.stride()).next_multiple_of(4096)
+        (WORDS + self.rows as usize * self.stride()).next_multiple_of(4096)
     }
 
-    /// The words of one core in a mapping of this shape.
-    fn core(self, mapping: &Mapping, core: u32) -> Option<&[AtomicU64]> {
-        if core >= self.cores {
+    /// The words of one row in a mapping of this shape.
+    fn row(self, mapping: &Mapping, row: u32) -> Option<&[AtomicU64]> {
+        if row >= self.rows {
             return None;
         }
-        // SAFETY: `core` is in range, so its words are inside the mapping of `total` bytes; they are aligned to 128 and
+        // SAFETY: `row` is in range, so its words are inside the mapping of `total` bytes; they are aligned to 128 and
         // only used atomically (and only loaded where the mapping is read-only: `MetricsReader` hands out values).
         Some(unsafe {
-            let first = mapping.base.add(WORDS + core as usize * self.stride()).cast::<AtomicU64>();
+            let first = mapping.base.add(WORDS + row as usize * self.stride()).cast::<AtomicU64>();
             core::slice::from_raw_parts(first, self.words as usize)
         })
     }
@@ -90,15 +90,15 @@ pub struct MetricsRegion {
 
 impl MetricsRegion {
     /// Makes a region of zeros. The descriptor can be given to anybody: nobody can make a writable mapping of it any more.
-    pub fn create(cores: u32, words_per_core: u32) -> Result<(Self, OwnedFd), MapError> {
-        let shape = Shape::new(cores, words_per_core)?;
+    pub fn create(rows: u32, words_per_row: u32) -> Result<(Self, OwnedFd), MapError> {
+        let shape = Shape::new(rows, words_per_row)?;
         let memfd = unsealed_memfd("towpath-metrics", shape.total())?;
         let mapping = Mapping::new(memfd.as_fd(), shape.total(), Access::ReadWrite)?;
         let header = MetricsHeader {
             magic: METRICS_MAGIC,
             version: METRICS_VERSION,
-            cores,
-            words_per_core,
+            rows,
+            words_per_row,
             names_bytes: AtomicU32::new(0),
         };
         // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
@@ -107,7 +107,7 @@ impl MetricsRegion {
         Ok((Self { mapping, shape }, memfd))
     }
 
-    /// Writes the names of the words of a core, in their order. To be called before readers come.
+    /// Writes the names of the words of a row, in their order. To be called before readers come.
     pub fn set_names(&mut self, names: &[&str]) -> Result<(), MapError> {
         let text = names.join("\n");
         if text.len() > NAMES_BYTES || names.len() > self.shape.words as usize {
@@ -124,14 +124,14 @@ impl MetricsRegion {
         Ok(())
     }
 
-    /// Word `i` of `core`. One thread may write it.
-    pub fn word(&self, core: u32, i: u32) -> Option<&AtomicU64> {
-        self.core(core)?.get(i as usize)
+    /// Word `i` of `row`. One thread may write it.
+    pub fn word(&self, row: u32, i: u32) -> Option<&AtomicU64> {
+        self.row(row)?.get(i as usize)
     }
 
-    /// All words of `core`.
-    pub fn core(&self, core: u32) -> Option<&[AtomicU64]> {
-        self.shape.core(&self.mapping, core)
+    /// All words of `row`.
+    pub fn row(&self, row: u32) -> Option<&[AtomicU64]> {
+        self.shape.row(&self.mapping, row)
     }
 
     /// A reader's view, for which size, seals and header are checked.
@@ -168,7 +168,7 @@ impl MetricsReader {
         if header.version != METRICS_VERSION {
             return Err(MapError::Format("metrics of another version"));
         }
-        let shape = Shape::new(header.cores, header.words_per_core)?;
+        let shape = Shape::new(header.rows, header.words_per_row)?;
         if shape.total() != bytes {
             return Err(MapError::Format("its size is not the announced one"));
         }
@@ -176,12 +176,12 @@ impl MetricsReader {
     }
 
     /// How many arrays of words there are.
-    pub fn cores(&self) -> u32 {
-        self.shape.cores
+    pub fn rows(&self) -> u32 {
+        self.shape.rows
     }
 
     /// Words of each array.
-    pub fn words_per_core(&self) -> u32 {
+    pub fn words_per_row(&self) -> u32 {
         self.shape.words
     }
 
@@ -195,8 +195,8 @@ impl MetricsReader {
         String::from_utf8_lossy(&text).lines().take(self.shape.words as usize).map(String::from).collect()
     }
 
-    /// The value of word `i` of `core`.
-    pub fn word(&self, core: u32, i: u32) -> Option<u64> {
-        Some(self.shape.core(&self.mapping, core)?.get(i as usize)?.load(Ordering::Relaxed))
+    /// The value of word `i` of `row`.
+    pub fn word(&self, row: u32, i: u32) -> Option<u64> {
+        Some(self.shape.row(&self.mapping, row)?.get(i as usize)?.load(Ordering::Relaxed))
     }
 }

@@ -1,7 +1,7 @@
 //! The region of a pair of clients: what two of them share for the connections between them, and nobody else has. See the
 //! section *Pair region* of LAYOUT.md.
 
-use crate::board::{Board, MAX_SLOTS, WORD_SLOTS};
+use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
 use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
@@ -85,21 +85,21 @@ pub struct PairLines {
 
 /// One side's board for one of its event contexts.
 #[repr(C, align(128))]
-pub struct BoardWords {
-    /// See [`Board`].
+pub struct BitmapWords {
+    /// See [`EventBitmap`].
     pub summary: AtomicU64,
     _other: [u64; 7],
     /// 1 while this side wants its bell.
     pub armed: AtomicU32,
     /// Number of the bell, never 0: another one means that the bell must be asked for anew. Written by this side.
-    pub bell: AtomicU32,
+    pub doorbell: AtomicU32,
     _this: [u32; 14],
-    /// See [`Board`].
+    /// See [`EventBitmap`].
     pub words: [AtomicU64; 64],
 }
 
 const _: () = assert!(size_of::<PairLines>() == 256);
-const _: () = assert!(size_of::<BoardWords>() == 640);
+const _: () = assert!(size_of::<BitmapWords>() == 640);
 
 /// A mapped pair region. The service maps what comes before the rings.
 pub struct PairRegion {
@@ -165,17 +165,17 @@ impl PairRegion {
 
     /// The words of one side's board for a context (modulo 64).
     #[inline]
-    pub fn board_words(&self, side: usize, context: usize) -> &BoardWords {
-        let at = size_of::<BoardWords>() * (CONTEXTS * (side & 1) + context % CONTEXTS);
+    pub fn bitmap_words(&self, side: usize, context: usize) -> &BitmapWords {
+        let at = size_of::<BitmapWords>() * (CONTEXTS * (side & 1) + context % CONTEXTS);
         // SAFETY: inside the mapping and a multiple of 128; all words are atomics.
         unsafe { &*self.mapping.base.add(boards(self.geometry) + at).cast() }
     }
 
     /// One side's board for a context: written by the other side.
     #[inline]
-    pub fn board(&self, side: usize, context: usize) -> Board<'_> {
-        let words = self.board_words(side, context);
-        Board::over(&words.summary, &words.words[..(self.geometry.slots / WORD_SLOTS) as usize], &words.armed)
+    pub fn event_bitmap(&self, side: usize, context: usize) -> EventBitmap<'_> {
+        let words = self.bitmap_words(side, context);
+        EventBitmap::over(&words.summary, &words.words[..(self.geometry.slots / WORD_SLOTS) as usize], &words.armed)
     }
 
     /// The ring that one side writes and the other reads. Not for the service, which has not mapped it.
@@ -208,7 +208,7 @@ fn boards(geometry: PairGeometry) -> usize {
 
 /// Where the rings begin, a multiple of 4096.
 fn rings(geometry: PairGeometry) -> usize {
-    (boards(geometry) + 2 * CONTEXTS * size_of::<BoardWords>()).next_multiple_of(4096)
+    (boards(geometry) + 2 * CONTEXTS * size_of::<BitmapWords>()).next_multiple_of(4096)
 }
 
 fn total_bytes(geometry: PairGeometry) -> usize {

@@ -4,7 +4,7 @@ use crate::dirty::DirtySet;
 use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
 use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine};
 use core::ptr;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -75,7 +75,7 @@ impl Region {
         Self::map_at(fd, 0, geometry)
     }
 
-    /// The same of a region that begins at byte `offset` of a memfd which has others too (see [`crate::card`]); 0 = it has none.
+    /// The same of a region that begins at byte `offset` of a memfd which has others too (see [`crate::guest_memory`]); 0 = it has none.
     pub fn map_at(fd: BorrowedFd<'_>, offset: u64, geometry: Geometry) -> Result<Self, MapError> {
         let layout = Layout::new(geometry)?;
         let (size, total) = (check_sealed(fd)? as u64, layout.total_bytes() as u64);
@@ -186,22 +186,22 @@ impl Region {
     }
 
     /// Data doorbells of core `queue` (`0..cores`; a higher number is taken as the last core), application to stack.
-    /// Sequence words: `AppLine::door_seq`, `StackLine::door_ack`.
+    /// Sequence words: `AppLine::data_seq`, `StackLine::data_ack`.
     #[inline]
-    pub fn doors(&self, queue: usize) -> DirtySet<'_> {
-        self.queue(self.layout.door(queue.min(self.geometry().cores as usize - 1)))
+    pub fn data_queue(&self, queue: usize) -> DirtySet<'_> {
+        self.queue(self.layout.data_queue(queue.min(self.geometry().flow_groups as usize - 1)))
     }
-    /// The words of the data doorbells that [`Region::doors`] gives.
+    /// The words of the data doorbells that [`Region::data_queue`] gives.
     #[inline]
-    pub fn door_words(&self, queue: usize) -> &QueueWords {
-        let offset = self.layout.door(queue.min(self.geometry().cores as usize - 1));
+    pub fn data_queue_words(&self, queue: usize) -> &QueueWords {
+        let offset = self.layout.data_queue(queue.min(self.geometry().flow_groups as usize - 1));
         // SAFETY: a queue's offset is a multiple of 4096 and its words are inside the mapping; what is public of them are atomics.
         unsafe { &*self.at(offset).cast() }
     }
     /// Command doorbells, application to stack. Sequence words: `AppLine::ctl_seq`, `StackLine::ctl_ack`.
     #[inline]
     pub fn commands(&self) -> DirtySet<'_> {
-        self.queue(self.layout.door(self.geometry().cores as usize))
+        self.queue(self.layout.data_queue(self.geometry().flow_groups as usize))
     }
     /// Events raised by stack thread `thread` (`0..cores` the cores, `cores` the slow path) for `context`. Higher numbers
     /// are taken as the last ones.
@@ -215,6 +215,14 @@ impl Region {
         let (seq, ack) = self.layout.event_words(context, thread, slot);
         // SAFETY: the layout's offsets are inside the mapping and multiples of 4; the words are only used atomically.
         unsafe { (&*self.at(seq).cast(), &*self.at(ack).cast()) }
+    }
+
+    /// Queues an event again, whether its last entry was acknowledged or not: the stack that queued it may have died in between.
+    /// `tail` is the writer's position in that queue.
+    pub fn queue_event_again(&self, context: usize, source: usize, slot: Slot, tail: &mut u32) {
+        let (seq, ack) = self.event_words(context, source, slot);
+        self.events(context, source).push_again(tail, slot);
+        seq.store(ack.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// All of them: the sequence and the acknowledge words of an event set, by slot.
@@ -231,7 +239,7 @@ impl Region {
     /// All lines of a slot.
     #[inline]
     pub fn lines(&self, slot: Slot) -> &SlotLines {
-        // SAFETY: the layout's offset is inside the mapping and a multiple of 256; all words are atomics.
+        // SAFETY: the layout's offset is inside the mapping and a multiple of 512, as `SlotLines` is aligned; all words are atomics.
         unsafe { &*self.at(self.layout.lines(slot)).cast() }
     }
 

@@ -112,7 +112,7 @@ const _: () = assert!(Count::ALL.len() <= COUNTS);
 /// How a program's calls are caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Way {
+pub enum HookMethod {
     /// Not at all.
     None = 0,
     /// By LD_PRELOAD.
@@ -174,7 +174,7 @@ pub struct Program {
     /// Its parent.
     pub parent: u32,
     /// How its calls are caught.
-    pub way: Way,
+    pub way: HookMethod,
     /// Its command line, as far as there was room.
     pub line: String,
     /// Why it is hooked as it is; empty = the usual.
@@ -213,9 +213,9 @@ impl Record {
     fn read(&self) -> Option<Program> {
         let pid = self.pid.load(Acquire);
         let way = match self.way.load(Relaxed) {
-            1 => Way::Preload,
-            2 => Way::Inject,
-            _ => Way::None,
+            1 => HookMethod::Preload,
+            2 => HookMethod::Inject,
+            _ => HookMethod::None,
         };
         let counts = Count::ALL.iter().map(|count| (*count, self.counts[*count as usize].load(Relaxed)));
         let refused = self.refusals.iter().filter_map(|refusal| {
@@ -293,7 +293,7 @@ impl Report {
     }
 
     /// Takes a record for a program. `None` = there is none left.
-    pub fn enter(&self, pid: u32, parent: u32, way: Way, line: &[u8], why: &[u8]) -> Option<&Record> {
+    pub fn enter(&self, pid: u32, parent: u32, way: HookMethod, line: &[u8], why: &[u8]) -> Option<&Record> {
         // A number that is already too large is not raised, or it would begin anew some time.
         let next = &self.head().next;
         if next.load(Relaxed) > 2 * RECORDS {
@@ -329,7 +329,7 @@ mod tests {
     fn what_one_writes_another_reads() {
         let (report, memfd) = Report::create().unwrap();
         let other = Report::map(memfd.as_fd()).unwrap();
-        let record = other.enter(7, 1, Way::Inject, b"server -p\x1b 1", b"is statically linked").unwrap();
+        let record = other.enter(7, 1, HookMethod::Inject, b"server -p\x1b 1", b"is statically linked").unwrap();
         record.count(Count::Udp);
         record.count(Count::Udp);
         record.refused(Call::SetOption, 1, 26);
@@ -337,7 +337,7 @@ mod tests {
         let programs = report.programs();
         assert_eq!(programs.len(), 1);
         let program = &programs[0];
-        assert_eq!((program.pid, program.parent, program.way), (7, 1, Way::Inject));
+        assert_eq!((program.pid, program.parent, program.way), (7, 1, HookMethod::Inject));
         assert_eq!((program.line.as_str(), program.why.as_str()), ("server -p? 1", "is statically linked"));
         assert_eq!(program.counts, [(Count::Udp, 2)]);
         assert_eq!(program.refused, [(Call::SetOption, 1, 26, 2)]);
@@ -347,7 +347,7 @@ mod tests {
     fn a_report_is_bounded() {
         let (report, _memfd) = Report::create().unwrap();
         for _ in 0..RECORDS + 9 {
-            let record = report.enter(1, 1, Way::Preload, &[b'x'; 1000], &[b'y'; 1000]);
+            let record = report.enter(1, 1, HookMethod::Preload, &[b'x'; 1000], &[b'y'; 1000]);
             for name in 0..100 {
                 record.inspect(|record| record.refused(Call::GetOption, 6, name));
             }
@@ -364,7 +364,7 @@ mod tests {
         // SAFETY: the mapping has so many bytes, and everything behind the plain words is atomics.
         unsafe { mapping.base.add(16).write_bytes(0xff, BYTES - 16) };
         assert_eq!(report.programs().len(), RECORDS as usize);
-        assert!(report.enter(1, 1, Way::Preload, b"x", b"").is_none());
+        assert!(report.enter(1, 1, HookMethod::Preload, b"x", b"").is_none());
         let (_report, other) = Report::create().unwrap();
         let mapping = Mapping::new(other.as_fd(), BYTES, Access::ReadWrite).unwrap();
         // SAFETY: as above.

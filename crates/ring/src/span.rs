@@ -2,6 +2,7 @@
 
 use crate::Region;
 use crate::region::{Access, Mapping, unsealed_memfd};
+use crate::shared_bytes::copy;
 use core::ptr;
 use rustix::fd::AsFd;
 use std::io;
@@ -17,7 +18,7 @@ pub struct Span {
 
 // SAFETY: the memory belongs to the process, not to a thread, and is only copied from and to; `_mapped` keeps it mapped.
 unsafe impl Send for Span {}
-// SAFETY: as above; there is no state beside the memory.
+// SAFETY: a span has no state but its address and size, which never change.
 unsafe impl Sync for Span {}
 
 impl Span {
@@ -55,14 +56,14 @@ impl Span {
     pub fn write(&self, offset: u64, from: &[u8]) -> bool {
         let Some(to) = self.at(offset, from.len()) else { return false };
         // SAFETY: the bytes lie inside the span, which is mapped; `from` is a slice of this process's own memory.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        unsafe { copy(from.as_ptr(), to, from.len()) };
         true
     }
     /// Copies from there; false = it has no such bytes.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> bool {
         let Some(from) = self.at(offset, to.len()) else { return false };
-        // SAFETY: as above, the other way; every byte is a `u8`.
-        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        // SAFETY: the bytes lie inside the span, which is mapped; `to` is a slice of this process's own memory.
+        unsafe { copy(from, to.as_mut_ptr(), to.len()) };
         true
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! All of it goes straight to the kernel, past any libc function that the library itself stands in for.
 
-use crate::dirty::{Fence, Word};
+use crate::word::{Fence, Word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use rustix::event::{EventfdFlags, Timespec};
@@ -58,7 +58,7 @@ pub fn futex_wake_one(word: &AtomicU32) {
 /// After a change of a futex word (it fences): does a thread sleep on it? Pairs with [`about_to_sleep`].
 #[inline]
 pub fn must_wake<W: Word>(sleepers: &W) -> bool {
-    W::fence(Fence::Ring);
+    W::fence(Fence::Notify);
     sleepers.load(Ordering::Relaxed) != 0
 }
 
@@ -76,17 +76,17 @@ pub fn doorbell() -> io::Result<OwnedFd> {
 
 /// A bell for the other side of a contract, as (its end to wait on, our end to ring): a pipe, non-blocking, close-on-exec. Unlike
 /// an eventfd, whose flags both sides share, the ringing end is ours alone: nobody else can make it block.
-pub fn bell() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn doorbell_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?)
 }
 
 /// Rings a doorbell or a bell.
-pub fn ring(doorbell: BorrowedFd<'_>) {
-    let _nobody = try_ring(doorbell);
+pub fn notify(doorbell: BorrowedFd<'_>) {
+    let _nobody = try_notify(doorbell);
 }
 
-/// [`ring`]; false = nobody has the bell's other end any more, of which a signal tells too (SIGPIPE).
-pub fn try_ring(doorbell: BorrowedFd<'_>) -> bool {
+/// [`notify`]; false = nobody has the bell's other end any more, of which a signal tells too (SIGPIPE).
+pub fn try_notify(doorbell: BorrowedFd<'_>) -> bool {
     // EAGAIN: it has been rung very often and is readable anyway.
     rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes())) != Err(Errno::PIPE)
 }

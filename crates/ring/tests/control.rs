@@ -47,13 +47,13 @@ fn requests_arrive_with_their_descriptors() {
         Request::Context,
         Request::DropContext { context: 63 },
         Request::Pair { place: 5, pair: 6 },
-        Request::Bell { place: 5, pair: 6, context: 7 },
+        Request::Doorbell { place: 5, pair: 6, context: 7 },
         Request::Name { slot: 8, generation: 9 },
         Request::Adopt,
         Request::Stack { stack: 14 },
         Request::NameAt { stack: 3 },
         Request::File { replaces: 11 },
-        Request::Figures,
+        Request::Stats,
     ];
     for request in requests {
         let fds = vec![write_end.as_fd(); request.descriptors()];
@@ -76,17 +76,17 @@ fn requests_arrive_with_their_descriptors() {
 fn replies_arrive_with_their_descriptors() {
     let (app, service) = pair();
     let (_read_end, write_end) = passed();
-    let geometry = Geometry { cores: Geometry::MAX_CORES, ..Geometry::DEFAULT };
+    let geometry = Geometry { flow_groups: Geometry::MAX_FLOW_GROUPS, ..Geometry::DEFAULT };
     let replies = [
         Reply::Welcome { geometry, token: u64::MAX - 1, process: 3, offset: 1 << 40 },
         Reply::Context { context: 5 },
         Reply::Pair { pair: 6, geometry: PairGeometry { slots: 64, ring_bytes: 4096 } },
-        Reply::Bell { context: 7 },
+        Reply::Doorbell { context: 7 },
         Reply::Adopted { token: 0x0102_0304_0506_0708, slot: 9, generation: 10 },
         Reply::AdoptedAt { stack: 3 },
         Reply::Stack { stack: 14 },
         Reply::File { file: 12 },
-        Reply::Figures,
+        Reply::Stats,
         Reply::Refused { errno: 23 },
     ];
     for reply in replies {

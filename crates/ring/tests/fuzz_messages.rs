@@ -16,7 +16,7 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 11] {
         Request::Stack { stack: a },
         Request::NameAt { stack: b },
         Request::File { replaces: a },
-        Request::Figures,
+        Request::Stats,
     ]
 }
 

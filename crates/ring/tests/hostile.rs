@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use towpath_ring::dirty::{DirtySet, acknowledge};
 use towpath_ring::{Geometry, Region, Slot};
 
-const GEOMETRY: Geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 2, cores: 2 };
+const GEOMETRY: Geometry =
+    Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 2, flow_groups: 2 };
 
 /// What happens next. Offsets and numbers are taken modulo what there is, except those that stand in shared memory.
 #[derive(Debug, Clone, Copy, TypeGenerator)]
@@ -32,7 +33,7 @@ enum Step {
 #[derive(Default)]
 struct Positions {
     door_tail: [u32; 3],
-    door_head: [u32; 3],
+    data_head: [u32; 3],
     event_tail: [u32; 6],
     event_head: [u32; 6],
 }
@@ -78,8 +79,8 @@ impl World {
 
     fn serve_door(&mut self, queue: usize) {
         let region = &self.victim;
-        let set = if queue == 2 { region.commands() } else { region.doors(queue) };
-        let popped = drained(set, &mut self.positions.door_head[queue], self.in_turns);
+        let set = if queue == 2 { region.commands() } else { region.data_queue(queue) };
+        let popped = drained(set, &mut self.positions.data_head[queue], self.in_turns);
         for slot in popped.into_iter().filter_map(|raw| region.slot(raw)) {
             let (app, stack) = (region.app(slot), region.stack(slot));
             if queue == 2 {
@@ -88,14 +89,14 @@ impl World {
                 stack.command_result.store(-((command.op & 63) as i32), Relaxed);
                 stack.command_done.store(seq, Relaxed);
             } else {
-                acknowledge(&app.door_seq, &stack.door_ack);
+                acknowledge(&app.data_seq, &stack.data_ack);
                 let mut out = [0; 100];
                 region.tx(slot).read(app.tx_tail.load(Relaxed), &mut out);
                 region.rx(slot).write(app.rx_head.load(Relaxed), &out);
             }
         }
         set.arm();
-        let _ = set.is_empty(self.positions.door_head[queue]);
+        let _ = set.is_empty(self.positions.data_head[queue]);
         set.disarm();
     }
 
@@ -107,7 +108,7 @@ impl World {
         let before = *tail;
         let queued = set.push(tail, slot, seq, ack);
         assert_eq!(tail.wrapping_sub(before), u32::from(queued), "the private position moves by pushes alone");
-        let _ = set.must_ring();
+        let _ = set.must_notify();
     }
 
     fn take_event(&mut self, context: usize, thread: usize) {
@@ -136,10 +137,10 @@ impl World {
         region.tx(slot).write(at, &[7; 256][..bytes]);
         app.tx_tail.store(at.wrapping_add(bytes as u32), Relaxed);
         // The queue's number is the attacker's to choose: a position of our own for it, and never another queue's words.
-        let queue = stack.queue.load(Relaxed) as usize;
-        let set = region.doors(queue);
-        set.push(&mut self.positions.door_tail[queue.min(1)], slot, &app.door_seq, &stack.door_ack);
-        let _ = set.must_ring();
+        let queue = stack.flow_group.load(Relaxed) as usize;
+        let set = region.data_queue(queue);
+        set.push(&mut self.positions.door_tail[queue.min(1)], slot, &app.data_seq, &stack.data_ack);
+        let _ = set.must_notify();
     }
 }
 

@@ -37,7 +37,7 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
         let i = slot.index();
         self.state[i].store(value, Relaxed);
         self.set().push(tail, slot, &self.seq[i], &self.ack[i]);
-        self.set().must_ring()
+        self.set().must_notify()
     }
 
     /// Reader: one turn. False if there was nothing.
@@ -51,7 +51,7 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
 }
 
 fn slots() -> [Slot; 2] {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
     let layout = Layout::new(geometry).expect("a good geometry");
     [0, 1].map(|raw| layout.slot(raw).expect("inside"))
 }
@@ -232,7 +232,7 @@ fn who_finds_it_queued_is_seen<const WITHOUT: u8>() {
                 }
                 let mut tail = tail.lock().expect("writers");
                 shared.set().push(&mut tail, a, &shared.seq[0], &shared.ack[0]);
-                shared.set().must_ring()
+                shared.set().must_notify()
             }
         };
         let writers = [write(0), write(1)].map(thread::spawn);

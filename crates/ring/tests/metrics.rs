@@ -4,7 +4,7 @@
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_ring::metrics::{MAX_CORES, MAX_WORDS, MetricsRegion, NAMES_BYTES};
+use towpath_ring::metrics::{MAX_ROWS, MAX_WORDS, MetricsRegion, NAMES_BYTES};
 
 #[test]
 fn readers_see_names_and_values() {
@@ -16,7 +16,7 @@ fn readers_see_names_and_values() {
         }
     }
     let reader = MetricsRegion::map_readonly(memfd.as_fd()).unwrap();
-    assert_eq!((reader.cores(), reader.words_per_core()), (3, 20));
+    assert_eq!((reader.rows(), reader.words_per_row()), (3, 20));
     assert_eq!(reader.names(), ["segments_in", "segments_out", "drops"]);
     for core in 0..3 {
         for i in 0..20 {
@@ -25,7 +25,7 @@ fn readers_see_names_and_values() {
     }
     assert_eq!(reader.word(3, 0), None);
     assert_eq!(reader.word(0, 20), None);
-    assert!(service.core(3).is_none());
+    assert!(service.row(3).is_none());
     service.word(2, 19).unwrap().store(7, Relaxed);
     assert_eq!(reader.word(2, 19), Some(7));
 }
@@ -44,11 +44,11 @@ fn names_that_do_not_fit_are_refused() {
 
 #[test]
 fn sizes_are_checked() {
-    for (cores, words) in [(0, 1), (1, 0), (MAX_CORES + 1, 1), (1, MAX_WORDS + 1)] {
+    for (cores, words) in [(0, 1), (1, 0), (MAX_ROWS + 1, 1), (1, MAX_WORDS + 1)] {
         assert!(MetricsRegion::create(cores, words).is_err());
     }
-    let (service, _memfd) = MetricsRegion::create(MAX_CORES, MAX_WORDS).unwrap();
-    service.word(MAX_CORES - 1, MAX_WORDS - 1).unwrap().store(1, Relaxed);
+    let (service, _memfd) = MetricsRegion::create(MAX_ROWS, MAX_WORDS).unwrap();
+    service.word(MAX_ROWS - 1, MAX_WORDS - 1).unwrap().store(1, Relaxed);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_reader_cannot_write() {
 #[test]
 fn a_region_of_another_kind_is_refused() {
     let geometry =
-        towpath_ring::Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+        towpath_ring::Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
     let (_region, memfd) = towpath_ring::Region::create(geometry).unwrap();
     assert!(MetricsRegion::map_readonly(memfd.as_fd()).is_err());
 }

@@ -31,23 +31,27 @@ fn boards_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
     let (_, memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
     let [a, b] = [0, 1].map(|_| PairRegion::map(memfd.as_fd(), GEOMETRY, 1).unwrap());
     for slot in [3, 3, 60, 0, 3, 64, u32::MAX] {
-        a.board(1, 9).post(slot);
+        a.event_bitmap(1, 9).post(slot);
     }
-    let taken = |board: towpath_ring::board::Board<'_>| {
+    let taken = |board: towpath_ring::event_bitmap::EventBitmap<'_>| {
         let mut slots = Vec::new();
         board.take(|slot| slots.push(slot));
         slots
     };
-    assert_eq!(taken(b.board(1, 9)), [0, 3, 60]);
-    assert!(taken(b.board(1, 9)).is_empty() && taken(b.board(1, 8)).is_empty() && taken(b.board(0, 9)).is_empty());
-    let words = a.board_words(1, 9);
+    assert_eq!(taken(b.event_bitmap(1, 9)), [0, 3, 60]);
+    assert!(
+        taken(b.event_bitmap(1, 9)).is_empty()
+            && taken(b.event_bitmap(1, 8)).is_empty()
+            && taken(b.event_bitmap(0, 9)).is_empty()
+    );
+    let words = a.bitmap_words(1, 9);
     words.summary.store(u64::MAX, SeqCst);
     words.words.iter().for_each(|word| word.store(u64::MAX, SeqCst));
-    let all: BTreeSet<u32> = taken(b.board(1, 9)).into_iter().collect();
+    let all: BTreeSet<u32> = taken(b.event_bitmap(1, 9)).into_iter().collect();
     assert_eq!(all, (0..64).collect(), "never a slot that the region does not have");
-    assert!(!a.board(1, 9).must_ring());
-    b.board(1, 9).arm();
-    assert!(a.board(1, 9).must_ring() && !a.board(1, 9).must_ring(), "who asks once is rung once");
+    assert!(!a.event_bitmap(1, 9).must_notify());
+    b.event_bitmap(1, 9).arm();
+    assert!(a.event_bitmap(1, 9).must_notify() && !a.event_bitmap(1, 9).must_notify(), "who asks once is rung once");
 }
 
 #[test]
@@ -81,7 +85,7 @@ fn what_is_no_such_pair_is_not_mapped() {
     ] {
         assert!(PairRegion::map(memfd.as_fd(), wrong, 3).is_err(), "{wrong:?}");
     }
-    let small = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let small = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
     let (_, region) = Region::create(small).unwrap();
     assert!(PairRegion::map(region.as_fd(), GEOMETRY, 3).is_err(), "a client's region");
     let (pipe, _) = rustix::pipe::pipe().unwrap();

@@ -10,7 +10,7 @@ use towpath_ring::{Geometry, Layout, MapError, Region, dirty};
 
 /// Small enough that a test may touch all of it.
 fn small() -> Geometry {
-    Geometry { slots: 32, app_slots: 16, tx_bytes: 4096, rx_bytes: 8192, contexts: 3, cores: 2 }
+    Geometry { slots: 32, app_slots: 16, tx_bytes: 4096, rx_bytes: 8192, contexts: 3, flow_groups: 2 }
 }
 
 #[test]
@@ -36,17 +36,17 @@ fn a_door_is_queued_once_until_acknowledged() {
     let app = Region::map(memfd.as_fd(), small()).unwrap();
     let slot = app.slot(3).unwrap();
     let (mut tail, mut head) = (0, 0);
-    let push = |tail: &mut u32| app.doors(1).push(tail, slot, &app.app(slot).door_seq, &app.stack(slot).door_ack);
+    let push = |tail: &mut u32| app.data_queue(1).push(tail, slot, &app.app(slot).data_seq, &app.stack(slot).data_ack);
     assert!(push(&mut tail));
     assert!(!push(&mut tail));
-    assert!(stack.doors(0).is_empty(0));
-    assert_eq!(stack.doors(1).pop(&mut head), Some(3));
+    assert!(stack.data_queue(0).is_empty(0));
+    assert_eq!(stack.data_queue(1).pop(&mut head), Some(3));
     assert!(!push(&mut tail), "popped, but not acknowledged");
-    dirty::acknowledge(&stack.app(slot).door_seq, &stack.stack(slot).door_ack);
+    dirty::acknowledge(&stack.app(slot).data_seq, &stack.stack(slot).data_ack);
     assert!(push(&mut tail));
-    assert!(!app.doors(1).must_ring());
-    stack.doors(1).arm();
-    assert!(app.doors(1).must_ring());
+    assert!(!app.data_queue(1).must_notify());
+    stack.data_queue(1).arm();
+    assert!(app.data_queue(1).must_notify());
 }
 
 /// Marks every byte of a part and checks that no other part has marked it before.
@@ -76,8 +76,8 @@ fn parts_do_not_overlap_and_lie_inside() {
         map.claim(layout.rx(slot), 8192, 4096);
     }
     for queue in 0..layout.threads() {
-        map.claim(layout.door(queue), 256, 4096);
-        map.claim(layout.entries(layout.door(queue)), 4 * 32, 128);
+        map.claim(layout.data_queue(queue), 256, 4096);
+        map.claim(layout.entries(layout.data_queue(queue)), 4 * 32, 128);
     }
     for context in 0..3 {
         for thread in 0..layout.threads() {
@@ -102,11 +102,11 @@ fn numbers_out_of_range_stay_inside() {
     region.app(foreign).flags.store(1, Relaxed);
     assert_eq!(region.app(region.slot(31).unwrap()).flags.load(Relaxed), 1);
     region.rx(foreign).write(u32::MAX, &[1; 10_000]);
-    region.doors(usize::MAX).arm();
-    assert!(region.doors(1).must_ring());
-    assert!(!region.commands().must_ring(), "the command queue is no data queue");
+    region.data_queue(usize::MAX).arm();
+    assert!(region.data_queue(1).must_notify());
+    assert!(!region.commands().must_notify(), "the command queue is no data queue");
     region.events(usize::MAX, usize::MAX).arm();
-    assert!(region.events(2, 2).must_ring());
+    assert!(region.events(2, 2).must_notify());
     let (seq, ack) = region.event_words(usize::MAX, usize::MAX, foreign);
     seq.store(1, Relaxed);
     ack.store(1, Relaxed);
@@ -116,8 +116,14 @@ fn numbers_out_of_range_stay_inside() {
 fn sizes_out_of_range_are_refused() {
     let good = Geometry::default();
     Layout::new(good).unwrap();
-    let largest =
-        Geometry { slots: 65_536, app_slots: 65_536, tx_bytes: 16 << 20, rx_bytes: 16 << 20, contexts: 64, cores: 16 };
+    let largest = Geometry {
+        slots: 65_536,
+        app_slots: 65_536,
+        tx_bytes: 16 << 20,
+        rx_bytes: 16 << 20,
+        contexts: 64,
+        flow_groups: 16,
+    };
     assert!(Layout::new(largest).unwrap().total_bytes() < 1 << 42);
     for bad in [
         Geometry { slots: 0, ..good },
@@ -131,8 +137,8 @@ fn sizes_out_of_range_are_refused() {
         Geometry { rx_bytes: 32 << 20, ..good },
         Geometry { contexts: 0, ..good },
         Geometry { contexts: 65, ..good },
-        Geometry { cores: 0, ..good },
-        Geometry { cores: 17, ..good },
+        Geometry { flow_groups: 0, ..good },
+        Geometry { flow_groups: 17, ..good },
     ] {
         assert!(Layout::new(bad).is_err(), "{bad:?}");
         assert!(matches!(Region::create(bad), Err(MapError::Geometry(_))), "{bad:?}");

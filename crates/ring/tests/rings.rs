@@ -112,7 +112,7 @@ impl Set {
 }
 
 fn slots() -> Vec<Slot> {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
     let layout = Layout::new(geometry).unwrap();
     layout.app_slots().chain(layout.stack_slots()).collect()
 }

@@ -5,12 +5,12 @@ use rustix::fd::AsFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use towpath_ring::wake::{Woken, doorbell, drain, futex_wait, futex_wake, ring, spin_until};
+use towpath_ring::wake::{Woken, doorbell, drain, futex_wait, futex_wake, notify, spin_until};
 use towpath_ring::{Geometry, Region};
 
 #[test]
 fn a_futex_word_of_another_mapping_wakes() {
-    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, cores: 1 };
+    let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
     let (stack, memfd) = Region::create(geometry).unwrap();
     let app = Region::map(memfd.as_fd(), geometry).unwrap();
     let slot = app.slot(2).unwrap();
@@ -42,13 +42,13 @@ fn a_futex_wait_ends_at_once_or_in_time() {
 fn a_doorbell_is_sticky_until_drained() {
     let bell = doorbell().unwrap();
     assert!(!drain(bell.as_fd()));
-    ring(bell.as_fd());
-    ring(bell.as_fd());
+    notify(bell.as_fd());
+    notify(bell.as_fd());
     assert!(drain(bell.as_fd()));
     assert!(!drain(bell.as_fd()));
     // Full: ringing must neither block nor fail.
     rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    ring(bell.as_fd());
+    notify(bell.as_fd());
     assert!(drain(bell.as_fd()));
 }
 

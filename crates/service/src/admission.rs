@@ -1,8 +1,9 @@
-//! Who may use the service.
+//! The users that the service admits.
 
 use nix::unistd::{Gid, Group, Uid, User};
 use serde::de::{self, Deserialize, Deserializer};
 use std::ffi::CString;
+use std::fmt;
 use std::str::FromStr;
 
 /// One entry of the configuration's `admit`.
@@ -10,7 +11,7 @@ use std::str::FromStr;
 pub enum Admit {
     /// `"user:alice"`
     User(String),
-    /// `"group:web"`: everybody whose primary or supplementary group it is.
+    /// `"group:web"`: users with this primary or supplementary group
     Group(String),
     /// `"uid:1000"`
     Uid(u32),
@@ -33,13 +34,24 @@ impl FromStr for Admit {
     }
 }
 
+impl fmt::Display for Admit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(name) => write!(f, "user:{name}"),
+            Self::Group(name) => write!(f, "group:{name}"),
+            Self::Uid(uid) => write!(f, "uid:{uid}"),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Admit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
-/// The configuration's `admit` with every name looked up.
+/// The key `admit` with every name resolved.
 #[derive(Clone, Debug)]
 pub struct Admission {
     own: u32,
@@ -58,7 +70,7 @@ pub struct UnknownName {
 }
 
 impl Admission {
-    /// Looks the names up. `own` is the service's own user, who is always admitted, as is root.
+    /// Resolves the names. `own` is the service's own user, which is always admitted, as is root.
     pub fn new(own: u32, admit: &[Admit]) -> Result<Self, UnknownName> {
         let mut admission = Self { own, everybody: false, uids: Vec::new(), groups: Vec::new() };
         for entry in admit {
@@ -78,12 +90,12 @@ impl Admission {
         Ok(admission)
     }
 
-    /// Does it admit anybody beside the service's own user and root? Then the sockets must be open to all.
+    /// Does it admit other users than the service's own and root? Then the sockets must be open to all.
     pub fn opens_to_others(&self) -> bool {
         self.everybody || !self.uids.is_empty() || !self.groups.is_empty()
     }
 
-    /// May this user (with this primary group) use the service? On refusal: why, for the log.
+    /// May this user, with this primary group, use the service? On refusal: the reason, for the log.
     pub fn check(&self, uid: u32, gid: u32) -> Result<(), String> {
         if self.everybody || uid == self.own || uid == 0 || self.uids.contains(&uid) {
             return Ok(());
@@ -100,13 +112,13 @@ impl Admission {
         ))
     }
 
-    /// Is this user allowed to see and do everything on the control socket?
+    /// May this user see and do everything on the control socket?
     pub fn is_operator(&self, uid: u32) -> bool {
         uid == self.own || uid == 0
     }
 }
 
-/// The user's groups as the name service knows them; only the primary one if it does not know the user.
+/// The user's groups according to the name service, or only the primary one if it does not know the user.
 fn groups_of(uid: u32, gid: u32) -> Vec<u32> {
     let known = || {
         let user = User::from_uid(Uid::from_raw(uid)).ok()??;

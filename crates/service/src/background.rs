@@ -1,4 +1,4 @@
-//! How a service is started by others: a daemon that goes into the background by itself, and what it says by its exit code.
+//! Starting a service as a background daemon, and its exit codes.
 
 use std::io;
 use std::process::{Command, Output, Stdio};
@@ -13,10 +13,10 @@ pub mod exit {
     pub const RUNNING: u8 = 3;
 }
 
-/// Runs it, apart from who starts it: neither its library, its folder nor its output are the daemon's. What it has said and returned when
-/// it serves, or has failed.
+/// Runs the daemon's command without the caller's preloaded library, folder and output. Returns its messages and exit
+/// code when it serves or has failed.
 pub fn start(command: &mut Command) -> io::Result<Output> {
-    // The service outlives this folder's mount, and its output is not the program's.
+    // The daemon must not keep the caller's folder busy, nor write into the caller's output.
     let command = command.env_remove("LD_PRELOAD").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()
 }

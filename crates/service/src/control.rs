@@ -1,22 +1,23 @@
-//! The service's side of the control interface (see [`crate::api`]).
+//! The answering side of the control interface (see [`crate::api`]).
 
 use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
-use crate::policy::Request;
-use crate::shared::Shared;
-use crate::stacks::OtherStack;
+use crate::other_stacks::OtherStack;
+use crate::policy::PolicyRequest;
+use crate::state::ServiceState;
 use rustix::fd::OwnedFd;
 use rustix::net::SocketFlags;
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use towpath_stack::{Connection, Movement};
+use towpath_ring::command::not_ours;
+use towpath_runtime::{ConnectionStatus, Movement};
 
-/// Conversations at one time; more are turned away.
+/// Most conversations at one time. More are closed at once.
 const MAX_CONVERSATIONS: usize = 32;
 
 /// Accepts what waits on the control socket; each conversation has a thread.
-pub fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
+pub fn accept(state: &Arc<ServiceState>, listener: &OwnedFd) {
     while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
         let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
         let asker = Asker {
@@ -24,11 +25,11 @@ pub fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
             gid: credentials.gid.as_raw(),
             pid: credentials.pid.as_raw_nonzero().get(),
         };
-        let conversation = shared.conversations.clone();
+        let conversation = state.conversations.clone();
         if Arc::strong_count(&conversation) > MAX_CONVERSATIONS {
             continue;
         }
-        let weak = Arc::downgrade(shared);
+        let weak = Arc::downgrade(state);
         let talk = move || {
             let _ = converse(&weak, UnixStream::from(socket), asker);
             drop(conversation);
@@ -37,7 +38,7 @@ pub fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
     }
 }
 
-/// Who is on the other end.
+/// The process at the other end of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// User.
@@ -48,7 +49,7 @@ pub struct Asker {
     pub pid: i32,
 }
 
-fn converse(shared: &Weak<Shared>, stream: UnixStream, asker: Asker) -> io::Result<()> {
+fn converse(state: &Weak<ServiceState>, stream: UnixStream, asker: Asker) -> io::Result<()> {
     stream.set_read_timeout(Some(api::TIMEOUT))?;
     stream.set_write_timeout(Some(api::TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -59,9 +60,9 @@ fn converse(shared: &Weak<Shared>, stream: UnixStream, asker: Asker) -> io::Resu
             return Ok(());
         }
         // The service may end while a conversation is open.
-        let Some(shared) = shared.upgrade() else { return Ok(()) };
-        let mut text = answer(&shared, &line, asker);
-        drop(shared);
+        let Some(state) = state.upgrade() else { return Ok(()) };
+        let mut text = answer(&state, &line, asker);
+        drop(state);
         text.push('\n');
         writer.write_all(text.as_bytes())?;
         if !line.ends_with('\n') {
@@ -71,8 +72,8 @@ fn converse(shared: &Weak<Shared>, stream: UnixStream, asker: Asker) -> io::Resu
 }
 
 /// The answer to one command line, as JSON without a line feed.
-pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
-    let admission = &shared.settings.admission;
+pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
+    let admission = &state.settings.admission;
     let operator = admission.is_operator(asker.uid);
     if let Err(why) = admission.check(asker.uid, asker.gid) {
         return error(why);
@@ -80,43 +81,43 @@ pub fn answer(shared: &Shared, line: &str, asker: Asker) -> String {
     match api::parse_command(line) {
         Err(why) => error(why),
         Ok(Command::Hello { hold }) => {
-            shared.used();
+            state.used();
             if hold {
-                shared.hold(asker.pid);
+                state.hold(asker.pid);
             }
-            good(&hello(shared))
+            good(&hello(state))
         }
         Ok(Command::Stop) if operator => {
-            shared.request_stop();
-            good(&hello(shared))
+            state.request_stop();
+            good(&hello(state))
         }
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
-        Ok(Command::Exec { program }) if operator => exec(shared, &program),
+        Ok(Command::Exec { program }) if operator => exec(state, &program),
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
-        Ok(Command::Move { to }) if operator => move_to(shared, &to),
+        Ok(Command::Move { to }) if operator => move_to(state, &to),
         Ok(Command::Move { .. }) => error("only the service's own user and root may move its clients".into()),
-        Ok(Command::Cores { set: None }) => good(&shared.cores.sizing(shared.stack.name(), true)),
-        Ok(Command::Cores { set: Some(set) }) if operator => set_cores(shared, set),
+        Ok(Command::Cores { set: None }) => good(&state.threads.sizing(state.stack.name(), true)),
+        Ok(Command::Cores { set: Some(set) }) if operator => set_cores(state, set),
         Ok(Command::Cores { .. }) => error("only the service's own user and root may set its cores".into()),
-        Ok(Command::Policy(request)) if operator => policy(shared, &request),
+        Ok(Command::Policy(request)) if operator => policy(state, &request),
         Ok(Command::Policy(_)) => error("only the service's own user and root may see and change the policy".into()),
-        Ok(Command::Stack { name, start }) => stack(shared, &name, start),
+        Ok(Command::Stack { name, start }) => stack(state, &name, start),
         Ok(Command::Sockets) => {
-            let seen = |c: &Connection| operator || c.uid == asker.uid;
-            let sockets = shared.stack.connections().iter().filter(|c| seen(c)).map(socket).collect();
+            let seen = |c: &ConnectionStatus| operator || c.uid == asker.uid;
+            let sockets = state.stack.connections().iter().filter(|c| seen(c)).map(socket).collect();
             good(&api::Sockets { sockets })
         }
-        Ok(Command::Status) => good(&status(shared, operator, asker.uid)),
+        Ok(Command::Status) => good(&status(state, operator, asker.uid)),
     }
 }
 
-fn other_stack(stack: &OtherStack) -> api::OtherStack {
+fn other_stack(stack: &OtherStack) -> api::OtherStackStatus {
     let OtherStack { name, socket, kind, .. } = stack;
-    api::OtherStack { name: name.clone(), kind: (*kind).into(), socket: socket.clone(), running: stack.answers() }
+    api::OtherStackStatus { name: name.clone(), kind: (*kind).into(), socket: socket.clone(), running: stack.answers() }
 }
 
-fn stack(shared: &Shared, name: &str, start: bool) -> String {
-    let stacks = shared.settings.stacks.clone();
+fn stack(state: &ServiceState, name: &str, start: bool) -> String {
+    let stacks = state.settings.stacks.clone();
     let Some(number) = stacks.number(name) else {
         let known = if stacks.names().is_empty() { "none".into() } else { stacks.names().join(", ") };
         return error(format!("there is no stack {name:?}; the service's configuration names {known} ([stacks.NAME])"));
@@ -124,7 +125,7 @@ fn stack(shared: &Shared, name: &str, start: bool) -> String {
     let answer = good(&other_stack(&stacks.all()[number]));
     if start {
         let begin = move || {
-            // Why it cannot be had stands in the log.
+            // The log holds the reason of a failure.
             let _ = stacks.reach(&stacks.all()[number]);
         };
         let _ = std::thread::Builder::new().name("start".into()).spawn(begin);
@@ -132,16 +133,16 @@ fn stack(shared: &Shared, name: &str, start: bool) -> String {
     answer
 }
 
-fn exec(shared: &Shared, program: &[String]) -> String {
+fn exec(state: &ServiceState, program: &[String]) -> String {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    match shared.stack.execute(program) {
+    match state.stack.execute(program) {
         Ok(done) => good(&api::Executed { code: done.code, out: text(done.out), err: text(done.err) }),
         Err(why) => error(format!("{}: {why}", program.first().map_or("", String::as_str))),
     }
 }
 
-fn move_to(shared: &Shared, to: &str) -> String {
-    match shared.stack.move_to(to) {
+fn move_to(state: &ServiceState, to: &str) -> String {
+    match state.stack.move_to(to) {
         Ok(Movement { clients, connections, lost, took_us }) => {
             good(&api::Moved { clients, connections, lost, took_us })
         }
@@ -149,23 +150,23 @@ fn move_to(shared: &Shared, to: &str) -> String {
     }
 }
 
-fn set_cores(shared: &Shared, set: api::SetCores) -> String {
+fn set_cores(state: &ServiceState, set: api::SetCores) -> String {
     let cores = match set {
         api::SetCores::Auto => None,
         api::SetCores::To(cores) => Some(cores),
     };
-    shared.cores.say(&*shared.stack, cores).map_or_else(error, |sizing| good(&sizing))
+    state.threads.fix(&*state.stack, cores).map_or_else(error, |sizing| good(&sizing))
 }
 
-fn policy(shared: &Shared, request: &Request) -> String {
-    let policy = &shared.settings.policy;
-    if let Request::Test { question } = request {
+fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
+    let policy = &state.settings.policy;
+    if let PolicyRequest::Test { question } = request {
         return policy.test(question).map_or_else(error, |tested| good(&tested));
     }
     match policy.change(request) {
         Err(why) => return error(why),
         Ok(true) => {
-            shared.stack.policy_changed();
+            state.stack.policy_changed();
             tracing::info!(rules = policy.totals().rules, "policy changed: {}", request.words());
         }
         Ok(false) => {}
@@ -181,13 +182,13 @@ fn error(error: String) -> String {
     serde_json::to_string(&Answer::<()>::Error { error }).unwrap_or_default()
 }
 
-fn hello(shared: &Shared) -> Hello {
-    let auto = shared.settings.auto.always;
+fn hello(state: &ServiceState) -> Hello {
+    let auto = state.settings.auto.always;
     Hello { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), auto }
 }
 
-fn socket(c: &Connection) -> api::Socket {
-    api::Socket {
+fn socket(c: &ConnectionStatus) -> api::SocketStatus {
+    api::SocketStatus {
         state: c.state.into(),
         recv_q: c.rx_queue,
         send_q: c.tx_queue,
@@ -197,67 +198,38 @@ fn socket(c: &Connection) -> api::Socket {
         pid: c.pid,
         uid: c.uid,
         slot: c.slot,
-        core: c.core,
+        flow_group: c.flow_group,
         direct: c.direct,
         tcp: c.tcp,
     }
 }
 
-fn status(shared: &Shared, operator: bool, uid: u32) -> api::Status {
-    let status = shared.stack.status();
-    let name = |number: usize| shared.settings.ports.get(number).cloned().unwrap_or_default();
-    let cores = status.cores.iter().enumerate().map(|(number, core)| api::Core {
-        core: number,
-        flows: core.flows,
-        busy_us: core.busy_us,
-        idle_us: core.idle_us,
-        turns: core.turns,
-        sleeps: core.sleeps,
-        tally: (&core.tally).into(),
-        ports: core
-            .ports
-            .iter()
-            .enumerate()
-            .map(|(port, counters)| api::Port {
-                name: name(port),
-                rx_frames: counters.rx_frames,
-                tx_frames: counters.tx_frames,
-                rx_dropped: counters.rx_dropped,
-                tx_dropped: counters.tx_dropped,
-            })
-            .collect(),
+fn status(state: &ServiceState, operator: bool, uid: u32) -> api::Status {
+    let status = state.stack.status();
+    let name = |number: usize| state.settings.ports.get(number).cloned().unwrap_or_default();
+    let flow_groups = status.flow_groups.into_iter().enumerate().map(|(flow_group, mut status)| {
+        let ports = std::mem::take(&mut status.ports).into_iter().enumerate();
+        let ports = ports.map(|(number, status)| api::NamedPort { name: name(number), status }).collect();
+        api::NumberedFlowGroup { flow_group, status, ports }
     });
-    let threads = status.threads.iter().map(|thread| api::Thread {
-        groups: thread.groups.clone(),
-        turns: thread.turns,
-        busy_us: thread.busy_us,
-        idle_us: thread.idle_us,
-        sleeps: thread.sleeps,
-    });
-    let clients = status.clients.iter().filter(|c| operator || c.uid == uid).map(|c| api::Client {
-        id: c.id.0,
-        uid: c.uid,
-        pid: c.pid,
-        program: c.name.clone(),
-        slots: c.slots,
-        lies: c.lies,
-        leaving: c.leaving,
-    });
+    let not_ours = not_ours::NAMES.into_iter().zip(status.not_ours);
+    let mut clients = status.clients;
+    clients.retain(|client| operator || client.uid == uid);
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
-        stack: shared.stack.name().into(),
+        stack: state.stack.name().into(),
         pid: std::process::id(),
-        uptime_us: shared.started.elapsed().as_micros() as u64,
-        socket: shared.settings.socket.clone(),
-        interface: shared.settings.interface.clone(),
-        cores: cores.collect(),
-        threads: threads.collect(),
-        sizing: shared.cores.sizing(shared.stack.name(), false),
-        slow: (&status.slow).into(),
-        kernel: (&status.not_ours).into(),
-        stacks: shared.settings.stacks.all().iter().map(other_stack).collect(),
-        policy: shared.settings.policy.totals(),
-        auto: shared.settings.auto.rows(|owner| operator || owner == uid),
-        clients: clients.collect(),
+        uptime_us: state.started.elapsed().as_micros() as u64,
+        socket: state.settings.socket.clone(),
+        interface: state.settings.interface.clone(),
+        flow_groups: flow_groups.collect(),
+        workers: status.workers,
+        sizing: state.threads.sizing(state.stack.name(), false),
+        slow: status.slow,
+        kernel: not_ours.collect(),
+        stacks: state.settings.stacks.all().iter().map(other_stack).collect(),
+        policy: state.settings.policy.totals(),
+        auto: state.settings.auto.rows(|owner| operator || owner == uid),
+        clients,
     }
 }

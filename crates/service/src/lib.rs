@@ -1,31 +1,39 @@
-//! The service: configuration, registration of clients, control interface, routes and neighbours.
+//! The service around any stack: configuration, registration of clients, policy, and the control interface.
 //!
-//! Threads beside the engine's: the main loop ([`server`]), one keeper per connection of a client ([`keeper`]), the desk,
-//! which does in the shared descriptor table what keepers cannot do in theirs ([`shared`]), and, where an interface is
-//! served, one that listens for changes of routes and neighbours ([`network`]).
+//! The stack is a `dyn Stack`, which a [`stack_factory::StackFactory`] builds. `towpathd` puts the stacks in.
+//!
+//! Threads beside the stack's: the main loop ([`server`]), one per client process ([`client_connection`]), the
+//! descriptor broker ([`descriptor_broker`]), the sizer of the stack's threads ([`threads`]), the affinity guard
+//! ([`affinity_guard`]), one per control conversation ([`control`]), and the network watcher of a stack that needs one
+//! ([`daemon`]).
+//!
+//! A question of the stack about a connection goes to [`guard`], and from there to the [`policy`].
 
 pub mod admission;
+pub mod affinity_guard;
 pub mod api;
 pub mod auto;
 pub mod background;
-pub mod choice;
+pub mod broker_handle;
+pub mod client_connection;
 pub mod config;
 pub mod control;
-pub mod cores;
 pub mod daemon;
-pub mod far;
-pub mod interface;
-pub mod keeper;
-pub mod names;
-pub mod network;
+pub mod descriptor_broker;
+pub mod descriptor_table;
+pub mod geometry;
+pub mod guard;
+mod log_throttle;
 pub mod options;
+pub mod other_stacks;
+pub mod passed_sockets;
 pub mod paths;
 pub mod policy;
+pub mod programs;
+pub mod registry;
 pub mod server;
-pub mod shared;
-pub mod stacks;
-pub mod table;
+pub mod stack_factory;
+pub mod state;
+mod stop_wait;
+pub mod threads;
 pub mod units;
-
-pub use towpath_card::guest::main_if_card;
-pub use towpath_card::mirror::address::Address;

@@ -1,14 +1,12 @@
 //! The service's command-line flags, for `towpathd` and `towpath serve`. A flag overrides the configuration file.
 
 use crate::admission::Admit;
-use crate::choice::StackKind;
-use crate::config::{Config, ConfigError};
-use crate::cores::Cores;
+use crate::config::{Config, ConfigError, CoresSetting, StackKind};
 use crate::daemon::default_socket;
 use crate::paths;
 use crate::units::{Bytes, Duration};
-use std::path::PathBuf;
-use towpath_card::mirror::address::Address;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// Flags of the service.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -25,41 +23,41 @@ pub struct Options {
     /// The stack that serves [default: fast]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub stack: Option<StackKind>,
-    /// Measure connections both ways, and leave to the kernel what does not gain?
+    /// Measure connections both ways, and leave to the kernel those that do not gain?
     #[arg(long, value_name = "BOOL")]
     pub auto: Option<bool>,
     /// TAP device that is the network of --stack uml or qemu
-    #[arg(long, alias = "uml-tap", value_name = "TAP")]
-    pub card_tap: Option<String>,
+    #[arg(long, value_name = "TAP")]
+    pub guest_tap: Option<String>,
     /// Address of --stack uml or qemu on it, e.g. 10.0.0.2/24
-    #[arg(long, alias = "uml-address", value_name = "ADDRESS/BITS")]
-    pub card_address: Option<String>,
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    pub guest_address: Option<String>,
     /// Router of --stack uml or qemu
-    #[arg(long, alias = "uml-gateway", value_name = "ADDRESS")]
-    pub card_gateway: Option<String>,
+    #[arg(long, value_name = "ADDRESS")]
+    pub guest_gateway: Option<String>,
     /// Kernel of --stack qemu: boot/vmlinuz-RELEASE [default: one of this host's]
     #[arg(long, value_name = "FILE")]
-    pub card_kernel: Option<PathBuf>,
-    /// Where the other side of --stack far listens: unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT
+    pub guest_kernel: Option<PathBuf>,
+    /// Address of --stack remote: unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
-    pub far: Option<Address>,
-    /// The network to it keeps everything secret and safe, and others out
+    pub remote: Option<String>,
+    /// Allow another host there: the network between is private and trusted
     #[arg(long)]
     pub trust_network: bool,
-    /// --stack uml stands by: this kernel serves, and has its address on this device, until `towpath move`
+    /// --stack uml or qemu stands by: this kernel serves, with the guest's address on this device, until `towpath move`
     #[arg(long, value_name = "DEVICE")]
     pub standby: Option<String>,
     /// Registration socket [default: /run/towpath/towpath.sock for root with --interface, else
     /// $XDG_RUNTIME_DIR/towpath/towpath.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Serve this network interface (root); without it only connections inside this machine
+    /// Serve this network interface (root); without it only connections within this machine
     #[arg(long, value_name = "IF")]
     pub interface: Option<String>,
-    /// Fast-path cores: 2, 1-4 (as many as pay off) or auto
+    /// CPU cores that the stack may use: 2, 1-4 (as many as pay off) or auto
     #[arg(long, value_name = "N")]
-    pub cores: Option<Cores>,
-    /// CPUs to pin the cores to, e.g. 2,3
+    pub cores: Option<CoresSetting>,
+    /// CPUs to pin the stack's threads to, e.g. 2,3
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
     /// Admit others: user:NAME, group:NAME, uid:N or all (may be repeated)
@@ -71,19 +69,19 @@ pub struct Options {
     /// Receive ring of each connection, e.g. 256KiB
     #[arg(long, value_name = "SIZE")]
     pub receive_buffer: Option<Bytes>,
-    /// How long a core looks for work before it sleeps, e.g. 20us
+    /// How long a thread looks for work before it sleeps, e.g. 20us
     #[arg(long, value_name = "TIME")]
     pub spin: Option<Duration>,
     /// Join connections between programs of this host without the stack?
     #[arg(long, value_name = "BOOL")]
     pub direct: Option<bool>,
-    /// End after so long without a client, e.g. 30s
+    /// End after this time without a client, e.g. 30s
     #[arg(long, value_name = "TIME")]
     pub idle_exit: Option<Duration>,
 }
 
 impl Options {
-    /// The file, or the defaults, overridden by the flags.
+    /// The configuration of the file, or the default one, overridden by the flags.
     pub fn configuration(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(file) => Config::load(file)?,
@@ -101,11 +99,11 @@ impl Options {
         config.netns = this.netns.or(config.netns);
         config.stack = this.stack.unwrap_or(config.stack);
         config.auto = this.auto.unwrap_or(config.auto);
-        config.card_tap = this.card_tap.or(config.card_tap);
-        config.card_address = this.card_address.or(config.card_address);
-        config.card_gateway = this.card_gateway.or(config.card_gateway);
-        config.card_kernel = this.card_kernel.or(config.card_kernel);
-        config.far = this.far.map(|far| far.to_string()).or(config.far);
+        config.guest_tap = this.guest_tap.or(config.guest_tap);
+        config.guest_address = this.guest_address.or(config.guest_address);
+        config.guest_gateway = this.guest_gateway.or(config.guest_gateway);
+        config.guest_kernel = this.guest_kernel.or(config.guest_kernel);
+        config.remote = this.remote.or(config.remote);
         config.trust_network |= this.trust_network;
         config.standby = this.standby.or(config.standby);
         config.socket = this.socket.or(config.socket);
@@ -119,5 +117,81 @@ impl Options {
         config.direct = this.direct.unwrap_or(config.direct);
         config.idle_exit = this.idle_exit.or(config.idle_exit);
         config.checked()
+    }
+
+    /// The command line that gives these options to `towpathd`.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut line = Line::default();
+        line.path("--config", self.config.as_deref());
+        line.text("--stack-name", self.stack_name.as_ref());
+        line.text("--netns", self.netns.as_ref());
+        line.text("--stack", self.stack.map(StackKind::name));
+        line.text("--auto", self.auto);
+        line.text("--guest-tap", self.guest_tap.as_ref());
+        line.text("--guest-address", self.guest_address.as_ref());
+        line.text("--guest-gateway", self.guest_gateway.as_ref());
+        line.path("--guest-kernel", self.guest_kernel.as_deref());
+        line.text("--remote", self.remote.as_ref());
+        if self.trust_network {
+            line.0.push("--trust-network".into());
+        }
+        line.text("--standby", self.standby.as_ref());
+        line.path("--socket", self.socket.as_deref());
+        line.text("--interface", self.interface.as_ref());
+        line.text("--cores", self.cores);
+        let cpus = self.cpus.as_ref().map(|cpus| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(","));
+        line.text("--cpus", cpus);
+        self.admit.iter().for_each(|admit| line.text("--admit", Some(admit)));
+        line.text("--send-buffer", self.send_buffer);
+        line.text("--receive-buffer", self.receive_buffer);
+        line.text("--spin", self.spin);
+        line.text("--direct", self.direct);
+        line.text("--idle-exit", self.idle_exit);
+        line.0
+    }
+}
+
+/// A command line under construction.
+#[derive(Default)]
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn text(&mut self, flag: &str, value: Option<impl ToString>) {
+        // One word for both, so that no value is taken for a flag.
+        self.0.extend(value.map(|value| format!("{flag}={}", value.to_string()).into()));
+    }
+    fn path(&mut self, flag: &str, value: Option<&Path>) {
+        let Some(value) = value else { return };
+        let mut word = OsString::from(format!("{flag}="));
+        word.push(value);
+        self.0.push(word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn options_become_the_command_line_that_they_came_from() {
+        let given = "--config=a b.toml|--stack-name=red|--netns=blue|--stack=qemu|--auto=true|--guest-tap=tap0|\
+            --guest-address=10.0.0.2/24|--guest-gateway=10.0.0.1|--guest-kernel=/boot/vmlinuz|--remote=unix:/run/remote.sock|\
+            --trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--cores=1-4|--cpus=2,3|--admit=uid:7|\
+            --admit=group:web|--send-buffer=256KiB|--receive-buffer=1MiB|--spin=20us|--direct=false|--idle-exit=30s";
+        let given: Vec<&str> = given.split('|').collect();
+        let options = Arguments::try_parse_from([&["towpathd"], &given[..]].concat()).unwrap().options;
+        assert_eq!(options.arguments(), given);
+        assert!(Options::default().arguments().is_empty());
+        let flags = <Arguments as clap::CommandFactory>::command();
+        let flags = flags.get_arguments().filter(|argument| argument.get_long() != Some("help")).count();
+        assert_eq!(given.len() - 1, flags, "every flag, one of them twice");
     }
 }

@@ -1,4 +1,4 @@
-//! Where the service's sockets are, and that their directory is safe.
+//! The paths of the service's sockets, and the checks that their directory is safe.
 
 use rustix::fs::{CWD, Mode, StatVfsMountFlags};
 use std::io;
@@ -9,31 +9,31 @@ use std::path::{Path, PathBuf};
 pub const SOCKET_VARIABLE: &str = "TOWPATH_SOCKET";
 /// The socket of a service that root runs for the whole machine.
 pub const SYSTEM_SOCKET: &str = "/run/towpath/towpath.sock";
-/// The socket's name in its directory.
+/// The registration socket's name in its directory.
 const SOCKET_NAME: &str = "towpath.sock";
 
-/// Why a directory is not fit for the sockets.
+/// Why a directory cannot hold the sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
-    /// It cannot be made or looked at.
+    /// It cannot be created or examined.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// Somebody else could put a socket of theirs in it.
+    /// Another user could put a socket in it.
     #[error("{}: {problem}; remove it, or name another socket with --socket or {SOCKET_VARIABLE}", path.display())]
     Unsafe {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }
 
-/// The registration socket of the user who asks: `TOWPATH_SOCKET`, else the per-user default.
+/// The calling user's registration socket: `TOWPATH_SOCKET`, or the per-user default.
 pub fn user_socket() -> Result<PathBuf, PathError> {
     match std::env::var_os(SOCKET_VARIABLE) {
         Some(path) if !path.is_empty() => Ok(path.into()),
@@ -41,13 +41,13 @@ pub fn user_socket() -> Result<PathBuf, PathError> {
     }
 }
 
-/// `$XDG_RUNTIME_DIR/towpath/towpath.sock`, or `/tmp/towpath-UID/towpath.sock` where there is no such directory. Makes the
-/// directory if need be, and refuses one that is not private.
+/// `$XDG_RUNTIME_DIR/towpath/towpath.sock`, or `/tmp/towpath-UID/towpath.sock` where there is no such directory.
+/// Creates the directory if it is missing, and refuses one that is not private.
 pub fn per_user_socket() -> Result<PathBuf, PathError> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let directory = match runtime {
-        // `su` and `sudo` hand on a runtime directory of another user; that one is not ours.
+        // `su` and `sudo` may pass on another user's runtime directory, which is not ours.
         Some(dir) if is_private(&dir, uid).is_ok() && writable(&dir) => dir.join("towpath"),
         _ => PathBuf::from(format!("/tmp/towpath-{uid}")),
     };
@@ -55,12 +55,13 @@ pub fn per_user_socket() -> Result<PathBuf, PathError> {
     Ok(directory.join(SOCKET_NAME))
 }
 
-/// The registration socket of the user's kernel stack of this name; without a name, of the one of this network namespace.
+/// The registration socket of the user's kernel stack of this name. Without a name: of the stack of this network
+/// namespace.
 pub fn kernel_stack_socket(name: Option<&str>) -> Result<PathBuf, PathError> {
     let directory = per_user_socket()?.with_file_name("");
     let name = match name {
         Some(name) => name.to_owned(),
-        // The number tells namespaces apart, and nothing that a user would name a stack.
+        // The inode number identifies the namespace. The `@` keeps it apart from names that users give.
         None => {
             let path = PathBuf::from("/proc/self/ns/net");
             let found = std::fs::metadata(&path).map_err(|source| PathError::Io { path, source })?;
@@ -70,13 +71,13 @@ pub fn kernel_stack_socket(name: Option<&str>) -> Result<PathBuf, PathError> {
     Ok(directory.join(format!("kernel-{name}.sock")))
 }
 
-/// The registration socket of another stack that a service's configuration names, if it names none for it.
+/// The default registration socket of another stack that a service's configuration names.
 pub fn stack_socket(home: &Path, name: &str) -> PathBuf {
     parent(home).join(format!("kernel-{name}.sock"))
 }
 
-/// The socket of a service that is started without one being named: the machine's if root serves an interface, else
-/// the user's. Makes the directory.
+/// The default socket of a service: the machine's if root serves an interface, otherwise the user's. Creates the
+/// directory.
 pub fn service_socket(interface: bool) -> Result<PathBuf, PathError> {
     if std::env::var_os(SOCKET_VARIABLE).is_some_and(|path| !path.is_empty()) {
         return user_socket();
@@ -110,8 +111,8 @@ pub fn log_file(registration: &Path) -> PathBuf {
     beside(registration, "log")
 }
 
-/// `control.sock` for a socket of the usual name; `NAME.control.sock` for any other, so that two services can
-/// share a directory.
+/// `control.sock` beside a socket of the default name, `NAME.control.sock` beside any other, so that services can share
+/// a directory.
 fn beside(registration: &Path, what: &str) -> PathBuf {
     let extension = if what == "control" { ".sock" } else { "" };
     let name = registration.file_name().unwrap_or_default().to_string_lossy();
@@ -132,7 +133,7 @@ pub fn parent(socket: &Path) -> &Path {
     }
 }
 
-/// Makes a directory of mode 0700, or checks that it is one of ours.
+/// Creates a directory of mode 0700, or checks that an existing one is private.
 fn make_private(directory: &Path) -> Result<(), PathError> {
     match std::fs::DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => {}
@@ -146,7 +147,7 @@ fn is_private(directory: &Path, uid: u32) -> Result<(), PathError> {
     check_directory(directory, uid, 0o077)
 }
 
-/// A directory proper (no symbolic link) of `uid` without any of the `forbidden` permission bits.
+/// Checks that this is a directory (no symbolic link) of `uid` without any of the `forbidden` permission bits.
 fn check_directory(directory: &Path, uid: u32, forbidden: u32) -> Result<(), PathError> {
     let refuse = |problem: String| Err(PathError::Unsafe { path: directory.into(), problem });
     let found =
@@ -167,14 +168,14 @@ fn check_directory(directory: &Path, uid: u32, forbidden: u32) -> Result<(), Pat
     Ok(())
 }
 
-/// Can sockets be made there? (In some containers the runtime directory is mounted read-only.)
+/// Can sockets be created there? In some containers the runtime directory is mounted read-only.
 fn writable(directory: &Path) -> bool {
     let read_only = rustix::fs::statvfs(directory).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
     !read_only
         && rustix::fs::accessat(CWD, directory, rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_ok()
 }
 
-/// Sets the permissions of a socket: open to every user (admission is checked for each), or private.
+/// Sets the permissions of a socket: private, or open to every user (the service then checks admission).
 pub fn set_socket_mode(socket: &Path, open: bool) -> io::Result<()> {
     let mode = if open { 0o666 } else { 0o600 };
     rustix::fs::chmod(socket, Mode::from_raw_mode(mode)).map_err(Into::into)

@@ -1,8 +1,10 @@
-//! The registration and control sockets and the main loop.
+//! The registration socket, the control socket, and the main loop that accepts on both.
 
-use crate::keeper::{self, Peer};
-use crate::shared::{Call, Settings, Shared, desk};
-use crate::{control, paths};
+use crate::broker_handle::{BrokerHandle, BrokerRequest};
+use crate::client_connection::{self, Peer};
+use crate::log_throttle::LogThrottle;
+use crate::state::{ServiceState, Settings};
+use crate::{control, descriptor_broker, paths};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -16,28 +18,28 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_ring::control::{MESSAGE_BYTES, Reply, send_reply};
-use towpath_stack::Stack;
+use towpath_runtime::Stack;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Stack of a keeper thread, bytes: it keeps its tables on the heap.
-const KEEPER_STACK: usize = 256 << 10;
+/// Stack of a client connection's thread, bytes. Its tables are on the heap.
+const CONNECTION_STACK: usize = 256 << 10;
 
-/// How often, every 10 ms, the end waits for an answer on the control socket to be finished.
+/// How often the end waits 10 ms for an answer on the control socket to be finished.
 const STOP_TRIES: u32 = 100;
 
 /// Why the service cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another one has the lock.
+    /// Another service has the lock.
     #[error("another service already listens on {}", .0.display())]
     Running(PathBuf),
     /// A socket or its lock cannot be made.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
@@ -53,7 +55,7 @@ pub enum Ended {
     Idle,
 }
 
-/// The two sockets, and the lock that says that they are ours. They are removed with it.
+/// The two sockets and the lock that makes them ours. Dropping it removes them.
 pub struct Sockets {
     registration: OwnedFd,
     control: OwnedFd,
@@ -62,10 +64,10 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Takes the lock, replaces what a dead service has left, listens. `open` = for every user.
+    /// Takes the lock, replaces the sockets of a dead service, and listens. `open` admits every user to connect.
     pub fn listen(path: &Path, open: bool) -> Result<Self, ListenError> {
         let lock = lock(path)?;
-        // Whoever sees the registration socket may rely on the other, which `towpath run` asks first.
+        // The control socket is there first: `towpath run` asks it as soon as it sees the registration socket.
         let control = bind(&paths::control_socket(path), SocketType::STREAM, open)?;
         let registration = bind(path, SocketType::SEQPACKET, open)?;
         Ok(Self { registration, control, path: path.into(), _lock: lock })
@@ -95,7 +97,7 @@ fn lock(socket: &Path) -> Result<OwnedFd, ListenError> {
 
 fn bind(path: &Path, kind: SocketType, open: bool) -> Result<OwnedFd, ListenError> {
     let io = |source: io::Error| ListenError::Io { path: path.into(), source };
-    // We hold the lock, so a socket there is a dead service's. Anything else is not ours to remove.
+    // We hold the lock, so a socket there belongs to a dead service. Anything else is not ours to remove.
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path).map_err(io)?,
         Ok(_) => return Err(io(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket"))),
@@ -104,7 +106,7 @@ fn bind(path: &Path, kind: SocketType, open: bool) -> Result<OwnedFd, ListenErro
     let make = || -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        // Nobody finds it before it listens.
+        // Bound under another name, so that no client finds it before it listens.
         let made = path.with_file_name(format!(".{}", std::process::id()));
         let _ = std::fs::remove_file(&made);
         rustix::net::bind(&socket, &SocketAddrUnix::new(&made)?)?;
@@ -118,43 +120,43 @@ fn bind(path: &Path, kind: SocketType, open: bool) -> Result<OwnedFd, ListenErro
 
 /// A service that listens; the stack runs already.
 pub struct Server {
-    shared: Arc<Shared>,
+    state: Arc<ServiceState>,
     sockets: Sockets,
-    desk: JoinHandle<()>,
-    /// Given up to accept, refuse and close when descriptors have run out.
-    spare: Option<OwnedFd>,
-    refusals: Throttle,
+    broker: JoinHandle<()>,
+    /// The descriptor reserve: closed to accept, refuse and close a connection when descriptors have run out.
+    reserve: Option<OwnedFd>,
+    refusals: LogThrottle,
 }
 
 impl Server {
-    /// Starts the desk.
+    /// Starts the descriptor broker.
     pub fn new(settings: Settings, stack: Box<dyn Stack>, sockets: Sockets) -> io::Result<Self> {
-        let (sender, calls) = channel();
+        let (sender, requests) = channel();
         let flags = SocketFlags::CLOEXEC;
         let (send, receive) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let shared = Arc::new(Shared::new(settings, stack, sender, send)?);
-        let desk = {
-            let shared = shared.clone();
-            let run = move || desk(&shared, &calls, &receive);
-            std::thread::Builder::new().name("desk".into()).spawn(run)?
+        let state = Arc::new(ServiceState::new(settings, stack, BrokerHandle::new(sender, send))?);
+        let broker = {
+            let state = state.clone();
+            let run = move || descriptor_broker::run(&state, &requests, &receive);
+            std::thread::Builder::new().name("broker".into()).spawn(run)?
         };
-        Ok(Self { shared, sockets, desk, spare: spare(), refusals: Throttle::default() })
+        Ok(Self { state, sockets, broker, reserve: open_reserve(), refusals: LogThrottle::default() })
     }
 
-    /// For tests and the control interface.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    /// The state that all threads share.
+    pub fn state(&self) -> &Arc<ServiceState> {
+        &self.state
     }
 
-    /// Accepts until a signal is readable on `signals`, `stop` is commanded, or nobody has been there for long.
+    /// Accepts until a signal is readable on `signals`, `stop` is commanded, or the idle exit is due.
     pub fn run(&mut self, signals: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
-        self.shared.used();
+        self.state.used();
         loop {
             let idle_left = self.idle_left();
             if idle_left == Some(Duration::ZERO) {
                 return Ok(Ended::Idle);
             }
-            let wake = self.shared.wake_fd();
+            let wake = self.state.wake_fd();
             let mut waiting = vec![
                 PollFd::new(&self.sockets.registration, PollFlags::IN),
                 PollFd::new(&self.sockets.control, PollFlags::IN),
@@ -163,7 +165,7 @@ impl Server {
             waiting.extend(signals.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let fixed = waiting.len();
             // Readable when the process has ended.
-            let expected = self.shared.registry().expected.clone();
+            let expected = self.state.registry().expected.clone();
             waiting.extend(expected.iter().map(|process| PollFd::new(process, PollFlags::IN)));
             let timeout = idle_left
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
@@ -174,7 +176,7 @@ impl Server {
             }
             let ready: Vec<bool> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
             towpath_ring::wake::drain(wake.as_fd());
-            if self.shared.stop_requested() {
+            if self.state.stop_requested() {
                 return Ok(Ended::Stopped);
             }
             if signals.is_some() && ready[fixed - 1] {
@@ -185,15 +187,15 @@ impl Server {
                 self.accept_clients();
             }
             if ready[1] {
-                control::accept(&self.shared, &self.sockets.control);
+                control::accept(&self.state, &self.sockets.control);
             }
         }
     }
 
-    /// Time until the idle exit; `None` = none is due.
+    /// Time until the idle exit. `None` if it cannot become due now.
     fn idle_left(&self) -> Option<Duration> {
-        let limit = self.shared.settings.idle_exit?;
-        let registry = self.shared.registry();
+        let limit = self.state.settings.idle_exit?;
+        let registry = self.state.registry();
         if !registry.connections.is_empty() || !registry.expected.is_empty() {
             return None;
         }
@@ -201,10 +203,10 @@ impl Server {
         Some(limit.saturating_sub(unused))
     }
 
-    /// Processes that have ended are not expected any more.
+    /// Stops expecting processes that have ended.
     fn forget<'a>(&self, ended: impl Iterator<Item = &'a Arc<OwnedFd>>) {
         for process in ended {
-            let mut registry = self.shared.registry();
+            let mut registry = self.state.registry();
             registry.expected.retain(|one| !Arc::ptr_eq(one, process));
             registry.last_use = Some(Instant::now());
         }
@@ -216,26 +218,27 @@ impl Server {
             match rustix::net::accept_with(&self.sockets.registration, flags) {
                 Ok(socket) => self.admit(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::MFILE | Errno::NFILE) if self.spare.is_some() => self.refuse_for_want_of_descriptors(),
+                Err(Errno::MFILE | Errno::NFILE) if self.reserve.is_some() => self.refuse_without_descriptors(),
                 Err(_) => return,
             }
         }
     }
 
-    /// Without a free descriptor the connection could not even be refused, and would be reported ready for ever.
-    fn refuse_for_want_of_descriptors(&mut self) {
-        self.spare = None;
+    /// Refuses one connection with the descriptor reserve. Without it the connection could not even be refused, and the
+    /// socket would stay readable.
+    fn refuse_without_descriptors(&mut self) {
+        self.reserve = None;
         if let Ok(socket) = rustix::net::accept_with(&self.sockets.registration, SocketFlags::CLOEXEC) {
             self.refuse(&socket, Errno::NFILE, "no descriptor is free; raise the limit with `ulimit -Hn`");
         }
-        self.spare = spare();
+        self.reserve = open_reserve();
     }
 
     fn refuse(&mut self, socket: &OwnedFd, errno: Errno, why: &str) {
         if self.refusals.allows() {
             tracing::warn!("client refused: {why}");
         }
-        // Closing it with an unread Hello would reset the connection, and the client would read that before our answer.
+        // An unread Hello would make the close a reset, which the client would read before our answer.
         let _ = rustix::net::shutdown(socket, Shutdown::Read);
         let mut packet = [0; MESSAGE_BYTES];
         while rustix::net::recv(socket, &mut packet[..], RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0) {}
@@ -245,28 +248,28 @@ impl Server {
     fn admit(&mut self, socket: OwnedFd) {
         let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { return };
         let (uid, gid) = (credentials.uid.as_raw(), credentials.gid.as_raw());
-        if let Err(why) = self.shared.settings.admission.check(uid, gid) {
+        if let Err(why) = self.state.settings.admission.check(uid, gid) {
             return self.refuse(&socket, Errno::PERM, &why);
         }
         let socket = Arc::new(socket);
-        let Some(connection) = self.shared.admit(&socket, uid) else {
-            let limit = self.shared.settings.clients_per_user;
+        let limit = self.state.settings.clients_per_user;
+        let Some(connection) = self.state.registry().add_connection(&socket, uid, limit) else {
             let why = format!("uid {uid} has {limit} clients already; raise `clients_per_user`");
             return self.refuse(&socket, Errno::USERS, &why);
         };
         let peer = Peer { connection, uid, gid, pid: credentials.pid.as_raw_nonzero().get() };
-        // Locked until the thread is noted: the desk, which joins it, must find it.
-        let mut registry = self.shared.registry();
+        // Locked until the thread is stored: the descriptor broker must find it to join it.
+        let mut registry = self.state.registry();
         let spawned = {
-            let (shared, socket) = (self.shared.clone(), socket.clone());
+            let (state, socket) = (self.state.clone(), socket.clone());
             let body = move || {
-                let served = std::panic::AssertUnwindSafe(|| keeper::serve(&shared, &socket, peer));
+                let served = std::panic::AssertUnwindSafe(|| client_connection::serve(&state, &socket, peer));
                 if std::panic::catch_unwind(served).is_err() {
-                    tracing::error!(pid = peer.pid, "a keeper has panicked; its client loses its connection");
+                    tracing::error!(pid = peer.pid, "a client connection has panicked; its client loses it");
                 }
-                shared.call(Call::Ended { connection });
+                state.broker.post(BrokerRequest::Ended { connection });
             };
-            std::thread::Builder::new().name(format!("keep {}", peer.pid)).stack_size(KEEPER_STACK).spawn(body)
+            std::thread::Builder::new().name(format!("client {}", peer.pid)).stack_size(CONNECTION_STACK).spawn(body)
         };
         match spawned {
             Ok(thread) => {
@@ -277,30 +280,30 @@ impl Server {
             Err(error) => {
                 drop(registry);
                 self.refuse(&socket, Errno::AGAIN, &format!("no thread for it: {error}"));
-                self.shared.call(Call::Ended { connection });
+                self.state.broker.post(BrokerRequest::Ended { connection });
             }
         }
     }
 
-    /// Ends all threads and removes the sockets; then gives the stack back.
+    /// Ends all threads, removes the sockets, and returns the stack. `None` if a control conversation still uses it.
     pub fn stop(self) -> Option<Box<dyn Stack>> {
         drop(self.sockets);
-        towpath_ring::wake::ring(self.shared.stop_fd.as_fd());
+        towpath_ring::wake::notify(self.state.stop_fd.as_fd());
         let threads: Vec<_> = {
-            let mut registry = self.shared.registry();
+            let mut registry = self.state.registry();
             registry.connections.values_mut().filter_map(|connection| connection.thread.take()).collect()
         };
         for thread in threads {
             let _ = thread.join();
         }
-        self.shared.call(Call::Quit);
-        let _ = self.desk.join();
-        // A question on the control socket may hold it for the moment of its answer.
-        let mut shared = self.shared;
+        self.state.broker.post(BrokerRequest::Quit);
+        let _ = self.broker.join();
+        // A conversation on the control socket holds the state while it makes an answer.
+        let mut state = self.state;
         for _ in 0..STOP_TRIES {
-            match Arc::try_unwrap(shared) {
-                Ok(shared) => return Some(shared.stack),
-                Err(busy) => shared = busy,
+            match Arc::try_unwrap(state) {
+                Ok(state) => return Some(state.stack),
+                Err(busy) => state = busy,
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -308,27 +311,6 @@ impl Server {
     }
 }
 
-fn spare() -> Option<OwnedFd> {
+fn open_reserve() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-}
-
-/// Ten lines a second at most, so that a stranger cannot fill the log.
-#[derive(Default)]
-pub struct Throttle {
-    second: Option<Instant>,
-    lines: u32,
-}
-
-impl Throttle {
-    const LINES: u32 = 10;
-
-    /// May one more be written now?
-    pub fn allows(&mut self) -> bool {
-        let now = Instant::now();
-        if self.second.is_none_or(|start| now - start >= Duration::from_secs(1)) {
-            *self = Self { second: Some(now), lines: 0 };
-        }
-        self.lines += 1;
-        self.lines <= Self::LINES
-    }
 }

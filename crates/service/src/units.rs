@@ -1,18 +1,18 @@
-//! Values with a unit, as they stand in the configuration: `"20us"`, `"128KiB"`.
+//! Values with a unit, as the configuration has them: `"20us"`, `"128KiB"`.
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use std::fmt;
 use std::str::FromStr;
 
-/// A length of time, kept in microseconds. Written with a unit: `"20us"`, `"1500ms"`, `"60s"`, `"5min"`.
+/// A length of time, stored in microseconds. It is written with a unit: `"20us"`, `"1500ms"`, `"60s"`, `"5min"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(u64);
 
-/// An amount of memory in bytes. Written with a unit: `"4096B"`, `"128KiB"`, `"1MiB"`.
+/// An amount of memory in bytes. It is written with a unit: `"4096B"`, `"128KiB"`, `"1MiB"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(u64);
 
-/// Why a text is no value with a unit.
+/// Why a text is not a value with a unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// A bare number.
@@ -47,26 +47,26 @@ pub enum UnitError {
     },
 }
 
-/// A kind of value: its units (name, factor) and those to suggest.
-struct Kind {
+/// The units of one kind of value: names, factors, and those to suggest.
+struct Units {
     units: &'static [(&'static str, u64)],
     suggest: [&'static str; 3],
     example: &'static str,
 }
 
-const TIME: Kind = Kind {
+const TIME: Units = Units {
     units: &[("µs", 1), ("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)],
     suggest: ["us", "ms", "s"],
     example: "\"20us\"",
 };
 
-const SIZE: Kind = Kind {
+const SIZE: Units = Units {
     units: &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)],
     suggest: ["B", "KiB", "MiB"],
     example: "\"128KiB\"",
 };
 
-impl Kind {
+impl Units {
     fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let trimmed = text.trim();
         let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
@@ -92,7 +92,7 @@ impl Kind {
         format!("\"{number}{a}\", \"{number}{b}\" or \"{number}{c}\"")
     }
 
-    /// The largest unit that shows `value` as a whole number.
+    /// Shows `value` in the largest unit that makes it a whole number.
     fn show(&self, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |(_, factor): &&(&str, u64)| value.is_multiple_of(*factor) && (value != 0 || *factor == 1);
         let (name, factor) = self.units.iter().rev().find(fits).unwrap_or(&self.units[0]);
@@ -101,11 +101,11 @@ impl Kind {
 }
 
 impl Duration {
-    /// So many microseconds.
+    /// A number of microseconds.
     pub const fn from_micros(us: u64) -> Self {
         Self(us)
     }
-    /// So many seconds.
+    /// A number of seconds.
     pub const fn from_secs(s: u64) -> Self {
         Self(s * 1_000_000)
     }
@@ -120,11 +120,11 @@ impl Duration {
 }
 
 impl Bytes {
-    /// So many bytes.
+    /// A number of bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
-    /// So many KiB.
+    /// A number of KiB.
     pub const fn from_kib(kib: u64) -> Self {
         Self(kib << 10)
     }
@@ -160,7 +160,7 @@ macro_rules! value_with_unit {
                     fn visit_str<E: de::Error>(self, text: &str) -> Result<$type, E> {
                         text.parse().map_err(E::custom)
                     }
-                    // A bare number: the same words as for a number in quotes.
+                    // A bare number gives the same error as a number in quotes.
                     fn visit_i64<E: de::Error>(self, number: i64) -> Result<$type, E> {
                         self.visit_str(&number.to_string())
                     }

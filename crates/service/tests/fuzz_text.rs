@@ -1,5 +1,5 @@
-//! What people and programs write to the service: configuration, commands, rules, units. Each file of the corpus is replayed, and bent.
-//! The files are written by hand: add what a fuzzer finds.
+//! Parsers of texts that people and programs write: configuration, commands, rules, units. Each file of the corpus is
+//! replayed as it is and with changes. The files are written by hand; findings of a fuzzer belong there, too.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn corpus(target: &str) -> Vec<String> {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }
 
-/// Every file as it is, then with pieces of itself and of others, and any bytes, put in its place.
+/// Runs the target on every file, then on files in which pieces are replaced by pieces of others or by any bytes.
 fn fuzz(name: &str, target: impl Fn(&str) + std::panic::RefUnwindSafe) {
     let files = corpus(name);
     files.iter().for_each(|text| target(text));

@@ -1,9 +1,10 @@
-//! Sockets that turn up in other processes: who names them, who is told where they live.
+//! Sockets that are passed to other processes: naming them, and telling the receiver where they live.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Client, Service, a_moment, until};
+use common::client::{a_moment, until};
+use common::{Client, Service};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use towpath_ring::control::{Reply, Request, recv_reply, send_request};
@@ -20,7 +21,7 @@ fn refused(errno: Errno) -> Reply {
 
 fn name(client: &Client, slot: u32, generation: u32, end: &OwnedFd) {
     client.send(&Request::Name { slot, generation }, &[end]).unwrap();
-    // One that is answered, so the name has been heard.
+    // The answer to this request shows that the name has been processed.
     whose(&client.socket, end);
 }
 
@@ -34,12 +35,12 @@ fn who_has_a_descriptor_is_told_where_its_socket_lives() {
     let adopted = Reply::Adopted { token: client.token, slot: 7, generation: 3 };
     let other = service.client();
     assert_eq!(whose(&other.socket, &end.try_clone().unwrap()), adopted);
-    // Before Hello, which then joins the family.
+    // The question may come before Hello, which then joins the region.
     let connection = service.connect();
     assert_eq!(whose(&connection, &end), adopted);
     let member = Client::hello(connection, client.token).unwrap();
     assert_eq!(member.token, client.token);
-    // The region lives on in the member, and the socket in whoever holds it.
+    // The region lives on in the other process, and the socket in every holder of a descriptor.
     drop(client);
     a_moment();
     assert_eq!(whose(&member.socket, &end), adopted);
@@ -64,16 +65,16 @@ fn a_descriptor_cannot_be_forged() {
     let udp = OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     assert_eq!(whose(&other.socket, &file), refused(Errno::INVAL));
     assert_eq!(whose(&other.socket, &udp), refused(Errno::INVAL));
-    // A receiver gives it no other meaning.
+    // A receiver cannot redefine it.
     name(&other, 1, 1, &end);
     assert_eq!(whose(&other.socket, &end), Reply::Adopted { token: client.token, slot: 7, generation: 3 });
-    // The slot's next socket has the name, and the old one has none.
+    // The slot's next socket takes the name over.
     let next = client.attach(7, 4);
     name(&client, 7, 4, &next);
     assert_eq!(whose(&other.socket, &end), refused(Errno::AGAIN));
     assert_eq!(whose(&other.socket, &next), Reply::Adopted { token: client.token, slot: 7, generation: 4 });
     assert!(!client.lost() && !other.lost());
-    // What is no slot, and what is no end of a pair, cannot be named.
+    // A slot that does not exist cannot be named, nor a descriptor that is not one end of a pair.
     for (slot, descriptor) in [(64, &next), (u32::MAX, &next), (1, &file), (1, &udp)] {
         let bad = service.client();
         bad.send(&Request::Name { slot, generation: 1 }, &[descriptor]).unwrap();

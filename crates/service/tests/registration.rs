@@ -1,9 +1,10 @@
-//! Clients register, attach sockets, ask for contexts, leave; and hostile ones lose their connection only.
+//! Clients register, attach sockets, ask for contexts and leave. A hostile client loses only its own connection.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
 
-use common::{Client, GEOMETRY, Service, Told, a_moment, is_lost, until};
+use common::client::{a_moment, is_lost, until};
+use common::{Client, GEOMETRY, Service, StackCall};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, TcpListener};
@@ -18,13 +19,16 @@ fn welcome_carries_the_region_and_the_doorbells() {
     let service = Service::start("welcome");
     let client = service.client();
     assert_eq!(client.geometry, GEOMETRY);
-    // The memfd, two cores, the command queue.
+    // The memfd, and the doorbells of two flow groups and of the command queue.
     assert_eq!(client.descriptors.len(), 4);
     let region = Region::map(client.descriptors[0].as_fd(), client.geometry).unwrap();
     assert_eq!(region.token(), client.token);
-    let told = service.stack.told.lock().unwrap();
+    let calls = service.stack.calls.lock().unwrap();
     let (uid, own) = (rustix::process::geteuid().as_raw(), std::process::id() as i32);
-    assert!(matches!(told[..], [Told::Client { uid: u, pid, doorbells: 3, .. }] if u == uid && pid == own), "{told:?}");
+    assert!(
+        matches!(calls[..], [StackCall::Client { uid: u, pid, doorbells: 3, .. }] if u == uid && pid == own),
+        "{calls:?}"
+    );
 }
 
 #[test]
@@ -67,24 +71,26 @@ fn contexts_are_numbered_and_numbers_are_used_again() {
     }
     assert_eq!(client.context().unwrap_err(), Errno::NFILE.raw_os_error());
     assert!(!client.lost(), "one context too many is no offence");
-    // The stack rings the bell that the client got.
+    // The stack notifies the doorbell that the client got.
     {
-        let told = service.stack.told.lock().unwrap();
-        let rung = told.iter().find_map(|t| match t {
-            Told::Context { context: 2, wake, .. } => Some(wake),
+        let calls = service.stack.calls.lock().unwrap();
+        let rung = calls.iter().find_map(|t| match t {
+            StackCall::Context { context: 2, wake, .. } => Some(wake),
             _ => None,
         });
-        wake::ring(rung.unwrap().as_fd());
+        wake::notify(rung.unwrap().as_fd());
     }
     assert!(wake::drain(wakes[2].as_fd()));
     assert!(!wake::drain(wakes[1].as_fd()));
     client.send(&Request::DropContext { context: 1 }, &[]).unwrap();
-    until("context 1 is dropped", || service.stack.count(|t| matches!(t, Told::DropContext { context: 1, .. })) == 1);
+    until("context 1 is dropped", || {
+        service.stack.count(|t| matches!(t, StackCall::DropContext { context: 1, .. })) == 1
+    });
     until("its number is free", || client.context().is_ok_and(|(number, _)| number == 1));
     // A second process gets the contexts of one that has ended.
     let child = Client::hello(service.connect(), client.token).unwrap();
     drop(client);
-    until("all are dropped", || service.stack.count(|t| matches!(t, Told::DropContext { .. })) == 5);
+    until("all are dropped", || service.stack.count(|t| matches!(t, StackCall::DropContext { .. })) == 5);
     until("its numbers are free", || child.context().is_ok_and(|(number, _)| number == 0));
 }
 
@@ -99,12 +105,12 @@ fn a_socket_hangs_up_when_its_last_descriptor_is_closed() {
     assert_eq!(service.stack.hangups(), []);
     drop(copy);
     until("it hangs up", || service.stack.hangups() == [(40, 7)]);
-    // Half-closing is no hang-up.
+    // A half-close is no hang-up.
     let end = client.attach(3, 1);
     rustix::net::shutdown(&end, rustix::net::Shutdown::Write).unwrap();
     a_moment();
     assert_eq!(service.stack.hangups().len(), 1);
-    // A newer generation replaces the old end without a word.
+    // A newer generation replaces the old end without a hang-up.
     let _newer = client.attach(3, 2);
     until("the old end is closed", || is_lost(&end));
     assert_eq!(service.stack.hangups().len(), 1);
@@ -116,7 +122,7 @@ fn a_late_hang_up_is_not_the_newer_sockets() {
     let client = service.client();
     let mut end = client.attach(3, 0);
     for generation in 1..=1000 {
-        // The keeper is woken by the first request, and finds the hang-up and the third together.
+        // The connection's thread wakes for the first request, and finds the hang-up and the third one together.
         let _other = client.attach(4, generation);
         drop(end);
         end = client.attach(3, generation);
@@ -137,10 +143,11 @@ fn each_process_has_a_number_under_which_its_end_is_told() {
     let (first, second) = (parent.process, child.process);
     assert!(first != 0 && second != 0 && first != second);
     drop(child);
-    let told =
-        |number| service.stack.count(|told| matches!(told, Told::Departed { process, .. } if *process == number));
-    until("the child's end is told", || told(second) == 1);
-    assert_eq!(told(first), 0);
+    let calls = |number| {
+        service.stack.count(|calls| matches!(calls, StackCall::Departed { process, .. } if *process == number))
+    };
+    until("the child's end is calls", || calls(second) == 1);
+    assert_eq!(calls(first), 0);
 }
 
 #[test]
@@ -148,7 +155,7 @@ fn a_client_lives_as_long_as_its_sockets() {
     let service = Service::start("lives");
     let client = service.client();
     let end = client.attach(1, 1);
-    // As after exec: the connection is gone, the socket was inherited.
+    // As after exec: the connection is closed, but the socket was inherited.
     drop(client);
     a_moment();
     assert_eq!(service.stack.removed(), 0);
@@ -161,21 +168,21 @@ fn a_client_lives_as_long_as_its_sockets() {
 fn a_port_is_reserved_until_the_stack_lets_go() {
     let service = Service::start("reserve");
     let client = service.client();
-    // Bound and not listening: `socket2` is not needed for what a listener's descriptor does as well.
+    // A bound socket that does not listen reserves the port as well as a listener would.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     client.send(&Request::Reserve { slot: 5, seq: 1 }, &[&OwnedFd::from(listener)]).unwrap();
-    until("the stack is told", || service.stack.count(|t| matches!(t, Told::Reserve { slot: 5, .. })) == 1);
+    until("the stack is calls", || service.stack.count(|t| matches!(t, StackCall::Reserve { slot: 5, .. })) == 1);
     drop(client);
     until("the client is removed", || service.stack.removed() == 1);
     assert_eq!(TcpListener::bind(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
-    for told in service.stack.told.lock().unwrap().iter_mut() {
-        if let Told::Reserve { held, .. } = told {
+    for calls in service.stack.calls.lock().unwrap().iter_mut() {
+        if let StackCall::Reserve { held, .. } = calls {
             *held = None;
         }
     }
     until("the port is free", || TcpListener::bind(address).is_ok());
-    until("the keeper has ended", || service.shared.registry().connections.is_empty());
+    until("the keeper has ended", || service.state.registry().connections.is_empty());
 }
 
 #[test]
@@ -187,11 +194,11 @@ fn a_port_is_free_when_the_pair_hangs_up() {
     client.send(&Request::Reserve { slot: 5, seq: 1 }, &[&OwnedFd::from(listener)]).unwrap();
     let end = client.attach(5, 1);
     let other = client.attach(6, 1);
-    until("the stack is told", || service.stack.count(|t| matches!(t, Told::Reserve { slot: 5, .. })) == 1);
+    until("the stack is calls", || service.stack.count(|t| matches!(t, StackCall::Reserve { slot: 5, .. })) == 1);
     a_moment();
     assert!(!is_lost(&end));
-    for told in service.stack.told.lock().unwrap().iter_mut() {
-        if let Told::Reserve { held, .. } = told {
+    for calls in service.stack.calls.lock().unwrap().iter_mut() {
+        if let StackCall::Reserve { held, .. } = calls {
             *held = None;
         }
     }
@@ -225,7 +232,7 @@ fn a_hostile_client_loses_its_connection_only() {
         client.send(&request, &descriptors.iter().collect::<Vec<_>>()).unwrap();
         until(&format!("the connection is lost after {request:?}"), || client.lost());
     }
-    // Packets that are none, of every length, and more descriptors than any message has.
+    // Packets of every length that are no messages, and more descriptors than any message has.
     for length in [1, 8, MESSAGE_BYTES - 1, MESSAGE_BYTES, MESSAGE_BYTES + 1, 4000] {
         let client = service.client();
         rustix::net::send(&client.socket, &vec![0xa5; length], rustix::net::SendFlags::NOSIGNAL).unwrap();
@@ -243,7 +250,7 @@ fn a_flood_of_requests_without_reading_ends_the_connection() {
     let good = service.client();
     let client = service.client();
     let mut sent = 0;
-    // Every request beyond the contexts is answered with a refusal that nobody reads.
+    // Every request beyond the last context is refused. The client does not read the refusals.
     until("the connection is lost", || {
         while client.send(&Request::Context, &[]).is_ok() && sent < 1_000_000 {
             sent += 1;
@@ -260,8 +267,8 @@ fn who_asks_for_what_is_not_his_pair_is_refused_and_served_on() {
     for request in [
         Request::Pair { place: 0, pair: 1 },
         Request::Pair { place: u32::MAX, pair: 0 },
-        Request::Bell { place: 63, pair: 7, context: 5 },
-        Request::Bell { place: 64, pair: u32::MAX, context: u32::MAX },
+        Request::Doorbell { place: 63, pair: 7, context: 5 },
+        Request::Doorbell { place: 64, pair: u32::MAX, context: u32::MAX },
     ] {
         client.send(&request, &[]).unwrap();
         let (reply, descriptors) = recv_reply(client.socket.as_fd()).unwrap();
@@ -284,10 +291,11 @@ fn the_number_of_clients_per_user_is_limited() {
     until("there is room again", || Client::hello_or_refused(&service).is_ok());
 }
 
-/// A user of this machine that is not the one who runs the tests.
+/// A user that does not run the tests.
 const STRANGER: u32 = 65_534;
 
-/// Registers as another user: as root for a user without rights, else with a service that believes to be another's.
+/// Registers as another user. Root takes the user id of a stranger; others use a service that believes to be another
+/// user's.
 fn as_stranger(name: &str, admit: &[Admit]) -> Result<u64, i32> {
     let own = rustix::process::geteuid();
     let service = Service::with(name, |settings| {
@@ -298,7 +306,7 @@ fn as_stranger(name: &str, admit: &[Admit]) -> Result<u64, i32> {
     let path = service.scratch.socket();
     let register = move || {
         if own.is_root() {
-            // Of this thread only, which ends here.
+            // Only this thread changes its user, and it ends here.
             let stranger = rustix::process::Uid::from_raw(STRANGER);
             rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
         }
@@ -329,7 +337,7 @@ fn the_control_interface_shows_others_only_their_own() {
     }
     let ask = |uid, command: &str| {
         let line = format!("{{\"command\":\"{command}\"}}\n");
-        let text = control::answer(&service.shared, &line, Asker { uid, gid: uid, pid: 1 });
+        let text = control::answer(&service.state, &line, Asker { uid, gid: uid, pid: 1 });
         serde_json::from_str::<serde_json::Value>(&text).unwrap()
     };
     let listed = |uid| ask(uid, "sockets")["sockets"].as_array().unwrap().len();
@@ -340,9 +348,9 @@ fn the_control_interface_shows_others_only_their_own() {
     assert!(refusal["error"].as_str().unwrap().contains("admit"), "{refusal}");
     let refusal = ask(1001, "stop");
     assert_eq!(refusal["error"], "only the service's own user and root may stop it");
-    assert!(!service.shared.stop_requested());
+    assert!(!service.state.stop_requested());
     assert!(ask(1000, "stop").get("pid").is_some());
-    assert!(service.shared.stop_requested());
+    assert!(service.state.stop_requested());
 }
 
 #[test]
@@ -353,7 +361,7 @@ fn two_services_do_not_share_a_socket_and_a_dead_ones_is_replaced() {
     let error = Sockets::listen(&path, false).err().unwrap().to_string();
     assert_eq!(error, format!("another service already listens on {}", path.display()));
     let scratch = common::Scratch::new("stale");
-    // What a killed service leaves: sockets that nobody listens on, and an unlocked lock file.
+    // A killed service leaves sockets without a listener, and an unlocked lock file.
     for name in ["towpath.sock", "control.sock"] {
         drop(std::os::unix::net::UnixListener::bind(scratch.0.join(name)).unwrap());
     }
@@ -362,7 +370,7 @@ fn two_services_do_not_share_a_socket_and_a_dead_ones_is_replaced() {
     common::connect(&scratch.socket()).unwrap();
     drop(sockets);
     assert!(!scratch.socket().exists());
-    // But a file that is no socket is not removed.
+    // A file that is no socket is not removed.
     std::fs::write(scratch.socket(), "precious").unwrap();
     assert!(Sockets::listen(&scratch.socket(), false).is_err());
     assert_eq!(std::fs::read_to_string(scratch.socket()).unwrap(), "precious");

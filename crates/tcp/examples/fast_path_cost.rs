@@ -1,13 +1,13 @@
-//! What one request and its answer cost on the fast path, without ports and rings: nanoseconds per turn.
+//! The cost of one request and its answer on the fast path, without ports and rings: nanoseconds per turn.
 //!
 //! `cargo run --release -p towpath-tcp --example fast_path_cost -- [flows]`
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_tcp::buffers::{PortId, Rings, RxBatch, TxPorts};
+use towpath_tcp::buffers::{Rings, RxBatch, TxPorts};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, Window};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, PortId, Window};
 use towpath_tcp::messages::{AppUpdate, ToFast};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
@@ -18,7 +18,7 @@ use towpath_wire::segment::{Options, Timestamps, flags};
 const BATCH: u32 = 32;
 const BYTES: u32 = 64;
 
-/// One small ring for everybody: its cost is the application's.
+/// One small ring for all flows: its cost is the application's.
 struct Scratch([u8; 64]);
 
 impl Rings for Scratch {
@@ -31,7 +31,7 @@ impl Rings for Scratch {
     }
 }
 
-/// Frames that a port vouches for.
+/// Frames whose checksums the port has verified.
 struct Frames(Vec<Vec<u8>>);
 
 impl RxBatch for Frames {
@@ -46,7 +46,7 @@ impl RxBatch for Frames {
     }
 }
 
-/// A port that throws frames away.
+/// A port that drops frames.
 struct Sink {
     buffer: [u8; 2048],
     frames: u64,
@@ -93,7 +93,7 @@ fn setup(n: u32) -> FlowSetup {
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
-        group: 0,
+        class: 0,
         tos: 0,
         ttl: 64,
     }

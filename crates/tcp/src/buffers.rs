@@ -1,40 +1,36 @@
-//! The memory that the protocol works on, as its owners show it. Implemented by the engine and the simulator.
+//! The memory that the protocol works on, as traits. The fast stack and the simulator implement them.
 
-use crate::flow::FlowId;
+use crate::flow::{FlowId, PortId};
 use towpath_wire::offload::{RxChecksum, TxOffload};
-
-/// A port of this core, by number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PortId(pub u8);
 
 /// A batch of received frames.
 pub trait RxBatch {
-    /// How many.
+    /// How many frames.
     fn len(&self) -> usize;
-    /// None at all?
+    /// There is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
     /// Frame `i`, Ethernet header first.
     fn bytes(&self, i: usize) -> &[u8];
-    /// What is known of its checksum.
+    /// The port's knowledge of the checksum of frame `i`.
     fn checksum(&self, i: usize) -> RxChecksum;
 }
 
-/// Where outgoing frames go.
+/// The ports that outgoing frames leave by.
 pub trait TxPorts {
-    /// A buffer for the next frame on `port`, or none now.
+    /// A buffer for the next frame on `port`; `None` = the port has no room now.
     fn reserve(&mut self, port: PortId) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the buffer reserved last on `port`.
     fn commit(&mut self, port: PortId, len: usize, offload: TxOffload);
-    /// May the TCP checksum be left to the port (`TxOffload::checksum_needed`)?
+    /// True if the TCP checksum may be left to the port (`TxOffload::checksum_needed`).
     fn tx_checksum(&self, port: PortId) -> bool;
 }
 
-/// The byte rings of the applications. Positions are bytes since the start of the connection, modulo 2^32; the
-/// implementation takes them modulo the ring size.
+/// The byte rings of the applications. Positions are bytes since the start of the connection, modulo 2^32. The implementation takes them
+/// modulo the ring size.
 pub trait Rings {
-    /// Puts received bytes at `position` of the flow's receive ring (maybe beyond the in-order edge).
+    /// Puts received bytes at `position` of the flow's receive ring. That may be beyond what has come in order.
     fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]);
     /// Copies bytes at `position` of the flow's send ring into `out`.
     fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]);

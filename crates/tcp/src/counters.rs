@@ -1,4 +1,4 @@
-//! Counters per stage and drop reasons. Plain words of one core; the engine publishes copies.
+//! Counters per stage, and drop reasons. Plain words of one thread; the stack publishes copies.
 
 /// Why a received frame was dropped. Every drop is counted under exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Drop {
     Paws,
     /// Outside the receive window.
     OutOfWindow,
-    /// Nothing in it that we do not have.
+    /// All of it was there already.
     Duplicate,
     /// Acknowledges what was never sent, or too old (RFC 5961 §5).
     BadAck,
@@ -86,9 +86,9 @@ impl Drop {
 pub enum Stage {
     /// Parse, check, look up.
     Pre,
-    /// The protocol's state.
+    /// The state machine.
     Protocol,
-    /// Acknowledgements, events, headers.
+    /// A turn to send, or a delayed acknowledgement.
     Post,
     /// Payload into rings.
     Deliver,
@@ -103,7 +103,7 @@ impl Stage {
     pub const NAMES: [&'static str; Self::COUNT] = ["pre", "protocol", "post", "deliver", "egress"];
 }
 
-/// What one core (or the slow path) has counted.
+/// The counts of one fast path, or of the slow path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Items that each stage has handled.
@@ -114,7 +114,7 @@ pub struct Counters {
     pub retransmits: u64,
     /// Retransmission time-outs.
     pub timeouts: u64,
-    /// Recoveries and time-outs that turned out to be needless, and were undone.
+    /// Needless recoveries and time-outs, which were undone.
     pub undone: u64,
     /// Tail loss probes.
     pub tail_probes: u64,
@@ -124,8 +124,8 @@ pub struct Counters {
     pub failed: u64,
     /// Resets received and sent.
     pub resets: u64,
-    /// Applications' words that contradicted the contract.
-    pub lies: u64,
+    /// Contract violations of applications.
+    pub contract_violations: u64,
     /// SYN cookies sent.
     pub cookies_sent: u64,
     /// Connections opened by a SYN cookie that came back.

@@ -1,16 +1,19 @@
-//! What both paths know of a flow.
+//! Flows, as both paths know them.
 
-use crate::buffers::PortId;
 use crate::seq::Seq;
 use std::net::{IpAddr, SocketAddr};
 use towpath_wire::emit::Header;
 use towpath_wire::segment::Options;
 
-/// An installed flow, by number; unique over all cores, reused after removal.
+/// The number of an installed flow. Unique over all flow groups; reused after removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(pub u32);
 
-/// Who owns a socket outside this crate (client and slot); opaque here.
+/// A port of this fast path, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PortId(pub u8);
+
+/// The owner of a socket outside this crate (client and slot); opaque here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Owner(pub u64);
 
@@ -28,7 +31,7 @@ pub struct FourTuple {
 }
 
 impl FourTuple {
-    /// The headers of a frame from here to the peer by way of `link`; what is neither address nor port is 0 or absent.
+    /// The headers of a frame from here to the peer over `link`. All other fields are 0 or absent.
     #[inline(always)]
     pub(crate) fn header(&self, link: &Link) -> Header {
         Header {
@@ -51,32 +54,32 @@ impl FourTuple {
         }
     }
 
-    /// Its own address and port.
+    /// Our address and port.
     pub fn local_end(&self) -> SocketAddr {
         SocketAddr::new(self.local, self.local_port)
     }
-    /// The peer's.
+    /// The peer's address and port.
     pub fn remote_end(&self) -> SocketAddr {
         SocketAddr::new(self.remote, self.remote_port)
     }
 
-    /// As the peer sees it.
+    /// The same connection as the peer sees it.
     pub fn reversed(&self) -> Self {
         let Self { local, local_port, remote, remote_port } = *self;
         Self { local: remote, local_port: remote_port, remote: local, remote_port: local_port }
     }
 }
 
-/// Where a flow's frames go: port and Ethernet addresses.
+/// The way of a flow's frames: port and Ethernet addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Port to send on.
+    /// The port to send on.
     pub port: PortId,
     /// Our MAC address.
     pub source: [u8; 6],
     /// Next hop's MAC address.
     pub destination: [u8; 6],
-    /// VLAN that its frames are tagged with (IEEE 802.1Q), 1-4095.
+    /// VLAN of the frames' tag (IEEE 802.1Q), 1-4095.
     pub vlan: Option<u16>,
 }
 
@@ -101,19 +104,19 @@ pub struct FlowSetup {
     pub snd_wscale: u8,
     /// Our window shift, 0 if not agreed.
     pub rcv_wscale: u8,
-    /// Window scaling agreed (RFC 7323 §2.2)? Both shifts may be 0 nevertheless.
+    /// Window scaling is agreed (RFC 7323 §2.2). Both shifts may be 0 nevertheless.
     pub window_scaling: bool,
     /// Largest payload to send in one packet, timestamps already subtracted.
     pub mss: u16,
-    /// Timestamps agreed?
+    /// Timestamps are agreed.
     pub timestamps: bool,
-    /// SACK agreed?
+    /// SACK is agreed.
     pub sack: bool,
     /// The peer's last timestamp (TS.Recent).
     pub ts_recent: u32,
     /// Added to the millisecond clock to make our timestamps (per connection, RFC 7323 §5.4).
     pub ts_offset: u32,
-    /// Window that we have advertised so far from `rcv_start`, bytes.
+    /// Window that we have advertised so far, bytes from `rcv_start` on.
     pub rcv_wnd: u32,
     /// Send ring size in bytes.
     pub tx_bytes: u32,
@@ -123,12 +126,13 @@ pub struct FlowSetup {
     pub window: Window,
     /// First round-trip sample from the handshake in µs, 0 = none.
     pub srtt_us: u32,
-    /// Nagle off.
+    /// Nagle's algorithm is off.
     pub nodelay: bool,
-    /// What was agreed about ECN.
+    /// The kind of ECN that was agreed.
     pub ecn: Ecn,
-    /// The group of flows with which it shares its core's ports: small numbers, 0 = the default (see `ToFast::SetWeight`).
-    pub group: u16,
+    /// The sharing class: flows that share ports by one weight and one rate limit (see `ToFast::SetWeight`). A small number, 0 = the
+    /// default.
+    pub class: u16,
     /// DSCP of its packets, in the upper six bits (`IP_TOS`).
     pub tos: u8,
     /// Time to live of its packets.
@@ -143,11 +147,11 @@ pub enum Ecn {
     Off,
     /// RFC 3168: a mark counts as a loss, at most once per window.
     Classic,
-    /// RFC 8257: each mark is echoed as it came; what it means is for the slow path's DCTCP to say.
+    /// RFC 8257: each mark is echoed as it came. The slow path's DCTCP decides on the effect.
     Dctcp,
 }
 
-/// What congestion control allows; computed by the slow path, enforced by the fast path.
+/// The decision of congestion control: the slow path makes it, the fast path enforces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Congestion window in bytes.
@@ -157,20 +161,20 @@ pub struct Window {
     /// Growth between two decisions: below `ssthresh` by `growth`/256 bytes per acknowledged byte, above it by `growth`/256 MSS per
     /// window. 256 = Reno.
     pub growth: u16,
-    /// What is left of the window after a loss that the fast path repairs itself, in 1/256 (Reno: 128).
+    /// The part of the window that stays after a loss that the fast path repairs, in 1/256 (Reno: 128).
     pub beta: u16,
     /// Pacing rate in bytes per second, 0 = as fast as the window lets it.
     pub pacing: u64,
 }
 
 impl Window {
-    /// As `cwnd` or `ssthresh` of a later decision: the present one stays, whatever it has become by now.
+    /// As `cwnd` or `ssthresh` of a later decision: the present value stays.
     pub const KEEP: u32 = 0;
-    /// As `ssthresh`: not known; the first slow start goes on until the path seems full (RFC 9406).
+    /// As `ssthresh`: not known. The first slow start goes on until the path seems full (RFC 9406).
     pub const SEARCH: u32 = u32::MAX - 1;
 }
 
-/// A reading of a flow's state by another thread. Fields are each true, but not of one instant.
+/// A flow's state as another thread has read it. Each field was true at some time, but not all at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowSnapshot {
     /// Oldest unacknowledged.
@@ -185,7 +189,7 @@ pub struct FlowSnapshot {
     pub rcv_nxt: Seq,
     /// Peer's window in bytes.
     pub snd_wnd: u32,
-    /// What is left of the window that we advertised last, bytes.
+    /// Bytes that the peer may still send, as advertised last.
     pub rcv_wnd: u32,
     /// The peer's window shift and ours (RFC 7323).
     pub snd_wscale: u8,
@@ -207,7 +211,7 @@ pub struct FlowSnapshot {
     pub mss: u16,
     /// Estimate of the peer's segments, bytes of payload.
     pub rcv_mss: u16,
-    /// FIN sent / acknowledged / received, recovery (see `fast`): `flow_flags` bits.
+    /// `flow_flags` bits.
     pub flags: u64,
     /// Segments received and sent, payload bytes received and acknowledged, segments retransmitted.
     pub segments_in: u64,
@@ -223,7 +227,7 @@ pub struct FlowSnapshot {
     pub bytes_marked: u64,
     /// Payload bytes judged lost.
     pub bytes_lost: u64,
-    /// Outstanding bytes that the peer has reported (RFC 2018), and those that count as lost and are still to be sent again.
+    /// Outstanding bytes that the peer has reported (RFC 2018), and those that are lost and not yet sent again.
     pub sacked: u32,
     /// See `sacked`.
     pub lost: u32,
@@ -231,13 +235,13 @@ pub struct FlowSnapshot {
     pub reordering: bool,
     /// Newest round-trip sample in µs, 0 = none.
     pub rtt_us: u32,
-    /// Smallest round-trip sample of the last ten seconds or so in µs, 0 = none.
+    /// Smallest round-trip sample of about the last ten seconds in µs, 0 = none.
     pub min_rtt_us: u32,
     /// Pacing rate in bytes per second, 0 = not paced.
     pub pacing: u64,
 }
 
-/// What an application has set on a socket (`setsockopt`); 0 = the stack's default, unless said otherwise.
+/// The options that an application has set on a socket (`setsockopt`); 0 = the stack's default, unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
     /// `SO_KEEPALIVE`.
@@ -246,7 +250,7 @@ pub struct SocketOptions {
     pub soft_errors: bool,
     /// `IPV6_RECVERR`: those of one over IPv6.
     pub soft_errors_v6: bool,
-    /// `SO_REUSEPORT`: listeners that all have it share a port.
+    /// `SO_REUSEPORT`: listeners share a port if all of them have it.
     pub reuse_port: bool,
     /// `TCP_KEEPIDLE` in s.
     pub keep_idle_s: u32,
@@ -296,7 +300,7 @@ pub mod flow_flags {
     pub const ACTIVE: u64 = 64;
     /// Timestamps agreed.
     pub const TIMESTAMPS: u64 = 128;
-    /// Nagle off.
+    /// Nagle's algorithm is off.
     pub const NODELAY: u64 = 256;
     /// Window scaling agreed.
     pub const WSCALE: u64 = 512;
@@ -304,10 +308,10 @@ pub mod flow_flags {
     pub const PASSIVE_CLOSE: u64 = 1024;
     /// SACK agreed.
     pub const SACK: u64 = 1 << 32;
-    /// The rate limit of its group holds back what could be sent otherwise.
+    /// The rate limit of its class holds data back.
     pub const LIMIT_WAIT: u64 = 1 << 27;
     /// ECN agreed (RFC 3168).
     pub const ECN: u64 = 1 << 43;
-    /// Pacing holds back what could be sent otherwise.
+    /// Pacing holds data back.
     pub const PACE_WAIT: u64 = 1 << 40;
 }

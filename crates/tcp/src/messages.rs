@@ -1,70 +1,68 @@
-//! All that the two paths say to each other.
+//! The messages between the two paths.
 
-use crate::buffers::PortId;
-use crate::flow::{FlowId, FlowSetup, Link, Window};
+use crate::flow::{FlowId, FlowSetup, Link, PortId, Window};
 
 /// Slow path to a fast path.
 #[derive(Clone, Debug)]
 pub enum ToFast {
     /// Take this flow over.
     Install(Box<FlowSetup>),
-    /// Forget the flow; answered by [`ToSlow::Removed`].
+    /// Forget the flow. Answered by [`ToSlow::Removed`].
     Remove(FlowId),
     /// Congestion control's new decision.
     SetWindow(FlowId, Window),
     /// Retransmission time-out: go back to `snd_una` and send again under this window (RFC 6298 §5.4).
     Timeout(FlowId, Window),
-    /// The peer's window is zero: send the byte at `snd_una` (or the FIN, if only that is left) although it is outside the window, and
-    /// whether or not it has been sent before (RFC 9293 §3.8.6.1).
+    /// The peer's window is zero: send the byte at `snd_una`, or the FIN if only that is left. It is sent although it is outside the
+    /// window, and whether or not it has been sent before (RFC 9293 §3.8.6.1).
     ProbeWindow(FlowId),
-    /// Nothing has come back for the one segment that is out: send something new, or it again, without calling it lost (RFC 8985 §7).
+    /// The one segment that is out is not acknowledged: send something new, or it again, without judging it lost (RFC 8985 §7).
     ProbeTail(FlowId),
     /// Send an empty acknowledgement now.
     SendAck(FlowId),
-    /// Send a challenge ACK, if the limits let it go (RFC 5961 §4.2, §7).
+    /// Send a challenge ACK, if the rate limits allow it (RFC 5961 §4.2, §7).
     Challenge(FlowId),
     /// Send a keepalive probe now: nothing, one before SND.NXT (RFC 9293 §3.8.4). Ignored if anything is outstanding.
     KeepAlive(FlowId),
-    /// The path takes no larger packets (or larger ones again): payload per packet, options not counted. What was sent in larger ones
-    /// and is not acknowledged is sent again if it became smaller (RFC 1191 §6.4).
+    /// The path's packet size has changed: payload per packet, options not counted. If it is smaller now, what is out in larger packets is
+    /// sent again (RFC 1191 §6.4).
     SetMss(FlowId, u16),
     /// `IP_TOS` (its ECN bits are ignored) and `IP_TTL` of the flow's packets from now on.
     SetService {
-        /// Which.
+        /// The flow.
         flow: FlowId,
         /// DSCP in the upper six bits.
         tos: u8,
         /// Time to live.
         ttl: u8,
     },
-    /// Nothing was outstanding when the slow path last looked: clear `ACTIVE` if that is still so, else leave the flow on the list
-    /// and answer [`ToSlow::Active`] again.
+    /// Nothing was outstanding when the slow path last looked. Clear `ACTIVE` if that is still so, else leave the flow on the list and
+    /// answer [`ToSlow::Active`] again.
     Deactivate(FlowId),
     /// End the flow: send RST if `rst`, show the application this errno (positive), discard what is queued. `Remove` follows.
     Abort {
-        /// Which.
+        /// The flow.
         flow: FlowId,
-        /// Send RST?
+        /// Send RST.
         rst: bool,
         /// errno for the application; 0 = none (it has closed already).
         errno: i32,
     },
     /// The next hop has another MAC address.
     Relink(FlowId, Link),
-    /// A group of flows shares each port of this core with the others in proportion to its weight, in bytes; 1 until this is said, and
-    /// least.
+    /// Classes of flows share each port in proportion to their weights, in bytes. The weight is 1 by default and at least.
     SetWeight {
-        /// Which (`FlowSetup::group`).
-        group: u16,
-        /// How much.
+        /// The class (`FlowSetup::class`).
+        class: u16,
+        /// Its weight.
         weight: u16,
     },
-    /// The flow belongs to this group from now on (`FlowSetup::group`).
-    SetGroup(FlowId, u16),
-    /// The flows of a group together send at most so much payload on this core.
+    /// The flow belongs to this class from now on (`FlowSetup::class`).
+    SetClass(FlowId, u16),
+    /// A limit on the payload that the flows of a class send together in this flow group.
     SetLimit {
-        /// Which (`FlowSetup::group`).
-        group: u16,
+        /// The class (`FlowSetup::class`).
+        class: u16,
         /// Bytes per second; 0 = no limit.
         bytes_per_s: u64,
     },
@@ -77,14 +75,13 @@ pub enum ToFast {
 /// A fast path to the slow path.
 #[derive(Clone, Debug)]
 pub enum ToSlow {
-    /// A valid TCP segment that belongs to no installed flow, or carries SYN; or an ICMP error about a segment.
+    /// A valid TCP segment without an installed flow, or an ICMP error about a segment.
     Segment(PortId, Box<[u8]>),
     /// The flow has something outstanding (data, FIN, or data waiting behind a zero window) and was not on the list of active flows.
     Active(FlowId),
     /// Three duplicate acknowledgements: the fast path has retransmitted and reduced the window by `beta`.
     Loss(FlowId),
-    /// What was last reported as `Loss`, or the last time-out, was none (RFC 3522, RFC 5682, RFC 3708): the fast path has restored
-    /// `cwnd` and `ssthresh`.
+    /// The last `Loss` or time-out was needless (RFC 3522, RFC 5682, RFC 3708): the fast path has restored `cwnd` and `ssthresh`.
     Undone(FlowId),
     /// The peer has echoed a congestion mark of this window (RFC 3168 §6.1.2): the fast path has reduced the window by `beta`. Not of
     /// DCTCP flows.
@@ -101,10 +98,10 @@ pub enum ToSlow {
     Removed(FlowId),
 }
 
-/// What the fast path tells the engine about a flow after a batch, so that the application can see it.
+/// The events of a flow in a batch, for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEvent {
-    /// Which.
+    /// The flow.
     pub flow: FlowId,
     /// `event` bits.
     pub what: u32,
@@ -126,7 +123,7 @@ pub mod event {
     pub const URGENT: u32 = 32;
 }
 
-/// The words that the application sees.
+/// The words that are shown to the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppView {
     /// Position up to which the send ring is acknowledged.
@@ -135,16 +132,16 @@ pub struct AppView {
     pub rx_tail: u32,
     /// errno, 0 = none.
     pub errno: i32,
-    /// The peer's FIN came.
+    /// The peer's FIN has come.
     pub eof: bool,
-    /// Our FIN is out.
+    /// Our FIN has been sent.
     pub tx_closed: bool,
     /// Position of the peer's newest urgent byte in the receive stream, as Linux has it: the last byte before the urgent pointer
     /// (RFC 6093 §3); `None` = there was none. The byte itself stays in the ring.
     pub urgent: Option<u32>,
 }
 
-/// What the application has written, read once by the engine; checked by the fast path.
+/// The words that the application has written. The engine reads them once, the fast path checks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppUpdate {
     /// Position up to which the send ring is filled.
@@ -153,13 +150,13 @@ pub struct AppUpdate {
     pub rx_head: u32,
     /// FIN after `tx_tail`.
     pub shut_wr: bool,
-    /// Received data is thrown away.
+    /// Received data are dropped.
     pub shut_rd: bool,
     /// The socket is closed.
     pub closed: bool,
-    /// With `closed`: abort.
+    /// With `closed`: RST instead of FIN.
     pub abort: bool,
-    /// Nagle off.
+    /// Nagle's algorithm is off.
     pub nodelay: bool,
     /// `TCP_CORK`: hold partial segments.
     pub cork: bool,
@@ -169,9 +166,9 @@ pub struct AppUpdate {
     pub urgent: Option<u32>,
 }
 
-/// The application's words contradict the contract (its connection is aborted).
+/// The application's words contradict the contract. Its connection is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AppLie {
+pub enum ContractViolation {
     /// `tx_tail` went back or is further from `tx_head` than the ring is long.
     TxTail,
     /// `rx_head` went back or passed `rx_tail`.

@@ -1,8 +1,8 @@
-//! How often something is said that anybody may provoke.
+//! A limit on answers that anybody may provoke.
 
 use crate::time::Micros;
 
-/// At most so many per second, but nobody knows how many: a limit that is known lets an attacker count what others provoke
+/// A limit per second that is not known outside. If it were known, an attacker could count the answers that others provoke
 /// (RFC 5961 §7; CVE-2016-5696).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimit {
@@ -11,9 +11,9 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// One more? Between half of `per_second` and all of it; `key` must not be guessable.
+    /// True if one more is allowed. The limit is between half of `per_second` and all of it. `key` must not be guessable.
     pub(crate) fn allow(&mut self, now: Micros, per_second: u32, key: u64) -> bool {
-        // From 1, so that a fresh limit is always of an earlier second.
+        // Counted from 1, so that a fresh limit belongs to an earlier second.
         let second = now.0 / 1_000_000 + 1;
         if second != self.second {
             let half = per_second / 2;

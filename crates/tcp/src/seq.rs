@@ -1,4 +1,4 @@
-//! Sequence numbers (RFC 9293 §3.4): compared modulo 2^32 only.
+//! Sequence numbers (RFC 9293 §3.4), which are compared modulo 2^32.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

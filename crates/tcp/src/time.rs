@@ -1,6 +1,6 @@
 //! Time as an argument.
 
-/// A moment, in microseconds of a monotonic clock that starts anywhere (virtual in the simulator).
+/// A moment, in microseconds of a monotonic clock with any origin (virtual in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(pub u64);
 

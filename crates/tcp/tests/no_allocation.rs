@@ -1,14 +1,14 @@
-//! The fast path allocates nothing per packet: every call of the data path is watched by a counting allocator, after a
-//! warm-up in which its queues take the size they keep.
+//! The fast path allocates nothing per packet. A counting allocator watches every call of the data path, after a warm-up in which queues
+//! reach their final size.
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use towpath_tcp::buffers::{PortId, Rings, RxBatch, TxPorts};
+use towpath_tcp::buffers::{Rings, RxBatch, TxPorts};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
-use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, Window};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, Owner, PortId, Window};
 use towpath_tcp::messages::{AppUpdate, ToFast};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
@@ -23,7 +23,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: hands everything on to the system's allocator; the count is a plain word of the thread.
+// SAFETY: every call goes to the system's allocator unchanged; the count is a plain word of the thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -31,12 +31,12 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller's contract: the block is one of `System`'s, with this layout.
         unsafe { System.dealloc(block, layout) }
     }
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as above.
+        // SAFETY: the caller's contract: the block is one of `System`'s, with this layout, and the size is valid.
         unsafe { System.realloc(block, layout, size) }
     }
 }
@@ -86,7 +86,7 @@ impl RxBatch for Frames<'_> {
     }
 }
 
-/// Notes per flow how far the sent segments go; keeps nothing else, so that it allocates nothing itself.
+/// Records for each flow how far the sent segments go. Keeps nothing else, so that it allocates nothing itself.
 struct Out {
     buffer: Vec<u8>,
     end: Vec<u32>,
@@ -140,7 +140,7 @@ fn setup(flow: u32) -> FlowSetup {
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
-        group: 0,
+        class: 0,
         tos: 0,
         ttl: 64,
     }
@@ -174,7 +174,7 @@ fn frame(flow: u32, position: u32, ack: u32, len: u32, now: Micros) -> Vec<u8> {
     frame
 }
 
-/// The core with all its flows, each of which receives three segments and sends two in every round.
+/// A fast path with all its flows. Each flow receives three segments and sends two in every round.
 struct World {
     fast: FastPath,
     out: Out,
@@ -200,7 +200,7 @@ impl World {
         self.now = self.now.after(50);
         let mut batch = Vec::new();
         for flow in 0..FLOWS {
-            // Two ahead of a hole, what fills it, one of them again, and one that is damaged.
+            // Two segments ahead of a hole, the one that fills it, one of them again, and a damaged one.
             for step in [1, 2, 0, 1] {
                 batch.push(frame(flow, self.received + step * SIZE, self.out.end[flow as usize], SIZE, self.now));
             }
@@ -248,7 +248,7 @@ fn no_allocation_per_packet() {
         allocations += world.round();
     }
     assert_eq!(allocations, 0);
-    // The rounds did what they are meant to do.
+    // The rounds have exercised what they are meant to.
     for flow in 0..FLOWS {
         assert_eq!(world.fast.view(FlowId(flow)).rx_tail, world.received, "all was received");
         assert_eq!(world.out.end[flow as usize], world.sent, "all was sent");

@@ -1,14 +1,13 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! Sums are kept in the machine's byte order, which the one's complement sum allows (RFC 1071 §2 B), and unfolded in 64
-//! bits, so that 32-bit words can be added without looking at carries.
+//! Sums are kept in the machine's byte order, which RFC 1071 §2 B allows. They stay unfolded in 64 bits, so that
+//! 32-bit words can be added without carries.
 
 /// Adds `bytes` to an unfolded sum. An odd last byte counts as padded with zero, so only the last piece may be odd.
-///
-/// The sum takes 32-bit words: 2³² of them, 16 GiB, before it could overflow.
+/// The sum cannot overflow before 2³² words, 16 GiB, have been added.
 #[inline]
 pub fn add(sum: u64, bytes: &[u8]) -> u64 {
-    // Four independent accumulators over 64-byte blocks: the compiler makes vector code of it.
+    // Four independent accumulators over 64-byte blocks, which the compiler vectorises.
     let mut lanes = [0u64; 4];
     let mut blocks = bytes.chunks_exact(64);
     for block in &mut blocks {
@@ -37,7 +36,7 @@ pub fn header(bytes: &[u8; 20]) -> u64 {
     word(0) + word(4) + word(8) + word(12) + word(16)
 }
 
-/// Folds a sum to 16 bits, in the machine's byte order (its `to_ne_bytes` are in wire order). Not complemented.
+/// Folds a sum to 16 bits without complementing it. Its `to_ne_bytes` are in wire order.
 #[inline]
 pub fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -47,13 +46,13 @@ pub fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// The field of a message whose unfolded sum (checksum field taken as 0) is `sum`, in wire order.
+/// The checksum field in wire order, from the unfolded sum of a message whose checksum field is 0.
 #[inline]
 pub fn finish(sum: u64) -> [u8; 2] {
     (!fold(sum)).to_ne_bytes()
 }
 
-/// Whether the sum over a message, its checksum field included, is right.
+/// Is the unfolded sum over a message, checksum field included, right?
 #[inline]
 pub fn right(sum: u64) -> bool {
     fold(sum) == 0xffff
@@ -65,8 +64,8 @@ pub fn pseudo_header(source: [u8; 4], destination: [u8; 4], tcp_len: u16) -> u64
     u64::from(u32::from_ne_bytes(source)) + u64::from(u32::from_ne_bytes(destination)) + upper_layer(tcp_len)
 }
 
-/// Sum of the TCP pseudo-header over IPv6 (RFC 8200 §8.1). Its 32-bit length and its next header add up to what IPv4's
-/// narrower fields do.
+/// Sum of the TCP pseudo-header over IPv6 (RFC 8200 §8.1). Length and next header add up to the same sum as IPv4's
+/// narrower fields.
 #[inline]
 pub fn pseudo_header_v6(source: [u8; 16], destination: [u8; 16], tcp_len: u16) -> u64 {
     add(add(0, &source), &destination) + upper_layer(tcp_len)

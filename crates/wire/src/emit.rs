@@ -1,4 +1,4 @@
-//! Frames to be sent.
+//! Writing of frames to be sent.
 
 use crate::checksum;
 use crate::headers::{
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Time to live or hop limit unless an application has set another: the recommended default (RFC 1700, Linux's too).
 pub const TTL: u8 = 64;
 
-/// What goes into the headers of one frame.
+/// The header fields of one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     /// Ethernet source.
@@ -39,8 +39,8 @@ pub struct Header {
     pub flags: u8,
     /// Window as it goes into the header (already scaled).
     pub window: u16,
-    /// IPv4 identification; IPv6 has none. The packet has DF set, so any value will do (RFC 6864 §4.1); a counter lets a device that
-    /// cuts super-segments number them.
+    /// IPv4 identification; IPv6 has none. The packet has DF set, so any value is allowed (RFC 6864 §4.1).
+    /// A counter lets a device that cuts super-segments number them.
     pub ident: u16,
     /// IPv4 type of service or IPv6 traffic class: DSCP, unchanged from the application (RFC 9293 SHLD-22), and ECN.
     pub tos: u8,
@@ -66,7 +66,7 @@ impl Header {
     }
 }
 
-/// A frame with its headers made: what is still to be known of it, so that nobody has to read them again.
+/// Offsets and sums of a frame whose headers have been written, so that they need not be parsed again.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// The payload's offset in the frame.
@@ -92,20 +92,20 @@ impl Made {
     }
 }
 
-/// Writes Ethernet, IP (header checksum right) and TCP headers (checksum field 0) for a payload of `payload_len` bytes; returns
-/// the payload's offset. `None`: headers and payload do not fit `out`, the packet would be longer than 65,535 bytes, or the
-/// addresses are of different families.
+/// Writes Ethernet, IP (header checksum right) and TCP headers (checksum field 0) for a payload of `payload_len` bytes;
+/// returns the payload's offset. `None`: headers and payload do not fit `out`, the packet would be longer than 65,535
+/// bytes, or the addresses are of different families.
 #[inline]
 pub fn emit(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<usize> {
     make(header, payload_len, out).map(|made| made.payload_offset)
 }
 
-/// The same; returns what else is known of the frame.
+/// Like [`emit`], but returns all offsets and sums of the frame.
 pub fn make(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
     make_inline(header, payload_len, out)
 }
 
-/// The same, for a caller that knows much of the header when it is compiled.
+/// Like [`make`], inlined into callers for whom much of the header is a constant.
 #[inline(always)]
 pub fn make_inline(header: &Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
     let (IpAddr::V4(source), IpAddr::V4(destination), None) = (header.source, header.destination, header.vlan) else {
@@ -130,7 +130,7 @@ pub fn make_inline(header: &Header, payload_len: usize, out: &mut [u8]) -> Optio
     Some(Made { payload_offset, end, tcp_offset: START, pseudo })
 }
 
-/// The same for what is not plain IPv4: IPv6, and either of them with a VLAN tag.
+/// All but untagged IPv4: IPv6, and either family with a VLAN tag.
 #[inline(never)]
 fn make_other(header: Header, payload_len: usize, out: &mut [u8]) -> Option<Made> {
     let header = &header;
@@ -195,7 +195,7 @@ fn ipv4(header: &Header, source: Ipv4Addr, destination: Ipv4Addr, total_len: u16
     ip
 }
 
-/// The flow label is 0: none (RFC 6437 §2).
+/// The flow label is 0, which means none (RFC 6437 §2).
 fn ipv6(header: &Header, source: Ipv6Addr, destination: Ipv6Addr, payload_len: usize) -> Ipv6 {
     Ipv6 {
         version_class_flow: (6 << 28 | u32::from(header.tos) << 20).into(),
@@ -207,7 +207,7 @@ fn ipv6(header: &Header, source: Ipv6Addr, destination: Ipv6Addr, payload_len: u
     }
 }
 
-/// `len`: of the header with its options.
+/// `len`: bytes of the header with its options.
 #[inline(always)]
 fn tcp(header: &Header, len: usize) -> Tcp {
     Tcp {
@@ -244,7 +244,7 @@ fn locate_v4(packet: &[u8], offset: usize) -> Option<(u64, usize, u16)> {
     Some((checksum::pseudo_header(ip.source, ip.destination, tcp_len), offset + usize::from(ip_len), tcp_len))
 }
 
-/// The same for what is not plain IPv4.
+/// [`locate`] for all but untagged IPv4.
 #[inline(never)]
 fn locate_other(mut ethertype: u16, mut rest: &[u8]) -> Option<(u64, usize, u16)> {
     let mut offset = ETHERNET_BYTES;
@@ -260,8 +260,8 @@ fn locate_other(mut ethertype: u16, mut rest: &[u8]) -> Option<(u64, usize, u16)
     Some((checksum::pseudo_header_v6(ip.source, ip.destination, tcp_len), offset + IPV6_BYTES, tcp_len))
 }
 
-/// Computes and stores the TCP checksum (RFC 9293 MUST-2) of a complete frame made by [`emit`] (payload in place). The field's old content
-/// does not matter. A frame that [`emit`] cannot have made is left alone.
+/// Computes and stores the TCP checksum (RFC 9293 MUST-2) of a frame made by [`emit`], whose payload is in place.
+/// The field's old content does not matter. A frame that [`emit`] cannot have made is left alone.
 #[inline]
 pub fn fill_checksum(frame: &mut [u8]) {
     if let Some(place) = locate(frame) {
@@ -277,8 +277,8 @@ fn fill(frame: &mut [u8], (pseudo, start, end): (u64, usize, usize)) {
     segment[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].copy_from_slice(&sum);
 }
 
-/// Stores only the pseudo-header sum and returns the [`TxOffload`] for a port that computes the rest. `gso_bytes` is left 0
-/// for the caller.
+/// Stores only the pseudo-header sum, and returns the [`TxOffload`] for a port that computes the rest.
+/// `gso_bytes` is left 0 for the caller.
 #[inline]
 pub fn partial_checksum(frame: &mut [u8]) -> TxOffload {
     locate(frame).map_or_else(TxOffload::default, |(pseudo, start, _)| leave(frame, (pseudo, start)))

@@ -16,7 +16,7 @@ pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
 /// "More fragments" and the 13 bits of offset in `Ipv4::fragment`.
 pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
 
-/// The VLAN's number in `Vlan::control`; above it priority and drop eligibility.
+/// The VLAN number in `Vlan::control`. The bits above it are priority and drop eligibility.
 pub(crate) const VLAN_MASK: u16 = 0x0fff;
 
 /// Ethernet II.
@@ -28,7 +28,7 @@ pub(crate) struct Ethernet {
     pub ethertype: U16,
 }
 
-/// An IEEE 802.1Q tag, from behind its own EtherType on.
+/// An IEEE 802.1Q tag, without its own EtherType.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Vlan {

@@ -10,12 +10,12 @@ use zerocopy::FromBytes;
 
 /// Protocol number of ICMP, and next header of ICMPv6.
 const PROTOCOLS: (u8, u8) = (1, 58);
-/// Bytes of an ICMP error before the packet that it is about.
+/// Bytes of an ICMP error before the packet that it quotes.
 const HEADER_BYTES: usize = 8;
 /// The offset in `Ipv4::fragment`.
 const OFFSET_MASK: u16 = 0x1fff;
 
-/// What happened to the segment, in the terms of both families.
+/// Error types, with the types and codes of both families mapped to one list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpKind {
     /// No route to the network (IPv4: also 6, 9, 11).
@@ -26,27 +26,27 @@ pub enum IcmpKind {
     Prohibited,
     /// The host has no TCP.
     ProtocolUnreachable,
-    /// The host has nobody at that port.
+    /// Nothing on the host uses that port.
     PortUnreachable,
     /// The source route failed.
     SourceRouteFailed,
     /// The packet is too large for the next hop: fragmentation needed (RFC 1191), packet too big (RFC 8201).
     TooBig {
-        /// The next hop's MTU in bytes; 0 = an old router that does not say.
+        /// The next hop's MTU in bytes; 0 = not stated, by an old router.
         mtu: u32,
     },
-    /// The time to live ran out on the way, or the fragments' time at the end.
+    /// Time to live exceeded in transit, or fragment reassembly time exceeded.
     TimeExceeded,
-    /// A header that somebody did not understand.
+    /// A header field that a node could not process.
     ParameterProblem,
-    /// Source quench, which means nothing any more (RFC 6633).
+    /// Source quench, which is deprecated and ignored (RFC 6633).
     SourceQuench,
 }
 
-/// An ICMP error about a segment that we are said to have sent.
+/// An ICMP error about a segment that claims to be ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// What happened.
+    /// The kind of error.
     pub kind: IcmpKind,
     /// Our address.
     pub local: IpAddr,
@@ -56,13 +56,13 @@ pub struct IcmpError {
     pub remote: IpAddr,
     /// The peer's port.
     pub remote_port: u16,
-    /// The segment's sequence number: who has not seen the connection cannot know it (RFC 5927 §4.1).
+    /// The segment's sequence number. An off-path attacker does not know it (RFC 5927 §4.1).
     pub seq: u32,
-    /// Length of the packet that it was in.
+    /// Length of the quoted packet.
     pub packet_bytes: u32,
 }
 
-/// Reads an ICMP error about a TCP segment; `None` = it is none, or not intact. Never panics, whatever the bytes.
+/// Reads an ICMP error about a TCP segment. `None` = something else, or damaged. Never panics, whatever the bytes.
 pub fn parse(frame: &[u8]) -> Option<IcmpError> {
     let (ethernet, mut rest) = Ethernet::ref_from_prefix(frame).ok()?;
     let mut ethertype = ethernet.ethertype.get();
@@ -102,7 +102,7 @@ fn v4(bytes: &[u8]) -> Option<IcmpError> {
         _ => return None,
     };
     let (about, header_len) = ipv4(quoted)?;
-    // Only a packet's first fragment has the ports.
+    // Only the first fragment of a packet has the ports.
     if about.protocol != PROTOCOL_TCP || about.fragment.get() & OFFSET_MASK != 0 || about.source != ip.destination {
         return None;
     }
@@ -111,7 +111,7 @@ fn v4(bytes: &[u8]) -> Option<IcmpError> {
     segment(kind, local.into(), remote.into(), quoted.get(header_len..)?, packet_bytes)
 }
 
-/// An IPv4 header and its length; what it says of the packet's length is not checked.
+/// An IPv4 header and its length. Its total length is not checked, as errors quote only a part of the packet.
 fn ipv4(bytes: &[u8]) -> Option<(&Ipv4, usize)> {
     let (ip, _) = Ipv4::ref_from_prefix(bytes).ok()?;
     let header_len = usize::from(ip.version_ihl & 0xf) * 4;
@@ -140,7 +140,7 @@ fn v6(bytes: &[u8]) -> Option<IcmpError> {
         (1, _) => IcmpKind::HostUnreachable,
         (2, _) => IcmpKind::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) },
         (3, _) => IcmpKind::TimeExceeded,
-        // "Unrecognised next header" is what a host without TCP says (RFC 4443 §3.4).
+        // A host without TCP sends "unrecognized next header" (RFC 4443 §3.4).
         (4, 1) => IcmpKind::ProtocolUnreachable,
         (4, _) => IcmpKind::ParameterProblem,
         _ => return None,
@@ -155,7 +155,7 @@ fn v6(bytes: &[u8]) -> Option<IcmpError> {
     segment(kind, local.into(), remote.into(), tcp, packet_bytes)
 }
 
-/// The first eight bytes of a TCP header: all that an error must quote (RFC 792).
+/// Reads the first eight bytes of a TCP header. An error need not quote more (RFC 792).
 fn segment(kind: IcmpKind, local: IpAddr, remote: IpAddr, tcp: &[u8], packet_bytes: u32) -> Option<IcmpError> {
     let (&[a, b, c, d, e, f, g, h], _) = tcp.split_first_chunk::<8>()?;
     Some(IcmpError {

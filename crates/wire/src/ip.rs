@@ -1,4 +1,4 @@
-//! The IP packet in a frame, for what stands on the way: switches and relays that mark or cut packets without parsing TCP.
+//! The IP packet in a frame, for simulated switches and relays that mark or cut packets without parsing TCP.
 
 use crate::{ETHERNET_BYTES, checksum};
 
@@ -6,8 +6,8 @@ const VLAN: [u8; 2] = [0x81, 0x00];
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// Where the IP header starts, behind one VLAN tag if there is one, and its version; `None` = EtherType and header do not agree,
-/// or the fixed header (20 or 40 bytes) is not all there.
+/// Offset of the IP header, after one VLAN tag if there is one, and its version.
+/// `None` = EtherType and header do not agree, or the fixed header (20 or 40 bytes) is incomplete.
 pub fn locate(frame: &[u8]) -> Option<(usize, u8)> {
     let kind = |at: usize| frame.get(at..at + 2).map(|kind| [kind[0], kind[1]]);
     let (at, kind) = match kind(12)? {
@@ -23,10 +23,11 @@ pub fn locate(frame: &[u8]) -> Option<(usize, u8)> {
     (frame.len() >= at + fixed).then_some((at, version))
 }
 
-/// Sets CE on an ECN-capable packet (RFC 3168 §5). False = it is not ECN-capable, and unchanged. True also if it was marked before.
+/// Sets CE on an ECN-capable packet (RFC 3168 §5). False = not ECN-capable, and unchanged. True also if it was marked
+/// before.
 pub fn mark_ce(frame: &mut [u8]) -> bool {
     let Some((at, version)) = locate(frame) else { return false };
-    // IPv6's traffic class lies across two bytes; its low two bits are in the upper half of the second.
+    // The IPv6 traffic class spans two bytes. Its low two bits are in the upper half of the second.
     let mask = if version == 4 { 0x03 } else { 0x30 };
     if frame[at + 1] & mask == 0 {
         return false;
@@ -38,7 +39,7 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
     true
 }
 
-/// Computes the header checksum of the IPv4 packet at `at` anew. A header that is shorter than it says is left alone.
+/// Recomputes the header checksum of the IPv4 packet at `at`. A truncated header is left alone.
 pub fn fill_header_checksum(frame: &mut [u8], at: usize) {
     let Some(first) = frame.get(at) else { return };
     let end = at + usize::from(first & 15) * 4;
@@ -80,8 +81,8 @@ mod tests {
         for len in 0..whole.len() {
             assert!(!mark_ce(&mut whole[..len].to_vec()), "{len} bytes");
         }
-        let mut liar = ipv4(2);
-        liar[14] = 0x65;
-        assert!(!mark_ce(&mut liar), "version 6 behind IPv4's EtherType");
+        let mut forged = ipv4(2);
+        forged[14] = 0x65;
+        assert!(!mark_ce(&mut forged), "version 6 behind IPv4's EtherType");
     }
 }

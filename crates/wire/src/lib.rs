@@ -1,7 +1,10 @@
-//! Headers, options and checksums. `zerocopy` views over bytes; bad frames die here. Knows no connections.
+//! Headers, options and checksums, as `zerocopy` views over bytes. Malformed frames are rejected here.
+//! This crate knows no connections.
+#![forbid(unsafe_code)]
 
 pub mod checksum;
 pub mod emit;
+pub mod error;
 mod headers;
 pub mod icmp;
 pub mod ip;
@@ -11,9 +14,10 @@ pub mod options;
 pub mod segment;
 
 pub use emit::{Header, TTL, emit, fill_checksum, partial_checksum};
+pub use error::ParseError;
 pub use offload::{RxChecksum, TxOffload};
 pub use options::{Options, SackBlocks, Timestamps};
-pub use segment::{ParseError, Segment, checksum_ok, flags, parse};
+pub use segment::{Segment, checksum_ok, flags, parse};
 
 /// Bytes of an Ethernet II header.
 pub const ETHERNET_BYTES: usize = 14;

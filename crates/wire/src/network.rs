@@ -1,8 +1,8 @@
-//! The network layer of a received frame: IPv4 or IPv6, checked, and what both say.
+//! The network layer of a received frame: IPv4 or IPv6 headers, checked.
 
 use crate::checksum;
+use crate::error::ParseError;
 use crate::headers::{FRAGMENT_MASK, Ipv4, Ipv6, PROTOCOL_TCP};
-use crate::segment::ParseError;
 use crate::{IPV4_BYTES, IPV6_BYTES};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zerocopy::FromBytes;
@@ -11,17 +11,18 @@ use zerocopy::FromBytes;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
-/// So many extension headers are skipped: more serve no purpose but to cost time.
+/// Most extension headers that are skipped. A packet with more is rejected, as it only costs time.
 const MAX_EXTENSIONS: usize = 8;
 
-/// A network header, where its TCP segment starts and where that ends: `tcp <= end`, both within the bytes that it was read from.
+/// A network header, and the offsets of its TCP segment. Invariant: `tcp <= end`, both within the bytes it was read
+/// from.
 pub(crate) struct Packet<'a, H> {
     pub header: &'a H,
     pub tcp: usize,
     pub end: usize,
 }
 
-/// What both kinds of header say.
+/// The fields that both families have.
 pub(crate) trait Network {
     fn source(&self) -> IpAddr;
     fn destination(&self) -> IpAddr;
@@ -67,7 +68,7 @@ impl Network for Ipv6 {
     fn tos(&self) -> u8 {
         (self.version_class_flow.get() >> 20) as u8
     }
-    /// An IPv4-mapped address on the wire would pass for an IPv4 peer (RFC 4038 §4.2 names the danger).
+    /// An IPv4-mapped address on the wire would be taken for an IPv4 peer (RFC 4038 §4.2 describes the danger).
     fn bad_source(&self) -> bool {
         let source = Ipv6Addr::from(self.source);
         source.is_multicast() || source.is_unspecified() || source.to_ipv4_mapped().is_some()
@@ -77,8 +78,8 @@ impl Network for Ipv6 {
     }
 }
 
-/// An IPv4 packet with TCP in it (RFC 791 §3.1). IP options are skipped (RFC 9293 §3.9.2.1, MUST-50),
-/// but a packet with a source route is dropped whole (RFC 7126 §4.3; Linux: `accept_source_route` = 0): there is no return path to keep.
+/// Reads an IPv4 packet that carries TCP (RFC 791 §3.1). IP options are skipped (RFC 9293 §3.9.2.1, MUST-50). A packet
+/// with a source route is dropped (RFC 7126 §4.3; Linux: `accept_source_route` = 0), as there is no return path.
 #[inline(always)]
 pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     let (ip, _) = Ipv4::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
@@ -110,7 +111,7 @@ pub(crate) fn ipv4(bytes: &[u8]) -> Result<Packet<'_, Ipv4>, ParseError> {
     Ok(Packet { header: ip, tcp: header_len, end: total_len })
 }
 
-/// Is there a source route among these options (RFC 791 §3.1)? What stands behind an option without a length is not looked at.
+/// Is there a source route among these options (RFC 791 §3.1)? The search ends at an option without a valid length.
 #[cold]
 fn source_route(mut options: &[u8]) -> bool {
     const END: u8 = 0;
@@ -129,7 +130,7 @@ fn source_route(mut options: &[u8]) -> bool {
     false
 }
 
-/// An IPv6 packet with TCP in it (RFC 8200 §3), extension headers skipped.
+/// Reads an IPv6 packet that carries TCP (RFC 8200 §3). Extension headers are skipped.
 pub(crate) fn ipv6(bytes: &[u8]) -> Result<Packet<'_, Ipv6>, ParseError> {
     let (ip, _) = Ipv6::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if ip.version_class_flow.get() >> 28 != 6 {
@@ -140,14 +141,14 @@ pub(crate) fn ipv6(bytes: &[u8]) -> Result<Packet<'_, Ipv6>, ParseError> {
     Ok(Packet { header: ip, tcp: skip_extensions(packet, ip.next_header)?, end: total_len })
 }
 
-/// Offset of the TCP header. Fragments, and headers that ask for more than to be skipped, are not ours.
+/// Offset of the TCP header. Fragments, and extension headers that may not be skipped, are rejected.
 fn skip_extensions(packet: &[u8], first: u8) -> Result<usize, ParseError> {
     let (mut next, mut at) = (first, IPV6_BYTES);
     for nth in 0..=MAX_EXTENSIONS {
         if next == PROTOCOL_TCP {
             return Ok(at);
         }
-        // Hop-by-hop options stand only in the first place (RFC 8200 §4.1).
+        // Hop-by-hop options are allowed only in the first place (RFC 8200 §4.1).
         let known = matches!(next, ROUTING | DESTINATION_OPTIONS) || next == HOP_BY_HOP && nth == 0;
         if !known {
             return Err(ParseError::NotTcp);
@@ -166,7 +167,7 @@ fn skip_extensions(packet: &[u8], first: u8) -> Result<usize, ParseError> {
     Err(ParseError::NotTcp)
 }
 
-/// May all these options be skipped by one who does not know them (RFC 8200 §4.2: the two highest bits of the type are 0)?
+/// May a node that does not know these options skip them all (RFC 8200 §4.2: the two highest bits of the type are 0)?
 fn may_skip(mut options: &[u8]) -> bool {
     while let [kind, rest @ ..] = options {
         if kind >> 6 != 0 {

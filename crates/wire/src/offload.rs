@@ -1,22 +1,22 @@
-//! What a device has done, or has to do, to a frame.
+//! Checksum and segmentation offload: work that a device has done, or has to do, on a frame.
 
-/// How far a received frame's TCP checksum can be relied on.
+/// How far a received frame's TCP checksum can be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing is known: it must be computed.
+    /// Unknown: it must be computed.
     #[default]
     Unknown,
     /// The port vouches for it (offload, or memory that never left the host).
     Valid,
-    /// A virtual peer may have left only the pseudo-header sum in the field (CHECKSUM_PARTIAL over veth); accept either
-    /// that or a correct sum.
+    /// A virtual peer may have left only the pseudo-header sum in the field (CHECKSUM_PARTIAL over veth).
+    /// Either that or a correct sum is accepted.
     MaybePartial,
 }
 
-/// What the port has to do to a frame before it is on the wire (as virtio-net's header).
+/// Work that the port has to do on a frame before sending it (like virtio-net's header).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxOffload {
-    /// 0 = one packet; else the frame is a super-segment to be cut into TCP segments of this payload size.
+    /// 0 = one packet. Otherwise the frame is a super-segment, to be cut into TCP segments with this payload size.
     pub gso_bytes: u16,
     /// Where the sum of the checksum starts (offset of the TCP header), if `checksum_needed`.
     pub checksum_start: u16,

@@ -1,6 +1,6 @@
 //! TCP options: MSS, window scale, SACK-permitted, SACK blocks, timestamps.
 
-use crate::segment::ParseError;
+use crate::error::ParseError;
 
 const END: u8 = 0;
 const NOP: u8 = 1;
@@ -13,7 +13,7 @@ const TIMESTAMPS: u8 = 8;
 /// The largest shift that may be used (RFC 7323 §2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
-/// The options that the stack uses. Others are skipped.
+/// The TCP options that the stack uses. Others are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Maximum segment size in bytes (RFC 9293 §3.7.1); 0 on the wire counts as absent.
@@ -24,17 +24,17 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps (RFC 7323 §3).
     pub timestamps: Option<Timestamps>,
-    /// SACK blocks (RFC 2018 §3); as many are written as there is room for.
+    /// SACK blocks (RFC 2018 §3). Only those that fit are written.
     pub sack: SackBlocks,
 }
 
-/// Most SACK blocks that 40 bytes of options have room for.
+/// Most SACK blocks that fit in 40 bytes of options.
 pub const MAX_SACK_BLOCKS: usize = 4;
 /// Most bytes of options that a TCP header holds.
 const MAX_OPTION_BYTES: usize = 40;
 
-/// The blocks of a SACK option in their order on the wire: the one that the newest segment belongs to, or what came twice
-/// (RFC 2883), stands first. Nothing about the numbers has been checked.
+/// The blocks of a SACK option in wire order. The first holds the newest segment, or a duplicate (RFC 2883).
+/// The sequence numbers are not checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(u32, u32); MAX_SACK_BLOCKS],
@@ -45,7 +45,7 @@ impl SackBlocks {
     /// No blocks.
     pub const NONE: Self = Self { blocks: [(0, 0); MAX_SACK_BLOCKS], len: 0 };
 
-    /// Adds a block: its first sequence number, and the one after its last. A fifth is ignored.
+    /// Adds a block: its first sequence number, and the one after its last. A fifth block is ignored.
     #[inline]
     pub fn push(&mut self, start: u32, end: u32) {
         if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
@@ -81,13 +81,13 @@ impl Options {
     pub const NONE: Self =
         Self { mss: None, window_scale: None, sack_permitted: false, timestamps: None, sack: SackBlocks::NONE };
 
-    /// Reads the option area of a header: of every segment, SYN or not (RFC 9293 MUST-5).
+    /// Reads the option area of any segment's header, SYN or not (RFC 9293 MUST-5).
     ///
-    /// A length of 0 or 1, or one beyond the header's end, is [`ParseError::BadHeader`] (RFC 9293 MUST-7 asks to be
-    /// ready for it); a known option of a length that is not its own is skipped, as Linux does.
+    /// A length of 0 or 1, or one beyond the header's end, is [`ParseError::BadHeader`] (RFC 9293 MUST-7).
+    /// A known option with the wrong length is skipped, as in Linux.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        // The data path's layout (RFC 7323 appendix A): no loop.
+        // The layout of established connections (RFC 7323 appendix A), read without a loop.
         if let [NOP, NOP, TIMESTAMPS, 10, body @ ..] = bytes
             && let Ok(body) = <&[u8; 8]>::try_from(body)
         {
@@ -100,7 +100,7 @@ impl Options {
         let mut found = Self::NONE;
         loop {
             match bytes {
-                // RFC 9293 MUST-4: end of list, no-operation and MSS at least. MUST-64: wherever they begin.
+                // RFC 9293 MUST-4: end of list, no-operation and MSS at least. MUST-64: at any alignment.
                 [] | [END, ..] => return Ok(found),
                 [NOP, rest @ ..] => bytes = rest,
                 [kind, len, ..] => {
@@ -138,15 +138,15 @@ impl Options {
         }
     }
 
-    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 40. There is no end of list, so nothing stands behind it that would
-    /// have to be zero (RFC 9293 MUST-69).
+    /// Bytes that [`Options::write`] writes: a multiple of 4, at most 40.
+    /// No end-of-list option is written, so there is no padding that would have to be zero (RFC 9293 MUST-69).
     #[inline]
     pub fn wire_bytes(&self) -> usize {
         let fixed = self.fixed_bytes();
         if self.sack.is_empty() { fixed } else { fixed + self.sack_bytes(fixed) }
     }
 
-    /// Bytes of the SACK option behind `fixed` bytes of others: the blocks that fit, or nothing.
+    /// Bytes of the SACK option after `fixed` bytes of others, with as many blocks as fit; 0 if none does.
     fn sack_bytes(&self, fixed: usize) -> usize {
         let fit = (MAX_OPTION_BYTES - fixed).saturating_sub(4) / 8;
         match self.sack.as_slice().len().min(fit) {
@@ -155,12 +155,12 @@ impl Options {
         }
     }
 
-    /// All but the SACK blocks.
+    /// Bytes of all options but SACK blocks.
     #[inline]
     fn fixed_bytes(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
-        // With timestamps SACK-permitted takes the place of their two NOPs.
+        // SACK-permitted takes the place of the two NOPs before timestamps.
         let rest = match (self.timestamps, self.sack_permitted) {
             (Some(_), _) => 12,
             (None, true) => 4,
@@ -169,13 +169,12 @@ impl Options {
         mss + scale + rest
     }
 
-    /// Writes the options, each but NOP with its length (RFC 9293 MUST-68), in Linux's order: MSS, SACK-permitted and timestamps, window
-    /// scale. `out` is exactly
-    /// [`Options::wire_bytes`] long.
+    /// Writes the options in Linux's order: MSS, SACK-permitted and timestamps, window scale, SACK blocks.
+    /// Each but NOP has its length (RFC 9293 MUST-68). `out` must be exactly [`Options::wire_bytes`] long.
     #[inline]
     pub(crate) fn write(&self, out: &mut [u8]) {
         debug_assert_eq!(out.len(), self.wire_bytes());
-        // The data path's layout, as in `parse`.
+        // The layout of established connections, as in `parse`.
         if let (Self { mss: None, window_scale: None, sack_permitted: false, timestamps: Some(stamps), .. }, Ok(out)) =
             (self, <&mut [u8; 12]>::try_from(&mut *out))
         {

@@ -1,6 +1,7 @@
-//! A received frame, checked.
+//! Parsing and checking of received frames.
 
 use crate::checksum;
+use crate::error::ParseError;
 use crate::headers::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Ethernet, TCP_CHECKSUM_OFFSET, Tcp, VLAN_MASK, Vlan,
 };
@@ -71,7 +72,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A place for one.
+    /// An empty value to parse into.
     pub const NONE: Self = Self {
         source_mac: [0; 6],
         destination_mac: [0; 6],
@@ -93,26 +94,6 @@ impl Segment {
     };
 }
 
-/// Why a frame is no segment of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
-    /// Shorter than its headers say.
-    #[error("the frame is shorter than its headers say")]
-    Truncated,
-    /// Not IP, not TCP, a fragment, or an IPv6 extension header that only a router or the kernel deals with.
-    #[error("not an unfragmented TCP segment")]
-    NotTcp,
-    /// IPv4 header checksum wrong.
-    #[error("the IPv4 header checksum is wrong")]
-    IpChecksum,
-    /// Header length, data offset or option length impossible; or an IPv4 source route.
-    #[error("a header or option length is impossible")]
-    BadHeader,
-    /// Source = destination address and port (LAND), or the source is broadcast, multicast, unspecified or IPv4-mapped.
-    #[error("the source address cannot be a peer's")]
-    BadSource,
-}
-
 /// Checks a frame's headers and reads them. The TCP checksum is left to [`checksum_ok`], as it touches the payload.
 ///
 /// Never panics, whatever the bytes. Bytes after the packet's own length (Ethernet padding) are ignored.
@@ -122,7 +103,7 @@ pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
     parse_into(frame, &mut segment).map(|()| segment)
 }
 
-/// The same, written where it is to stay. On an error nothing is written.
+/// Like [`parse`], but writes the result in place. On an error nothing is written.
 #[inline]
 pub fn parse_into(frame: &[u8], segment: &mut Segment) -> Result<(), ParseError> {
     let (ethernet, rest) = Ethernet::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
@@ -132,13 +113,13 @@ pub fn parse_into(frame: &[u8], segment: &mut Segment) -> Result<(), ParseError>
     parse_other(ethernet, rest, segment)
 }
 
-/// What is not plain IPv4: IPv6, and either of them with one IEEE 802.1Q tag.
+/// All but untagged IPv4: IPv6, and either family with one IEEE 802.1Q tag.
 #[inline(never)]
 fn parse_other(ethernet: &Ethernet, mut rest: &[u8], segment: &mut Segment) -> Result<(), ParseError> {
     let (mut vlan, mut offset, mut ethertype) = (None, ETHERNET_BYTES, ethernet.ethertype.get());
     if ethertype == ETHERTYPE_VLAN {
         let (tag, inner) = Vlan::ref_from_prefix(rest).map_err(|_| ParseError::Truncated)?;
-        // VLAN 0 is none: the tag carries only a priority (IEEE 802.1Q §9.6).
+        // VLAN 0 means no VLAN: the tag carries only a priority (IEEE 802.1Q §9.6).
         vlan = Some(tag.control.get() & VLAN_MASK).filter(|number| *number != 0);
         (offset, ethertype, rest) = (offset + VLAN_BYTES, tag.ethertype.get(), inner);
     }
@@ -191,10 +172,10 @@ fn parse_tcp<H: Network>(
     Ok(())
 }
 
-/// Whether the TCP checksum of a parsed frame is right, as far as `what` leaves that open.
+/// Is the TCP checksum of a parsed frame right? Computes only as much as `what` requires.
 ///
-/// `segment` must come from [`parse`] of the same frame; of another one the answer is `false` or meaningless, but there is
-/// no panic.
+/// `segment` must come from [`parse`] of the same frame. With another frame the answer is meaningless, but nothing
+/// panics.
 #[inline]
 pub fn checksum_ok(frame: &[u8], segment: &Segment, what: RxChecksum) -> bool {
     if what == RxChecksum::Valid {
@@ -205,7 +186,7 @@ pub fn checksum_ok(frame: &[u8], segment: &Segment, what: RxChecksum) -> bool {
     frame.get(start..end).is_some_and(|tcp| sum_ok(tcp, segment.source, segment.destination, what))
 }
 
-/// The same for the part of the frame that is summed up.
+/// Checks `tcp`, the TCP header and payload.
 #[inline(never)]
 fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> bool {
     let len = tcp.len() as u16;
@@ -215,7 +196,7 @@ fn sum_ok(tcp: &[u8], source: IpAddr, destination: IpAddr, what: RxChecksum) -> 
         _ => return false,
     };
     if what == RxChecksum::MaybePartial {
-        // CHECKSUM_PARTIAL: the field holds the pseudo-header's sum, uncomplemented, and the data never left the host.
+        // CHECKSUM_PARTIAL: the field holds the uncomplemented sum of the pseudo-header. The data never left the host.
         let field = tcp.get(TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2);
         if field == Some(&checksum::fold(pseudo).to_ne_bytes()) {
             return true;

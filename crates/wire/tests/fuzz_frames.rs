@@ -1,4 +1,5 @@
-//! The frame parsers, from a kept corpus: each file is replayed, and bent. `TOWPATH_WRITE_CORPUS=1` writes the files anew.
+//! Fuzzing of the frame parsers from a stored corpus: each file is replayed, and mutated.
+//! `TOWPATH_WRITE_CORPUS=1` writes the files anew.
 #![allow(clippy::unwrap_used)]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -142,7 +143,8 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-/// No panic, and what is accepted lies within the frame and stays what it is when its checksum is filled in anew.
+/// Nothing panics. An accepted segment lies within the frame, and parses the same after its checksum is filled in
+/// again.
 fn target(bytes: &[u8]) {
     let _ = icmp::parse(bytes);
     let Ok(s) = parse(bytes) else { return };
@@ -171,13 +173,13 @@ fn the_corpus_of_frames_is_what_its_maker_makes_and_is_replayed() {
         }
         assert!(std::fs::read(&file).unwrap_or_default() == frame, "{name}: TOWPATH_WRITE_CORPUS=1 writes it anew");
     }
-    // Files beyond those that are made: what a fuzzer has found once.
+    // Files that the list above does not make were found by a fuzzer.
     for entry in std::fs::read_dir(directory()).unwrap() {
         target(&std::fs::read(entry.unwrap().path()).unwrap());
     }
 }
 
-/// A file of the corpus with some bytes changed, cut or lengthened, and its IPv4 header checksum right or not.
+/// A file of the corpus with some bytes changed, cut or added, with a right or wrong IPv4 header checksum.
 #[test]
 fn fuzz_frames_of_the_corpus() {
     let seeds = seeds();

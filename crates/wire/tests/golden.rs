@@ -1,4 +1,4 @@
-//! Frames written out by hand, byte by byte, read and made; and every way of being a bad frame.
+//! Frames written by hand, byte by byte, parsed and emitted; and every kind of malformed frame.
 #![allow(clippy::unwrap_used)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,8 +7,8 @@ use towpath_wire::{
     partial_checksum,
 };
 
-/// SYN from 10.9.0.1:40000 to 10.9.0.2:80: MSS 1460, SACK-permitted, timestamps, window scale 7. The checksums are
-/// from a separate program of a few lines.
+/// SYN from 10.9.0.1:40000 to 10.9.0.2:80: MSS 1460, SACK-permitted, timestamps, window scale 7.
+/// The checksums were computed by a separate program.
 const SYN: &[u8] = &[
     0x02, 0, 0, 0, 0, 0x02, 0x02, 0, 0, 0, 0, 0x01, 0x08, 0x00, // Ethernet
     0x45, 0x00, 0x00, 0x3c, 0x12, 0x34, 0x40, 0x00, 0x40, 0x06, 0x14, 0x74, 10, 9, 0, 1, 10, 9, 0, 2, // IPv4
@@ -187,7 +187,7 @@ fn ip_options_are_skipped() {
     assert!(checksum_ok(&frame, &s, RxChecksum::Unknown));
 }
 
-/// RFC 7126 §4.3; so RFC 9293 MUST-53 has nothing to work on.
+/// RFC 7126 §4.3. Without source routes RFC 9293 MUST-53 does not apply.
 #[test]
 fn a_packet_with_a_source_route_is_dropped() {
     for (options, routed) in [
@@ -229,7 +229,7 @@ fn a_partial_checksum_passes_only_where_it_may_be_partial() {
     assert!(!checksum_ok(&frame, &s, RxChecksum::Unknown));
     assert!(checksum_ok(&frame, &s, RxChecksum::MaybePartial));
     assert!(checksum_ok(DATA, &s, RxChecksum::MaybePartial), "a right sum passes too");
-    // What a device does with the descriptor: sum from the start, complement, store.
+    // Do what a device does with the descriptor: sum from the start, complement, store.
     let start = usize::from(offload.checksum_start);
     let field = start + usize::from(offload.checksum_offset);
     let sum = checksum::finish(checksum::add(0, &frame[start..DATA.len() - 1]));

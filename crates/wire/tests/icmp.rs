@@ -1,4 +1,4 @@
-//! ICMP errors: good ones, bent ones, hostile ones.
+//! ICMP errors: valid, damaged and hostile ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_wire::checksum::{add, finish};
@@ -114,7 +114,7 @@ fn what_is_not_intact_is_nothing() {
             let mut bent = good.clone();
             bent[byte] ^= 0x10;
             if let Some(error) = parse(&bent) {
-                // Only what no checksum covers: IPv6's class, flow label and hop limit.
+                // No checksum covers IPv6's traffic class, flow label and hop limit.
                 assert_eq!(Some(error), parse(&good), "{byte}");
                 assert!(good[12] == 0x86 && matches!(byte, 14..18 | 21), "{byte}");
             }

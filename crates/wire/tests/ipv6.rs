@@ -1,4 +1,4 @@
-//! IPv6 and VLAN tags: frames written out by hand, every way of being a bad frame, and what a foreign stack makes of ours.
+//! IPv6 and VLAN tags: frames written by hand, every kind of malformed frame, and our frames parsed by another stack.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use towpath_wire::{
     partial_checksum,
 };
 
-/// SYN from [fd00::1]:40000 to [fd00::2]:80, traffic class 3, flow label 0x12345: MSS 1440. The checksum is from a separate
-/// program of a few lines.
+/// SYN from [fd00::1]:40000 to [fd00::2]:80, traffic class 3, flow label 0x12345: MSS 1440.
+/// The checksum was computed by a separate program.
 const SYN: &[u8] = &[
     0x02, 0, 0, 0, 0, 0x02, 0x02, 0, 0, 0, 0, 0x01, 0x86, 0xdd, // Ethernet
     0x60, 0x31, 0x23, 0x45, 0x00, 0x18, 0x06, 0x40, // IPv6
@@ -209,7 +209,7 @@ proptest! {
         prop_assert_eq!(tcp.payload, &payload[..]);
     }
 
-    /// One changed bit in an address, the payload length, the next header or TCP is always found.
+    /// One changed bit in an address, the payload length, the next header or TCP is always detected.
     #[test]
     fn a_flipped_bit_is_found(payload in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let mut bytes = frame(&header(), &payload);

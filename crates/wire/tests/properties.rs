@@ -1,4 +1,4 @@
-//! What holds for every frame: there and back, no panics, and agreement with smoltcp.
+//! Properties of every frame: emitting and parsing agree, nothing panics, and smoltcp agrees.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ prop_compose! {
         blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=2),
     ) -> Options {
         let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
-        // Beside everything else there is room for two blocks, beside MSS, scale and timestamps for two too.
+        // Beside all other options there is room for two blocks, as there is beside MSS, scale and timestamps.
         let mut sack = SackBlocks::default();
         for &(start, end) in blocks.iter().take(if timestamps.is_some() { 2 } else { 4 }) {
             sack.push(start, end);
@@ -78,7 +78,7 @@ proptest! {
         prop_assert!(checksum_ok(&bytes, &s, RxChecksum::MaybePartial));
     }
 
-    /// One changed bit in IPv4 or TCP is always found, by one check or another.
+    /// One changed bit in IPv4 or TCP is always detected by some check.
     #[test]
     fn a_flipped_bit_is_found(
         header in header(), payload in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(), bit in 0u8..8,
@@ -94,7 +94,7 @@ proptest! {
     #[test]
     fn smoltcp_reads_what_we_make(header in header(), payload in proptest::collection::vec(any::<u8>(), 0..1460)) {
         prop_assume!(header.source_port != 0 && header.destination_port != 0);
-        // smoltcp takes a combination of control flags only if it makes sense.
+        // smoltcp accepts only combinations of control flags that make sense.
         let header = Header { flags: header.flags & !(flags::SYN | flags::FIN | flags::RST), ..header };
         let bytes = frame(&header, &payload);
         let ethernet = EthernetFrame::new_checked(&bytes[..]).expect("Ethernet");
@@ -118,7 +118,7 @@ proptest! {
         prop_assert_eq!(tcp.payload, &payload[..]);
     }
 
-    /// Where smoltcp can read the options at all, both read the same.
+    /// If smoltcp can parse the options, both parse the same.
     #[test]
     fn options_are_read_as_smoltcp_reads_them(area in proptest::collection::vec(prop_oneof![0u8..12, any::<u8>()], 0..40)) {
         let ours = Options::parse(&area);
@@ -148,7 +148,7 @@ proptest! {
     }
 }
 
-/// Any bytes at all: no panic, and what is accepted lies within the frame.
+/// Any bytes: nothing panics, and an accepted segment lies within the frame.
 fn accepts_only_what_is_there(bytes: &[u8]) {
     let Ok(s) = parse(bytes) else { return };
     let end = s.payload_offset as usize + s.payload_len as usize;
@@ -156,7 +156,7 @@ fn accepts_only_what_is_there(bytes: &[u8]) {
     assert!(usize::from(s.tcp_offset) + 20 <= s.payload_offset as usize);
     for what in [RxChecksum::Unknown, RxChecksum::Valid, RxChecksum::MaybePartial] {
         checksum_ok(bytes, &s, what);
-        // Of another frame: any answer, no panic.
+        // With a segment of another frame any answer is allowed, but no panic.
         checksum_ok(&bytes[..end / 2], &s, what);
     }
     let mut copy = bytes.to_vec();
@@ -170,7 +170,7 @@ fn fuzz_raw_bytes() {
     bolero::check!().with_iterations(20_000).with_max_len(200).for_each(accepts_only_what_is_there);
 }
 
-/// Random bytes rarely get past the checks, so: a good frame with a few bytes changed and the IPv4 checksum made right.
+/// A valid frame with a few bytes changed and the IPv4 checksum corrected, as random bytes rarely pass the checks.
 #[test]
 fn fuzz_bent_frames() {
     bolero::check!().with_type::<(Vec<(u8, u8)>, u8, [u8; 40], bool)>().with_iterations(20_000).for_each(

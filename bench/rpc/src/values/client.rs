@@ -10,10 +10,10 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-/// Most that is outstanding on a connection, in bytes: both ends can write it all without anybody reading.
+/// Most bytes outstanding on a connection. Both ends can write that much before either reads.
 const OUTSTANDING: usize = 32 << 10;
 
-/// What to do.
+/// Arguments of the client.
 #[derive(clap::Args, Clone)]
 pub struct Options {
     /// The server, such as 10.77.0.1:9000
@@ -33,7 +33,7 @@ pub struct Options {
     /// Seconds at the beginning of each step that are not measured
     #[arg(long, default_value = "0.3", value_parser = seconds)]
     warm_up: Duration,
-    /// Report windows of so many milliseconds as well
+    /// Report windows of this many milliseconds as well
     #[arg(long)]
     window_ms: Option<u64>,
     /// Of the open loop's arrivals
@@ -41,7 +41,7 @@ pub struct Options {
     seed: u64,
 }
 
-/// What came of it.
+/// The client's report.
 #[derive(Serialize)]
 pub struct Outcome {
     /// When the first step began, by the clock that all processes share.
@@ -49,7 +49,7 @@ pub struct Outcome {
     steps: Vec<Report>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     windows: Vec<Report>,
-    /// Replies that were not what they should have been.
+    /// Replies that were wrong.
     bad: u64,
 }
 
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> io::Result<Outcome> {
     let mut threads = Vec::new();
     for thread in 0..options.threads {
         let count = options.connections / options.threads + usize::from(thread < options.connections % options.threads);
-        threads.push(Client::new(options, thread, count)?);
+        threads.push(LoadThread::new(options, thread, count)?);
     }
     let schedule = Schedule::new(options, now_ns() + 10_000_000);
     let running: Vec<_> = threads
@@ -157,26 +157,26 @@ fn windows(schedule: &Schedule, tally: &mut Tally) -> io::Result<Vec<Report>> {
 
 /// A request on its way.
 struct Request {
-    /// When it was to be sent, which is what its latency counts from.
+    /// When it was due. Its latency counts from then.
     due: u64,
     step: usize,
     number: u8,
 }
 
-struct Connection {
+struct ValueConnection {
     fd: i32,
     outstanding: VecDeque<Request>,
     partial: Vec<u8>,
     number: u8,
 }
 
-/// One thread.
-struct Client {
+/// One thread of the client.
+struct LoadThread {
     thread: usize,
     threads: usize,
     bytes: usize,
     epoll: i32,
-    connections: Vec<Connection>,
+    connections: Vec<ValueConnection>,
     arrivals: Arrivals,
     request: Vec<u8>,
     /// The connection that has the next request of an open loop.
@@ -186,14 +186,14 @@ struct Client {
     bad: u64,
 }
 
-impl Client {
+impl LoadThread {
     fn new(options: &Options, thread: usize, count: usize) -> io::Result<Self> {
         let epoll = sys::epoll()?;
         let mut connections = Vec::with_capacity(count);
         for index in 0..count {
             let fd = sys::connect(options.server)?;
             sys::watch(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, index as u64)?;
-            connections.push(Connection { fd, outstanding: VecDeque::new(), partial: Vec::new(), number: 0 });
+            connections.push(ValueConnection { fd, outstanding: VecDeque::new(), partial: Vec::new(), number: 0 });
         }
         Ok(Self {
             thread,
@@ -250,7 +250,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what is due, on each connection in turn; gives when the next one is. What no connection has room for stays due.
+    /// Sends the due requests, on each connection in turn, and returns when the next one is due. A request without room
+    /// on any connection stays due.
     fn issue_due(&mut self, step: usize, mut due: u64, now: u64, rate: f64) -> io::Result<u64> {
         let most = (OUTSTANDING / self.bytes).max(1);
         while due <= now {

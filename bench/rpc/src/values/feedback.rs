@@ -1,4 +1,4 @@
-//! A server says how it does: `thr= lat_us= p99_us=`, twice a second.
+//! A server's feedback: a line `thr= lat_us= p99_us=`, twice a second.
 
 use super::now_ns;
 use hdrhistogram::Histogram;
@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often it is said.
+/// Time between two lines.
 const PERIOD: Duration = Duration::from_millis(500);
-/// What is said is of so many periods.
+/// A line covers this many periods.
 const PERIODS: usize = 2;
 
-/// What one thread of the server has answered since the last time; `None` if nobody wants to know.
+/// The latencies of one thread's answers since the last line. `None`: no feedback is wanted.
 #[derive(Clone)]
 pub struct Answered(Option<Arc<Mutex<Histogram<u64>>>>);
 
 impl Answered {
-    /// Requests with these times of sending have been answered.
+    /// Notes that requests with these times of sending have been answered.
     pub fn note(&self, stamps: &[u64]) {
         let Some(shared) = &self.0 else { return };
         let now = now_ns();
@@ -27,7 +27,7 @@ impl Answered {
     }
 }
 
-/// One for each of `threads` threads, and a thread that says it to the socket at `path`, whether or not anybody listens.
+/// Makes one for each of `threads` threads, and starts a thread that sends lines to the socket at `path`.
 pub fn start(path: Option<PathBuf>, threads: usize) -> io::Result<Vec<Answered>> {
     let Some(path) = path else { return Ok(vec![Answered(None); threads]) };
     let mut shared = Vec::new();
@@ -62,7 +62,7 @@ fn histogram() -> io::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1000, 60_000_000_000, 2).map_err(io::Error::other)
 }
 
-/// What is said of these periods.
+/// The line for these periods.
 fn line(periods: &[(Duration, Histogram<u64>)]) -> String {
     let seconds: f64 = periods.iter().map(|(time, _)| time.as_secs_f64()).sum();
     let Some((_, first)) = periods.first() else { return String::new() };

@@ -1,4 +1,4 @@
-//! What a client does, step by step.
+//! The steps of load that a client makes.
 
 use super::seconds;
 use std::str::FromStr;
@@ -9,18 +9,18 @@ use std::time::Duration;
 pub enum Load {
     /// None.
     Idle,
-    /// So many connections have one outstanding each, all the time.
+    /// This many connections have one request outstanding each, all the time.
     Closed(usize),
-    /// So many a second, whether or not those before have been answered; their distances are exponential.
+    /// This many requests per second, whether or not earlier ones have been answered, at exponential distances.
     Open(f64),
 }
 
 /// A load for some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// What comes.
+    /// The load.
     pub load: Load,
-    /// For so long.
+    /// Its duration.
     pub time: Duration,
 }
 

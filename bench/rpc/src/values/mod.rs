@@ -1,9 +1,11 @@
-//! Requests that are values of one size, sent back changed: two architectures of server, and a client that says how long each took.
+//! Requests that are values of one size, sent back changed: two architectures of server, and a client that says how
+//! long each took.
 //!
-//! The first bytes of a value say when it was sent, by the clock that all processes of a machine share; all others are the same, and
-//! come back as the next number.
+//! The first bytes of a value say when it was sent, by the clock that all processes of a machine share; all others are
+//! the same, and come back as the next number.
 
 pub mod client;
+mod connections;
 mod feedback;
 mod load;
 mod poller;
@@ -12,7 +14,7 @@ mod tally;
 
 use std::time::Duration;
 
-/// Bytes of a value that say when it was sent.
+/// Bytes of the time stamp in a value.
 const STAMP: usize = 8;
 
 /// Nanoseconds by the clock that all processes of a machine share.
@@ -20,14 +22,14 @@ fn now_ns() -> u64 {
     crate::sys::monotonic().as_nanos() as u64
 }
 
-/// What a server does to a value.
+/// The change that a server makes to a value.
 fn modify(value: &mut [u8]) {
     for byte in value.iter_mut().skip(STAMP) {
         *byte = byte.wrapping_add(1);
     }
 }
 
-/// A request: when it is sent, and `number` in all other bytes.
+/// Fills a request: its time stamp, and `number` in all other bytes.
 fn fill(value: &mut [u8], now_ns: u64, number: u8) {
     let (stamp, rest) = value.split_at_mut(STAMP.min(value.len()));
     stamp.copy_from_slice(&now_ns.to_le_bytes()[..stamp.len()]);
@@ -39,7 +41,7 @@ fn stamp(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Is it what a server makes of the request with this number?
+/// True if it is the answer to the request with this number.
 fn is_answer(value: &[u8], number: u8) -> bool {
     value.iter().skip(STAMP).all(|byte| *byte == number.wrapping_add(1))
 }

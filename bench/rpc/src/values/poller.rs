@@ -1,16 +1,16 @@
 //! The netpoll-like server: pollers receive, worker threads process and send.
 
+use super::connections::Connections;
 use super::feedback::Answered;
-use super::server::Connections;
 use super::{modify, stamp};
 use crate::sys;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// A value of a connection; empty: the connection has ended.
+/// A value of a connection. Empty: the connection has ended.
 type Job = (i32, Vec<u8>);
 
-/// What a worker is to do. A connection always has the same one, so its replies are in order.
+/// A worker's jobs. A connection always has the same worker, so its replies are in order.
 #[derive(Default)]
 struct Worker {
     queue: Mutex<Queue>,
@@ -32,7 +32,7 @@ impl Worker {
             self.more.notify_one();
         }
     }
-    /// All that there is to do, in the place of what was done.
+    /// Waits for jobs and takes all of them, in exchange for the finished ones.
     fn take(&self, done: &mut Vec<Job>) {
         done.clear();
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);

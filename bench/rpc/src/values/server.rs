@@ -1,5 +1,6 @@
 //! The Redis-like server: each event loop reads, changes the value and sends it back.
 
+use super::connections::Connections;
 use super::feedback::{self, Answered};
 use super::{modify, poller, stamp};
 use crate::sys;
@@ -16,12 +17,12 @@ pub enum Architecture {
     Poller,
 }
 
-/// What to serve.
+/// Arguments of the server.
 #[derive(clap::Args)]
 pub struct Options {
     /// Address to listen on, such as 10.77.0.1:9000
     listen: SocketAddrV4,
-    /// Who does what
+    /// How the threads share the work
     #[arg(long, value_enum, default_value = "loops")]
     architecture: Architecture,
     /// Event loops
@@ -36,7 +37,8 @@ pub struct Options {
     /// The datagram socket to say to how it does
     #[arg(long)]
     feedback: Option<PathBuf>,
-    /// Each event loop polls its card itself for so many µs before it sleeps (`EPIOCSPARAMS`, preferred to interrupts)
+    /// Each event loop polls its network device for this many µs before it sleeps (`EPIOCSPARAMS`, preferred to
+    /// interrupts)
     #[arg(long)]
     busy_poll_us: Option<u32>,
 }
@@ -65,7 +67,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     loop {
         sys::wait(accepting, &mut events, -1)?;
         while let Some(fd) = sys::accept(listener)? {
-            // A loop can poll one of the card's queues: whoever polls gets the connections of one.
+            // A loop can poll one of the device's queues, so it gets the connections of one queue.
             let place = if options.busy_poll_us.is_some() { place(&mut queues, sys::napi(fd)?) } else { next };
             sys::watch(loops[place % loops.len()], libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, fd as u64)?;
             next += 1;
@@ -73,7 +75,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     }
 }
 
-/// The place of a queue in the order in which they were seen.
+/// The index of a queue, in the order in which queues were seen.
 fn place(queues: &mut Vec<u32>, queue: u32) -> usize {
     queues.iter().position(|known| *known == queue).unwrap_or_else(|| {
         queues.push(queue);
@@ -87,7 +89,7 @@ fn start(options: &Options, loops: &[i32]) -> io::Result<()> {
         Architecture::Loops => {
             let answered = feedback::start(options.feedback.clone(), loops.len())?;
             for (&epoll, answered) in loops.iter().zip(answered) {
-                std::thread::spawn(move || ended(Connections::new(epoll, bytes).serve(&answered)));
+                std::thread::spawn(move || ended(serve(Connections::new(epoll, bytes), &answered)));
             }
         }
         Architecture::Poller => {
@@ -103,7 +105,7 @@ fn start(options: &Options, loops: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// A loop ends only if it cannot go on; then nobody may think that it serves.
+/// A loop ends only if it cannot go on. Then the process ends, so that it does not seem to serve.
 fn ended(result: io::Result<()>) {
     if let Err(error) = result {
         eprintln!("towpath-rpc: {error}");
@@ -111,73 +113,21 @@ fn ended(result: io::Result<()>) {
     }
 }
 
-/// The connections of one event loop, by descriptor: bytes of a value that is not complete yet.
-pub struct Connections {
-    epoll: i32,
-    bytes: usize,
-    partial: Vec<Vec<u8>>,
-    events: Vec<sys::Event>,
-    buffer: Vec<u8>,
-}
-
-impl Connections {
-    /// None yet.
-    pub fn new(epoll: i32, bytes: usize) -> Self {
-        let events = vec![sys::Event { events: 0, u64: 0 }; 256];
-        Self { epoll, bytes, partial: Vec::new(), events, buffer: vec![0; 65536] }
-    }
-
-    /// Waits, and hands `each` the complete values of each connection, one after the other; or `None` at the connection's end. `each`
-    /// closes it then.
-    pub fn turn(&mut self, mut each: impl FnMut(i32, Option<&mut [u8]>)) -> io::Result<()> {
-        let ready = sys::wait(self.epoll, &mut self.events, -1)?;
-        for event in &self.events[..ready] {
-            let fd = event.u64 as i32;
-            let index = fd as usize;
-            if self.partial.len() <= index {
-                self.partial.resize_with(index + 1, Vec::new);
+/// Reads, processes and sends until it cannot go on.
+fn serve(mut connections: Connections, answered: &Answered) -> io::Result<()> {
+    let mut stamps = Vec::with_capacity(256);
+    loop {
+        connections.turn(|fd, value| match value {
+            Some(value) => {
+                stamps.push(stamp(value));
+                modify(value);
+                // A client that has gone is noticed when it is read from.
+                let _ = sys::write_all(fd, value);
             }
-            match sys::read(fd, &mut self.buffer) {
-                Ok(None) => {}
-                Ok(Some(0)) | Err(_) => {
-                    self.partial[index] = Vec::new();
-                    sys::watch(self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0)?;
-                    each(fd, None);
-                }
-                Ok(Some(n)) => {
-                    let partial = &mut self.partial[index];
-                    if partial.is_empty() {
-                        let whole = n - n % self.bytes;
-                        self.buffer[..whole].chunks_exact_mut(self.bytes).for_each(|value| each(fd, Some(value)));
-                        partial.extend_from_slice(&self.buffer[whole..n]);
-                    } else {
-                        partial.extend_from_slice(&self.buffer[..n]);
-                        let whole = partial.len() - partial.len() % self.bytes;
-                        partial[..whole].chunks_exact_mut(self.bytes).for_each(|value| each(fd, Some(value)));
-                        partial.drain(..whole);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads, processes and sends until it cannot go on.
-    fn serve(mut self, answered: &Answered) -> io::Result<()> {
-        let mut stamps = Vec::with_capacity(256);
-        loop {
-            self.turn(|fd, value| match value {
-                Some(value) => {
-                    stamps.push(stamp(value));
-                    modify(value);
-                    // A client that has gone is noticed when it is read from.
-                    let _ = sys::write_all(fd, value);
-                }
-                None => sys::close(fd),
-            })?;
-            answered.note(&stamps);
-            stamps.clear();
-        }
+            None => sys::close(fd),
+        })?;
+        answered.note(&stamps);
+        stamps.clear();
     }
 }
 

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::io;
 
-/// Longest latency that is told apart from longer ones, ns.
+/// Largest latency that is recorded exactly, ns.
 const LONGEST: u64 = 60_000_000_000;
 
 /// A step, as a whole or a window of it.
@@ -20,7 +20,7 @@ pub struct Report {
     pub seconds: f64,
     /// Replies in that time.
     pub requests: u64,
-    /// Those a second.
+    /// Replies per second.
     pub requests_per_s: f64,
     /// Latency, from when the request was due.
     pub mean_us: f64,
@@ -30,7 +30,7 @@ pub struct Report {
     pub p99_us: f64,
     /// See `mean_us`.
     pub p999_us: f64,
-    /// Busy time of all CPUs of the machine, of whoever, per request.
+    /// Busy time of all CPUs of the machine per request, other programs included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us_per_request: Option<f64>,
 }
@@ -42,7 +42,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// `digits` decimal digits of each latency are kept.
+    /// An empty tally that keeps `digits` decimal digits of each latency.
     pub fn new(digits: u8) -> Self {
         Self { digits, histograms: Vec::new() }
     }
@@ -52,19 +52,19 @@ impl Tally {
         }
         Ok(&mut self.histograms[index])
     }
-    /// One reply.
+    /// Records a reply.
     pub fn record(&mut self, index: usize, latency_ns: u64) -> io::Result<()> {
         self.at(index)?.saturating_record(latency_ns);
         Ok(())
     }
-    /// With another thread's.
+    /// Adds another thread's tally.
     pub fn add(&mut self, other: &Self) -> io::Result<()> {
         for (index, histogram) in other.histograms.iter().enumerate() {
             self.at(index)?.add(histogram).map_err(io::Error::other)?;
         }
         Ok(())
     }
-    /// What a step or window has come to.
+    /// The report of a step or window.
     pub fn report(
         &mut self,
         index: usize,

@@ -1,11 +1,11 @@
-//! What each counter of a report means, in words, and what can be done about it.
+//! The meaning of each counter of a report, in words, and the remedy.
 
 use towpath_ring::report::Count;
 
 /// The part of a page that a counter belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Sockets of ours.
+    /// Accelerated sockets.
     Accelerated,
     /// Sockets of the kernel.
     Kernel,
@@ -13,7 +13,7 @@ pub enum Part {
     Used,
 }
 
-/// A counter in words: what it counts, and what to do about it.
+/// A counter in words: its meaning, and the remedy.
 pub fn of(count: Count) -> (Part, &'static str, &'static str) {
     use Part::{Accelerated, Kernel, Used};
     match count {

@@ -1,4 +1,4 @@
-//! Looks at this host: what Towpath needs, what makes it better, and what to do where it is missing.
+//! Checks this host: requirements of Towpath, improvements, and the remedy for each that is missing.
 
 use crate::locate::{self, Which};
 use crate::run;
@@ -8,51 +8,51 @@ use rustix::thread::CapabilitySet;
 use std::path::Path;
 use towpath_hook::exec;
 use towpath_service::api::AskError;
-use towpath_service::paths;
+use towpath_service::{paths, programs};
 
-/// How a check has ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     /// As it should be.
     Ok,
-    /// Something is not to be had, or is slower.
+    /// A feature is missing, or slower.
     Warn,
     /// Programs cannot be accelerated.
     Fail,
 }
 
-/// One line.
+/// A check, as one line.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The subject.
     pub check: &'static str,
-    /// How it ended.
-    pub state: State,
-    /// What there is.
+    /// The result.
+    pub state: CheckState,
+    /// The finding.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 fn ok(check: &'static str, found: impl Into<String>) -> Check {
-    Check { check, state: State::Ok, found: found.into(), remedy: None }
+    Check { check, state: CheckState::Ok, found: found.into(), remedy: None }
 }
 
 fn warn(check: &'static str, found: impl Into<String>, remedy: &str) -> Check {
-    Check { check, state: State::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    Check { check, state: CheckState::Warn, found: found.into(), remedy: Some(remedy.into()) }
 }
 
 fn fail(check: &'static str, found: impl Into<String>, remedy: &str) -> Check {
-    Check { state: State::Fail, ..warn(check, found, remedy) }
+    Check { state: CheckState::Fail, ..warn(check, found, remedy) }
 }
 
 /// `AF_XDP`, which rustix has no name for.
 const AF_XDP: u16 = 44;
-/// Locked memory that the frames of an interface's port need at most, bytes.
+/// Most locked memory that the frames of an interface's port need, bytes.
 const LOCKED_BYTES: u64 = 64 << 20;
-/// Open files with which a program of some thousand connections gets by.
+/// Open files that are enough for a program with some thousand connections.
 const FILES: u64 = 4096;
 
 /// All checks, in the order in which they are shown.
@@ -61,7 +61,7 @@ pub fn checks(which: &Which) -> Vec<Check> {
     checks.extend(files());
     checks.extend(service(which));
     checks.extend([rights(), af_xdp(), locked_memory(), huge_pages(), open_files(), processors()]);
-    checks.push(reserved(&crate::cores::overlaps(None)));
+    checks.push(reserved(&crate::receive_cpus::overlaps(None)));
     checks
 }
 
@@ -128,7 +128,7 @@ fn service(which: &Which) -> Vec<Check> {
     match locate::admitted(system) {
         Ok(_) => return vec![asked(system, false)],
         Err(AskError::Absent { .. }) => {}
-        // The user's own is used instead.
+        // The user's own service is used instead.
         Err(error) => {
             found.push(warn("service", error.to_string(), "`towpath run` uses a service of your own instead"))
         }
@@ -140,7 +140,7 @@ fn service(which: &Which) -> Vec<Check> {
     found
 }
 
-/// The service at a socket; one that has been `named` is not started by `towpath run`.
+/// Checks the service at a socket. `towpath run` does not start one that was `named`.
 fn asked(socket: &Path, named: bool) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     match locate::admitted(socket) {
@@ -150,9 +150,9 @@ fn asked(socket: &Path, named: bool) -> Check {
             format!("version {} at {}, this is {own}", hello.version, socket.display()),
             "install matching versions and restart the service",
         ),
-        Err(AskError::Absent { .. }) if !named => match run::daemon_path() {
+        Err(AskError::Absent { .. }) if !named => match programs::find("towpathd") {
             Ok(_) => ok("service", "none yet; `towpath run` starts one"),
-            Err(why) => fail("service", why, "install towpathd beside towpath"),
+            Err(why) => fail("service", why.to_string(), "install towpathd beside towpath"),
         },
         Err(error @ AskError::Absent { .. }) => {
             let remedy = "start it with `towpath serve`, or unset TOWPATH_SOCKET so that `towpath run` starts one";
@@ -222,7 +222,7 @@ fn huge_pages() -> Check {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     match free.ok().and_then(|text| text.trim().parse::<u64>().ok()) {
         Some(free) if free > 0 => ok("hugepages", format!("{free} of 2 MiB free")),
-        // Frames lie in ordinary pages then, which works as well; so this is no warning.
+        // Frames are in ordinary pages then, which also works. So this is no warning.
         _ => ok("hugepages", "none free; an interface's frames use ordinary pages"),
     }
 }
@@ -234,7 +234,7 @@ fn processors() -> Check {
     }
 }
 
-/// Is a service's thread pinned where `towpath cores enforce` has packets received?
+/// Checks that no service's thread is pinned to a CPU that `towpath cores enforce` has reserved.
 fn reserved(overlaps: &[String]) -> Check {
     if overlaps.is_empty() {
         return ok("pinned", "no service is pinned to one");
@@ -249,9 +249,12 @@ mod tests {
 
     #[test]
     fn a_service_that_is_pinned_to_a_reserved_cpu_is_said() {
-        let check = reserved(&["core-0 of towpathd 7 is pinned to CPU 2, which is reserved for eth1".into()]);
-        assert!(check.state == State::Warn && check.remedy.is_some() && check.found.contains("core-0"), "{check:?}");
-        assert_eq!(reserved(&[]).state, State::Ok);
+        let check = reserved(&["fast-0 of towpathd 7 is pinned to CPU 2, which is reserved for eth1".into()]);
+        assert!(
+            check.state == CheckState::Warn && check.remedy.is_some() && check.found.contains("fast-0"),
+            "{check:?}"
+        );
+        assert_eq!(reserved(&[]).state, CheckState::Ok);
     }
 
     #[test]
@@ -265,7 +268,7 @@ mod tests {
     #[test]
     fn whatever_is_not_ok_has_a_remedy() {
         for check in checks(&Which::default()) {
-            assert_eq!(check.state == State::Ok, check.remedy.is_none(), "{check:?}");
+            assert_eq!(check.state == CheckState::Ok, check.remedy.is_none(), "{check:?}");
         }
     }
 }

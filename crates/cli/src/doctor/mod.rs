@@ -1,4 +1,5 @@
-//! `towpath doctor`: is this host fit, and what of a program was accelerated, what was not, and why?
+//! `towpath doctor`: checks this host, and reports which sockets of a program were accelerated, and why others were
+//! not.
 
 mod advice;
 mod host;
@@ -7,24 +8,22 @@ mod page;
 
 use crate::locate::Which;
 use crate::{complain, run};
-use host::{Check, State};
+use host::{Check, CheckState};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use page::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, AsRawFd};
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use towpath_ring::report::{self, Report, Way};
+use towpath_ring::report::{self, Report};
 
-/// Looks whether this host is fit for Towpath. With a program, runs it as `towpath run` does and says at its end, for each process, which
-/// sockets were accelerated and which were left to the kernel, and why.
+/// Checks whether this host is fit for Towpath. With a program, runs it as `towpath run` does. At its end it reports
+/// for each process which sockets were accelerated, which were left to the kernel, and why.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath doctor                              the host and the service
@@ -39,7 +38,7 @@ pub struct Arguments {
     which: Which,
     /// How the program's calls are caught
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
-    hook: run::Choice,
+    hook: run::HookChoice,
     /// Fail if the program cannot be served
     #[arg(long)]
     require: bool,
@@ -54,12 +53,12 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// Looks, and runs the program if there is one.
+/// Checks the host, and runs the program if there is one.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let checks = host::checks(&arguments.which);
     if arguments.program.is_empty() {
-        let text = if arguments.json { page::host_json(&checks) } else { page::host(&checks, State::Ok) };
-        let failed = checks.iter().any(|check| check.state == State::Fail);
+        let text = if arguments.json { page::host_json(&checks) } else { page::host(&checks, CheckState::Ok) };
+        let failed = checks.iter().any(|check| check.state == CheckState::Fail);
         return match arguments.write(&text, true) {
             Ok(()) => ExitCode::from(u8::from(failed)),
             Err(error) => arguments.cannot_write(&error),
@@ -75,7 +74,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 impl Arguments {
-    /// To the file, or to standard output or error. A closed pipe is no failure.
+    /// Writes to the file, or to standard output or error. A closed pipe is no failure.
     fn write(&self, text: &str, standard_output: bool) -> io::Result<()> {
         let _ = match &self.output {
             Some(path) => return std::fs::write(path, text),
@@ -110,7 +109,7 @@ fn observe(arguments: &Arguments, checks: &[Check]) -> io::Result<ExitCode> {
     let text = if arguments.json {
         page::json(&ending, checks, &programs, report.left_out())
     } else {
-        page::host(checks, State::Warn) + &page::programs(&programs, report.left_out())
+        page::host(checks, CheckState::Warn) + &page::programs(&programs, report.left_out())
     };
     if let Err(error) = arguments.write(&text, false) {
         return Ok(arguments.cannot_write(&error));
@@ -118,18 +117,18 @@ fn observe(arguments: &Arguments, checks: &[Check]) -> io::Result<ExitCode> {
     Ok(ExitCode::from(code_of(status)))
 }
 
-/// As shells have it.
+/// The exit code, as shells compute it.
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Waits for the end of the program, and passes on the signals that somebody sends to this process in its place. Those of a
-/// terminal have reached the program too.
+/// Waits for the end of the program, and passes on signals from other processes. A terminal's signals have reached the
+/// program already.
 fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     let mut set = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].into_iter().for_each(|signal| set.add(signal));
-    // Only now: the program begins with the mask that this process had.
+    // Block signals only now, so that the program has begun with this process's mask.
     set.thread_block()?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let pid = Pid::from_child(child);
@@ -151,13 +150,4 @@ fn wait(child: &mut Child) -> io::Result<ExitStatus> {
             return Ok(status);
         }
     }
-}
-
-/// `towpath run` under a doctor: the program is not served, and why.
-pub fn not_served(program: &Path, why: &str) {
-    let Some(place) = std::env::var_os(report::VARIABLE) else { return };
-    let memfd = rustix::fs::open(place, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let Some(report) = memfd.ok().and_then(|memfd| Report::map(memfd.as_fd()).ok()) else { return };
-    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
-    report.enter(std::process::id(), parent, Way::None, program.as_os_str().as_bytes(), why.as_bytes());
 }

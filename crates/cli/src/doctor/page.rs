@@ -1,11 +1,11 @@
-//! What `towpath doctor` shows, for people (80 columns) and as JSON.
+//! The pages of `towpath doctor`, for people (80 columns) and as JSON.
 
 use super::advice::{self, Part};
-use super::host::{Check, State};
+use super::host::{Check, CheckState};
 use super::options;
 use serde_json::{Value, json};
 use std::fmt::Write;
-use towpath_ring::report::{Call, Count, Program, Way};
+use towpath_ring::report::{Call, Count, HookMethod, Program};
 
 /// Columns of a terminal.
 const WIDTH: usize = 80;
@@ -20,7 +20,7 @@ pub struct Ending {
     pub signal: Option<i32>,
 }
 
-/// Puts words in lines of at most [`WIDTH`] columns; `first` begins the first line, the others with as many columns of space.
+/// Wraps words in lines of at most [`WIDTH`] columns. `first` begins the first line. The others are indented by spaces.
 fn wrapped(out: &mut String, first: &str, indent: usize, text: &str) {
     let mut line = format!("{first:<indent$}");
     let mut columns = line.chars().map(|c| if c == '\t' { TAB } else { 1 }).sum::<usize>().max(indent);
@@ -49,14 +49,14 @@ fn cut(text: &str, columns: usize) -> String {
     text.chars().take(columns.saturating_sub(3)).collect::<String>() + "..."
 }
 
-/// The checks that are at least so bad.
-pub fn host(checks: &[Check], least: State) -> String {
+/// The checks that are at least as bad as `least`.
+pub fn host(checks: &[Check], least: CheckState) -> String {
     let mut out = String::new();
     for check in checks.iter().filter(|check| check.state >= least) {
         let state = match check.state {
-            State::Ok => "ok",
-            State::Warn => "warn",
-            State::Fail => "FAIL",
+            CheckState::Ok => "ok",
+            CheckState::Warn => "warn",
+            CheckState::Fail => "FAIL",
         };
         wrapped(&mut out, &format!("{state:<5} {:<11} ", check.check), 18, &check.found);
         if let Some(remedy) = &check.remedy {
@@ -70,19 +70,21 @@ fn total(program: &Program, part: Part) -> u64 {
     program.counts.iter().filter(|(count, _)| advice::of(*count).0 == part).map(|(_, times)| u64::from(*times)).sum()
 }
 
-/// One that only executed another program is left out: that has a record of its own.
+/// A program that only executed another one is left out: the other has a record of its own.
 fn shown(programs: &[Program]) -> Vec<&Program> {
-    let idle = |program: &Program| program.way != Way::None && program.counts.is_empty() && program.refused.is_empty();
-    let goes_on =
-        |at: usize| programs[at + 1..].iter().any(|later| later.pid == programs[at].pid && later.way != Way::None);
+    let idle =
+        |program: &Program| program.way != HookMethod::None && program.counts.is_empty() && program.refused.is_empty();
+    let goes_on = |at: usize| {
+        programs[at + 1..].iter().any(|later| later.pid == programs[at].pid && later.way != HookMethod::None)
+    };
     (0..programs.len()).filter(|at| !(idle(&programs[*at]) && goes_on(*at))).map(|at| &programs[at]).collect()
 }
 
 fn hook(program: &Program) -> &'static str {
     match program.way {
-        Way::None => "none",
-        Way::Preload => "preload",
-        Way::Inject => "inject",
+        HookMethod::None => "none",
+        HookMethod::Preload => "preload",
+        HookMethod::Inject => "inject",
     }
 }
 
@@ -116,7 +118,7 @@ pub fn programs(programs: &[Program], left_out: u32) -> String {
 }
 
 fn details(out: &mut String, program: &Program) {
-    if program.way == Way::None {
+    if program.way == HookMethod::None {
         wrapped(out, "", TAB, &format!("the kernel's, whole: {}", program.why));
         return;
     }
@@ -148,13 +150,13 @@ fn details(out: &mut String, program: &Program) {
 
 /// The host's checks as JSON.
 pub fn host_json(checks: &[Check]) -> String {
-    let failed = checks.iter().any(|check| check.state == State::Fail);
+    let failed = checks.iter().any(|check| check.state == CheckState::Fail);
     json!({ "version": env!("CARGO_PKG_VERSION"), "ok": !failed, "host": checks }).to_string() + "\n"
 }
 
 /// Everything as JSON.
 pub fn json(ending: &Ending, checks: &[Check], programs: &[Program], left_out: u32) -> String {
-    let failed = checks.iter().any(|check| check.state == State::Fail);
+    let failed = checks.iter().any(|check| check.state == CheckState::Fail);
     let programs: Vec<Value> = shown(programs).into_iter().map(program).collect();
     let all = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -204,7 +206,7 @@ fn program(program: &Program) -> Value {
 mod tests {
     use super::*;
 
-    fn one(pid: u32, way: Way, line: &str, counts: &[(Count, u32)]) -> Program {
+    fn one(pid: u32, way: HookMethod, line: &str, counts: &[(Count, u32)]) -> Program {
         let counts = counts.to_vec();
         Program { pid, parent: 1, way, line: line.into(), why: String::new(), counts, refused: Vec::new() }
     }
@@ -213,18 +215,18 @@ mod tests {
     fn the_page_fits_a_terminal() {
         let server = one(
             4711,
-            Way::Preload,
+            HookMethod::Preload,
             &"python3 server.py --with-a-long-name ".repeat(3),
             &Count::ALL.iter().map(|count| (*count, u32::MAX)).collect::<Vec<_>>(),
         );
         let long = "words and words ".repeat(20);
-        let checks = [State::Ok, State::Warn, State::Fail].map(|state| Check {
+        let checks = [CheckState::Ok, CheckState::Warn, CheckState::Fail].map(|state| Check {
             check: "hugepages",
             state,
             found: long.clone(),
             remedy: Some(long.clone()),
         });
-        let page = host(&checks, State::Ok) + &programs(&[server], 9);
+        let page = host(&checks, CheckState::Ok) + &programs(&[server], 9);
         for line in page.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
@@ -232,12 +234,12 @@ mod tests {
 
     #[test]
     fn the_table() {
-        let mut server = one(42, Way::Preload, "server", &[(Count::AcceptedDirect, 2), (Count::Udp, 1)]);
+        let mut server = one(42, HookMethod::Preload, "server", &[(Count::AcceptedDirect, 2), (Count::Udp, 1)]);
         server.refused.push((Call::SetOption, 1, 26, 3));
-        let mut child = one(43, Way::None, "/usr/bin/sudo", &[]);
+        let mut child = one(43, HookMethod::None, "/usr/bin/sudo", &[]);
         child.why = "is setuid or setgid and left alone".into();
-        let shell = one(44, Way::Preload, "sh -c exec idle", &[]);
-        let idle = one(44, Way::Preload, "idle", &[]);
+        let shell = one(44, HookMethod::Preload, "sh -c exec idle", &[]);
+        let idle = one(44, HookMethod::Preload, "idle", &[]);
         let expected = "\
 Pid     Hook     Towpath  Kernel  Refused  Program
 42      preload        2       1        3  server

@@ -1,13 +1,14 @@
-//! Which hook catches a program's calls.
+//! The choice of the hook that catches a program's calls.
 
 use std::path::{Path, PathBuf};
 use towpath_hook::exec;
-use towpath_hook::program::{self, Way};
+use towpath_hook::program::{self, HookMethod};
 
-/// What the user can choose.
+/// The user's choice of a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Choice {
-    /// By the program: `preload` for what is dynamically linked with glibc, but not with liburing; `inject` for all else
+pub enum HookChoice {
+    /// By the program: `preload` for what is dynamically linked with glibc, but not with liburing; `inject` for all
+    /// else
     #[default]
     Auto,
     /// libc's functions, by LD_PRELOAD. What a program does without them is not seen
@@ -16,8 +17,8 @@ pub enum Choice {
     Inject,
 }
 
-impl Choice {
-    /// As on the command line.
+impl HookChoice {
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -42,7 +43,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// What follows the program's name in `-v`.
+    /// The words after the program's name in `-v`.
     pub fn describe(&self) -> String {
         match self {
             Self::Preload => "is hooked by preload".into(),
@@ -52,16 +53,18 @@ impl Hook {
 }
 
 /// The hook for a program, or why there is none.
-pub fn choose(choice: Choice, program: &Path, library: &Path) -> Result<Hook, String> {
+pub fn choose(choice: HookChoice, program: &Path, library: &Path) -> Result<Hook, String> {
     let no = |why: &str| Err(format!("{}: {why}", program.display()));
-    match (program::way(program), choice) {
-        (Way::None(why), _) => no(why),
-        (Way::Preload, Choice::Inject) => inject(program, library, "is to be injected into"),
-        (Way::Either(why), Choice::Inject) => inject(program, library, why),
-        (Way::Either(why), Choice::Auto) => inject(program, library, why).or(Ok(Hook::Preload)),
-        (Way::Preload | Way::Unknown | Way::Either(_), _) => Ok(Hook::Preload),
-        (Way::Inject(why), Choice::Preload) => no(&format!("{why}, so --hook preload would not see its sockets")),
-        (Way::Inject(why), _) => inject(program, library, why),
+    match (program::method_for(program), choice) {
+        (HookMethod::None(why), _) => no(why),
+        (HookMethod::Preload, HookChoice::Inject) => inject(program, library, "is to be injected into"),
+        (HookMethod::Either(why), HookChoice::Inject) => inject(program, library, why),
+        (HookMethod::Either(why), HookChoice::Auto) => inject(program, library, why).or(Ok(Hook::Preload)),
+        (HookMethod::Preload | HookMethod::Unknown | HookMethod::Either(_), _) => Ok(Hook::Preload),
+        (HookMethod::Inject(why), HookChoice::Preload) => {
+            no(&format!("{why}, so --hook preload would not see its sockets"))
+        }
+        (HookMethod::Inject(why), _) => inject(program, library, why),
     }
 }
 
@@ -96,9 +99,9 @@ mod tests {
     #[test]
     fn a_dynamic_program_is_preloaded_into_unless_told_otherwise() {
         let (program, library) = (std::env::current_exe().unwrap(), Path::new("/no/such/libtowpath.so"));
-        assert_eq!(choose(Choice::Auto, &program, library), Ok(Hook::Preload));
-        assert_eq!(choose(Choice::Preload, &program, library), Ok(Hook::Preload));
-        let error = choose(Choice::Inject, &program, library).unwrap_err();
+        assert_eq!(choose(HookChoice::Auto, &program, library), Ok(Hook::Preload));
+        assert_eq!(choose(HookChoice::Preload, &program, library), Ok(Hook::Preload));
+        let error = choose(HookChoice::Inject, &program, library).unwrap_err();
         assert!(error.contains("is to be injected into, and "), "{error}");
     }
 }

@@ -1,12 +1,12 @@
 //! `towpath run`: a program with its TCP sockets on Towpath.
 
 mod hook;
+mod report;
 mod service;
 
+use crate::complain;
 use crate::locate::{Which, admitted};
-use crate::{complain, doctor};
-pub use hook::Choice;
-pub use service::daemon_path;
+pub use hook::HookChoice;
 
 use hook::Hook;
 use std::ffi::{OsStr, OsString};
@@ -14,14 +14,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use towpath_hook::program;
-use towpath_ring::figures::VARIABLE as AUTO_VARIABLE;
+use towpath_ring::stats::VARIABLE as AUTO_VARIABLE;
 
-/// Environment variable that names the library, for set-ups in which it is not beside the command.
+/// Environment variable that names the library, if it is not beside the command.
 const LIBRARY_VARIABLE: &str = "TOWPATH_LIBRARY";
 /// The library's name.
 const LIBRARY: &str = "libtowpath.so";
 
-/// Exit codes of `towpath run` itself, as `env` and `timeout` have them.
+/// Exit codes of `towpath run` itself, the same as those of `env` and `timeout`.
 pub mod exit {
     /// Towpath failed.
     pub const TOWPATH: u8 = 125;
@@ -33,8 +33,8 @@ pub mod exit {
 
 /// Runs a program with its TCP sockets on Towpath. Nothing about the program is changed.
 ///
-/// Without --socket (or TOWPATH_SOCKET) the machine's service is used if there is one that admits you, else your own, which
-/// is started if need be and ends by itself.
+/// Without --socket (or TOWPATH_SOCKET) the machine's service is used if there is one that admits you, else your own,
+/// which is started if need be and ends by itself.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath run -- redis-server --port 7000
@@ -53,8 +53,8 @@ pub struct Arguments {
     which: Which,
     /// How the program's calls are caught
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
-    hook: Choice,
-    /// Measure its connections both ways, on the stack and on the kernel, and leave to the kernel what does not gain (see
+    hook: HookChoice,
+    /// Measure its connections on the stack and on the kernel, and leave those to the kernel that do not gain (see
     /// `towpath status`)
     #[arg(long)]
     auto: bool,
@@ -77,7 +77,7 @@ impl Arguments {
     }
 }
 
-/// Becomes the program; returns only if that fails.
+/// Becomes the program. It returns only if that fails.
 pub fn run(arguments: Arguments) -> ExitCode {
     let Some((name, rest)) = arguments.program.split_first() else { return ExitCode::from(exit::TOWPATH) };
     let Some(path) = program::find(name) else {
@@ -94,7 +94,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
             }
             if let Hook::Inject { loader, .. } = &prepared.hook {
                 command = Command::new(loader);
-                // Absolute, because this argument is what names the program to others.
+                // Absolute, because other programs read the program's name from this argument.
                 command.arg(std::path::absolute(&path).unwrap_or(path.clone())).arg(name);
             }
             command.env("LD_PRELOAD", preload(&prepared.library, std::env::var_os("LD_PRELOAD").as_deref()));
@@ -108,12 +108,12 @@ pub fn run(arguments: Arguments) -> ExitCode {
             }
         }
         Err(why) if arguments.require => {
-            doctor::not_served(&path, &why.text);
+            report::not_served(&path, &why.text);
             complain(&why.text);
             return ExitCode::from(exit::TOWPATH);
         }
         Err(why) => {
-            doctor::not_served(&path, &why.text);
+            report::not_served(&path, &why.text);
             if arguments.verbose || why.unexpected {
                 complain(&format!("{}; it runs on the kernel's TCP", why.text));
             }
@@ -125,7 +125,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     ExitCode::from(exit::CANNOT_EXECUTE)
 }
 
-/// What a served program needs.
+/// The set-up of a served program.
 struct Prepared {
     socket: PathBuf,
     /// The service measures all programs.
@@ -137,7 +137,7 @@ struct Prepared {
 /// Why it is not served.
 struct NotServed {
     text: String,
-    /// Worth a line even without -v: the user could have expected it to work.
+    /// True if it is worth a line even without -v: the user could have expected it to work.
     unexpected: bool,
 }
 
@@ -145,14 +145,14 @@ fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed>
     let unexpected = |text| NotServed { text, unexpected: true };
     let library = library().map_err(unexpected)?;
     let hook = hook::choose(arguments.hook, program, &library);
-    // A choice that cannot be had is worth a line.
-    let hook = hook.map_err(|text| NotServed { text, unexpected: arguments.hook != Choice::Auto })?;
+    // An explicit choice that is not possible is worth a line.
+    let hook = hook.map_err(|text| NotServed { text, unexpected: arguments.hook != HookChoice::Auto })?;
     let socket = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
     let auto = admitted(&socket).is_ok_and(|hello| hello.auto);
     Ok(Prepared { socket, auto, library, hook })
 }
 
-/// Where the library is: named, beside this command, or in `../lib/towpath`.
+/// Finds the library: named, beside this command, or in `../lib/towpath`.
 pub fn library() -> Result<PathBuf, String> {
     let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let candidates = match named {
@@ -175,7 +175,7 @@ pub fn library() -> Result<PathBuf, String> {
     Ok(found)
 }
 
-/// Our library first, then what was there.
+/// The value of `LD_PRELOAD`: our library first, then the old value.
 fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty() && *before != library) {

@@ -7,22 +7,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use towpath_service::api::AskError;
-use towpath_service::{background, paths};
+use towpath_service::{background, paths, programs};
 
 /// How long a service may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same of a stack that the service starts, which may boot a kernel.
+/// The same for a stack that the service starts, which may boot a kernel.
 const STACK_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long one that has the lock is given before another is started: it may be ending, and will not answer then.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a service started here stays without clients. 30 s: a compile-and-run cycle keeps it, a forgotten one goes.
+/// How long a service that has the lock may take to answer. After that another is started: the first may be ending.
+const LOCK_WAIT: Duration = Duration::from_millis(100);
+/// How long a service started here stays without clients. With 30 s it survives a compile-and-run cycle, and a
+/// forgotten one ends.
 const IDLE_EXIT: &str = "30s";
 /// Environment variable with another value for that.
 const IDLE_EXIT_VARIABLE: &str = "TOWPATH_IDLE_EXIT";
 
 /// The registration socket of a service that answers and admits us, or why there is none.
 pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
-    // A socket that somebody has named is theirs to serve.
+    // A service with a named socket is never started from here.
     if let Some(socket) = which.named() {
         return hold(&socket).map(|_| socket).map_err(|error| error.to_string());
     }
@@ -59,12 +60,12 @@ pub fn find_or_start(which: &Which, verbose: bool) -> Result<PathBuf, String> {
     Ok(socket)
 }
 
-/// Starts `towpathd` in the background, or waits for the one that somebody else is just starting, or that is just ending.
+/// Starts `towpathd` in the background, or waits for one that another process has just started, or that is just ending.
 fn start(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
     let end = Instant::now() + START_TIMEOUT;
     loop {
         start_once(socket, with, verbose)?;
-        match await_answer(socket, end.min(Instant::now() + PATIENCE)) {
+        match await_answer(socket, end.min(Instant::now() + LOCK_WAIT)) {
             Err(_) if Instant::now() < end => {}
             answered => return answered,
         }
@@ -73,7 +74,7 @@ fn start(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
 
 /// Starts `towpathd` in the background, unless another has the socket.
 fn start_once(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String> {
-    let daemon = daemon_path()?;
+    let daemon = programs::find("towpathd").map_err(|error| error.to_string())?;
     let idle_exit = std::env::var_os(IDLE_EXIT_VARIABLE).unwrap_or_else(|| IDLE_EXIT.into());
     let mut command = Command::new(&daemon);
     command.arg("--background").arg("--socket").arg(socket).args(with).arg("--idle-exit").arg(idle_exit);
@@ -100,11 +101,4 @@ fn await_answer(socket: &Path, end: Instant) -> Result<(), String> {
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
-}
-
-/// `towpathd` is installed beside this command.
-pub fn daemon_path() -> Result<PathBuf, String> {
-    let exe = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
-    let path = exe.with_file_name("towpathd");
-    if path.exists() { Ok(path) } else { Err(format!("{} is not there; install it beside towpath", path.display())) }
 }

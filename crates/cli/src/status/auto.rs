@@ -1,13 +1,13 @@
-//! The part of `towpath status` about `auto`: which way suits which sockets, and what was measured.
+//! The part of `towpath status` about `auto`: the measurements and the choice for each class of connections.
 
 use super::age;
 use std::fmt::Write;
-use towpath_service::auto::show::{Row, Side};
+use towpath_service::auto::report::{ClassReport, WayReport};
 
 const TITLES: [&str; 8] = ["PROGRAM", "SOCKETS", "WAY", "CPU", "P50", "GOODPUT", "MEASURED", "WHY"];
 
-/// A table of all classes; nothing if there is none. Pairs of figures are the stack's and the kernel's.
-pub fn table(out: &mut String, rows: &[Row]) {
+/// A table of all classes. Empty if there is none. Pairs of numbers are the stack's and the kernel's.
+pub fn table(out: &mut String, rows: &[ClassReport]) {
     if rows.is_empty() {
         return;
     }
@@ -23,7 +23,7 @@ pub fn table(out: &mut String, rows: &[Row]) {
     }
 }
 
-fn line(row: &Row) -> [String; 8] {
+fn line(row: &ClassReport) -> [String; 8] {
     let port = if row.port == 0 { "picked ports".into() } else { format!("port {}", row.port) };
     let to = row.scope.as_deref().map_or(String::new(), |scope| format!(" to this {scope}"));
     let to = to.replace("this network", "the network");
@@ -42,7 +42,7 @@ fn line(row: &Row) -> [String; 8] {
     ]
 }
 
-fn both(row: &Row, of: impl Fn(&Side) -> Option<String>, unit: &str) -> String {
+fn both(row: &ClassReport, of: impl Fn(&WayReport) -> Option<String>, unit: &str) -> String {
     match (of(&row.stack), of(&row.kernel)) {
         (None, None) => "-".into(),
         (stack, kernel) => {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_table_says_what_is_decided_and_from_which_figures() {
-        let side = |cpu_ns, p50_ns| Side {
+        let side = |cpu_ns, p50_ns| WayReport {
             connections: 25,
             turns: 5000,
             bytes: 500_000,
@@ -85,7 +85,7 @@ mod tests {
             p50_ns,
             goodput: Some(77),
         };
-        let row = Row {
+        let row = ClassReport {
             program: "redis-benchmark".into(),
             uid: 1000,
             direction: "connect".into(),
@@ -99,8 +99,8 @@ mod tests {
             stack: side(8_700, Some(870)),
             kernel: side(13_300, None),
         };
-        let bulk = Side { bulk: true, goodput: Some(1_500_000_000), ..side(62, None) };
-        let server = Row {
+        let bulk = WayReport { bulk: true, goodput: Some(1_500_000_000), ..side(62, None) };
+        let server = ClassReport {
             program: "nginx".into(),
             direction: "accept".into(),
             scope: None,
@@ -110,7 +110,7 @@ mod tests {
             since_us: None,
             again_us: None,
             stack: bulk.clone(),
-            kernel: Side { connections: 0, cpu_ns: None, goodput: None, ..bulk },
+            kernel: WayReport { connections: 0, cpu_ns: None, goodput: None, ..bulk },
             ..row.clone()
         };
         let mut out = String::new();

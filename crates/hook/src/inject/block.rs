@@ -1,5 +1,6 @@
 //! What the library knows about one thread of the program. The thread's GS base points at it.
 
+use crate::raw::raw;
 use core::arch::asm;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
@@ -46,10 +47,6 @@ pub mod selector {
     pub const ALLOW: u8 = 0;
 }
 
-/// prctl of Syscall User Dispatch, and its argument.
-const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
-const PR_SYS_DISPATCH_ON: u64 = 1;
-
 impl Block {
     /// The calling thread's.
     pub fn current() -> &'static Self {
@@ -76,19 +73,6 @@ impl Block {
         self.stack_low.store(stack_low, Ordering::Relaxed);
         self.stack_high.store(stack_high, Ordering::Relaxed);
         // SAFETY: no arguments.
-        self.tid.store(unsafe { super::raw(libc::SYS_gettid, [0; 6]) } as i32, Ordering::Relaxed);
-    }
-
-    /// From now on every system call that the calling thread makes outside of our own code is caught. Err = errno.
-    pub fn arm(&self) -> Result<(), i32> {
-        let begin = &raw const super::entry::towpath_code_begin as u64;
-        let end = &raw const super::entry::towpath_code_end as u64;
-        let selector = &raw const self.selector as u64;
-        let call = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, begin, end - begin, selector, 0];
-        // SAFETY: the selector lives as long as the thread.
-        match unsafe { super::raw(libc::SYS_prctl, call) } {
-            0 => Ok(()),
-            errno => Err(-errno as i32),
-        }
+        self.tid.store(unsafe { raw(libc::SYS_gettid, [0; 6]) } as i32, Ordering::Relaxed);
     }
 }

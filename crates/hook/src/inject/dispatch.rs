@@ -1,11 +1,12 @@
-//! What a caught system call means: most are calls of the [`Handler`]; a few concern the way they are caught.
+//! Carries out caught system calls. Most go to the [`Handler`]; a few concern catching itself.
 
 use super::block::Block;
 use super::entry::{CAUGHT, Frame, NUMBERS};
-use super::{Hooks, raw, signals};
-use super::{memory, thread};
+use super::hooks::Hooks;
+use super::{memory, signals, thread};
 use crate::answer::Answer;
 use crate::calls::Handler;
+use crate::raw::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use libc::{c_int, sigset_t, timespec};
@@ -91,7 +92,7 @@ const HANDLED: [i64; 47] = [
     libc::SYS_io_submit,
 ];
 
-/// By number: is it among them?
+/// True, by number, for the handler's calls.
 pub static IS_HANDLED: [u8; NUMBERS] = {
     let (mut table, mut at) = ([0; NUMBERS], 0);
     while at < HANDLED.len() {
@@ -110,7 +111,7 @@ pub fn init() {
     }
 }
 
-/// A set of the size that libc's functions have.
+/// A signal set of the size that libc's functions have.
 fn wide(set: u64) -> sigset_t {
     // SAFETY: all zero is a valid set.
     let mut wide: sigset_t = unsafe { core::mem::zeroed() };
@@ -127,7 +128,7 @@ fn size(answer: Answer<isize>) -> Option<i64> {
     result(answer.map(|answer| answer.map(|count| count as i64)))
 }
 
-/// Where the library's libc is, and where the library, which has libc's `syscall`.
+/// Address ranges of the library's libc and of the library itself, which has libc's `syscall`.
 static OURS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 unsafe extern "C" fn note_ours(about: *mut libc::dl_phdr_info, _size: usize, _data: *mut libc::c_void) -> c_int {
@@ -148,7 +149,7 @@ unsafe extern "C" fn note_ours(about: *mut libc::dl_phdr_info, _size: usize, _da
     0
 }
 
-/// A handler of the library's own that has interrupted the program calls its libc: nothing of the program's is meant.
+/// True if the call comes from the library's own libc, in a signal handler that has interrupted the program. It is not the program's.
 fn is_the_librarys(frame: &Frame) -> bool {
     OURS.iter().any(|[from, to]| (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&frame.rip))
         && frame.rax != libc::SYS_rt_sigreturn as u64
@@ -170,7 +171,7 @@ pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
     outcome as u64
 }
 
-/// `syscall`, the function: programs use it for calls that have functions, too (libuv closes by it).
+/// libc's function `syscall`. Programs use it also for calls that have functions of their own (libuv closes by it).
 ///
 /// # Safety
 /// The contract of the system call.
@@ -317,7 +318,7 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             _ => (e, f),
         };
         let kept = signals::without_ours(set, bytes);
-        // The system calls leave what is left of the time, unlike libc's functions.
+        // Unlike libc's functions, the system calls write the remaining time back.
         let time = match number {
             libc::SYS_ppoll => c,
             libc::SYS_pselect6 => e,
@@ -326,7 +327,7 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
         let left = Left::new(time);
         let full = kept.map(wide);
         let mask: *const sigset_t = full.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // A set of another size: the kernel says so.
+        // A set of another size: the kernel refuses it.
         let answer = if kept.is_none() && set != 0 {
             None
         } else {
@@ -350,7 +351,7 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// A time that the program waits for at most, and where it lies.
+/// The program's time-out, and its address.
 struct Left(Option<(*mut timespec, Duration, Instant)>);
 
 impl Left {
@@ -367,7 +368,7 @@ impl Left {
         Self(Some((time as *mut timespec, Duration::new(seconds, nanoseconds), Instant::now())))
     }
 
-    /// Writes what is left now.
+    /// Writes the remaining time back.
     ///
     /// # Safety
     /// The program's time is its own to be written, as for the kernel.

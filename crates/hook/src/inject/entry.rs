@@ -1,13 +1,12 @@
-//! The way from the program into the library and back, below the level of any language: nothing here may touch the
-//! program's stack, thread-local storage or vector registers, or be confused by a signal between two instructions.
+//! The switch from the program into the library and back. Nothing here may touch the program's stack, thread-local
+//! storage or vector registers, and a signal between any two instructions must be harmless.
 //!
 //! A system call of the program arrives here with its registers as they were and the address behind it in RCX, which
-//! the instruction clobbers anyway. The GS base names the thread's [`Block`]. The stack changes at once to the library's; calls
-//! that are none of our business are made from there, all others go to [`dispatch`](super::dispatch) with the library's FS base
-//! (its thread-local storage), the vector registers saved, and the thread's selector on ALLOW.
+//! the instruction clobbers anyway. The GS base points to the thread's [`Block`]. The stack changes at once to the library's. Calls
+//! that nobody handles are made from there. All others go to [`dispatch`](super::dispatch) with the library's FS base (its
+//! thread-local storage), the vector registers saved, and the thread's selector on ALLOW.
 
 use super::block::Block;
-use super::signals::HANDLERS;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU8, AtomicUsize};
 
@@ -49,10 +48,16 @@ const HANDLER_STACK: usize = 1 << 20;
 /// Numbers of system calls from here on do not exist.
 pub const NUMBERS: usize = 512;
 
-/// 1 for the system calls that go to [`dispatch`](super::dispatch).
+/// 1 for system calls that go to [`dispatch`](super::dispatch).
 pub static CAUGHT: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
-/// `extern "C" fn(&mut Frame) -> u64`: what they mean.
+/// `extern "C" fn(&mut Frame) -> u64`: carries out those calls.
 pub static DISPATCH: AtomicUsize = AtomicUsize::new(0);
+/// `extern "C" fn() -> *const Frame`: the first thing that the child of a vfork does.
+pub static CHILD_OF_VFORK: AtomicUsize = AtomicUsize::new(0);
+/// Signals are numbered from 1.
+pub const SIGNALS: usize = 65;
+/// The program's handler of each signal.
+pub static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 /// The state components that are saved: x87, SSE, AVX and AVX-512, as far as this machine has them.
 pub static COMPONENTS: AtomicUsize = AtomicUsize::new(0);
 /// Does this machine have XSAVEC?
@@ -181,9 +186,9 @@ global_asm!(
     "pop %rcx",
     "pop %rsp",
     "jmp *%rcx",
-    // A handler that had interrupted the library was running when we were here last. It still is if the stack pointer is
-    // below its frame, or that of the outermost; else it has been left by `siglongjmp`, and what it interrupted is not
-    // gone on with.
+    // A handler had interrupted the library when this code ran last. It still runs if the stack pointer is
+    // below its frame, or below the outermost one's. Else `siglongjmp` has left it, and the interrupted call is
+    // abandoned.
     "20:",
     "mov %gs:{outer}, %r11",
     "sub %rsp, %r11",
@@ -250,7 +255,7 @@ global_asm!(
     "mov %gs:{top}, %r12",
     "mov %gs:{program_fs}, %r13",
     "mov %rsp, %r14",
-    // What the child does on this stack, it does below what we still need.
+    // The child uses this stack below the part that we still need.
     "lea -256(%rsp), %rcx",
     "and $-64, %rcx",
     "mov %rcx, %gs:{top}",
@@ -276,7 +281,7 @@ global_asm!(
     "ret",
     "9:",
     "mov %gs:{top}, %rsp",
-    "call {child}",
+    "call *{child}(%rip)",
     "mov %rax, %rdi",
     "mov %gs:{top}, %rsp",
     "jmp 7b",
@@ -301,7 +306,7 @@ global_asm!(
     "jb 11f",
     "cmp %gs:{stack_high}, %rax",
     "ja 11f",
-    // The library: what it has on its stack stays. The signal's own frame may be there too, further down.
+    // The library was interrupted: keep its stack. The signal's own frame may lie on it too, further down.
     "cmp %gs:{stack_low}, %rsp",
     "jb 10f",
     "cmp %gs:{stack_high}, %rsp",
@@ -365,6 +370,6 @@ global_asm!(
     components = sym COMPONENTS,
     compact = sym COMPACT,
     handlers = sym HANDLERS,
-    child = sym super::thread::child_of_vfork,
+    child = sym CHILD_OF_VFORK,
     options(att_syntax)
 );

@@ -15,7 +15,7 @@ const PT_INTERP: u32 = 3;
 const ET_EXEC: u16 = 2;
 /// Scripts of scripts that are followed.
 const MAX_SCRIPTS: usize = 4;
-/// As much of a script's first line as the kernel reads.
+/// Bytes of a script's first line that the kernel reads.
 const LINE_BYTES: usize = 256;
 /// Bytes of a program header.
 const HEADER_BYTES: usize = 56;
@@ -24,22 +24,22 @@ const MAX_HEADERS: usize = 256;
 
 /// A program in memory.
 pub struct Image {
-    /// Where it begins to run.
+    /// Its entry point.
     pub entry: u64,
-    /// Where its program headers are.
+    /// Address of its program headers.
     headers: u64,
     count: u64,
     own_entry: u64,
     /// Where its interpreter is; 0 = it has none.
     interpreter: u64,
-    /// What is to be its `/proc/self/exe`.
+    /// Path that its `/proc/self/exe` shows.
     pub path: PathBuf,
     /// Its arguments, `argv[0]` included.
     pub arguments: Vec<OsString>,
 }
 
 impl Image {
-    /// Has it no interpreter?
+    /// True if it has no interpreter.
     pub fn is_static(&self) -> bool {
         self.interpreter == 0
     }
@@ -225,13 +225,13 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
 /// The first words of a program's stack, lowest first.
 pub struct Stack {
     words: Vec<u64>,
-    /// What they point at.
+    /// The strings that they point at.
     _strings: Vec<CString>,
     _random: Box<[u8; 16]>,
 }
 
 impl Stack {
-    /// For this image and environment. The auxiliary vector is this process's with the program's own values.
+    /// Builds them for this image and environment. The auxiliary vector is this process's, with the program's own values.
     pub fn new(image: &Image, environment: &[CString], auxiliary: &[(u64, u64)]) -> Self {
         let clean = |text: &OsStr| CString::new(text.as_bytes()).unwrap_or_default();
         let mut strings: Vec<CString> = image.arguments.iter().map(|argument| clean(argument)).collect();
@@ -262,10 +262,10 @@ impl Stack {
         Self { words, _strings: strings, _random: random }
     }
 
-    /// Copies the words to below `top`; where they begin. The strings stay for good.
+    /// Copies the words to below `top` and returns their address. The strings are never freed.
     ///
     /// # Safety
-    /// There is room below `top`, and nothing there is used any more.
+    /// The memory below `top` is large enough and unused.
     pub unsafe fn put(self, top: u64) -> u64 {
         let begin = (top - self.words.len() as u64 * 8) & !63;
         // SAFETY: the caller vouches for the room.

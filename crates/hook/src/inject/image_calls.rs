@@ -1,7 +1,7 @@
-//! Calls about which program this process is.
+//! Calls that depend on which program this process runs.
 
-use super::raw;
 use crate::exec;
+use crate::raw::raw;
 use core::ffi::CStr;
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 /// Longest path, its end included.
 const PATH_BYTES: usize = 4096;
 
-/// The program's file, and the loader's, which the kernel takes for it.
+/// The program's file, and the loader's, which the kernel believes to run.
 static FILES: OnceLock<[CString; 2]> = OnceLock::new();
 
-/// Says which they are.
+/// Sets both.
 pub fn set(program: CString, loader: CString) {
     let _ = FILES.set([program, loader]);
 }
@@ -42,8 +42,8 @@ pub unsafe fn execve(path: u64, argv: u64, envp: u64) -> i64 {
     }
 }
 
-/// `execveat`: by a path that needs no directory, or by the descriptor itself, it is `execve`; else the kernel's, and what it
-/// executes is only hooked if it loads preloaded libraries.
+/// `execveat`. With a path that needs no directory, or with the descriptor itself, it becomes `execve`. Else the kernel carries it out,
+/// and the new program is hooked only if it loads preloaded libraries.
 ///
 /// # Safety
 /// The contract of the system call.
@@ -72,7 +72,7 @@ pub unsafe fn execveat(arguments: [u64; 6]) -> i64 {
     unsafe { raw(libc::SYS_execveat, arguments) }
 }
 
-/// `readlink` and `readlinkat`: a link to the loader is `/proc/self/exe`, and the program is meant.
+/// `readlink` and `readlinkat`: a link to the loader is `/proc/self/exe`, so the program's path is returned.
 ///
 /// # Safety
 /// The contract of the system call.

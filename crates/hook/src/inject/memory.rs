@@ -1,7 +1,7 @@
-//! The program's own `brk` area. The kernel's belongs to the allocator of the library's libc; two that grow one area by turns
-//! would give each other's memory away.
+//! The program's own `brk` area. The kernel's area belongs to the allocator of the library's libc. If both grew it, each would free
+//! the other's memory.
 
-use super::raw;
+use crate::raw::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Reserved addresses, largest first: a limit on address space may forbid the first.

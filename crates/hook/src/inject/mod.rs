@@ -1,24 +1,25 @@
-//! Programs that load no preloaded library: static ones, Go's, those of another libc. The loader (`towpath-loader`, an
-//! ordinary dynamic program with the library in it) puts such a program into its own memory as the kernel would, and then
-//! becomes it. The library stays beside it with a libc, a stack and thread-local storage of its own in each thread.
+//! Programs that load no preloaded library: static ones, Go's, those of another libc. The loader (`towpath-loader`) is an
+//! ordinary dynamic program with the library in it. It maps such a program into its own memory as the kernel would, and
+//! becomes it. The library stays beside it, with a libc, a stack and thread-local storage of its own in each thread.
 //!
-//! The program's system calls reach the library in two ways, neither of which needs a privilege: those of a known form
-//! are rewritten into jumps while the program is loaded (`sites`); all others are caught by the kernel (Syscall User
-//! Dispatch, Linux 5.11), which delivers a signal (`signals`) that leads to the same entry (`entry`). So none is missed,
-//! in whatever code the program makes or loads later.
+//! System calls of a known form are rewritten into jumps while the program is loaded (`sites`). The kernel catches all
+//! others (Syscall User Dispatch, Linux 5.11) and delivers a signal (`signals`). Both lead to the same entry (`entry`). So no
+//! call is missed, in whatever code the program makes or loads later. Neither needs a privilege.
 
 mod block;
 mod dispatch;
 mod entry;
+mod hooks;
 mod image;
 mod image_calls;
 mod memory;
 mod signals;
 mod sites;
+mod support;
 mod thread;
 
-use crate::answer::Answer;
 use crate::calls::Handler;
+use crate::raw::{Errno, raw};
 use block::Block;
 use core::arch::asm;
 use core::ffi::CStr;
@@ -28,57 +29,28 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// `AT_HWCAP2`: programs may use the instructions for the FS and GS bases.
-const HWCAP2_FSGSBASE: u64 = 2;
-/// Exit code of a loader that cannot.
+/// Exit code of a loader that cannot run the program.
 const CANNOT: i32 = 125;
-/// Room that is left between what is in use of the first stack and the program's.
+/// Bytes between the part of the first stack that is in use and the program's stack.
 const STACK_MARGIN: u64 = 4096;
 
-/// An errno.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Errno(i32);
-
-/// What the handler has to do with catching itself.
-#[derive(Clone, Copy)]
-struct Hooks {
-    before_fork: fn(),
-    in_child: fn(),
-    sigaction: unsafe fn(i32, *const libc::sigaction, *mut libc::sigaction) -> Answer<i32>,
-}
-
-impl Hooks {
-    fn of<H: Handler>() -> Self {
-        Self { before_fork: H::forking, in_child: H::forked, sigaction: H::sigaction }
-    }
-}
+pub use support::possible;
 
 #[doc(hidden)]
 pub use dispatch::{IS_HANDLED, by_number};
 
-/// A system call past all hooks. Negative: an errno.
-///
-/// # Safety
-/// The contract of the system call.
-pub(crate) unsafe fn raw(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
-    let result: i64;
-    // SAFETY: the caller's contract; the kernel changes no other registers.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number => result,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            in("r8") e,
-            in("r9") f,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack)
-        );
-    }
-    result
+/// The symbol that `towpath-loader` calls. [`preload!`](crate::preload) expands to it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! loader_entry {
+    ($handler:ty) => {
+        /// Where the loader calls.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn towpath_load(argv: $crate::exec::Strings, envp: $crate::exec::Strings) -> ! {
+            // SAFETY: the caller keeps the contract.
+            unsafe { $crate::inject::load::<$handler>(argv, envp) }
+        }
+    };
 }
 
 /// The auxiliary vector of this process.
@@ -92,7 +64,7 @@ fn auxiliary() -> Vec<(u64, u64)> {
 /// Becomes the program: `argv` is the loader's name, the program's path, and the program's own arguments.
 ///
 /// # Safety
-/// `argv` and `envp` are lists of C strings that stay for good, and null at their ends.
+/// `argv` and `envp` are null-terminated lists of C strings that are never freed.
 pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::Strings) -> ! {
     // SAFETY: the caller's contract.
     let (arguments, environment) = unsafe { (owned(argv), owned(envp)) };
@@ -125,12 +97,12 @@ pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::St
     unsafe { become_program::<H>(image.entry, stack) }
 }
 
-/// Auxiliary values that promise `rseq`, which is the library's libc's.
+/// Auxiliary values that announce `rseq`, which the library's libc uses itself.
 const AT_RSEQ_FEATURE_SIZE: u64 = 27;
 const AT_RSEQ_ALIGN: u64 = 28;
 
 /// # Safety
-/// `entry` is a program's.
+/// `entry` is the entry point of a mapped program.
 unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
     let library_stack = memory::map(0, block::STACK_BYTES as u64, libc::PROT_READ | libc::PROT_WRITE, 0);
     let Some(low) = library_stack else { fail("no memory for a stack") };
@@ -139,12 +111,13 @@ unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
     block.install(low, high);
     block.plain_end.store(1, Ordering::Relaxed);
     entry::DISPATCH.store(dispatch::dispatch::<H> as *const () as usize, Ordering::Relaxed);
+    entry::CHILD_OF_VFORK.store(thread::child_of_vfork as *const () as usize, Ordering::Relaxed);
     dispatch::init();
     memory::init();
     if signals::init().is_err() {
         fail("no handler for SIGSYS");
     }
-    if let Err(errno) = block.arm() {
+    if let Err(Errno(errno)) = signals::arm(block) {
         fail(&format!("Syscall User Dispatch: {}", std::io::Error::from_raw_os_error(errno)));
     }
     let here: u64;
@@ -160,10 +133,10 @@ unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
     std::process::abort()
 }
 
-/// Looks whether this machine can, and fills in what depends on it.
+/// Checks this machine, and sets what depends on its processor.
 fn prepare(auxiliary: &[(u64, u64)]) -> Result<(), String> {
     let hwcap2 = auxiliary.iter().find(|(kind, _)| *kind == libc::AT_HWCAP2).map_or(0, |(_, value)| *value);
-    if hwcap2 & HWCAP2_FSGSBASE == 0 {
+    if hwcap2 & support::HWCAP2_FSGSBASE == 0 {
         return Err("this processor or kernel (5.9 or newer is needed) has no FSGSBASE".into());
     }
     if !std::is_x86_feature_detected!("xsave") {
@@ -174,7 +147,7 @@ fn prepare(auxiliary: &[(u64, u64)]) -> Result<(), String> {
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _high, options(nomem, nostack, preserves_flags)) };
     entry::COMPONENTS.store(low as usize & entry::VECTOR_COMPONENTS, Ordering::Relaxed);
     entry::COMPACT.store(std::is_x86_feature_detected!("xsavec").into(), Ordering::Relaxed);
-    // libc takes locks only once it has seen a second thread, and it will not see those that fork off the program's.
+    // libc takes locks only after it has seen a second thread, and it will not see the program's. So show it one.
     let _ = std::thread::spawn(|| {}).join();
     Ok(())
 }
@@ -194,7 +167,7 @@ unsafe fn owned(list: crate::exec::Strings) -> Vec<CString> {
     found
 }
 
-/// Cannot be injected into: it runs on the kernel's TCP, whole.
+/// Executes a program that cannot be injected into. All its sockets are the kernel's.
 ///
 /// # Safety
 /// Lists as for `execve`.
@@ -212,20 +185,4 @@ unsafe fn natively(path: &OsStr, argv: crate::exec::Strings, envp: crate::exec::
 fn fail(why: &str) -> ! {
     eprintln!("towpath: {why}");
     std::process::exit(CANNOT)
-}
-
-/// Can programs be injected into on this machine?
-pub fn possible() -> Result<(), String> {
-    // SAFETY: only looks.
-    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
-        return Err("this processor or kernel has no FSGSBASE".into());
-    }
-    // An impossible selector tells the call that is there (EFAULT) from one that is not (EINVAL), and changes nothing.
-    // SAFETY: the address is refused.
-    match unsafe { raw(libc::SYS_prctl, [59, 1, 0, 0, 1 << 63, 0]) } {
-        errno if errno == -i64::from(libc::EINVAL) => {
-            Err("this kernel has no Syscall User Dispatch (Linux 5.11)".into())
-        }
-        _ => Ok(()),
-    }
 }

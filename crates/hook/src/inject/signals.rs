@@ -1,23 +1,24 @@
 //! The program's signal handlers. The kernel is given [`towpath_signal`](super::entry::towpath_signal) in the place of
 //! each, which puts the program's own FS base back if the library was interrupted. SIGSYS is ours.
 
-use super::entry;
-use super::{Errno, Hooks, raw};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use super::block::Block;
+use super::entry::{self, HANDLERS, SIGNALS};
+use super::hooks::Hooks;
+use crate::raw::{Errno, raw};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Signals are numbered from 1.
-const SIGNALS: usize = 65;
 /// Bytes of the kernel's signal set.
 pub const SET_BYTES: u64 = 8;
 /// SIGSYS in a set. It is never blocked: the kernel ends a thread whose caught call it cannot deliver.
 pub const OURS: u64 = 1 << (libc::SIGSYS - 1);
 /// `si_code` of a caught call.
 const SYS_USER_DISPATCH: i32 = 2;
+/// prctl of Syscall User Dispatch, and its argument.
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const PR_SYS_DISPATCH_ON: u64 = 1;
 const EINVAL: i64 = libc::EINVAL as i64;
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// The program's handler of each signal.
-pub static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 static FLAGS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 static RESTORERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 
@@ -41,7 +42,7 @@ unsafe extern "C" fn caught(_signal: i32, info: *mut libc::siginfo_t, context: *
             registers[libc::REG_RIP as usize] = &raw const entry::towpath_entry as i64;
             return;
         }
-        // Sent by somebody, or by a filter of the program's own: that is the program's affair.
+        // Another process, or a seccomp filter of the program, has sent it: the program's handler gets it.
         match HANDLERS[libc::SIGSYS as usize].load(Ordering::Acquire) {
             0 => raw(libc::SYS_exit_group, [128 + libc::SIGSYS as u64, 0, 0, 0, 0, 0]),
             handler => {
@@ -54,11 +55,24 @@ unsafe extern "C" fn caught(_signal: i32, info: *mut libc::siginfo_t, context: *
     }
 }
 
+/// Catches every system call that the calling thread makes from now on outside of our own code. `block` is the thread's.
+pub fn arm(block: &Block) -> Result<(), Errno> {
+    let begin = &raw const entry::towpath_code_begin as u64;
+    let end = &raw const entry::towpath_code_end as u64;
+    let selector = &raw const block.selector as u64;
+    let call = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, begin, end - begin, selector, 0];
+    // SAFETY: the selector lives as long as the thread.
+    match unsafe { raw(libc::SYS_prctl, call) } {
+        0 => Ok(()),
+        errno => Err(Errno(-errno as i32)),
+    }
+}
+
 /// Installs our handler.
 pub fn init() -> Result<(), Errno> {
     let action = Action {
         handler: caught as *const () as u64,
-        // The program's stack may be as small as a goroutine's; NODEFER, because the handlers it interrupts make calls.
+        // ONSTACK: the program's stack may be as small as a goroutine's. NODEFER: handlers that it interrupts make calls.
         flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER,
         restorer: &raw const entry::towpath_restorer as u64,
         mask: 0,
@@ -124,7 +138,7 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i
         0
     } else {
         let new = wanted.is_some().then_some(&ours);
-        // Faults may be the handler's, in whose copies of the program's memory they happen.
+        // A fault may come from the library's copy of the program's memory, so its handler is asked first.
         match of_the_handlers(signal as i32, new, &mut was, hooks) {
             Some(result) => result,
             None => call(new.map_or(0, |new| core::ptr::from_ref(new) as u64), &raw mut was as u64),
@@ -140,7 +154,7 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i
     result
 }
 
-/// `sigaction` as the handler answers it; `None` = it does not care.
+/// The handler's answer to `sigaction`; `None` = it leaves the signal to the program.
 fn of_the_handlers(signal: i32, new: Option<&Action>, old: &mut Action, hooks: Hooks) -> Option<i64> {
     // SAFETY: all zero is a valid action.
     let (mut wanted, mut before): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
@@ -159,17 +173,17 @@ fn of_the_handlers(signal: i32, new: Option<&Action>, old: &mut Action, hooks: H
     Some(answer.map_or_else(|errno| -i64::from(errno), i64::from))
 }
 
-/// Can eight bytes be read there? The kernel is asked, by a call that then fails because it asks for nothing.
+/// True if eight bytes can be read at `address`. A system call that changes nothing asks the kernel.
 pub fn is_there(address: u64) -> bool {
     const NOTHING: u64 = u32::MAX as u64;
     // SAFETY: reads a set, or fails.
     address != 0 && unsafe { raw(libc::SYS_rt_sigprocmask, [NOTHING, address, 0, SET_BYTES, 0, 0]) } == -EINVAL
 }
 
-/// The program's set without SIGSYS, or `None` if it has none of that size, or none at all.
+/// The program's set without SIGSYS; `None` if it gives none, or one of another size.
 ///
 /// # Safety
-/// `set` is any address; what is there is not written meanwhile.
+/// `set` may be any address. Nobody writes there meanwhile.
 pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
     if bytes != SET_BYTES || !is_there(set) {
         return None;
@@ -178,7 +192,7 @@ pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
     Some(unsafe { (set as *const u64).read_unaligned() } & !OURS)
 }
 
-/// Blocks all signals; the set before.
+/// Blocks all signals and returns the previous set.
 pub fn block_all() -> u64 {
     let (all, mut before) = (u64::MAX, 0u64);
     let call = [libc::SIG_SETMASK as u64, &raw const all as u64, &raw mut before as u64, SET_BYTES, 0, 0];

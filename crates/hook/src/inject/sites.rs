@@ -1,15 +1,14 @@
-//! Rewrites the system calls of a program that is being loaded, so that they reach the library without a signal. Only
-//! sequences that can be nothing else are changed, at a time when nobody executes them; every other system call is
-//! caught by the kernel (Syscall User Dispatch), only slower.
+//! Rewrites the system calls of a program while it is loaded, so that they reach the library without a signal. Only
+//! unmistakable sequences are changed, while nobody executes them. The kernel catches every other call, only slower
+//! (Syscall User Dispatch).
 
 use super::{entry, memory};
 use std::collections::HashSet;
 
-/// A sequence, and how many of its bytes are before the call and behind it. Those go to the stub. `None` is any byte.
+/// A sequence of bytes around a call. The bytes before and behind the call move to the stub. `None` matches any byte.
 type Known = (&'static [Option<u8>], usize, usize);
 
-/// Each is so long, and so much of one function, that data does not look like it: programs that make code have `syscall; ret` in
-/// their data.
+/// Each is long and specific enough not to occur in data. (Programs that make code have `syscall; ret` in their data.)
 const KNOWN: [Known; 5] = [
     // `syscall; cmp $-4096,%rax` and `$-4095`: glibc, Go.
     (&bytes([0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff]), 0, 6),
@@ -60,9 +59,9 @@ struct Site {
 }
 
 impl Site {
-    /// The sequence that begins here, if one does.
+    /// The sequence that begins at this byte.
     fn of(code: &[u8]) -> Option<Self> {
-        // Most bytes begin none.
+        // Fast path: most bytes begin none.
         if !matches!(code.first(), Some(0x0f | 0x4c | 0xb8)) {
             return None;
         }
@@ -73,7 +72,7 @@ impl Site {
         KNOWN.iter().find(is).map(|(_, before, behind)| Self { at: 0, before: *before, behind: *behind })
     }
 
-    /// How many bytes of the code it changes.
+    /// Bytes of code that it changes.
     fn length(&self) -> usize {
         self.before + CALL + self.behind
     }
@@ -96,7 +95,7 @@ fn find(code: &[u8]) -> Vec<Site> {
     let inner: HashSet<usize> = sites.iter().flat_map(Site::inner).collect();
     let mut reached = HashSet::new();
     for at in 0..code.len() {
-        // Whatever could be a jump, whether or not an instruction begins there.
+        // Every byte that could be a jump counts, whether or not an instruction begins there.
         let short = code.get(at + 1).map(|byte| (at + 2).wrapping_add_signed(isize::from(*byte as i8)));
         let near = code.get(at + 1..at + 5).and_then(|bytes| bytes.try_into().ok()).map(i32::from_le_bytes);
         let near = near.map(|distance| (at + 5).wrapping_add_signed(distance as isize));
@@ -112,8 +111,8 @@ fn find(code: &[u8]) -> Vec<Site> {
     sites
 }
 
-/// Rewrites what can be in the executable segment at `address`, which then has `protection` again. False: it has not, because the
-/// system does not let changed code be executed, and must be mapped anew.
+/// Rewrites the calls in the executable segment at `address` and restores `protection`. False if the system refuses to execute changed
+/// code: the segment must then be mapped anew.
 #[must_use]
 pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     if protection & libc::PROT_READ == 0 {
@@ -147,7 +146,7 @@ pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     }
     for (site, stub) in places {
         let at = address + site.at as u64;
-        // What is left of the sequence must not be run.
+        // The rest of the sequence must never run.
         let mut jump = vec![0xcc; site.length()];
         jump[0] = 0xe9;
         jump[1..JUMP].copy_from_slice(&distance(at + JUMP as u64, stub));
@@ -165,7 +164,7 @@ fn distance(from: u64, to: u64) -> [u8; 4] {
 fn build(site: Site, sequence: &[u8], at: u64, stub: u64, pointer: u64) -> Vec<u8> {
     let mut code = sequence[..site.before].to_vec();
     let end = at + site.length() as u64;
-    // Where the entry returns: to the rest of the stub, or straight to the program.
+    // The entry returns to the rest of the stub, or straight to the program.
     let rest = stub + (site.before + LEA + INDIRECT) as u64;
     let back = if site.behind > 0 { rest } else { end };
     // lea back(%rip),%rcx; jmp *pointer(%rip)

@@ -3,7 +3,9 @@
 
 use super::block::{Block, STACK_BYTES};
 use super::entry::{self, Frame};
-use super::{Hooks, raw, signals};
+use super::hooks::Hooks;
+use super::signals;
+use crate::raw::raw;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -33,7 +35,7 @@ struct Clone {
     tls: u64,
 }
 
-/// What a new thread is told.
+/// The start parameters of a new thread.
 struct Start {
     frame: Frame,
     clone: Clone,
@@ -78,13 +80,13 @@ pub unsafe fn clone3(frame: &mut Frame, hooks: Hooks) -> i64 {
 }
 
 /// # Safety
-/// The addresses in `clone` are as the system call wants them.
+/// The addresses in `clone` satisfy the system call.
 unsafe fn begin(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
     match (clone.flags & VM != 0, clone.flags & THREAD != 0, clone.flags & VFORK != 0) {
         (true, true, _) => thread(frame, clone),
         // SAFETY: the caller's contract.
         (true, false, true) => unsafe { vfork(frame, clone) },
-        // A process that shares memory and runs on: nobody has made these since there are threads.
+        // A process that shares memory and runs beside its parent: obsolete since there are threads.
         (true, false, false) => -i64::from(libc::EINVAL),
         // SAFETY: the caller's contract.
         (false, ..) => unsafe { process(frame, clone, hooks) },
@@ -103,7 +105,7 @@ fn thread(frame: &Frame, clone: Clone) -> i64 {
     let start = Start { frame, clone, mask, tid: AtomicI32::new(0) };
     let created = create(&start);
     if created == 0 {
-        // The new thread reads what is on this stack: until it has, nobody leaves.
+        // The new thread reads from this stack, so wait until it has.
         while start.tid.load(Ordering::Acquire) == 0 {
             let wait = [start.tid.as_ptr() as u64, libc::FUTEX_WAIT as u64, 0, 0, 0, 0];
             // SAFETY: a word of ours.
@@ -147,11 +149,11 @@ extern "C" fn body(argument: *mut libc::c_void) -> *mut libc::c_void {
             unsafe { (address as *mut i32).write(tid) };
         }
     }
-    let armed = block.arm().is_ok();
+    let armed = signals::arm(&block).is_ok();
     start.tid.store(tid, Ordering::Release);
     wake(start.tid.as_ptr() as u64);
     if !armed {
-        // It was possible for the first thread; without, the program would be hooked in part.
+        // It worked for the first thread. Without it the program would be hooked only in part.
         std::process::abort();
     }
     signals::restore(mask);
@@ -176,7 +178,7 @@ pub fn end(frame: &Frame) -> i64 {
         return unsafe { raw(libc::SYS_exit, frame.arguments()) };
     }
     signals::block_all();
-    // What the kernel would do, but before the program may take its own stack and storage back.
+    // The kernel would do this at the thread's end. By then the program may have freed its stack and storage.
     // SAFETY: a null list.
     unsafe { raw(libc::SYS_set_robust_list, [0, 24, 0, 0, 0, 0]) };
     let clear = block.clear_tid.load(Ordering::Relaxed);
@@ -232,7 +234,7 @@ fn in_child(frame: &mut Frame, clone: Clone) {
     // SAFETY: no arguments.
     let tid = unsafe { raw(libc::SYS_gettid, [0; 6]) } as i32;
     block.tid.store(tid, Ordering::Relaxed);
-    // However many threads the parent had, here it is the only one.
+    // A forked child has one thread, however many its parent had.
     block.plain_end.store(1, Ordering::Relaxed);
     let clear = if clone.flags & CHILD_CLEARTID != 0 { clone.child_tid } else { 0 };
     block.clear_tid.store(clear, Ordering::Relaxed);
@@ -243,13 +245,13 @@ fn in_child(frame: &mut Frame, clone: Clone) {
     if clone.stack != 0 {
         frame.rsp = clone.stack;
     }
-    if block.arm().is_err() {
+    if signals::arm(block).is_err() {
         std::process::abort();
     }
 }
 
-/// The frame with which the child of a vfork begins. Its parent sleeps until the child has let go of the memory, so there is
-/// one at a time in each thread.
+/// The registers with which the child of a vfork begins. Its parent sleeps until the child has released the memory, so each thread
+/// needs only one.
 #[repr(transparent)]
 struct Child(UnsafeCell<Frame>);
 
@@ -274,9 +276,9 @@ unsafe fn vfork(frame: &Frame, clone: Clone) -> i64 {
     unsafe { entry::towpath_vfork(&raw const call) }
 }
 
-/// The first thing that the child of a vfork does, on its parent's stack and storage: where to go on.
+/// Called first in the child of a vfork, on its parent's stack and storage. Returns the registers to go on with.
 pub extern "C" fn child_of_vfork() -> *const Frame {
-    // An error shows when the child makes its first call natively: it can do so until it executes something.
-    let _ = Block::current().arm();
+    // An error is harmless: the child's calls go to the kernel until it executes something.
+    let _ = signals::arm(Block::current());
     CHILD.with(|child| child.0.get().cast_const())
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The kernel's side.
+/// The interface on the kernel's side.
 pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-/// The side with the steering program: two addresses.
+/// The interface with the steering program. It has two addresses.
 pub const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 pub const OURS_TOO: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 3));
 pub const PEER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
@@ -33,7 +33,7 @@ pub struct Network {
 
 impl Network {
     pub fn new() -> Self {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call takes no arguments and cannot fail.
         let root = unsafe { libc::geteuid() } == 0;
         assert!(
             root,
@@ -85,7 +85,7 @@ pub fn ip(arguments: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into()
 }
 
-/// Runs `f` in a thread of its own that has entered the namespace.
+/// Runs `f` in a new thread that has entered the namespace.
 pub fn within<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
     let path = format!("/run/netns/{namespace}");
     std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ pub fn within<T: Send>(namespace: &str, f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// As [`within`], but goes on meanwhile.
+/// Like [`within`], but does not wait for `f`.
 pub fn start_within<T: Send + 'static>(
     namespace: &str,
     f: impl FnOnce() -> T + Send + 'static,
@@ -111,7 +111,7 @@ pub fn start_within<T: Send + 'static>(
 
 pub fn enter(path: &str) {
     let file = File::open(path).expect("the namespace exists");
-    // SAFETY: a valid descriptor; only this thread changes its namespace.
+    // SAFETY: the descriptor is valid, and only this thread changes its namespace.
     let result = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     assert_eq!(result, 0, "setns: {}", Error::last_os_error());
 }
@@ -120,20 +120,21 @@ fn check(result: i64) -> io::Result<i64> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A raw Ethernet socket on an interface of the thread's namespace, non-blocking; receives `ethertype` only (0 = nothing).
+/// A raw Ethernet socket on an interface of the thread's namespace, non-blocking; receives `ethertype` only (0 =
+/// nothing).
 pub struct Raw(OwnedFd);
 
 impl Raw {
     pub fn open(interface: &str, ethertype: u16) -> Self {
         let protocol = ethertype.to_be();
-        // SAFETY: no memory is involved; the descriptor is new.
+        // SAFETY: the arguments are integers, and nothing else owns the new descriptor.
         let socket = unsafe {
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
             OwnedFd::from_raw_fd(check(fd.into()).expect("AF_PACKET socket") as i32)
         };
         let size: libc::c_int = 64 << 20;
         let name = std::ffi::CString::new(interface).expect("a name");
-        // SAFETY: whole structures, only read by the kernel.
+        // SAFETY: the structures are complete, and the kernel only reads them.
         unsafe {
             let mut address: libc::sockaddr_ll = std::mem::zeroed();
             address.sll_family = libc::AF_PACKET as u16;
@@ -149,23 +150,23 @@ impl Raw {
     }
 
     pub fn send(&self, frame: &[u8]) {
-        // SAFETY: valid for reads of its length.
+        // SAFETY: `frame` is valid for reads of its length.
         let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(check(sent as i64).expect("send"), frame.len() as i64);
     }
 
     pub fn receive(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; 70_000];
-        // SAFETY: valid for writes of its length.
+        // SAFETY: `bytes` is valid for writes of its length.
         let got = unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         bytes.truncate(check(got as i64).ok()? as usize);
         Some(bytes)
     }
 }
 
-/// ICMP echo from the thread's namespace: whether an answer came within half a minute.
+/// Sends an ICMP echo from the thread's namespace. Has an answer come within half a minute?
 pub fn ping(to: IpAddr) -> bool {
-    // SAFETY: no memory is involved; the descriptor is new.
+    // SAFETY: the arguments are integers, and nothing else owns the new descriptor.
     let socket = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_ICMP);
         std::net::UdpSocket::from_raw_fd(check(fd.into()).expect("ICMP socket") as i32)
@@ -177,7 +178,7 @@ pub fn ping(to: IpAddr) -> bool {
     socket.send_to(&request, SocketAddr::new(to, 0)).expect("send");
     let mut answer = [0; 100];
     while let Ok((len, from)) = socket.recv_from(&mut answer) {
-        // The IPv4 header comes along.
+        // The answer includes the IPv4 header.
         if from.ip() == to && answer[..len].get(20) == Some(&0) {
             return true;
         }
@@ -185,7 +186,7 @@ pub fn ping(to: IpAddr) -> bool {
     false
 }
 
-/// Whether the interface of the thread's namespace has TCP segmentation offload switched on.
+/// Has this interface of the thread's namespace TCP segmentation offload switched on?
 pub fn tso(interface: &str) -> bool {
     const ETHTOOL_GTSO: u32 = 0x1e;
     let mut value = [ETHTOOL_GTSO, 0];

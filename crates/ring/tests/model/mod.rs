@@ -36,7 +36,7 @@ impl<const WITHOUT: u8> Word for ModelWord<WITHOUT> {
             Fence::Push => NO_PUSH_FENCE,
             Fence::Acknowledge => NO_ACKNOWLEDGE_FENCE,
             Fence::Arm => NO_ARM_FENCE,
-            Fence::Ring => NO_RING_FENCE,
+            Fence::Notify => NO_RING_FENCE,
         };
         if WITHOUT & left_out == 0 {
             fence(Ordering::SeqCst);

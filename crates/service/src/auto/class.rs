@@ -1,68 +1,67 @@
-//! A class of sockets: what was measured of it, and where its next connection goes.
+//! A class of sockets: its measurements, and the way that its next connection takes.
 
-use super::decide::{self, Phase, Rules, State, Summary};
+use super::decide::{self, ClassState, Phase, Rules, Summary};
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_ring::figures::{Board, Figures, Key, Way};
+use towpath_ring::stats::{CarriedBy, ClassKey, ClassStats, StatsRegion};
 
-/// Which class: sockets of one user's programs of one name.
+/// The name of a class: a user, a program's name, and a direction with a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name {
+pub struct ClassName {
     /// The program's name.
     pub program: String,
     /// Its user.
     pub uid: u32,
-    /// Which of its sockets.
-    pub key: Key,
+    /// Direction and port.
+    pub key: ClassKey,
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// What is decided; `None` = nothing is to be: these connections go where the other side listens.
-    pub state: Option<State>,
-    /// Connections, or of listeners runs of the program, that have been put on each way since the trial began.
+    /// The decision. `None`: there is none to make, because these connections go where the other side listens.
+    pub state: Option<ClassState>,
+    /// Connections that have taken each way since the trial began. Of a listener: runs of the program.
     placed: [u64; 2],
-    /// Of programs that have ended.
-    retired: [Figures; 2],
-    /// When the trial, or a listener's newest run, began.
-    base: [Figures; 2],
-    /// For the order in which a trial takes its ways.
+    /// Measurements of programs that have ended.
+    retired: [ClassStats; 2],
+    /// Measurements at the beginning of the trial, or of a listener's newest run.
+    base: [ClassStats; 2],
+    /// Decides the order in which a trial takes its ways.
     seed: u64,
 }
 
-/// How often calls and connections are measured: on trial, and later, when it is to cost next to nothing.
+/// On trial, one in 32 calls is measured, on every connection.
 const ON_TRIAL: (u32, u32) = (32, 1);
-/// See [`ON_TRIAL`].
+/// Later, one in 128 calls is measured, on one in 8 connections, so that it costs next to nothing.
 const LATER: (u32, u32) = (128, 8);
 
 impl Class {
-    /// One of which nothing is known.
-    pub fn new(state: Option<State>, seed: u64) -> Self {
+    /// A class without measurements.
+    pub fn new(state: Option<ClassState>, seed: u64) -> Self {
         Self { state, placed: [0; 2], retired: Default::default(), base: Default::default(), seed }
     }
 
-    /// What was measured, with the programs that live.
-    pub fn totals(&self, key: Key, boards: &[&Board]) -> [Figures; 2] {
-        boards
-            .iter()
-            .filter_map(|board| board.find(key))
-            .fold(self.retired.clone(), |sum, class| [0, 1].map(|way: usize| sum[way].plus(&class.ways[way].read())))
+    /// All measurements, with those of living programs.
+    pub fn totals(&self, key: ClassKey, boards: &[&StatsRegion]) -> [ClassStats; 2] {
+        boards.iter().filter_map(|board| board.find(key)).fold(self.retired.clone(), |sum, class| {
+            [0, 1].map(|way: usize| sum[way].plus(&class.by_carrier[way].read()))
+        })
     }
 
-    /// Of each way since the trial or the newest run began.
-    pub fn seen(&self, totals: &[Figures; 2], rules: &Rules) -> [Summary; 2] {
+    /// A summary of each way since the trial or the newest run began.
+    pub fn seen(&self, totals: &[ClassStats; 2], rules: &Rules) -> [Summary; 2] {
         [0, 1].map(|way: usize| Summary::of(&totals[way].since(&self.base[way]), rules))
     }
 
-    /// A program ends: what stands on its board is kept.
-    pub fn retire(&mut self, key: Key, board: &Board) {
+    /// A program ends: the measurements on its board are kept.
+    pub fn retire(&mut self, key: ClassKey, board: &StatsRegion) {
         if let Some(class) = board.find(key) {
-            self.retired = [0, 1].map(|way: usize| self.retired[way].plus(&class.ways[way].read()));
+            self.retired = [0, 1].map(|way: usize| self.retired[way].plus(&class.by_carrier[way].read()));
         }
     }
 
-    /// Looks at the figures and decides what can be decided. `None` boards = nobody measures.
-    pub fn step(&mut self, key: Key, boards: &[&Board], rules: &Rules, now_us: u64) {
+    /// Evaluates the measurements and decides if there are enough of them.
+    pub fn step(&mut self, key: ClassKey, boards: &[&StatsRegion], rules: &Rules, now_us: u64) {
         let Some(state) = self.state else { return };
         // A server is not started for a trial.
         if key.accepts && matches!(state.phase, Phase::Settled(_)) {
@@ -71,8 +70,8 @@ impl Class {
         let totals = self.totals(key, boards);
         let seen = self.seen(&totals, rules);
         let measured = totals.iter().any(|way| way.calls > 0) || !boards.is_empty();
-        // Its trial takes as many runs as it takes.
-        let rules = Rules { patience_us: if key.accepts { u64::MAX } else { rules.patience_us }, ..*rules };
+        // A listener's trial may take any number of runs, and so any time.
+        let rules = Rules { trial_most_us: if key.accepts { u64::MAX } else { rules.trial_most_us }, ..*rules };
         let next = decide::step(&rules, state, key.accepts, measured.then_some(&seen), now_us);
         if next.settled() != state.settled() {
             (self.placed, self.base) = ([0; 2], totals);
@@ -81,8 +80,8 @@ impl Class {
         self.advise(key, boards, next);
     }
 
-    /// A run of a listener begins: the one before is judged.
-    pub fn run(&mut self, key: Key, boards: &[&Board], rules: &Rules, now_us: u64) {
+    /// A run of a listener begins: the run before it is judged.
+    pub fn run(&mut self, key: ClassKey, boards: &[&StatsRegion], rules: &Rules, now_us: u64) {
         let Some(state) = self.state else { return };
         if let Some(way) = state.settled() {
             let totals = self.totals(key, boards);
@@ -93,21 +92,22 @@ impl Class {
     }
 
     /// The way of the next connection or run.
-    pub fn place(&mut self, key: Key) -> Option<Way> {
+    pub fn place(&mut self, key: ClassKey) -> Option<CarriedBy> {
         let state = self.state?;
         let way = state.settled().unwrap_or_else(|| match self.placed {
-            [stack, kernel] if stack < kernel => Way::Stack,
-            [stack, kernel] if stack > kernel => Way::Kernel,
-            // A program with one listener is first tried where its user has put it.
-            _ if key.accepts => Way::Stack,
-            // Of each two one goes each way; which is first is drawn, so that no order of the program's own is followed.
-            [pairs, _] => Way::BOTH[drawn(self.seed, u64::from(state.trials) << 32 | pairs) as usize],
+            [stack, kernel] if stack < kernel => CarriedBy::Stack,
+            [stack, kernel] if stack > kernel => CarriedBy::Kernel,
+            // A listener is first tried on the stack, where its user has put the program.
+            _ if key.accepts => CarriedBy::Stack,
+            // Of each two connections one takes each way. The first is drawn, so that no pattern of the program is
+            // followed.
+            [pairs, _] => CarriedBy::BOTH[drawn(self.seed, u64::from(state.trials) << 32 | pairs) as usize],
         });
         self.placed[way as usize] += 1;
         Some(way)
     }
 
-    fn advise(&self, key: Key, boards: &[&Board], state: State) {
+    fn advise(&self, key: ClassKey, boards: &[&StatsRegion], state: ClassState) {
         let (interval, one_of) = if state.settled().is_some() { LATER } else { ON_TRIAL };
         for class in boards.iter().filter_map(|board| board.find(key)) {
             class.interval.store(interval, Relaxed);
@@ -116,7 +116,7 @@ impl Class {
     }
 }
 
-/// One bit for a number, the same for the same seed (SplitMix64).
+/// One pseudo-random bit for a number, the same for the same seed (SplitMix64).
 fn drawn(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

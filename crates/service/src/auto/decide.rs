@@ -1,32 +1,35 @@
-//! Which way suits a class of sockets: a function of what was measured, without clock or memory of its own.
+//! Which way suits a class of sockets: a pure function of measurements and time.
 //!
-//! A class begins with a trial, in which its connections take both ways. When enough has been measured of each, the better way is chosen
-//! for all, and the other tried again ever more rarely. The stack is chosen only where it gains; what is as good either way stays on
-//! the host.
+//! A class begins with a trial, in which its connections take both ways in turn. When enough has been measured of each,
+//! all connections take the better way, and the trial is repeated ever more rarely. The stack must gain to be chosen: a
+//! class that does as well on the kernel stays there.
 
-use towpath_ring::figures::{Figures, Way};
+use std::fmt;
+use towpath_ring::stats::{CarriedBy, ClassStats};
 
-/// How much must be measured, and what counts as a gain.
+/// How much must be measured, and how much better counts as a gain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// Connections of each way.
+    /// Least connections of each way.
     pub connections: u64,
-    /// Turns (requests and answers) of each way ...
+    /// Least turns (requests and answers) of each way ...
     pub turns: u64,
     /// ... or bytes.
     pub bytes: u64,
-    /// Bytes per turn from which on a class is bulk: what counts is CPU time per byte and goodput, not CPU time per request and waits.
+    /// Bytes per turn from which a class counts as bulk. Bulk is judged by CPU time per byte and goodput, other classes
+    /// by CPU time per turn and waiting time.
     pub bulk: u64,
-    /// The stack is taken if it is better by this factor in one respect, and not worse by it in the other.
+    /// The stack is chosen if it is better by this factor in one respect, and not worse by it in the other.
     pub gain: f64,
-    /// It is left again if it is not better by this factor. Less than `gain`: what lies between stays as it is.
+    /// The stack is left again if it is not better by this factor. It is less than `gain`; between the two nothing
+    /// changes.
     pub keep: f64,
-    /// Time from a decision to the next trial, µs; doubled after each that changes nothing.
+    /// Time from a decision to the next trial, µs. It doubles after each trial that changes nothing.
     pub again_us: u64,
-    /// At most.
+    /// The most that this time becomes, µs.
     pub again_most_us: u64,
-    /// A new trial that does not see enough in this time ends without a result, µs.
-    pub patience_us: u64,
+    /// A new trial that has not measured enough after this time ends without a result, µs.
+    pub trial_most_us: u64,
 }
 
 impl Default for Rules {
@@ -34,7 +37,8 @@ impl Default for Rules {
         const MINUTE: u64 = 60_000_000;
         Self {
             connections: 2,
-            // One call in 32 is measured: 250 measurements, whose mean is within some 3 % where single ones scatter by half.
+            // One call in 32 is measured, which makes 250 measurements. Single ones scatter by half; their mean by some
+            // 3 %.
             turns: 4_000,
             bytes: 32 << 20,
             bulk: 64 << 10,
@@ -42,12 +46,12 @@ impl Default for Rules {
             keep: 1.03,
             again_us: 5 * MINUTE,
             again_most_us: 24 * 60 * MINUTE,
-            patience_us: 10 * MINUTE,
+            trial_most_us: 10 * MINUTE,
         }
     }
 }
 
-/// What one way costs and gives.
+/// Cost and performance of one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Connections that were measured.
@@ -56,19 +60,19 @@ pub struct Summary {
     pub turns: u64,
     /// Bytes both ways.
     pub bytes: u64,
-    /// Is it bulk?
+    /// Is it bulk traffic?
     pub bulk: bool,
     /// The program's CPU time per turn, or per KiB of bulk, ns.
     pub cpu_ns: Option<f64>,
-    /// The wait for an answer that half of them do not exceed, ns.
+    /// The median wait for an answer, ns.
     pub wait_ns: Option<f64>,
-    /// Bytes per second while some went.
+    /// Bytes per second while data was moving.
     pub goodput: Option<f64>,
 }
 
 impl Summary {
-    /// Of what was measured.
-    pub fn of(figures: &Figures, rules: &Rules) -> Self {
+    /// Summarises measurements.
+    pub fn of(figures: &ClassStats, rules: &Rules) -> Self {
         let (turns, bytes) = (figures.turns, figures.bytes());
         let bulk = bytes / turns.max(1) >= rules.bulk;
         let units = if bulk { bytes as f64 / 1024.0 } else { turns as f64 };
@@ -89,53 +93,68 @@ impl Summary {
     }
 }
 
-/// Why a class is where it is.
+/// Why a class takes its way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// Nothing is known yet.
+    /// The first trial is running.
     Trial,
-    /// The stack gains: by this factor where it gains most.
+    /// The stack gains, by this factor in its better respect.
     Gains(f64),
-    /// It gains less than would be worth it; below 1 it loses: by this factor where it loses most.
+    /// The stack gains too little. Below 1 it loses, by this factor in its worse respect.
     NoGain(f64),
-    /// Neither enough to go nor to come: as before.
+    /// The stack gains too little to be chosen and enough to stay.
     Between(f64),
-    /// The trial saw too little: as before.
+    /// The trial saw too little traffic, so nothing changes.
     TooLittle,
-    /// Nothing is measured: as before.
-    NoFigures,
+    /// Nothing was measured, so nothing changes.
+    NoMeasurements,
 }
 
-/// What is being done.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |factor: &f64| format!("{:+.0} %", 100.0 * (factor - 1.0));
+        match self {
+            Self::Trial => f.write_str("both ways are being tried"),
+            Self::Gains(gain) => write!(f, "the stack gains ({})", percent(gain)),
+            Self::NoGain(gain) if *gain < 1.0 => write!(f, "the stack loses ({})", percent(gain)),
+            Self::NoGain(gain) => write!(f, "the stack gains too little ({})", percent(gain)),
+            Self::Between(gain) => write!(f, "the stack gains little ({}), and stays", percent(gain)),
+            Self::TooLittle => f.write_str("too little traffic to try both ways: as before"),
+            Self::NoMeasurements => f.write_str("nothing is measured: as before"),
+        }
+    }
+}
+
+/// The phase of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Connections take both ways, since this time, µs.
+    /// Connections have taken both ways since this time, µs.
     Trial(u64),
-    /// All take one until then, µs.
+    /// All connections take one way until this time, µs.
     Settled(u64),
 }
 
-/// What is known of a class. A new one is on trial.
+/// The state of a class. A new one is on trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
-    /// See there.
+pub struct ClassState {
+    /// The phase.
     pub phase: Phase,
-    /// The way of all connections, or after a trial without result and before the first: `None`.
-    pub decision: Option<Way>,
-    /// Since when the decision is as it is, µs.
+    /// The way that was chosen. `None` before the first decision.
+    pub decision: Option<CarriedBy>,
+    /// When the decision was last changed, µs.
     pub since_us: u64,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// From the next decision to the trial after it, µs.
+    /// Time from the next decision to the trial after it, µs.
     pub again_us: u64,
     /// Trials that have ended.
     pub trials: u32,
-    /// What the last trial with a result saw of each way.
+    /// Each way in the last trial that had a result.
     pub seen: [Summary; 2],
 }
 
-impl State {
-    /// Of a class that is seen for the first time.
+impl ClassState {
+    /// The state of a new class.
     pub fn new(rules: &Rules, now_us: u64) -> Self {
         Self {
             phase: Phase::Trial(now_us),
@@ -148,8 +167,8 @@ impl State {
         }
     }
 
-    /// The way that all connections take; `None` = both, in turn.
-    pub fn settled(&self) -> Option<Way> {
+    /// The way that all connections take. `None`: both, in turn.
+    pub fn settled(&self) -> Option<CarriedBy> {
         match self.phase {
             Phase::Settled(_) => self.decision,
             Phase::Trial(_) => None,
@@ -157,8 +176,9 @@ impl State {
     }
 }
 
-/// How much better the stack is: the greater gain as a factor, or, where it loses more than `tolerance` in one respect, that (below 1).
-/// Half of waits is no respect for what the program accepts: it includes the peer's leisure.
+/// How much better the stack is, as a factor: its greater gain, or its greater loss (below 1) if that exceeds
+/// `tolerance`. The median wait does not count for accepted connections, because it includes the time that the peer
+/// thinks.
 pub fn benefit([stack, kernel]: &[Summary; 2], accepts: bool, tolerance: f64) -> Option<f64> {
     let ratio = |more: Option<f64>, less: Option<f64>| match (more, less) {
         (Some(more), Some(less)) if more > 0.0 && less > 0.0 => Some(more / less),
@@ -176,55 +196,56 @@ pub fn benefit([stack, kernel]: &[Summary; 2], accepts: bool, tolerance: f64) ->
     Some(if least < 1.0 / tolerance { least } else { most })
 }
 
-/// One step. `seen`: what this trial has measured of each way, `None` = nobody measures.
-pub fn step(rules: &Rules, state: State, accepts: bool, seen: Option<&[Summary; 2]>, now_us: u64) -> State {
+/// One step. `seen` is what this trial has measured of each way. `None`: nothing measures.
+pub fn step(rules: &Rules, state: ClassState, accepts: bool, seen: Option<&[Summary; 2]>, now_us: u64) -> ClassState {
     match state.phase {
         Phase::Settled(until) if now_us < until => state,
-        Phase::Settled(_) => State { phase: Phase::Trial(now_us), ..state },
+        Phase::Settled(_) => ClassState { phase: Phase::Trial(now_us), ..state },
         Phase::Trial(since) => {
-            let over = now_us.saturating_sub(since) >= rules.patience_us;
+            let over = now_us.saturating_sub(since) >= rules.trial_most_us;
             match seen {
                 Some(seen) if seen.iter().all(|way| way.is_enough(rules)) => judge(rules, state, accepts, seen, now_us),
                 Some(_) if over && state.decision.is_some() => settle(rules, state, None, Reason::TooLittle, now_us),
-                None if over => settle(rules, state, None, Reason::NoFigures, now_us),
+                None if over => settle(rules, state, None, Reason::NoMeasurements, now_us),
                 _ => state,
             }
         }
     }
 }
 
-/// A listener's port goes one way as a whole, and a server is not started for a trial: so its newest run on the way that was chosen is
-/// held against what the other way was when it was tried last.
-pub fn rerun(rules: &Rules, state: State, seen: Summary, now_us: u64) -> State {
+/// Judges a new run of a listener. A port takes one way as a whole, and no server is started for a trial. So the newest
+/// run on the chosen way is compared with the last trial of the other way.
+pub fn rerun(rules: &Rules, state: ClassState, seen: Summary, now_us: u64) -> ClassState {
     let Some(way) = state.settled().filter(|_| seen.is_enough(rules)) else { return state };
     let mut both = state.seen;
     both[way as usize] = seen;
     judge(rules, state, true, &both, now_us)
 }
 
-/// The trial has seen enough.
-fn judge(rules: &Rules, state: State, accepts: bool, seen: &[Summary; 2], now_us: u64) -> State {
-    let state = State { seen: *seen, ..state };
-    let on_stack = state.decision == Some(Way::Stack);
-    // Whoever is there already is not sent away for what would not have kept it from coming, and some more.
+/// Decides after a trial that has measured enough.
+fn judge(rules: &Rules, state: ClassState, accepts: bool, seen: &[Summary; 2], now_us: u64) -> ClassState {
+    let state = ClassState { seen: *seen, ..state };
+    let on_stack = state.decision == Some(CarriedBy::Stack);
+    // A class on the stack tolerates a greater loss than one that would come to it, so that it does not go back and
+    // forth.
     let tolerance = if on_stack { rules.gain * rules.gain / rules.keep } else { rules.gain };
     let Some(benefit) = benefit(seen, accepts, tolerance) else {
-        return settle(rules, state, None, Reason::NoFigures, now_us);
+        return settle(rules, state, None, Reason::NoMeasurements, now_us);
     };
     let (way, reason) = match benefit {
-        gain if gain >= rules.gain => (Way::Stack, Reason::Gains(gain)),
-        gain if gain >= rules.keep && on_stack => (Way::Stack, Reason::Between(gain)),
-        gain => (Way::Kernel, Reason::NoGain(gain)),
+        gain if gain >= rules.gain => (CarriedBy::Stack, Reason::Gains(gain)),
+        gain if gain >= rules.keep && on_stack => (CarriedBy::Stack, Reason::Between(gain)),
+        gain => (CarriedBy::Kernel, Reason::NoGain(gain)),
     };
     settle(rules, state, Some(way), reason, now_us)
 }
 
-/// The trial ends. A change is tried again soon, and what has stood the test ever more rarely.
-fn settle(rules: &Rules, state: State, way: Option<Way>, reason: Reason, now_us: u64) -> State {
-    let decision = way.or(state.decision).unwrap_or(Way::Kernel);
+/// Ends the trial. A changed decision is tried again soon, a confirmed one ever more rarely.
+fn settle(rules: &Rules, state: ClassState, way: Option<CarriedBy>, reason: Reason, now_us: u64) -> ClassState {
+    let decision = way.or(state.decision).unwrap_or(CarriedBy::Kernel);
     let changed = state.decision != Some(decision);
     let again_us = if changed { rules.again_us } else { state.again_us.saturating_mul(2).min(rules.again_most_us) };
-    State {
+    ClassState {
         phase: Phase::Settled(now_us.saturating_add(again_us)),
         decision: Some(decision),
         since_us: if changed { now_us } else { state.since_us },

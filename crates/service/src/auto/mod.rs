@@ -1,14 +1,15 @@
-//! `auto`: which sockets of a program gain by the stack is found out by measuring both ways, and those that do not are left to the
-//! program's own kernel.
+//! `auto`: finds out by measurement which sockets gain by the stack, and leaves the others to the program's own kernel.
 //!
-//! - [`decide`]: what follows from the figures, a pure function;
-//! - [`class`]: sockets that are alike, and where the next one goes;
-//! - [`books`]: whose they are, and the guard that stacks ask;
-//! - [`show`]: what people see.
+//! - [`decide`]: the decision, a pure function of measurements;
+//! - [`class`]: a class of similar sockets and the way of its next connection;
+//! - [`statistics`]: the measured programs and their classes;
+//! - [`report`]: the part of `towpath status`.
+//!
+//! [`crate::guard`] asks [`Auto`] where the policy allows a connect or a listen.
 
-pub mod books;
 pub mod class;
 pub mod decide;
-pub mod show;
+pub mod report;
+pub mod statistics;
 
-pub use books::{Auto, Chooser, Reach};
+pub use statistics::{Auto, Reach};

@@ -1,18 +1,17 @@
-//! What no single type can check: ranges and combinations.
+//! Checks of ranges and combinations, which no single type can make.
 
 use super::Config;
-use crate::choice::{StackKind, stack_name};
+use super::stack_kind::{StackKind, stack_name};
 use crate::policy::Policy;
 use crate::units::{Bytes, Duration};
-use towpath_card::mirror::address::Address;
 use towpath_ring::command::MAX_STACKS;
 use towpath_tcp::slow::congestion::Algorithm;
 
-/// What `--stack` understands without a configuration.
+/// Names that `--stack` understands without a configuration.
 const RESERVED: [&str; 3] = ["fast", "kernel", "home"];
 
 impl Config {
-    /// Checks what no single type can: ranges and combinations. On error: the key and what is wrong with it.
+    /// Checks ranges and combinations. On error: the key and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if self.stack != StackKind::Fast && self.interface.is_some() {
             return Err(("interface", "the kernel stack serves its whole network namespace; name none".into()));
@@ -20,9 +19,9 @@ impl Config {
         if self.auto && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
             return Err(("auto", "the other kernel has a network of its own; nothing can go either way".into()));
         }
-        self.check_card()?;
+        self.check_guest()?;
         self.check_stacks()?;
-        self.check_far()?;
+        self.check_remote()?;
         in_range("vlan", self.vlan.into(), 0, 4094)?;
         self.cores.check().map_err(|why| ("cores", why))?;
         if self.cores.is_chosen() && !matches!(self.stack, StackKind::Fast | StackKind::Kernel) {
@@ -81,11 +80,11 @@ impl Config {
         policy.map(drop).map_err(|why| ("policy", why))
     }
 
-    fn check_card(&self) -> Result<(), (&'static str, String)> {
+    fn check_guest(&self) -> Result<(), (&'static str, String)> {
         let words = [
-            ("card_tap", &self.card_tap),
-            ("card_address", &self.card_address),
-            ("card_gateway", &self.card_gateway),
+            ("guest_tap", &self.guest_tap),
+            ("guest_address", &self.guest_address),
+            ("guest_gateway", &self.guest_gateway),
             ("standby", &self.standby),
         ];
         for (key, word) in words.iter().filter_map(|(key, word)| Some((*key, word.as_ref()?))) {
@@ -93,26 +92,23 @@ impl Config {
                 return Err((key, format!("{word:?} is none")));
             }
         }
-        if self.standby.is_some() && self.card_address.is_none() {
-            return Err(("standby", "there is no card_address that could move".into()));
+        if self.standby.is_some() && self.guest_address.is_none() {
+            return Err(("standby", "there is no guest_address that could move".into()));
         }
-        // A guest of QEMU unpacks this binary and its libraries in it.
+        // A guest of QEMU unpacks this binary and its libraries in its memory.
         let least_mib = if self.stack == StackKind::Qemu { 128 } else { 64 };
         let (low, high) = (Bytes::from_kib(least_mib << 10), Bytes::from_kib(16 << 20));
-        if self.card_memory < low || self.card_memory > high {
-            return Err(("card_memory", format!("{} is outside {low} to {high}", self.card_memory)));
+        if self.guest_memory < low || self.guest_memory > high {
+            return Err(("guest_memory", format!("{} is outside {low} to {high}", self.guest_memory)));
         }
         Ok(())
     }
 
-    fn check_far(&self) -> Result<(), (&'static str, String)> {
-        match &self.far {
-            Some(far) => far.parse::<Address>().map(drop).map_err(|why| ("far", why)),
-            None if self.stack == StackKind::Far => {
-                Err(("far", "the stack \"far\" needs the address of its other side".into()))
-            }
-            None => Ok(()),
+    fn check_remote(&self) -> Result<(), (&'static str, String)> {
+        if self.remote.is_none() && self.stack == StackKind::Remote {
+            return Err(("remote", "the stack \"remote\" needs the address of its other side".into()));
         }
+        Ok(())
     }
 }
 

@@ -1,11 +1,9 @@
-//! The service's configuration: one flat TOML file, every value with its unit, every default with its reason.
+//! The service's configuration: one TOML file. Every value has its unit, every default its reason.
 
-use self::complaint::{explain, line_of};
+use self::toml_error::{explain, line_of};
 use crate::admission::Admit;
-use crate::choice::StackKind;
-use crate::cores::Cores;
 use crate::policy::Entry;
-use crate::policy::list::Default as PolicyDefault;
+use crate::policy::list::DefaultAction;
 use crate::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -13,88 +11,93 @@ use std::path::{Path, PathBuf};
 use towpath_tcp::slow::congestion::Algorithm;
 
 mod check;
-mod complaint;
+mod cores_setting;
+pub mod stack_kind;
+mod toml_error;
 
-/// What can be configured. `Config::default()` serves the user who starts it, in memory only, with one core.
+pub use cores_setting::CoresSetting;
+pub use stack_kind::StackKind;
+
+/// All keys. `Config::default()` serves the user that starts the service, on this machine only, with one core.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The stack that serves: `"fast"`, Towpath's own TCP (the default), or `"kernel"`, the sockets of the kernel and the network
-    /// namespace that the service runs in.
+    /// The stack: `"fast"` is Towpath's own TCP (the default), `"kernel"` the sockets of this kernel, `"uml"` and
+    /// `"qemu"` those of a second kernel, `"remote"` those of another host.
     pub stack: StackKind,
-    /// The network namespace that the service serves: its name (`ip netns`) or a path. Default the one that it is started in.
+    /// The network namespace to serve: its name (`ip netns`) or a path. Default: the one that the service is started
+    /// in.
     pub netns: Option<String>,
-    /// Other stacks, which rules of `policy` and `--stack` name: each has the keys of a service, and is one of its own.
+    /// Other stacks, which rules of `policy` and `--stack` name. Each is a service of its own and has the keys of one.
     pub stacks: BTreeMap<String, Config>,
-    /// The file that all this stands in.
+    /// The file that the configuration was read from.
     #[serde(skip)]
     pub file: Option<PathBuf>,
-    /// Measure programs' connections both ways, on the stack and on the programs' own kernel, and leave to the kernel what does not gain.
+    /// Measure connections over the stack and over the programs' own kernel, and leave to the kernel those that do not
+    /// gain.
     pub auto: bool,
-    /// The TAP device that is the wire of a stack with a kernel of its own (`"uml"`, `"qemu"`); none: it has only its loopback device.
-    #[serde(alias = "uml_tap")]
-    pub card_tap: Option<String>,
-    /// Address and prefix length of its network card: `10.0.0.2/24`.
-    #[serde(alias = "uml_address")]
-    pub card_address: Option<String>,
-    /// Its router.
-    #[serde(alias = "uml_gateway")]
-    pub card_gateway: Option<String>,
-    /// The kernel of a guest of QEMU; none: this host's.
-    pub card_kernel: Option<PathBuf>,
-    /// Its kernel's memory.
-    #[serde(alias = "uml_memory")]
-    pub card_memory: Bytes,
-    /// Where the other side of the stack `"far"` listens: `unix:PATH`, `tcp:HOST:PORT` or `rdma:HOST:PORT`.
-    pub far: Option<String>,
-    /// May `far` be on another machine? Nothing on the way is encrypted, and nobody is asked who he is. Default no.
+    /// The TAP device that is a guest's network (`"uml"`, `"qemu"`). Without one it has only its loopback device.
+    pub guest_tap: Option<String>,
+    /// Address and prefix length of the guest's network device: `10.0.0.2/24`.
+    pub guest_address: Option<String>,
+    /// The guest's router.
+    pub guest_gateway: Option<String>,
+    /// The kernel of a guest of QEMU. Default: this host's.
+    pub guest_kernel: Option<PathBuf>,
+    /// The guest's memory, without the rings.
+    pub guest_memory: Bytes,
+    /// The address of the stack `"remote"`: `unix:PATH`, `tcp:HOST:PORT` or `rdma:HOST:PORT`.
+    pub remote: Option<String>,
+    /// May `remote` be another host? Nothing is encrypted or authenticated on the way. Default: no.
     pub trust_network: bool,
-    /// It stands by: this kernel serves, with `card_address` on this device, until everybody is moved.
+    /// The guest stands by: until its clients are moved, this kernel serves them, with `guest_address` on this device.
     pub standby: Option<String>,
-    /// The registration socket. Default: see [`crate::paths`]; it depends on who starts the service.
+    /// The registration socket. The default depends on the user that starts the service; see [`crate::paths`].
     pub socket: Option<PathBuf>,
-    /// The network interface to serve. Default: none, because an interface needs root, and connections between programs
-    /// of this machine need no interface.
+    /// The network interface to serve. Default: none. An interface needs root, and connections within this machine need
+    /// none.
     pub interface: Option<String>,
-    /// The VLAN of the interface that is served, 1 to 4,094; 0 = untagged frames (the default).
+    /// The VLAN of the interface to serve, 1 to 4,094; 0 = untagged frames (the default).
     pub vlan: u16,
-    /// Fast-path cores, 1 to 16, with an interface at most as many as it has queues, which are dealt out to the cores; or the range in
-    /// which the service chooses (`"1-4"`, `"auto"`). Default 1: a second core helps only once the first is busy.
-    pub cores: Cores,
-    /// CPUs to pin the cores to, one per core. Default none: the scheduler knows better than we do which CPU is idle.
+    /// CPU cores that the stack may use, 1 to 16, or a range in which the service chooses (`"1-4"`, `"auto"`). With an
+    /// interface at most one per receive queue. Default 1: a second core helps only once the first is busy.
+    pub cores: CoresSetting,
+    /// CPUs to pin the stack's threads to, one per core. Default none: the scheduler knows better which CPU is idle.
     pub cpus: Vec<usize>,
-    /// Who else may use the service: `"user:alice"`, `"group:web"`, `"uid:1000"`, `"all"`. Default nobody but the
-    /// service's own user and root, because a stack sees its users' data.
+    /// Other users that may use the service: `"user:alice"`, `"group:web"`, `"uid:1000"`, `"all"`. Default: none but
+    /// the service's own user and root, because a stack sees its users' data.
     pub admit: Vec<Admit>,
-    /// Who may connect and listen to what, and what an application may take: `"deny connect user www-data port 25"`,
-    /// `"limit program nginx rate 1gbit"`; the first rule that matches decides. Default none.
+    /// Rules and limits: `"deny connect user www-data port 25"`, `"limit program nginx rate 1gbit"`. The first rule
+    /// that matches decides. Default: none.
     pub policy: Vec<Entry>,
-    /// What happens where no rule of `policy` matches: `"allow"`, `"deny"` or `"kernel"`. Default allow.
-    pub policy_default: PolicyDefault,
-    /// Client processes that one user may have. Default 256: each has a region and a thread in the service.
+    /// The action where no rule of `policy` matches: `"allow"`, `"deny"` or `"kernel"`. Default: allow.
+    pub policy_default: DefaultAction,
+    /// Most client processes of one user. Default 256: each has a region and a thread in the service.
     pub clients_per_user: u32,
-    /// Socket slots of one client process, a power of two from 16 to 65,536. Default 16,384: half of
-    /// them for accepted connections, more than most programs have; memory is taken only for slots in use.
+    /// Socket slots of one client, a power of two from 16 to 65,536; half of them are for accepted connections. Default
+    /// 16,384: more than most programs need, and only slots in use take memory.
     pub sockets_per_client: u32,
     /// Send ring of each connection, a power of two from 4KiB to 16MiB. Default 128KiB: the product of 10 Gbit/s and
-    /// 100 µs, and the rings of some ten busy connections still fit in a second-level cache.
+    /// 100 µs. The rings of some ten busy connections then fit in a second-level cache.
     pub send_buffer: Bytes,
-    /// Receive ring of each connection, likewise.
+    /// Receive ring of each connection, with the same limits and default.
     pub receive_buffer: Bytes,
-    /// Connections of all clients together. Default 65,536: at some 1.2 KiB each, taken as they come, 75 MiB when
-    /// all are there.
+    /// Most connections of all clients together. Default 65,536. Each takes some 1.2 KiB when it is opened, all
+    /// together 75 MiB.
     pub max_connections: u32,
-    /// How long a core looks for work before it sleeps. Default 20us: waking a sleeper costs about 10 µs, and waiting for
-    /// twice the cost of a wake-up is never more than three times as expensive as the best choice in hindsight.
+    /// How long a thread looks for work before it sleeps. Default 20us, twice the cost of a wake-up: that is never more
+    /// than three times as expensive as the best choice in hindsight.
     pub spin: Duration,
-    /// Longest time an acknowledgement may wait for company. Default 1ms: longer than a program
-    /// of this machine takes to answer, far below any peer's shortest time-out (Linux: 200 ms) and the 500 ms of RFC 9293.
+    /// Longest delay of an acknowledgement. Default 1ms: longer than a program of this machine takes to answer, and far
+    /// below a peer's shortest time-out (Linux: 200 ms) and the 500 ms of RFC 9293.
     pub delayed_ack: Duration,
-    /// How long a closed connection's addresses are kept out of use. Default 60s, as Linux; RFC 9293 says 4 minutes.
+    /// Duration of TIME_WAIT. Default 60s, as Linux; RFC 9293 says 4 minutes.
     pub time_wait: Duration,
-    /// Congestion control of connections that choose none (`TCP_CONGESTION`), by Linux's name. Default cubic, as Linux.
+    /// Congestion control of connections that choose none (`TCP_CONGESTION`), by Linux's name. Default: cubic, as
+    /// Linux.
     pub congestion: String,
-    /// Offer and accept timestamps (RFC 7323). Default on, as Linux: round trips are measured and old duplicates told apart.
+    /// Offer and accept timestamps (RFC 7323). Default: on, as Linux. They measure round trips and
+    /// reveal old duplicates.
     pub timestamps: bool,
     /// Offer and accept selective acknowledgements (RFC 2018). Default on, as Linux.
     pub sack: bool,
@@ -103,14 +106,15 @@ pub struct Config {
     /// ECN as Linux's `tcp_ecn`: 0 never, 1 requested and accepted, 2 accepted. Default 2, as Linux: there are still
     /// networks that drop a SYN which asks.
     pub ecn: u8,
-    /// Answer SYNs with cookies (RFC 4987 §3.6) where a listener's backlog is full? Default true, as Linux's `tcp_syncookies`.
+    /// Answer SYNs with cookies (RFC 4987 §3.6) where a listener's backlog is full? Default true, as Linux's
+    /// `tcp_syncookies`.
     pub syn_cookies: bool,
     /// Largest MSS to announce and to use, bytes; 0 = what the route's MTU allows (the default).
     pub mss_clamp: u16,
-    /// Join connections between programs of this host ring to ring, without the stack. Default true: it costs a fraction. False
-    /// where every byte shall go through the protocol, as for tests of it.
+    /// Join connections between programs of this host directly, ring to ring. Default: true, because it costs a
+    /// fraction. False lets every byte go through the protocol, for example to test it.
     pub direct: bool,
-    /// The service ends when it has had no client for so long. Default never; `towpath run` starts it with 30s.
+    /// The service ends after this time without a client. Default: never. `towpath run` starts it with 30s.
     pub idle_exit: Option<Duration>,
 }
 
@@ -122,22 +126,22 @@ impl Default for Config {
             stacks: BTreeMap::new(),
             file: None,
             auto: false,
-            card_tap: None,
-            card_address: None,
-            card_gateway: None,
-            card_kernel: None,
-            card_memory: Bytes::from_kib(256 << 10),
-            far: None,
+            guest_tap: None,
+            guest_address: None,
+            guest_gateway: None,
+            guest_kernel: None,
+            guest_memory: Bytes::from_kib(256 << 10),
+            remote: None,
             trust_network: false,
             standby: None,
             socket: None,
             interface: None,
             vlan: 0,
-            cores: Cores::Fixed(1),
+            cores: CoresSetting::Fixed(1),
             cpus: Vec::new(),
             admit: Vec::new(),
             policy: Vec::new(),
-            policy_default: PolicyDefault::Allow,
+            policy_default: DefaultAction::Allow,
             clients_per_user: 256,
             sockets_per_client: 16_384,
             send_buffer: Bytes::from_kib(128),
@@ -165,12 +169,12 @@ pub const KEYS: [&str; 37] = [
     "netns",
     "stacks",
     "auto",
-    "card_tap",
-    "card_address",
-    "card_gateway",
-    "card_kernel",
-    "card_memory",
-    "far",
+    "guest_tap",
+    "guest_address",
+    "guest_gateway",
+    "guest_kernel",
+    "guest_memory",
+    "remote",
     "trust_network",
     "standby",
     "socket",
@@ -206,22 +210,22 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {source}", file.display())]
     Read {
-        /// Which file.
+        /// Its path.
         file: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// Something in the file is wrong.
+    /// A line of the file is wrong.
     #[error("{}:{line}: {message}", file.display())]
     Line {
-        /// Which file.
+        /// Its path.
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// Key and complaint.
+        /// The key and the reason.
         message: String,
     },
-    /// A value from a command-line flag, or the combination, is wrong.
+    /// The value of a flag, or a combination of values, is wrong.
     #[error("{0}")]
     Value(String),
 }
@@ -245,7 +249,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The configuration of the other stack of this name, with what its table leaves to this one.
+    /// The configuration of another stack, by name. It takes `admit` from this one if its table has none.
     pub fn of_stack(&self, name: &str) -> Result<Self, ConfigError> {
         let table = self.stacks.get(name).ok_or_else(|| {
             let file = self.file.as_deref().unwrap_or(Path::new("the configuration")).display();
@@ -256,6 +260,15 @@ impl Config {
             config.admit.clone_from(&self.admit);
         }
         Ok(config)
+    }
+
+    /// The error of a value that only the stack could check. It names the line of the configuration file, if there is
+    /// one.
+    pub fn error_at(&self, key: &str, message: String) -> ConfigError {
+        let message = format!("{key}: {message}");
+        let Some(file) = &self.file else { return ConfigError::Value(message) };
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        ConfigError::Line { file: file.clone(), line: line_of(&text, key), message }
     }
 
     /// [`Config::check`] for a configuration that flags have changed.

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::config::complaint::line_of;
+use crate::config::toml_error::line_of;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("towpath.toml"), text).map_err(|e| e.to_string())
@@ -17,12 +17,12 @@ fn every_key_is_read() {
     let text = r#"
         stack = "fast"
         auto = true
-        card_tap = "tap0"
-        card_address = "10.0.0.2/24"
-        card_gateway = "10.0.0.1"
-        card_kernel = "/boot/vmlinuz-6.1"
-        card_memory = "512MiB"
-        far = "unix:/run/far.sock"
+        guest_tap = "tap0"
+        guest_address = "10.0.0.2/24"
+        guest_gateway = "10.0.0.1"
+        guest_kernel = "/boot/vmlinuz-6.1"
+        guest_memory = "512MiB"
+        remote = "unix:/run/remote.sock"
         trust_network = true
         standby = "tap0"
         socket = "/run/towpath/towpath.sock"
@@ -54,8 +54,8 @@ fn every_key_is_read() {
         stacks = {}
     "#;
     let config = parse(text).unwrap();
-    assert_eq!((config.cores, config.cpus), (Cores::Fixed(2), vec![2, 3]));
-    assert_eq!(parse("cores = \"auto\"\ncpus = [4, 5, 6]").unwrap().cores, Cores::Auto);
+    assert_eq!((config.cores, config.cpus), (CoresSetting::Fixed(2), vec![2, 3]));
+    assert_eq!(parse("cores = \"auto\"\ncpus = [4, 5, 6]").unwrap().cores, CoresSetting::Auto);
     assert_eq!(config.admit, [Admit::Uid(1000), Admit::All]);
     assert_eq!(config.receive_buffer.get(), 1 << 20);
     assert_eq!(config.idle_exit, Some(Duration::from_secs(300)));
@@ -107,8 +107,8 @@ fn golden_errors() {
             "towpath.toml:2: auto: the other kernel has a network of its own; nothing can go either way",
         ),
         (
-            "stack = \"qemu\"\ncard_memory = \"64MiB\"\n",
-            "towpath.toml:2: card_memory: 64MiB is outside 128MiB to 16GiB",
+            "stack = \"qemu\"\nguest_memory = \"64MiB\"\n",
+            "towpath.toml:2: guest_memory: 64MiB is outside 128MiB to 16GiB",
         ),
         ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
         ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
@@ -117,10 +117,10 @@ fn golden_errors() {
     for (text, error) in cases {
         assert_eq!(parse(text).unwrap_err(), error, "for {text:?}");
     }
-    let far = parse("colour = 1\n").unwrap_err();
+    let wrong = parse("colour = 1\n").unwrap_err();
     assert!(
-        far.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, auto, card_tap, card_address, card_gateway, card_kernel, card_memory, far, trust_network, standby, socket, interface"),
-        "{far}"
+        wrong.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, auto, guest_tap, guest_address, guest_gateway, guest_kernel, guest_memory, remote, trust_network, standby, socket, interface"),
+        "{wrong}"
     );
     let broken = parse("cores = \n").unwrap_err();
     assert!(broken.starts_with("towpath.toml:1: "), "{broken}");
@@ -128,7 +128,7 @@ fn golden_errors() {
 
 #[test]
 fn the_documentation_has_every_key_with_its_default() {
-    let page = include_str!("../../../../docs/configuration.md");
+    let page = include_str!("../../../../docs/reference/configuration.md");
     let mut defaults = String::new();
     for key in KEYS {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
@@ -139,7 +139,7 @@ fn the_documentation_has_every_key_with_its_default() {
     }
     assert_eq!(parse(&defaults).unwrap(), Config::default());
     assert!(defaults.lines().count() >= 11, "{defaults}");
-    // The example is one.
+    // The page's example parses.
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     parse(example).unwrap();
 }

@@ -12,7 +12,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Is this address in it? An IPv4 address that is mapped into IPv6 is that IPv4 address.
+    /// Is this address in the block? An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => own.to_bits() == other.to_bits() & mask_v4(self.prefix),
@@ -20,11 +20,11 @@ impl Cidr {
             _ => false,
         }
     }
-    /// Is it the whole family?
+    /// Does it hold all addresses of its family?
     pub fn is_everything(&self) -> bool {
         self.prefix == 0
     }
-    /// Is it of IPv4?
+    /// Is it a block of IPv4 addresses?
     pub fn is_ipv4(&self) -> bool {
         self.address.is_ipv4()
     }

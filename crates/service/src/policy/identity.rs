@@ -1,4 +1,4 @@
-//! Who a client is: what the kernel says of its process, never what the process says of itself.
+//! The identity of a client's process, from the kernel. Nothing in it comes from the process itself.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The name of the program that others are loaded by (`towpath run --hook inject`).
+/// The program that loads others (`towpath run --hook inject`).
 const LOADER: &str = "towpath-loader";
 
 /// One process of a client, as it was when it registered.
@@ -17,17 +17,17 @@ pub struct Identity {
     pub uid: u32,
     /// Primary and supplementary groups.
     pub groups: Vec<u32>,
-    /// Path of its executable, as the service sees it; empty = not known.
+    /// Path of its executable, as the service sees it. Empty if it is unknown.
     pub program: String,
-    /// Its control group (`/system.slice/nginx.service`), of version 2 if there is one; empty = not known.
+    /// Its control group (`/system.slice/nginx.service`), of version 2 if there is one. Empty if it is unknown.
     pub cgroup: String,
     /// Its process.
     pub pid: i32,
 }
 
 impl Identity {
-    /// Of the process at the other end of a socket: user, primary group and process are its `SO_PEERCRED`. What cannot be
-    /// read stays unknown (see `Who::matches`).
+    /// The identity of the process at the other end of a socket. User, primary group and process are its `SO_PEERCRED`.
+    /// A field that cannot be read stays unknown (see `ProcessFilter::matches`).
     pub fn of(uid: u32, gid: u32, pid: i32) -> Self {
         let known = Self { uid, groups: vec![gid], pid, ..Self::default() };
         Self::read(uid, gid, pid).unwrap_or(known)
@@ -41,12 +41,12 @@ impl Identity {
         let program = if program.ends_with(LOADER) { loaded(&file("cmdline")).unwrap_or(program) } else { program };
         let program = program.to_string_lossy().into_owned();
         let cgroup = cgroup(&std::fs::read_to_string(file("cgroup")).unwrap_or_default());
-        // While the process lives its number is its own: what was read is of it, if it still lives now.
+        // A living process keeps its number. If it still lives, everything above was read from it.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         if poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? != 0 {
             return Err(io::ErrorKind::NotFound.into());
         }
-        // It was another that took the number of one which has ended.
+        // The number has passed to another process before the pidfd was opened.
         if numbers(&status, "Uid:").get(1) != Some(&uid) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -55,7 +55,7 @@ impl Identity {
         Ok(Self { uid, groups, program, cgroup, pid })
     }
 
-    /// Of a process of this machine, by number.
+    /// The identity of a process of this machine, by number.
     pub fn running(pid: i32) -> Option<Self> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let effective = |title| numbers(&status, title).get(1).copied();
@@ -68,8 +68,8 @@ impl Identity {
     }
 }
 
-/// What the loader has become: its first argument. No more can be had from the kernel, and no more is needed: anybody can
-/// give a program any name.
+/// The program that the loader has become: its first argument. The kernel knows no more. That is enough, because
+/// anybody can give a program any name.
 fn loaded(command_line: &str) -> Option<PathBuf> {
     let words = std::fs::read(command_line).ok()?;
     let path = words.split(|byte| *byte == 0).nth(1).filter(|path| path.starts_with(b"/"))?;
@@ -82,7 +82,7 @@ fn numbers(status: &str, title: &str) -> Vec<u32> {
     line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// The control group in `/proc/PID/cgroup`: version 2's line, else that of systemd's own hierarchy.
+/// The control group in `/proc/PID/cgroup`: the line of version 2, or that of systemd's own hierarchy.
 fn cgroup(text: &str) -> String {
     let of = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
     let named = || text.lines().find_map(|line| line.split_once(":name=systemd:").map(|(_, path)| path));

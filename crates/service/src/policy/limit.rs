@@ -1,16 +1,16 @@
-//! What an application may take.
+//! Limits on what a program may use.
 
-use super::who::Who;
+use super::process_filter::ProcessFilter;
 use std::fmt;
 
-/// A limit of the list. All clients whose first limit it is share it: starting a program twice gives nothing twice.
+/// A limit of the list. All clients whose first limit it is share it, so a program that is started twice has no more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// Of whom.
-    pub who: Who,
+pub struct LimitRule {
+    /// The processes that it is about.
+    pub processes: ProcessFilter,
     /// Payload bytes per second.
     pub rate: Option<u64>,
-    /// Against other applications, which have 1.
+    /// The weight of its clients. Other clients have 1.
     pub weight: Option<u16>,
     /// Connections.
     pub connections: Option<u32>,
@@ -48,9 +48,9 @@ fn show_rate(bytes_per_s: u64) -> String {
     fits.map_or_else(|| format!("{bits}bit"), |(name, factor, _)| format!("{}{name}", bits / u128::from(*factor)))
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for LimitRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "limit{}", self.who)?;
+        write!(f, "limit{}", self.processes)?;
         if let Some(rate) = self.rate {
             write!(f, " rate {}", show_rate(rate))?;
         }

@@ -1,11 +1,11 @@
-//! The list of rules in its order; the first that matches decides.
+//! The list of rules in its order. The first rule that matches decides.
 
 use super::identity::Identity;
-use super::limit::Share;
-use super::query::Query;
-use super::rule::{Action, Attempt, Rule, denial};
+use super::limit::LimitRule;
+use super::query::{Attempt, Query};
+use super::rule::{Action, Rule, denied};
 use std::fmt;
-use towpath_stack::{Limit, Verdict};
+use towpath_runtime::{Limit, Verdict};
 
 /// Most rules and limits.
 pub const MAX_ENTRIES: usize = 4096;
@@ -13,42 +13,35 @@ pub const MAX_ENTRIES: usize = 4096;
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Who may do what.
+    /// A rule about attempts.
     Rule(Rule),
-    /// What an application may take.
-    Limit(Share),
+    /// A limit on what a program may use.
+    Limit(LimitRule),
 }
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(rule) => rule.fmt(f),
-            Self::Limit(share) => share.fmt(f),
+            Self::Limit(limit) => limit.fmt(f),
         }
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Entry {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// What happens where no rule matches.
+/// The action where no rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Default {
-    /// It is carried.
+pub enum DefaultAction {
+    /// The stack carries the connection.
     #[default]
     Allow,
-    /// It fails as usual.
+    /// The attempt fails, in the default way.
     Deny,
-    /// It is left to the kernel; a peer's SYN is not answered.
+    /// The socket is left to the kernel. A peer's SYN is not answered.
     Kernel,
 }
 
-impl Default {
-    /// As written.
+impl DefaultAction {
+    /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -56,56 +49,54 @@ impl Default {
             Self::Kernel => "kernel",
         }
     }
-    /// What it says to this attempt.
+    /// Its verdict on an attempt.
     pub fn verdict(self, attempt: Attempt) -> Verdict {
         match self {
             Self::Allow => Verdict::Allow(0),
-            Self::Deny => denial(attempt, None),
+            Self::Deny => denied(attempt, None),
             Self::Kernel => Verdict::Kernel,
         }
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Default {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// An entry with what has become of it.
+/// An entry and its count.
 #[derive(Clone, Debug)]
 pub struct Counted {
     /// The entry.
     pub entry: Entry,
-    /// Attempts that it has decided, or refused as a limit.
+    /// Attempts that it has decided. Of a limit: attempts that it has refused.
     pub hits: u64,
-    /// Never used again for another.
+    /// Never used again for another entry.
     id: u64,
-    /// Of a limit: a small number that no other has at this time.
+    /// Of a limit: a small number that no other limit has at this time.
     number: u16,
 }
 
 /// The list.
-#[derive(Debug, std::default::Default)]
-pub struct List {
+#[derive(Debug, Default)]
+pub struct RuleList {
     entries: Vec<Counted>,
-    /// What happens where no rule matches.
-    pub default: Default,
-    /// How often that was.
+    /// The action where no rule matches.
+    pub default: DefaultAction,
+    /// Attempts that the default has decided.
     pub default_hits: u64,
-    /// Names of the service's other stacks, in the order of their numbers.
+    /// Names of the service's other stacks, by number.
     pub stacks: Vec<String>,
     last_id: u64,
 }
 
-impl List {
-    /// In their order.
+impl RuleList {
+    /// An empty list of a service with these other stacks, by number.
+    pub fn of_stacks(stacks: Vec<String>) -> Self {
+        Self { stacks, ..Self::default() }
+    }
+
+    /// The entries in their order.
     pub fn entries(&self) -> &[Counted] {
         &self.entries
     }
 
-    /// Puts an entry before the one at `at` (from 0), or at the end.
+    /// Inserts an entry before position `at` (from 0), or at the end.
     pub fn insert(&mut self, at: usize, entry: Entry) -> Result<(), String> {
         self.knows_stack(&entry)?;
         if self.entries.len() >= MAX_ENTRIES {
@@ -131,19 +122,19 @@ impl List {
         Err(format!("there is no stack {stack:?}; the configuration names {known} ([stacks.NAME])"))
     }
 
-    /// Takes the entry at `at` (from 0) out.
+    /// Removes the entry at position `at` (from 0).
     pub fn remove(&mut self, at: usize) -> Option<Entry> {
         (at < self.entries.len()).then(|| self.entries.remove(at).entry)
     }
 
-    /// These instead of all. An entry that was there before keeps its count, and a limit what it remembers.
-    pub fn replace(&mut self, entries: Vec<Entry>, default: Default) -> Result<(), String> {
+    /// Replaces all entries. An entry that was there before keeps its count and its number.
+    pub fn replace(&mut self, entries: Vec<Entry>, default: DefaultAction) -> Result<(), String> {
         if entries.len() > MAX_ENTRIES {
             return Err(format!("{} rules are too many; {MAX_ENTRIES} is the most", entries.len()));
         }
         entries.iter().try_for_each(|entry| self.knows_stack(entry))?;
         let mut before = std::mem::take(&mut self.entries);
-        // First those that stay, so that none of their numbers is given to another.
+        // The entries that stay come first, so that none of their numbers is given to another.
         let mut kept: Vec<Option<Counted>> = Vec::new();
         for entry in &entries {
             let at = before.iter().position(|old| old.entry == *entry);
@@ -167,17 +158,17 @@ impl List {
         Ok(())
     }
 
-    /// The entries, by position, that can ever decide about this process.
+    /// The positions of all entries that are about this process.
     pub fn about(&self, identity: &Identity) -> Vec<usize> {
         let about = |counted: &Counted| match &counted.entry {
-            Entry::Rule(rule) => rule.who.matches(identity, rule.action == Action::Deny),
-            Entry::Limit(share) => share.who.matches(identity, true),
+            Entry::Rule(rule) => rule.processes.matches(identity, rule.action == Action::Deny),
+            Entry::Limit(limit) => limit.processes.matches(identity, true),
         };
         (0..self.entries.len()).filter(|at| about(&self.entries[*at])).collect()
     }
 
-    /// The first rule of these positions that matches, and what it says; `None` = the default does.
-    pub fn decide(&self, about: &[usize], query: &Query) -> (Option<usize>, Verdict) {
+    /// The first rule of these positions that matches, and its verdict. `None`: the default decides.
+    pub fn first_match(&self, about: &[usize], query: &Query) -> (Option<usize>, Verdict) {
         for at in about {
             if let Some(Entry::Rule(rule)) = self.entries.get(*at).map(|counted| &counted.entry)
                 && rule.covers(query)
@@ -192,14 +183,14 @@ impl List {
     pub fn limit(&self, about: &[usize]) -> Option<(usize, Limit)> {
         about.iter().find_map(|at| {
             let counted = self.entries.get(*at)?;
-            let Entry::Limit(share) = &counted.entry else { return None };
+            let Entry::Limit(rule) = &counted.entry else { return None };
             let limit = Limit {
                 id: counted.id,
                 number: counted.number,
-                weight: share.weight.unwrap_or(1),
-                rate: share.rate.unwrap_or(0),
-                connections: share.connections.unwrap_or(0),
-                new_per_s: share.new_per_s.unwrap_or(0),
+                weight: rule.weight.unwrap_or(1),
+                rate: rule.rate.unwrap_or(0),
+                connections: rule.connections.unwrap_or(0),
+                new_per_s: rule.new_per_s.unwrap_or(0),
             };
             Some((*at, limit))
         })
@@ -214,7 +205,7 @@ impl List {
         }
     }
 
-    /// Counts a refusal by the limit with this `id`; its position.
+    /// Counts a refusal by the limit with this `id`, and returns the limit's position.
     pub fn hit_limit(&mut self, id: u64) -> Option<usize> {
         let at = self.entries.iter().position(|counted| counted.id == id)?;
         self.entries[at].hits += 1;

@@ -1,11 +1,11 @@
-//! The list against a model without any cleverness.
+//! The list, compared with a model that does no preselection.
 #![allow(clippy::unwrap_used)]
 use super::*;
 use std::net::IpAddr;
 
-fn list(lines: &[&str]) -> List {
-    let mut list = List::default();
-    list.replace(lines.iter().map(|line| line.parse().unwrap()).collect(), Default::Allow).unwrap();
+fn list(lines: &[&str]) -> RuleList {
+    let mut list = RuleList::default();
+    list.replace(lines.iter().map(|line| line.parse().unwrap()).collect(), DefaultAction::Allow).unwrap();
     list
 }
 
@@ -13,8 +13,8 @@ fn connect(to: &str) -> Query {
     Query::connect(to.parse().unwrap())
 }
 
-fn decide(list: &List, identity: &Identity, query: &Query) -> (Option<usize>, Verdict) {
-    list.decide(&list.about(identity), query)
+fn decide(list: &RuleList, identity: &Identity, query: &Query) -> (Option<usize>, Verdict) {
+    list.first_match(&list.about(identity), query)
 }
 
 fn user(uid: u32) -> Identity {
@@ -39,10 +39,10 @@ fn the_first_rule_that_matches_decides() {
 
 #[test]
 fn a_rule_gives_to_a_stack_by_its_number_and_leaves_loopback_alone_unless_it_names_it() {
-    let mut list = List { stacks: vec!["blue".into(), "red".into()], ..List::default() };
+    let mut list = RuleList { stacks: vec!["blue".into(), "red".into()], ..RuleList::default() };
     let rules =
         ["stack red connect to 127.0.0.2", "stack blue connect user 7", "stack red listen port 80", "deny accept"];
-    list.replace(rules.iter().map(|rule| rule.parse().unwrap()).collect(), Default::Allow).unwrap();
+    list.replace(rules.iter().map(|rule| rule.parse().unwrap()).collect(), DefaultAction::Allow).unwrap();
     let seven = user(7);
     for (to, verdict) in [
         ("10.0.0.1:1", Verdict::Stack(0)),
@@ -64,7 +64,7 @@ fn a_rule_gives_to_a_stack_by_its_number_and_leaves_loopback_alone_unless_it_nam
 
 #[test]
 fn no_rule_gives_a_peers_syn_to_a_stack() {
-    let mut list = List { stacks: vec!["blue".into()], ..List::default() };
+    let mut list = RuleList { stacks: vec!["blue".into()], ..RuleList::default() };
     list.insert(0, "stack blue all".parse().unwrap()).unwrap();
     let query = Query::accept("10.0.0.1:80".parse().unwrap(), "10.0.0.2:5".parse().unwrap());
     assert_eq!(decide(&list, &user(7), &query), (None, Verdict::Allow(0)));
@@ -86,12 +86,12 @@ fn a_listener_on_all_addresses_is_denied_with_any_and_allowed_only_with_all() {
         assert_eq!(decide(&denied, &somebody, &query).1 == Verdict::Refuse(libc::EACCES), refused, "{query:?}");
     }
     let mut allowed = list(&["allow listen on 127.0.0.0/8"]);
-    allowed.default = Default::Deny;
+    allowed.default = DefaultAction::Deny;
     for (query, fine) in [(at("127.0.0.1:80", false), true), (at("0.0.0.0:80", false), false)] {
         assert_eq!(decide(&allowed, &somebody, &query).1 == Verdict::Allow(0), fine, "{query:?}");
     }
     let mut whole = list(&["allow listen on 0.0.0.0/0"]);
-    whole.default = Default::Deny;
+    whole.default = DefaultAction::Deny;
     assert_eq!(decide(&whole, &somebody, &at("0.0.0.0:80", false)).1, Verdict::Allow(0));
     assert_eq!(decide(&whole, &somebody, &at("[::]:80", true)).1, Verdict::Refuse(libc::EACCES));
 }
@@ -100,7 +100,7 @@ fn a_listener_on_all_addresses_is_denied_with_any_and_allowed_only_with_all() {
 fn a_process_that_hides_its_program_is_denied_and_limited_but_not_allowed_by_it() {
     let hidden = user(5);
     let mut rules = list(&["allow connect program nginx", "allow connect cgroup /a"]);
-    rules.default = Default::Deny;
+    rules.default = DefaultAction::Deny;
     assert_eq!(decide(&rules, &hidden, &connect("10.0.0.1:1")), (None, Verdict::Refuse(libc::EPERM)));
     let rules =
         list(&["deny connect program nginx port 1", "deny connect cgroup /a port 2", "limit program nginx rate 1mbit"]);
@@ -113,10 +113,10 @@ fn a_process_that_hides_its_program_is_denied_and_limited_but_not_allowed_by_it(
 fn a_replaced_list_keeps_the_counts_and_numbers_of_what_stays() {
     let mut list = list(&["limit user 1 rate 1mbit", "deny connect", "limit user 2 rate 1mbit"]);
     list.hit(Some(1));
-    let limit = |list: &List, uid| list.limit(&list.about(&user(uid))).unwrap().1;
+    let limit = |list: &RuleList, uid| list.limit(&list.about(&user(uid))).unwrap().1;
     let (one, two) = (limit(&list, 1), limit(&list, 2));
     let lines = ["limit user 3 rate 2mbit", "limit user 2 rate 1mbit", "deny connect"];
-    list.replace(lines.iter().map(|line| line.parse().unwrap()).collect(), Default::Deny).unwrap();
+    list.replace(lines.iter().map(|line| line.parse().unwrap()).collect(), DefaultAction::Deny).unwrap();
     assert_eq!(list.entries().iter().map(|counted| counted.hits).collect::<Vec<_>>(), [0, 0, 1]);
     assert_eq!(limit(&list, 2), two);
     let three = limit(&list, 3);
@@ -124,8 +124,8 @@ fn a_replaced_list_keeps_the_counts_and_numbers_of_what_stays() {
     assert_eq!(three.number, one.number, "small numbers are used again");
 }
 
-/// What `list.rs` and `rule.rs` do, written down a second time from the documentation, for connects and accepts.
-fn naive(list: &List, identity: &Identity, query: &Query) -> (Option<usize>, Verdict) {
+/// The model: the documented meaning of rules, for connects and accepts.
+fn naive(list: &RuleList, identity: &Identity, query: &Query) -> (Option<usize>, Verdict) {
     for (at, counted) in list.entries().iter().enumerate() {
         let Entry::Rule(rule) = &counted.entry else { continue };
         let text = counted.entry.to_string();

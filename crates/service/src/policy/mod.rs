@@ -1,18 +1,23 @@
-//! The operator's policy: who may connect and listen to what, what peers may reach a listener, and what an application may
-//! take. Rules are one line of text each (see `docs/policy.md`), the same on the command line, in files and on the control socket.
+//! The operator's policy: who may connect, who may listen, which peers may reach a listener, and how much a program may
+//! use.
+//!
+//! The stack's question arrives in [`crate::guard`], which asks [`Policy::decide`]. A rule is one line of text (see
+//! `docs/reference/policy.md`), the same on the command line, in files and on the control socket. [`parse`] reads it,
+//! [`list`] keeps the rules in order, and [`rule`] says whether a rule matches.
 
 pub mod cidr;
-pub mod enforce;
+mod commands;
+pub mod decide;
 pub mod identity;
 pub mod limit;
 pub mod list;
 pub mod parse;
+pub mod process_filter;
 pub mod query;
 pub mod request;
 pub mod rule;
-pub mod who;
 
-pub use enforce::Policy;
+pub use decide::Policy;
 pub use identity::Identity;
 pub use list::Entry;
-pub use request::{Listing, Request};
+pub use request::{Listing, PolicyRequest};

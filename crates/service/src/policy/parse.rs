@@ -1,12 +1,15 @@
-//! Reading rules, limits and questions from words.
+//! Parses rules, limits and questions. This file holds their whole grammar; blocks of addresses are in [`super::cidr`]
+//! and rates in [`super::limit`].
 
 use super::identity::Identity;
-use super::limit::{Share, parse_rate};
-use super::list::{Default, Entry};
-use super::query::Query;
-use super::rule::{Action, Attempt, ERRNOS, How, Rule};
-use super::who::{Named, Who};
+use super::limit::{LimitRule, parse_rate};
+use super::list::{DefaultAction, Entry};
+use super::process_filter::{Account, ProcessFilter};
+use super::query::{Attempt, Query};
+use super::rule::{Action, Denial, ERRNOS, Rule};
+use crate::config::stack_kind::stack_name;
 use nix::unistd::{Group, User};
+use serde::de::{self, Deserialize, Deserializer};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -15,7 +18,7 @@ use towpath_tcp::slow::congestion::Algorithm;
 /// Longest line, bytes.
 const MAX_LINE: usize = 1024;
 
-/// The words that are left, and what was said about whom.
+/// The words that are left.
 struct Words<'a> {
     left: std::str::SplitWhitespace<'a>,
 }
@@ -24,14 +27,14 @@ impl<'a> Words<'a> {
     fn value(&mut self, of: &str) -> Result<&'a str, String> {
         self.left.next().ok_or_else(|| format!("{of:?} needs a value behind it"))
     }
-    fn number<T: FromStr + PartialEq + std::default::Default>(&mut self, of: &str) -> Result<T, String> {
+    fn number<T: FromStr + PartialEq + Default>(&mut self, of: &str) -> Result<T, String> {
         let text = self.value(of)?;
         let number = text.parse().ok().filter(|number| *number != T::default());
         number.ok_or_else(|| format!("{of}: {text:?} is no number that fits; it must be at least 1"))
     }
 }
 
-/// Sets what may be said once.
+/// Sets a value that may be given once.
 fn once<T>(place: &mut Option<T>, of: &str, value: T) -> Result<(), String> {
     match place.replace(value) {
         None => Ok(()),
@@ -39,42 +42,42 @@ fn once<T>(place: &mut Option<T>, of: &str, value: T) -> Result<(), String> {
     }
 }
 
-/// Takes a condition about whom; false = the keyword is none.
-fn who(keyword: &str, words: &mut Words<'_>, who: &mut Who) -> Result<bool, String> {
+/// Parses a condition on the process. False if the keyword is none.
+fn process(keyword: &str, words: &mut Words<'_>, filter: &mut ProcessFilter) -> Result<bool, String> {
     match keyword {
-        "user" => once(&mut who.user, keyword, user(words.value(keyword)?)?)?,
-        "group" => once(&mut who.group, keyword, group(words.value(keyword)?)?)?,
+        "user" => once(&mut filter.user, keyword, user(words.value(keyword)?)?)?,
+        "group" => once(&mut filter.group, keyword, group(words.value(keyword)?)?)?,
         "program" => {
             let program = words.value(keyword)?;
             if program.contains('/') && !program.starts_with('/') {
                 return Err(format!("program {program:?} is neither a whole path nor a name"));
             }
-            once(&mut who.program, keyword, program.to_owned())?;
+            once(&mut filter.program, keyword, program.to_owned())?;
         }
         "cgroup" => {
             let cgroup = words.value(keyword)?;
             if !cgroup.starts_with('/') {
                 return Err(format!("cgroup {cgroup:?} does not begin with \"/\"; see /proc/PID/cgroup"));
             }
-            once(&mut who.cgroup, keyword, cgroup.to_owned())?;
+            once(&mut filter.cgroup, keyword, cgroup.to_owned())?;
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn user(text: &str) -> Result<Named, String> {
+fn user(text: &str) -> Result<Account, String> {
     let known = || User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
     let number = text.parse().ok().or_else(known);
     let number = number.ok_or_else(|| format!("there is no user {text:?} on this machine (see `getent passwd`)"))?;
-    Ok(Named { text: text.into(), number })
+    Ok(Account { text: text.into(), number })
 }
 
-fn group(text: &str) -> Result<Named, String> {
+fn group(text: &str) -> Result<Account, String> {
     let known = || Group::from_name(text).ok().flatten().map(|group| group.gid.as_raw());
     let number = text.parse().ok().or_else(known);
     let number = number.ok_or_else(|| format!("there is no group {text:?} on this machine (see `getent group`)"))?;
-    Ok(Named { text: text.into(), number })
+    Ok(Account { text: text.into(), number })
 }
 
 fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
@@ -85,11 +88,11 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-fn how(text: &str) -> Result<How, String> {
+fn denial(text: &str) -> Result<Denial, String> {
     match text {
-        "drop" => Ok(How::Drop),
-        "reset" => Ok(How::Reset),
-        _ => ERRNOS.iter().find(|(name, _)| *name == text).map(|(_, errno)| How::Errno(*errno)).ok_or_else(|| {
+        "drop" => Ok(Denial::Drop),
+        "reset" => Ok(Denial::Reset),
+        _ => ERRNOS.iter().find(|(name, _)| *name == text).map(|(_, errno)| Denial::Errno(*errno)).ok_or_else(|| {
             format!("with {text:?}: write EACCES, EPERM or ECONNREFUSED, for an accept \"drop\" or \"reset\"")
         }),
     }
@@ -106,7 +109,7 @@ fn attempt(text: &str) -> Result<Option<Attempt>, String> {
 
 fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
     let stack = match action {
-        Action::Stack => Some(crate::choice::stack_name(words.value(action.name())?)?),
+        Action::Stack => Some(stack_name(words.value(action.name())?)?),
         _ => None,
     };
     let attempt = attempt(words.value(stack.as_deref().unwrap_or(action.name()))?)?;
@@ -114,11 +117,11 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
         action,
         stack,
         attempt,
-        who: Who::default(),
+        processes: ProcessFilter::default(),
         remote: None,
         local: None,
         ports: None,
-        how: None,
+        denial: None,
         congestion: None,
     };
     while let Some(keyword) = words.left.next() {
@@ -135,7 +138,7 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
                 ));
             }
             ("port", _) => once(&mut rule.ports, keyword, ports(words.value(keyword)?)?)?,
-            ("with", _) => once(&mut rule.how, keyword, how(words.value(keyword)?)?)?,
+            ("with", _) => once(&mut rule.denial, keyword, denial(words.value(keyword)?)?)?,
             ("congestion", _) => {
                 let name = words.value(keyword)?;
                 let algorithm = Algorithm::parse(name).ok_or_else(|| {
@@ -144,22 +147,22 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, String> {
                 })?;
                 once(&mut rule.congestion, keyword, algorithm)?;
             }
-            _ if who(keyword, words, &mut rule.who)? => {}
+            _ if process(keyword, words, &mut rule.processes)? => {}
             _ => return Err(unknown(keyword)),
         }
     }
     check(rule)
 }
 
-/// What does not go together.
+/// Refuses combinations that have no meaning.
 fn check(rule: Rule) -> Result<Rule, String> {
-    if rule.how.is_some() && rule.action != Action::Deny {
+    if rule.denial.is_some() && rule.action != Action::Deny {
         return Err("\"with\" is for deny".into());
     }
-    let fits = match rule.how {
+    let fits = match rule.denial {
         None => true,
-        Some(How::Errno(_)) => rule.attempt != Some(Attempt::Accept) && rule.attempt.is_some(),
-        Some(How::Drop | How::Reset) => rule.attempt == Some(Attempt::Accept),
+        Some(Denial::Errno(_)) => rule.attempt != Some(Attempt::Accept) && rule.attempt.is_some(),
+        Some(Denial::Drop | Denial::Reset) => rule.attempt == Some(Attempt::Accept),
     };
     if !fits {
         return Err("\"with\" takes an errno for connect and listen, \"drop\" or \"reset\" for accept".into());
@@ -178,26 +181,26 @@ fn check(rule: Rule) -> Result<Rule, String> {
     Ok(rule)
 }
 
-fn share(words: &mut Words<'_>) -> Result<Share, String> {
-    let mut share = Share::default();
+fn limit(words: &mut Words<'_>) -> Result<LimitRule, String> {
+    let mut limit = LimitRule::default();
     while let Some(keyword) = words.left.next() {
         match keyword {
-            "rate" => once(&mut share.rate, keyword, parse_rate(words.value(keyword)?)?)?,
-            "weight" => once(&mut share.weight, keyword, words.number(keyword)?)?,
-            "connections" => once(&mut share.connections, keyword, words.number(keyword)?)?,
-            "new" => once(&mut share.new_per_s, keyword, words.number(keyword)?)?,
-            _ if who(keyword, words, &mut share.who)? => {}
+            "rate" => once(&mut limit.rate, keyword, parse_rate(words.value(keyword)?)?)?,
+            "weight" => once(&mut limit.weight, keyword, words.number(keyword)?)?,
+            "connections" => once(&mut limit.connections, keyword, words.number(keyword)?)?,
+            "new" => once(&mut limit.new_per_s, keyword, words.number(keyword)?)?,
+            _ if process(keyword, words, &mut limit.processes)? => {}
             _ => return Err(unknown(keyword)),
         }
     }
-    if share.weight.is_some_and(|weight| weight > 1000) {
+    if limit.weight.is_some_and(|weight| weight > 1000) {
         return Err("weight: at most 1000".into());
     }
-    let Share { rate, weight, connections, new_per_s, .. } = &share;
+    let LimitRule { rate, weight, connections, new_per_s, .. } = &limit;
     if rate.is_none() && weight.is_none() && connections.is_none() && new_per_s.is_none() {
         return Err("a limit needs at least one of rate, weight, connections, new".into());
     }
-    Ok(share)
+    Ok(limit)
 }
 
 fn unknown(keyword: &str) -> String {
@@ -219,14 +222,14 @@ impl FromStr for Entry {
             Some("deny") => rule(Action::Deny, &mut words).map(Entry::Rule),
             Some("kernel") => rule(Action::Kernel, &mut words).map(Entry::Rule),
             Some("stack") => rule(Action::Stack, &mut words).map(Entry::Rule),
-            Some("limit") => share(&mut words).map(Entry::Limit),
+            Some("limit") => limit(&mut words).map(Entry::Limit),
             Some(other) => Err(format!("{other:?} begins no rule; write allow, deny, kernel, stack or limit")),
             None => Err("an empty rule; write allow, deny, kernel, stack or limit".into()),
         }
     }
 }
 
-impl FromStr for Default {
+impl FromStr for DefaultAction {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
@@ -238,11 +241,26 @@ impl FromStr for Default {
     }
 }
 
-/// Reads a question: `connect user alice program /usr/bin/curl to 10.1.2.3 port 25`. `pid N` stands for whoever that is.
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for DefaultAction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Parses a question: `connect user alice program /usr/bin/curl to 10.1.2.3 port 25`. `pid N` stands for the identity
+/// of that process.
 pub fn question(text: &str) -> Result<(Identity, Query), String> {
     let mut words = Words { left: text.split_whitespace() };
     let attempt = attempt(words.value("test")?)?.ok_or("write connect, listen or accept")?;
-    let (mut said, mut pid) = (Who::default(), None);
+    let (mut said, mut pid) = (ProcessFilter::default(), None);
     let (mut remote, mut local, mut port) = (None::<IpAddr>, None::<IpAddr>, None);
     while let Some(keyword) = words.left.next() {
         let address = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is no address"));
@@ -251,7 +269,7 @@ pub fn question(text: &str) -> Result<(Identity, Query), String> {
             "on" => once(&mut local, keyword, address(words.value(keyword)?)?)?,
             "port" => once(&mut port, keyword, words.number(keyword)?)?,
             "pid" => once(&mut pid, keyword, words.number::<u32>(keyword)?)?,
-            _ if who(keyword, &mut words, &mut said)? => {}
+            _ if process(keyword, &mut words, &mut said)? => {}
             _ => {
                 return Err(format!(
                     "{keyword:?} is no keyword here; questions have pid, user, group, program, cgroup, to, from, on, port"
@@ -278,8 +296,8 @@ pub fn question(text: &str) -> Result<(Identity, Query), String> {
     Ok((identity, Query { attempt, remote, local, port, dual }))
 }
 
-/// A process of which nothing is known but this.
-fn said_to_be(said: &Who) -> Identity {
+/// A process of which only the given conditions are known.
+fn said_to_be(said: &ProcessFilter) -> Identity {
     let group = said.group.as_ref().map(|group| group.number);
     let own = said.user.as_ref().map(|user| {
         let known = User::from_uid(nix::unistd::Uid::from_raw(user.number)).ok().flatten();
@@ -288,7 +306,7 @@ fn said_to_be(said: &Who) -> Identity {
     Identity {
         uid: own.map_or(u32::MAX, |(uid, _)| uid),
         groups: group.into_iter().chain(own.and_then(|(_, gid)| gid)).collect(),
-        // Not empty, which would be a process that hides them.
+        // An empty text would be a process that hides them.
         program: said.program.clone().unwrap_or_else(|| "?".into()),
         cgroup: said.cgroup.clone().unwrap_or_else(|| "?".into()),
         pid: 0,
@@ -311,8 +329,8 @@ mod tests {
             "allow accept from 10.0.0.0/8 congestion cubic",
             "deny all",
             "stack blue connect user 0 to 10.0.0.0/8 port 25",
-            "stack card all program nginx",
-            "stack card-2 listen on 10.0.0.1 port 80-89",
+            "stack guest all program nginx",
+            "stack guest-2 listen on 10.0.0.1 port 80-89",
             "limit program nginx rate 1gbit weight 3 connections 10000 new 500",
             "limit weight 2",
         ] {

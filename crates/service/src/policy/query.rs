@@ -1,35 +1,56 @@
-//! An attempt, as rules see it.
+//! An attempt, as rules see it: what the stack asks about.
 
-use super::rule::Attempt;
 use std::net::{IpAddr, SocketAddr};
 
-/// An attempt, but for whose it is.
+/// The kind of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// An application connects.
+    Connect,
+    /// An application listens.
+    Listen,
+    /// A peer's SYN arrives for a listener.
+    Accept,
+}
+
+impl Attempt {
+    /// As written in rules.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Listen => "listen",
+            Self::Accept => "accept",
+        }
+    }
+}
+
+/// An attempt, without the client that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// What.
+    /// Its kind.
     pub attempt: Attempt,
     /// The peer (connect, accept).
     pub remote: Option<IpAddr>,
-    /// The own address (listen, accept).
+    /// The listener's address (listen, accept).
     pub local: Option<IpAddr>,
-    /// The peer's port of a connect, else the listener's.
+    /// The peer's port of a connect; otherwise the listener's.
     pub port: u16,
-    /// A listener on :: that takes IPv4 as well.
+    /// A listener on :: that takes IPv4 too.
     pub dual: bool,
 }
 
 impl Query {
-    /// A connect to this peer.
+    /// A connect to a peer.
     pub fn connect(remote: SocketAddr) -> Self {
         let (remote, port) = (Some(remote.ip()), remote.port());
         Self { attempt: Attempt::Connect, remote, local: None, port, dual: false }
     }
-    /// A listen on this address.
+    /// A listen on an address.
     pub fn listen(local: SocketAddr, dual: bool) -> Self {
         let (local, port) = (Some(local.ip()), local.port());
         Self { attempt: Attempt::Listen, remote: None, local, port, dual }
     }
-    /// A SYN between these.
+    /// A SYN from this peer for this listener.
     pub fn accept(local: SocketAddr, remote: SocketAddr) -> Self {
         let (remote, port) = (Some(remote.ip()), local.port());
         Self { attempt: Attempt::Accept, remote, local: Some(local.ip()), port, dual: false }

@@ -1,45 +1,23 @@
-//! One rule: who may do what.
+//! One rule: an action for certain attempts of certain processes.
 
 use super::cidr::Cidr;
-use super::query::Query;
-use super::who::Who;
+use super::process_filter::ProcessFilter;
+use super::query::{Attempt, Query};
 use std::fmt;
 use std::ops::RangeInclusive;
-use towpath_stack::Verdict;
+use towpath_runtime::Verdict;
 use towpath_tcp::slow::congestion::Algorithm;
 
-/// What is attempted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
-    /// An application connects.
-    Connect,
-    /// An application listens.
-    Listen,
-    /// A peer's SYN for a listener.
-    Accept,
-}
-
-impl Attempt {
-    /// As written in rules.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Listen => "listen",
-            Self::Accept => "accept",
-        }
-    }
-}
-
-/// What a rule decides.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is carried.
+    /// The stack carries the connection.
     Allow,
-    /// It fails.
+    /// The attempt fails.
     Deny,
-    /// It is left to the kernel.
+    /// The socket is left to the kernel.
     Kernel,
-    /// It is for another stack ([`Rule::stack`]).
+    /// The socket goes to another stack ([`Rule::stack`]).
     Stack,
 }
 
@@ -57,8 +35,8 @@ impl Action {
 
 /// How a denied attempt fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// The command fails with this errno.
+pub enum Denial {
+    /// The application's call fails with this errno.
     Errno(i32),
     /// The SYN is not answered.
     Drop,
@@ -70,7 +48,7 @@ pub enum How {
 pub const ERRNOS: [(&str, i32); 3] =
     [("EACCES", libc::EACCES), ("EPERM", libc::EPERM), ("ECONNREFUSED", libc::ECONNREFUSED)];
 
-impl How {
+impl Denial {
     /// As written in rules.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,9 +57,9 @@ impl How {
             Self::Errno(errno) => ERRNOS.iter().find(|(_, value)| *value == errno).map_or("?", |(name, _)| name),
         }
     }
-    /// Where a rule says nothing: what connect(2) says of a local firewall rule, what bind(2) says of a protected address, and
-    /// silence for peers.
-    pub fn usual(attempt: Attempt) -> Self {
+    /// The denial where a rule names none: the errno of connect(2) for a local firewall rule, that of bind(2) for a
+    /// protected address, and silence for peers.
+    pub fn default_of(attempt: Attempt) -> Self {
         match attempt {
             Attempt::Connect => Self::Errno(libc::EPERM),
             Attempt::Listen => Self::Errno(libc::EACCES),
@@ -93,28 +71,28 @@ impl How {
 /// A rule of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it decides.
+    /// Its action.
     pub action: Action,
-    /// The name of the stack that it is for; only with [`Action::Stack`].
+    /// The name of the stack of [`Action::Stack`].
     pub stack: Option<String>,
-    /// About what; `None` = everything.
+    /// The attempts that it is about. `None`: all.
     pub attempt: Option<Attempt>,
-    /// About whom.
-    pub who: Who,
+    /// The processes that it is about.
+    pub processes: ProcessFilter,
     /// Peers (`to` of a connect, `from` of an accept).
     pub remote: Option<Cidr>,
-    /// Own addresses (`on` of a listen or accept).
+    /// The listener's addresses (`on` of a listen or accept).
     pub local: Option<Cidr>,
-    /// The peer's port of a connect, else the listener's.
+    /// The peer's port of a connect; otherwise the listener's.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How a denied attempt fails, if not as usual.
-    pub how: Option<How>,
-    /// The congestion control of what it allows.
+    /// How a denied attempt fails, if not by default.
+    pub denial: Option<Denial>,
+    /// The congestion control of the connections that it allows.
     pub congestion: Option<Algorithm>,
 }
 
 impl Rule {
-    /// Does it decide about this attempt, but for whose it is?
+    /// Does it match this attempt? The process is not checked here.
     pub fn covers(&self, query: &Query) -> bool {
         self.attempt.is_none_or(|attempt| attempt == query.attempt)
             && (self.action != Action::Stack || self.may_lead_away(query))
@@ -123,8 +101,8 @@ impl Rule {
             && self.local.is_none_or(|block| self.covers_local(block, query))
     }
 
-    /// Loopback addresses are this host's, whatever stacks there are, unless a rule names them; and peers come to a listener where
-    /// it is.
+    /// May the rule give this attempt to another stack? Loopback addresses stay on this stack unless the rule names
+    /// them. A peer's SYN stays with its listener.
     fn may_lead_away(&self, query: &Query) -> bool {
         let (address, block) = match query.attempt {
             Attempt::Connect => (query.remote, self.remote),
@@ -134,7 +112,8 @@ impl Rule {
         !address.is_some_and(|address| address.to_canonical().is_loopback()) || block.is_some_and(|b| b.is_loopback())
     }
 
-    /// A listener on all addresses listens on those of the block too: it is denied with them, and allowed only with all of them.
+    /// Does the rule's `on` match? A listener on all addresses is denied if any of its addresses is, and allowed only
+    /// if all are.
     fn covers_local(&self, block: Cidr, query: &Query) -> bool {
         let Some(local) = query.local else { return false };
         if !local.is_unspecified() || query.attempt != Attempt::Listen {
@@ -149,27 +128,27 @@ impl Rule {
         }
     }
 
-    /// What it says to this attempt, if it decides. `stacks` are the names of the service's other stacks, in their order.
+    /// Its verdict on an attempt that it matches. `stacks` are the names of the service's other stacks, by number.
     pub fn verdict(&self, attempt: Attempt, stacks: &[String]) -> Verdict {
         match self.action {
             Action::Allow => Verdict::Allow(self.congestion.map_or(0, Algorithm::id)),
             Action::Kernel => Verdict::Kernel,
-            Action::Deny => denial(attempt, self.how),
+            Action::Deny => denied(attempt, self.denial),
             Action::Stack => {
                 let number = stacks.iter().position(|name| Some(name) == self.stack.as_ref());
-                // There is none without a number: names are checked when a rule is taken into the list.
-                number.map_or(denial(attempt, None), |number| Verdict::Stack(number as u8))
+                // Every name has a number: the list refuses rules with unknown names.
+                number.map_or(denied(attempt, None), |number| Verdict::Stack(number as u8))
             }
         }
     }
 }
 
-/// What a denied attempt comes to.
-pub fn denial(attempt: Attempt, how: Option<How>) -> Verdict {
-    match how.unwrap_or(How::usual(attempt)) {
-        How::Errno(errno) => Verdict::Refuse(errno),
-        How::Reset => Verdict::Refuse(libc::ECONNREFUSED),
-        How::Drop => Verdict::Drop,
+/// The verdict on a denied attempt.
+pub fn denied(attempt: Attempt, denial: Option<Denial>) -> Verdict {
+    match denial.unwrap_or(Denial::default_of(attempt)) {
+        Denial::Errno(errno) => Verdict::Refuse(errno),
+        Denial::Reset => Verdict::Refuse(libc::ECONNREFUSED),
+        Denial::Drop => Verdict::Drop,
     }
 }
 
@@ -179,7 +158,7 @@ impl fmt::Display for Rule {
         if let Some(stack) = &self.stack {
             write!(f, " {stack}")?;
         }
-        write!(f, " {}{}", self.attempt.map_or("all", Attempt::name), self.who)?;
+        write!(f, " {}{}", self.attempt.map_or("all", Attempt::name), self.processes)?;
         if let Some(remote) = self.remote {
             write!(f, " {} {remote}", if self.attempt == Some(Attempt::Accept) { "from" } else { "to" })?;
         }
@@ -192,8 +171,8 @@ impl fmt::Display for Rule {
                 write!(f, "-{}", ports.end())?;
             }
         }
-        if let Some(how) = self.how {
-            write!(f, " with {}", how.name())?;
+        if let Some(denial) = self.denial {
+            write!(f, " with {}", denial.name())?;
         }
         match self.congestion {
             Some(algorithm) => write!(f, " congestion {algorithm}"),

@@ -1,214 +1,252 @@
-//! What an acceptable acknowledgement does: frees the send ring, measures the round trip, moves the windows, repairs a loss
+//! An acceptable acknowledgement frees the send ring, measures the round trip, moves the windows, and repairs a loss
 //! (RFC 5681, RFC 6582, RFC 6298).
 
-use super::protocol::Turn;
-use super::{ecn, hystart, rack, recovery};
+use super::context::FlowTurn;
+use super::hystart::{Ack, CSS_GROWTH_DIVISOR, TRAIN_SEGMENTS, Verdict};
+use super::{ecn, rack, recovery};
 use crate::flow::Window;
-use crate::flow::flow_flags::{ECN, FIN_ACKED, RECOVERY};
 use crate::messages::{ToSlow, event};
 use crate::seq::Seq;
-use crate::table::{Measures, bits};
+use crate::table::Measures;
+use crate::table::bits::{ECN, ECN_REDUCED, FIN_ACKED, PACED, RECOVER_SET, RECOVERY, RESEND, TIMING, TRACKED, UNDO};
+use crate::table::stages::{Loss, Receive};
 use towpath_wire::segment::{Segment, flags};
 
 /// An acknowledgement between SND.UNA and SND.MAX.
 #[inline]
-pub(super) fn take(turn: &mut Turn<'_>, s: &Segment) {
-    let old_wnd = turn.t.snd_wnd;
-    window(turn, s);
+pub(super) fn take(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
+    let loss = Loss::from(by);
+    let old_wnd = turn.t.snd_wnd();
+    window(by, turn, s);
     let ack = Seq(s.ack);
-    let (una, flight) = (turn.t.snd_una, turn.t.snd_max.bytes_since(turn.t.snd_una));
+    let (una, flight) = (turn.t.snd_una(), turn.t.flight());
     if ack.after(una) {
-        if turn.t.has(bits::UNDO) && !turn.t.has(bits::TRACKED) {
-            undo_if_needless(turn, s, ack);
+        if turn.t.has(UNDO) && !turn.t.has(TRACKED) {
+            undo_if_needless(loss, turn, s, ack);
         }
-        advance(turn, ack);
-        if turn.t.has(bits::TRACKED) {
-            rack::acknowledged(turn, s, una);
+        advance(by, turn, ack);
+        if turn.t.has(TRACKED) {
+            rack::acknowledged(loss, turn, s, una);
         }
-    } else if turn.t.has(bits::TRACKED) {
-        rack::acknowledged(turn, s, una);
-    } else if turn.t.has(bits::UNDO) && !s.options.sack.is_empty() {
-        report_after_recovery(turn, s);
+    } else if turn.t.has(TRACKED) {
+        rack::acknowledged(loss, turn, s, una);
+    } else if turn.t.has(UNDO) && !s.options.sack.is_empty() {
+        report_after_recovery(loss, turn, s);
     } else if s.payload_len == 0
         && s.flags & flags::FIN == 0
         && !turn.t.idle()
-        && turn.t.snd_wnd == old_wnd
+        && turn.t.snd_wnd() == old_wnd
         && old_wnd != 0
     {
         // RFC 5681 §2. At a closed window it is the answer to a probe.
-        duplicate(turn);
+        duplicate(loss, turn);
     }
     let echo = s.flags & flags::ECE != 0 && turn.t.has(ECN);
-    if echo || turn.t.has(bits::ECN_REDUCED) {
-        ecn::echoed(turn, s, turn.t.snd_una.bytes_since(una), flight);
+    if echo || turn.t.has(ECN_REDUCED) {
+        ecn::echoed(loss, turn, s, turn.t.snd_una().bytes_since(una), flight);
     }
 }
 
 /// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA
-/// do not come here.) One that acknowledges something new is the newest even if its own data is sent again, below WL1: the window that goes with the old
-/// SND.UNA must not be added to the new one.
+/// do not come here.) A segment that acknowledges something new is the newest, even if its own data is sent again, below WL1. Else the
+/// window of the old SND.UNA would be added to the new one.
 #[inline]
-fn window(turn: &mut Turn<'_>, s: &Segment) {
+fn window(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     let t = &mut turn.t;
-    if Seq(s.seq).before(t.snd_wl1) && !Seq(s.ack).after(t.snd_una) {
+    if Seq(s.seq).before(t.snd_wl1()) && !Seq(s.ack).after(t.snd_una()) {
         return;
     }
-    t.snd_wl1 = Seq(s.seq);
-    let wnd = u32::from(s.window) << t.shifts.peer();
-    if wnd != t.snd_wnd {
-        t.snd_wnd = wnd;
+    t.received(by).snd_wl1 = Seq(s.seq);
+    let wnd = u32::from(s.window) << turn.lines.identity.peer_shift();
+    if wnd != t.snd_wnd() {
+        t.received(by).snd_wnd = wnd;
         let max = &turn.lines.measures.max_wnd;
         if wnd > max.get() {
-            max.set(wnd);
+            max.set(by, wnd);
         }
     }
 }
 
 /// New data (or the FIN) acknowledged.
 #[inline]
-fn advance(turn: &mut Turn<'_>, ack: Seq) {
+fn advance(by: Receive, turn: &mut FlowTurn<'_>, ack: Seq) {
+    let loss = Loss::from(by);
     let m = &turn.lines.measures;
     let t = &mut turn.t;
-    let flight = t.snd_max.bytes_since(t.snd_una);
-    let acked = ack.bytes_since(t.snd_una);
+    let flight = t.flight();
+    let acked = ack.bytes_since(t.snd_una());
     let mut bytes = acked;
-    t.snd_una = ack;
-    t.snd_nxt = t.snd_nxt.max(ack);
-    // What was to be sent again has arrived.
-    t.flags &= !bits::RESEND;
-    if ack.after(t.snd_queued) {
+    t.received(by).snd_una = ack;
+    t.next(by).snd_nxt = t.snd_nxt().max(ack);
+    // The segment that was to be sent again has arrived.
+    t.clear(loss, RESEND);
+    if ack.after(t.snd_queued()) {
         // Only the FIN is beyond the data.
         bytes -= 1;
-        t.flags |= FIN_ACKED;
-        turn.state.outbox.push_back(ToSlow::Closing(turn.flow));
+        t.set(by, FIN_ACKED);
+        turn.tell(by, ToSlow::Closing(turn.flow));
     }
-    m.bytes_acked.add(u64::from(bytes));
-    if t.has(bits::TIMING) && !ack.before(Seq(m.rtt_seq.get())) {
-        t.flags &= !bits::TIMING;
+    m.bytes_acked.add(by, u64::from(bytes));
+    let t = &mut turn.t;
+    if t.has(TIMING) && !ack.before(Seq(m.rtt_seq.get())) {
+        t.clear(loss, TIMING);
         let sample_us = (turn.now.0 as u32).wrapping_sub(m.rtt_at.get());
-        round_trip(m, sample_us);
-        turn.lines.rate.round_trip(turn.now.0, sample_us);
+        round_trip(by, m, sample_us);
+        turn.lines.rate.round_trip(by, turn.now.0, sample_us);
     }
     if bytes != 0 {
-        turn.state.raise(t, turn.flow, event::ROOM);
+        turn.raise(by, event::ROOM);
     }
+    let t = &mut turn.t;
     if t.has(RECOVERY) {
         // With a scoreboard that is the business of `rack`.
-        if !t.has(bits::TRACKED) {
-            recovering(turn, ack, acked);
+        if !t.has(TRACKED) {
+            recovering(loss, turn, ack, acked);
         }
         return;
     }
-    t.acks.set_seen(0);
-    if t.has(bits::RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
-        t.flags &= !bits::RECOVER_SET;
+    t.duplicates(loss).in_a_row = 0;
+    if t.has(RECOVER_SET) && ack.after(Seq(turn.lines.identity.recover.get())) {
+        t.clear(loss, RECOVER_SET);
     }
-    grow(turn, ack, bytes, flight);
+    grow(loss, turn, ack, bytes, flight);
 }
 
 /// RFC 6298 §2, in µs.
-pub(super) fn round_trip(m: &Measures, sample_us: u32) {
+#[inline]
+fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
     let r = sample_us.clamp(1, 1 << 28);
     let srtt = m.srtt_us.get();
     if srtt == 0 {
-        m.srtt_us.set(r);
-        m.rttvar_us.set(r / 2);
+        m.srtt_us.set(by, r);
+        m.rttvar_us.set(by, r / 2);
         return;
     }
     let var = m.rttvar_us.get();
-    m.rttvar_us.set(var - var / 4 + srtt.abs_diff(r) / 4);
-    m.srtt_us.set((srtt - srtt / 8 + r / 8).max(1));
+    m.rttvar_us.set(by, var - var / 4 + srtt.abs_diff(r) / 4);
+    m.srtt_us.set(by, (srtt - srtt / 8 + r / 8).max(1));
 }
 
-/// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19), counted in bytes
-/// (RFC 5681 §3.1, RFC 3465),
-/// and only if it was this window that held the sender back (RFC 7661 §1).
+/// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19). It is counted in bytes
+/// (RFC 5681 §3.1, RFC 3465), and only if it was this window that held the sender back (RFC 7661 §1).
 #[inline]
-fn grow(turn: &mut Turn<'_>, ack: Seq, bytes: u32, flight: u32) {
+fn grow(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, bytes: u32, flight: u32) {
     let (t, m) = (&mut turn.t, &turn.lines.measures);
-    let mss = u32::from(t.mss);
+    let mss = u32::from(t.mss());
+    let cwnd = t.cwnd();
     let ssthresh = m.ssthresh.get();
-    if t.cwnd < ssthresh {
-        if flight.saturating_mul(2) > t.cwnd {
-            let searches = ssthresh == Window::SEARCH && t.has(bits::TRACKED);
-            let growth = if searches { hystart::growth(turn, ack) } else { m.growth() };
-            let t = &mut turn.t;
+    if cwnd < ssthresh {
+        if flight.saturating_mul(2) > cwnd {
+            let searches = ssthresh == Window::SEARCH && t.has(TRACKED);
+            let growth = if searches { search(by, turn, ack) } else { m.growth() };
             let more = (u64::from(bytes) * u64::from(growth)) >> 8;
-            t.cwnd = t.cwnd.saturating_add(more as u32).min(ssthresh.max(t.cwnd.saturating_add(mss)));
+            let grown = cwnd.saturating_add(more as u32).min(ssthresh.max(cwnd.saturating_add(mss)));
+            turn.t.congestion(by).cwnd = grown;
         }
-    } else if flight.saturating_add(mss) > t.cwnd {
+    } else if flight.saturating_add(mss) > cwnd {
         // `growth`/256 MSS per window, but in steps of one MSS, so that fast growth makes no bursts.
         let more = (u64::from(bytes) * u64::from(m.growth())) >> 8;
         let grown = m.grown.get().saturating_add(more as u32);
-        if grown < t.cwnd {
-            m.grown.set(grown);
+        if grown < cwnd {
+            m.grown.set(by, grown);
             return;
         }
-        let steps = grown / t.cwnd.max(1);
-        m.grown.set(grown % t.cwnd.max(1));
-        t.cwnd = t.cwnd.saturating_add(steps.saturating_mul(mss));
+        let steps = grown / cwnd.max(1);
+        m.grown.set(by, grown % cwnd.max(1));
+        t.congestion(by).cwnd = cwnd.saturating_add(steps.saturating_mul(mss));
     }
 }
 
-/// Without a scoreboard: was the repair needless?
+/// An acknowledgement up to `ack`, before the scoreboard takes it, in a slow start that is to end by itself. Returns by how much the
+/// window grows, as `Window::growth`.
+#[inline(never)]
+fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
+    let (t, m) = (&turn.t, &turn.lines.measures);
+    let growth = m.growth();
+    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return growth };
+    let now = turn.now.0 as u32;
+    let min_rtt_us = turn.lines.rate.min_rtt_us.get();
+    let verdict = board.hystart.acknowledged(&Ack {
+        now,
+        ack,
+        snd_max: t.snd_max(),
+        rtt_us: board.sent_at(ack).map(|at| now.wrapping_sub(at)),
+        min_rtt_us,
+        // While the path is not full, each acknowledgement lets two segments go. So a window that is sent as acknowledgements come takes
+        // less than half a round trip to come back. A paced one takes that long anyway (as Linux).
+        full_us: if t.has(PACED) { min_rtt_us } else { min_rtt_us / 2 },
+        large: t.cwnd() / TRAIN_SEGMENTS >= u32::from(t.mss()),
+    });
+    match verdict {
+        Verdict::Standard => growth,
+        Verdict::Conservative => growth / CSS_GROWTH_DIVISOR,
+        Verdict::Done => {
+            m.ssthresh.set(by, t.cwnd());
+            0
+        }
+    }
+}
+
+/// Without a scoreboard: undoes a repair that was needless.
 #[cold]
-fn undo_if_needless(turn: &mut Turn<'_>, s: &Segment, ack: Seq) {
-    if recovery::echoes_original(&turn.t, turn.lines, ack, turn.t.snd_una, s) {
-        recovery::undo(turn.state, &mut turn.t, turn.lines, turn.flow);
+fn undo_if_needless(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, ack: Seq) {
+    if recovery::echoes_original(&turn.t, turn.lines, ack, turn.t.snd_una(), s) {
+        recovery::undo(by, turn);
     }
 }
 
 /// Everything is acknowledged, or there is but one segment out: a report can only be of what came twice (RFC 2883).
 #[cold]
-fn report_after_recovery(turn: &mut Turn<'_>, s: &Segment) {
-    if let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una)
-        && rack::arrived_twice(&mut turn.t, turn.lines, block)
+fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
+    if let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una())
+        && rack::arrived_twice(by, &turn.t, turn.lines, block)
     {
-        recovery::undo(turn.state, &mut turn.t, turn.lines, turn.flow);
+        recovery::undo(by, turn);
     }
 }
 
 /// A duplicate acknowledgement: the third means a loss (RFC 5681 §3.2), unless it echoes an older repair (RFC 6582 §4.1).
 #[cold]
-fn duplicate(turn: &mut Turn<'_>) {
+fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
     let id = &turn.lines.identity;
     let t = &mut turn.t;
-    let mss = u32::from(t.mss);
-    t.acks.set_seen(t.acks.seen() + 1);
+    let mss = u32::from(t.mss());
+    t.duplicates(by).one_more();
     if t.has(RECOVERY) {
         // A segment has left the network.
-        t.cwnd = t.cwnd.saturating_add(mss);
+        t.congestion(by).cwnd = t.cwnd().saturating_add(mss);
         return;
     }
-    if t.acks.seen() != 3 {
+    if t.in_a_row() != 3 {
         return;
     }
-    if t.has(bits::RECOVER_SET) && !t.snd_una.after(Seq(id.recover.get())) {
+    if t.has(RECOVER_SET) && !t.snd_una().after(Seq(id.recover.get())) {
         return;
     }
-    let ssthresh = recovery::enter(turn.state, t, turn.lines, turn.flow);
-    t.cwnd = ssthresh.saturating_add(3 * mss);
-    t.flags |= bits::RESEND;
-    turn.lines.rate.bytes_lost.add(u64::from(mss));
+    let ssthresh = recovery::enter(by, turn);
+    turn.t.congestion(by).cwnd = ssthresh.saturating_add(3 * mss);
+    turn.t.set(by, RESEND);
+    turn.lines.rate.bytes_lost.add(by, u64::from(mss));
 }
 
 /// RFC 6582 §3.2, step 3.
 #[cold]
-fn recovering(turn: &mut Turn<'_>, ack: Seq, acked: u32) {
+fn recovering(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, acked: u32) {
     let t = &mut turn.t;
-    let mss = u32::from(t.mss);
+    let mss = u32::from(t.mss());
     if ack.before(Seq(turn.lines.identity.recover.get())) {
         // Partial: the next hole. Deflate by what has left, but allow one new segment.
-        turn.lines.rate.bytes_lost.add(u64::from(mss));
-        t.flags |= bits::RESEND;
-        t.cwnd = t.cwnd.saturating_sub(acked).max(mss);
+        turn.lines.rate.bytes_lost.add(by, u64::from(mss));
+        t.set(by, RESEND);
+        let mut cwnd = t.cwnd().saturating_sub(acked).max(mss);
         if acked >= mss {
-            t.cwnd = t.cwnd.saturating_add(mss);
+            cwnd = cwnd.saturating_add(mss);
         }
+        t.congestion(by).cwnd = cwnd;
         return;
     }
-    let flight = t.snd_max.bytes_since(t.snd_una);
-    t.cwnd = turn.lines.measures.ssthresh.get().min(flight.max(mss).saturating_add(mss));
-    t.acks.set_seen(0);
-    t.flags &= !RECOVERY;
+    let flight = t.flight();
+    t.congestion(by).cwnd = turn.lines.measures.ssthresh.get().min(flight.max(mss).saturating_add(mss));
+    t.duplicates(by).in_a_row = 0;
+    t.clear(by, RECOVERY);
 }

@@ -1,159 +1,174 @@
-//! What the application has written in its line: checked, then believed.
+//! The words that the application has written in its line: checked, then acted on.
 
-use super::{State, owned, plan, post, rx_tail};
+use super::context::{FastState, FlowTurn};
+use super::{close, plan, post};
 use crate::flow::FlowId;
-use crate::flow::flow_flags::{
-    APP_CLOSED, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, LIMIT_WAIT, NODELAY, PACE_WAIT,
-};
-use crate::messages::{AppLie, AppUpdate, ToSlow};
+use crate::messages::{AppUpdate, ContractViolation, ToSlow};
 use crate::seq::Seq;
-use crate::table::{FlowTable, Lines, Tcb, bits};
+use crate::table::bits::{
+    ABORTING, ACK_NOW, APP_CLOSED, AppFlags, CORK, DEAD, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, FlagSet,
+    LIMIT_WAIT, NODELAY, PACE_WAIT, QUICKACK, SHUT_RD, URGENT_OUT,
+};
+use crate::table::stages::{Application, Close, Post};
+use crate::table::tcb::Tcb;
+use crate::table::{FlowTable, Lines};
 use crate::time::Micros;
 
-/// errno that the liar sees, if it still looks (ECONNABORTED).
+/// errno of the connection after a contract violation (ECONNABORTED).
 const CONNECTION_ABORTED: i32 = 103;
 
 /// See [`super::FastPath::app_update`].
 pub(super) fn update(
+    by: Application,
     table: &FlowTable,
-    state: &mut State,
+    state: &mut FastState,
     now: Micros,
     flow: FlowId,
     update: AppUpdate,
-) -> Result<(), AppLie> {
-    let Some((lines, mut t)) = owned(table, state, flow) else { return Ok(()) };
-    if t.has(bits::DEAD) {
+) -> Result<(), ContractViolation> {
+    let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return Ok(()) };
+    if turn.t.has(DEAD) {
         return Ok(());
     }
-    let result = positions(&mut t, lines, &update);
+    let result = positions(by, &mut turn.t, turn.lines, &update);
     match result {
         Ok(()) => {
-            take_flags(&mut t, &update);
+            take_flags(by, &mut turn.t, &update);
             if let Some(position) = update.urgent {
-                urgent(&mut t, lines, position);
+                urgent(by, &mut turn.t, turn.lines, position);
             }
-            if update.closed && !t.has(APP_CLOSED) {
-                close(state, &mut t, lines, flow, update.abort);
+            if update.closed && !turn.t.has(APP_CLOSED) {
+                closed(by, &mut turn, update.abort);
             }
-            if !t.has(bits::DEAD) {
-                window_update(&mut t, lines);
-                state.activate(&mut t, flow);
-                post::flow(state, now, flow, lines, &mut t);
+            if !turn.t.has(DEAD) {
+                window_update(by, &mut turn.t, turn.lines);
+                turn.activate(by);
+                post::flow(Post::from(by), &mut turn);
             }
         }
         Err(_) => {
-            state.counters.lies += 1;
-            state.kill(&mut t, lines, flow, true, CONNECTION_ABORTED);
-            state.outbox.push_back(ToSlow::Aborted(flow));
+            turn.state.counters.contract_violations += 1;
+            close::kill(Close::from(by), &mut turn, true, CONNECTION_ABORTED);
+            turn.tell(by, ToSlow::Aborted(flow));
         }
     }
-    lines.protocol.store(&t);
+    turn.store(by);
     result
+}
+
+/// Position up to which the receive ring holds data in order.
+#[inline]
+pub(super) fn rx_tail(t: &Tcb, lines: &Lines) -> u32 {
+    let fin = u32::from(t.has(FIN_RECEIVED));
+    t.rcv_nxt().sub(fin).bytes_since(Seq(lines.identity.rcv_start.get()))
 }
 
 /// How far the application has read: `rx_head`.
 #[inline]
 fn rx_head(t: &Tcb, lines: &Lines) -> u32 {
     let id = &lines.identity;
-    t.rcv_limit.sub(id.rx_bytes.get()).bytes_since(Seq(id.rcv_start.get()))
+    t.rcv_limit().sub(id.rx_bytes.get()).bytes_since(Seq(id.rcv_start.get()))
 }
 
 /// Both positions may only move forwards: one into free room, the other over what has been received.
-fn positions(t: &mut Tcb, lines: &Lines, update: &AppUpdate) -> Result<(), AppLie> {
+fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) -> Result<(), ContractViolation> {
     let id = &lines.identity;
-    let tail = t.snd_queued.bytes_since(Seq(id.snd_start.get()));
+    let tail = t.snd_queued().bytes_since(Seq(id.snd_start.get()));
     let written = update.tx_tail.wrapping_sub(tail);
-    let queued = t.snd_queued.distance(t.snd_una).max(0) as u32;
+    let queued = t.snd_queued().distance(t.snd_una()).max(0) as u32;
     if written > id.tx_bytes.get().saturating_sub(queued) {
-        return Err(AppLie::TxTail);
+        return Err(ContractViolation::TxTail);
     }
     let head = rx_head(t, lines);
     let read = update.rx_head.wrapping_sub(head);
     if read > rx_tail(t, lines).wrapping_sub(head) {
-        return Err(AppLie::RxHead);
+        return Err(ContractViolation::RxHead);
     }
-    t.rcv_limit = t.rcv_limit.add(read);
+    t.room(by).rcv_limit = t.rcv_limit().add(read);
     // Behind our FIN there is nothing.
     if !t.has(FIN_SENT) {
-        t.snd_queued = t.snd_queued.add(written);
+        t.written(by).snd_queued = t.snd_queued().add(written);
     }
     Ok(())
 }
 
 #[inline]
-fn take_flags(t: &mut Tcb, update: &AppUpdate) {
-    t.flags &= !(NODELAY | bits::CORK | bits::QUICKACK);
-    for (on, bit) in [
+fn take_flags(by: Application, t: &mut Tcb, update: &AppUpdate) {
+    let mut app: AppFlags = t.flags();
+    app.clear(NODELAY | CORK | QUICKACK);
+    for (on, flag) in [
         (update.nodelay, NODELAY),
-        (update.cork, bits::CORK),
-        (update.quickack, bits::QUICKACK),
+        (update.cork, CORK),
+        (update.quickack, QUICKACK),
         // RFC 9293 §3.6.1, MAY-1: half of the connection.
         (update.shut_wr, FIN_WANTED),
-        (update.shut_rd, bits::SHUT_RD),
+        (update.shut_rd, SHUT_RD),
     ] {
-        t.flags |= if on { bit } else { 0 };
+        app.set(if on { flag } else { AppFlags::EMPTY });
     }
+    t.replace(by, app);
 }
 
 /// `MSG_OOB` (RFC 9293 §3.8.5 MUST-30): SND.UP moves on, and the peer learns it at once, even where its window lets no data through. A
-/// position that is not in what waits in the send ring says nothing.
+/// position outside of what waits in the send ring is ignored.
 #[cold]
-fn urgent(t: &mut Tcb, lines: &Lines, position: u32) {
+fn urgent(by: Application, t: &mut Tcb, lines: &Lines, position: u32) {
     let up = Seq(lines.identity.snd_start.get()).add(position);
     let word = &lines.recovery.snd_up;
-    let known = t.has(bits::URGENT_OUT) && !up.after(Seq(word.get()));
-    if known || !up.after(t.snd_una) || up.after(t.snd_queued) {
+    let known = t.has(URGENT_OUT) && !up.after(Seq(word.get()));
+    if known || !up.after(t.snd_una()) || up.after(t.snd_queued()) {
         return;
     }
-    word.set(up.0);
-    t.flags |= bits::URGENT_OUT | bits::ACK_NOW;
+    word.set(by, up.0);
+    t.set(by, URGENT_OUT);
+    t.set(by, ACK_NOW);
 }
 
-/// `close()`: what is queued still goes out, then FIN; but RST if received data are lost (RFC 9293 §3.6.1 SHLD-3,
-/// RFC 2525 §2.17) or asked for.
-fn close(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId, abort: bool) {
+/// `close()`: queued data still go out, then FIN. If received data are lost (RFC 9293 §3.6.1 SHLD-3, RFC 2525 §2.17), or the application
+/// asks for it, RST goes out.
+fn closed(by: Application, turn: &mut FlowTurn<'_>, abort: bool) {
+    let FlowTurn { state, lines, t, .. } = turn;
     let unread = rx_tail(t, lines) != rx_head(t, lines);
-    let over = t.has(FIN_ACKED | FIN_RECEIVED);
-    t.flags |= APP_CLOSED;
+    let over = t.has(FIN_ACKED) && t.has(FIN_RECEIVED);
+    t.set(by, APP_CLOSED);
     if (abort || unread) && !over {
-        // What Linux has put into the network within `send()` is ahead of the RST there. Here `send()` may have been a moment ago. No FIN:
-        // that would make the reset a broken pipe.
-        t.flags &= if t.has(FIN_SENT) { !0 } else { !FIN_WANTED };
-        let held = t.any(PACE_WAIT | LIMIT_WAIT) || state.scheduler.waits(lines.identity.group());
+        // Linux puts what `send()` takes into the network within the call, ahead of the RST. Here `send()` may have been a moment ago, so
+        // the data still go. No FIN goes: it would make the reset a broken pipe.
+        if !t.has(FIN_SENT) {
+            t.clear(by, FIN_WANTED);
+        }
+        let held = t.any(PACE_WAIT | LIMIT_WAIT) || state.scheduler.waits(lines.identity.class());
         if !held && plan::next(t, lines).is_some() {
-            t.flags |= bits::ABORTING;
+            t.set(by, ABORTING);
         } else {
-            self::abort(state, t, lines, flow);
+            close::abort(Close::from(by), turn);
         }
     } else {
-        t.flags |= FIN_WANTED;
-        state.outbox.push_back(ToSlow::AppClosed(flow));
+        t.set(by, FIN_WANTED);
+        turn.tell(by, ToSlow::AppClosed(turn.flow));
     }
 }
 
-/// RST, and the end.
-pub(super) fn abort(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) {
-    state.kill(t, lines, flow, true, 0);
-    state.outbox.push_back(ToSlow::Aborted(flow));
-}
-
-/// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2, with 1/4 as the fraction of the buffer where segments are larger
-/// than that). The application rings for each quarter that it has read: less than that and less than this make less than the half for which a
-/// sender waits (§3.8.6.2.1), so that nobody who has read everything leaves its peer to the persist timer.
+/// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2). The fraction of the buffer is 1/4, for segments larger
+/// than that.
+///
+/// The application notifies for each quarter of the ring that it has read. A growth below that and a growth below this are together less
+/// than the half for which a sender waits (§3.8.6.2.1). So an application that has read everything never leaves its peer to the persist
+/// timer.
 pub(super) fn step_max(rx_bytes: u32) -> u32 {
     (rx_bytes / 4).max((2 * 1460).min(rx_bytes / 2))
 }
 
-/// Tells the peer about room if that changes much for it: two segments or a quarter of the ring, or one segment if it cannot send one
-/// now (RFC 9293 §3.8.6.2.2, MUST-39). Until the application reads nothing is said (MAY-8).
-fn window_update(t: &mut Tcb, lines: &Lines) {
+/// Tells the peer about room if that changes much for it (RFC 9293 §3.8.6.2.2, MUST-39). Much is two segments or a quarter of the ring, or
+/// one segment if the peer cannot send one now. Until the application reads, the peer is told nothing (MAY-8).
+fn window_update(by: Application, t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;
     }
-    let (mss, most) = (u32::from(t.mss), step_max(lines.identity.rx_bytes.get()));
+    let (mss, most) = (u32::from(t.mss()), step_max(lines.identity.rx_bytes.get()));
     let now = t.rcv_wnd();
-    let growth = (t.rcv_limit.distance(t.rcv_nxt).max(0) as u32).saturating_sub(now);
+    let growth = (t.rcv_limit().distance(t.rcv_nxt()).max(0) as u32).saturating_sub(now);
     if growth >= most.min(2 * mss) || (now < mss && growth >= most.min(mss)) {
-        t.flags |= bits::ACK_NOW;
+        t.set(by, ACK_NOW);
     }
 }

@@ -1,4 +1,4 @@
-//! What the stages hand on to each other.
+//! The batch that receiving stages hand on to each other.
 
 use crate::flow::FlowId;
 use towpath_wire::segment::Segment;
@@ -6,13 +6,13 @@ use towpath_wire::segment::Segment;
 /// One received segment of an installed flow on its way through the stages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
-    /// Whose.
+    /// Its flow.
     pub flow: FlowId,
     /// Its frame's number in the received batch.
     pub frame: u32,
     /// Its headers.
     pub segment: Segment,
-    /// What the protocol stage wants copied.
+    /// The piece that the protocol stage wants copied.
     pub copy: Copy,
 }
 
@@ -27,39 +27,39 @@ pub(super) struct Copy {
     pub len: u32,
 }
 
-/// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch, and a segment, which is large, is parsed
-/// where it stays.
+/// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch. A segment, which is large, is parsed where
+/// it stays.
 #[derive(Debug)]
 pub(super) struct Batch {
-    places: Vec<Item>,
+    items: Vec<Item>,
     len: usize,
 }
 
 impl Batch {
-    /// Room for so many without an allocation.
+    /// Room for this many items without an allocation.
     pub fn with_capacity(items: usize) -> Self {
-        Self { places: Vec::with_capacity(items), len: 0 }
+        Self { items: Vec::with_capacity(items), len: 0 }
     }
-    /// Forgets all.
+    /// Forgets all items.
     pub fn clear(&mut self) {
         self.len = 0;
     }
-    /// The place of the next item, with anything in it; not yet one of them.
+    /// Room for the next item, with an old one in it. It joins the batch when [`Batch::take`] is called.
     #[inline]
-    pub fn place(&mut self) -> &mut Item {
-        if self.len == self.places.len() {
-            self.places.push(Item { flow: FlowId(0), frame: 0, segment: Segment::NONE, copy: Copy::default() });
+    pub fn next(&mut self) -> &mut Item {
+        if self.len == self.items.len() {
+            self.items.push(Item { flow: FlowId(0), frame: 0, segment: Segment::NONE, copy: Copy::default() });
         }
-        &mut self.places[self.len]
+        &mut self.items[self.len]
     }
-    /// What is in the next item's place is one.
+    /// Adds what [`Batch::next`] has returned.
     #[inline]
     pub fn take(&mut self) {
         self.len += 1;
     }
-    /// All of them.
+    /// All items.
     #[inline]
     pub fn items(&mut self) -> &mut [Item] {
-        &mut self.places[..self.len]
+        &mut self.items[..self.len]
     }
 }

@@ -1,13 +1,18 @@
-//! What the slow path asks for.
+//! The messages of the slow path.
 
+use super::context::{FastState, FlowTurn};
 use super::wheel::Timer;
-use super::{State, owned, pace, post, recovery, settle};
-use crate::buffers::{PortId, RxBatch};
+use super::{close, pace, post, recovery};
+use crate::buffers::RxBatch;
 use crate::counters::Drop;
-use crate::flow::flow_flags::{ACTIVE, RECOVERY, SACK, TIMESTAMPS};
-use crate::flow::{FlowId, FlowSetup, Window};
+use crate::flow::{FlowId, FlowSetup, Link, PortId, Window};
 use crate::messages::{ToFast, ToSlow};
-use crate::table::{FlowTable, Lines, Tcb, bits};
+use crate::table::FlowTable;
+use crate::table::bits::{
+    ACK_NOW, ACTIVE, DEAD, KEEPALIVE, PROBE, RECOVER_SET, RECOVERY, REMOVING, RESEND, SACK, TAIL, TIMESTAMPS, TIMING,
+    TRACKED, UNDO, VLAN,
+};
+use crate::table::stages::{Close, Control, Install, Loss, Post};
 use crate::time::Micros;
 use towpath_wire::offload::RxChecksum;
 
@@ -29,17 +34,18 @@ impl RxBatch for Injected {
     }
 }
 
-/// Everything but `Inject`.
-pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message: ToFast) {
+/// All messages but `Inject` and `Install`.
+pub(super) fn message(by: Control, table: &FlowTable, state: &mut FastState, now: Micros, message: ToFast) {
+    let post = Post::from(by);
     let flow = match &message {
-        ToFast::Install(setup) => return install(table, state, now, setup),
-        ToFast::Remove(flow) => return remove(table, state, *flow),
-        ToFast::SetWeight { group, weight } => return state.scheduler.set_weight(*group, *weight),
-        ToFast::SetLimit { group, bytes_per_s } => {
-            return state.scheduler.set_limit(&mut state.wheel, now, *group, *bytes_per_s);
+        ToFast::Remove(flow) => return remove(by, table, state, now, *flow),
+        ToFast::SetWeight { class, weight } => return state.scheduler.by(post).set_weight(*class, *weight),
+        ToFast::SetLimit { class, bytes_per_s } => {
+            let FastState { scheduler, wheel, .. } = state;
+            return scheduler.by(post).set_limit(wheel.by(post), now, *class, *bytes_per_s);
         }
-        ToFast::Transmit(port, frame) => return transmit(state, *port, frame),
-        ToFast::Inject(..) => return,
+        ToFast::Transmit(port, frame) => return transmit(by, state, *port, frame),
+        ToFast::Inject(..) | ToFast::Install(_) => return,
         ToFast::Relink(flow, _)
         | ToFast::SetWindow(flow, _)
         | ToFast::Timeout(flow, _)
@@ -49,39 +55,44 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         | ToFast::Challenge(flow)
         | ToFast::KeepAlive(flow)
         | ToFast::SetMss(flow, _)
-        | ToFast::SetGroup(flow, _)
+        | ToFast::SetClass(flow, _)
         | ToFast::SetService { flow, .. }
         | ToFast::Deactivate(flow)
         | ToFast::Abort { flow, .. } => *flow,
     };
-    let Some((lines, mut t)) = owned(table, state, flow) else { return };
-    if t.has(bits::DEAD) {
+    let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return };
+    if turn.t.has(DEAD) {
         return;
     }
+    let loss = Loss::from(by);
     match message {
-        ToFast::SetWindow(_, window) => set_window(state, now, flow, &mut t, lines, &window),
-        ToFast::Timeout(_, window) => timeout(state, now, flow, &mut t, lines, &window),
+        ToFast::SetWindow(_, window) => set_window(by, &mut turn, &window),
+        ToFast::Timeout(_, window) => timeout(by, &mut turn, &window),
         ToFast::ProbeWindow(_) => {
-            t.flags |= bits::PROBE;
-            state.schedule(&mut t, lines, flow);
+            turn.t.set(by, PROBE);
+            post::schedule(post, &mut turn);
         }
-        ToFast::ProbeTail(_) => probe_tail(state, now, &mut t, lines, flow),
-        ToFast::SendAck(_) => t.flags |= bits::ACK_NOW,
-        ToFast::Challenge(_) => state.challenge(now, &mut t, lines),
+        ToFast::ProbeTail(_) => probe_tail(by, &mut turn),
+        ToFast::SendAck(_) => turn.t.set(by, ACK_NOW),
+        ToFast::Challenge(_) => turn.challenge(by),
         ToFast::KeepAlive(_) => {
-            t.flags |= bits::KEEPALIVE;
-            state.schedule(&mut t, lines, flow);
+            turn.t.set(by, KEEPALIVE);
+            post::schedule(post, &mut turn);
         }
-        ToFast::SetMss(_, mss) => set_mss(state, now, &mut t, lines, mss),
-        ToFast::SetService { tos, ttl, .. } => lines.identity.set_service(tos, ttl),
-        // Where it stands in the old group's queue, it has that one turn yet.
-        ToFast::SetGroup(_, group) => lines.identity.set_group(group),
+        ToFast::SetMss(_, mss) => {
+            let shrinks = mss < turn.t.mss();
+            turn.t.size(by).mss = mss.max(1);
+            resized(loss, &mut turn, shrinks);
+        }
+        ToFast::SetService { tos, ttl, .. } => turn.lines.identity.set_service(by, tos, ttl),
+        // In the queue of its old class it keeps its place for one turn.
+        ToFast::SetClass(_, class) => turn.lines.identity.set_class(by, class),
         ToFast::Deactivate(_) => {
-            t.flags &= !ACTIVE;
-            state.activate(&mut t, flow);
+            turn.t.clear(by, ACTIVE);
+            turn.activate(by);
         }
-        ToFast::Abort { rst, errno, .. } => state.kill(&mut t, lines, flow, rst, errno),
-        ToFast::Relink(_, link) => t.flags = lines.set_link(t.flags, &link),
+        ToFast::Abort { rst, errno, .. } => close::kill(Close::from(by), &mut turn, rst, errno),
+        ToFast::Relink(_, link) => relink(by, &mut turn, &link),
         ToFast::Install(_)
         | ToFast::Remove(_)
         | ToFast::SetWeight { .. }
@@ -89,131 +100,158 @@ pub(super) fn message(table: &FlowTable, state: &mut State, now: Micros, message
         | ToFast::Transmit(..)
         | ToFast::Inject(..) => {}
     }
-    post::flow(state, now, flow, lines, &mut t);
-    lines.protocol.store(&t);
+    post::flow(post, &mut turn);
+    turn.store(by);
 }
 
-fn install(table: &FlowTable, state: &mut State, now: Micros, setup: &FlowSetup) {
-    if table.install(state.core, now.0, setup).is_none() {
+/// Takes a flow over.
+pub(super) fn install(
+    by: Install,
+    post: Post,
+    table: &FlowTable,
+    state: &mut FastState,
+    now: Micros,
+    setup: &FlowSetup,
+) {
+    if table.install(by, state.flow_group, now.0, setup).is_none() {
         state.counters.drop(Drop::NoMemory);
-        state.outbox.push_back(ToSlow::Removed(setup.flow));
+        state.outbox.messages.push_back(ToSlow::Removed(setup.flow));
         return;
     }
-    state.wheel.reserve(setup.flow.0);
-    state.lookup.insert(&setup.tuple, setup.flow);
+    state.wheel.by(post).reserve(setup.flow.0);
+    state.lookup.by(by).insert(&setup.tuple, setup.flow);
 }
 
-/// The flow is found no more from now on; it is reported when the last queue has let it go, so that nothing of it is left when its
+/// From now on the flow is not found any more. It is reported when no queue has it any more, so that nothing of it is left when its
 /// number is used again.
-fn remove(table: &FlowTable, state: &mut State, flow: FlowId) {
-    let Some((lines, mut t)) = owned(table, state, flow) else {
-        let removing = table.get(flow).is_some_and(|lines| lines.protocol.flags() & bits::REMOVING != 0);
+fn remove(by: Control, table: &FlowTable, state: &mut FastState, now: Micros, flow: FlowId) {
+    let post = Post::from(by);
+    let Some(mut turn) = FlowTurn::of(table, &mut *state, now, flow) else {
+        let removing = table.get(flow).is_some_and(|lines| lines.protocol.load_own(post).has(REMOVING));
         if !removing {
-            state.outbox.push_back(ToSlow::Removed(flow));
+            state.outbox.messages.push_back(ToSlow::Removed(flow));
         }
         return;
     };
-    state.lookup.remove(&lines.tuple(t.flags), flow);
-    state.wheel.cancel(Timer::Pace(flow));
-    state.wheel.cancel(Timer::Recovery(flow));
-    state.untrack(&mut t, lines);
-    state.out_of_order.release(t.out_of_order);
-    t.out_of_order = 0;
-    t.acks.set_due(0);
-    t.flags = t.flags & !bits::INSTALLED | bits::REMOVING | bits::DEAD;
-    t.flags = settle(&mut state.outbox, flow, t.flags);
-    lines.protocol.store(&t);
+    let FlowTurn { state, lines, t, .. } = &mut turn;
+    state.lookup.by(by).remove(&lines.tuple(t.flags()), flow);
+    state.wheel.by(post).cancel(Timer::Pace(flow));
+    state.wheel.by(post).cancel(Timer::Recovery(flow));
+    close::forget(Close::from(by), &mut turn);
+    turn.lines.identity.set_owner(by, None);
+    turn.t.set(post, REMOVING);
+    turn.t.set(by, DEAD);
+    post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
+    turn.store(by);
 }
 
-fn transmit(state: &mut State, port: PortId, frame: &[u8]) {
-    if state.frames.len() < FRAMES {
-        state.frames.push_back((port, frame.into()));
+fn transmit(by: Control, state: &mut FastState, port: PortId, frame: &[u8]) {
+    let frames = &mut state.frames.by(by).0;
+    if frames.len() < FRAMES {
+        frames.push_back((port, frame.into()));
     }
 }
 
-/// While the fast path repairs a loss, the window is its own. A threshold decided before the loss must not undo the reduction; what
-/// is decided after it can only be lower.
-fn set_window(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, window: &Window) {
-    let present = lines.measures.ssthresh.get();
+fn relink(by: Control, turn: &mut FlowTurn<'_>, link: &Link) {
+    turn.lines.set_link(by, link);
+    turn.t.clear(by, VLAN);
+    if link.vlan.is_some() {
+        turn.t.set(by, VLAN);
+    }
+}
+
+/// While the fast path repairs a loss, it decides on the window itself. A threshold decided before the loss must not undo the reduction;
+/// one decided after it can only be lower.
+fn set_window(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
+    let loss = Loss::from(by);
+    let present = turn.lines.measures.ssthresh.get();
     let ssthresh = match window.ssthresh {
         Window::KEEP => present,
-        ssthresh if t.has(RECOVERY) => ssthresh.min(present),
+        ssthresh if turn.t.has(RECOVERY) => ssthresh.min(present),
         ssthresh => ssthresh,
     };
-    lines.measures.set_window(&Window { ssthresh, ..*window });
-    pace::set_rate(state, now, flow, t, lines, window.pacing);
-    if !t.has(RECOVERY) && window.cwnd != Window::KEEP {
-        t.cwnd = window.cwnd.max(u32::from(t.mss));
+    turn.lines.measures.set_window(loss, &Window { ssthresh, ..*window });
+    pace::set_rate(Post::from(by), turn, window.pacing);
+    if !turn.t.has(RECOVERY) && window.cwnd != Window::KEEP {
+        turn.t.congestion(loss).cwnd = window.cwnd.max(u32::from(turn.t.mss()));
     }
 }
 
-/// The tail probe of a lone segment; with several out the timer of the fast path comes first.
-fn probe_tail(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, flow: FlowId) {
-    if t.idle() || t.any(RECOVERY | bits::TRACKED) || t.snd_wnd == 0 || recovery::timed_out(t, lines) {
+/// The tail probe of a lone segment. With several out the timer of the fast path comes first.
+fn probe_tail(by: Control, turn: &mut FlowTurn<'_>) {
+    let t = &turn.t;
+    if t.idle() || t.any(RECOVERY | TRACKED) || t.snd_wnd() == 0 || recovery::timed_out(t, turn.lines) {
         return;
     }
-    if state.track(t, lines, now.0 as u32) {
-        t.flags |= bits::TAIL;
-        state.schedule(t, lines, flow);
+    if recovery::track(Loss::from(by), turn) {
+        turn.t.set(by, TAIL);
+        post::schedule(Post::from(by), turn);
     }
 }
 
-/// Go back to SND.UNA (RFC 6298 §5.4), also where the window has shrunk (RFC 9293 §3.8.6, SHLD-16); duplicate ACKs of what is sent twice
+/// Goes back to SND.UNA (RFC 6298 §5.4), also where the window has shrunk (RFC 9293 §3.8.6, SHLD-16). Duplicate ACKs of what is sent twice
 /// start no recovery (RFC 6582 §4).
-fn timeout(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, window: &Window) {
-    if t.idle() {
+fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
+    if turn.t.idle() {
         return;
     }
-    state.counters.timeouts += 1;
-    let again = recovery::timed_out(t, lines);
-    if !again && !t.has(RECOVERY | bits::UNDO) {
-        recovery::remember(t, lines);
+    let loss = Loss::from(by);
+    turn.state.counters.timeouts += 1;
+    let again = recovery::timed_out(&turn.t, turn.lines);
+    if !again && !turn.t.has(RECOVERY | UNDO) {
+        recovery::remember(loss, &mut turn.t, turn.lines);
     }
-    lines.measures.set_window(window);
-    pace::set_rate(state, now, flow, t, lines, window.pacing);
-    lines.measures.grown.set(0);
-    lines.identity.recover.set(t.snd_max.0);
-    t.cwnd = window.cwnd.max(u32::from(t.mss));
-    recovery::say_reduced(t);
-    t.acks.set_seen(0);
-    t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL) | bits::RECOVER_SET;
+    turn.lines.measures.set_window(loss, window);
+    pace::set_rate(Post::from(by), turn, window.pacing);
+    let (t, lines) = (&mut turn.t, turn.lines);
+    lines.measures.grown.set(loss, 0);
+    lines.identity.recover.set(loss, t.snd_max().0);
+    t.congestion(loss).cwnd = window.cwnd.max(u32::from(t.mss()));
+    recovery::say_reduced(loss, t);
+    t.duplicates(loss).in_a_row = 0;
+    t.clear(loss, RECOVERY | TIMING);
+    t.clear(loss, RESEND | TAIL);
+    t.set(loss, RECOVER_SET);
     // Timestamps tell at once whether it was needless; without them it takes two acknowledgements.
-    let lost = all_again(state, t, lines, !again && !t.has(TIMESTAMPS));
-    lines.rate.bytes_lost.add(u64::from(lost));
+    let doubtful = !again && !t.has(TIMESTAMPS);
+    let lost = all_again(loss, turn, doubtful);
+    turn.lines.rate.bytes_lost.add(loss, u64::from(lost));
 }
 
 /// All that is out and not reported is to be sent again; returns how many bytes. `doubtful`: it may turn out not to be lost (F-RTO).
-fn all_again(state: &mut State, t: &mut Tcb, lines: &Lines, doubtful: bool) -> u32 {
-    let board = if t.has(bits::TRACKED) { state.boards.get(lines.recovery.board.get()) } else { None };
+fn all_again(by: Loss, turn: &mut FlowTurn<'_>, doubtful: bool) -> u32 {
+    let FlowTurn { state, lines, t, .. } = turn;
+    let board = if t.has(TRACKED) { state.boards.by(by).get(lines.recovery.board.get()) } else { None };
     let Some(board) = board else {
-        t.snd_nxt = t.snd_una;
-        return t.snd_max.bytes_since(t.snd_una);
+        t.next(by).snd_nxt = t.snd_una();
+        return t.flight();
     };
     board.doubtful = u8::from(doubtful);
-    lines.recovery.deadline.set(0);
+    lines.recovery.deadline.set(by, 0);
     let lost = board.time_out();
-    recovery::count(&mut state.boards, t, lines);
+    recovery::count(by, &mut state.boards, t, lines);
     lost
 }
 
-/// The path's packets are of another size now. What is out in larger ones is lost, and not by congestion: it goes again at once, and the
-/// window stays (RFC 1191 §6.4, RFC 8201 §5.4).
-fn set_mss(state: &mut State, now: Micros, t: &mut Tcb, lines: &Lines, mss: u16) {
-    let shrinks = mss < t.mss;
-    t.mss = mss.max(1);
-    t.cwnd = t.cwnd.max(u32::from(t.mss));
+/// The path's packets are of another size now. If they are smaller, segments that are out in larger ones are lost, but not by congestion.
+/// They go again at once, and the window stays (RFC 1191 §6.4, RFC 8201 §5.4).
+fn resized(by: Loss, turn: &mut FlowTurn<'_>, shrinks: bool) {
+    let (t, lines) = (&mut turn.t, turn.lines);
+    t.congestion(by).cwnd = t.cwnd().max(u32::from(t.mss()));
     if shrinks && !t.idle() {
         if t.has(RECOVERY) {
-            // What recovery has made of the window is not the reduction but the way there.
-            t.cwnd = lines.measures.ssthresh.get().max(u32::from(t.mss));
+            // In recovery the window is on its way to the threshold.
+            t.congestion(by).cwnd = lines.measures.ssthresh.get().max(u32::from(t.mss()));
         }
-        lines.identity.recover.set(t.snd_max.0);
-        t.acks.set_seen(0);
-        if t.has(SACK) && !t.has(bits::TRACKED) {
+        lines.identity.recover.set(by, t.snd_max().0);
+        t.duplicates(by).in_a_row = 0;
+        if t.has(SACK) && !t.has(TRACKED) {
             // The segment goes in pieces now, of which each may be reported.
-            state.track(t, lines, now.0 as u32);
+            recovery::track(by, turn);
         }
-        t.flags = t.flags & !(RECOVERY | bits::TIMING | bits::RESEND | bits::TAIL | bits::UNDO) | bits::RECOVER_SET;
-        all_again(state, t, lines, false);
+        turn.t.clear(by, RECOVERY | TIMING | UNDO);
+        turn.t.clear(by, RESEND | TAIL);
+        turn.t.set(by, RECOVER_SET);
+        all_again(by, turn, false);
     }
 }

@@ -1,12 +1,11 @@
-//! Payload from the frame straight into the application's ring: the only copy.
+//! Fourth stage: payload from the frame straight into the application's ring, the only copy. Touches no flow's state.
 
-use super::State;
 use super::batch::Item;
 use crate::buffers::{Rings, RxBatch};
-use crate::counters::Stage;
+use crate::counters::{Counters, Stage};
 
 /// Copies what the protocol stage has accepted.
-pub(super) fn run(state: &mut State, frames: &impl RxBatch, rings: &mut impl Rings, batch: &[Item]) {
+pub(super) fn run(counters: &mut Counters, frames: &impl RxBatch, rings: &mut impl Rings, batch: &[Item]) {
     let mut copied = 0;
     for item in batch.iter().filter(|item| item.copy.len != 0) {
         let (from, to) = (item.copy.offset as usize, (item.copy.offset + item.copy.len) as usize);
@@ -16,5 +15,5 @@ pub(super) fn run(state: &mut State, frames: &impl RxBatch, rings: &mut impl Rin
             copied += 1;
         }
     }
-    state.counters.stage(Stage::Deliver, copied);
+    counters.stage(Stage::Deliver, copied);
 }

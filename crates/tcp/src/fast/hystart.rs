@@ -1,12 +1,10 @@
-//! Where the first slow start ends, before the queue overflows: HyStart++ (RFC 9406), which sees the round-trip time rise, and the
-//! train of acknowledgements of HyStart, which sees the path full (Ha and Rhee, "Taming the elephants", §4.1).
+//! The end of the first slow start, before the queue overflows. HyStart++ (RFC 9406) sees the round-trip time rise. The train of
+//! acknowledgements of HyStart sees the path full (Ha and Rhee, "Taming the elephants", §4.1).
 //!
-//! Every acknowledgement is a sample: the scoreboard knows when what it acknowledges was sent. A flow without one (without SACK)
+//! Every acknowledgement is a sample: the scoreboard knows when what it acknowledges was sent. A flow without a scoreboard (without SACK)
 //! leaves slow start at the first loss.
 
-use super::protocol::Turn;
 use crate::seq::Seq;
-use crate::table::bits;
 
 /// RFC 9406 §4.3: least rise of the round-trip time that counts, in µs.
 const MIN_RTT_THRESH_US: u32 = 4_000;
@@ -18,17 +16,17 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 /// RFC 9406 §4.3: rounds of conservative slow start before congestion avoidance.
 const CSS_ROUNDS: u8 = 5;
-/// RFC 9406 §4.3: how much slower that grows.
-const CSS_GROWTH_DIVISOR: u32 = 4;
-/// Acknowledgements further apart than this are no train, in µs (Linux's `hystart_ack_delta_us`), nor if further than a quarter of a
-/// round trip: two bursts are none.
+/// RFC 9406 §4.3: how much slower the window grows in those rounds.
+pub(super) const CSS_GROWTH_DIVISOR: u32 = 4;
+/// Acknowledgements of a train are at most this far apart, in µs (Linux's `hystart_ack_delta_us`). They are at most a quarter of a round
+/// trip apart too: two bursts are no train.
 const TRAIN_GAP_US: u32 = 2_000;
 /// In a window of fewer segments a train says nothing (Linux's `hystart_low_window`).
-const TRAIN_SEGMENTS: u32 = 16;
+pub(super) const TRAIN_SEGMENTS: u32 = 16;
 
-/// What an acknowledgement says about slow start.
+/// The effect of an acknowledgement on slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     /// It goes on.
     Standard,
     /// It goes on at a quarter of the pace.
@@ -37,17 +35,16 @@ enum Verdict {
     Done,
 }
 
-/// What is known of the present slow start. Times in µs, modulo 2^32 where they are moments.
+/// The present slow start. Times are in µs, modulo 2^32 where they are moments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// The round is over when more than this is acknowledged, i.e. what the first acknowledgement of the round let go; `None` = none has
-    /// begun.
+    /// The round is over when more than this is acknowledged: SND.MAX at its first acknowledgement. `None` = no round has begun.
     end: Option<Seq>,
-    /// When it began.
+    /// When the round began.
     began: u32,
-    /// The last acknowledgement of its train.
+    /// The last acknowledgement of the round's train.
     train: u32,
-    /// Its samples so far.
+    /// The round's samples so far.
     samples: u8,
     /// Rounds of conservative slow start, this one included; 0 = standard.
     conservative: u8,
@@ -75,22 +72,23 @@ impl Default for HyStart {
 
 /// An acknowledgement that lets the window grow.
 #[derive(Clone, Copy, Debug)]
-struct Ack {
-    now: u32,
-    ack: Seq,
-    snd_max: Seq,
-    /// Of what it acknowledges, if that was sent but once.
-    rtt_us: Option<u32>,
+pub(super) struct Ack {
+    pub now: u32,
+    pub ack: Seq,
+    pub snd_max: Seq,
+    /// Round trip of what it acknowledges, if that was sent but once.
+    pub rtt_us: Option<u32>,
     /// The smallest round trip of the connection; 0 = not known.
-    min_rtt_us: u32,
-    /// How long a train fills the path.
-    full_us: u32,
+    pub min_rtt_us: u32,
+    /// A train of this length fills the path.
+    pub full_us: u32,
     /// The window is large enough for a train.
-    large: bool,
+    pub large: bool,
 }
 
 impl HyStart {
-    fn acknowledged(&mut self, a: &Ack) -> Verdict {
+    /// Takes an acknowledgement, before the scoreboard does.
+    pub fn acknowledged(&mut self, a: &Ack) -> Verdict {
         match self.end {
             Some(end) if !a.ack.after(end) => {
                 if self.heard(a.now, a.min_rtt_us) && a.large && a.now.wrapping_sub(self.began) > a.full_us {
@@ -114,8 +112,8 @@ impl HyStart {
         if self.conservative == 0 { Verdict::Standard } else { Verdict::Conservative }
     }
 
-    /// Something has arrived, perhaps out of order. Does it belong to the train?
-    pub(super) fn heard(&mut self, now: u32, min_rtt_us: u32) -> bool {
+    /// Something has arrived, perhaps out of order. True if it belongs to the train.
+    pub fn heard(&mut self, now: u32, min_rtt_us: u32) -> bool {
         let belongs = now.wrapping_sub(self.train) <= TRAIN_GAP_US.min(min_rtt_us / 4);
         if belongs {
             self.train = now;
@@ -134,7 +132,7 @@ impl HyStart {
         (self.end, self.began, self.train) = (Some(a.snd_max), a.now, a.now);
     }
 
-    /// RFC 9406 §4.2: has the round-trip time risen, or was that spurious?
+    /// RFC 9406 §4.2: the round-trip time has risen, or its rise was spurious.
     fn judge(&mut self) {
         if self.conservative > 0 {
             if self.now_us < self.baseline_us {
@@ -145,36 +143,6 @@ impl HyStart {
             if self.now_us >= self.last_us.saturating_add(rise) {
                 (self.conservative, self.baseline_us) = (1, self.now_us);
             }
-        }
-    }
-}
-
-/// An acknowledgement up to `ack`, before the scoreboard hears of it, in a slow start that is to end by itself. Returns by how much the
-/// window grows, as `Window::growth`.
-#[inline(never)]
-pub(super) fn growth(turn: &mut Turn<'_>, ack: Seq) -> u32 {
-    let (t, m) = (&turn.t, &turn.lines.measures);
-    let growth = m.growth();
-    let Some(board) = turn.state.boards.get(turn.lines.recovery.board.get()) else { return growth };
-    let now = turn.now.0 as u32;
-    let min_rtt_us = turn.lines.rate.min_rtt_us.get();
-    let verdict = board.hystart.acknowledged(&Ack {
-        now,
-        ack,
-        snd_max: t.snd_max,
-        rtt_us: board.sent_at(ack).map(|at| now.wrapping_sub(at)),
-        min_rtt_us,
-        // While the path is not full, a window that is sent as acknowledgements come takes less than half a round trip to come back,
-        // as each lets two segments go; a paced one takes that long anyway (as Linux).
-        full_us: if t.has(bits::PACED) { min_rtt_us } else { min_rtt_us / 2 },
-        large: t.cwnd / TRAIN_SEGMENTS >= u32::from(t.mss),
-    });
-    match verdict {
-        Verdict::Standard => growth,
-        Verdict::Conservative => growth / CSS_GROWTH_DIVISOR,
-        Verdict::Done => {
-            m.ssthresh.set(t.cwnd);
-            0
         }
     }
 }

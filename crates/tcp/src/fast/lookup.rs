@@ -1,11 +1,11 @@
-//! From addresses to flow: open-addressing hash tables of one core, keyed so that nobody can aim at one bucket.
+//! From addresses to flow: hash tables with open addressing. Their keys are secret, so that no peer can aim at one bucket.
 
 use crate::flow::{FlowId, FourTuple};
 use std::net::IpAddr;
 
 /// Addresses and ports, as a table compares and mixes them.
 trait Key: Copy + Default + PartialEq {
-    /// A hash that depends on all bits and cannot be foretold without `keys`.
+    /// A hash that depends on all bits and cannot be predicted without `keys`.
     fn hash(&self, keys: &[u64; 4]) -> u64;
 }
 
@@ -63,7 +63,7 @@ struct Bucket<K> {
     flow: u32,
 }
 
-/// The flows of one core.
+/// The flows of one fast path.
 #[derive(Debug)]
 pub(super) struct Lookup {
     v4: Table<V4>,
@@ -78,7 +78,7 @@ impl Lookup {
         Self { v4: Table::new(keys, 1024), v6: Table::new(keys, 16) }
     }
 
-    /// How many flows are in it.
+    /// How many flows there are.
     pub fn len(&self) -> usize {
         self.v4.len + self.v6.len
     }
@@ -103,32 +103,32 @@ impl Lookup {
     /// Adds a flow; one with the same addresses is replaced and returned.
     pub fn insert(&mut self, tuple: &FourTuple, flow: FlowId) -> Option<FlowId> {
         match key(tuple) {
-            Either::V4(key) => self.v4.insert(key, flow),
-            Either::V6(key) => self.v6.insert(key, flow),
+            Family::V4(key) => self.v4.insert(key, flow),
+            Family::V6(key) => self.v6.insert(key, flow),
         }
     }
 
-    /// Takes a flow out, if it is this one that has the addresses.
+    /// Removes a flow, if these are its addresses.
     pub fn remove(&mut self, tuple: &FourTuple, flow: FlowId) {
         match key(tuple) {
-            Either::V4(key) => self.v4.remove(&key, flow),
-            Either::V6(key) => self.v6.remove(&key, flow),
+            Family::V4(key) => self.v4.remove(&key, flow),
+            Family::V6(key) => self.v6.remove(&key, flow),
         }
     }
 }
 
-enum Either {
+enum Family {
     V4(V4),
     V6(V6),
 }
 
-fn key(tuple: &FourTuple) -> Either {
+fn key(tuple: &FourTuple) -> Family {
     match (tuple.local, tuple.remote) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
             let ports = ports(tuple.local_port, tuple.remote_port);
-            Either::V4(V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
+            Family::V4(V4 { local: local.to_bits(), remote: remote.to_bits(), ports })
         }
-        _ => Either::V6(V6::of(tuple)),
+        _ => Family::V6(V6::of(tuple)),
     }
 }
 
@@ -137,7 +137,7 @@ fn ports(local: u16, remote: u16) -> u32 {
     u32::from(local) << 16 | u32::from(remote)
 }
 
-/// A hash table. At most half full; linear probing; deletion shifts back, so that there are no tombstones.
+/// A hash table, at most half full, with linear probing. Deletion moves later entries back, so that there are no tombstones.
 #[derive(Debug)]
 struct Table<K> {
     buckets: Vec<Bucket<K>>,
@@ -188,7 +188,7 @@ impl<K: Key> Table<K> {
             return;
         }
         self.len -= 1;
-        // Move back every later entry of the run that may stand at the hole.
+        // Move every later entry of the run back that may stand at the hole.
         let mut next = hole;
         loop {
             next = (next + 1) & self.mask;
@@ -251,7 +251,7 @@ mod tests {
     use std::collections::HashMap;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// Every other one IPv6, so that one number is in one table only.
+    /// Odd numbers are IPv6, so that each number is in one table only.
     fn tuple(n: u32) -> FourTuple {
         let (local_port, remote_port) = (80, (n % 100) as u16);
         if n & 1 == 0 {

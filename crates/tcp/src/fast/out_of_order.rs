@@ -1,19 +1,18 @@
-//! What has come ahead of a hole: ranges per flow, in a side table that only flows with a hole use.
+//! Segments that came ahead of a hole: ranges per flow, in a side table that only flows with a hole use.
 //!
-//! The bytes themselves are already in the receive ring; only their ranges are kept here.
+//! The bytes are in the receive ring already. Only their ranges are kept here.
 
 use crate::seq::Seq;
 
-/// Separate ranges kept per flow.
-/// (When slow start overflows a queue, every other segment is lost for a round trip: 128 holes are a window of 370 KB. An entry is some
-/// 1,600 bytes.)
+/// Separate ranges kept per flow. When slow start overflows a queue, every other segment is lost for a round trip: 128 holes are a window
+/// of 370 KB. An entry is about 1,600 bytes.
 pub(super) const RANGES: usize = 128;
 
 /// The ranges of one flow: sorted, disjoint, not touching.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ranges {
     ranges: [(Seq, Seq); RANGES],
-    /// For each range when it changed last, as a count of changes.
+    /// When each range changed last, as a count of changes.
     changed: [u32; RANGES],
     len: usize,
     changes: u32,
@@ -21,14 +20,14 @@ pub(super) struct Ranges {
     fin: Option<Seq>,
 }
 
-/// What [`Ranges::insert`] did.
+/// The result of [`Ranges::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inserted {
     /// Some of it is new.
     New,
     /// All of it was there.
     Nothing,
-    /// No place for one more range.
+    /// There is no room for one more range.
     Full,
 }
 
@@ -44,8 +43,8 @@ impl Ranges {
     pub fn insert(&mut self, start: Seq, end: Seq) -> Inserted {
         self.changes = self.changes.wrapping_add(1);
         let ranges = &mut self.ranges[..self.len];
-        // Those from `first` on end at or after our start; those before `last` start at or before our end: all of
-        // `first..last` overlap or touch the new range and are joined with it.
+        // Ranges from `first` on end at or after our start. Ranges before `last` start at or before our end. So all of `first..last`
+        // overlap or touch the new range, and are joined with it.
         let first = ranges.iter().position(|r| !r.1.before(start)).unwrap_or(self.len);
         let last = ranges.iter().position(|r| r.0.after(end)).unwrap_or(self.len);
         if first == last {
@@ -71,12 +70,12 @@ impl Ranges {
         Inserted::New
     }
 
-    /// Remembers a FIN at `seq`. The first one counts.
+    /// Remembers a FIN at `seq`. Later ones are ignored.
     pub fn insert_fin(&mut self, seq: Seq) {
         self.fin.get_or_insert(seq);
     }
 
-    /// How far data reach without a hole if everything before `next` is there; ranges up to there are forgotten.
+    /// How far data reach without a hole if everything before `next` is there. Ranges up to that are forgotten.
     pub fn advance(&mut self, next: Seq) -> Seq {
         let mut next = next;
         let mut used = 0;
@@ -95,12 +94,12 @@ impl Ranges {
         next
     }
 
-    /// Is there a FIN at `seq`?
+    /// True if a FIN is at `seq`.
     pub fn fin_at(&self, seq: Seq) -> bool {
         self.fin == Some(seq)
     }
 
-    /// Nothing kept?
+    /// Nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.len == 0 && self.fin.is_none()
     }
@@ -116,7 +115,7 @@ impl Ranges {
         std::iter::from_fn(move || {
             let age = |i: &usize| self.changes.wrapping_sub(self.changed[*i]);
             let next = (0..self.len).filter(|i| age(i) >= least).min_by_key(age)?;
-            // No two have changed at once.
+            // No two have changed at the same time.
             least = age(&next) + 1;
             Some(self.ranges[next])
         })
@@ -134,7 +133,7 @@ impl Ranges {
     }
 }
 
-/// All flows of a core that have a hole. Entry numbers are one-based, to fit `Tcb::out_of_order`.
+/// All flows of a fast path that have a hole. Entry numbers are one-based, to fit `Ahead::out_of_order`.
 #[derive(Debug, Default)]
 pub(super) struct OutOfOrder {
     entries: Vec<Ranges>,
@@ -157,7 +156,7 @@ impl OutOfOrder {
         self.entries.get_mut(usize::from(entry).checked_sub(1)?)
     }
 
-    /// The same to look at.
+    /// The entry's ranges, to read.
     pub fn peek(&self, entry: u16) -> Option<&Ranges> {
         self.entries.get(usize::from(entry).checked_sub(1)?)
     }

@@ -1,113 +1,66 @@
-//! Pacing: a flow's data go out no faster than `Window::pacing`, evenly.
-//!
-//! A flow has a credit that grows with time and is spent by payload; while it is not negative a segment may go, so that one segment
-//! larger than the credit makes a debt, which the flow waits out on the wheel. The credit is kept in millionths of a byte: bytes per
-//! second times microseconds, which is exact at every rate. What may be saved up while there was nothing to send is a short burst;
-//! what is owed because the core came late to a flow that waited is made good.
+//! Pacing: a flow's data go out no faster than `Window::pacing`, evenly. A flow without [`credit`](super::credit) waits on the wheel.
 
-use super::State;
+use super::context::FlowTurn;
+use super::credit::{grown, wait_us};
+use super::post;
 use super::wheel::Timer;
-use crate::flow::{FlowId, flow_flags};
-use crate::table::{Lines, Rate, Tcb, bits};
-use crate::time::Micros;
+use crate::table::bits::{PACE_LATE, PACE_WAIT, PACED};
+use crate::table::stages::Post;
 
-/// Credit per byte.
-const BYTE: i64 = 1_000_000;
-/// Shortest wait, and the time whose worth may be sent at once, in µs: 10 Gbit/s gives 14 full segments, a usual batch; a flow that
-/// sends a segment in more than this time never sends two together.
-const QUANTUM_US: u64 = 16;
-/// How much lateness of the core is made good, in µs: a timer's slack and a busy turn, not a stopped machine.
-const LATE_US: u64 = 1000;
-/// Credit beyond any segment, and far from overflow.
-const PLENTY: u64 = 1 << 60;
-
-/// What `us` microseconds are worth.
-#[inline]
-pub(super) fn worth(rate: u64, us: u64) -> i64 {
-    rate.saturating_mul(us).min(PLENTY) as i64
+/// A paced flow's credit at the beginning of its turn to send.
+pub(super) fn begin(turn: &FlowTurn<'_>) -> i64 {
+    let rate = &turn.lines.rate;
+    let us = turn.now.0.saturating_sub(rate.credit_at.get());
+    grown(rate.pacing.get(), rate.credit.get() as i64, us, turn.t.has(PACE_LATE))
 }
 
-/// What payload costs.
-#[inline]
-pub(super) fn cost(bytes: u32) -> i64 {
-    i64::from(bytes) * BYTE
-}
-
-/// How long a debt lasts, in µs.
-#[inline]
-pub(super) fn wait_us(rate: u64, credit: i64) -> u64 {
-    credit.min(0).unsigned_abs().div_ceil(rate.max(1)).max(QUANTUM_US)
-}
-
-/// Credit after `us` microseconds; `late`: the sender has waited for it.
-#[inline]
-pub(super) fn grown(rate: u64, credit: i64, us: u64, late: bool) -> i64 {
-    let limit = worth(rate, if late { LATE_US } else { QUANTUM_US });
-    credit.saturating_add(worth(rate, us)).min(limit)
-}
-
-/// A paced flow's credit at the beginning of its turn.
-pub(super) fn begin(t: &Tcb, rate: &Rate, now: Micros) -> i64 {
-    let us = now.since(Micros(rate.credit_at.get()));
-    grown(rate.pacing.get(), rate.credit.get() as i64, us, t.has(bits::PACE_LATE))
-}
-
-/// The end of a paced flow's turn. `waits`: it has data to send, but no credit; `more`: it goes on in another turn.
-pub(super) fn end(
-    state: &mut State,
-    now: Micros,
-    flow: FlowId,
-    t: &mut Tcb,
-    rate: &Rate,
-    credit: i64,
-    (waits, more): (bool, bool),
-) {
-    rate.credit.set(credit as u64);
-    rate.credit_at.set(now.0);
+/// The end of a paced flow's turn to send. `waits`: it has data to send, but no credit; `more`: it goes on in another turn.
+pub(super) fn end(by: Post, turn: &mut FlowTurn<'_>, credit: i64, (waits, more): (bool, bool)) {
+    let rate = &turn.lines.rate;
+    rate.credit.set(by, credit as u64);
+    rate.credit_at.set(by, turn.now.0);
     if waits {
-        t.flags |= flow_flags::PACE_WAIT | bits::PACE_LATE;
-        state.wheel.set(Timer::Pace(flow), now.after(wait_us(rate.pacing.get(), credit)));
+        turn.t.set(by, PACE_WAIT | PACE_LATE);
+        let at = turn.now.after(wait_us(rate.pacing.get(), credit));
+        turn.state.wheel.by(by).set(Timer::Pace(turn.flow), at);
         return;
     }
-    t.flags &= !bits::PACE_LATE;
+    turn.t.clear(by, PACE_LATE);
     if more {
-        t.flags |= bits::PACE_LATE;
+        turn.t.set(by, PACE_LATE);
     }
-    stop_waiting(state, flow, t);
+    stop_waiting(by, turn);
 }
 
-fn stop_waiting(state: &mut State, flow: FlowId, t: &mut Tcb) {
-    if t.has(flow_flags::PACE_WAIT) {
-        t.flags &= !flow_flags::PACE_WAIT;
-        state.wheel.cancel(Timer::Pace(flow));
+fn stop_waiting(by: Post, turn: &mut FlowTurn<'_>) {
+    if turn.t.has(PACE_WAIT) {
+        turn.t.clear(by, PACE_WAIT);
+        turn.state.wheel.by(by).cancel(Timer::Pace(turn.flow));
     }
 }
 
 /// Another rate, 0 = none: what was earned at the old one stays, what was borrowed is paid back at the new one.
-pub(super) fn set_rate(state: &mut State, now: Micros, flow: FlowId, t: &mut Tcb, lines: &Lines, pacing: u64) {
-    let rate = &lines.rate;
+pub(super) fn set_rate(by: Post, turn: &mut FlowTurn<'_>, pacing: u64) {
+    let rate = &turn.lines.rate;
     if rate.pacing.get() == pacing {
         return;
     }
-    if t.has(bits::PACED) {
-        rate.credit.set(begin(t, rate, now) as u64);
-    } else {
-        rate.credit.set(0);
-    }
-    rate.credit_at.set(now.0);
-    rate.pacing.set(pacing);
-    t.flags &= !bits::PACED;
+    let credit = if turn.t.has(PACED) { begin(turn) } else { 0 };
+    rate.credit.set(by, credit as u64);
+    rate.credit_at.set(by, turn.now.0);
+    rate.pacing.set(by, pacing);
+    turn.t.clear(by, PACED);
     if pacing != 0 {
-        t.flags |= bits::PACED;
+        turn.t.set(by, PACED);
     }
-    if t.has(flow_flags::PACE_WAIT) {
-        stop_waiting(state, flow, t);
-        state.schedule(t, lines, flow);
+    if turn.t.has(PACE_WAIT) {
+        stop_waiting(by, turn);
+        post::schedule(by, turn);
     }
 }
 
-/// The flow's time has come.
-pub(super) fn due(state: &mut State, flow: FlowId, t: &mut Tcb, lines: &Lines) {
-    t.flags &= !flow_flags::PACE_WAIT;
-    state.schedule(t, lines, flow);
+/// The flow has waited long enough.
+pub(super) fn due(by: Post, turn: &mut FlowTurn<'_>) {
+    turn.t.clear(by, PACE_WAIT);
+    post::schedule(by, turn);
 }

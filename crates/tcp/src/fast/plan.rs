@@ -1,9 +1,10 @@
-//! What a flow may send next: windows, Nagle, silly windows. A pure function of its line.
+//! The next segment that a flow may send: windows, Nagle, silly windows. A pure function of its lines.
 
 use super::recovery;
-use crate::flow::flow_flags::{FIN_WANTED, LIMIT_WAIT, NODELAY, PACE_WAIT, RECOVERY};
 use crate::seq::Seq;
-use crate::table::{Lines, Tcb, bits};
+use crate::table::Lines;
+use crate::table::bits::{CORK, FIN_WANTED, LOST, NODELAY, RECOVERY, SCORED, URGENT_OUT};
+use crate::table::tcb::Tcb;
 
 /// One segment to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,25 +19,34 @@ pub(super) struct Plan {
     pub push: bool,
 }
 
+impl Plan {
+    /// The sequence number after the segment.
+    #[inline]
+    pub fn end(&self) -> Seq {
+        self.seq.add(self.len + u32::from(self.fin))
+    }
+}
+
 /// The next segment from SND.NXT on, if the rules let one go (RFC 9293 §3.8.6.2.1, RFC 5681 §3).
 #[inline]
 pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
-    if t.snd_nxt.after(t.snd_queued) {
+    if t.snd_nxt().after(t.snd_queued()) {
         return None;
     }
-    let unsent = t.snd_queued.bytes_since(t.snd_nxt);
+    let unsent = t.snd_queued().bytes_since(t.snd_nxt());
     let fin_wanted = t.has(FIN_WANTED);
     if unsent == 0 && !fin_wanted {
         return None;
     }
-    let mss = u32::from(t.mss);
-    let flight = t.snd_nxt.bytes_since(t.snd_una);
+    let mss = u32::from(t.mss());
+    let flight = t.snd_nxt().bytes_since(t.snd_una());
     // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent before.
-    let extra = if t.has(RECOVERY) || t.snd_nxt.before(t.snd_max) { 0 } else { u32::from(t.acks.seen().min(2)) * mss };
+    let limited = if t.has(RECOVERY) || t.snd_nxt().before(t.snd_max()) { 0 } else { t.in_a_row().min(2) };
+    let extra = u32::from(limited) * mss;
     // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
-    let by_peer = t.snd_wnd.saturating_sub(flight);
-    let left = if t.has(bits::SCORED) { lines.recovery.left.get() } else { 0 };
-    let by_network = t.cwnd.saturating_add(extra).saturating_sub(flight.saturating_sub(left));
+    let by_peer = t.snd_wnd().saturating_sub(flight);
+    let left = if t.has(SCORED) { lines.recovery.left.get() } else { 0 };
+    let by_network = t.cwnd().saturating_add(extra).saturating_sub(flight.saturating_sub(left));
     // As full as can be (RFC 9293 SHLD-28).
     let len = unsent.min(mss).min(by_peer).min(by_network);
     let last = len == unsent;
@@ -44,72 +54,65 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     if len == 0 && !fin {
         return None;
     }
-    let again = t.snd_nxt.before(t.snd_max);
+    let again = t.snd_nxt().before(t.snd_max());
     if len < mss && !fin && !again && !partial_may_go(t, lines, len, last, by_network) {
         return None;
     }
     // PSH is on the last of what is queued, however many writes that were (RFC 9293 §3.9.1.2, MUST-61, SHLD-27).
-    Some(Plan { seq: t.snd_nxt, len, fin, push: last })
+    Some(Plan { seq: t.snd_nxt(), len, fin, push: last })
 }
 
-/// May this new segment go although it is not a full one (RFC 9293 §3.8.6.2.1, MUST-38)?
+/// True if this new segment may go although it is not a full one (RFC 9293 §3.8.6.2.1, MUST-38).
 fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
     if last {
-        // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17); what is urgent does not wait (as Linux).
-        return !t.has(bits::CORK) && (t.any(NODELAY | bits::URGENT_OUT) || t.idle());
+        // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as Linux).
+        return !t.has(CORK) && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle());
     }
-    // A window cuts it: wait for it to open, unless nothing is out that would open it and it is worth it, i.e. half of the
-    // peer's buffer, or it is our own window (less than a segment) that cuts.
+    // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window. Then the segment
+    // goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's buffer.
     t.idle() && (len == by_network || len >= lines.measures.max_wnd.get() / 2)
 }
 
-/// Does something wait to be sent that no acknowledgement on its way will release: behind a closed or silly window, or `TCP_CORK`?
-/// The slow path then sees to it that it does not wait for ever (RFC 9293 MUST-60).
-pub(super) fn stuck(t: &Tcb) -> bool {
-    let unsent = t.snd_queued.distance(t.snd_nxt);
-    t.idle() && !t.any(PACE_WAIT | LIMIT_WAIT) && (unsent > 0 || (unsent == 0 && t.has(FIN_WANTED)))
-}
-
-/// Does the window let something go that the scoreboard says is lost? A whole segment has to fit: the proportional rate reduction
+/// True if the window lets something go that the scoreboard says is lost. A whole segment has to fit: the proportional rate reduction
 /// saves up for it.
 #[inline]
 pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
-    if !t.has(bits::LOST) {
+    if !t.has(LOST) {
         return false;
     }
     let pipe = recovery::pipe(t, lines);
-    pipe == 0 || t.cwnd.saturating_sub(pipe) >= u32::from(t.mss)
+    pipe == 0 || t.cwnd().saturating_sub(pipe) >= u32::from(t.mss())
 }
 
 /// The segment to be sent again from SND.UNA, whatever the windows say (RFC 9293 §3.8.6, MAY-7): a lost one, or a window probe of
 /// `limit` bytes.
 pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
-    again(t, t.snd_una, limit)
+    again(t, t.snd_una(), limit)
 }
 
 /// The same from `seq` on.
 pub(super) fn again(t: &Tcb, seq: Seq, limit: u32) -> Option<Plan> {
-    let data = t.snd_queued.distance(seq);
+    let data = t.snd_queued().distance(seq);
     if data < 0 {
         return None;
     }
     let len = (data as u32).min(limit);
     let last = len == data as u32;
-    let fin = last && t.has(FIN_WANTED) && (len == 0 || t.snd_max.after(t.snd_queued));
+    let fin = last && t.has(FIN_WANTED) && (len == 0 || t.snd_max().after(t.snd_queued()));
     (len != 0 || fin).then_some(Plan { seq, len, fin, push: last })
 }
 
 /// The tail probe: new data if the peer has room for them, whatever the congestion window says, else the last segment again
 /// (RFC 8985 §7.3).
 pub(super) fn tail(t: &Tcb) -> Option<Plan> {
-    let mss = u32::from(t.mss);
-    let unsent = t.snd_queued.distance(t.snd_nxt).max(0) as u32;
-    let room = t.snd_wnd.saturating_sub(t.snd_nxt.bytes_since(t.snd_una));
+    let mss = u32::from(t.mss());
+    let unsent = t.snd_queued().distance(t.snd_nxt()).max(0) as u32;
+    let room = t.snd_wnd().saturating_sub(t.snd_nxt().bytes_since(t.snd_una()));
     let len = unsent.min(mss);
-    if len != 0 && len <= room && (len == mss || !t.has(bits::CORK)) {
-        return Some(Plan { seq: t.snd_nxt, len, fin: false, push: len == unsent });
+    if len != 0 && len <= room && (len == mss || !t.has(CORK)) {
+        return Some(Plan { seq: t.snd_nxt(), len, fin: false, push: len == unsent });
     }
     // No more than is out: what else is queued may be beyond the peer's window.
-    let last = t.snd_max.bytes_since(t.snd_una).min(mss);
-    again(t, t.snd_max.sub(last), last)
+    let last = t.flight().min(mss);
+    again(t, t.snd_max().sub(last), last)
 }

@@ -1,48 +1,111 @@
-//! What segments or the application have left to be said: acknowledgements now or later, and a turn for flows that may send again.
+//! Third stage: a turn to send for a flow that has something to send, else its acknowledgement waits.
+//!
+//! Runs after `protocol` while the flow's line is at hand, and after everything else that changes a flow. It reads all of the flow and
+//! writes its [`QueueFlags`], whether an acknowledgement goes now, and the queues.
 
+use super::context::{FastState, FlowTurn, Outbox};
 use super::plan;
-use super::{State, settle};
 use crate::flow::FlowId;
-use crate::flow::flow_flags::PACE_WAIT;
-use crate::table::{FlowTable, Lines, Tcb, bits};
+use crate::messages::ToSlow;
+use crate::table::FlowTable;
+use crate::table::bits::FlagSet;
+use crate::table::bits::{
+    ACK_NOW, ACK_OWED, AckDebt, Agreed, BYPASSING, DEAD, DELAYED, EVENTS, KEEPALIVE, LIMIT_WAIT, PACE_WAIT, PROBE,
+    QueueFlags, REMOVING, RESEND, RESET, Requests, SCHEDULED, TAIL,
+};
+use crate::table::stages::Post;
+use crate::table::tcb::{Marks, Tcb};
 use crate::time::Micros;
+
+/// There is nothing to decide: the flow has a turn already, or it is dead.
+const DECIDED: Marks = Marks::mask(DEAD, SCHEDULED, AckDebt::EMPTY, Requests::EMPTY);
+/// Flags for segments that bypass a rate limit.
+const UNLIMITED: Marks =
+    Marks::mask(Agreed::EMPTY, QueueFlags::EMPTY, ACK_NOW.and(ACK_OWED), RESET.and(PROBE).and(KEEPALIVE));
 
 /// Queues the flow for sending if it has anything to send; else its owed acknowledgement waits.
 #[inline]
-pub(super) fn flow(state: &mut State, now: Micros, flow: FlowId, lines: &Lines, t: &mut Tcb) {
-    if t.any(bits::SCHEDULED | bits::DEAD) {
-        if t.has(bits::SCHEDULED) {
-            state.press(t, lines, flow);
+pub(super) fn flow(by: Post, turn: &mut FlowTurn<'_>) {
+    let t = &turn.t;
+    if t.marked(DECIDED) {
+        if t.has(SCHEDULED) {
+            bypass_limit(by, turn);
         }
         return;
     }
-    let repairs = t.any(bits::RESEND | bits::TAIL) || plan::repair_may_go(t, lines);
-    let may_send = !t.has(PACE_WAIT) && (repairs || plan::next(t, lines).is_some());
-    if may_send || t.has(bits::ACK_NOW) {
-        state.schedule(t, lines, flow);
-    } else if t.has(bits::ACK_OWED) && !t.has(bits::DELAYED) {
-        t.flags |= bits::DELAYED;
-        state.delayed.push(now.after(state.config.delayed_ack_us), flow);
+    let repairs = t.any(RESEND | TAIL) || plan::repair_may_go(t, turn.lines);
+    let may_send = !t.has(PACE_WAIT) && (repairs || plan::next(t, turn.lines).is_some());
+    if may_send || t.has(ACK_NOW) {
+        schedule(by, turn);
+    } else if t.has(ACK_OWED) && !t.has(DELAYED) {
+        delay(by, turn, turn.state.config.delayed_ack_us);
+    }
+}
+
+/// The owed acknowledgement waits `us` microseconds for data to carry it.
+#[inline]
+pub(super) fn delay(by: Post, turn: &mut FlowTurn<'_>, us: u64) {
+    turn.t.set(by, DELAYED);
+    turn.state.delayed.by(by).push(turn.now.after(us), turn.flow);
+}
+
+/// Queues the flow for sending, if it is not yet queued.
+#[inline]
+pub(super) fn schedule(by: Post, turn: &mut FlowTurn<'_>) {
+    if !turn.t.has(SCHEDULED) {
+        turn.t.set(by, SCHEDULED);
+        let id = &turn.lines.identity;
+        turn.state.scheduler.by(by).push(id.port(), id.class(), turn.flow);
+    }
+    bypass_limit(by, turn);
+}
+
+/// If the flow's class waits for credit: what the limit does not concern goes now.
+#[inline]
+fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
+    let FlowTurn { state, lines, t, flow, .. } = turn;
+    if !state.scheduler.waits(lines.identity.class()) {
+        return;
+    }
+    t.set(by, LIMIT_WAIT);
+    if t.marked(UNLIMITED) && !t.has(BYPASSING) {
+        t.set(by, BYPASSING);
+        if t.has(ACK_OWED) {
+            // No data will carry it soon.
+            t.set(by, ACK_NOW);
+        }
+        state.scheduler.by(by).bypass(lines.identity.port(), *flow);
+    }
+}
+
+/// Reports a removed flow as soon as none of the queues names it any more. Its other flags stay until the number is used again: the
+/// application's view, which is read after this, shows both FINs.
+#[inline]
+pub(super) fn settle(by: Post, t: &mut Tcb, outbox: &mut Outbox, flow: FlowId) {
+    if t.has(REMOVING) && !t.any(SCHEDULED | BYPASSING | DELAYED) && !t.any(EVENTS) {
+        t.clear(by, REMOVING);
+        outbox.messages.push_back(ToSlow::Removed(flow));
     }
 }
 
 /// Schedules the acknowledgements that have waited long enough for data: 1 ms by default (RFC 9293 §3.8.6.3, MUST-40: less than 500).
-pub(super) fn expire(table: &FlowTable, state: &mut State, now: Micros) {
-    while let Some(flow) = state.delayed.pop_due(now) {
+pub(super) fn expire(by: Post, table: &FlowTable, state: &mut FastState, now: Micros) {
+    while let Some(flow) = state.delayed.by(by).pop_due(now) {
         let Some(lines) = table.get(flow) else { continue };
-        let mut t = lines.protocol.load();
-        t.flags &= !bits::DELAYED;
-        if t.has(bits::ACK_OWED) && !t.any(bits::REMOVING | bits::DEAD) {
+        let mut turn = FlowTurn { t: lines.protocol.load_own(by), state: &mut *state, lines, flow, now };
+        turn.t.clear(by, DELAYED);
+        if turn.t.has(ACK_OWED) && !turn.t.has(DEAD) {
             // The queue's entry may be older than the debt: data have carried an earlier one.
             let waited = u64::from((now.0 as u32).wrapping_sub(lines.identity.owed_at.get()));
-            if waited >= state.config.delayed_ack_us {
-                t.flags |= bits::ACK_NOW;
-                state.schedule(&mut t, lines, flow);
+            let allowed = turn.state.config.delayed_ack_us;
+            if waited >= allowed {
+                turn.t.set(by, ACK_NOW);
+                schedule(by, &mut turn);
             } else {
-                t.flags |= bits::DELAYED;
-                state.delayed.push(now.after(state.config.delayed_ack_us - waited), flow);
+                delay(by, &mut turn, allowed - waited);
             }
         }
-        lines.protocol.set_flags(settle(&mut state.outbox, flow, t.flags));
+        settle(by, &mut turn.t, &mut turn.state.outbox, flow);
+        turn.store(by);
     }
 }

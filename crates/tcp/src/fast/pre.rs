@@ -1,38 +1,49 @@
 //! First stage: parse, verify the checksum, find the flow. Touches no flow's state.
 
-use super::State;
 use super::batch::{Batch, Copy};
-use crate::buffers::{PortId, RxBatch};
-use crate::counters::{Drop, Stage};
-use crate::flow::FourTuple;
+use super::context::Outbox;
+use super::lookup::Lookup;
+use crate::buffers::RxBatch;
+use crate::counters::{Counters, Drop, Stage};
+use crate::flow::{FourTuple, PortId};
 use crate::messages::ToSlow;
+use towpath_wire::error::ParseError;
 use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
-use towpath_wire::segment::{ParseError, Segment, checksum_ok, flags, parse_into};
+use towpath_wire::segment::{Segment, checksum_ok, flags, parse_into};
+
+/// Where the stage looks, and where it puts what is not for the next one.
+pub(super) struct Intake<'a> {
+    pub lookup: &'a Lookup,
+    pub outbox: &'a mut Outbox,
+    pub counters: &'a mut Counters,
+    /// Segments that may wait for the slow path.
+    pub slow_segments: usize,
+}
 
 /// Fills `batch` with the segments of installed flows; hands others to the slow path.
-pub(super) fn run(state: &mut State, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
-    state.counters.stage(Stage::Pre, frames.len());
+pub(super) fn run(mut intake: Intake<'_>, port: PortId, frames: &impl RxBatch, batch: &mut Batch) {
+    intake.counters.stage(Stage::Pre, frames.len());
     for i in 0..frames.len() {
         let frame = frames.bytes(i);
-        let item = batch.place();
+        let item = batch.next();
         match parse_into(frame, &mut item.segment) {
             Ok(()) => {}
             Err(ParseError::NotTcp) if icmp::parse(frame).is_some() => {
-                to_slow(state, port, frame);
+                intake.pass_to_slow(port, frame);
                 continue;
             }
             Err(error) => {
-                state.counters.drop(reason(error));
+                intake.counters.drop(reason(error));
                 continue;
             }
         }
         if let Some(reason) = check(frame, &item.segment, frames.checksum(i)) {
-            state.counters.drop(reason);
+            intake.counters.drop(reason);
             continue;
         }
-        let Some(flow) = state.lookup.find(&tuple(&item.segment)) else {
-            to_slow(state, port, frame);
+        let Some(flow) = intake.lookup.find(&tuple(&item.segment)) else {
+            intake.pass_to_slow(port, frame);
             continue;
         };
         (item.flow, item.frame, item.copy) = (flow, i as u32, Copy::default());
@@ -61,7 +72,7 @@ fn reason(error: ParseError) -> Drop {
     }
 }
 
-/// What is wrong with a segment.
+/// The fault of a segment, if it has one.
 #[inline]
 fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> {
     // RFC 9293 MUST-3.
@@ -73,13 +84,15 @@ fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> 
     (control & control.wrapping_sub(1) != 0).then_some(Drop::BadFlags)
 }
 
-/// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are bounded.
-#[cold]
-fn to_slow(state: &mut State, port: PortId, frame: &[u8]) {
-    if state.slow_segments >= state.config.slow_segments {
-        state.counters.drop(Drop::SlowPathFull);
-        return;
+impl Intake<'_> {
+    /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are bounded.
+    #[cold]
+    fn pass_to_slow(&mut self, port: PortId, frame: &[u8]) {
+        if self.outbox.segments >= self.slow_segments {
+            self.counters.drop(Drop::SlowPathFull);
+            return;
+        }
+        self.outbox.segments += 1;
+        self.outbox.messages.push_back(ToSlow::Segment(port, frame.into()));
     }
-    state.slow_segments += 1;
-    state.outbox.push_back(ToSlow::Segment(port, frame.into()));
 }

@@ -1,13 +1,16 @@
-//! Losses found by time: what an acknowledgement says about the scoreboard, the reordering timer, and the tail probe (RFC 8985).
+//! Losses found by time (RFC 8985): acknowledgements on the scoreboard, the reordering timer, and the tail probe.
 
-use super::protocol::Turn;
-use super::scoreboard::{AGAIN, Board, LOST, Newest, SACKED, Span};
+use super::context::{FastState, FlowTurn};
+use super::recovery;
+use super::scoreboard::{AGAIN, LOST, Newest, SACKED, Scoreboard, Span};
 use super::wheel::{Timer, Wheel};
-use super::{State, owned, post, recovery};
 use crate::flow::FlowId;
-use crate::flow::flow_flags::{RECOVERY, TIMESTAMPS};
 use crate::seq::Seq;
-use crate::table::{FlowTable, Lines, Recovery, Tcb, bits};
+use crate::table::bits::{self, DEAD, RECOVERY, TAIL, TIMESTAMPS, TRACKED, UNDO};
+use crate::table::permit::Owned;
+use crate::table::stages::Loss;
+use crate::table::tcb::Tcb;
+use crate::table::{Lines, Recovery, learnt};
 use crate::time::Micros;
 use towpath_wire::segment::Segment;
 
@@ -21,22 +24,10 @@ const PROBE_MARGIN_US: u32 = 2000;
 /// Wait before the tail is probed when no round trip has been measured, µs (RFC 8985 §7.2).
 const PROBE_BLIND_US: u32 = 1_000_000;
 
-/// `Recovery::reordering`: what has been learnt about reordering on this path.
-mod learnt {
-    /// Low byte: windows of a quarter of the round trip (RACK.reo_wnd_mult), less one.
-    pub const WIDER: u32 = 0xff;
-    /// Next byte: recoveries until it shrinks (RACK.reo_wnd_persist).
-    pub const PERSIST_SHIFT: u32 = 8;
-    /// Some reordering has been seen.
-    pub const SEEN: u32 = crate::table::Recovery::REORDERING_SEEN;
-    /// `Recovery::duplicate_round` is to be reached before the window grows again.
-    pub const ROUND: u32 = 1 << 17;
-}
-
-/// What one acknowledgement delivers.
+/// The arrivals that one acknowledgement reports.
 struct News {
     now: u32,
-    /// ms since the segment was sent that the peer echoes, with timestamps.
+    /// ms since the segment was sent whose timestamp the peer echoes.
     echo_age_ms: Option<u32>,
     min_rtt_us: u32,
     /// RACK.fack before it.
@@ -45,9 +36,9 @@ struct News {
     newest: Option<Newest>,
     bytes: u32,
     reordered: bool,
-    /// End of what was out when the last loss was seen.
+    /// SND.MAX when the last loss was seen.
     recover: Seq,
-    /// Something of that has arrived that was sent only once.
+    /// Something below `recover` has arrived that was sent only once.
     original: bool,
 }
 
@@ -82,26 +73,26 @@ fn sent_after(span: &Span, newest: &Newest) -> bool {
 
 /// An acknowledgement on a flow with a scoreboard; before it SND.UNA was `una`.
 #[inline]
-pub(super) fn acknowledged(turn: &mut Turn<'_>, s: &Segment, una: Seq) {
-    let Some(board) = turn.state.boards.get(turn.lines.recovery.board.get()) else { return };
+pub(super) fn acknowledged(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
+    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return };
     if board.clean && s.options.sack.is_empty() && !turn.t.has(RECOVERY) {
-        board.advance(turn.t.snd_una);
+        board.advance(turn.t.snd_una());
         if turn.t.idle() {
-            turn.state.untrack(&mut turn.t, turn.lines);
-        } else if turn.t.snd_una != una {
-            arm_probe(turn.state, &turn.t, turn.lines, turn.flow, turn.now);
+            recovery::untrack(by, turn);
+        } else if turn.t.snd_una() != una {
+            arm_probe(by, turn, turn.t.snd_max());
         }
         return;
     }
-    scored(turn, s, una);
+    scored(by, turn, s, una);
 }
 
 #[cold]
-fn scored(turn: &mut Turn<'_>, s: &Segment, una: Seq) {
-    let (lines, ack) = (turn.lines, turn.t.snd_una);
+fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
+    let (lines, ack) = (turn.lines, turn.t.snd_una());
     let blocks = s.options.sack.as_slice();
     let twice = duplicate(blocks, ack);
-    let Some(board) = turn.state.boards.get(lines.recovery.board.get()) else { return };
+    let Some(board) = turn.state.boards.by(by).get(lines.recovery.board.get()) else { return };
     let mut news = News {
         now: turn.now.0 as u32,
         echo_age_ms: echo_age_ms(&turn.t, lines, turn.now, s),
@@ -119,7 +110,7 @@ fn scored(turn: &mut Turn<'_>, s: &Segment, una: Seq) {
     for &(start, end) in &blocks[usize::from(twice.is_some())..] {
         // Nothing but what is outstanding can be reported.
         let (start, end) = (Seq(start).max(ack), Seq(end));
-        if start.before(end) && !end.after(turn.t.snd_max) {
+        if start.before(end) && !end.after(turn.t.snd_max()) {
             board.report(start, end, |start, span| news.take(start, span));
         }
     }
@@ -132,29 +123,28 @@ fn scored(turn: &mut Turn<'_>, s: &Segment, una: Seq) {
     }
     let repaired = probe_answered(board, ack, ack == una && blocks.is_empty(), twice);
     let stage = board.doubtful;
+    let known = &lines.recovery.reordering;
     if news.reordered {
-        let learnt = &lines.recovery.reordering;
-        learnt.set(learnt.get() | learnt::SEEN);
+        known.set(by, known.get() | learnt::SEEN);
     }
-    let mut spurious = twice.is_some_and(|block| arrived_twice(&mut turn.t, lines, block));
+    let mut spurious = twice.is_some_and(|block| arrived_twice(by, &turn.t, lines, block));
     spurious |= recovery::echoes_original(&turn.t, lines, ack, una, s);
     spurious |= stage == 2 && news.original;
-    if spurious && turn.t.has(bits::UNDO) {
-        let learnt = &lines.recovery.reordering;
-        learnt.set(learnt.get() | learnt::SEEN);
-        recovery::undo(turn.state, &mut turn.t, lines, turn.flow);
+    if spurious && turn.t.has(UNDO) {
+        known.set(by, known.get() | learnt::SEEN);
+        recovery::undo(by, turn);
     }
-    let lost = detect(turn);
-    recovery::count(&mut turn.state.boards, &mut turn.t, lines);
+    let lost = detect(by, turn);
+    recovery::count(by, &mut turn.state.boards, &mut turn.t, lines);
     if repaired {
-        recovery::repaired_by_probe(turn);
+        recovery::repaired_by_probe(by, turn);
     }
-    recovery::proceed(turn, news.bytes, lost, ack != una);
-    doubt(turn, stage, ack != una);
-    // What has become of a tail probe may show later.
-    let probed = turn.state.boards.get(lines.recovery.board.get()).is_some_and(|board| board.probe.is_some());
+    recovery::proceed(by, turn, news.bytes, lost, ack != una);
+    doubt(by, turn, stage, ack != una);
+    // The fate of a tail probe may show later.
+    let probed = turn.state.boards.by(by).get(lines.recovery.board.get()).is_some_and(|board| board.probe.is_some());
     if turn.t.idle() && !probed {
-        turn.state.untrack(&mut turn.t, lines);
+        recovery::untrack(by, turn);
     }
 }
 
@@ -166,7 +156,7 @@ pub(super) fn duplicate(blocks: &[(u32, u32)], ack: Seq) -> Option<(Seq, Seq)> {
     (start.before(end) && (!end.after(ack) || blocks.get(1).map(of).is_some_and(inside))).then_some((start, end))
 }
 
-/// ms since the segment that the peer echoes was sent.
+/// ms since the segment was sent whose timestamp the peer echoes.
 fn echo_age_ms(t: &Tcb, lines: &Lines, now: Micros, s: &Segment) -> Option<u32> {
     let ts = s.options.timestamps.filter(|_| t.has(TIMESTAMPS))?;
     Some(recovery::timestamp(lines, now).wrapping_sub(ts.echo))
@@ -181,57 +171,44 @@ fn min_rtt_us(lines: &Lines) -> u32 {
 
 /// Something was sent twice and arrived twice: the reordering window was too small (RFC 8985 §6.2, step 4). True = all that was sent
 /// again in this recovery has arrived twice.
-pub(super) fn arrived_twice(t: &mut Tcb, lines: &Lines, (start, end): (Seq, Seq)) -> bool {
+pub(super) fn arrived_twice(by: Loss, t: &Tcb, lines: &Lines, (start, end): (Seq, Seq)) -> bool {
     let line = &lines.recovery;
-    let mut learnt = line.reordering.get();
-    if learnt & learnt::ROUND == 0 || !t.snd_una.before(Seq(line.duplicate_round.get())) {
-        let wider = (learnt & learnt::WIDER).saturating_add(1).min(learnt::WIDER);
-        learnt = learnt & learnt::SEEN | wider | PERSIST << learnt::PERSIST_SHIFT | learnt::ROUND;
-        line.duplicate_round.set(t.snd_max.0);
+    let mut known = line.reordering.get();
+    if known & learnt::ROUND == 0 || !t.snd_una().before(Seq(line.duplicate_round.get())) {
+        let wider = (known & learnt::WIDER).saturating_add(1).min(learnt::WIDER);
+        known = known & learnt::SEEN | wider | PERSIST << learnt::PERSIST_SHIFT | learnt::ROUND;
+        line.duplicate_round.set(by, t.snd_max().0);
     }
-    let ours =
-        t.has(bits::UNDO) && !start.before(Seq(line.undo_from.get())) && !end.after(Seq(lines.identity.recover.get()));
+    let ours = t.has(UNDO) && !start.before(Seq(line.undo_from.get())) && !end.after(Seq(lines.identity.recover.get()));
     let left = line.undo_bytes.get();
     if ours && left != 0 {
-        learnt |= learnt::SEEN;
-        line.undo_bytes.set(left.saturating_sub(end.bytes_since(start)));
+        known |= learnt::SEEN;
+        line.undo_bytes.set(by, left.saturating_sub(end.bytes_since(start)));
     }
-    line.reordering.set(learnt);
+    line.reordering.set(by, known);
     ours && left != 0 && line.undo_bytes.get() == 0
 }
 
-/// A recovery is over: after 16 of them the window shrinks to a quarter of the round trip again (RFC 8985 §6.2, step 4).
-pub(super) fn recovered(lines: &Lines) {
-    let word = &lines.recovery.reordering;
-    let learnt = word.get();
-    let persist = (learnt >> learnt::PERSIST_SHIFT) & 0xff;
-    if persist > 1 {
-        word.set(learnt - (1 << learnt::PERSIST_SHIFT));
-    } else {
-        word.set(learnt & (learnt::SEEN | learnt::ROUND));
-    }
-}
-
 /// How long a segment may be late, µs (RFC 8985 §6.2, step 4).
-fn reordering_window_us(t: &Tcb, lines: &Lines, board: &Board) -> u32 {
-    let learnt = lines.recovery.reordering.get();
-    if learnt & learnt::SEEN == 0 {
-        let mss = u32::from(t.mss);
+fn reordering_window_us(t: &Tcb, lines: &Lines, board: &Scoreboard) -> u32 {
+    let known = lines.recovery.reordering.get();
+    if known & learnt::SEEN == 0 {
+        let mss = u32::from(t.mss());
         let enough = board.duplicates >= DUP_THRESHOLD || board.bytes(SACKED) > (u32::from(DUP_THRESHOLD) - 1) * mss;
         if t.has(RECOVERY) || recovery::timed_out(t, lines) || enough {
             return 0;
         }
     }
-    let window = u64::from((learnt & learnt::WIDER) + 1) * u64::from(min_rtt_us(lines)) / 4;
+    let window = u64::from((known & learnt::WIDER) + 1) * u64::from(min_rtt_us(lines)) / 4;
     window.min(u64::from(lines.measures.srtt_us.get())) as u32
 }
 
 /// RFC 8985 §6.2, step 5: what was sent before the newest that has arrived, and is late by more than the window, is lost. For what may
 /// still come the timer runs. Returns the bytes newly lost.
-fn detect(turn: &mut Turn<'_>) -> u32 {
+fn detect(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     let (lines, now) = (turn.lines, turn.now.0 as u32);
-    let State { boards, wheel, .. } = &mut *turn.state;
-    let Some(board) = boards.get(lines.recovery.board.get()) else { return 0 };
+    let FastState { boards, wheel, .. } = &mut *turn.state;
+    let Some(board) = boards.by(by).get(lines.recovery.board.get()) else { return 0 };
     let window = reordering_window_us(&turn.t, lines, board);
     let Some(newest) = board.newest else { return 0 };
     let mut wait = 0;
@@ -243,36 +220,37 @@ fn detect(turn: &mut Turn<'_>) -> u32 {
         wait = wait.max(left);
         left <= 0
     });
-    lines.rate.bytes_lost.add(u64::from(lost));
+    lines.rate.bytes_lost.add(by, u64::from(lost));
     board.reordering_timer = wait > 0;
     if wait > 0 {
-        arm(wheel, &lines.recovery, turn.flow, turn.now, wait as u32);
+        arm(by, wheel, &lines.recovery, turn.flow, turn.now, wait as u32);
     } else if board.bytes(SACKED | LOST) == 0 && board.probe.is_none() && !turn.t.has(RECOVERY) {
-        arm_probe(turn.state, &turn.t, lines, turn.flow, turn.now);
+        arm_probe(by, turn, turn.t.snd_max());
     } else {
-        lines.recovery.deadline.set(0);
+        lines.recovery.deadline.set(by, 0);
     }
     lost
 }
 
-/// The tail probe's timer (RFC 8985 §7.2). Not for a single segment: its probe has to wait for a delayed acknowledgement, so the slow path's
-/// timers will do (`ToFast::ProbeTail`).
+/// The tail probe's timer (RFC 8985 §7.2), as of an SND.MAX of `snd_max`. Not for a single segment: its probe has to wait for a delayed
+/// acknowledgement, so the slow path's timers will do (`ToFast::ProbeTail`).
 #[inline]
-pub(super) fn arm_probe(state: &mut State, t: &Tcb, lines: &Lines, flow: FlowId, now: Micros) {
-    let flight = t.snd_max.bytes_since(t.snd_una);
-    if flight <= u32::from(t.mss) || t.snd_wnd == 0 || recovery::timed_out(t, lines) {
-        lines.recovery.deadline.set(0);
+pub(super) fn arm_probe(by: Loss, turn: &mut FlowTurn<'_>, snd_max: Seq) {
+    let FlowTurn { state, lines, t, flow, now } = turn;
+    let flight = snd_max.bytes_since(t.snd_una());
+    if flight <= u32::from(t.mss()) || t.snd_wnd() == 0 || recovery::timed_out(t, lines) {
+        lines.recovery.deadline.set(by, 0);
         return;
     }
     let wait = match lines.measures.srtt_us.get() {
         0 => PROBE_BLIND_US,
         srtt => srtt.min(1 << 28) * 2 + PROBE_MARGIN_US,
     };
-    arm(&mut state.wheel, &lines.recovery, flow, now, wait);
+    arm(by, &mut state.wheel, &lines.recovery, *flow, *now, wait);
 }
 
-/// What an acknowledgement says about an outstanding tail probe (RFC 8985 §7.4.2). True = the probe has repaired a loss.
-fn probe_answered(board: &mut Board, ack: Seq, bare_duplicate: bool, twice: Option<(Seq, Seq)>) -> bool {
+/// Takes an acknowledgement for an outstanding tail probe (RFC 8985 §7.4.2). True = the probe has repaired a loss.
+fn probe_answered(board: &mut Scoreboard, ack: Seq, bare_duplicate: bool, twice: Option<(Seq, Seq)>) -> bool {
     let Some((end, again)) = board.probe.filter(|(end, _)| !ack.before(*end)) else { return false };
     let arrived_twice = twice.is_some_and(|(_, last)| last == end);
     if !again || arrived_twice || bare_duplicate || ack.after(end) {
@@ -281,22 +259,22 @@ fn probe_answered(board: &mut Board, ack: Seq, bare_duplicate: bool, twice: Opti
     again && !arrived_twice && ack.after(end)
 }
 
-/// After a time-out without timestamps: was it spurious? (F-RTO, RFC 5682 §3.1.) If the first acknowledgement advances, new data go
-/// out instead of repairs; if then something is acknowledged that was never sent again, it was (`scored`); if not, it was not.
-fn doubt(turn: &mut Turn<'_>, stage: u8, advanced: bool) {
-    let Some(board) = turn.state.boards.get(turn.lines.recovery.board.get()) else { return };
+/// Judges a time-out without timestamps (F-RTO, RFC 5682 §3.1). If the first acknowledgement advances, new data go out instead of
+/// repairs. If the next one acknowledges something that was never sent again, the time-out was spurious (see `scored`), else not.
+fn doubt(by: Loss, turn: &mut FlowTurn<'_>, stage: u8, advanced: bool) {
+    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return };
     if stage == 0 || board.doubtful == 0 {
         return;
     }
     let t = &mut turn.t;
-    let unsent = t.snd_queued.after(t.snd_nxt) && t.snd_wnd > t.snd_max.bytes_since(t.snd_una);
+    let unsent = t.snd_queued().after(t.snd_nxt()) && t.snd_wnd() > t.flight();
     if stage == 1 && advanced && unsent && recovery::timed_out(t, turn.lines) {
         board.doubtful = 2;
-        t.flags &= !bits::LOST;
-        t.cwnd = recovery::pipe(t, turn.lines).saturating_add(2 * u32::from(t.mss));
+        t.clear(by, bits::LOST);
+        t.congestion(by).cwnd = recovery::pipe(t, turn.lines).saturating_add(2 * u32::from(t.mss()));
     } else {
         board.doubtful = 0;
-        recovery::count(&mut turn.state.boards, t, turn.lines);
+        recovery::count(by, &mut turn.state.boards, t, turn.lines);
     }
 }
 
@@ -306,49 +284,45 @@ fn word(at: Micros) -> u32 {
     at.0 as u32 | 1
 }
 
-/// The flow is to be looked at `delay_us` from now, and no earlier. As every acknowledgement moves that, the timer on the wheel is left
-/// where it is if it comes due before, and is moved then.
+/// Sets the flow's deadline to `delay_us` from now. Every acknowledgement moves the deadline. So a timer on the wheel that comes due before
+/// it stays there, and moves when it comes due.
 #[inline]
-fn arm(wheel: &mut Wheel, line: &Recovery, flow: FlowId, now: Micros, delay_us: u32) {
+fn arm(by: Loss, wheel: &mut Owned<Wheel>, line: &Recovery, flow: FlowId, now: Micros, delay_us: u32) {
     let at = now.after(u64::from(delay_us));
-    line.deadline.set(word(at));
+    line.deadline.set(by, word(at));
     let queued = line.queued.get();
     if queued == 0 || (queued.wrapping_sub(word(at)) as i32) > 0 {
-        line.queued.set(word(at));
-        wheel.set(Timer::Recovery(flow), at);
+        line.queued.set(by, word(at));
+        wheel.by(by).set(Timer::Recovery(flow), at);
     }
 }
 
-/// The flow's timer on the wheel has come due.
-pub(super) fn due(table: &FlowTable, state: &mut State, now: Micros, flow: FlowId) {
-    let Some((lines, t)) = owned(table, state, flow) else { return };
-    let line = &lines.recovery;
-    line.queued.set(0);
+/// The flow's timer on the wheel has come due. True = the deadline has passed, and the flow may have something to send.
+pub(super) fn due(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
+    let line = &turn.lines.recovery;
+    line.queued.set(by, 0);
     let deadline = line.deadline.get();
-    if deadline == 0 || !t.has(bits::TRACKED) || t.has(bits::DEAD) {
-        return;
+    if deadline == 0 || !turn.t.has(TRACKED) || turn.t.has(DEAD) {
+        return false;
     }
-    let left = deadline.wrapping_sub(word(now)) as i32;
+    let left = deadline.wrapping_sub(word(turn.now)) as i32;
     if left > 0 {
-        arm(&mut state.wheel, line, flow, now, left as u32);
-        return;
+        arm(by, &mut turn.state.wheel, line, turn.flow, turn.now, left as u32);
+        return false;
     }
-    line.deadline.set(0);
-    let mut turn = Turn { state: &mut *state, lines, t, flow, now };
-    late(&mut turn);
-    let mut t = turn.t;
-    post::flow(state, now, flow, lines, &mut t);
-    lines.protocol.store(&t);
+    line.deadline.set(by, 0);
+    late(by, turn);
+    true
 }
 
 /// A deadline has passed: segments are late (RFC 8985 §6.3), or nothing has come back at all (§7.3).
-fn late(turn: &mut Turn<'_>) {
-    let Some(board) = turn.state.boards.get(turn.lines.recovery.board.get()) else { return };
+fn late(by: Loss, turn: &mut FlowTurn<'_>) {
+    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return };
     if board.reordering_timer {
-        let lost = detect(turn);
-        recovery::count(&mut turn.state.boards, &mut turn.t, turn.lines);
-        recovery::proceed(turn, 0, lost, false);
-    } else if board.clean && !turn.t.any(RECOVERY) && !turn.t.idle() && turn.t.snd_wnd != 0 {
-        turn.t.flags |= bits::TAIL;
+        let lost = detect(by, turn);
+        recovery::count(by, &mut turn.state.boards, &mut turn.t, turn.lines);
+        recovery::proceed(by, turn, 0, lost, false);
+    } else if board.clean && !turn.t.any(RECOVERY) && !turn.t.idle() && turn.t.snd_wnd() != 0 {
+        turn.t.set(by, TAIL);
     }
 }

@@ -1,15 +1,18 @@
-//! The window during a recovery, and what is undone if the recovery was needless: entry (RFC 5681 §3.2), proportional rate reduction
-//! (RFC 9937), Eifel (RFC 3522, RFC 4015).
+//! The window during a recovery, and how a needless recovery is undone: entry (RFC 5681 §3.2), proportional rate reduction (RFC 9937),
+//! Eifel (RFC 3522, RFC 4015).
 
-use super::State;
-use super::protocol::Turn;
-use super::rack;
-use super::scoreboard::{Boards, LOST, Reduction, SACKED};
-use crate::flow::FlowId;
-use crate::flow::flow_flags::{ECN, RECOVERY, TIMESTAMPS};
+use super::context::FlowTurn;
+use super::scoreboard::{LOST as LOST_SPANS, Reduction, SACKED, Scoreboards};
 use crate::messages::ToSlow;
 use crate::seq::Seq;
-use crate::table::{Lines, Tcb, bits};
+use crate::table::bits::{
+    ECN, ECN_CWR, FlagSet, LOST, LossFlags, RECOVER_SET, RECOVERY, RESEND, SCORED, TAIL, TIMESTAMPS, TIMING, TRACKED,
+    UNDO,
+};
+use crate::table::permit::Owned;
+use crate::table::stages::Loss;
+use crate::table::tcb::Tcb;
+use crate::table::{Lines, learnt};
 use crate::time::Micros;
 use towpath_wire::segment::Segment;
 
@@ -19,59 +22,85 @@ pub(super) fn timestamp(lines: &Lines, now: Micros) -> u32 {
     ((now.0 / 1000) as u32).wrapping_add(lines.identity.ts_offset.get())
 }
 
-/// Is this flow still repairing what was out when its retransmission timer ran out?
+/// True while the flow repairs what was out when its retransmission timer ran out.
 #[inline]
 pub(super) fn timed_out(t: &Tcb, lines: &Lines) -> bool {
-    t.flags & (RECOVERY | bits::RECOVER_SET) == bits::RECOVER_SET && t.snd_una.before(Seq(lines.identity.recover.get()))
+    let loss: LossFlags = t.flags();
+    loss.has(RECOVER_SET) && !loss.has(RECOVERY) && t.snd_una().before(Seq(lines.identity.recover.get()))
 }
 
 /// Bytes in flight as far as we know (RFC 6675 §2): neither reported nor lost.
 #[inline]
 pub(super) fn pipe(t: &Tcb, lines: &Lines) -> u32 {
-    let left = if t.has(bits::SCORED) { lines.recovery.left.get() } else { 0 };
-    t.snd_max.bytes_since(t.snd_una).saturating_sub(left)
+    let left = if t.has(SCORED) { lines.recovery.left.get() } else { 0 };
+    t.flight().saturating_sub(left)
+}
+
+/// Gives the flow a scoreboard with what is out already: one segment, timed if it was sent but once. False = there is none left.
+pub(super) fn track(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
+    let FlowTurn { state, lines, t, now, .. } = turn;
+    let (at, again) = if t.has(TIMING) { (lines.measures.rtt_at.get(), false) } else { (now.0 as u32, true) };
+    let Some(entry) = state.boards.by(by).take(t.snd_una(), t.snd_max(), at, again) else { return false };
+    lines.recovery.board.set(by, u32::from(entry));
+    t.set(by, TRACKED);
+    true
+}
+
+/// Gives the flow's scoreboard back: nothing is outstanding, or the flow has ended.
+pub(super) fn untrack(by: Loss, turn: &mut FlowTurn<'_>) {
+    let line = &turn.lines.recovery;
+    if turn.t.has(TRACKED) {
+        turn.state.boards.by(by).release(line.board.get());
+        line.board.set(by, 0);
+        line.deadline.set(by, 0);
+        turn.t.clear(by, TRACKED | SCORED);
+        turn.t.clear(by, LOST | TAIL);
+    }
 }
 
 /// Brings the flow's flags and `Recovery::left` into line with its board.
-pub(super) fn count(boards: &mut Boards, t: &mut Tcb, lines: &Lines) {
-    let Some(board) = boards.get(lines.recovery.board.get()) else { return };
+pub(super) fn count(by: Loss, boards: &mut Owned<Scoreboards>, t: &mut Tcb, lines: &Lines) {
+    let Some(board) = boards.by(by).get(lines.recovery.board.get()) else { return };
     board.look();
-    t.flags &= !(bits::SCORED | bits::LOST);
-    let lost = board.bytes(LOST);
+    t.clear(by, SCORED);
+    t.clear(by, LOST);
+    let lost = board.bytes(LOST_SPANS);
     let sacked = board.bytes(SACKED);
     let left = lost + sacked;
-    lines.recovery.left.set(left);
+    lines.recovery.left.set(by, left);
     if left != 0 {
-        // For `TCP_INFO` alone, so not otherwise.
-        lines.addresses.sacked.set(sacked);
+        // Needed by `TCP_INFO` alone, so not otherwise.
+        lines.addresses.sacked.set(by, sacked);
+        t.set(by, SCORED);
     }
-    t.flags |= if left != 0 { bits::SCORED } else { 0 };
     // While a time-out is in doubt (F-RTO), repairs wait.
-    t.flags |= if lost != 0 && board.doubtful != 2 { bits::LOST } else { 0 };
+    if lost != 0 && board.doubtful != 2 {
+        t.set(by, LOST);
+    }
 }
 
 /// Keeps what has to be restored if it turns out that nothing was lost.
-pub(super) fn remember(t: &mut Tcb, lines: &Lines) {
+pub(super) fn remember(by: Loss, t: &mut Tcb, lines: &Lines) {
     let line = &lines.recovery;
-    line.prior_cwnd.set(t.cwnd);
-    line.prior_ssthresh.set(lines.measures.ssthresh.get());
-    line.undo_from.set(t.snd_una.0);
-    line.undo_bytes.set(0);
-    t.flags |= bits::UNDO;
+    line.prior_cwnd.set(by, t.cwnd());
+    line.prior_ssthresh.set(by, lines.measures.ssthresh.get());
+    line.undo_from.set(by, t.snd_una().0);
+    line.undo_bytes.set(by, 0);
+    t.set(by, UNDO);
 }
 
 /// A segment has been sent again.
 #[inline]
-pub(super) fn resent(t: &Tcb, lines: &Lines, now: Micros, seq: Seq, len: u32) {
-    let line = &lines.recovery;
-    if !t.has(bits::UNDO) {
+pub(super) fn resent(by: Loss, turn: &FlowTurn<'_>, seq: Seq, len: u32) {
+    let line = &turn.lines.recovery;
+    if !turn.t.has(UNDO) {
         return;
     }
     if line.undo_bytes.get() == 0 {
-        line.undo_from.set(seq.0);
-        line.resent_ts.set(timestamp(lines, now));
+        line.undo_from.set(by, seq.0);
+        line.resent_ts.set(by, timestamp(turn.lines, turn.now));
     }
-    line.undo_bytes.add(len);
+    line.undo_bytes.add(by, len);
 }
 
 /// Eifel detection (RFC 3522 §3.2): the first acknowledgement for what was sent again echoes a timestamp from before that, so the
@@ -80,7 +109,7 @@ pub(super) fn resent(t: &Tcb, lines: &Lines, now: Micros, seq: Seq, len: u32) {
 pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Segment) -> bool {
     let line = &lines.recovery;
     let from = Seq(line.undo_from.get());
-    if !t.has(bits::UNDO | TIMESTAMPS) || line.undo_bytes.get() == 0 || una.after(from) || !ack.after(from) {
+    if !t.has(UNDO) || !t.has(TIMESTAMPS) || line.undo_bytes.get() == 0 || una.after(from) || !ack.after(from) {
         return false;
     }
     s.options.timestamps.is_some_and(|ts| (ts.echo.wrapping_sub(line.resent_ts.get()) as i32) < 0)
@@ -88,86 +117,101 @@ pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Se
 
 /// Nothing was lost: everything as it was before (RFC 4015 §3.2).
 #[cold]
-pub(super) fn undo(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) {
+pub(super) fn undo(by: Loss, turn: &mut FlowTurn<'_>) {
+    let FlowTurn { state, lines, t, .. } = turn;
     let line = &lines.recovery;
-    t.cwnd = t.cwnd.max(line.prior_cwnd.get());
+    t.congestion(by).cwnd = t.cwnd().max(line.prior_cwnd.get());
     let m = &lines.measures;
-    m.ssthresh.set(m.ssthresh.get().max(line.prior_ssthresh.get()));
-    m.grown.set(0);
-    t.flags &= !(RECOVERY | bits::RECOVER_SET | bits::UNDO | bits::RESEND | bits::ECN_CWR);
-    t.acks.set_seen(0);
+    m.ssthresh.set(by, m.ssthresh.get().max(line.prior_ssthresh.get()));
+    m.grown.set(by, 0);
+    t.clear(by, RECOVERY | RECOVER_SET | UNDO);
+    t.clear(by, RESEND | ECN_CWR);
+    t.duplicates(by).in_a_row = 0;
     // Not from SND.UNA again.
-    t.snd_nxt = t.snd_max;
-    if t.has(bits::TRACKED)
-        && let Some(board) = state.boards.get(line.board.get())
+    t.next(by).snd_nxt = t.snd_max();
+    if t.has(TRACKED)
+        && let Some(board) = state.boards.by(by).get(line.board.get())
     {
         board.find();
         board.doubtful = 0;
     }
     state.counters.undone += 1;
-    state.outbox.push_back(ToSlow::Undone(flow));
+    turn.tell(by, ToSlow::Undone(turn.flow));
 }
 
 /// The window has been reduced, for whatever reason: the next new segment says so (RFC 3168 §6.1.2).
-pub(super) fn say_reduced(t: &mut Tcb) {
+pub(super) fn say_reduced(by: Loss, t: &mut Tcb) {
     if t.has(ECN) {
-        t.flags |= bits::ECN_CWR;
+        t.set(by, ECN_CWR);
     }
 }
 
-/// The reduction that a loss asks for.
-pub(super) fn reduce(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) -> u32 {
-    let m = &lines.measures;
-    // What limited transmit has sent beyond the window does not count (RFC 5681 §3.2, step 2).
-    let flight = t.snd_max.bytes_since(t.snd_una).min(t.cwnd);
+/// The reduction that a loss asks for. Returns the new slow-start threshold.
+fn reduce(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
+    let (t, m) = (&mut turn.t, &turn.lines.measures);
+    // Without what limited transmit has sent beyond the window (RFC 5681 §3.2, step 2).
+    let flight = t.flight().min(t.cwnd());
     let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
-    let ssthresh = (left as u32).max(2 * u32::from(t.mss));
-    m.ssthresh.set(ssthresh);
-    m.grown.set(0);
-    say_reduced(t);
-    state.outbox.push_back(ToSlow::Loss(flow));
+    let ssthresh = (left as u32).max(2 * u32::from(t.mss()));
+    m.ssthresh.set(by, ssthresh);
+    m.grown.set(by, 0);
+    say_reduced(by, t);
+    turn.tell(by, ToSlow::Loss(turn.flow));
     ssthresh
 }
 
-/// Into recovery, with or without SACK.
-pub(super) fn enter(state: &mut State, t: &mut Tcb, lines: &Lines, flow: FlowId) -> u32 {
-    remember(t, lines);
-    let ssthresh = reduce(state, t, lines, flow);
-    lines.identity.recover.set(t.snd_max.0);
-    t.flags = t.flags & !bits::TIMING | RECOVERY | bits::RECOVER_SET;
+/// Into recovery, with or without SACK. Returns the new slow-start threshold.
+pub(super) fn enter(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
+    remember(by, &mut turn.t, turn.lines);
+    let ssthresh = reduce(by, turn);
+    turn.lines.identity.recover.set(by, turn.t.snd_max().0);
+    turn.t.clear(by, TIMING);
+    turn.t.set(by, RECOVERY | RECOVER_SET);
     ssthresh
 }
 
 /// The state machine of a flow with a scoreboard: `delivered` bytes have newly arrived, `lost` have newly been found lost.
-pub(super) fn proceed(turn: &mut Turn<'_>, delivered: u32, lost: u32, advanced: bool) {
+pub(super) fn proceed(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, lost: u32, advanced: bool) {
     let lines = turn.lines;
     let recover = Seq(lines.identity.recover.get());
-    if turn.t.has(RECOVERY) && !turn.t.snd_una.before(recover) {
-        turn.t.cwnd = lines.measures.ssthresh.get();
-        turn.t.flags &= !RECOVERY;
-        rack::recovered(lines);
+    if turn.t.has(RECOVERY) && !turn.t.snd_una().before(recover) {
+        turn.t.congestion(by).cwnd = lines.measures.ssthresh.get();
+        turn.t.clear(by, RECOVERY);
+        recovered(by, lines);
     }
     if !turn.t.has(RECOVERY) {
-        let repairing = turn.t.has(bits::RECOVER_SET) && turn.t.snd_una.before(recover);
+        let repairing = turn.t.has(RECOVER_SET) && turn.t.snd_una().before(recover);
         if lost == 0 || repairing {
             return;
         }
-        let flight = turn.t.snd_max.bytes_since(turn.t.snd_una);
-        enter(turn.state, &mut turn.t, lines, turn.flow);
-        if let Some(board) = turn.state.boards.get(lines.recovery.board.get()) {
+        let flight = turn.t.flight();
+        enter(by, turn);
+        if let Some(board) = turn.state.boards.by(by).get(lines.recovery.board.get()) {
             board.reduction = Reduction { flight: flight.max(1), ..Reduction::default() };
             board.doubtful = 0;
         }
     }
-    proportional(turn, delivered, advanced && lost == 0);
+    proportional(by, turn, delivered, advanced && lost == 0);
 }
 
-/// Proportional rate reduction (RFC 9937 §6.2): as much goes out as arrives, times what is to be left of the window; below the target
-/// not more than slow start would, and that only while repairs arrive.
-fn proportional(turn: &mut Turn<'_>, delivered: u32, safe: bool) {
+/// A recovery is over: after 16 of them the reordering window shrinks to a quarter of the round trip again (RFC 8985 §6.2, step 4).
+fn recovered(by: Loss, lines: &Lines) {
+    let word = &lines.recovery.reordering;
+    let known = word.get();
+    let persist = (known >> learnt::PERSIST_SHIFT) & 0xff;
+    if persist > 1 {
+        word.set(by, known - (1 << learnt::PERSIST_SHIFT));
+    } else {
+        word.set(by, known & (learnt::SEEN | learnt::ROUND));
+    }
+}
+
+/// Proportional rate reduction (RFC 9937 §6.2): as much goes out as arrives, times what is to be left of the window. Below the target
+/// not more goes out than slow start would send, and that only while repairs arrive.
+fn proportional(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, safe: bool) {
     let (t, lines) = (&mut turn.t, turn.lines);
-    let Some(board) = turn.state.boards.get(lines.recovery.board.get()) else { return };
-    let (mss, ssthresh, pipe) = (u32::from(t.mss), lines.measures.ssthresh.get(), pipe(t, lines));
+    let Some(board) = turn.state.boards.by(by).get(lines.recovery.board.get()) else { return };
+    let (mss, ssthresh, pipe) = (u32::from(t.mss()), lines.measures.ssthresh.get(), pipe(t, lines));
     let r = &mut board.reduction;
     r.delivered = r.delivered.saturating_add(delivered);
     let mut more = if pipe > ssthresh {
@@ -181,13 +225,13 @@ fn proportional(turn: &mut Turn<'_>, delivered: u32, safe: bool) {
         // The first repair goes out at once.
         more = more.max(mss);
     }
-    t.cwnd = pipe.saturating_add(more);
+    t.congestion(by).cwnd = pipe.saturating_add(more);
 }
 
-/// A tail probe has repaired a loss that nobody saw: the window shrinks all the same (RFC 8985 §7.4.2).
-pub(super) fn repaired_by_probe(turn: &mut Turn<'_>) {
+/// A tail probe has repaired a loss that no acknowledgement showed: the window shrinks all the same (RFC 8985 §7.4.2).
+pub(super) fn repaired_by_probe(by: Loss, turn: &mut FlowTurn<'_>) {
     if !turn.t.has(RECOVERY) {
-        let ssthresh = reduce(turn.state, &mut turn.t, turn.lines, turn.flow);
-        turn.t.cwnd = turn.t.cwnd.min(ssthresh);
+        let ssthresh = reduce(by, turn);
+        turn.t.congestion(by).cwnd = turn.t.cwnd().min(ssthresh);
     }
 }

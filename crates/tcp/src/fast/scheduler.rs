@@ -1,48 +1,47 @@
-//! Who may send next.
+//! The scheduler: which flow may send next.
 //!
-//! A port is shared by deficit round robin (Shreedhar and Varghese 1995) between groups of flows, usually one per application: in each
-//! round a group may send bytes in proportion to its weight, however many flows it has. Within a group flows take turns. Each flow is
-//! in one queue, once. A group that is alone costs nothing but a look at the round; one with nothing to send is not in it.
+//! Classes of flows, usually one per application, share a port by deficit round robin (Shreedhar and Varghese 1995). In each round a class
+//! may send bytes in proportion to its weight, however many flows it has. Within a class flows take turns. Each flow is in one queue,
+//! once. A class with nothing to send is in no round, and one that is alone needs none.
 //!
-//! A group may have a rate limit, for all ports together: when its credit (see [`pace`]) is used up, it leaves the rounds until the
-//! wheel brings it back. What must go nevertheless, acknowledgements above all, has a queue of its own.
+//! A class may have a rate limit, for all ports together. When its [`credit`] is used up, it leaves the rounds until the
+//! wheel brings it back. Acknowledgements, and what else bypasses the limit, have a queue of their own.
 
-use super::pace;
+use super::credit;
 use super::wheel::{Timer, Wheel};
-use crate::buffers::PortId;
-use crate::flow::FlowId;
+use crate::flow::{FlowId, PortId};
 use crate::time::Micros;
 use std::collections::VecDeque;
 
-/// Bytes per round and unit of weight: a few frames, so that a turn is worth a flow's cache misses, and a round of many groups short.
+/// Bytes per round and unit of weight: a few frames, so that a turn is worth a flow's cache misses, and a round of many classes short.
 const QUANTUM: i64 = 4 * 1514;
 
-/// A group, on all ports.
+/// A class, on all ports.
 #[derive(Clone, Copy, Debug)]
-struct Group {
+struct Class {
     weight: u16,
     /// Payload bytes per second, 0 = no limit.
     limit: u64,
-    /// What it may send at `credit_at`, as `Rate::credit`.
+    /// Its credit at `credit_at`, as `Rate::credit`.
     credit: i64,
     credit_at: Micros,
-    /// Is it out of credit, and on the wheel?
+    /// Out of credit, and on the wheel.
     waits: bool,
-    /// Has it waited since it was last without a flow that is held back?
+    /// Has waited since it was last without a flow that is held back.
     late: bool,
 }
 
-impl Default for Group {
+impl Default for Class {
     fn default() -> Self {
         Self { weight: 1, limit: 0, credit: 0, credit_at: Micros(0), waits: false, late: false }
     }
 }
 
-/// A group's flows on one port.
+/// A class's flows on one port.
 #[derive(Debug, Default)]
 struct Queue {
     flows: VecDeque<FlowId>,
-    /// Bytes that it may still send in this round; what it sent too much counts for the next.
+    /// Bytes that the class may still send in this round. Negative: what it has sent too much, which the next round pays for.
     deficit: i64,
     in_round: bool,
 }
@@ -52,37 +51,38 @@ struct Queue {
 struct Port {
     round: VecDeque<u16>,
     queues: Vec<Queue>,
-    /// Flows of groups that wait, with something that does not.
-    pressing: VecDeque<FlowId>,
+    /// Flows of classes that wait, with something that bypasses the limit.
+    bypass: VecDeque<FlowId>,
 }
 
-/// A flow's turn.
+/// A flow's turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Next {
-    /// Whose.
+    /// The flow.
     pub flow: FlowId,
-    /// Bytes that its group may still send in this round; `i64::MAX` = nobody else wants to send.
+    /// Bytes that its class may still send in this round; `i64::MAX` = no other class wants to send.
     pub share: i64,
-    /// Only what is not subject to rate limits.
-    pub pressing: bool,
+    /// Only what bypasses rate limits.
+    pub bypass: bool,
 }
 
-/// The send queues of one core. `bits::SCHEDULED` says that a flow is in a group's, `bits::PRESSING` that it is in the other.
+/// The send queues of one fast path. `bits::SCHEDULED` says that a flow is in its class's queue, `bits::BYPASSING` that it is in that of
+/// its port.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     ports: Vec<Port>,
-    groups: Vec<Group>,
+    classes: Vec<Class>,
     /// Flows in queues whose turn may come.
     ready: usize,
-    /// Groups that wait.
+    /// Classes that wait.
     waiting: usize,
-    /// Groups with a rate limit.
+    /// Classes with a rate limit.
     limited: usize,
     next: usize,
 }
 
 impl Scheduler {
-    /// Nothing to send?
+    /// Nothing to send.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ready == 0
@@ -101,110 +101,110 @@ impl Scheduler {
         PortId(self.next as u8)
     }
 
-    /// Puts a flow at the end of its group's queue.
+    /// Puts a flow at the end of its class's queue.
     #[inline]
-    pub fn push(&mut self, port: PortId, group: u16, flow: FlowId) {
-        self.join(port, group).flows.push_back(flow);
+    pub fn push(&mut self, port: PortId, class: u16, flow: FlowId) {
+        self.join(port, class).flows.push_back(flow);
     }
 
     /// Puts a flow back at the front, as its port had no room.
-    pub fn push_front(&mut self, port: PortId, group: u16, flow: FlowId) {
-        self.join(port, group).flows.push_front(flow);
+    pub fn push_front(&mut self, port: PortId, class: u16, flow: FlowId) {
+        self.join(port, class).flows.push_front(flow);
     }
 
-    /// Puts a flow of a group that waits where its acknowledgement does not.
-    pub fn press(&mut self, port: PortId, flow: FlowId) {
-        self.port(port).pressing.push_back(flow);
+    /// Queues a flow of a class that waits, for what bypasses the limit.
+    pub fn bypass(&mut self, port: PortId, flow: FlowId) {
+        self.port(port).bypass.push_back(flow);
         self.ready += 1;
     }
 
     /// The next flow of a port.
     #[inline]
     pub fn pop(&mut self, port: PortId) -> Option<Next> {
-        let Self { ports, groups, ready, .. } = self;
+        let Self { ports, classes, ready, .. } = self;
         if *ready == 0 {
-            // A group whose queue has run empty stays in the round until somebody comes after it.
+            // A class whose queue has run empty stays in the round until another is looked for.
             return None;
         }
         let port = ports.get_mut(usize::from(port.0))?;
-        if let Some(flow) = port.pressing.pop_front() {
+        if let Some(flow) = port.bypass.pop_front() {
             *ready -= 1;
-            return Some(Next { flow, share: i64::MAX, pressing: true });
+            return Some(Next { flow, share: i64::MAX, bypass: true });
         }
         loop {
             let number = *port.round.front()?;
             let alone = port.round.len() == 1;
-            let (group, queue) = (&groups[usize::from(number)], &mut port.queues[usize::from(number)]);
-            if group.waits || queue.flows.is_empty() {
+            let (class, queue) = (&classes[usize::from(number)], &mut port.queues[usize::from(number)]);
+            if class.waits || queue.flows.is_empty() {
                 queue.in_round = false;
                 port.round.pop_front();
                 continue;
             }
             if !alone && queue.deficit <= 0 {
-                queue.deficit += QUANTUM * i64::from(group.weight);
+                queue.deficit += QUANTUM * i64::from(class.weight);
                 port.round.rotate_left(1);
                 continue;
             }
             let share = if alone { i64::MAX } else { queue.deficit };
             *ready -= 1;
-            return queue.flows.pop_front().map(|flow| Next { flow, share, pressing: false });
+            return queue.flows.pop_front().map(|flow| Next { flow, share, bypass: false });
         }
     }
 
-    /// A group has sent so many bytes of its share.
+    /// A class has sent `bytes` of its share.
     #[inline]
-    pub fn charge(&mut self, port: PortId, group: u16, bytes: usize) {
+    pub fn charge(&mut self, port: PortId, class: u16, bytes: usize) {
         let queues = self.ports.get_mut(usize::from(port.0)).map(|port| &mut port.queues);
-        if let Some(queue) = queues.and_then(|queues| queues.get_mut(usize::from(group))) {
+        if let Some(queue) = queues.and_then(|queues| queues.get_mut(usize::from(class))) {
             queue.deficit -= bytes as i64;
         }
     }
 
-    /// Does this group wait for credit?
+    /// True if this class waits for credit.
     #[inline]
-    pub fn waits(&self, group: u16) -> bool {
-        self.waiting != 0 && self.groups.get(usize::from(group)).is_some_and(|group| group.waits)
+    pub fn waits(&self, class: u16) -> bool {
+        self.waiting != 0 && self.classes.get(usize::from(class)).is_some_and(|class| class.waits)
     }
 
-    /// Has any group a rate limit?
+    /// True if some class has a rate limit.
     #[inline]
     pub fn limits(&self) -> bool {
         self.limited != 0
     }
 
-    /// What a group's rate limit lets it send; `i64::MAX` = there is none.
-    pub fn credit(&mut self, now: Micros, group: u16) -> i64 {
-        let Some(group) = self.groups.get_mut(usize::from(group)).filter(|group| group.limit != 0) else {
+    /// The credit that a class's rate limit leaves; `i64::MAX` = it has none.
+    pub fn credit(&mut self, now: Micros, class: u16) -> i64 {
+        let Some(class) = self.classes.get_mut(usize::from(class)).filter(|class| class.limit != 0) else {
             return i64::MAX;
         };
-        group.credit = pace::grown(group.limit, group.credit, now.since(group.credit_at), group.late);
-        group.credit_at = now;
-        group.credit
+        class.credit = credit::grown(class.limit, class.credit, now.since(class.credit_at), class.late);
+        class.credit_at = now;
+        class.credit
     }
 
-    /// A flow of a group with a rate limit has had its turn. `held`: it could send more, and only the group's credit is lacking; `more`:
+    /// A flow of a class with a rate limit has had its turn. `held`: it could send more, and only the class's credit is lacking; `more`:
     /// it goes on in another turn.
     pub fn spend(&mut self, wheel: &mut Wheel, now: Micros, number: u16, spent: i64, (held, more): (bool, bool)) {
-        let Some(group) = self.groups.get_mut(usize::from(number)).filter(|group| group.limit != 0) else { return };
-        group.credit -= spent;
+        let Some(class) = self.classes.get_mut(usize::from(number)).filter(|class| class.limit != 0) else { return };
+        class.credit -= spent;
         let queued =
             || self.ports.iter().any(|p| p.queues.get(usize::from(number)).is_some_and(|q| !q.flows.is_empty()));
-        group.late = held || more || (group.late && queued());
-        if !held || group.waits {
+        class.late = held || more || (class.late && queued());
+        if !held || class.waits {
             return;
         }
-        group.waits = true;
+        class.waits = true;
         self.waiting += 1;
-        wheel.set(Timer::Group(number), now.after(pace::wait_us(group.limit, group.credit)));
+        wheel.set(Timer::Class(number), now.after(credit::wait_us(class.limit, class.credit)));
         let queues = self.ports.iter().filter_map(|port| port.queues.get(usize::from(number)));
         self.ready -= queues.map(|queue| queue.flows.len()).sum::<usize>();
     }
 
-    /// A group's time has come.
+    /// A class has waited long enough.
     pub fn release(&mut self, number: u16) {
-        let Some(group) = self.groups.get_mut(usize::from(number)).filter(|group| group.waits) else { return };
-        group.waits = false;
-        let weight = group.weight;
+        let Some(class) = self.classes.get_mut(usize::from(number)).filter(|class| class.waits) else { return };
+        class.waits = false;
+        let weight = class.weight;
         self.waiting -= 1;
         for port in &mut self.ports {
             if let Some(queue) = port.queues.get_mut(usize::from(number)).filter(|queue| !queue.flows.is_empty()) {
@@ -214,33 +214,33 @@ impl Scheduler {
         }
     }
 
-    /// A group's share of each port, against the other groups; 0 counts as 1.
+    /// A class's share of each port, against the other classes; 0 counts as 1.
     pub fn set_weight(&mut self, number: u16, weight: u16) {
-        self.group(number).weight = weight.max(1);
+        self.class(number).weight = weight.max(1);
     }
 
-    /// A group's rate limit in payload bytes per second, 0 = none.
+    /// A class's rate limit in payload bytes per second, 0 = none.
     pub fn set_limit(&mut self, wheel: &mut Wheel, now: Micros, number: u16, limit: u64) {
         wheel.reserve(number.into());
-        let group = self.group(number);
-        let had = group.limit != 0;
+        let class = self.class(number);
+        let had = class.limit != 0;
         if had {
-            group.credit = pace::grown(group.limit, group.credit, now.since(group.credit_at), group.late);
+            class.credit = credit::grown(class.limit, class.credit, now.since(class.credit_at), class.late);
         } else {
-            group.credit = 0;
+            class.credit = 0;
         }
-        (group.limit, group.credit_at) = (limit, now);
+        (class.limit, class.credit_at) = (limit, now);
         self.limited = self.limited + usize::from(limit != 0) - usize::from(had);
-        wheel.cancel(Timer::Group(number));
+        wheel.cancel(Timer::Class(number));
         self.release(number);
     }
 
-    fn group(&mut self, number: u16) -> &mut Group {
+    fn class(&mut self, number: u16) -> &mut Class {
         let number = usize::from(number);
-        if number >= self.groups.len() {
-            self.groups.resize(number + 1, Group::default());
+        if number >= self.classes.len() {
+            self.classes.resize(number + 1, Class::default());
         }
-        &mut self.groups[number]
+        &mut self.classes[number]
     }
 
     fn port(&mut self, port: PortId) -> &mut Port {
@@ -251,28 +251,28 @@ impl Scheduler {
         &mut self.ports[port]
     }
 
-    /// A group's queue on a port, for a flow that is about to be added.
+    /// A class's queue on a port, for a flow that is about to be added.
     #[inline]
     fn join(&mut self, port: PortId, number: u16) -> &mut Queue {
-        if usize::from(number) >= self.groups.len() {
-            self.group(number);
+        if usize::from(number) >= self.classes.len() {
+            self.class(number);
         }
-        let group = self.groups[usize::from(number)];
-        self.ready += usize::from(!group.waits);
+        let class = self.classes[usize::from(number)];
+        self.ready += usize::from(!class.waits);
         let port = self.port(port);
         if usize::from(number) >= port.queues.len() {
             port.queues.resize_with(usize::from(number) + 1, Queue::default);
         }
         let queue = &mut port.queues[usize::from(number)];
-        if !queue.in_round && !group.waits {
-            queue.enter(&mut port.round, number, group.weight);
+        if !queue.in_round && !class.waits {
+            queue.enter(&mut port.round, number, class.weight);
         }
         queue
     }
 }
 
 impl Queue {
-    /// Joins the round at its end, with a fresh share; what was sent too much in an earlier one is forgotten.
+    /// Joins the round at its end, with a fresh share. A debt of an earlier round is forgotten.
     fn enter(&mut self, round: &mut VecDeque<u16>, number: u16, weight: u16) {
         if !self.in_round {
             (self.in_round, self.deficit) = (true, QUANTUM * i64::from(weight));

@@ -1,14 +1,14 @@
-//! The sender's scoreboard: for every byte between SND.UNA and SND.MAX when it was sent last, whether the peer reports it, and
-//! whether it counts as lost (RFC 6675 §3, RFC 8985 §5).
+//! The sender's scoreboard (RFC 6675 §3, RFC 8985 §5). For every byte between SND.UNA and SND.MAX it knows when the byte was sent last,
+//! whether the peer reports it, and whether it is lost.
 //!
-//! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at about the
-//! same time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a
-//! board: of a single segment `Measures::rtt_at` says when it was sent, and nothing can be reported ahead of it.
+//! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at about the same
+//! time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a board. For a
+//! single segment `Measures::rtt_at` is enough, and nothing can be reported ahead of it.
 
 use super::hystart::HyStart;
 use crate::seq::Seq;
 
-/// Spans per flow: 127 holes at a time. An entry is some 4 KiB, of which a flow without holes touches one line.
+/// Spans per flow: 127 holes at a time. An entry is about 4 KiB. A flow without holes touches one line of it.
 pub(super) const SPANS: usize = 256;
 
 /// The peer reports it.
@@ -18,23 +18,23 @@ pub(super) const LOST: u8 = 2;
 /// Sent more than once.
 pub(super) const AGAIN: u8 = 4;
 
-/// Bytes from the end of the span before it up to its own.
+/// The bytes from the end of the span before up to its own end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     pub end: Seq,
-    /// When the newest of it was sent, µs modulo 2^32.
+    /// When its newest byte was sent, µs modulo 2^32.
     pub at: u32,
     pub state: u8,
 }
 
 impl Span {
-    /// Is it in flight as far as we know?
+    /// In flight as far as we know.
     fn flying(&self) -> bool {
         self.state & (SACKED | LOST) == 0
     }
 }
 
-/// What the proportional rate reduction has counted (RFC 9937 §6), bytes.
+/// The counts of the proportional rate reduction (RFC 9937 §6), bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reduction {
     pub delivered: u32,
@@ -53,7 +53,7 @@ pub(super) struct Newest {
 
 /// One flow's board.
 #[derive(Clone, Debug)]
-pub(super) struct Board {
+pub(super) struct Scoreboard {
     spans: [Span; SPANS],
     first: usize,
     len: usize,
@@ -66,7 +66,7 @@ pub(super) struct Board {
     pub newest: Option<Newest>,
     /// RACK.fack: the highest that has arrived.
     pub highest: Seq,
-    /// Acknowledgements with news in their blocks since SND.UNA moved: duplicates, as RFC 6675 §2 counts them.
+    /// Acknowledgements whose blocks reported something new since SND.UNA moved: duplicates, as RFC 6675 §2 counts them.
     pub duplicates: u8,
     pub reduction: Reduction,
     pub hystart: HyStart,
@@ -74,11 +74,11 @@ pub(super) struct Board {
     pub probe: Option<(Seq, bool)>,
     /// After a time-out that may have been spurious (F-RTO): 1 = the first acknowledgement is awaited, 2 = the second.
     pub doubtful: u8,
-    /// The timer that runs is the reordering timer, not that of the tail probe.
+    /// The timer that runs is the reordering timer. Else it is the tail probe's.
     pub reordering_timer: bool,
 }
 
-impl Default for Board {
+impl Default for Scoreboard {
     fn default() -> Self {
         Self {
             spans: [Span::default(); SPANS],
@@ -99,7 +99,7 @@ impl Default for Board {
     }
 }
 
-impl Board {
+impl Scoreboard {
     /// Begins with `start..end`, all sent by `at`; `again`: some of it perhaps more than once.
     fn begin(&mut self, start: Seq, end: Seq, at: u32, again: bool) {
         (self.first, self.len, self.start, self.begun) = (0, 1, start, at);
@@ -109,7 +109,7 @@ impl Board {
         (self.reordering_timer, self.hystart) = (false, HyStart::default());
     }
 
-    /// New data have been sent up to `end`. What was begun less than `grain_us` ago is the same span.
+    /// New data have been sent up to `end`. They join the last span if that was begun at most `grain_us` ago.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: u32, grain_us: u32) {
         if let Some(last) = self.last_mut()
@@ -132,7 +132,7 @@ impl Board {
 
     fn push(&mut self, span: Span) {
         if !self.has_room() {
-            // Better to forget a report than to count as received what was never sent before.
+            // Better forget a report than take new data for received ones.
             if let Some(last) = self.last_mut() {
                 *last = Span { state: last.state & AGAIN, ..span };
             }
@@ -142,7 +142,7 @@ impl Board {
         self.len += 1;
     }
 
-    /// Makes room for one more span behind the last: by moving, else by joining the two neighbours that are most alike.
+    /// Makes room for one more span behind the last: by moving all, else by joining the two neighbours that are most alike.
     fn has_room(&mut self) -> bool {
         if self.first + self.len < SPANS {
             return true;
@@ -171,7 +171,7 @@ impl Board {
         self.len -= 1;
     }
 
-    /// Forgets what is before `una`.
+    /// Forgets the bytes before `una`.
     #[inline]
     pub fn advance(&mut self, una: Seq) {
         while self.len > 0 && !self.spans[self.first].end.after(una) {
@@ -207,8 +207,8 @@ impl Board {
         self.advance(una);
     }
 
-    /// The peer reports `start..end`, which is within the board; `new` gets what it had not reported before. If there is no room for
-    /// that, it is as if the report had not come.
+    /// The peer reports `start..end`, which is within the board; `new` gets what it had not reported before. A report for which there is
+    /// no room is ignored.
     pub fn report(&mut self, start: Seq, end: Seq, mut new: impl FnMut(Seq, &Span)) {
         if !self.split(start) || !self.split(end) {
             return;
@@ -227,7 +227,7 @@ impl Board {
 
     /// `start..end` has been sent again.
     pub fn resent(&mut self, start: Seq, end: Seq, now: u32) {
-        // Without room for a boundary all of the span counts as sent again now; what of it was not will be missed in time.
+        // Without room for a boundary all of the span is taken for sent again. Bytes of it that were not are found lost later.
         let _ = self.split(start) && self.split(end);
         let mut from = self.start;
         for span in &mut self.spans[self.first..self.first + self.len] {
@@ -240,7 +240,7 @@ impl Board {
         self.tidy();
     }
 
-    /// Judges those spans lost of which `lost` says so; returns how many bytes.
+    /// Marks the spans as lost for which `lost` is true; returns how many bytes.
     pub fn lose(&mut self, mut lost: impl FnMut(&Span) -> bool) -> u32 {
         let (mut from, mut bytes) = (self.start, 0);
         for span in &mut self.spans[self.first..self.first + self.len] {
@@ -254,8 +254,8 @@ impl Board {
         bytes
     }
 
-    /// Retransmission time-out: all is lost but what the peer reports. If it reports SND.UNA itself, it has thrown away what it had
-    /// (RFC 6675 §5.1, RFC 2018 §8), and none of its reports counts any more. Returns the bytes that are newly lost.
+    /// Retransmission time-out: all is lost but what the peer reports. If it reports SND.UNA itself, it has dropped data that it had
+    /// (RFC 6675 §5.1, RFC 2018 §8), and its reports are void. Returns the bytes that are newly lost.
     pub fn time_out(&mut self) -> u32 {
         if self.spans[self.first..self.first + self.len].first().is_some_and(|span| span.state & SACKED != 0) {
             for span in &mut self.spans[self.first..self.first + self.len] {
@@ -287,7 +287,7 @@ impl Board {
         self.iter().map(some).sum()
     }
 
-    /// Looks whether it is clean again.
+    /// Updates `clean`.
     pub fn look(&mut self) {
         self.clean = self.probe.is_none() && self.iter().all(|(_, span)| span.state == 0);
     }
@@ -328,21 +328,21 @@ impl Board {
     }
 }
 
-/// The boards of a core. Entry numbers are one-based, 0 is none.
+/// The boards of a fast path. Entry numbers are one-based, 0 is none.
 #[derive(Debug, Default)]
-pub(super) struct Boards {
-    entries: Vec<Board>,
+pub(super) struct Scoreboards {
+    entries: Vec<Scoreboard>,
     free: Vec<u16>,
 }
 
-impl Boards {
+impl Scoreboards {
     /// A board on which `start..end` has been sent by `at`; `None` if 65,535 flows have one.
     pub fn take(&mut self, start: Seq, end: Seq, at: u32, again: bool) -> Option<u16> {
         let entry = match self.free.pop() {
             Some(entry) => entry,
             None => {
                 let entry = u16::try_from(self.entries.len() + 1).ok()?;
-                self.entries.push(Board::default());
+                self.entries.push(Scoreboard::default());
                 entry
             }
         };
@@ -350,9 +350,9 @@ impl Boards {
         Some(entry)
     }
 
-    /// The board.
+    /// The board with this entry number.
     #[inline]
-    pub fn get(&mut self, entry: u32) -> Option<&mut Board> {
+    pub fn get(&mut self, entry: u32) -> Option<&mut Scoreboard> {
         self.entries.get_mut((entry as usize).checked_sub(1)?)
     }
 
@@ -365,7 +365,7 @@ impl Boards {
         }
     }
 
-    /// Boards in use.
+    /// Scoreboards in use.
     #[cfg(test)]
     pub fn in_use(&self) -> usize {
         self.entries.len() - self.free.len()

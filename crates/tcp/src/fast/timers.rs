@@ -1,29 +1,38 @@
-//! What a flow does when one of its deadlines on the [`wheel`](super::wheel) comes.
+//! The deadlines of flows on the [`wheel`](super::wheel).
 
+use super::context::{FastState, FlowTurn};
 use super::wheel::Timer;
-use super::{State, owned, pace, rack};
-use crate::table::{FlowTable, bits};
+use super::{pace, post, rack};
+use crate::table::FlowTable;
+use crate::table::bits::DEAD;
+use crate::table::stages::{Loss, Post};
 use crate::time::Micros;
 
 /// Handles all that has come due.
 #[inline]
-pub(super) fn expire(table: &FlowTable, state: &mut State, now: Micros) {
-    while let Some(timer) = state.wheel.pop_due(now) {
-        due(table, state, now, timer);
+pub(super) fn expire(by: (Loss, Post), table: &FlowTable, state: &mut FastState, now: Micros) {
+    while let Some(timer) = state.wheel.by(by.1).pop_due(now) {
+        due(by, table, state, now, timer);
     }
 }
 
 #[cold]
-fn due(table: &FlowTable, state: &mut State, now: Micros, timer: Timer) {
+fn due((loss, post): (Loss, Post), table: &FlowTable, state: &mut FastState, now: Micros, timer: Timer) {
     match timer {
         Timer::Pace(flow) => {
-            let Some((lines, mut t)) = owned(table, state, flow) else { return };
-            if !t.has(bits::DEAD) {
-                pace::due(state, flow, &mut t, lines);
-                lines.protocol.set_flags(t.flags);
+            let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return };
+            if !turn.t.has(DEAD) {
+                pace::due(post, &mut turn);
+                turn.store(post);
             }
         }
-        Timer::Group(group) => state.scheduler.release(group),
-        Timer::Recovery(flow) => rack::due(table, state, now, flow),
+        Timer::Class(class) => state.scheduler.by(post).release(class),
+        Timer::Recovery(flow) => {
+            let Some(mut turn) = FlowTurn::of(table, state, now, flow) else { return };
+            if rack::due(loss, &mut turn) {
+                post::flow(post, &mut turn);
+                turn.store((loss, post));
+            }
+        }
     }
 }

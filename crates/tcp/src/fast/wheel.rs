@@ -1,16 +1,16 @@
-//! Deadlines of one core: a hierarchical timing wheel (Varghese and Lauck 1987, scheme 7).
+//! The deadlines of a fast path: a hierarchical timing wheel (Varghese and Lauck 1987, scheme 7).
 //!
-//! Each [`Timer`] is armed at most once. [`Wheel::set`] arms it or moves it, [`Wheel::cancel`] disarms it, [`Wheel::pop_due`] takes
-//! those whose time has come, earliest slot first and in the order of arming within a µs; all in constant time and without
-//! allocation, as the links are in a vector indexed by the timer, which [`Wheel::reserve`] sizes when a flow is installed. Use:
+//! Each [`Timer`] is armed at most once. [`Wheel::set`] arms or moves it, [`Wheel::cancel`] disarms it. [`Wheel::pop_due`] takes those that
+//! are due: earliest slot first, and in the order of arming within a µs. All of that takes constant time and no allocation. The links are
+//! in a vector indexed by the timer, which [`Wheel::reserve`] sizes when a flow is installed. Use:
 //!
-//! - to wait: `state.wheel.set(Timer::Recovery(flow), now.after(us))`; what has come due is told apart in `timers::expire`, which
-//!   runs at the start of every `FastPath::transmit`;
-//! - a deadline that moves with every packet is best left armed: when it comes due too early, set it again;
-//! - a removed flow's timers are cancelled by `control::remove`.
+//! - `wheel.set(Timer::Recovery(flow), now.after(us))` to wait. `timers::expire`, at the start of every `FastPath::transmit`, handles what
+//!   is due.
+//! - Leave a deadline armed that moves with every packet. When it comes due too early, set it again.
+//! - `control::remove` cancels a removed flow's timers.
 //!
-//! Level `n` has a slot per 1024^n µs and reaches to the end of the current 1024^(n+1) µs; a slot of a higher level is dealt out to
-//! the lower ones when its time begins. So at any time all timers of a level are before all of the next, whatever the clock does.
+//! Level `n` has a slot per 1024^n µs and reaches to the end of the current 1024^(n+1) µs. When the time of a slot of a higher level begins,
+//! its timers move to lower levels. So at any time all timers of a level are before all of the next, whatever the clock does.
 
 use crate::flow::FlowId;
 use crate::time::Micros;
@@ -28,15 +28,15 @@ const NONE: u32 = u32::MAX;
 /// Kinds of timers.
 const KINDS: u32 = 3;
 
-/// What a deadline is for.
+/// The purpose of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The flow's pacing lets it send again.
     Pace(FlowId),
     /// Loss recovery of the flow: reordering and probe time-outs (RFC 8985 §6.2, §7.2).
     Recovery(FlowId),
-    /// The rate limit of the group lets it send again.
-    Group(u16),
+    /// The rate limit of the class lets it send again.
+    Class(u16),
 }
 
 impl Timer {
@@ -45,7 +45,7 @@ impl Timer {
         match self {
             Self::Pace(flow) => flow.0 * KINDS,
             Self::Recovery(flow) => flow.0 * KINDS + 1,
-            Self::Group(group) => u32::from(group) * KINDS + 2,
+            Self::Class(class) => u32::from(class) * KINDS + 2,
         }
     }
     #[inline]
@@ -54,7 +54,7 @@ impl Timer {
         match key % KINDS {
             0 => Self::Pace(FlowId(index)),
             1 => Self::Recovery(FlowId(index)),
-            _ => Self::Group(index as u16),
+            _ => Self::Class(index as u16),
         }
     }
 }
@@ -67,17 +67,17 @@ struct Node {
     previous: u32,
 }
 
-/// Where a timer hangs.
+/// The slot of a timer.
 #[derive(Clone, Copy)]
 struct Slot {
     level: usize,
-    slot: usize,
+    number: usize,
 }
 
 impl Slot {
     #[inline]
     fn index(self) -> usize {
-        self.level * SLOTS + self.slot
+        self.level * SLOTS + self.number
     }
 }
 
@@ -89,29 +89,29 @@ struct Used {
 }
 
 impl Used {
-    fn set(&mut self, Slot { level, slot }: Slot) {
-        self.words[level][slot / 64] |= 1 << (slot % 64);
-        self.summaries[level] |= 1 << (slot / 64);
+    fn set(&mut self, Slot { level, number }: Slot) {
+        self.words[level][number / 64] |= 1 << (number % 64);
+        self.summaries[level] |= 1 << (number / 64);
     }
-    fn clear(&mut self, Slot { level, slot }: Slot) {
-        let word = &mut self.words[level][slot / 64];
-        *word &= !(1 << (slot % 64));
+    fn clear(&mut self, Slot { level, number }: Slot) {
+        let word = &mut self.words[level][number / 64];
+        *word &= !(1 << (number % 64));
         if *word == 0 {
-            self.summaries[level] &= !(1 << (slot / 64));
+            self.summaries[level] &= !(1 << (number / 64));
         }
     }
     /// The first slot of the lowest level that has one.
     fn first(&self) -> Option<Slot> {
         let level = self.summaries.iter().position(|summary| *summary != 0)?;
         let word = self.summaries[level].trailing_zeros() as usize;
-        Some(Slot { level, slot: word * 64 + self.words[level][word].trailing_zeros() as usize })
+        Some(Slot { level, number: word * 64 + self.words[level][word].trailing_zeros() as usize })
     }
 }
 
-/// The timers of one core.
+/// The timers of one fast path.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// Time up to which everything has been dealt out, µs. No slot in use begins before it, but that of `current` itself at level 0.
+    /// Time up to which all slots have been emptied, µs. No slot in use begins before it, but that of `current` itself at level 0.
     current: u64,
     armed: usize,
     /// First timer of each slot, level after level.
@@ -128,7 +128,7 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Makes room for the timers of a flow or group of this number.
+    /// Makes room for the timers of a flow or class of this number.
     pub fn reserve(&mut self, index: u32) {
         let nodes = (index as usize + 1) * KINDS as usize;
         if nodes > self.nodes.len() {
@@ -136,7 +136,7 @@ impl Wheel {
         }
     }
 
-    /// Arms the timer, or moves it. A deadline that has passed comes due at the next occasion.
+    /// Arms the timer, or moves it. A deadline that has passed is due at once.
     #[inline]
     pub fn set(&mut self, timer: Timer, at: Micros) {
         let key = timer.key();
@@ -158,7 +158,7 @@ impl Wheel {
         }
     }
 
-    /// The next timer whose time has come; it is disarmed.
+    /// The next timer that is due; it is disarmed.
     #[inline]
     pub fn pop_due(&mut self, now: Micros) -> Option<Timer> {
         if self.armed == 0 {
@@ -169,21 +169,21 @@ impl Wheel {
     }
 
     fn pop(&mut self, now: u64) -> Option<Timer> {
-        while let Some((at, place)) = self.first().filter(|(start, _)| *start <= now) {
-            // What comes due late is dealt out as of its own time, so that the order stays.
+        while let Some((at, slot)) = self.first().filter(|(start, _)| *start <= now) {
+            // A late timer moves as of its own time, so that the order stays.
             self.current = self.current.max(at);
-            if place.level == 0 {
-                let key = self.heads[place.slot];
+            if slot.level == 0 {
+                let key = self.heads[slot.number];
                 self.unlink(key);
                 return Some(Timer::of(key));
             }
-            self.deal_out(place);
+            self.cascade(slot);
         }
         self.current = self.current.max(now);
         None
     }
 
-    /// When to look again: a deadline, or an earlier time at which a slot is to be dealt out.
+    /// When to look again: a deadline, or an earlier time at which timers move to a lower level.
     pub fn next_deadline(&self) -> Option<Micros> {
         if self.armed == 0 {
             return None;
@@ -191,19 +191,19 @@ impl Wheel {
         self.first().map(|(start, _)| Micros(start))
     }
 
-    /// The first slot in use and when it begins.
+    /// The first slot in use, and when it begins.
     fn first(&self) -> Option<(u64, Slot)> {
-        let place = self.used.first()?;
-        let shift = place.level as u32 * BITS;
+        let slot = self.used.first()?;
+        let shift = slot.level as u32 * BITS;
         let above = shift + BITS;
         let block = if above < u64::BITS { self.current >> above << above } else { 0 };
-        Some((block | (place.slot as u64) << shift, place))
+        Some((block | (slot.number as u64) << shift, slot))
     }
 
-    /// Moves a slot's timers to lower levels, as its time has begun.
-    fn deal_out(&mut self, place: Slot) {
-        let first = std::mem::replace(&mut self.heads[place.index()], NONE);
-        self.used.clear(place);
+    /// Moves the timers of a slot whose time has begun to lower levels.
+    fn cascade(&mut self, slot: Slot) {
+        let first = std::mem::replace(&mut self.heads[slot.index()], NONE);
+        self.used.clear(slot);
         let mut key = first;
         while key != NONE {
             let Node { next, at, .. } = self.nodes[key as usize];
@@ -213,21 +213,21 @@ impl Wheel {
         }
     }
 
-    /// The level is that of the highest digit in which deadline and clock differ.
+    /// The slot of a deadline. Its level is that of the highest digit in which deadline and clock differ.
     #[inline]
-    fn place(&self, at: u64) -> Slot {
+    fn slot_of(&self, at: u64) -> Slot {
         let level = (63 - ((at ^ self.current) | 1).leading_zeros()) / BITS;
-        Slot { level: level as usize, slot: (at >> (level * BITS)) as usize % SLOTS }
+        Slot { level: level as usize, number: (at >> (level * BITS)) as usize % SLOTS }
     }
 
     #[inline]
     fn link(&mut self, key: u32, at: u64) {
         let at = at.max(self.current);
-        let place = self.place(at);
-        let head = &mut self.heads[place.index()];
+        let slot = self.slot_of(at);
+        let head = &mut self.heads[slot.index()];
         let (first, last) = if *head == NONE {
             *head = key;
-            self.used.set(place);
+            self.used.set(slot);
             (key, key)
         } else {
             (*head, self.nodes[*head as usize].previous)
@@ -238,16 +238,16 @@ impl Wheel {
         self.armed += 1;
     }
 
-    /// The slot is the one in which it was linked: until that is dealt out, the clock does not reach it, so that the same digit is
-    /// the highest to differ.
+    /// The slot is the one in which it was linked. The clock does not reach that slot before it cascades, so the same digit is still the
+    /// highest to differ.
     #[inline]
     fn unlink(&mut self, key: u32) {
         let Node { at, next, previous } = self.nodes[key as usize];
-        let place = self.place(at);
-        let head = &mut self.heads[place.index()];
+        let slot = self.slot_of(at);
+        let head = &mut self.heads[slot.index()];
         if next == key {
             *head = NONE;
-            self.used.clear(place);
+            self.used.clear(slot);
         } else {
             if *head == key {
                 *head = next;
@@ -283,9 +283,9 @@ mod tests {
                 assert_eq!((wheel.next_deadline(), drain(&mut wheel, u64::MAX)), (None, vec![]));
             }
         }
-        wheel.set(Timer::Group(9), Micros(3));
+        wheel.set(Timer::Class(9), Micros(3));
         assert_eq!(drain(&mut wheel, 2), []);
-        assert_eq!(drain(&mut wheel, 1 << 50), [Timer::Group(9)], "however far the clock jumps");
+        assert_eq!(drain(&mut wheel, 1 << 50), [Timer::Class(9)], "however far the clock jumps");
         wheel.set(Timer::Recovery(FlowId(1)), Micros(7));
         assert_eq!(drain(&mut wheel, 0), [], "the clock has gone back");
         assert_eq!(drain(&mut wheel, 1 << 50), [Timer::Recovery(FlowId(1))], "and what is overdue comes at once");
@@ -322,7 +322,7 @@ mod tests {
         for _ in 0..100_000 {
             let n = random(40) as u32;
             let timer =
-                [Timer::Pace(FlowId(n)), Timer::Recovery(FlowId(n)), Timer::Group(n as u16)][random(3) as usize];
+                [Timer::Pace(FlowId(n)), Timer::Recovery(FlowId(n)), Timer::Class(n as u16)][random(3) as usize];
             match random(4) {
                 0 | 1 => {
                     let reach = random(30);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_kept_within_a_slot_that_is_dealt_out() {
+    fn order_is_kept_within_a_slot_that_cascades() {
         let mut wheel = Wheel::default();
         for n in 0..10 {
             wheel.set(Timer::Pace(FlowId(n)), Micros(5_000_000));

@@ -1,43 +1,46 @@
-//! What can be set.
+//! The settings of the slow path.
 
 use super::congestion::Algorithm;
 
-/// Settings of the slow path. The defaults are Linux's where Linux has the same knob.
+/// Settings of the slow path. Where Linux has the same setting, the default is Linux's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowConfig {
-    /// Most connections at a time, half-open ones included. Flow numbers are below this.
+    /// Most connections at a time, half-open ones included. Flow numbers are less than this.
     pub max_flows: u32,
     /// First wait for an answer to a SYN or SYN-ACK in ms; doubles each time (RFC 6298 §2.1).
     pub syn_timeout_ms: u32,
-    /// Retransmissions of a SYN before ETIMEDOUT (`tcp_syn_retries`). 7 and not Linux's 6: 247 s, where RFC 9293 MUST-23 wants 180.
+    /// Retransmissions of a SYN before ETIMEDOUT (`tcp_syn_retries`). Linux has 6. 7 take 247 s; RFC 9293 MUST-23
+    /// requires 180 s.
     pub syn_retries: u8,
     /// Retransmissions of a SYN-ACK before the half-open connection is dropped (`tcp_synack_retries`).
     pub synack_retries: u8,
-    /// Retransmission time-out, in ms, where the handshake gave no round-trip sample because its SYN was sent twice (RFC 6298 §5.7).
+    /// Retransmission time-out in ms if the handshake gave no round-trip sample, as its SYN was retransmitted (RFC 6298
+    /// §5.7).
     pub rto_initial_ms: u32,
-    /// Shortest retransmission time-out in ms (`TCP_RTO_MIN`; RFC 6298 says 1 s, all of today's stacks less).
+    /// Shortest retransmission time-out in ms (`TCP_RTO_MIN`). RFC 6298 says 1 s, but current stacks use less.
     pub rto_min_ms: u32,
     /// Longest retransmission time-out and probe interval in ms (`TCP_RTO_MAX`).
     pub rto_max_ms: u32,
-    /// Time-outs without progress after which the route is asked for again: R1 of RFC 9293 §3.8.3 (`tcp_retries1`; SHLD-10).
+    /// Time-outs without progress before the route is looked up again: R1 of RFC 9293 §3.8.3 (`tcp_retries1`; SHLD-10).
     pub route_retries: u8,
-    /// Time-outs without progress before ETIMEDOUT: R2 of RFC 9293 §3.8.3 (`tcp_retries2`). 15 take at least 924 s (SHLD-11: 100).
+    /// Time-outs without progress before ETIMEDOUT: R2 of RFC 9293 §3.8.3 (`tcp_retries2`). 15 take at least 924 s;
+    /// SHLD-11: 100 s.
     pub retries: u8,
-    /// The same for a connection that the application has closed (`tcp_orphan_retries`).
+    /// R2 for a connection that the application has closed (`tcp_orphan_retries`).
     pub orphan_retries: u8,
     /// How long TIME-WAIT lasts in s: 2 MSL (Linux: 60).
     pub time_wait_s: u32,
-    /// Most connections in TIME-WAIT; beyond it the oldest is forgotten (`tcp_max_tw_buckets`).
+    /// Most connections in TIME-WAIT. Beyond this the oldest is removed (`tcp_max_tw_buckets`).
     pub time_wait_max: usize,
     /// How long a closed socket's connection waits for the peer's FIN in s (`tcp_fin_timeout`).
     pub fin_wait_s: u32,
-    /// How often active flows are looked at, in µs. 10 ms: a twentieth of the shortest time-out.
+    /// Interval between checks of active flows in µs. 10 ms are a twentieth of the shortest time-out.
     pub control_interval_us: u32,
-    /// An algorithm that decides once per round trip is asked no more often than this, in µs.
+    /// Shortest interval in µs at which an algorithm decides that wants to decide once per round trip.
     pub control_interval_min_us: u32,
     /// Congestion control of connections that choose none (`tcp_congestion_control`).
     pub congestion: Algorithm,
-    /// Pace also what window-based algorithms send? Costs a timer per flow; off, a window is sent as fast as acknowledgements come.
+    /// Pace window-based algorithms, too? This costs a timer per flow. If off, acknowledgements clock the sender.
     pub pace_windows: bool,
     /// Upper limit of a listener's backlog (`somaxconn`).
     pub somaxconn: u32,
@@ -51,23 +54,24 @@ pub struct SlowConfig {
     pub sack: bool,
     /// Offer and accept window scaling (RFC 7323)? Without it no window is larger than 64 KiB.
     pub window_scaling: bool,
-    /// ECN as `net.ipv4.tcp_ecn`: 0 = never, 1 = requested and accepted, 2 = accepted. DCTCP connections request and accept it always.
+    /// ECN as in `net.ipv4.tcp_ecn`: 0 = never, 1 = requested and accepted, 2 = accepted. DCTCP always requests and
+    /// accepts it.
     pub ecn: u8,
     /// Most RSTs, and most challenge ACKs, per second (RFC 5961 §7; Linux: `tcp_challenge_ack_limit`).
     pub replies_per_s: u32,
     /// Shortest time between two challenge ACKs of one connection, in ms (RFC 5961 §7; Linux: `tcp_invalid_ratelimit`).
     pub challenge_interval_ms: u32,
-    /// How often a route that is being resolved is asked for again, in ms.
+    /// Interval in ms at which an unresolved route is looked up again.
     pub route_retry_ms: u32,
-    /// After how many ms without a route a connect fails with EHOSTUNREACH (the kernel's ARP gives up after 3 s).
+    /// Time in ms after which a connect without a route fails with EHOSTUNREACH. The kernel's ARP gives up after 3 s.
     pub route_timeout_ms: u32,
-    /// Answer SYNs with cookies where a listener's backlog is full (`tcp_syncookies`)?
+    /// Answer SYNs with cookies if a listener's backlog is full (`tcp_syncookies`)?
     pub syn_cookies: bool,
-    /// Most cookies per second: each may go to an address that somebody has forged.
+    /// Most cookies per second, as each may go to a forged address.
     pub cookies_per_s: u32,
-    /// Path MTU in bytes where the route back to a peer is not known yet: Ethernet's.
+    /// Path MTU in bytes, until the route back to a peer is known. The default is Ethernet's.
     pub default_mtu_bytes: u16,
-    /// Largest MSS to announce and to use, whatever the route's MTU says; 0 = no limit.
+    /// Largest MSS to announce and to use, whatever the route's MTU; 0 = no limit.
     pub mss_clamp: u16,
 }
 

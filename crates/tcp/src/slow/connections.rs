@@ -1,119 +1,60 @@
 //! The table of connections that are being opened or are installed in a fast path.
 
-use super::active::Activity;
+use super::active_flows::Activity;
 use super::congestion::Algorithm;
 use super::keepalive::Keepalive;
-use super::negotiate::Opening;
+use super::opening::Opening;
 use super::path_mtu::PathMtu;
 use super::timers::Stamp;
-use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions, flow_flags};
+use crate::flow::{FlowId, FourTuple, Link, Owner, SocketOptions};
 use std::collections::{HashMap, VecDeque};
 use towpath_wire::icmp::IcmpError;
 
-/// Freed numbers wait until this many newer ones are free, so that what is still said of an old flow does not meet a new one.
+/// Freed numbers are reused only when this many are free, so that late messages about an old flow do not reach a new
+/// one.
 const REUSE_DISTANCE: usize = 64;
 
-/// States of RFC 9293 §3.3.2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum State {
-    Listen,
-    SynSent,
-    SynReceived,
-    Established,
-    FinWait1,
-    FinWait2,
-    Closing,
-    CloseWait,
-    LastAck,
-    TimeWait,
-    Closed,
-}
-
-impl State {
-    /// As a number of Linux's `tcp_states.h`.
-    pub fn linux_number(self) -> u32 {
-        match self {
-            Self::Established => 1,
-            Self::SynSent => 2,
-            Self::SynReceived => 3,
-            Self::FinWait1 => 4,
-            Self::FinWait2 => 5,
-            Self::TimeWait => 6,
-            Self::Closed => 7,
-            Self::CloseWait => 8,
-            Self::LastAck => 9,
-            Self::Listen => 10,
-            Self::Closing => 11,
-        }
-    }
-
-    /// As `ss` prints it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Listen => "LISTEN",
-            Self::SynSent => "SYN-SENT",
-            Self::SynReceived => "SYN-RECV",
-            Self::Established => "ESTAB",
-            Self::FinWait1 => "FIN-WAIT-1",
-            Self::FinWait2 => "FIN-WAIT-2",
-            Self::Closing => "CLOSING",
-            Self::CloseWait => "CLOSE-WAIT",
-            Self::LastAck => "LAST-ACK",
-            Self::TimeWait => "TIME-WAIT",
-            Self::Closed => "UNCONN",
-        }
-    }
-    /// The state of an installed flow, from [`FlowSnapshot::flags`](crate::flow::FlowSnapshot::flags).
-    pub fn of_flags(flags: u64) -> Self {
-        let has = |bit| flags & bit != 0;
-        // RFC 9293 §3.10.4: CLOSE enters the next state at once, also where the FIN has to wait for data or the window.
-        match (has(flow_flags::FIN_WANTED), has(flow_flags::FIN_ACKED), has(flow_flags::FIN_RECEIVED)) {
-            (false, _, false) => Self::Established,
-            (false, _, true) => Self::CloseWait,
-            (true, false, false) => Self::FinWait1,
-            (true, true, false) => Self::FinWait2,
-            (true, false, true) if has(flow_flags::PASSIVE_CLOSE) => Self::LastAck,
-            (true, false, true) => Self::Closing,
-            (true, true, true) if has(flow_flags::PASSIVE_CLOSE) => Self::Closed,
-            (true, true, true) => Self::TimeWait,
-        }
-    }
-}
-
-/// What the slow path knows of one connection.
-pub(super) struct Connection {
-    /// Whose it is; for a child its own, not its listener's.
+/// An entry of the table of connections.
+pub(super) struct ConnectionEntry {
+    /// Its owner; a child has its own, not its listener's.
     pub owner: Owner,
-    /// Its addresses; ours are known once `bound`.
+    /// Its tuple. The local part is chosen once `bound`.
     pub tuple: FourTuple,
-    /// Found by its tuple?
+    /// Can it be found by its tuple?
     pub bound: bool,
     /// Has the host been told to steer this tuple to us?
     pub steered: bool,
-    /// The core that owns it.
-    pub core: usize,
-    /// Its own choice of congestion control.
+    /// The flow group that owns it.
+    pub flow_group: usize,
+    /// Congestion control set for this connection.
     pub congestion: Option<Algorithm>,
-    /// Its timer that counts.
+    /// The stamp of its current timer.
     pub timer: Stamp,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
 }
 
-/// How far a connection is.
+impl ConnectionEntry {
+    /// A new connection in its handshake.
+    pub(super) fn opening(owner: Owner, tuple: FourTuple, opening: Opening, flow_group: usize) -> Self {
+        let phase = Phase::Opening(Box::new(opening));
+        Self { owner, tuple, bound: false, steered: false, flow_group, congestion: None, timer: Stamp::NONE, phase }
+    }
+}
+
+/// The phase of a connection.
 pub(super) enum Phase {
     /// In the handshake.
     Opening(Box<Opening>),
-    /// Handed to a fast path.
-    Live(Box<Live>),
-    /// One end of a connection within this host that goes without the protocol (see `direct`).
+    /// Installed in a fast path.
+    Installed(Box<Installed>),
+    /// One end of a direct connection.
     Direct,
 }
 
 /// An installed connection.
-pub(super) struct Live {
-    /// `Remove` has been sent; only `Removed` is awaited.
+pub(super) struct Installed {
+    /// `Remove` has been sent, and only `Removed` is awaited.
     pub removing: bool,
     /// The application has closed it.
     pub orphan: bool,
@@ -121,57 +62,58 @@ pub(super) struct Live {
     pub passive: bool,
     /// The FIN-WAIT-2 timer runs.
     pub fin_wait: bool,
-    /// On the list of flows to look at in the next `poll`.
+    /// It is on the list of flows to check in the next `poll`.
     pub look: bool,
-    /// The fast path has reported a loss since the last look.
+    /// The fast path has reported a loss since the last check.
     pub lost: bool,
-    /// The fast path has reported since the last look that its last loss was none.
+    /// The fast path has reported since the last check that its last loss was spurious.
     pub undone: bool,
-    /// Snapshot flags at the last look.
+    /// The snapshot's flags at the last check.
     pub flags: u64,
-    /// Where its frames go.
+    /// The link of its frames.
     pub link: Link,
     /// Timestamps agreed?
     pub timestamps: bool,
     /// Offset of our timestamps.
     pub ts_offset: u32,
-    /// What the application has set on the socket.
+    /// The socket's options.
     pub options: SocketOptions,
-    /// When the peer was last heard.
+    /// The keepalive timer.
     pub keepalive: Keepalive,
-    /// errno of the last ICMP error that did not end the connection, 0 = none; forgotten when the peer acknowledges something.
+    /// errno of the last ICMP error that did not end the connection, 0 = none. An acknowledgement of new data clears
+    /// it.
     pub soft_error: i32,
-    /// An ICMP error that has not been looked at yet.
+    /// An ICMP error that has not been handled yet.
     pub icmp: Option<IcmpError>,
-    /// How large its packets may be.
+    /// Path MTU discovery.
     pub path: PathMtu,
-    /// Most payload per packet that the peer takes.
+    /// Largest payload per packet that the peer accepts.
     pub peer_payload: u16,
     /// Retransmission, persist and congestion control.
     pub activity: Activity,
 }
 
-/// All of them, by flow number, tuple and owner.
+/// All connections, by flow number, tuple and owner.
 #[derive(Default)]
-pub(super) struct Connections {
-    slots: Vec<Option<Box<Connection>>>,
+pub(super) struct ConnectionTable {
+    slots: Vec<Option<Box<ConnectionEntry>>>,
     free: VecDeque<FlowId>,
     max: u32,
     by_tuple: HashMap<FourTuple, FlowId>,
     by_owner: HashMap<Owner, FlowId>,
 }
 
-impl Connections {
+impl ConnectionTable {
     /// An empty table for up to `max` connections.
     pub(super) fn new(max: u32) -> Self {
         Self { max, ..Self::default() }
     }
-    /// Is there room for one more?
+    /// Is there room for another connection?
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.slots.len() < self.max as usize
     }
-    /// Adds a connection under a number of its own; `None` = full. Its tuple is entered if it is `bound`.
-    pub(super) fn insert(&mut self, connection: Connection) -> Option<FlowId> {
+    /// Adds a connection under a new number; `None` = full. Its tuple is entered if it is `bound`.
+    pub(super) fn insert(&mut self, connection: ConnectionEntry) -> Option<FlowId> {
         let fresh = self.slots.len() < self.max as usize;
         let id = if fresh && self.free.len() < REUSE_DISTANCE {
             self.slots.push(None);
@@ -194,8 +136,8 @@ impl Connections {
             self.by_tuple.insert(tuple, id);
         }
     }
-    /// Takes a connection out and frees its number.
-    pub(super) fn remove(&mut self, id: FlowId) -> Option<Box<Connection>> {
+    /// Removes a connection and frees its number.
+    pub(super) fn remove(&mut self, id: FlowId) -> Option<Box<ConnectionEntry>> {
         let connection = self.slots.get_mut(id.0 as usize)?.take()?;
         self.by_owner.remove(&connection.owner);
         if connection.bound {
@@ -205,24 +147,24 @@ impl Connections {
         Some(connection)
     }
     /// By number.
-    pub(super) fn get(&self, id: FlowId) -> Option<&Connection> {
+    pub(super) fn get(&self, id: FlowId) -> Option<&ConnectionEntry> {
         self.slots.get(id.0 as usize)?.as_deref()
     }
     /// By number.
-    pub(super) fn get_mut(&mut self, id: FlowId) -> Option<&mut Connection> {
+    pub(super) fn get_mut(&mut self, id: FlowId) -> Option<&mut ConnectionEntry> {
         self.slots.get_mut(id.0 as usize)?.as_deref_mut()
     }
-    /// By number, if in the handshake.
+    /// By number, if it is in its handshake.
     pub(super) fn opening(&mut self, id: FlowId) -> Option<&mut Opening> {
         match &mut self.get_mut(id)?.phase {
             Phase::Opening(opening) => Some(opening),
-            Phase::Live(_) | Phase::Direct => None,
+            Phase::Installed(_) | Phase::Direct => None,
         }
     }
-    /// By number, if installed and not on its way out.
-    pub(super) fn running(&mut self, id: FlowId) -> Option<&mut Live> {
+    /// By number, if it is installed and not being removed.
+    pub(super) fn running(&mut self, id: FlowId) -> Option<&mut Installed> {
         match &mut self.get_mut(id)?.phase {
-            Phase::Live(live) if !live.removing => Some(live),
+            Phase::Installed(installed) if !installed.removing => Some(installed),
             _ => None,
         }
     }
@@ -234,12 +176,12 @@ impl Connections {
     pub(super) fn by_owner(&self, owner: Owner) -> Option<FlowId> {
         self.by_owner.get(&owner).copied()
     }
-    /// One more than the highest number that has ever been in use.
+    /// One more than the highest number ever used.
     pub(super) fn high_water(&self) -> u32 {
         self.slots.len() as u32
     }
-    /// All, by number.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (FlowId, &Connection)> {
+    /// All connections, by number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (FlowId, &ConnectionEntry)> {
         self.slots.iter().zip(0..).filter_map(|(slot, id)| Some((FlowId(id), slot.as_deref()?)))
     }
 }

@@ -1,13 +1,12 @@
-//! SYN cookies (RFC 4987 §3.6): when a listener's half-open connections have reached their limit, a SYN is answered and forgotten. What
-//! must be known of it comes back in the peer's ACK: the hash, the minute and the MSS in its number, the other options in its timestamp.
-//! A flood thus holds no memory, and no slot of the application's.
+//! SYN cookies (RFC 4987 §3.6). When a listener's half-open connections have reached their limit, a SYN is answered
+//! without storing state. The peer's ACK returns the state: hash, minute and MSS in its acknowledgement number, other
+//! options in its timestamp. So a flood uses no memory, and no slot of the application.
 
 use super::SlowPath;
-use super::connections::Connection;
+use super::connections::ConnectionEntry;
 use super::host::Host;
 use super::isn::Secrets;
-use super::negotiate::{Opening, Stage};
-use super::open::new_connection;
+use super::opening::{Opening, OpeningState};
 use super::segments::{Arrival, Reply};
 use crate::counters::Drop;
 use crate::flow::FourTuple;
@@ -15,18 +14,18 @@ use crate::seq::Seq;
 use crate::time::Micros;
 use towpath_wire::flags;
 
-/// How long a cookie counts as of the same age, in µs (Linux: `TCP_SYNCOOKIE_PERIOD`).
+/// Length of a period, the unit of a cookie's age, in µs (Linux: `TCP_SYNCOOKIE_PERIOD`).
 const PERIOD_US: u64 = 60_000_000;
-/// A cookie is good in its period and so many after it: never longer than two minutes (`MAX_SYNCOOKIE_AGE`).
+/// Number of periods in which a cookie is valid, its own included: at most two minutes (`MAX_SYNCOOKIE_AGE`).
 const PERIODS: u32 = 2;
-/// MSS values that a cookie can say; the peer's is rounded down (Linux: `msstab`, from what was measured on the Internet).
+/// MSS values that a cookie can encode; the peer's is rounded down. They are Linux's `msstab`, from measurements.
 const MSS: [u16; 4] = [536, 1300, 1440, 1460];
-/// The same over IPv6: of its smallest MTU, of tunnels, of Ethernet, and of large frames.
+/// MSS values over IPv6: of its smallest MTU, of tunnels, of Ethernet, and of large frames.
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 /// Bits of the cookie below the period's number.
 const BITS: u32 = 24;
 
-/// Bits of the timestamp that say what was agreed (as Linux lays them out).
+/// Bits of the timestamp that encode the agreed options, in Linux's layout.
 const TS_BITS: u32 = 6;
 /// The peer's window shift; [`NO_WINDOW_SCALE`] = none.
 const TS_WINDOW_SCALE: u32 = 0xf;
@@ -34,14 +33,14 @@ const NO_WINDOW_SCALE: u32 = 0xf;
 const TS_SACK: u32 = 1 << 4;
 const TS_ECN: u32 = 1 << 5;
 
-/// The cookie, as initial sequence number, for a peer's SYN.
+/// Makes the cookie for a peer's SYN, which is our initial sequence number.
 fn make(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, peer_mss: u16) -> Seq {
     let (period, index) = (period(now), sizes(tuple).iter().rposition(|mss| *mss <= peer_mss).unwrap_or(0) as u32);
     let tail = secrets.cookie(tuple, irs, period).wrapping_add(index) & ((1 << BITS) - 1);
     Seq(base(secrets, tuple, irs).wrapping_add(period << BITS).wrapping_add(tail))
 }
 
-/// The MSS in a cookie that is ours, for this peer and SYN, and not too old.
+/// The MSS in a cookie; `None` if it is not ours, not for this peer and SYN, or too old.
 fn check(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, cookie: Seq) -> Option<u16> {
     let rest = cookie.0.wrapping_sub(base(secrets, tuple, irs));
     let age = period(now).wrapping_sub(rest >> BITS) & 0xff;
@@ -53,7 +52,7 @@ fn check(secrets: &Secrets, now: Micros, tuple: &FourTuple, irs: Seq, cookie: Se
     sizes(tuple).get(index as usize).copied()
 }
 
-/// What keeps numbers of one tuple rising, as RFC 9293 §3.4.1 wants.
+/// The part of a cookie that makes the numbers of one tuple rise, as RFC 9293 §3.4.1 requires.
 fn base(secrets: &Secrets, tuple: &FourTuple, irs: Seq) -> u32 {
     secrets.cookie(tuple, Seq(0), u32::MAX).wrapping_add(irs.0)
 }
@@ -66,7 +65,7 @@ fn period(now: Micros) -> u32 {
     (now.0 / PERIOD_US) as u32
 }
 
-/// Our timestamp with what was agreed in its lowest bits; never later than the clock (RFC 7323 §4.1).
+/// Our timestamp with the agreed options in its lowest bits. It is never later than the clock (RFC 7323 §4.1).
 fn stamp(clock: u32, opening: &Opening) -> u32 {
     let bit = |agreed, bit| if agreed { bit } else { 0 };
     let shift = opening.peer_shift.map_or(NO_WINDOW_SCALE, u32::from);
@@ -76,7 +75,7 @@ fn stamp(clock: u32, opening: &Opening) -> u32 {
 }
 
 impl SlowPath {
-    /// Answers a SYN with a cookie. `opening`: what it agrees on.
+    /// Answers a SYN with a cookie. `opening`: the negotiated options.
     pub(super) fn send_cookie(&mut self, now: Micros, arrival: &Arrival, mut opening: Opening, host: &mut dyn Host) {
         let secrets = self.secrets(host);
         if !self.config.syn_cookies || !self.cookies.allow(now, self.config.cookies_per_s, secrets.rate()) {
@@ -86,7 +85,7 @@ impl SlowPath {
             listener.overflow = Some(now);
         }
         if !opening.timestamps {
-            // There is nothing that could bring them back.
+            // Without timestamps the peer's ACK cannot return these options.
             (opening.our_shift, opening.peer_shift) = (None, None);
             (opening.sack, opening.ecn) = (false, false);
         }
@@ -94,23 +93,23 @@ impl SlowPath {
         let mut syn = Reply::bare(seq, opening.irs.add(1), flags::SYN | flags::ACK);
         (syn.window, syn.options) = (opening.window(), opening.options(now));
         syn.flags |= opening.ecn_flags();
-        syn.service = super::options::service(&opening.options, opening.v6);
+        syn.service = super::socket_options::service(&opening.options, opening.v6);
         if let Some(ours) = &mut syn.options.timestamps {
             let clock = ours.value.wrapping_sub(opening.ts_offset);
             ours.value = stamp(clock, &opening).wrapping_add(opening.ts_offset);
         }
         let Some(path) = opening.path else { return };
         self.counters.cookies_sent += 1;
-        self.transmit(arrival.core, &arrival.tuple, &path.link, &syn, host);
+        self.transmit(arrival.flow_group, &arrival.tuple, &path.link, &syn, host);
     }
 
-    /// A segment to a listener that may be the answer to a cookie: opens the connection. `None` = it was; else it comes back.
+    /// Opens a connection if a segment to a listener answers a cookie. `Some` = it does not, and is returned.
     pub(super) fn hear_cookie(&mut self, now: Micros, arrival: Arrival, host: &mut dyn Host) -> Option<Arrival> {
         let tuple = arrival.tuple;
         let (irs, cookie) = (arrival.seq().sub(1), arrival.ack().sub(1));
         let answers = arrival.has(flags::ACK) && arrival.segment.flags & (flags::SYN | flags::RST) == 0;
         let listener = self.listeners.find_for(&tuple).filter(|_| answers);
-        // Only where one can have been sent: else anybody could try numbers.
+        // Check only if a cookie may have been sent. Otherwise an attacker could try numbers.
         let recent = |at: Micros| now.since(at) < u64::from(PERIODS) * PERIOD_US;
         let Some(listener) = listener.filter(|listener| listener.overflow.is_some_and(recent)) else {
             return Some(arrival);
@@ -119,15 +118,15 @@ impl SlowPath {
         let turned_away = listener.turned_away.is_some_and(recent);
         let secrets = self.secrets(host);
         let Some(peer_mss) = check(&secrets, now, &tuple, irs, cookie) else {
-            // It may be what follows the first data of a peer that has been turned away: only those can be checked, and the peer
-            // sends them again. A reset would end a connection that waits for its place.
+            // It may follow the first data of a peer that found the accept queue full. Only that first segment can be
+            // checked, and the peer sends it again. A reset would end a connection that waits for room.
             if turned_away {
                 self.counters.drop(Drop::BacklogFull);
                 return None;
             }
             return Some(arrival);
         };
-        // Again: the rules may have changed since the SYN.
+        // Ask again, as the policy may have changed since the SYN.
         let congestion = self.admitted(now, parent, &arrival, host)?;
         let path = self.way_back(&arrival, host)?;
         let Some(owner) = self.table.has_room().then(|| host.new_child(parent)).flatten() else {
@@ -136,18 +135,21 @@ impl SlowPath {
         };
         let mut opening = self.new_opening(now, Some(parent), tuple.remote, host.ring_bytes(owner), options);
         opening.ts_offset = secrets.timestamp_offset(&tuple);
-        (opening.stage, opening.path, opening.iss) = (Stage::SynReceived, Some(path), cookie);
+        (opening.state, opening.path, opening.iss) = (OpeningState::SynReceived, Some(path), cookie);
         (opening.irs, opening.peer_mss) = (irs, peer_mss);
         recall(&mut opening, &arrival);
-        let connection =
-            Connection { bound: true, congestion, ..new_connection(owner, tuple, opening, host.core_for(&tuple)) };
+        let connection = ConnectionEntry {
+            bound: true,
+            congestion,
+            ..ConnectionEntry::opening(owner, tuple, opening, host.flow_group_for(&tuple))
+        };
         let Some(id) = self.table.insert(connection) else {
             host.drop_child(owner);
             return None;
         };
         self.in_syn_received(now, id, arrival, host);
         if self.table.opening(id).is_some() {
-            // The accept queue is full. The peer's next segment brings the cookie again.
+            // The accept queue is full. The peer's next segment returns the cookie again.
             self.discard_opening(id, host);
             if let Some(listener) = self.listeners.of(parent) {
                 listener.turned_away = Some(now);
@@ -159,7 +161,7 @@ impl SlowPath {
     }
 }
 
-/// What the timestamp that comes back says of the SYN's options.
+/// Restores the SYN's options from the returned timestamp.
 fn recall(opening: &mut Opening, arrival: &Arrival) {
     let theirs = arrival.segment.options.timestamps.filter(|_| opening.timestamps);
     let said = theirs.map_or(NO_WINDOW_SCALE, |stamps| stamps.echo.wrapping_sub(opening.ts_offset));

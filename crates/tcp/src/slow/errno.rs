@@ -1,8 +1,8 @@
-//! The Linux error numbers that this layer gives (positive, as everywhere in this crate).
+//! The Linux error numbers that the slow path returns. They are positive, as everywhere in this crate.
 
 /// Address already in use.
 pub const EADDRINUSE: i32 = 98;
-/// Cannot assign requested address: no free port, or the connection exists.
+/// Cannot assign requested address: no port is free, or the connection exists.
 pub const EADDRNOTAVAIL: i32 = 99;
 /// No buffer space: flow table full.
 pub const ENOBUFS: i32 = 105;
@@ -16,7 +16,7 @@ pub const ECONNREFUSED: i32 = 111;
 pub const EHOSTUNREACH: i32 = 113;
 /// Forbidden by policy (IPv6; IPv4 says EHOSTUNREACH).
 pub const EACCES: i32 = 13;
-/// A header that somebody did not understand.
+/// A header field that a node could not process.
 pub const EPROTO: i32 = 71;
 /// The host has no TCP.
 pub const ENOPROTOOPT: i32 = 92;

@@ -1,31 +1,32 @@
-//! The handshake (RFC 9293 §3.10.7.3 and §3.10.7.4, RFC 5961): SYN-SENT and SYN-RECEIVED up to the flow's installation.
+//! The handshake (RFC 9293 §3.10.7.3 and §3.10.7.4, RFC 5961): SYN-SENT and SYN-RECEIVED, until the flow is installed.
 
-use super::active::Activity;
+use super::active_flows::Activity;
 use super::congestion::Controller;
-use super::connections::{Live, Phase};
+use super::connections::{Installed, Phase};
 use super::errno::{ECONNREFUSED, ETIMEDOUT};
 use super::host::{Host, Route};
 use super::keepalive::Keepalive;
-use super::negotiate::{Opening, Path, Stage};
-use super::options::{defer_timeouts, service, user_timeout_us};
+use super::opening::{Opening, OpeningState, Path};
 use super::path_mtu::PathMtu;
 use super::segments::{Arrival, Reply};
+use super::socket_options::{defer_timeouts, service, user_timeout_us};
 use super::timers::Stamp;
 use super::{SlowConfig, SlowPath};
 use crate::counters::Drop;
-use crate::flow::FlowId;
+use crate::flow::{FlowId, Owner, SocketOptions};
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::time::Micros;
+use std::net::IpAddr;
 use towpath_wire::{Options, flags};
 
-/// What SYN-RECEIVED does with a segment.
+/// The handling of a segment in SYN-RECEIVED.
 enum Verdict {
-    /// The handshake is complete. `resynchronise`: the peer still awaits our acknowledgement of its SYN-ACK.
+    /// The handshake is complete. `resynchronise`: the peer still needs our acknowledgement of its SYN-ACK.
     Establish { resynchronise: bool },
     /// The peer has not seen our SYN-ACK.
     SendSynAck,
-    /// Acknowledge what we have, drop the segment.
+    /// Send an ACK, and drop the segment.
     Challenge(Drop),
     /// Drop the segment.
     Ignore(Drop),
@@ -33,12 +34,34 @@ enum Verdict {
     Refuse(Drop),
     /// A valid RST.
     Reset,
-    /// Return to LISTEN: the peer has begun anew.
+    /// Return to LISTEN, as the peer has started again.
     Listen,
 }
 
 impl SlowPath {
-    /// A segment for a connection whose SYN is out.
+    /// A handshake that has not begun, with the settings of configuration and application.
+    pub(super) fn new_opening(
+        &self,
+        now: Micros,
+        listener: Option<Owner>,
+        remote: IpAddr,
+        ring_bytes: (u32, u32),
+        options: SocketOptions,
+    ) -> Opening {
+        let mut opening = Opening::new(now, listener, remote, ring_bytes, self.config.timestamps);
+        opening.sack = self.config.sack;
+        if !self.config.window_scaling {
+            opening.our_shift = None;
+        }
+        (opening.options, opening.mss_clamp) = (options, self.config.mss_clamp);
+        if listener.is_some() {
+            opening.dctcp = self.inherited_congestion(listener).needs_ecn();
+            opening.ecn = self.config.ecn != 0 || opening.dctcp;
+        }
+        opening
+    }
+
+    /// Handles a segment in SYN-SENT.
     pub(super) fn in_syn_sent(&mut self, now: Micros, id: FlowId, arrival: &Arrival, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
         let acks_syn = arrival.has(flags::ACK) && arrival.ack() == opening.iss.add(1);
@@ -46,7 +69,7 @@ impl SlowPath {
             self.counters.drop(Drop::BadAck);
             self.refuse(now, arrival, host);
         } else if arrival.has(flags::RST) {
-            // Without a good ACK anybody could have sent it (RFC 5961 §3).
+            // Without a valid ACK an off-path attacker may have sent it (RFC 5961 §3).
             if acks_syn {
                 self.counters.resets += 1;
                 self.fail_opening(id, ECONNREFUSED, host);
@@ -61,20 +84,20 @@ impl SlowPath {
                 self.establish(now, id, true, host);
             } else {
                 // Simultaneous open (RFC 9293 §3.5, MUST-10).
-                opening.stage = Stage::SynReceived;
+                opening.state = OpeningState::SynReceived;
                 (opening.sent, opening.timeouts) = (0, 0);
                 self.send_syn(now, id, host);
             }
         }
     }
 
-    /// A segment for a half-open connection.
+    /// Handles a segment in SYN-RECEIVED.
     pub(super) fn in_syn_received(&mut self, now: Micros, id: FlowId, arrival: Arrival, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
         let defers = opening.timeouts < self.config.defers(opening);
         let irs = opening.irs;
         match judge(opening, &arrival) {
-            // As Linux: the listener wants data before it wants the connection (`TCP_DEFER_ACCEPT`).
+            // As in Linux: the listener accepts the connection only with data (`TCP_DEFER_ACCEPT`).
             Verdict::Establish { .. } if defers && arrival.seq_len() == 0 => {
                 opening.hear_last(&arrival.segment);
                 opening.deferred = true;
@@ -82,16 +105,17 @@ impl SlowPath {
             Verdict::Establish { resynchronise } => {
                 opening.hear_last(&arrival.segment);
                 if !self.establish(now, id, resynchronise, host) {
-                    // As Linux: the ACK is as good as lost, so the peer's data or our next SYN-ACK try again.
+                    // As in Linux the ACK is treated as lost. The peer's data or our next SYN-ACK make another attempt.
                     return self.counters.drop(Drop::BacklogFull);
                 }
-                // Not a SYN's data: the core would give that back. The peer sends it again. An ACK that has overtaken data sets
-                // SND.WL1 (RFC 9293 §3.10.7.4, fifth check): their older window does not count.
+                // Data in a SYN is not passed on, as the fast path would return it; the peer sends it again. An ACK
+                // that has overtaken data is passed on, as it sets SND.WL1 (RFC 9293 §3.10.7.4, fifth check): an older
+                // window is ignored.
                 if (arrival.seq_len() > 0 || arrival.seq() != irs.add(1))
                     && !arrival.has(flags::SYN)
                     && let Some(connection) = self.table.get(id)
                 {
-                    host.send(connection.core, ToFast::Inject(arrival.port, arrival.frame));
+                    host.send(connection.flow_group, ToFast::Inject(arrival.port, arrival.frame));
                 }
             }
             Verdict::SendSynAck => {
@@ -120,20 +144,21 @@ impl SlowPath {
         }
     }
 
-    /// Hands the connection to its core. False = its listener's accept queue is full, nothing has changed.
+    /// Installs the connection in its fast path. False = its listener's accept queue is full, and nothing has changed.
     fn establish(&mut self, now: Micros, id: FlowId, acknowledge: bool, host: &mut dyn Host) -> bool {
         let algorithm = self.choose_congestion(id);
         let Some(connection) = self.table.get_mut(id) else { return false };
         let Phase::Opening(opening) = &connection.phase else { return false };
         let Some(Path { link, .. }) = opening.path else { return false };
-        let (owner, tuple, core, parent) = (connection.owner, connection.tuple, connection.core, opening.listener);
+        let (owner, tuple, flow_group, parent) =
+            (connection.owner, connection.tuple, connection.flow_group, opening.listener);
 
         let (keepalive, max_pacing) = (opening.options.keepalive, opening.options.max_pacing);
         let mut controller = Controller::new(now, algorithm, u32::from(opening.payload()), opening.sent > 1);
         controller.set_max_pacing(max_pacing);
         let mut setup = opening.setup(now, id, owner, tuple, link, controller.initial());
-        setup.group = host.group(owner);
-        let live = Live {
+        setup.class = host.class(owner);
+        let installed = Installed {
             removing: false,
             orphan: false,
             passive: false,
@@ -165,7 +190,7 @@ impl SlowPath {
         if !accepted {
             return false;
         }
-        connection.phase = Phase::Live(Box::new(live));
+        connection.phase = Phase::Installed(Box::new(installed));
         connection.timer = Stamp::NONE;
         self.timers.cancel(id);
         if let Some(listener) = parent.and_then(|parent| self.listeners.of(parent)) {
@@ -175,14 +200,14 @@ impl SlowPath {
         if keepalive {
             self.arm(id, now);
         }
-        host.send(core, ToFast::Install(Box::new(setup)));
+        host.send(flow_group, ToFast::Install(Box::new(setup)));
         if acknowledge {
-            host.send(core, ToFast::SendAck(id));
+            host.send(flow_group, ToFast::SendAck(id));
         }
         true
     }
 
-    /// Sends SYN or SYN-ACK (again) and arms the timer, backed off (RFC 6298 §5.5).
+    /// Sends SYN or SYN-ACK, and arms the timer with backoff (RFC 6298 §5.5).
     pub(super) fn send_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
         opening.sent += 1;
@@ -203,20 +228,21 @@ impl SlowPath {
         self.arm(id, now.after(wait));
     }
 
-    /// The timer of a handshake.
+    /// Handles a time-out of a handshake.
     pub(super) fn handshake_timeout(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Phase::Opening(opening) = &mut connection.phase else { return };
-        let retries = match (opening.stage, opening.options.syn_retries) {
-            (Stage::Resolving, _) => return self.retry_route(now, id, host),
-            (Stage::SynSent, 0) => self.config.syn_retries,
-            (Stage::SynReceived, 0) => self.config.synack_retries,
+        let retries = match (opening.state, opening.options.syn_retries) {
+            (OpeningState::Resolving, _) => return self.retry_route(now, id, host),
+            (OpeningState::SynSent, 0) => self.config.syn_retries,
+            (OpeningState::SynReceived, 0) => self.config.synack_retries,
             (_, retries) => retries,
         };
         let limit_us = user_timeout_us(&opening.options);
         let too_late = limit_us != 0 && opening.timeouts > 0 && now.since(opening.started) >= limit_us;
         let defers = self.config.defers(opening);
-        // While data are waited for, nothing is sent; but once more at the end, so that the peer's answer can open the connection.
+        // With TCP_DEFER_ACCEPT nothing is sent until the last time-out. The peer's answer to that SYN-ACK opens the
+        // connection.
         let waits = opening.deferred && opening.timeouts + 1 < defers;
         if too_late || (opening.timeouts >= u32::from(retries) && !(opening.deferred && opening.timeouts < defers)) {
             // MUST-22: R2.
@@ -227,7 +253,7 @@ impl SlowPath {
         if waits {
             return self.await_answer(now, id);
         }
-        // MUST-22: R1, as the next hop may have moved since.
+        // MUST-22: R1. Look up the route again, as the next hop may have changed.
         if let Route::Via { link, mtu, .. } = host.route(connection.tuple.remote, Some(connection.tuple.local)) {
             opening.path = Some(Path { link, mtu });
         }
@@ -235,19 +261,19 @@ impl SlowPath {
         self.send_syn(now, id, host);
     }
 
-    /// The SYN or SYN-ACK, without touching timers.
+    /// Sends the SYN or SYN-ACK without touching timers.
     fn transmit_syn(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
         let mut syn = Reply::bare(opening.iss, Seq(0), flags::SYN);
         (syn.window, syn.options) = (opening.window(), opening.options(now));
-        if opening.stage == Stage::SynReceived {
+        if opening.state == OpeningState::SynReceived {
             (syn.flags, syn.ack) = (flags::SYN | flags::ACK, opening.irs.add(1));
         }
         syn.flags |= opening.ecn_flags();
         self.send_opening(id, syn, host);
     }
 
-    /// A challenge ACK for a half-open connection.
+    /// Sends a challenge ACK for a half-open connection.
     fn acknowledge_opening(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
         let Some(opening) = self.table.opening(id) else { return };
         let mut ack = Reply::bare(opening.iss.add(1), opening.irs.add(1), flags::ACK);
@@ -258,7 +284,7 @@ impl SlowPath {
         }
     }
 
-    /// May a half-open connection's peer get one more answer that it, or who claims to be it, has provoked?
+    /// May a half-open connection send one more reply to its peer, or to a forged segment?
     fn may_challenge_opening(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) -> bool {
         let last = self.table.opening(id).and_then(|opening| opening.challenged_at);
         let may = self.may_challenge(now, last, host);
@@ -282,13 +308,13 @@ impl SlowPath {
         let Some(connection) = self.table.get(id) else { return };
         let Phase::Opening(opening) = &connection.phase else { return };
         if let Some(path) = opening.path {
-            let (core, tuple) = (connection.core, connection.tuple);
+            let (flow_group, tuple) = (connection.flow_group, connection.tuple);
             reply.service = service(&opening.options, opening.v6);
-            self.transmit(core, &tuple, &path.link, &reply, host);
+            self.transmit(flow_group, &tuple, &path.link, &reply, host);
         }
     }
 
-    /// Ends a handshake that failed: tells the application, if it was its own connect.
+    /// Ends a failed handshake. The application is told if it was an active open.
     pub(super) fn fail_opening(&mut self, id: FlowId, errno: i32, host: &mut dyn Host) {
         let Some(connection) = self.table.get(id) else { return };
         let Phase::Opening(opening) = &connection.phase else { return };
@@ -299,7 +325,7 @@ impl SlowPath {
         self.discard_opening(id, host);
     }
 
-    /// Forgets a connection that was never installed.
+    /// Removes a connection that was never installed.
     pub(super) fn discard_opening(&mut self, id: FlowId, host: &mut dyn Host) {
         let parent = self.table.opening(id).and_then(|opening| opening.listener);
         self.timers.cancel(id);
@@ -318,7 +344,7 @@ impl SlowPath {
 }
 
 impl SlowConfig {
-    /// For how many time-outs a child of this listener waits for data.
+    /// Number of time-outs for which a child of this listener waits for data.
     fn defers(&self, opening: &Opening) -> u32 {
         if opening.listener.is_none() {
             return 0;
@@ -328,13 +354,13 @@ impl SlowConfig {
     }
 }
 
-/// RFC 9293 §3.10.7.4 for SYN-RECEIVED, in its order; PAWS first (RFC 7323 §5.3).
+/// The checks of RFC 9293 §3.10.7.4 for SYN-RECEIVED, in their order; PAWS first (RFC 7323 §5.3).
 fn judge(opening: &Opening, arrival: &Arrival) -> Verdict {
     let (seq, len, next) = (arrival.seq(), arrival.seq_len(), opening.irs.add(1));
     let acks_syn = arrival.has(flags::ACK) && arrival.ack() == opening.iss.add(1);
     let reset = arrival.has(flags::RST);
     if arrival.has(flags::SYN) && seq == opening.irs {
-        // Simultaneous open: the peer's SYN again, now with an ACK.
+        // Simultaneous open: the peer's SYN is repeated, now with an ACK.
         let both = acks_syn && opening.listener.is_none();
         return if both { Verdict::Establish { resynchronise: true } } else { Verdict::SendSynAck };
     }
@@ -347,15 +373,16 @@ fn judge(opening: &Opening, arrival: &Arrival) -> Verdict {
     }
     let end = next.add(u32::from(opening.window()).max(1));
     let acceptable = seq.before(end) && if len == 0 { !seq.before(next) } else { seq.add(len).after(next) };
-    // RFC 5961 §3: by its first number alone, whatever text it has.
+    // RFC 5961 §3: an RST is judged by its sequence number alone.
     let inside = !seq.before(next) && seq.before(end);
     match () {
         () if !inside && reset => Verdict::Ignore(Drop::BadReset),
         () if !acceptable => Verdict::Challenge(Drop::OutOfWindow),
         () if reset && seq == next => Verdict::Reset,
         () if reset => Verdict::Challenge(Drop::BadReset),
-        // Fourth check. SYN-RECEIVED is no synchronized state, so RFC 5961 §4 asks for a challenge after an active open alone. A passive
-        // one is forgotten (MUST-11) without an answer, which would end the peer's new attempt: its next SYN finds the listener.
+        // Fourth check. SYN-RECEIVED is not a synchronized state, so RFC 5961 §4 requires a challenge only after an
+        // active open. A passive one is removed without a reply (MUST-11), which would end the peer's new attempt. The
+        // next SYN opens it.
         () if arrival.has(flags::SYN) && opening.listener.is_some() => Verdict::Listen,
         () if arrival.has(flags::SYN) => Verdict::Challenge(Drop::BadFlags),
         () if !arrival.has(flags::ACK) => Verdict::Ignore(Drop::NoAck),

@@ -1,10 +1,11 @@
-//! ICMP errors (RFC 9293 §3.9.2.2 MUST-54, RFC 5927): they come from anywhere, so they count only if they quote what is outstanding.
+//! ICMP errors (RFC 9293 §3.9.2.2 MUST-54, RFC 5927). Anyone can send them, so they count only if they quote
+//! outstanding data.
 
 use super::SlowPath;
 use super::connections::Phase;
 use super::errno::{EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, ENOPROTOOPT, EOPNOTSUPP, EPROTO};
 use super::host::Host;
-use super::negotiate::Stage;
+use super::opening::OpeningState;
 use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple};
 use crate::messages::ToFast;
@@ -12,21 +13,21 @@ use crate::seq::Seq;
 use crate::time::Micros;
 use towpath_wire::icmp::{IcmpError, IcmpKind};
 
-/// What an error means for a connection.
+/// The meaning of an error for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     /// Packets must be smaller.
     TooBig(u32),
-    /// It may pass: remembered for a time-out, no more (SHLD-25, MUST-56).
+    /// A transient error. It is recorded for a time-out only (SHLD-25, MUST-56).
     Soft(i32),
-    /// It will not pass, in a handshake (SHLD-26). On an established connection it says no more than the others: whoever can
-    /// guess a sequence number in the window could end it (RFC 5927 §5.2; Linux does the same).
+    /// A permanent error during a handshake (SHLD-26). On an established connection it is soft, too, as an attacker who
+    /// guesses a sequence number in the window could end it otherwise (RFC 5927 §5.2; Linux does the same).
     Hard(i32),
     /// Nothing (MUST-55).
     Nothing,
 }
 
-/// As Linux has it (`icmp_err_convert`, `icmpv6_err_convert`).
+/// Linux's mapping (`icmp_err_convert`, `icmpv6_err_convert`).
 fn meaning(error: &IcmpError) -> Meaning {
     match error.kind {
         IcmpKind::TooBig { mtu } => Meaning::TooBig(mtu),
@@ -43,15 +44,16 @@ fn meaning(error: &IcmpError) -> Meaning {
 }
 
 impl SlowPath {
-    /// An ICMP error. On an installed flow it takes effect in the next `poll`, where its numbers are known.
+    /// Handles an ICMP error. On an installed flow it takes effect in the next `poll`, where the flow's numbers are
+    /// known.
     pub fn on_icmp(&mut self, _now: Micros, error: IcmpError, host: &mut dyn Host) {
         let IcmpError { local, local_port, remote, remote_port, .. } = error;
         let id = self.table.by_tuple(&FourTuple { local, local_port, remote, remote_port });
         let Some(id) = id else { return self.counters.drop(Drop::BadIcmp) };
-        if let Some(live) = self.table.running(id) {
-            // One for each look is enough; what asks for smaller packets is the most useful.
-            if live.icmp.is_none() || matches!(error.kind, IcmpKind::TooBig { .. }) {
-                live.icmp = Some(error);
+        if let Some(installed) = self.table.running(id) {
+            // One error per check is enough. One that asks for smaller packets takes precedence.
+            if installed.icmp.is_none() || matches!(error.kind, IcmpKind::TooBig { .. }) {
+                installed.icmp = Some(error);
             }
             return self.look_soon(id);
         }
@@ -60,25 +62,25 @@ impl SlowPath {
             return self.counters.drop(Drop::BadIcmp);
         }
         match meaning(&error) {
-            Meaning::Hard(errno) if opening.stage == Stage::SynSent => self.fail_opening(id, errno, host),
+            Meaning::Hard(errno) if opening.state == OpeningState::SynSent => self.fail_opening(id, errno, host),
             Meaning::Hard(errno) | Meaning::Soft(errno) => opening.soft_error = errno,
             Meaning::TooBig(_) | Meaning::Nothing => {}
         }
     }
 
-    /// The error that has come about an installed flow.
+    /// Handles the recorded error of an installed flow.
     pub(super) fn look_at_icmp(&mut self, now: Micros, id: FlowId, snapshot: &FlowSnapshot, host: &mut dyn Host) {
         let Some(connection) = self.table.get_mut(id) else { return };
-        let Phase::Live(live) = &mut connection.phase else { return };
-        let Some(error) = live.icmp.take() else { return };
+        let Phase::Installed(installed) = &mut connection.phase else { return };
+        let Some(error) = installed.icmp.take() else { return };
         let (una, max) = (snapshot.snd_una, snapshot.snd_max);
         if Seq(error.seq).before(una) || !Seq(error.seq).before(max) {
             return self.counters.drop(Drop::BadIcmp);
         }
         match meaning(&error) {
             Meaning::TooBig(mtu) => {
-                if let Some(mss) = live.path.too_big(now, mtu, error.packet_bytes) {
-                    host.send(connection.core, ToFast::SetMss(id, mss));
+                if let Some(mss) = installed.path.too_big(now, mtu, error.packet_bytes) {
+                    host.send(connection.flow_group, ToFast::SetMss(id, mss));
                 }
             }
             Meaning::Hard(errno) | Meaning::Soft(errno) => self.soft_error(id, errno, host),

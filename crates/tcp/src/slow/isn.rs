@@ -29,18 +29,26 @@ impl Secrets {
     pub(super) fn rate(&self) -> u64 {
         self.rate
     }
-    /// Part of a SYN cookie: another value for every tuple, sequence number of the peer's and `period`.
+    /// Part of a SYN cookie. It differs for every tuple, initial sequence number of the peer, and `period`.
     pub(super) fn cookie(&self, tuple: &FourTuple, irs: Seq, period: u32) -> u32 {
         let salt = u64::from(irs.0) << 32 | u64::from(period);
         hash([self.cookie[0], self.cookie[1] ^ salt], tuple) as u32
     }
-    /// The same for every incarnation of a tuple, so that its timestamps go on rising from one to the next.
+    /// It is the same for every incarnation of a tuple, so that timestamps keep rising from one to the next.
     pub(super) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash(self.timestamp, tuple) as u32
     }
 }
 
-/// Keyed hash of a tuple. Without the key nobody can compute it (RFC 9293 MUST-9).
+/// Moves an initial sequence number beyond those of an earlier incarnation of the connection (as Linux: by 65,535 + 2).
+pub(super) fn later_isn(isn: Seq, old: Option<Seq>) -> Seq {
+    match old {
+        Some(old) if !isn.after(old) => old.add(65_537),
+        _ => isn,
+    }
+}
+
+/// Keyed hash of a tuple. It cannot be computed without the key (RFC 9293 MUST-9).
 fn hash(key: [u64; 2], tuple: &FourTuple) -> u64 {
     let mut bytes = [0u8; 36];
     let mut len = 0;

@@ -1,23 +1,24 @@
-//! Keepalive (RFC 9293 §3.8.4, MAY-5): is the peer of an idle connection still there? Off unless the application asks for it (MUST-25).
+//! Keepalive (RFC 9293 §3.8.4, MAY-5): probes the peer of an idle connection. Off unless the application asks for it
+//! (MUST-25).
 
 use super::SlowPath;
-use super::connections::Connection;
 use super::host::{Host, Snapshots};
-use super::options::user_timeout_us;
+use super::socket_options::user_timeout_us;
 use crate::flow::{FlowId, FlowSnapshot, SocketOptions, flow_flags};
 use crate::messages::ToFast;
 use crate::time::Micros;
 
-/// How long a connection is idle before the first probe, in s (MUST-28; Linux: `tcp_keepalive_time`).
+/// Idle time before the first probe in s (MUST-28; Linux: `tcp_keepalive_time`).
 const IDLE_S: u32 = 7200;
 /// Time between probes in s (`tcp_keepalive_intvl`).
 const INTERVAL_S: u32 = 75;
 /// Probes without an answer before the connection is ended (`tcp_keepalive_probes`; MUST-29: one is not enough).
 const COUNT: u32 = 9;
-/// A wait is looked into so many times: what is heard is only counted, so the time of the last segment is known to this fraction of it.
+/// Number of checks in a waiting time. Received segments are only counted, so the time of the last one is known to this
+/// fraction.
 const LOOKS: u64 = 8;
 
-/// When a flow was last heard of, and how often it has been asked since.
+/// The time of the peer's last segment, and the probes since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keepalive {
     segments_in: u64,
@@ -26,42 +27,42 @@ pub(super) struct Keepalive {
     probed_at: Micros,
 }
 
-/// What is to be done.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tick {
     /// Nothing before this time.
     Wait(Micros),
-    /// Send a probe, and look again at this time.
+    /// Send a probe, and check again at this time.
     Probe(Micros),
     /// Give up.
     Dead,
 }
 
 impl Keepalive {
-    /// Of a flow that begins.
+    /// For a new flow.
     pub(super) fn new(now: Micros) -> Self {
         Self { segments_in: 0, heard_at: now, probes: 0, probed_at: now }
     }
 
-    /// Probes since the peer was heard last.
+    /// Probes since the peer's last segment.
     pub(super) fn probes(&self) -> u32 {
         self.probes
     }
 
-    /// `segments_in` have been received by now.
+    /// Records that `segments_in` segments have been received by now.
     pub(super) fn hear(&mut self, now: Micros, segments_in: u64) {
         if segments_in != self.segments_in {
             (self.segments_in, self.heard_at, self.probes) = (segments_in, now, 0);
         }
     }
 
-    /// Looks at the flow.
+    /// Checks the flow.
     fn tick(&mut self, now: Micros, snapshot: &FlowSnapshot, options: &SocketOptions) -> Tick {
         self.hear(now, snapshot.segments_in);
-        // MUST-27: both can be set.
+        // MUST-27: both times are configurable.
         let us = |seconds: u32, default| u64::from(if seconds == 0 { default } else { seconds }) * 1_000_000;
         let (idle_us, interval_us) = (us(options.keep_idle_s, IDLE_S), us(options.keep_interval_s, INTERVAL_S));
-        // MUST-26: only when nothing else would find out.
+        // MUST-26: probe only if nothing is outstanding.
         if busy(snapshot) {
             return Tick::Wait(now.after(idle_us / LOOKS));
         }
@@ -70,7 +71,7 @@ impl Keepalive {
         if now < due {
             return Tick::Wait(due.min(now.after(wait_us / LOOKS)));
         }
-        // As Linux: TCP_USER_TIMEOUT takes the place of the count.
+        // As in Linux, TCP_USER_TIMEOUT replaces the count.
         let limit_us = user_timeout_us(options);
         let count = if options.keep_count == 0 { COUNT } else { options.keep_count };
         let dead = match limit_us {
@@ -86,27 +87,27 @@ impl Keepalive {
     }
 }
 
-/// Is something outstanding or waiting, so that the flow's other timers watch the peer?
+/// Is data outstanding or waiting, so that other timers supervise the peer?
 fn busy(snapshot: &FlowSnapshot) -> bool {
     let fin_due = snapshot.flags & (flow_flags::FIN_WANTED | flow_flags::FIN_SENT) == flow_flags::FIN_WANTED;
     snapshot.snd_max != snapshot.snd_una || snapshot.snd_queued.after(snapshot.snd_max) || fin_due
 }
 
 impl SlowPath {
-    /// The timer of a flow whose socket has `SO_KEEPALIVE`.
+    /// Handles the timer of a flow whose socket has `SO_KEEPALIVE`.
     pub(super) fn keepalive_timeout(&mut self, now: Micros, id: FlowId, flows: &dyn Snapshots, host: &mut dyn Host) {
-        let Some(&Connection { core, .. }) = self.table.get(id) else { return };
-        let Some(live) = self.table.running(id) else { return };
-        if !live.options.keepalive {
+        let Some(flow_group) = self.table.get(id).map(|connection| connection.flow_group) else { return };
+        let Some(installed) = self.table.running(id) else { return };
+        if !installed.options.keepalive {
             return;
         }
-        match live.keepalive.tick(now, &flows.snapshot(id), &live.options) {
+        match installed.keepalive.tick(now, &flows.snapshot(id), &installed.options) {
             Tick::Wait(until) => self.arm(id, until),
             Tick::Probe(until) => {
-                host.send(core, ToFast::KeepAlive(id));
+                host.send(flow_group, ToFast::KeepAlive(id));
                 self.arm(id, until);
             }
-            // As Linux, with RST: should the peer live after all, it learns of the end.
+            // As in Linux, with RST: if the peer still exists, it learns of the end.
             Tick::Dead => self.give_up(id, true, host),
         }
     }
@@ -116,7 +117,7 @@ impl SlowPath {
 mod tests {
     use super::*;
 
-    /// Times in s at which a probe is sent to a peer that answers as `answers` says of the probe's number, and the end.
+    /// Times in s at which probes are sent, and the end. `answers`: does the peer answer the n-th probe?
     fn probes(options: SocketOptions, answers: impl Fn(usize) -> bool, seconds: u64) -> (Vec<u64>, Option<u64>) {
         let (mut keepalive, mut snapshot) = (Keepalive::new(Micros(0)), FlowSnapshot::default());
         let (mut now, mut sent) = (Micros(0), Vec::new());

@@ -5,7 +5,7 @@ use super::SlowPath;
 use super::congestion::Algorithm;
 use super::errno::EADDRINUSE;
 use super::host::Host;
-use super::negotiate::Stage;
+use super::opening::OpeningState;
 use crate::flow::{FlowId, Owner, SocketOptions};
 use crate::time::Micros;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,42 +20,41 @@ const ANY_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 /// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Takes no IPv4 connections (`IPV6_V6ONLY`); means something for :: only.
+    /// Takes no IPv4 connections (`IPV6_V6ONLY`). Applies to :: only.
     pub v6only: bool,
     /// Most half-open children.
     pub limit: usize,
     /// Half-open children.
     pub half_open: BTreeSet<FlowId>,
-    /// Its children's congestion control, if it has chosen one.
+    /// The congestion control of its children, if set.
     pub congestion: Option<Algorithm>,
     /// When a SYN was last answered with a cookie.
     pub overflow: Option<Micros>,
-    /// When a good cookie last came back and the accept queue had no place.
+    /// When a valid cookie last came back while the accept queue was full.
     pub turned_away: Option<Micros>,
-    /// The last child that was offered found the accept queue full: SYNs beyond the limit get no cookie then, as nobody would take
-    /// what comes of it (as Linux).
+    /// The last established child found the accept queue full. SYNs beyond the limit get no cookie then (as Linux).
     pub accept_full: bool,
-    /// What children inherit.
+    /// The options that children inherit.
     pub options: SocketOptions,
 }
 
-/// All listening sockets. Ordered, so that lists of them are the same in every run.
+/// All listening sockets. They are ordered, so that lists of them are the same in every run.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// More than one on an address are a group of `SO_REUSEPORT`.
+    /// Several listeners on an address are a group of `SO_REUSEPORT`.
     by_address: BTreeMap<(u16, IpAddr), Vec<Listener>>,
     by_owner: HashMap<Owner, (u16, IpAddr)>,
 }
 
 impl Listeners {
-    /// The listener for a destination (MUST-43): one on this very address before one on 0.0.0.0 or ::, and for IPv4 at last one on :: that
-    /// serves both (RFC 3493 §5.3).
+    /// The listener for a destination (MUST-43). One on exactly this address precedes one on 0.0.0.0 or ::. For IPv4
+    /// the last choice is one on :: that serves both families (RFC 3493 §5.3).
     pub(super) fn find(&self, addr: IpAddr, port: u16) -> Option<&Listener> {
         self.group(addr, port).first()
     }
-    /// The one of its group that a peer's connections go to: always the same as long as the group stays as it is.
+    /// The listener of a group for a peer's connections. It is always the same one while the group does not change.
     pub(super) fn find_for(&self, tuple: &FourTuple) -> Option<&Listener> {
         let group = self.group(tuple.local, tuple.local_port);
         group.get(share_of(tuple, group.len()))
@@ -69,13 +68,12 @@ impl Listeners {
         };
         group.map_or(&[], Vec::as_slice)
     }
-    /// Those on exactly this address.
+    /// The listeners on exactly this address.
     pub(super) fn at(&self, addr: IpAddr, port: u16) -> &[Listener] {
         self.by_address.get(&(port, addr)).map_or(&[], Vec::as_slice)
     }
-    /// Is there one in the way: on exactly this address, or of :: with 0.0.0.0? Connections are not, whatever their state (RFC 9293 §3.9.1.1
-    /// MUST-42).
-    /// Those that all share the port are not in each other's way.
+    /// Does a listener conflict: on exactly this address, or on :: against 0.0.0.0? Listeners that all share the port
+    /// do not. Connections never conflict, whatever their state (RFC 9293 §3.9.1.1 MUST-42).
     fn conflict(&self, addr: IpAddr, port: u16, v6only: bool, shared: bool) -> bool {
         let on = |addr| self.by_address.get(&(port, addr)).into_iter().flatten();
         let alone = |listener: &Listener| !(shared && listener.options.reuse_port && listener.v6only == v6only);
@@ -88,7 +86,7 @@ impl Listeners {
         let group = self.by_address.get_mut(self.by_owner.get(&owner)?)?;
         group.iter_mut().find(|listener| listener.owner == owner)
     }
-    /// A listener's choice of congestion control.
+    /// The congestion control set on a listener.
     pub(super) fn congestion(&self, owner: Owner) -> Option<Algorithm> {
         let group = self.by_address.get(self.by_owner.get(&owner)?)?;
         group.iter().find(|listener| listener.owner == owner)?.congestion
@@ -102,7 +100,7 @@ impl Listeners {
         self.by_owner.insert(listener.owner, (port, addr));
         self.by_address.entry((port, addr)).or_default().push(listener);
     }
-    /// The one that is removed, and whether it was the last of its group.
+    /// Removes a listener. Returns it, and whether it was the last of its group.
     fn remove(&mut self, owner: Owner) -> Option<(IpAddr, u16, Listener, bool)> {
         let key = self.by_owner.remove(&owner)?;
         let group = self.by_address.get_mut(&key)?;
@@ -115,8 +113,8 @@ impl Listeners {
     }
 }
 
-/// Which of `count` listeners of a group a peer's connections go to. Every bit of its address and port counts in every bit of the
-/// result, so that peers of one address are spread as well.
+/// The index of the listener of a group of `count` for a peer's connections. Every bit of address and port affects
+/// every bit of the result, so that connections from one address are spread, too.
 fn share_of(tuple: &FourTuple, count: usize) -> usize {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(addr) => u64::from(addr.to_bits()),
@@ -132,8 +130,9 @@ fn share_of(tuple: &FourTuple, count: usize) -> usize {
 }
 
 impl SlowPath {
-    /// Starts to listen, or, for an owner that listens there already, changes its backlog (as `listen` called twice).
-    /// One on :: takes IPv4 connections too unless `v6only`. Err = errno (positive). The host steers this address and port to us before this returns.
+    /// Starts to listen. If the owner already listens there, changes its backlog, as a second `listen` does.
+    /// A listener on :: takes IPv4 connections, too, unless `v6only`. Err = errno (positive).
+    /// The host steers this address and port to us before this returns.
     #[allow(clippy::too_many_arguments)]
     pub fn listen(
         &mut self,
@@ -158,7 +157,8 @@ impl SlowPath {
         if self.listeners.conflict(addr, port, v6only, options.reuse_port) {
             return Err(EADDRINUSE);
         }
-        // RFC 9293 §3.9.1.1: a new record, and no other is touched (MUST-41); the address may be left open (MUST-43).
+        // RFC 9293 §3.9.1.1: this makes a new record and touches no other (MUST-41). The address may be unspecified
+        // (MUST-43).
         self.listeners.insert(
             addr,
             port,
@@ -180,7 +180,7 @@ impl SlowPath {
         Ok(())
     }
 
-    /// Ends a listener, if `owner` is one: its half-open children are reset. Those it was given already are the application's.
+    /// Ends a listener, if `owner` is one, and resets its half-open children. Accepted ones belong to the application.
     pub(super) fn close_listener(&mut self, now: Micros, owner: Owner, host: &mut dyn Host) -> bool {
         let Some((addr, port, listener, last)) = self.listeners.remove(owner) else { return false };
         for child in listener.half_open.iter().copied() {
@@ -196,14 +196,14 @@ impl SlowPath {
 
     /// Ends a connection that is not installed: silently in SYN-SENT (RFC 9293 §3.10.4), with RST after that.
     pub(super) fn close_opening(&mut self, now: Micros, id: FlowId, host: &mut dyn Host) {
-        if self.table.opening(id).is_some_and(|opening| opening.stage == Stage::SynReceived) {
+        if self.table.opening(id).is_some_and(|opening| opening.state == OpeningState::SynReceived) {
             self.reset_opening(now, id, host);
         }
         self.discard_opening(id, host);
     }
 }
 
-/// The host knows nothing of listeners that serve both families.
+/// Steers a listener. One that serves both families is two listeners for the host.
 fn steer(addr: IpAddr, port: u16, v6only: bool, on: bool, host: &mut dyn Host) {
     host.steer_listener(addr, port, on);
     if addr == ANY_V6 && !v6only {

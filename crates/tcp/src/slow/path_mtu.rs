@@ -1,47 +1,48 @@
-//! How large segments may be on a path: told by routers (RFC 1191, RFC 8201), or found out where nobody tells (RFC 4821, RFC 8899;
-//! Linux's `tcp_mtu_probing` = 1).
+//! Path MTU discovery: from ICMP errors of routers (RFC 1191, RFC 8201), and without them (RFC 4821, RFC 8899; Linux's
+//! `tcp_mtu_probing` = 1).
 
 use crate::time::Micros;
 
-/// Smallest path MTU that is believed: a forged error must not make us send tiny packets (Linux: `min_pmtu`; RFC 8200 §5).
+/// Smallest path MTU that is accepted. A forged error must not make us send tiny packets (Linux: `min_pmtu`; RFC 8200
+/// §5).
 const MIN_MTU: (u32, u32) = (552, 1280);
-/// MTUs of common links, for routers that do not say (RFC 1191 §7).
+/// MTUs of common links, for errors that state none (RFC 1191 §7).
 const PLATEAUS: [u32; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
-/// Segment sizes tried, one after the other, when large segments seem to vanish (Linux: `tcp_base_mss`, and half of it).
+/// Segment sizes tried in turn when large segments seem to be lost (Linux: `tcp_base_mss`, and half of it).
 const BASES: [u16; 2] = [1024, 512];
-/// Time-outs in a row of a full-size segment after which it is taken to be too large.
+/// Consecutive time-outs of a full-size segment after which it is assumed to be too large.
 const TIMEOUTS: u32 = 2;
-/// After what time without trouble larger segments are tried, µs (RFC 1191 §6.3; Linux: `ip_rt_mtu_expires`, `tcp_probe_interval`).
+/// Time in µs after which larger segments are tried (RFC 1191 §6.3; Linux: `ip_rt_mtu_expires`, `tcp_probe_interval`).
 const RAISE_US: u64 = 600_000_000;
-/// The same between the steps of a search that succeed, µs.
+/// Time in µs between successful steps of a search.
 const STEP_US: u64 = 60_000_000;
-/// A search ends when this close, in bytes (`tcp_probe_threshold`).
+/// A search ends when its range is smaller than this, in bytes (`tcp_probe_threshold`).
 const CLOSE: u16 = 8;
 
-/// What is known of a flow's path. Sizes are payload per packet, options not counted.
+/// The state of a flow's path MTU discovery. Sizes are payload per packet, without options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
     v6: bool,
     /// Bytes of headers and timestamps in each packet.
     overhead: u16,
-    /// What the route and the peer allow.
+    /// The size that route and peer allow.
     full: u16,
-    /// Used now.
+    /// The size in use.
     mss: u16,
-    /// Known to get through, while `mss` is a try.
+    /// The last size known to pass, while `mss` is being tried.
     low: u16,
-    /// Largest worth a try.
+    /// The largest size to try.
     high: u16,
-    /// `mss` is a try.
+    /// Is `mss` being tried?
     trying: bool,
-    /// Lowered because segments vanished, not because a router said so.
+    /// Was the size lowered because segments were lost, and not by a router?
     searching: bool,
     /// When the next larger size is tried, if any.
     next: Option<Micros>,
 }
 
 impl PathMtu {
-    /// Of a flow that begins with segments of `mss`, in packets larger by `overhead`.
+    /// For a new flow with segments of `mss`, in packets larger by `overhead`.
     pub(super) fn new(v6: bool, mss: u16, overhead: u16) -> Self {
         Self { v6, overhead, full: mss, mss, low: mss, high: mss, trying: false, searching: false, next: None }
     }
@@ -51,7 +52,8 @@ impl PathMtu {
         (mtu as u16).saturating_sub(self.overhead).min(self.full)
     }
 
-    /// A router has no room for packets of `packet_bytes` on a link of `mtu` (0 = it does not say). The new segment size, if it changes.
+    /// A router cannot forward a packet of `packet_bytes` over a link of `mtu` (0 = not stated). Returns the new size,
+    /// if it changes.
     pub(super) fn too_big(&mut self, now: Micros, mtu: u32, packet_bytes: u32) -> Option<u16> {
         let said = match mtu {
             0 => PLATEAUS.into_iter().find(|plateau| *plateau < packet_bytes).unwrap_or(0),
@@ -65,7 +67,8 @@ impl PathMtu {
         self.lower(now, mss)
     }
 
-    /// The segment at SND.UNA, of `len` bytes, has timed out so many times in a row.
+    /// The data at SND.UNA, of `len` bytes, has timed out `timeouts` times in a row. Returns the new size, if it
+    /// changes.
     pub(super) fn timed_out(&mut self, now: Micros, timeouts: u32, len: u32) -> Option<u16> {
         if timeouts < TIMEOUTS || len < u32::from(self.mss) {
             return None;
@@ -86,12 +89,12 @@ impl PathMtu {
         Some(mss)
     }
 
-    /// Something was acknowledged and more waits: is it time for larger segments?
+    /// Data was acknowledged and more waits. Returns the next larger size, if it is time to try it.
     pub(super) fn try_larger(&mut self, now: Micros) -> Option<u16> {
         if self.next.is_none_or(|next| now < next) {
             return None;
         }
-        // The last size has been good for so long.
+        // The last size has passed.
         (self.low, self.trying) = (self.mss, false);
         if self.high.saturating_sub(self.low) < CLOSE {
             self.next = None;
@@ -103,7 +106,7 @@ impl PathMtu {
         Some(self.mss)
     }
 
-    /// The route's MTU has changed: payload that it and the peer allow.
+    /// The route's MTU has changed. `full`: the size that it and the peer allow.
     pub(super) fn reroute(&mut self, full: u16) -> Option<u16> {
         if full == self.full {
             return None;

@@ -1,21 +1,23 @@
-//! Zero-window probing (RFC 9293 §3.8.6.1, MUST-36), and the time-out that lets something go into a silly window (§3.8.6.2.1, MUST-38).
+//! Zero-window probing (RFC 9293 §3.8.6.1, MUST-36), and the override time-out of silly window avoidance (§3.8.6.2.1,
+//! MUST-38).
 
 use super::SlowConfig;
 use super::rto::{Due, backed_off};
 use crate::seq::Seq;
 use crate::time::Micros;
 
-/// RFC 9293 §3.8.6.2.1: the override time-out is "in the range 0.1-1.0 seconds"; here the retransmission time-out, within these limits in µs.
+/// RFC 9293 §3.8.6.2.1: the override time-out is "in the range 0.1-1.0 seconds". Here it is the retransmission
+/// time-out, within these limits in µs.
 const OVERRIDE_US: (u64, u64) = (100_000, 1_000_000);
 
-/// What a look has shown of the peer.
+/// The peer's state at a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     /// SND.UNA.
     pub una: Seq,
     /// Segments received from it.
     pub segments_in: u64,
-    /// Its window is not zero, but what waits may not use it: it is silly, or the application holds a part of a segment back.
+    /// The window is open but unusable: it is silly, or the application holds back a partial segment.
     pub open: bool,
 }
 
@@ -33,19 +35,19 @@ pub(super) struct Persist {
 }
 
 impl Persist {
-    /// Probes since the peer was heard last.
+    /// Probes since the peer's last segment.
     pub(super) fn unanswered(&self) -> u32 {
         if self.running { self.unanswered } else { 0 }
     }
-    /// The window is open.
+    /// Stops the timer, as the window is open.
     pub(super) fn stop(&mut self) {
         self.running = false;
     }
-    /// Something waits, and the window is zero, or open but not to be used. The first probe comes one time-out after the window was seen closed (SHLD-29); then the interval
-    /// doubles (SHLD-30).
+    /// Checks the timer while data waits and the window is zero or unusable. The first probe is sent one time-out after
+    /// the window was seen closed (SHLD-29). Then the interval doubles (SHLD-30).
     ///
-    /// A peer that answers is probed for ever (MUST-37), unless the application has closed the socket: then `config.retries` probes are all it
-    /// gets, so that a silent reader cannot keep memory of programs that are gone.
+    /// A peer that answers is probed for ever (MUST-37). If the application has closed the socket, it gets at most
+    /// `config.retries` probes, so that it cannot hold the memory of programs that have ended.
     pub(super) fn check(
         &mut self,
         now: Micros,
@@ -56,7 +58,7 @@ impl Persist {
         config: &SlowConfig,
     ) -> Due {
         let Peer { una, segments_in, open } = peer;
-        // What has gone into a silly window has arrived: the next of it is not a further attempt.
+        // Data sent into a silly window has been acknowledged, so the next override is a new attempt.
         if !self.running || (open && una != self.una) {
             *self = Self { running: true, since: now, segments_in, una, ..Self::default() };
             return Due::No;
@@ -72,7 +74,7 @@ impl Persist {
         if now.since(self.since) < interval_us {
             return Due::No;
         }
-        // As Linux: however the peer answers, an application that has set TCP_USER_TIMEOUT does not wait for ever (RFC 5482 §3.1).
+        // As in Linux, TCP_USER_TIMEOUT limits the wait even if the peer answers (RFC 5482 §3.1).
         if user_timeout_us != 0 && self.probes > 0 && now.since(self.began) >= user_timeout_us {
             return Due::Expired;
         }
@@ -95,7 +97,7 @@ impl Persist {
 mod tests {
     use super::*;
 
-    /// Time in ms at which each probe goes out (all looks 10 ms apart), until given up or `ms`.
+    /// Times in ms at which probes are sent, with checks every 10 ms, until given up or `ms`.
     fn probes_until(answer: bool, orphan: bool, user_ms: u64, ms: u64) -> (Vec<u64>, bool) {
         let (config, mut persist, mut sent, mut heard) = (SlowConfig::default(), Persist::default(), Vec::new(), 1);
         for t in (0..ms).step_by(10) {

@@ -1,4 +1,4 @@
-//! The retransmission timer (RFC 6298), on readings of the flow instead of single segments.
+//! The retransmission timer (RFC 6298), on snapshots of the flow instead of single segments.
 
 use super::SlowConfig;
 use crate::flow::{FlowSnapshot, flow_flags};
@@ -18,11 +18,11 @@ pub(super) fn timeout_us(config: &SlowConfig, snapshot: &FlowSnapshot) -> u64 {
     rto.clamp(min.min(max), max)
 }
 
-/// WCDelAckT in µs: how long a peer may hold back its acknowledgement of a lone segment (RFC 8985 §7.2).
+/// WCDelAckT in µs: the longest delay of a peer's acknowledgement of a lone segment (RFC 8985 §7.2).
 const DELAYED_ACK_US: u64 = 200_000;
 
-/// When a lone segment is probed for, in µs, if that is before it times out after `timeout_us` (RFC 8985 §7.2). `None` = it is not: the
-/// time-out does the same then.
+/// Time in µs after which a lone segment is probed (RFC 8985 §7.2). `None` = no probe, as the time-out after
+/// `timeout_us` is sooner, or another rule applies.
 pub(super) fn lone_probe_us(snapshot: &FlowSnapshot, timeout_us: u64) -> Option<u64> {
     let flight = snapshot.snd_max.bytes_since(snapshot.snd_una);
     let lone = flight <= u32::from(snapshot.mss) && snapshot.snd_nxt == snapshot.snd_max;
@@ -31,23 +31,23 @@ pub(super) fn lone_probe_us(snapshot: &FlowSnapshot, timeout_us: u64) -> Option<
     (lone && sack && snapshot.srtt_us != 0 && probe_us < timeout_us).then_some(probe_us)
 }
 
-/// What a timer wants.
+/// The result of a timer's check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Nothing yet.
     No,
-    /// Retransmit or probe. The number counts from 1 since the last progress.
+    /// Retransmit or probe. The number of such events since the last progress, from 1.
     Fire(u32),
-    /// Given up.
+    /// Give up.
     Expired,
 }
 
-/// How far a timer goes.
+/// The limits of a timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     /// Most time-outs without progress.
     pub retries: u8,
-    /// If not 0, this takes the place of `retries`: for so many µs without progress (RFC 5482; MUST-21).
+    /// Most µs without progress; replaces `retries` if not 0 (RFC 5482; MUST-21).
     pub user_timeout_us: u64,
     /// Longest time-out in µs.
     pub max_us: u64,
@@ -57,21 +57,21 @@ pub(super) struct Limit {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retransmit {
     una: Seq,
-    /// When the last progress was made.
+    /// The time of the last progress.
     began: Micros,
     since: Micros,
     running: bool,
     backoffs: u32,
-    /// The tail has been probed since the last progress.
+    /// Has the tail been probed since the last progress?
     probed: bool,
 }
 
 impl Retransmit {
-    /// Runs from `now`: something has just been sent.
+    /// A timer that runs from `now`, when data has been sent.
     pub(super) fn start(now: Micros, una: Seq) -> Self {
         Self { una, began: now, since: now, running: true, backoffs: 0, probed: false }
     }
-    /// SND.UNA at the last look.
+    /// SND.UNA at the last check.
     pub(super) fn una(&self) -> Seq {
         self.una
     }
@@ -79,16 +79,17 @@ impl Retransmit {
     pub(super) fn timeouts(&self) -> u32 {
         self.backoffs
     }
-    /// Starts over (something was sent after a pause, or the window has opened).
+    /// Starts over: data was sent after a pause, or the window has opened.
     pub(super) fn restart(&mut self, now: Micros) {
         *self = Self::start(now, self.una);
     }
-    /// What is to be sent again waits for its turn: the time it has to be answered in has not begun.
+    /// Restarts the running interval, as the retransmission itself still waits to be sent.
     pub(super) fn hold(&mut self, now: Micros) -> Due {
         self.since = now;
         Due::No
     }
-    /// Is it time for the one probe of a lone segment, `probe_us` after it was sent? Then the time-out starts over (RFC 8985 §7.3).
+    /// Is the one probe of a lone segment due, `probe_us` after it was sent? If so, the time-out starts over (RFC 8985
+    /// §7.3).
     pub(super) fn probe(&mut self, now: Micros, una: Seq, probe_us: u64) -> bool {
         let due =
             self.running && una == self.una && self.backoffs == 0 && !self.probed && now.since(self.since) >= probe_us;
@@ -97,7 +98,7 @@ impl Retransmit {
         }
         due
     }
-    /// Looks at the flow. `flight`: bytes sent and not acknowledged.
+    /// Checks the timer. `flight`: bytes sent and not acknowledged.
     pub(super) fn check(&mut self, now: Micros, una: Seq, flight: u32, timeout_us: u64, limit: Limit) -> Due {
         if una != self.una || flight == 0 || !self.running {
             *self = Self { running: flight > 0, ..Self::start(now, una) };
@@ -119,7 +120,7 @@ impl Retransmit {
     }
 }
 
-/// RFC 6298 §5.5: doubled `backoffs` times, at most `max_us` (RFC 9293 §3.8.2 MUST-19).
+/// RFC 6298 §5.5: the time-out doubled `backoffs` times, at most `max_us` (RFC 9293 §3.8.2 MUST-19).
 pub(super) fn backed_off(timeout_us: u64, backoffs: u32, max_us: u64) -> u64 {
     timeout_us.saturating_mul(1 << backoffs.min(32)).min(max_us)
 }

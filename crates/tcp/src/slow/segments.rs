@@ -1,7 +1,6 @@
-//! Frames that the slow path makes itself: SYN, SYN-ACK, RST and bare acknowledgements.
+//! Segments that the slow path receives, and those that it makes: SYN, SYN-ACK, RST and bare acknowledgements.
 
-use crate::buffers::PortId;
-use crate::flow::{FourTuple, Link};
+use crate::flow::{FourTuple, Link, PortId};
 use crate::seq::Seq;
 use towpath_wire::{
     ETHERNET_BYTES, Header, IPV6_BYTES, Options, Segment, TCP_BYTES, TTL, VLAN_BYTES, emit, fill_checksum, flags,
@@ -9,13 +8,13 @@ use towpath_wire::{
 
 /// Longest TCP option list.
 const OPTIONS_BYTES: usize = 40;
-/// All that a frame without payload can need.
+/// Longest frame without payload.
 const FRAME_BYTES: usize = ETHERNET_BYTES + VLAN_BYTES + IPV6_BYTES + TCP_BYTES + OPTIONS_BYTES;
 
-/// A received frame with all that is known of it.
+/// A received frame with its headers.
 pub(super) struct Arrival {
     /// Core that received it.
-    pub core: usize,
+    pub flow_group: usize,
     /// Port that it came in on.
     pub port: PortId,
     /// Its addresses, seen from here.
@@ -28,14 +27,14 @@ pub(super) struct Arrival {
 
 impl Arrival {
     /// A parsed frame.
-    pub(super) fn new(core: usize, port: PortId, segment: Segment, frame: Box<[u8]>) -> Self {
+    pub(super) fn new(flow_group: usize, port: PortId, segment: Segment, frame: Box<[u8]>) -> Self {
         let tuple = FourTuple {
             local: segment.destination,
             local_port: segment.destination_port,
             remote: segment.source,
             remote_port: segment.source_port,
         };
-        Self { core, port, tuple, segment, frame }
+        Self { flow_group, port, tuple, segment, frame }
     }
     /// Are all these flags set?
     pub(super) fn has(&self, flags: u8) -> bool {
@@ -53,7 +52,7 @@ impl Arrival {
     pub(super) fn seq_len(&self) -> u32 {
         self.segment.payload_len + u32::from(self.has(flags::SYN)) + u32::from(self.has(flags::FIN))
     }
-    /// The way back: where it came from.
+    /// The link back to the sender.
     pub(super) fn way_back(&self) -> Link {
         Link {
             port: self.port,
@@ -75,7 +74,7 @@ pub(super) struct Reply {
     pub flags: u8,
     /// Window as it goes into the header.
     pub window: u16,
-    /// Type of service and time to live.
+    /// Type of service and time to installed.
     pub service: (u8, u8),
     /// Options.
     pub options: Options,
@@ -86,7 +85,7 @@ impl Reply {
     pub(super) fn bare(seq: Seq, ack: Seq, flags: u8) -> Self {
         Self { seq, ack, flags, window: 0, service: (0, TTL), options: Options::default() }
     }
-    /// RFC 9293 §3.10.7.1, §3.5.2: the RST that a segment without a connection gets; `None` for a RST.
+    /// RFC 9293 §3.10.7.1, §3.5.2: the RST in reply to a segment without a connection; `None` for an RST.
     pub(super) fn reset_for(arrival: &Arrival) -> Option<Self> {
         if arrival.has(flags::RST) {
             None

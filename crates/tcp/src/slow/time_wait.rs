@@ -1,6 +1,6 @@
-//! TIME-WAIT as a few words per tuple: the flow, its slot and its owner are gone.
+//! TIME-WAIT, stored as a few words per tuple. Flow, slot and owner have been released.
 
-use super::negotiate::timestamp;
+use super::opening::timestamp;
 use super::segments::{Arrival, Reply};
 use crate::flow::FourTuple;
 use crate::seq::Seq;
@@ -8,10 +8,10 @@ use crate::time::Micros;
 use std::collections::{HashMap, VecDeque};
 use towpath_wire::{Options, Timestamps, flags};
 
-/// How old an entry must be before an active open may take its tuple, in µs: a tick of the slowest timestamp clock (as Linux).
+/// Age in µs at which an active open may reuse the tuple: a tick of the slowest timestamp clock (as Linux).
 const REUSE_AFTER_US: u64 = 1_000_000;
 
-/// What is kept of a connection.
+/// The state of one tuple.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimeWait {
     /// Our next sequence number.
@@ -24,20 +24,20 @@ pub(super) struct TimeWait {
     pub since: Micros,
     /// When it ends.
     pub until: Micros,
-    /// The window that we advertised last, as it stands in the segment (scaled).
+    /// The window advertised last, as in the header (scaled).
     pub window: u16,
     /// When it was last answered with an ACK.
     pub answered_at: Option<Micros>,
 }
 
-/// What becomes of a segment in TIME-WAIT.
+/// The handling of a segment in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Nothing.
     Drop(crate::counters::Drop),
-    /// An acknowledgement. `restart`: the peer has sent its FIN again, 2 MSL begin anew.
+    /// An acknowledgement. `restart`: the peer has repeated its FIN, so 2 MSL start over.
     Ack { restart: bool },
-    /// A new connection, later than the old one without doubt (RFC 6191, RFC 9293 §3.10.7.4 MAY-2).
+    /// A new connection, certainly later than the old one (RFC 6191, RFC 9293 §3.10.7.4 MAY-2).
     Reopen,
 }
 
@@ -50,7 +50,7 @@ impl TimeWait {
             return Answer::Drop(Drop::BadReset);
         }
         if arrival.has(flags::SYN) && !arrival.has(flags::ACK) {
-            // SHLD-4: timestamps tell, where both have them.
+            // SHLD-4: timestamps decide, if both have them.
             let later = match (self.timestamps, theirs) {
                 (Some((recent, _)), Some(value)) if value != recent => Seq(value).after(Seq(recent)),
                 _ => arrival.seq().after(self.rcv_nxt),
@@ -77,12 +77,12 @@ impl TimeWait {
 #[derive(Debug, Default)]
 pub(super) struct TimeWaits {
     by_tuple: HashMap<FourTuple, TimeWait>,
-    /// In the order of their ends; an entry whose end differs from the table's is stale.
+    /// In the order of their ends. An entry is stale if its end differs from the table's.
     queue: VecDeque<(Micros, FourTuple)>,
 }
 
 impl TimeWaits {
-    /// Enters a tuple until `until`, which must not be before any earlier one's.
+    /// Adds a tuple. Its `until` must not be before that of any earlier one.
     pub(super) fn insert(&mut self, tuple: FourTuple, entry: TimeWait) {
         self.queue.push_back((entry.until, tuple));
         self.by_tuple.insert(tuple, entry);
@@ -91,7 +91,7 @@ impl TimeWaits {
     pub(super) fn get(&self, tuple: &FourTuple) -> Option<TimeWait> {
         self.by_tuple.get(tuple).copied()
     }
-    /// An acknowledgement goes out now.
+    /// Records that an acknowledgement is sent now.
     pub(super) fn answered(&mut self, now: Micros, tuple: &FourTuple) {
         if let Some(entry) = self.by_tuple.get_mut(tuple) {
             entry.answered_at = Some(now);
@@ -101,7 +101,7 @@ impl TimeWaits {
     pub(super) fn has(&self, tuple: &FourTuple) -> bool {
         self.by_tuple.contains_key(tuple)
     }
-    /// Ends it early: a new incarnation takes its place.
+    /// Removes it early, as a new incarnation replaces it.
     pub(super) fn take(&mut self, tuple: &FourTuple) -> Option<TimeWait> {
         self.by_tuple.remove(tuple)
     }
@@ -109,7 +109,7 @@ impl TimeWaits {
     pub(super) fn may_take(&self, now: Micros, tuple: &FourTuple) -> bool {
         self.by_tuple.get(tuple).is_none_or(|old| old.timestamps.is_some() && now.since(old.since) >= REUSE_AFTER_US)
     }
-    /// Takes one that is over, or is the oldest of more than `max`.
+    /// Takes an expired tuple, or the oldest if there are more than `max`.
     pub(super) fn pop(&mut self, now: Micros, max: usize) -> Option<FourTuple> {
         loop {
             let &(until, tuple) = self.queue.front()?;
@@ -124,7 +124,7 @@ impl TimeWaits {
             }
         }
     }
-    /// When the next one ends (or a stale entry comes up).
+    /// When the next tuple expires, or a stale entry is due.
     pub(super) fn next(&self) -> Option<Micros> {
         self.queue.front().map(|(until, _)| *until)
     }

@@ -1,20 +1,21 @@
-//! Deadlines of connections: a hierarchical timing wheel (Varghese, Lauck 1987). Arming and cancelling cost the same whatever the number
-//! of timers, and a timer moves at most once per level.
+//! Deadlines of connections: a hierarchical timing wheel (Varghese, Lauck 1987). The cost of arming and cancelling does
+//! not depend on the number of timers, and a timer moves at most once per level.
 
 use crate::flow::FlowId;
 use crate::time::Micros;
 
-/// A tick in µs: a timer fires up to so much late, never early.
+/// A tick in µs. A timer fires at most one tick late, and never early.
 const TICK_US: u64 = 1000;
-/// Slots per level as a power of two: one bit each in a word.
+/// Slots per level as a power of two. A word has one bit for each.
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// Enough for every time there is: 60 bits of ticks.
+/// Levels for 60 bits of ticks, which is enough for every time.
 const LEVELS: usize = 10;
 /// No node.
-const NOBODY: u32 = u32::MAX;
+const NO_NODE: u32 = u32::MAX;
 
-/// Names one setting of one connection's timer; a connection whose stamp differs has been re-armed since. 0 = not armed.
+/// Identifies one arming of a connection's timer. If the connection's stamp differs, it has been re-armed since. 0 =
+/// not armed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stamp(u64);
 
@@ -23,7 +24,7 @@ impl Stamp {
     pub(super) const NONE: Self = Self(0);
 }
 
-/// The timer of one connection: a member of its slot's ring.
+/// The timer of one connection, a member of its slot's circular list.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     tick: u64,
@@ -39,11 +40,12 @@ struct Node {
 pub(super) struct Timers {
     /// By flow number.
     nodes: Vec<Node>,
-    /// The first of each slot; its `previous` is the last.
+    /// The first node of each slot. Its `previous` is the last.
     heads: [[u32; SLOTS]; LEVELS],
-    /// Slots that are not empty, by level.
+    /// Bits of the slots that are not empty, by level.
     occupied: [u64; LEVELS],
-    /// Everything before this tick has fired. A timer is on the level of the highest digit in which it differs from this.
+    /// All timers before this tick have fired. A timer is on the level of the highest digit in which it differs from
+    /// this.
     now: u64,
     last: u64,
     /// Nodes touched so far, for tests.
@@ -55,7 +57,7 @@ impl Default for Timers {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
-            heads: [[NOBODY; SLOTS]; LEVELS],
+            heads: [[NO_NODE; SLOTS]; LEVELS],
             occupied: [0; LEVELS],
             now: 0,
             last: 0,
@@ -66,16 +68,16 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// A stamp that nobody has had before.
+    /// A new, unique stamp.
     pub(super) fn stamp(&mut self) -> Stamp {
         self.last += 1;
         Stamp(self.last)
     }
 
-    /// Arms a connection's timer, anew if it was armed; the caller keeps the stamp in the connection.
+    /// Arms a connection's timer, or re-arms it. The caller keeps the stamp in the connection.
     pub(super) fn arm(&mut self, at: Micros, flow: FlowId) -> Stamp {
         let stamp = self.stamp();
-        let none = Node { tick: 0, stamp: Stamp::NONE, previous: NOBODY, next: NOBODY, place: None };
+        let none = Node { tick: 0, stamp: Stamp::NONE, previous: NO_NODE, next: NO_NODE, place: None };
         if self.nodes.len() <= flow.0 as usize {
             self.nodes.resize(flow.0 as usize + 1, none);
         }
@@ -93,7 +95,8 @@ impl Timers {
         }
     }
 
-    /// When to look next: not later than the earliest timer. (Looking early moves timers down, and is harmless.)
+    /// When to call [`Timers::pop`]: not later than the earliest timer. A call that is too early only moves timers
+    /// down.
     pub(super) fn next(&self) -> Option<Micros> {
         self.first().map(|(.., start)| Micros(start.saturating_mul(TICK_US)))
     }
@@ -103,7 +106,7 @@ impl Timers {
         let target = now.0 / TICK_US;
         loop {
             let Some((level, slot, start)) = self.first().filter(|(.., start)| *start <= target) else {
-                // Nothing begins before `target`, so that no timer's highest differing digit changes.
+                // No slot begins before `target`, so no timer's level changes.
                 self.now = self.now.max(target);
                 return None;
             };
@@ -121,7 +124,8 @@ impl Timers {
         }
     }
 
-    /// The first slot that is not empty, and the tick at which it begins. Lower levels come first: they share more digits with `now`.
+    /// The first slot that is not empty, and its first tick. Lower levels are earlier, as they share more digits with
+    /// `now`.
     fn first(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|slots| *slots != 0)?;
         let slot = self.occupied[level].trailing_zeros() as usize;
@@ -137,8 +141,8 @@ impl Timers {
         let slot = (tick >> (SLOT_BITS * level)) as usize & (SLOTS - 1);
         let level = level as usize;
         let head = self.heads[level][slot];
-        let (previous, next) = if head == NOBODY { (id, id) } else { (self.nodes[head as usize].previous, head) };
-        if head == NOBODY {
+        let (previous, next) = if head == NO_NODE { (id, id) } else { (self.nodes[head as usize].previous, head) };
+        if head == NO_NODE {
             self.heads[level][slot] = id;
             self.occupied[level] |= 1 << slot;
         } else {
@@ -159,7 +163,7 @@ impl Timers {
         let Some((level, slot)) = place else { return };
         let (level, slot) = (usize::from(level), usize::from(slot));
         if next == id {
-            self.heads[level][slot] = NOBODY;
+            self.heads[level][slot] = NO_NODE;
             self.occupied[level] &= !(1 << slot);
         } else {
             self.nodes[previous as usize].next = next;
@@ -180,22 +184,17 @@ impl Timers {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-
-    /// A generator as good as any here.
-    fn random(state: &mut u64) -> u64 {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.rotate_right(29)
-    }
+    use towpath_rng::Rng;
 
     #[test]
     fn timers_fire_in_time_and_once_whatever_is_armed_and_cancelled() {
-        let (mut timers, mut model, mut seed) = (Timers::default(), BTreeMap::<u32, (u64, Stamp)>::new(), 7);
+        let (mut timers, mut model, mut rng) = (Timers::default(), BTreeMap::<u32, (u64, Stamp)>::new(), Rng::new(7));
         let mut now = 123_456_789u64;
         for _ in 0..20_000 {
-            let flow = (random(&mut seed) % 300) as u32;
-            match random(&mut seed) % 8 {
+            let flow = rng.below(300) as u32;
+            match rng.below(8) {
                 0..4 => {
-                    let wait = random(&mut seed) % (1 << (random(&mut seed) % 44));
+                    let wait = rng.next_u64() % (1 << rng.below(44));
                     let stamp = timers.arm(Micros(now + wait), FlowId(flow));
                     model.insert(flow, (now + wait, stamp));
                 }
@@ -204,7 +203,7 @@ mod tests {
                     model.remove(&flow);
                 }
                 _ => {
-                    now += random(&mut seed) % (1 << (random(&mut seed) % 36));
+                    now += rng.next_u64() % (1 << rng.below(36));
                     while let Some((flow, stamp)) = timers.pop(Micros(now)) {
                         let (at, expected) = model.remove(&flow.0).expect("armed");
                         assert!(at <= now && stamp == expected, "not early, and the newest setting");
@@ -232,9 +231,9 @@ mod tests {
     #[test]
     fn a_million_timers_cost_each_what_one_costs() {
         const MANY: u32 = 1_000_000;
-        let (mut timers, mut seed) = (Timers::default(), 1);
+        let (mut timers, mut rng) = (Timers::default(), Rng::new(1));
         timers.pop(Micros(1_000_000_000));
-        let mut at = || Micros(1_000_000_000 + random(&mut seed) % 7_200_000_000);
+        let mut at = || Micros(1_000_000_000 + rng.below(7_200_000_000));
         (0..MANY).for_each(|flow| _ = timers.arm(at(), FlowId(flow)));
         assert_eq!(timers.work, u64::from(MANY), "arming");
         (0..MANY).for_each(|flow| _ = timers.arm(at(), FlowId(flow)));
@@ -246,7 +245,7 @@ mod tests {
             }
         }
         assert_eq!(fired, MANY);
-        // Two hours are four digits of 64: a timer moves down three times at most, out and in, and then goes.
+        // Two hours are four digits of 64. A timer moves down at most three times, out and in, and then fires.
         assert!(timers.work <= (3 + 2 * 4 + 1) * u64::from(MANY), "{}", timers.work);
     }
 }

@@ -1,5 +1,8 @@
-//! The line of what does not fit the identity's words: IPv6 addresses, VLANs, what seldom happens.
+//! The line of what is seldom needed: IPv6 addresses, VLANs, and rare counts.
 
+use super::bits::{AckDebt, Agreed};
+use super::permit::Writes;
+use super::tcb::Congestion;
 use super::words::Word;
 use std::net::Ipv6Addr;
 
@@ -7,14 +10,14 @@ use std::net::Ipv6Addr;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Addresses {
-    local: [Word; 4],
-    remote: [Word; 4],
+    local: [Word<Agreed>; 4],
+    remote: [Word<Agreed>; 4],
     /// VLAN number (`bits::VLAN`).
-    pub vlan: Word,
-    /// When a challenge ACK was sent last, ms modulo 2^32; 0 = never. Here because it is as rare.
-    pub challenged_at_ms: Word,
+    pub vlan: Word<Agreed>,
+    /// When a challenge ACK was sent last, ms modulo 2^32; 0 = never.
+    pub challenged_at_ms: Word<AckDebt>,
     /// Outstanding bytes that the peer reports, if `bits::SCORED`; the rest of `Recovery::left` is lost.
-    pub sacked: Word,
+    pub sacked: Word<Congestion>,
 }
 
 impl Addresses {
@@ -24,15 +27,15 @@ impl Addresses {
     pub(crate) fn remote(&self) -> Ipv6Addr {
         get(&self.remote)
     }
-    pub(crate) fn set(&self, local: Ipv6Addr, remote: Ipv6Addr) {
+    pub(crate) fn set<S: Writes<Agreed>>(&self, by: S, local: Ipv6Addr, remote: Ipv6Addr) {
         for (words, address) in [(&self.local, local), (&self.remote, remote)] {
             for (i, word) in words.iter().enumerate() {
-                word.set((address.to_bits() >> (32 * i)) as u32);
+                word.set(by, (address.to_bits() >> (32 * i)) as u32);
             }
         }
     }
 }
 
-fn get(words: &[Word; 4]) -> Ipv6Addr {
+fn get(words: &[Word<Agreed>; 4]) -> Ipv6Addr {
     Ipv6Addr::from_bits((0..4).fold(0, |bits, i| bits | u128::from(words[i].get()) << (32 * i)))
 }

@@ -1,57 +1,77 @@
-//! The line that says who a flow is.
+//! The line of a flow's identity.
 
+use super::bits::{AckDebt, Agreed};
+use super::permit::Writes;
+use super::tcb::{Congestion, Received, Room};
 use super::words::Word;
-use crate::buffers::PortId;
-use crate::flow::{FourTuple, Link};
+use crate::flow::{FourTuple, Link, PortId};
 use std::net::Ipv4Addr;
 
-/// Who a flow is: the template of its headers, its rings, and what is seldom touched. One line.
+/// The template of a flow's headers, its rings, and what is seldom touched. One line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Identity {
     /// Addresses of an IPv4 flow; those of IPv6 are in [`super::Addresses`].
-    local: Word,
-    remote: Word,
+    local: Word<Agreed>,
+    remote: Word<Agreed>,
     /// Local port in the high half.
-    ports: Word,
-    macs: [Word; 3],
-    /// From the low byte up: port number, owning core, type of service, time to live.
-    place: Word,
+    ports: Word<Agreed>,
+    macs: [Word<Agreed>; 3],
+    /// From the low byte up: port number, owner (see [`Identity::is_owned_by`]), type of service, time to live.
+    route: Word<Agreed>,
     /// Send ring size in bytes.
-    pub tx_bytes: Word,
+    pub tx_bytes: Word<Agreed>,
     /// Receive ring size in bytes.
-    pub rx_bytes: Word,
+    pub rx_bytes: Word<Agreed>,
     /// Sequence number of position 0 of the send ring.
-    pub snd_start: Word,
+    pub snd_start: Word<Agreed>,
     /// Sequence number of position 0 of the receive ring; moves when data are discarded unread.
-    pub rcv_start: Word,
+    pub rcv_start: Word<Room>,
     /// Added to the millisecond clock.
-    pub ts_offset: Word,
-    /// errno shown to the application, and in the high half the group.
-    errno: Word,
+    pub ts_offset: Word<Agreed>,
+    /// errno shown to the application (one byte), both window shifts (four bits each), and in the high half the class.
+    errno: Word<Agreed>,
     /// End of what had been sent when the last loss was seen (RFC 6582), if `bits::RECOVER_SET`.
-    pub recover: Word,
+    pub recover: Word<Congestion>,
     /// When the delayed acknowledgement became owed, µs modulo 2^32.
-    pub owed_at: Word,
+    pub owed_at: Word<AckDebt>,
     /// When TS.Recent was set, in units of 2^20 µs.
-    pub ts_recent_at: Word,
+    pub ts_recent_at: Word<Received>,
 }
+
+/// The number of flow groups that the owner's byte can tell apart.
+pub(crate) const FLOW_GROUPS: usize = 255;
 
 impl Identity {
     /// errno shown to the application.
     pub(crate) fn errno(&self) -> i32 {
-        (self.errno.get() & 0xffff) as i32
+        (self.errno.get() & 0xff) as i32
     }
-    pub(crate) fn set_errno(&self, errno: i32) {
-        self.errno.set(self.errno.get() & !0xffff | (errno as u32 & 0xffff));
+    /// Linux has no errno above 133.
+    pub(crate) fn set_errno<S: Writes<Agreed>>(&self, by: S, errno: i32) {
+        self.errno.set(by, self.errno.get() & !0xff | (errno as u32 & 0xff));
     }
-    /// `FlowSetup::group`.
+    /// The peer's window shift (RFC 7323 §2), up to 14.
     #[inline]
-    pub(crate) fn group(&self) -> u16 {
+    pub(crate) fn peer_shift(&self) -> u32 {
+        self.errno.get() >> 8 & 15
+    }
+    /// Our window shift.
+    #[inline]
+    pub(crate) fn shift(&self) -> u32 {
+        self.errno.get() >> 12 & 15
+    }
+    pub(crate) fn set_shifts<S: Writes<Agreed>>(&self, by: S, peer: u8, ours: u8) {
+        let shifts = u32::from(peer.min(14)) << 8 | u32::from(ours.min(14)) << 12;
+        self.errno.set(by, self.errno.get() & !0xff00 | shifts);
+    }
+    /// `FlowSetup::class`.
+    #[inline]
+    pub(crate) fn class(&self) -> u16 {
         (self.errno.get() >> 16) as u16
     }
-    pub(crate) fn set_group(&self, group: u16) {
-        self.errno.set(self.errno.get() & 0xffff | u32::from(group) << 16);
+    pub(crate) fn set_class<S: Writes<Agreed>>(&self, by: S, class: u16) {
+        self.errno.set(by, self.errno.get() & 0xffff | u32::from(class) << 16);
     }
     /// The addresses and ports of an IPv4 flow; of one with IPv6 the ports.
     #[inline]
@@ -75,40 +95,43 @@ impl Identity {
         };
         Link { port: self.port(), source: mac(a << 16 | b >> 16), destination: mac((b & 0xffff) << 32 | c), vlan: None }
     }
-    pub(crate) fn set_link(&self, link: &Link) {
+    pub(crate) fn set_link<S: Writes<Agreed>>(&self, by: S, link: &Link) {
         let (s, d) = (link.source, link.destination);
-        self.macs[0].set(u32::from_be_bytes([s[0], s[1], s[2], s[3]]));
-        self.macs[1].set(u32::from_be_bytes([s[4], s[5], d[0], d[1]]));
-        self.macs[2].set(u32::from_be_bytes([d[2], d[3], d[4], d[5]]));
-        self.place.set(self.place.get() & !0xff | u32::from(link.port.0));
+        self.macs[0].set(by, u32::from_be_bytes([s[0], s[1], s[2], s[3]]));
+        self.macs[1].set(by, u32::from_be_bytes([s[4], s[5], d[0], d[1]]));
+        self.macs[2].set(by, u32::from_be_bytes([d[2], d[3], d[4], d[5]]));
+        self.route.set(by, self.route.get() & !0xff | u32::from(link.port.0));
     }
     #[inline]
     pub(crate) fn port(&self) -> PortId {
-        PortId(self.place.get() as u8)
+        PortId(self.route.get() as u8)
     }
+    /// The flow is installed in the fast path of this flow group.
     #[inline]
-    pub(crate) fn core(&self) -> u32 {
-        self.place.get() >> 8 & 0xff
+    pub(crate) fn is_owned_by(&self, flow_group: usize) -> bool {
+        (self.route.get() >> 8 & 0xff) as usize == flow_group + 1
     }
-    pub(crate) fn set_core(&self, core: usize) {
-        self.place.set(self.place.get() & !0xff00 | (core as u32 & 0xff) << 8);
+    /// `None` = the flow is not installed. Flow groups are numbered from 0 to [`FLOW_GROUPS`] - 1.
+    pub(crate) fn set_owner<S: Writes<Agreed>>(&self, by: S, flow_group: Option<usize>) {
+        let owner = flow_group.map_or(0, |number| number as u32 + 1);
+        self.route.set(by, self.route.get() & !0xff00 | (owner & 0xff) << 8);
     }
     /// Type of service and time to live of its packets.
     #[inline]
     pub(crate) fn service(&self) -> (u8, u8) {
-        let [ttl, tos, ..] = self.place.get().to_be_bytes();
+        let [ttl, tos, ..] = self.route.get().to_be_bytes();
         (tos, ttl)
     }
     /// The ECN bits are not the application's (RFC 9293 MUST-48, RFC 3168 §5).
-    pub(crate) fn set_service(&self, tos: u8, ttl: u8) {
+    pub(crate) fn set_service<S: Writes<Agreed>>(&self, by: S, tos: u8, ttl: u8) {
         let high = u32::from(ttl) << 24 | u32::from(tos & !3) << 16;
-        self.place.set(self.place.get() & 0xffff | high);
+        self.route.set(by, self.route.get() & 0xffff | high);
     }
-    pub(crate) fn set_addresses(&self, local: Ipv4Addr, remote: Ipv4Addr) {
-        self.local.set(local.to_bits());
-        self.remote.set(remote.to_bits());
+    pub(crate) fn set_addresses<S: Writes<Agreed>>(&self, by: S, local: Ipv4Addr, remote: Ipv4Addr) {
+        self.local.set(by, local.to_bits());
+        self.remote.set(by, remote.to_bits());
     }
-    pub(crate) fn set_ports(&self, local: u16, remote: u16) {
-        self.ports.set(u32::from(local) << 16 | u32::from(remote));
+    pub(crate) fn set_ports<S: Writes<Agreed>>(&self, by: S, local: u16, remote: u16) {
+        self.ports.set(by, u32::from(local) << 16 | u32::from(remote));
     }
 }

@@ -1,26 +1,35 @@
-//! The flow table: a few cache lines per flow, one file per line. The owning fast path is the only writer; everybody may read.
+//! The flow table: six cache lines per flow, one file per line. The owning fast path is the only writer; everybody may read.
 //!
-//! Words are relaxed atomics (plain loads and stores on every machine we know), so a reading by another thread is true word
-//! by word, though not of one instant.
+//! Words are relaxed atomics: plain loads and stores. Another thread reads each word as it was at some time, but not all words as they
+//! were at the same time.
+//!
+//! The fast path's stages share a flow. [`stages`] says which of them may write what, and the compiler holds them to it.
 
 mod addresses;
+pub(crate) mod bits;
 mod identity;
 mod measures;
+pub mod permit;
 mod protocol;
 mod rate;
 mod recovery;
+pub mod stages;
+pub mod tcb;
 mod words;
 
-use crate::flow::{Ecn, FlowId, FlowSetup, FlowSnapshot, FourTuple, Link};
+use crate::flow::{Ecn, FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, flow_flags};
 pub(crate) use addresses::Addresses;
-pub(crate) use identity::Identity;
+use bits::{Agreed, FlagSet};
+pub(crate) use identity::{FLOW_GROUPS, Identity};
 pub(crate) use measures::Measures;
-use protocol::{Acks, Shifts};
-pub(crate) use protocol::{ProtocolLine, Tcb, bits};
+use permit::Writes;
+pub(crate) use protocol::ProtocolLine;
 pub(crate) use rate::Rate;
-pub(crate) use recovery::Recovery;
+pub(crate) use recovery::{Recovery, learnt};
+use stages::Install;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
+use tcb::{Received, Sent, Tcb};
 
 /// All of a flow.
 #[derive(Debug, Default)]
@@ -44,7 +53,7 @@ const _: () = assert!(size_of::<Addresses>() == 64);
 /// Flows per piece of the table; a piece is made when a flow in it is first installed.
 const PIECE: usize = 1024;
 
-/// All flows of all cores, by [`FlowId`].
+/// All flows of all flow groups, by [`FlowId`].
 #[derive(Debug)]
 pub struct FlowTable {
     pieces: Box<[OnceLock<Box<[Lines; PIECE]>>]>,
@@ -67,28 +76,28 @@ impl FlowTable {
     pub fn snapshot(&self, flow: FlowId) -> FlowSnapshot {
         let Some(lines) = self.get(flow) else { return FlowSnapshot::default() };
         let (t, id, m) = (lines.protocol.load(), &lines.identity, &lines.measures);
-        let fin = u32::from(t.has(crate::flow::flow_flags::FIN_RECEIVED));
-        let read = t.rcv_limit.sub(id.rx_bytes.get());
-        let (sacked, lost) = lines.scored(t.flags);
+        let fin = u32::from(t.has(bits::FIN_RECEIVED));
+        let read = t.rcv_limit().sub(id.rx_bytes.get());
+        let (sacked, lost) = lines.scored(&t);
         FlowSnapshot {
-            snd_una: t.snd_una,
-            snd_nxt: t.snd_nxt,
-            snd_max: t.snd_max,
-            snd_queued: t.snd_queued,
-            rcv_nxt: t.rcv_nxt,
-            snd_wnd: t.snd_wnd,
+            snd_una: t.snd_una(),
+            snd_nxt: t.snd_nxt(),
+            snd_max: t.snd_max(),
+            snd_queued: t.snd_queued(),
+            rcv_nxt: t.rcv_nxt(),
+            snd_wnd: t.snd_wnd(),
             rcv_wnd: t.rcv_wnd(),
-            snd_wscale: t.shifts.peer(),
-            rcv_wscale: t.shifts.ours(),
-            cwnd: t.cwnd,
+            snd_wscale: id.peer_shift() as u8,
+            rcv_wscale: id.shift() as u8,
+            cwnd: t.cwnd(),
             ssthresh: m.ssthresh.get(),
             srtt_us: m.srtt_us.get(),
             rttvar_us: m.rttvar_us.get(),
-            rx_queued: t.rcv_nxt.sub(fin).bytes_since(read),
-            ts_recent: t.ts_recent,
-            mss: t.mss,
-            rcv_mss: t.rcv_mss,
-            flags: t.flags & bits::PUBLIC,
+            rx_queued: t.rcv_nxt().sub(fin).bytes_since(read),
+            ts_recent: t.ts_recent(),
+            mss: t.mss(),
+            rcv_mss: t.rcv_mss(),
+            flags: public_flags(&t),
             segments_in: m.segments_in.get(),
             segments_out: m.segments_out.get(),
             bytes_in: m.bytes_in.get(),
@@ -98,7 +107,7 @@ impl FlowTable {
             bytes_lost: lines.rate.bytes_lost.get(),
             sacked,
             lost,
-            reordering: lines.recovery.reordering.get() & Recovery::REORDERING_SEEN != 0,
+            reordering: lines.recovery.reordering.get() & learnt::SEEN != 0,
             rtt_us: lines.rate.rtt_us.get(),
             min_rtt_us: lines.rate.min_rtt_us.get(),
             pacing: lines.rate.pacing.get(),
@@ -107,7 +116,7 @@ impl FlowTable {
 
     /// A flow's addresses, if it was ever installed.
     pub fn tuple(&self, flow: FlowId) -> Option<FourTuple> {
-        self.get(flow).map(|lines| lines.tuple(lines.protocol.flags()))
+        self.get(flow).map(|lines| lines.tuple(lines.protocol.load().flags()))
     }
 
     /// A flow's lines, if its piece of the table exists.
@@ -118,13 +127,13 @@ impl FlowTable {
     }
 
     /// Writes a new flow's lines; `None` if the number is too large.
-    pub(crate) fn install(&self, core: usize, now_us: u64, setup: &FlowSetup) -> Option<&Lines> {
+    pub(crate) fn install(&self, by: Install, flow_group: usize, now_us: u64, setup: &FlowSetup) -> Option<&Lines> {
         if setup.flow.0 >= self.max_flows {
             return None;
         }
         let piece = self.pieces.get(setup.flow.0 as usize / PIECE)?.get_or_init(new_piece);
         let lines = &piece[setup.flow.0 as usize % PIECE];
-        lines.fill(core, now_us, setup);
+        lines.fill(by, flow_group, now_us, setup);
         Some(lines)
     }
 }
@@ -145,140 +154,156 @@ fn bits_of(address: IpAddr) -> Ipv6Addr {
     }
 }
 
+/// The flags that snapshots show.
+fn public_flags(t: &Tcb) -> u64 {
+    let shown = [
+        (t.has(bits::FIN_SENT), flow_flags::FIN_SENT),
+        (t.has(bits::FIN_ACKED), flow_flags::FIN_ACKED),
+        (t.has(bits::FIN_RECEIVED), flow_flags::FIN_RECEIVED),
+        (t.has(bits::FIN_WANTED), flow_flags::FIN_WANTED),
+        (t.has(bits::APP_CLOSED), flow_flags::APP_CLOSED),
+        (t.has(bits::RECOVERY), flow_flags::RECOVERY),
+        (t.has(bits::ACTIVE), flow_flags::ACTIVE),
+        (t.has(bits::TIMESTAMPS), flow_flags::TIMESTAMPS),
+        (t.has(bits::NODELAY), flow_flags::NODELAY),
+        (t.has(bits::WSCALE), flow_flags::WSCALE),
+        (t.has(bits::PASSIVE_CLOSE), flow_flags::PASSIVE_CLOSE),
+        (t.has(bits::SACK), flow_flags::SACK),
+        (t.has(bits::LIMIT_WAIT), flow_flags::LIMIT_WAIT),
+        (t.has(bits::ECN), flow_flags::ECN),
+        (t.has(bits::PACE_WAIT), flow_flags::PACE_WAIT),
+    ];
+    shown.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag)
+}
+
 impl Lines {
-    /// Outstanding bytes that the peer reports, and those that are lost; `flags` are the flow's `Tcb::flags`.
-    fn scored(&self, flags: u64) -> (u32, u32) {
-        if flags & bits::SCORED == 0 {
+    /// Outstanding bytes that the peer reports, and those that are lost.
+    fn scored(&self, t: &Tcb) -> (u32, u32) {
+        if !t.has(bits::SCORED) {
             return (0, 0);
         }
         let (left, sacked) = (self.recovery.left.get(), self.addresses.sacked.get());
         (sacked, left.saturating_sub(sacked))
     }
-    /// The way out; `flags` are the flow's `Tcb::flags`.
+    /// The way out.
     #[inline]
-    pub(crate) fn link(&self, flags: u64) -> Link {
+    pub(crate) fn link(&self, agreed: Agreed) -> Link {
         let mut link = self.identity.link();
-        if flags & bits::VLAN != 0 {
+        if agreed.has(bits::VLAN) {
             link.vlan = Some(self.addresses.vlan.get() as u16);
         }
         link
     }
-    /// Changes the way out; returns the flow's new flags.
-    pub(crate) fn set_link(&self, flags: u64, link: &Link) -> u64 {
-        self.identity.set_link(link);
-        match link.vlan {
-            Some(vlan) => {
-                self.addresses.vlan.set(u32::from(vlan));
-                flags | bits::VLAN
-            }
-            None => flags & !bits::VLAN,
+    /// Changes the way out. The caller brings `bits::VLAN` into line with it.
+    pub(crate) fn set_link<S: Writes<Agreed>>(&self, by: S, link: &Link) {
+        self.identity.set_link(by, link);
+        if let Some(vlan) = link.vlan {
+            self.addresses.vlan.set(by, u32::from(vlan));
         }
     }
-    /// The flow's addresses; `flags` are its `Tcb::flags`.
+    /// The flow's addresses.
     #[inline]
-    pub(crate) fn tuple(&self, flags: u64) -> FourTuple {
+    pub(crate) fn tuple(&self, agreed: Agreed) -> FourTuple {
         let mut tuple = self.identity.tuple();
-        if flags & bits::V6 != 0 {
+        if agreed.has(bits::V6) {
             (tuple.local, tuple.remote) = (self.addresses.local().into(), self.addresses.remote().into());
         }
         tuple
     }
-    fn fill(&self, core: usize, now_us: u64, setup: &FlowSetup) {
-        use crate::flow::flow_flags::{ECN, NODELAY, SACK, TIMESTAMPS, WSCALE};
+    fn fill(&self, by: Install, flow_group: usize, now_us: u64, setup: &FlowSetup) {
         let (id, m) = (&self.identity, &self.measures);
         let tuple = &setup.tuple;
         let v6 = match (tuple.local, tuple.remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                id.set_addresses(local, remote);
-                0
+                id.set_addresses(by, local, remote);
+                false
             }
             (local, remote) => {
-                self.addresses.set(bits_of(local), bits_of(remote));
-                bits::V6
+                self.addresses.set(by, bits_of(local), bits_of(remote));
+                true
             }
         };
-        id.set_ports(tuple.local_port, tuple.remote_port);
-        id.set_core(core);
-        id.set_errno(0);
-        id.set_group(setup.group);
-        id.set_service(setup.tos, setup.ttl);
-        let vlan = self.set_link(0, &setup.link);
-        id.tx_bytes.set(setup.tx_bytes);
-        id.rx_bytes.set(setup.rx_bytes);
-        id.snd_start.set(setup.snd_start.0);
-        id.rcv_start.set(setup.rcv_start.0);
-        id.ts_offset.set(setup.ts_offset);
-        for word in [
-            &id.recover,
-            &id.owed_at,
-            &self.recovery.retransmits,
-            &self.recovery.board,
-            &self.recovery.deadline,
-            &self.recovery.queued,
-            &self.recovery.reordering,
-            &self.recovery.snd_up,
-            &self.recovery.rcv_up,
-            &self.addresses.challenged_at_ms,
-            &self.rate.rtt_us,
-            &self.rate.min_rtt_us,
-            &self.rate.min_rtt_at,
-            &m.rtt_seq,
-            &m.rtt_at,
-            &m.grown,
-        ] {
-            word.set(0);
+        id.set_ports(by, tuple.local_port, tuple.remote_port);
+        id.set_owner(by, Some(flow_group));
+        id.set_errno(by, 0);
+        id.set_shifts(by, setup.snd_wscale, setup.rcv_wscale);
+        id.set_class(by, setup.class);
+        id.set_service(by, setup.tos, setup.ttl);
+        self.set_link(by, &setup.link);
+        id.tx_bytes.set(by, setup.tx_bytes);
+        id.rx_bytes.set(by, setup.rx_bytes);
+        id.snd_start.set(by, setup.snd_start.0);
+        id.rcv_start.set(by, setup.rcv_start.0);
+        id.ts_offset.set(by, setup.ts_offset);
+        let (recovery, rate) = (&self.recovery, &self.rate);
+        for word in [&id.recover, &recovery.board, &recovery.deadline, &recovery.queued, &recovery.reordering, &m.grown]
+        {
+            word.set(by, 0);
         }
-        id.ts_recent_at.set((now_us >> 20) as u32);
-        for counter in [
-            &m.segments_in,
-            &m.segments_out,
-            &m.bytes_in,
-            &m.bytes_acked,
-            &self.rate.bytes_marked,
-            &self.rate.bytes_lost,
-        ] {
-            counter.set(0);
+        for word in [&id.owed_at, &self.addresses.challenged_at_ms] {
+            word.set(by, 0);
         }
-        m.srtt_us.set(setup.srtt_us);
-        m.rttvar_us.set(setup.srtt_us / 2);
-        m.max_wnd.set(setup.snd_wnd);
-        m.set_window(&setup.window);
-        self.rate.pacing.set(setup.window.pacing);
-        self.rate.credit.set(0);
-        self.rate.credit_at.set(now_us);
-        let mut flags = bits::INSTALLED | v6 | vlan;
-        for (on, bit) in [
-            (setup.timestamps, TIMESTAMPS),
-            (setup.sack, SACK),
-            (setup.nodelay, NODELAY),
-            (setup.window.pacing != 0, bits::PACED),
-            (setup.ecn != Ecn::Off, ECN),
-            (setup.ecn == Ecn::Dctcp, bits::ECN_DCTCP),
-            (setup.window_scaling, WSCALE),
-        ] {
-            flags |= if on { bit } else { 0 };
+        for word in [&recovery.retransmits, &m.rtt_seq, &m.rtt_at] {
+            word.set(by, 0);
         }
-        let mss = setup.mss.max(1);
-        self.protocol.store(&Tcb {
-            snd_una: setup.snd_start,
-            snd_nxt: setup.snd_start,
-            snd_max: setup.snd_start,
-            snd_queued: setup.snd_start,
-            snd_wnd: setup.snd_wnd,
-            cwnd: setup.window.cwnd,
-            // One back, so that the first segment's window is taken.
-            snd_wl1: setup.rcv_start.sub(1),
-            rcv_nxt: setup.rcv_start,
-            rcv_adv: setup.rcv_start.add(setup.rcv_wnd.min(setup.rx_bytes)),
-            rcv_limit: setup.rcv_start.add(setup.rx_bytes),
-            last_ack: setup.rcv_start,
-            ts_recent: setup.ts_recent,
-            flags,
-            mss,
-            rcv_mss: mss.min(536),
-            out_of_order: 0,
-            acks: Acks::default(),
-            shifts: Shifts::new(setup.snd_wscale, setup.rcv_wscale),
-        });
+        for word in [&recovery.rcv_up, &rate.rtt_us, &rate.min_rtt_us, &rate.min_rtt_at] {
+            word.set(by, 0);
+        }
+        recovery.snd_up.set(by, 0);
+        id.ts_recent_at.set(by, (now_us >> 20) as u32);
+        for counter in [&m.segments_in, &m.bytes_in, &m.bytes_acked] {
+            counter.set(by, 0);
+        }
+        m.segments_out.set(by, 0);
+        for counter in [&rate.bytes_marked, &rate.bytes_lost] {
+            counter.set(by, 0);
+        }
+        m.srtt_us.set(by, setup.srtt_us);
+        m.rttvar_us.set(by, setup.srtt_us / 2);
+        m.max_wnd.set(by, setup.snd_wnd);
+        m.set_window(by, &setup.window);
+        rate.pacing.set(by, setup.window.pacing);
+        rate.credit.set(by, 0);
+        rate.credit_at.set(by, now_us);
+        self.protocol.store(by, &block(by, setup, v6));
     }
+}
+
+/// A new flow's block.
+fn block(by: Install, setup: &FlowSetup, v6: bool) -> Tcb {
+    let mut t = Tcb::default();
+    for (on, flag) in [
+        (setup.timestamps, bits::TIMESTAMPS),
+        (setup.sack, bits::SACK),
+        (setup.ecn != Ecn::Off, bits::ECN),
+        (setup.ecn == Ecn::Dctcp, bits::ECN_DCTCP),
+        (setup.window_scaling, bits::WSCALE),
+        (v6, bits::V6),
+        (setup.link.vlan.is_some(), bits::VLAN),
+    ] {
+        if on {
+            t.set(by, flag);
+        }
+    }
+    if setup.nodelay {
+        t.set(by, bits::NODELAY);
+    }
+    if setup.window.pacing != 0 {
+        t.set(by, bits::PACED);
+    }
+    let mss = setup.mss.max(1);
+    t.size(by).mss = mss;
+    t.congestion(by).cwnd = setup.window.cwnd;
+    let (snd_start, rcv_start) = (setup.snd_start, setup.rcv_start);
+    // WL1 is one back, so that the first segment's window is taken.
+    let snd_wl1 = rcv_start.sub(1);
+    let (snd_wnd, ts_recent) = (setup.snd_wnd, setup.ts_recent);
+    *t.received(by) = Received { snd_una: snd_start, snd_wnd, snd_wl1, rcv_nxt: rcv_start, ts_recent };
+    t.segment(by).rcv_mss = mss.min(536);
+    *t.sent(by) = Sent { snd_max: snd_start, last_ack: rcv_start };
+    t.next(by).snd_nxt = snd_start;
+    t.written(by).snd_queued = snd_start;
+    t.advertised(by).rcv_adv = rcv_start.add(setup.rcv_wnd.min(setup.rx_bytes));
+    t.room(by).rcv_limit = rcv_start.add(setup.rx_bytes);
+    t
 }

@@ -1,46 +1,49 @@
 //! The line of sending rate and congestion signals.
 
+use super::bits::{AckDebt, QueueFlags};
+use super::permit::Writes;
+use super::tcb::{Congestion, Received};
 use super::words::{Counter, Word};
 
-/// How fast a flow may send, and what tells how fast it could. One line.
+/// How fast a flow may send, and the signals of the path. One line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Rate {
     /// Pacing rate in bytes per second, 0 = not paced (`Window::pacing`).
-    pub pacing: Counter,
+    pub pacing: Counter<QueueFlags>,
     /// Payload bytes that were acknowledged with ECN echo.
-    pub bytes_marked: Counter,
+    pub bytes_marked: Counter<Congestion>,
     /// Payload bytes that were judged lost.
-    pub bytes_lost: Counter,
+    pub bytes_lost: Counter<Congestion>,
     /// Newest round-trip sample in µs, 0 = none.
-    pub rtt_us: Word,
+    pub rtt_us: Word<Received>,
     /// Smallest round-trip sample lately in µs, 0 = none.
-    pub min_rtt_us: Word,
+    pub min_rtt_us: Word<Received>,
     /// When `min_rtt_us` was sampled, in units of 2^20 µs.
-    pub min_rtt_at: Word,
+    pub min_rtt_at: Word<Received>,
     /// End of what had been sent when the window was last reduced for a mark, if `bits::ECN_REDUCED`.
-    pub ecn_recover: Word,
+    pub ecn_recover: Word<Congestion>,
     /// RCV.NXT where marks began or ended, oldest first, if not yet acknowledged (`bits::ECN_EDGES`).
-    pub ecn_edges: [Word; 2],
-    /// What the flow may send now, or owes, at `credit_at`: millionths of a byte, two's complement. Of paced flows only.
-    pub credit: Counter,
-    /// When `credit` was reckoned, µs.
-    pub credit_at: Counter,
+    pub ecn_edges: [Word<AckDebt>; 2],
+    /// Credit or debt of a paced flow at `credit_at`: millionths of a byte, two's complement.
+    pub credit: Counter<QueueFlags>,
+    /// When `credit` was computed, µs.
+    pub credit_at: Counter<QueueFlags>,
 }
 
-/// How long the smallest round trip counts, in units of 2^20 µs: some 10 s.
+/// How long the smallest round trip is valid, in units of 2^20 µs: about 10 s.
 const MIN_RTT_AGE: u32 = 10;
 
 impl Rate {
     /// A new sample of the round-trip time.
     #[inline]
-    pub(crate) fn round_trip(&self, now_us: u64, sample_us: u32) {
+    pub(crate) fn round_trip<S: Writes<Received>>(&self, by: S, now_us: u64, sample_us: u32) {
         let sample = sample_us.max(1);
-        self.rtt_us.set(sample);
+        self.rtt_us.set(by, sample);
         let (min, now) = (self.min_rtt_us.get(), (now_us >> 20) as u32);
         if sample <= min || min == 0 || now.wrapping_sub(self.min_rtt_at.get()) >= MIN_RTT_AGE {
-            self.min_rtt_us.set(sample);
-            self.min_rtt_at.set(now);
+            self.min_rtt_us.set(by, sample);
+            self.min_rtt_at.set(by, now);
         }
     }
 }

@@ -1,43 +1,61 @@
-//! Words of the flow table: relaxed atomics with one writer.
+//! Words of the flow table: relaxed atomics, which only the thread that owns the flow writes.
 
+use super::permit::Writes;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A 32-bit word with one writer.
+/// A 32-bit word that belongs to `State`: stages that may write that may write it.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct Word(AtomicU32);
+pub(crate) struct Word<State>(AtomicU32, PhantomData<State>);
 
-impl Word {
-    #[inline]
+impl<State> Word<State> {
+    #[inline(always)]
     pub(crate) fn get(&self) -> u32 {
         self.0.load(Relaxed)
     }
-    #[inline]
-    pub(crate) fn set(&self, value: u32) {
+    #[inline(always)]
+    pub(crate) fn set<S: Writes<State>>(&self, _: S, value: u32) {
         self.0.store(value, Relaxed);
     }
-    #[inline]
-    pub(crate) fn add(&self, n: u32) {
-        self.set(self.get().wrapping_add(n));
+    #[inline(always)]
+    pub(crate) fn add<S: Writes<State>>(&self, by: S, n: u32) {
+        self.set(by, self.get().wrapping_add(n));
     }
 }
 
-/// A 64-bit counter with one writer.
+/// A 64-bit word that belongs to `State`.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct Counter<State>(PlainCounter, PhantomData<State>);
 
-impl Counter {
-    #[inline]
+impl<State> Counter<State> {
+    #[inline(always)]
     pub(crate) fn get(&self) -> u64 {
+        self.0.get()
+    }
+    #[inline(always)]
+    pub(crate) fn set<S: Writes<State>>(&self, _: S, value: u64) {
+        self.0.set(value);
+    }
+    #[inline(always)]
+    pub(crate) fn add<S: Writes<State>>(&self, by: S, n: u64) {
+        self.set(by, self.get().wrapping_add(n));
+    }
+}
+
+/// A 64-bit word of the protocol line, whose parts have owners of their own.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(super) struct PlainCounter(AtomicU64);
+
+impl PlainCounter {
+    #[inline(always)]
+    pub(super) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
-    #[inline]
-    pub(crate) fn set(&self, value: u64) {
+    #[inline(always)]
+    pub(super) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
-    }
-    #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.set(self.get().wrapping_add(n));
     }
 }

@@ -1,13 +1,13 @@
 use super::*;
 use proptest::prelude::*;
 
-fn board(start: Seq, end: Seq, at: u32) -> Board {
-    let mut board = Board::default();
+fn board(start: Seq, end: Seq, at: u32) -> Scoreboard {
+    let mut board = Scoreboard::default();
     board.begin(start, end, at, false);
     board
 }
 
-fn spans(board: &Board) -> Vec<(u32, u32, u8)> {
+fn spans(board: &Scoreboard) -> Vec<(u32, u32, u8)> {
     board.iter().map(|(start, span)| (start.0, span.end.0, span.state)).collect()
 }
 
@@ -81,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a state per byte. As long as there is room, both say the same; without room only reports may be missing.
+    /// Compared with a state for each byte. As long as there is room, both agree; without room only reports may be missing.
     #[test]
     fn is_a_state_per_byte(base in any::<u32>(), steps in prop::collection::vec(step(), 1..120)) {
         let at = |n: u32| Seq(base).add(n);

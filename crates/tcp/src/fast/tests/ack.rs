@@ -113,7 +113,7 @@ fn each_segment_ahead_of_a_hole_gets_its_duplicate_even_in_one_batch() {
     let sent = h.write(100);
     assert_eq!(sent.iter().map(|s| s.data.len()).collect::<Vec<_>>(), [100, 0, 0]);
     assert_eq!(h.flush(), []);
-    // The hole filled in the same batch: one for all.
+    // The hole is filled in the same batch: one acknowledgement is for all.
     h.batch(&[seg(20_000, 0, &bytes(20_000, 10)), seg(0, 0, &bytes(0, 1000))]);
     let sent = h.flush();
     assert_eq!((sent.len(), sent[0].ack), (1, 7000));

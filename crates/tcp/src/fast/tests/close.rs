@@ -1,4 +1,4 @@
-//! FIN, RST, lies: how a flow ends.
+//! FIN, RST, contract violations: how a flow ends.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn the_peer_closes_first() {
     assert_eq!((h.view().rx_tail, h.view().eof), (100, true));
     assert_eq!(h.read(), 100);
     assert_eq!(h.snapshot().rx_queued, 0);
-    // Again: acknowledged again.
+    // A repeated FIN is acknowledged again.
     let sent = h.rx(seg(0, 0, &bytes(0, 100)).with(ACK | FIN));
     assert_eq!((sent[0].ack, h.dropped(Drop::Duplicate)), (101, 1));
     // We can still send.
@@ -42,7 +42,7 @@ fn we_close_first() {
     let flags = h.snapshot().flags;
     assert_eq!(flags & flow_flags::FIN_ACKED, flow_flags::FIN_ACKED);
     assert_eq!(flags & flow_flags::PASSIVE_CLOSE, 0);
-    // What the application writes behind its FIN is not sent.
+    // Bytes that the application writes behind its FIN are not sent.
     assert_eq!(h.write(10), []);
 }
 
@@ -145,7 +145,7 @@ fn abort() {
     h.update().unwrap();
     let sent = h.flush();
     assert_eq!((sent[0].flags, sent[0].seq, h.slow_names()), (RST | ACK, 100, vec!["Aborted".into()]));
-    // By the slow path.
+    // The slow path aborts.
     let mut h = Harness::new();
     h.message(ToFast::Abort { flow: FLOW, rst: false, errno: 110 });
     assert_eq!((h.flush().len(), h.view().errno, h.take_events()), (0, 110, event::ERROR));
@@ -172,7 +172,7 @@ fn what_was_sent_before_an_abort_is_ahead_of_the_reset() {
         h.update().unwrap();
         let sent = h.flush();
         let shown: Vec<_> = sent.iter().map(|s| (s.seq, s.data.len(), s.flags & RST)).collect();
-        // The window cuts, and what does not fit is lost.
+        // The window cuts, and the rest is lost.
         assert_eq!(shown, [(0, 1000, 0), (1000, 1000, 0), (2000, 0, RST)]);
         assert_eq!(h.slow_names(), ["Active", "Aborted"]);
         h.slow.clear();
@@ -183,13 +183,13 @@ fn what_was_sent_before_an_abort_is_ahead_of_the_reset() {
 }
 
 #[test]
-fn lies() {
+fn contract_violations_abort_the_connection() {
     for (update, lie) in [
-        (AppUpdate { tx_tail: RING + 1, ..AppUpdate::default() }, AppLie::TxTail),
-        (AppUpdate { tx_tail: 99, rx_head: 5, ..AppUpdate::default() }, AppLie::TxTail),
-        (AppUpdate { tx_tail: 100, rx_head: 11, ..AppUpdate::default() }, AppLie::RxHead),
-        (AppUpdate { tx_tail: 100, rx_head: 4, ..AppUpdate::default() }, AppLie::RxHead),
-        (AppUpdate { tx_tail: 100, rx_head: u32::MAX, ..AppUpdate::default() }, AppLie::RxHead),
+        (AppUpdate { tx_tail: RING + 1, ..AppUpdate::default() }, ContractViolation::TxTail),
+        (AppUpdate { tx_tail: 99, rx_head: 5, ..AppUpdate::default() }, ContractViolation::TxTail),
+        (AppUpdate { tx_tail: 100, rx_head: 11, ..AppUpdate::default() }, ContractViolation::RxHead),
+        (AppUpdate { tx_tail: 100, rx_head: 4, ..AppUpdate::default() }, ContractViolation::RxHead),
+        (AppUpdate { tx_tail: 100, rx_head: u32::MAX, ..AppUpdate::default() }, ContractViolation::RxHead),
     ] {
         let mut h = Harness::new();
         h.write(100);
@@ -200,14 +200,14 @@ fn lies() {
         h.app = update;
         assert_eq!(h.update(), Err(lie));
         assert_eq!((h.flush()[0].flags, h.slow_names()), (RST | ACK, vec!["Aborted".into()]));
-        assert_eq!((h.fast.counters().lies, h.view().errno), (1, 103));
+        assert_eq!((h.fast.counters().contract_violations, h.view().errno), (1, 103));
         assert_eq!(h.update(), Ok(()), "the dead say nothing more");
     }
-    // The whole ring is no lie, and acknowledged room may be used again.
+    // Filling the whole ring is allowed, and acknowledged room may be used again.
     let mut h = Harness::new();
     h.write(RING);
     h.rx(seg(0, 1000, &[]));
     h.write(1000);
     h.app.tx_tail += 1;
-    assert_eq!(h.update(), Err(AppLie::TxTail));
+    assert_eq!(h.update(), Err(ContractViolation::TxTail));
 }

@@ -1,4 +1,4 @@
-//! What is the core's and not one flow's: fairness, hand-over, removal, frames of the slow path.
+//! The fast path as a whole: fairness, hand-over, removal, frames of the slow path.
 
 use super::*;
 
@@ -33,7 +33,6 @@ fn turns_are_fair() {
 }
 
 #[test]
-
 fn a_full_port_does_not_stop_another() {
     let mut h = two(FastConfig::default());
     let link = Link { port: PortId(0), ..setup().link };
@@ -104,7 +103,7 @@ fn removal_waits_for_the_queues_and_then_the_number_is_clean() {
     assert_eq!(h.slow_names(), [""; 0], "its delayed acknowledgement is still queued");
     assert_eq!(h.wait(1000), []);
     assert_eq!(h.slow_names(), ["Removed"], "once");
-    // Nobody's segment now.
+    // The segment has no flow now.
     h.rx(seg(10, 0, &bytes(10, 10)));
     assert_eq!(h.slow_names(), ["Segment"]);
     h.message(ToFast::Install(Box::new(setup())));
@@ -120,7 +119,7 @@ fn removal_waits_for_the_queues_and_then_the_number_is_clean() {
 }
 
 #[test]
-fn a_flow_of_another_core_is_left_alone() {
+fn a_flow_of_another_flow_group_is_left_alone() {
     let mut h = Harness::new();
     let mut other = FastPath::new(1, FastConfig::default(), h.fast.table.clone());
     other.message(h.now, ToFast::Abort { flow: FLOW, rst: true, errno: 1 }, &mut h.rings);

@@ -34,7 +34,7 @@ fn rx(h: &mut Harness, segments: &[(Seg, u8)]) -> Vec<(u8, u32, u8)> {
     out(h)
 }
 
-/// What goes out now.
+/// Sends what can go out now.
 fn out(h: &mut Harness) -> Vec<(u8, u32, u8)> {
     h.fast.transmit(h.now, 100, &h.rings, &mut h.tx);
     h.collect();
@@ -87,7 +87,7 @@ fn a_mark_is_echoed_until_the_sender_has_slowed_down() {
     let cwr = |from| seg(from, 10, &bytes(from, 1000)).with(ACK | CWR);
     assert_eq!(flags_of(&rx(&mut h, &[(cwr(3100), CE), (data(4100, 1000), ECT0)])), [ECE]);
     assert_eq!(flags_of(&rx(&mut h, &[(cwr(5100), ECT0), (data(6100, 1000), ECT0)])), [0]);
-    // A mark on what is outside the window, or on an empty acknowledgement, is not believed.
+    // A mark on a segment outside the window, or on an empty acknowledgement, has no effect.
     rx(&mut h, &[(data(200_000, 1000), CE)]);
     rx(&mut h, &[(seg(7100, 10, &[]), CE)]);
     assert_eq!(flags_of(&rx(&mut h, &[(data(7100, 1000), ECT0), (data(8100, 1000), ECT0)])), [0]);
@@ -104,12 +104,12 @@ fn an_echo_reduces_the_window_once_per_round_trip() {
     let s = h.snapshot();
     assert_eq!((s.cwnd, s.ssthresh, s.bytes_marked), (5000, 5000, 2000));
     assert_eq!(h.slow_names(), ["Marked"]);
-    // The same round trip.
+    // A second mark in the same round trip.
     let sent = rx(&mut h, &[echo(4000), echo(8000)]);
     assert_eq!((h.snapshot().ssthresh, h.snapshot().bytes_marked), (5000, 8000));
     assert_eq!(flags_of(&sent)[..2], [CWR, 0], "the first new segment says so, and only that");
     assert_eq!(h.slow_names(), [""; 0]);
-    // The next one.
+    // A mark in the next round trip.
     rx(&mut h, &[(seg(0, 10_000, &[]), 0)]);
     let out = h.snapshot().snd_max.bytes_since(h.setup.snd_start);
     rx(&mut h, &[echo(out)]);
@@ -141,7 +141,7 @@ fn the_first_new_segment_after_a_loss_or_a_time_out_says_that_the_window_is_smal
     write(&mut h, 20_000);
     let sent: Vec<u8> =
         (0..8).flat_map(|_| flags_of(&rx(&mut h, &[(seg(0, 0, &[]), 0)]))).map(|flags| flags & CWR).collect();
-    // Limited transmit, twice; the repair; then new data.
+    // Two segments by limited transmit, then the repair, then new data.
     assert_eq!(sent[..4], [0, 0, 0, CWR]);
     assert!(sent[4..].iter().all(|flags| *flags == 0), "{sent:?}");
     let mut h = with(Ecn::Classic);
@@ -169,14 +169,14 @@ fn a_loss_in_the_same_round_trip_reduces_only_once() {
 fn dctcp_echoes_every_change_of_marks_at_once() {
     let mut h = with(Ecn::Dctcp);
     assert_eq!(rx(&mut h, &[(data(0, 600), ECT0)]), []);
-    // The change: what came before is acknowledged without, what comes now with ECE.
+    // Marks begin: what came before is acknowledged without ECE, what comes now with ECE.
     assert_eq!(rx(&mut h, &[(data(600, 600), CE)]), [(0, 600, 0), (ECE, 1200, 0)]);
-    // No change: every second segment as ever.
+    // No change: every second segment is acknowledged, as usual.
     assert_eq!(rx(&mut h, &[(data(1200, 600), CE)]), []);
     assert_eq!(rx(&mut h, &[(data(1800, 600), CE)]), [(ECE, 2400, 0)]);
-    // Nothing is owed for what came before: no acknowledgement of its own.
+    // Nothing is owed for what came before, so it gets no acknowledgement of its own.
     assert_eq!(rx(&mut h, &[(data(2400, 600), ECT0)]), [(0, 3000, 0)]);
-    // Both ways in one batch.
+    // Marks begin and end in one batch.
     let batch = [(data(3000, 600), ECT0), (data(3600, 600), CE), (data(4200, 600), CE), (data(4800, 600), ECT0)];
     assert_eq!(rx(&mut h, &batch), [(0, 3600, 0), (ECE, 4800, 0), (0, 5400, 0)]);
 }

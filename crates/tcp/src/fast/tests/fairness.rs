@@ -1,18 +1,18 @@
-//! Sharing a port between groups of flows: weights, many flows against one, rate limits.
+//! Sharing a port between classes of flows: weights, many flows against one, rate limits.
 
 use super::load::Load;
 use super::*;
 
-fn of_group(group: u16) -> FlowSetup {
-    FlowSetup { group, ..setup() }
+fn of_class(class: u16) -> FlowSetup {
+    FlowSetup { class, ..setup() }
 }
 
-fn weight(group: u16, weight: u16) -> ToFast {
-    ToFast::SetWeight { group, weight }
+fn weight(class: u16, weight: u16) -> ToFast {
+    ToFast::SetWeight { class, weight }
 }
 
-fn limit(group: u16, bytes_per_s: u64) -> ToFast {
-    ToFast::SetLimit { group, bytes_per_s }
+fn limit(class: u16, bytes_per_s: u64) -> ToFast {
+    ToFast::SetLimit { class, bytes_per_s }
 }
 
 /// A port that takes `frames` every 10 µs, for `turns` such turns.
@@ -24,20 +24,20 @@ fn saturate(load: &mut Load, frames: usize, turns: usize) {
     }
 }
 
-/// Is `is` within `percent` of `shall`?
+/// True if `is` is within `percent` of `shall`.
 fn close(is: f64, shall: f64, percent: f64) -> bool {
     (is - shall).abs() <= shall * percent / 100.0
 }
 
 #[test]
 fn weights_1_to_3_give_1_to_3_bytes() {
-    let mut load = Load::new([of_group(0), of_group(1)]);
+    let mut load = Load::new([of_class(0), of_class(1)]);
     load.message(weight(1, 3));
     saturate(&mut load, 7, 5_000);
     let [one, three] = load.bytes()[..] else { panic!() };
     assert!(one > 10_000_000);
     assert!(close(three as f64 / one as f64, 3.0, 1.0), "{one} {three}");
-    // With other weights from now on.
+    // The weights change.
     load.message(weight(0, 5));
     load.message(weight(1, 0));
     let before = load.bytes();
@@ -47,20 +47,20 @@ fn weights_1_to_3_give_1_to_3_bytes() {
 }
 
 #[test]
-fn a_flow_that_changes_its_group_has_the_new_ones_weight_and_limit() {
-    let mut load = Load::new([of_group(0), of_group(1), of_group(1)]);
+fn a_flow_that_changes_its_class_has_the_new_ones_weight_and_limit() {
+    let mut load = Load::new([of_class(0), of_class(1), of_class(1)]);
     load.message(weight(2, 3));
     saturate(&mut load, 7, 1_000);
-    load.message(ToFast::SetGroup(FlowId(2), 2));
+    load.message(ToFast::SetClass(FlowId(2), 2));
     let before = load.bytes();
     saturate(&mut load, 7, 5_000);
     let got: Vec<f64> = load.bytes().iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
     assert!(close(got[1] / got[0], 1.0, 1.0) && close(got[2] / got[0], 3.0, 1.0), "{got:?}");
-    // Out of a group that waits for credit, and into one.
+    // The flow leaves a class that waits for credit, and joins one.
     load.message(limit(0, 1_000));
     saturate(&mut load, 7, 100);
-    load.message(ToFast::SetGroup(FlowId(0), 1));
-    load.message(ToFast::SetGroup(FlowId(2), 0));
+    load.message(ToFast::SetClass(FlowId(0), 1));
+    load.message(ToFast::SetClass(FlowId(2), 0));
     load.message(limit(0, 0));
     load.message(limit(0, 1_000_000));
     let before = load.bytes();
@@ -71,7 +71,7 @@ fn a_flow_that_changes_its_group_has_the_new_ones_weight_and_limit() {
 
 #[test]
 fn a_thousand_flows_do_not_starve_one() {
-    let mut load = Load::new((0..1001).map(|n| of_group(u16::from(n == 0))));
+    let mut load = Load::new((0..1001).map(|n| of_class(u16::from(n == 0))));
     saturate(&mut load, 32, 2_000);
     let bytes = load.bytes();
     let (one, others): (u64, u64) = (bytes[0], bytes[1..].iter().sum());
@@ -82,7 +82,7 @@ fn a_thousand_flows_do_not_starve_one() {
 
 #[test]
 fn small_segments_get_no_less_than_large_ones() {
-    let mut load = Load::new([of_group(1), of_group(2)]);
+    let mut load = Load::new([of_class(1), of_class(2)]);
     load.message(ToFast::SetMss(FlowId(0), 100));
     saturate(&mut load, 16, 5_000);
     let frames: Vec<u64> = load.port.sent.iter().map(|s| s.bytes + 54 * s.frames.len() as u64).collect();
@@ -90,8 +90,8 @@ fn small_segments_get_no_less_than_large_ones() {
 }
 
 #[test]
-fn a_group_that_is_alone_has_the_port() {
-    let mut load = Load::new([of_group(7)]);
+fn a_class_that_is_alone_has_the_port() {
+    let mut load = Load::new([of_class(7)]);
     load.message(weight(7, 1));
     load.message(weight(3, 60_000));
     load.port.room = 100;
@@ -101,9 +101,9 @@ fn a_group_that_is_alone_has_the_port() {
 }
 
 #[test]
-fn a_rate_limit_holds_for_the_group_within_1_percent() {
+fn a_rate_limit_holds_for_the_class_within_1_percent() {
     for rate in [2_000, 1_000_000, 125_000_000, 1_250_000_000] {
-        let mut load = Load::new([of_group(1), of_group(1), of_group(1)]);
+        let mut load = Load::new([of_class(1), of_class(1), of_class(1)]);
         load.message(limit(1, rate));
         let us = (400 * 1448 * 1_000_000 / rate).max(20_000);
         load.run(us, 0);
@@ -118,8 +118,8 @@ fn a_rate_limit_holds_for_the_group_within_1_percent() {
 }
 
 #[test]
-fn a_limited_group_leaves_the_rest_to_others() {
-    let mut load = Load::new([of_group(1), of_group(2)]);
+fn a_limited_class_leaves_the_rest_to_others() {
+    let mut load = Load::new([of_class(1), of_class(2)]);
     load.message(limit(1, 10_000_000));
     saturate(&mut load, 7, 10_000);
     let bytes = load.bytes();
@@ -129,7 +129,7 @@ fn a_limited_group_leaves_the_rest_to_others() {
 
 #[test]
 fn pacing_holds_inside_a_limit_and_the_other_way_round() {
-    let paced = |pacing| FlowSetup { window: Window { pacing, ..setup().window }, ..of_group(1) };
+    let paced = |pacing| FlowSetup { window: Window { pacing, ..setup().window }, ..of_class(1) };
     let mut load = Load::new([paced(1_000_000), paced(50_000_000), paced(50_000_000)]);
     load.message(limit(1, 20_000_000));
     load.run(1_000_000, 0);
@@ -138,12 +138,12 @@ fn pacing_holds_inside_a_limit_and_the_other_way_round() {
     assert!(bytes[0] as f64 <= 1.01e6, "{bytes:?}");
 }
 
-/// One flow whose group may send 1000 bytes per s, with more to send.
+/// One flow whose class may send 1000 bytes per s, with more to send.
 fn limited() -> Harness {
-    let mut h = Harness::of(of_group(1));
+    let mut h = Harness::of(of_class(1));
     h.message(limit(1, 1000));
     assert_eq!(h.write(5000).len(), 1);
-    assert!(!h.fast.has_work(), "the core may sleep");
+    assert!(!h.fast.has_work(), "the worker may sleep");
     h
 }
 
@@ -155,7 +155,7 @@ fn a_limit_holds_no_acknowledgement_back() {
     let out = h.rx(seg(30, 0, &bytes(30, 10)));
     assert_eq!(out.iter().map(|s| (s.ack, s.data.len())).collect::<Vec<_>>(), [(10, 0)]);
     assert!(!h.fast.has_work());
-    assert_eq!(h.wait(1_000_000).iter().map(|s| s.data.len()).collect::<Vec<_>>(), [1000], "the group's time has come");
+    assert_eq!(h.wait(1_000_000).iter().map(|s| s.data.len()).collect::<Vec<_>>(), [1000], "the class's time has come");
     (h.app.rx_head, h.app.closed, h.app.abort) = (10, true, true);
     h.update().unwrap();
     let out = h.flush();
@@ -164,13 +164,13 @@ fn a_limit_holds_no_acknowledgement_back() {
 }
 
 #[test]
-fn a_removed_flow_leaves_a_limited_group() {
+fn a_removed_flow_leaves_a_limited_class() {
     let mut h = limited();
     h.rx(seg(0, 1000, &[]));
     assert_ne!(h.snapshot().flags & flow_flags::LIMIT_WAIT, 0);
     h.slow.clear();
     h.message(ToFast::Remove(FLOW));
-    assert_eq!(h.slow_names(), [""; 0], "it is in the group's queue");
+    assert_eq!(h.slow_names(), [""; 0], "it is in the class's queue");
     assert_eq!(h.wait(1_000_000), []);
     assert_eq!(h.slow_names(), ["Removed"]);
     assert_eq!(h.fast.next_deadline(), None);

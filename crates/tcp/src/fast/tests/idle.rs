@@ -1,4 +1,4 @@
-//! What the slow path asks of an idle flow, and what an application sets on one.
+//! Requests of the slow path for an idle flow, and options that an application sets on one.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn what_was_reported_is_not_sent_again_in_smaller_segments() {
     let sent: Vec<_> = h.flush().iter().map(|s| (s.seq, s.data.len())).collect();
     assert_eq!(sent, [(0, 600), (600, 400), (2000, 500)]);
     h.rx(seg(0, 2500, &[]));
-    // A lone segment goes in two pieces; of them only what is not reported goes once more.
+    // A lone segment goes in two pieces. Only the piece that is not reported goes once more.
     h.message(ToFast::SetMss(FLOW, 1000));
     h.write(1000);
     h.message(ToFast::SetMss(FLOW, 600));

@@ -1,4 +1,4 @@
-//! A core under load: any number of flows with endless data, whose peers acknowledge at once, in virtual time.
+//! A fast path under load, in virtual time: many flows with endless data, whose peers acknowledge at once.
 
 use super::*;
 
@@ -13,7 +13,7 @@ impl Rings for Blank {
     fn fetch(&self, _: FlowId, _: u32, _: &mut [u8]) {}
 }
 
-/// What a port has sent of one flow.
+/// The frames of one flow that a port has sent.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     /// Payload bytes.
@@ -26,7 +26,7 @@ pub struct Sent {
 /// Counts what is sent, per flow.
 pub struct Tally {
     pub sent: Vec<Sent>,
-    /// Frames that it still takes.
+    /// Frames that the port still takes.
     pub room: usize,
     now: u64,
     buffer: Vec<u8>,
@@ -49,7 +49,7 @@ impl TxPorts for Tally {
     }
 }
 
-/// The core.
+/// The fast path, its port and its flows.
 pub struct Load {
     pub fast: FastPath,
     pub now: Micros,
@@ -58,7 +58,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// With one flow for each of these; number, port and windows are set here.
+    /// A fast path with one flow for each of these setups. Number, port and windows are set here.
     pub fn new(flows: impl IntoIterator<Item = FlowSetup>) -> Self {
         let config = FastConfig { seed: 1, ..FastConfig::default() };
         let port = Tally { sent: vec![], room: usize::MAX, now: 0, buffer: vec![0; 2000] };
@@ -89,7 +89,7 @@ impl Load {
         self.fast.app_update(self.now, FlowId(flow), update).unwrap();
     }
 
-    /// One turn of the core; what it sent is acknowledged and written anew.
+    /// One turn. Everything that it sends is acknowledged, and as much is written again.
     pub fn step(&mut self) -> usize {
         self.port.now = self.now.0;
         let sent = self.fast.transmit(self.now, 256, &Blank, &mut self.port);
@@ -134,7 +134,7 @@ impl Load {
         frame
     }
 
-    /// Runs for so long; the core comes up to `late_us` late to its deadlines.
+    /// Runs for `us`. The fast path is called up to `late_us` after its deadlines.
     pub fn run(&mut self, us: u64, late_us: u64) {
         let end = self.now.after(us);
         while self.now < end {
@@ -145,7 +145,7 @@ impl Load {
         }
     }
 
-    /// Payload bytes per flow so far.
+    /// Payload bytes of each flow so far.
     pub fn bytes(&self) -> Vec<u64> {
         self.port.sent.iter().map(|sent| sent.bytes).collect()
     }

@@ -1,4 +1,4 @@
-//! Tests of the fast path as a whole: one core, rings that are vectors, a peer made of hand-written segments.
+//! Tests of the whole fast path: one flow group, rings that are vectors, a peer made of hand-written segments.
 #![allow(clippy::unwrap_used)]
 
 mod ack;
@@ -21,7 +21,9 @@ mod urgent;
 
 use super::*;
 use crate::counters::Drop;
-use crate::flow::{Ecn, FlowSetup, FourTuple, Link, Owner, Window};
+use crate::flow::{Ecn, FlowSetup, FourTuple, Link, Owner, Window, flow_flags};
+use crate::messages::event;
+use crate::table::bits;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::emit::{Header, emit, fill_checksum};
@@ -99,7 +101,7 @@ impl RxBatch for Frames {
     }
 }
 
-/// A segment as the tests speak of it: numbers relative to the start of each direction.
+/// A segment of the tests. Its sequence numbers are relative to the start of each direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
     pub seq: u32,
@@ -136,7 +138,7 @@ impl Seg {
     }
 }
 
-/// One core with one flow, its application and its peer.
+/// A fast path with one flow, its application and its peer.
 pub struct Harness {
     pub fast: FastPath,
     pub rings: VecRings,
@@ -181,7 +183,7 @@ pub fn setup() -> FlowSetup {
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,
-        group: 0,
+        class: 0,
         tos: 0,
         ttl: 64,
     }
@@ -263,13 +265,13 @@ impl Harness {
         self.collect();
     }
 
-    /// One segment from the peer and what is sent at once in reply.
+    /// One segment from the peer; returns what is sent at once in reply.
     pub fn rx(&mut self, s: Seg) -> Vec<Seg> {
         self.batch(&[s]);
         self.flush()
     }
 
-    /// What goes out now.
+    /// Sends what can go out now.
     pub fn flush(&mut self) -> Vec<Seg> {
         self.fast.transmit(self.now, 10_000, &self.rings, &mut self.tx);
         self.collect();
@@ -281,7 +283,7 @@ impl Harness {
         sent.iter().map(|(_, frame)| self.seen(frame)).collect()
     }
 
-    /// A sent frame, relative.
+    /// A sent frame, with relative sequence numbers.
     pub fn seen(&self, frame: &[u8]) -> Seg {
         let s: Segment = parse(frame).expect("we send well-formed frames");
         let sum = if self.tx.unsummed { RxChecksum::MaybePartial } else { RxChecksum::Unknown };
@@ -322,8 +324,8 @@ impl Harness {
         self.collect();
     }
 
-    /// The application's words as they are in `self.app`.
-    pub fn update(&mut self) -> Result<(), AppLie> {
+    /// Hands the application's words in `self.app` over.
+    pub fn update(&mut self) -> Result<(), ContractViolation> {
         let result = self.fast.app_update(self.now, self.setup.flow, self.app);
         self.collect();
         result
@@ -341,7 +343,7 @@ impl Harness {
         self.flush()
     }
 
-    /// The application reads all there is; asserts that it is the stream.
+    /// The application reads everything; asserts that it is the stream.
     pub fn read(&mut self) -> u32 {
         let tail = self.view().rx_tail;
         let ring = &self.rings.rx[&self.setup.flow];
@@ -366,7 +368,7 @@ impl Harness {
         self.fast.counters().drops[reason as usize]
     }
 
-    /// All drops, to see that nothing else was counted.
+    /// All drops, to show that nothing else was counted.
     pub fn drops(&self) -> u64 {
         self.fast.counters().drops.iter().sum()
     }

@@ -7,14 +7,14 @@ fn paced(pacing: u64) -> FlowSetup {
     FlowSetup { window: Window { pacing, ..setup().window }, ..setup() }
 }
 
-/// Is `is` within 1 % of `shall`?
+/// True if `is` is within 1 % of `shall`.
 fn close(is: u64, shall: u64) -> bool {
     is.abs_diff(shall) * 100 <= shall
 }
 
 #[test]
 fn any_rate_from_1_kbit_to_100_gbit_per_second_is_kept_within_1_percent() {
-    // Bytes per second, seconds in µs: at least some 200 segments each.
+    // Bytes per second, and a time in µs: about 200 segments each at least.
     for (rate, us) in [
         (125, 3_600_000_000u64),
         (1_000, 600_000_000),
@@ -76,7 +76,7 @@ fn a_core_that_comes_late_makes_it_good() {
         let sent = load.bytes();
         assert!(close(sent[0], 125_000_000) && close(sent[1], 2_000_000), "{late} µs late: {sent:?}");
     }
-    // But not without end.
+    // The burst is limited.
     let mut load = Load::new([paced(125_000_000)]);
     load.step();
     load.now = load.now.after(1_000_000);
@@ -94,7 +94,7 @@ fn silence_saves_no_credit_up() {
     let mut h = slowly();
     h.wait(10_000_000);
     assert_eq!(h.write(5000).len(), 1);
-    // 16 µs' worth.
+    // The worth of 16 µs.
     assert_eq!(h.wait(983).len(), 0);
     assert_eq!(h.wait(1).len(), 1);
     assert_eq!(h.wait(1000).len(), 1);

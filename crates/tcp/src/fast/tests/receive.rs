@@ -109,7 +109,7 @@ fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
     assert_eq!((sent[0].ack, sent[0].wnd), (4096, 0));
     assert_eq!(h.dropped(Drop::OutOfWindow), 1);
     assert_eq!(h.view().tx_head, 100, "the ACK in it counted");
-    // Silly windows are not offered: 300 bytes read are not worth it.
+    // Silly windows are not offered: 300 bytes read are too few.
     h.app.rx_head = 300;
     h.update().unwrap();
     assert_eq!(h.flush(), []);
@@ -117,7 +117,7 @@ fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
     h.app.rx_head = 1100;
     h.update().unwrap();
     assert_eq!(h.flush()[0].wnd, 1100);
-    // From here, 1000 more would not be told by themselves.
+    // From here on, 1000 more bytes would not cause a window update of their own.
     h.app.rx_head = 2100;
     h.update().unwrap();
     assert_eq!(h.flush(), []);
@@ -126,8 +126,8 @@ fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
     assert_eq!(h.flush()[0].wnd, 3200);
 }
 
-/// A program rings once for each quarter of the ring that it has read. With segments of half a ring, whatever was left unread when it last
-/// rang: once it has read everything, its peer can send a segment (RFC 9293 §3.8.6.2.2).
+/// A program notifies once for each quarter of the ring that it has read. Segments are half a ring long. However much was unread at the
+/// last notification: once the program has read everything, its peer can send a segment (RFC 9293 §3.8.6.2.2).
 #[test]
 fn who_reads_everything_without_ringing_again_leaves_no_silly_window_behind() {
     const RX: u32 = 32768;
@@ -184,10 +184,10 @@ fn the_right_edge_never_goes_back() {
 }
 
 impl Harness {
-    /// Right edge that has been promised.
+    /// Right edge of the window that has been promised.
     fn snapshot_edge(&self) -> u32 {
         let t = self.fast.table.get(FLOW).unwrap().protocol.load();
-        t.rcv_adv.bytes_since(self.setup.rcv_start)
+        t.rcv_adv().bytes_since(self.setup.rcv_start)
     }
 }
 

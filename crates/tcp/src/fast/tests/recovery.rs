@@ -16,7 +16,7 @@ fn out(n: u32, timestamps: bool) -> Harness {
     h
 }
 
-/// An acknowledgement with reports.
+/// An acknowledgement with SACK blocks.
 fn told(ack: u32, blocks: &[(u32, u32)]) -> Seg {
     seg(0, ack, &[]).sack(blocks)
 }
@@ -25,7 +25,7 @@ fn timeout(h: &mut Harness) {
     h.message(ToFast::Timeout(FLOW, Window { cwnd: MSS, ssthresh: 5 * MSS, growth: 256, beta: 128, pacing: 0 }));
 }
 
-/// Waits until something goes out.
+/// Waits until something is sent.
 fn probe(h: &mut Harness) -> Vec<Seg> {
     for _ in 0..5 {
         h.now = h.fast.next_deadline().expect("the probe's timer runs");
@@ -82,7 +82,7 @@ fn the_window_shrinks_in_proportion_to_what_arrives() {
     for n in 1..20 {
         new.extend(sent(&h.rx(told(0, &[(1000, n * MSS + MSS)]))));
     }
-    // Two by limited transmission (RFC 3042) before the loss was sure.
+    // Two segments by limited transmit (RFC 3042) before the loss was certain.
     assert_eq!(new[2], (0, 1000));
     assert!((10..=12).contains(&new.len()), "{new:?}");
     h.rx(told(22_000, &[]));
@@ -127,7 +127,7 @@ fn a_peer_that_throws_away_what_it_had_gets_it_again() {
     let mut h = out(4, false);
     h.rx(told(0, &[(1000, 4000)]));
     h.flush();
-    // The repair arrives, but nothing of what was reported is there any more.
+    // The repair arrives, but the peer has dropped everything that it had reported.
     h.rx(told(1000, &[]));
     timeout(&mut h);
     assert_eq!(sent(&h.flush()), [(1000, 1000)]);
@@ -143,7 +143,7 @@ fn a_lost_repair_is_noticed() {
     h.now = h.now.after(10_000);
     assert_eq!(sent(&h.rx(told(0, &[(1000, 10_000)])))[0], (10_000, 1000));
     h.now = h.now.after(10_000);
-    // What was sent after the repair has arrived, the repair has not.
+    // Segments sent after the repair have arrived, the repair has not.
     assert_eq!(sent(&h.rx(told(0, &[(1000, 11_000)])))[0], (0, 1000));
 }
 
@@ -158,10 +158,10 @@ fn reordering_that_was_seen_once_is_waited_for() {
     assert_eq!(sent(&h.rx(told(2000, &[(3000, 9000)]))).iter().filter(|s| s.0 < 10_000).count(), 0);
     let deadline = h.fast.next_deadline().expect("the reordering timer runs");
     assert!(deadline.0 - h.now.0 <= 5000, "{deadline:?} {:?}", h.now);
-    // It comes in time.
+    // The late segment comes in time.
     h.rx(told(10_000, &[]));
     assert_eq!(h.snapshot().retransmits, 0);
-    // It does not.
+    // The late segment does not come in time.
     h.now = h.now.after(10_000);
     h.rx(told(10_000, &[(11_000, 13_000)]));
     assert_eq!(h.snapshot().retransmits, 0);
@@ -191,7 +191,7 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
     // Two round trips, and 2 ms as the acknowledgement may have been held back.
     assert!(h.now.0 - began.0 <= 22_000, "{:?}", h.now.0 - began.0);
     assert_eq!(h.fast.counters().tail_probes, 1);
-    // It shows that the one before it is missing.
+    // The probe's acknowledgement shows that the segment before it is missing.
     h.now = h.now.after(10_000);
     let repair = h.rx(told(1000, &[(2000, 3000)]));
     let repair = if repair.is_empty() { h.wait(10_000) } else { repair };
@@ -217,7 +217,7 @@ fn a_loss_that_the_probe_has_repaired_counts() {
     h.write(1000);
     h.rx(told(5000, &[]));
     assert_eq!(h.slow_names(), ["Loss"]);
-    // Reported as needless: no loss.
+    // The peer reports the probe as needless: no loss.
     let mut h = out(4, false);
     probe(&mut h);
     h.rx(told(4000, &[]));
@@ -330,7 +330,7 @@ fn reports_of_what_was_never_sent_mean_nothing() {
     }
     let s = h.snapshot();
     assert_eq!((s.retransmits, s.cwnd, h.fast.state.boards.in_use()), (0, 10_000, 1));
-    assert_eq!(h.fast.table.get(FLOW).unwrap().protocol.flags() & bits::SCORED, 0);
+    assert!(!h.fast.table.get(FLOW).unwrap().protocol.load().has(bits::SCORED));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is dropped, and why: PAWS, windows, RST, SYN, ACK (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323).
+//! Dropped segments and the rules for them: PAWS, windows, RST, SYN, ACK (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323).
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn reset_counts_only_at_rcv_nxt() {
     assert_eq!(h.rx(seg(100, 0, &[]).with(RST)), []);
     assert_eq!((h.take_events(), h.view().errno), (event::ERROR, 104));
     assert_eq!(h.slow_names(), ["Reset"]);
-    // Dead: nothing has an effect any more.
+    // The flow is dead: nothing has an effect any more.
     let drops = h.drops();
     assert_eq!(h.rx(seg(100, 0, &bytes(100, 100))), []);
     assert_eq!(h.view().rx_tail, 100);
@@ -117,7 +117,7 @@ fn outside_the_window() {
         assert_eq!((sent.len(), sent[0].ack), (1, 0));
     }
     assert_eq!((h.dropped(Drop::OutOfWindow), h.dropped(Drop::Duplicate)), (2, 1));
-    // Keep-alive probes: answered.
+    // Keepalive probes are answered.
     let sent = h.rx(seg(u32::MAX, 0, &[]));
     assert_eq!((sent.len(), h.dropped(Drop::OutOfWindow)), (1, 3));
     // An empty segment right at the window's end comes from a peer that has filled the window.
@@ -139,7 +139,7 @@ fn paws() {
     h.wait(1000);
     h.rx(seg(20, 0, &bytes(20, 10)).ts(0xf000_0000, 0));
     assert_eq!(h.view().rx_tail, 30);
-    // After 24 idle days TS.Recent says nothing.
+    // After 24 idle days TS.Recent is no longer valid.
     h.wait(25 * 86_400_000_000);
     h.rx(seg(30, 0, &bytes(30, 10)).ts(0x9000_0000, 0));
     assert_eq!((h.view().rx_tail, h.dropped(Drop::Paws)), (40, 2));

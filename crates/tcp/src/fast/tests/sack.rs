@@ -19,7 +19,7 @@ fn the_newest_range_is_reported_first() {
     assert_eq!(data(&mut h, 300, 350)[0].sack, [(200, 350), (600, 700), (400, 500)]);
     data(&mut h, 800, 900);
     assert_eq!(data(&mut h, 1000, 1100)[0].sack, [(1000, 1100), (800, 900), (200, 350), (600, 700)], "four at most");
-    // What joins is no longer reported.
+    // Ranges that join the stream are no longer reported.
     let out = data(&mut h, 0, 200);
     assert_eq!((out[0].ack, &out[0].sack[..]), (350, &[(1000, 1100), (800, 900), (600, 700), (400, 500)][..]));
     h.read();
@@ -58,7 +58,7 @@ fn what_comes_twice_is_reported_once() {
     // Inside a kept range, which stands second.
     data(&mut h, 600, 700);
     assert_eq!(data(&mut h, 350, 400)[0].sack, [(350, 400), (300, 500), (600, 700)]);
-    // In part.
+    // Partly.
     let out = data(&mut h, 150, 250);
     assert_eq!((out[0].ack, &out[0].sack[..]), (250, &[(150, 200), (300, 500), (600, 700)][..]));
     h.read();

@@ -105,10 +105,10 @@ fn window_probe_sends_one_byte_and_no_more() {
         assert_eq!(h.rx(seg(0, 0, &[]).wnd(0)), [], "answers to probes are no duplicate ACKs");
     }
     assert_eq!(h.snapshot().flags & flow_flags::RECOVERY, 0);
-    // The byte was not taken: everything is sent from the start.
+    // The peer has not taken the byte: everything is sent from the start.
     let sent = h.rx(seg(0, 0, &[]).wnd(4000));
     assert_eq!(sent.iter().map(|s| (s.seq, s.data.len())).collect::<Vec<_>>(), [(0, 1000), (1000, 500)]);
-    // The byte was taken.
+    // The peer has taken the byte.
     let mut h = Harness::of(FlowSetup { snd_wnd: 0, ..setup() });
     h.write(1500);
     h.message(ToFast::ProbeWindow(FLOW));
@@ -154,7 +154,7 @@ fn nagle() {
     h.app.nodelay = true;
     h.update().unwrap();
     assert_eq!(h.flush().len(), 1);
-    // FIN takes the rest along.
+    // The rest goes with the FIN.
     let mut h = Harness::of(FlowSetup { nodelay: false, ..setup() });
     h.write(10);
     h.app.shut_wr = true;
@@ -185,7 +185,7 @@ fn silly_window_is_used_when_it_is_half_of_the_peers_buffer() {
     assert_eq!(h.write(5000)[0].data.len(), 800);
     assert_eq!(h.rx(seg(0, 800, &[]).wnd(300)), []);
     assert_eq!(h.rx(seg(0, 800, &[]).wnd(400))[0].data.len(), 400);
-    // Smaller than that waits; the slow path's probe uses it.
+    // A smaller window is not used, but by the slow path's probe.
     h.rx(seg(0, 1200, &[]).wnd(300));
     h.message(ToFast::ProbeWindow(FLOW));
     let sent = h.flush();

@@ -1,4 +1,4 @@
-//! Whatever the network does to segments, the stream stays the stream.
+//! The stream arrives as it was sent, whatever the network does to segments.
 
 use super::*;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ proptest! {
             let (_, _, count, reads) = pieces.next().unwrap();
             for n in 0..count {
                 let (place, len, ..) = pieces.next().unwrap();
-                // One piece per turn continues the stream, the others lie around it.
+                // One piece per turn continues the stream, the others are around it.
                 let from = if n == count / 2 { at } else { (at + place % 5000).saturating_sub(1500) };
                 let from = from.min(total);
                 let len = len.min(total - from);
@@ -47,7 +47,7 @@ proptest! {
         prop_assert_eq!(h.fast.state.out_of_order.in_use(), 0);
     }
 
-    /// Two fast paths over a network that loses, doubles and reorders, with time-outs: both streams arrive.
+    /// Two fast paths over a network that loses, duplicates and reorders, with time-outs: both streams arrive.
     #[test]
     fn both_ways(
         seed in any::<u64>(),
@@ -106,7 +106,7 @@ proptest! {
                 to.fast.receive(to.now, PortId(1), &Frames(arriving), &mut to.rings);
                 to.collect();
             }
-            // A slow path that waits for quiet, then repeats or probes.
+            // The slow path waits until nothing happens, then repeats or probes.
             if heard[0] > 5 && heard[1] > 5 {
                 heard = [0, 0];
                 for h in &mut ends {
@@ -123,13 +123,13 @@ proptest! {
             }
         }
         for h in &ends {
-            prop_assert_eq!((h.view().errno, h.fast.counters().lies), (0, 0));
+            prop_assert_eq!((h.view().errno, h.fast.counters().contract_violations), (0, 0));
             prop_assert_eq!(h.fast.state.out_of_order.in_use(), 0);
         }
     }
 }
 
-/// Both clocks move on together.
+/// Moves both clocks.
 fn ends_now(turn: u64) -> Micros {
     Micros(1_000_000 + turn * 400)
 }

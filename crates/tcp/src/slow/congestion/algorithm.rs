@@ -1,6 +1,13 @@
-//! Which algorithm a connection uses, by Linux's names.
+//! The congestion control algorithms, by Linux's names.
 
-use super::{Bbr, CongestionControl, Constant, Cubic, Dctcp, DctcpRate, NewReno, Timely};
+use super::bbr::Bbr;
+use super::constant::Constant;
+use super::control::CongestionControl;
+use super::cubic::Cubic;
+use super::dctcp::Dctcp;
+use super::dctcp_rate::DctcpRate;
+use super::newreno::NewReno;
+use super::timely::Timely;
 use std::fmt;
 
 /// The algorithms.
@@ -19,12 +26,12 @@ pub enum Algorithm {
     Timely,
     /// BBRv3.
     Bbr,
-    /// This rate in bytes per second, whatever happens; `u64::MAX` = the socket's `SO_MAX_PACING_RATE`, if there is one.
+    /// A constant rate in bytes per second; `u64::MAX` = the socket's `SO_MAX_PACING_RATE`, if set.
     Constant(u64),
 }
 
 impl Algorithm {
-    /// Those that have no parameter, in the order of their numbers.
+    /// The algorithms without a parameter, in the order of their numbers.
     pub const NAMED: [Self; 6] = [Self::Reno, Self::Cubic, Self::Dctcp, Self::DctcpRate, Self::Timely, Self::Bbr];
 
     fn known() -> impl Iterator<Item = Self> {
@@ -44,7 +51,7 @@ impl Algorithm {
         }
     }
 
-    /// By name; a constant rate is `constant:RATE`, with RATE in bits per second and perhaps `k`, `m` or `g` behind it.
+    /// Parses a name. A constant rate is `constant:RATE`, in bits per second with an optional suffix `k`, `m` or `g`.
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(rate) = name.strip_prefix("constant:") {
             return bits_per_s(rate).map(|bits| Self::Constant(bits / 8));
@@ -52,7 +59,7 @@ impl Algorithm {
         Self::known().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Its number in [`SocketOptions::congestion`](crate::flow::SocketOptions::congestion); 0 is nobody's.
+    /// Its number in [`SocketOptions::congestion`](crate::flow::SocketOptions::congestion), which is never 0.
     pub fn id(self) -> u8 {
         match self {
             Self::Reno => 1,
@@ -65,12 +72,12 @@ impl Algorithm {
         }
     }
 
-    /// By number; `None` for 0 (the default) and for an unknown one.
+    /// By number; `None` for 0 (the default) and for unknown numbers.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::known().find(|algorithm| algorithm.id() == id)
     }
 
-    /// Is it DCTCP or of its kind: does it need ECN, with the receiver's echo of RFC 8257?
+    /// Is it a form of DCTCP, which needs ECN with the receiver's echo of RFC 8257?
     pub fn needs_ecn(self) -> bool {
         self.name().starts_with("dctcp")
     }

@@ -1,7 +1,8 @@
-//! A constant rate, whatever the network does: for measurements and for paths that are reserved.
+//! A constant rate, whatever the network does, for measurements and for reserved paths.
 
+use super::control::CongestionControl;
 use super::rate::{LEAST, Rated};
-use super::{CongestionControl, Sample};
+use super::sample::Sample;
 use crate::flow::Window;
 
 /// State for one flow.

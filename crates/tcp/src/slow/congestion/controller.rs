@@ -1,17 +1,20 @@
-//! One flow's congestion control: asks its algorithm, completes what that says, and says nothing twice.
+//! One flow's congestion control. It asks its algorithm, completes the decision with a pacing rate, and suppresses
+//! repetitions.
 
-use super::{Algorithm, CongestionControl, Sample, initial_window};
+use super::algorithm::Algorithm;
+use super::control::{CongestionControl, initial_window};
+use super::sample::Sample;
 use crate::flow::{FlowSnapshot, Window};
 use crate::seq::Seq;
 use crate::slow::SlowConfig;
 use crate::time::Micros;
 
-/// What a flow without anything outstanding is to do.
+/// The decision on a flow without outstanding data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::slow) enum Idle {
-    /// Stay on the list: its window is reduced soon.
+    /// Stay on the list, as its window will be reduced.
     Linger,
-    /// Leave the list, with this window if any.
+    /// Leave the list, with a new window if any.
     Leave(Option<Window>),
 }
 
@@ -19,20 +22,20 @@ pub(in crate::slow) enum Idle {
 pub(in crate::slow) struct Controller {
     algorithm: Algorithm,
     control: Box<dyn CongestionControl>,
-    /// The last look.
+    /// The last sample.
     last: Sample,
-    /// What was last said.
+    /// The last decision.
     said: Window,
-    /// It has just been chosen for a flow that runs.
+    /// The algorithm has just replaced another one on an installed flow.
     adopt: bool,
     /// Limit of the pacing rate in bytes per second, 0 = none (`SO_MAX_PACING_RATE`).
     max_pacing: u64,
-    /// SND.MAX when nothing was outstanding, and since when.
+    /// SND.MAX of the idle flow, and the time since which it is idle.
     idle: Option<(Seq, Micros)>,
 }
 
 impl Controller {
-    /// Of a flow that begins.
+    /// For a new flow.
     pub(in crate::slow) fn new(now: Micros, algorithm: Algorithm, mss: u32, syn_lost: bool) -> Self {
         let mut control = algorithm.start();
         let said = control.initial(mss, syn_lost);
@@ -53,12 +56,12 @@ impl Controller {
         self.said
     }
 
-    /// Which algorithm it is.
+    /// Its algorithm.
     pub(in crate::slow) fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Another algorithm goes on from the present window.
+    /// Replaces the algorithm. The new one continues with the current window.
     pub(in crate::slow) fn replace(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm {
             (self.algorithm, self.control, self.adopt) = (algorithm, algorithm.start(), true);
@@ -70,7 +73,8 @@ impl Controller {
         self.max_pacing = bytes_per_s;
     }
 
-    /// How soon it wants the next look, in µs, if sooner than the control interval: one round trip, within limits.
+    /// Interval in µs between decisions of an algorithm that decides once per round trip, within limits; `None` =
+    /// another one.
     pub(in crate::slow) fn round_trip_us(&self, config: &SlowConfig) -> Option<u64> {
         let max = u64::from(config.control_interval_us);
         let min = u64::from(config.control_interval_min_us).min(max);
@@ -102,7 +106,7 @@ impl Controller {
         self.complete(window, &sample, config)
     }
 
-    /// The last loss was none.
+    /// The last loss was spurious.
     pub(in crate::slow) fn undo(&mut self, now: Micros, flow: &FlowSnapshot, config: &SlowConfig) -> Option<Window> {
         let sample = self.look(now, flow);
         let window = self.control.on_undo(&sample);
@@ -124,7 +128,7 @@ impl Controller {
         window
     }
 
-    /// Nothing is outstanding; `timeout_us`: the retransmission time-out.
+    /// Nothing is outstanding. `timeout_us`: the retransmission time-out.
     pub(in crate::slow) fn idle(
         &mut self,
         now: Micros,
@@ -158,7 +162,7 @@ impl Controller {
         sample
     }
 
-    /// Adds the pacing rate; leaves out what the fast path knows already.
+    /// Adds the pacing rate, and suppresses values that the fast path has already.
     fn complete(&mut self, window: Option<Window>, sample: &Sample, config: &SlowConfig) -> Option<Window> {
         let keep = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, ..self.said };
         let mut window = window.unwrap_or(keep);
@@ -174,22 +178,22 @@ impl Controller {
         news.then_some(window)
     }
 
-    /// The algorithm's own rate or, for a window, a rate that sends it in the better part of a round trip if that is wanted; within
-    /// the socket's limit.
+    /// The pacing rate: the algorithm's own or, if windows are paced, one that spreads the window over most of a round
+    /// trip. It is within the socket's limit.
     fn pacing(&self, window: &Window, sample: &Sample, config: &SlowConfig) -> u64 {
         let rate = if self.control.paced() || !(config.pace_windows || self.max_pacing != 0) {
             window.pacing
         } else {
             let old = self.said.pacing;
             let new = window_rate(window, sample);
-            // What has hardly changed is not worth a message.
+            // A small change is not worth a message.
             if new.abs_diff(old) <= old / 16 { old } else { new }
         };
         limited(rate, self.max_pacing)
     }
 }
 
-/// A pacing rate within a limit; 0 = none, for either.
+/// A pacing rate within a limit; 0 = none, for both.
 fn limited(rate: u64, limit: u64) -> u64 {
     match (rate, limit) {
         (0, limit) => limit,
@@ -198,8 +202,8 @@ fn limited(rate: u64, limit: u64) -> u64 {
     }
 }
 
-/// Rate in bytes per second at which a window is sent: twice as fast as the window per round trip in slow start, 1.2 times after it
-/// (Linux's `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`), so that pacing never holds back its growth.
+/// Pacing rate of a window in bytes per second. It is twice the window per round trip in slow start, and 1.2 times
+/// after it (Linux's `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`), so that pacing never limits the window's growth.
 fn window_rate(window: &Window, sample: &Sample) -> u64 {
     let or = |own: u32, present: u32| if own == Window::KEEP { present } else { own };
     let (cwnd, ssthresh) = (or(window.cwnd, sample.cwnd), or(window.ssthresh, sample.ssthresh));
@@ -207,7 +211,7 @@ fn window_rate(window: &Window, sample: &Sample) -> u64 {
         return 0;
     }
     let percent = if cwnd < ssthresh / 2 { 200 } else { 120 };
-    // The window may grow until the next look.
+    // The window may grow until the next decision.
     let cwnd = u64::from(cwnd.max(sample.flight).max(sample.mss));
     (cwnd * percent * 10_000 / u64::from(sample.srtt_us)).max(1)
 }

@@ -1,9 +1,10 @@
 //! CUBIC (RFC 9438) with HyStart++ (RFC 9406): the window follows a cubic function of the time since the last loss.
 //!
-//! The curve is computed here once per control interval; the fast path is told how many segments per window lead along it until the
-//! next look, so that the window grows on acknowledgements, as in the RFC.
+//! The curve is computed here once per control interval. The fast path gets the number of segments per window that
+//! follow the curve until the next decision. So the window grows on acknowledgements, as in the RFC.
 
-use super::{CongestionControl, Sample, initial_window, timeout_threshold};
+use super::control::{CongestionControl, initial_window, timeout_threshold};
+use super::sample::Sample;
 use crate::flow::Window;
 use crate::time::Micros;
 
@@ -12,11 +13,12 @@ const C: f64 = 0.4;
 /// RFC 9438 §4.6: beta_cubic = 0.7, in 1/256.
 const BETA: u16 = 179;
 const BETA_CUBIC: f64 = 0.7;
-/// RFC 9438 §4.3: growth of the Reno-friendly estimate in segments per window, until it has the window of before the loss.
+/// RFC 9438 §4.3: growth of the Reno-friendly estimate in segments per window, until it reaches the window before the
+/// loss.
 const ALPHA_CUBIC: f64 = 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC);
 /// RFC 5681 §3.1: slow start, a byte per byte.
 const SLOW_START: u16 = 256;
-/// Sooner than this many µs after a decision the next look does not come.
+/// Shortest time in µs from one decision to the next.
 const MIN_HORIZON_US: u64 = 10_000;
 
 /// The curve of one congestion avoidance stage; windows in segments, times in seconds.
@@ -38,9 +40,9 @@ impl Epoch {
     }
 }
 
-/// What a loss changes, and an undo restores (RFC 9438 §4.9).
+/// The state that a loss changes and an undo restores (RFC 9438 §4.9).
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct CurveState {
     epoch: Option<Epoch>,
     /// W_max for the next epoch, 0 = it begins on its plateau (§4.8, §4.10).
     w_max: f64,
@@ -51,8 +53,8 @@ struct State {
 /// CUBIC's state for one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cubic {
-    state: State,
-    before: State,
+    state: CurveState,
+    before: CurveState,
     growth: u16,
 }
 
@@ -61,7 +63,7 @@ impl Cubic {
         Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: self.growth, beta: BETA, pacing: 0 }
     }
 
-    /// Changes the growth; `None` if that would hardly matter.
+    /// Changes the growth; `None` if the change is small.
     fn set_growth(&mut self, growth: u16) -> Option<Window> {
         let (old, new) = (self.growth, growth);
         if new.abs_diff(old) <= old / 16 && (new == 0) == (old == 0) {
@@ -83,11 +85,11 @@ impl Cubic {
         Epoch { start: sample.now, plateau, k: ((plateau - cwnd) / C).cbrt(), estimate: cwnd }
     }
 
-    /// Segments per window that lead along the curve until the next look.
+    /// Segments per window that follow the curve until the next decision.
     fn avoidance(&mut self, sample: &Sample) -> u16 {
         let cwnd = segments(sample.cwnd, sample);
         let mut epoch = self.state.epoch.unwrap_or_else(|| self.begin(sample));
-        // §4.3: as Reno would, by what has been acknowledged.
+        // §4.3: the estimate grows with acknowledged data, as Reno does.
         let alpha = if epoch.estimate >= self.state.prior { 1.0 } else { ALPHA_CUBIC };
         if !sample.app_limited {
             epoch.estimate += alpha * sample.interval.acked as f64 / f64::from(sample.cwnd.max(1));
@@ -101,7 +103,7 @@ impl Cubic {
         let target = if epoch.curve(t) < epoch.estimate {
             friendly
         } else {
-            // §4.2: not more than half as much again per round trip.
+            // §4.2: at most 1.5 times the window per round trip.
             epoch.curve(t + horizon).clamp(cwnd, cwnd * 1.5).max(friendly.min(cwnd * 1.5))
         };
         ((target - cwnd).max(0.0) / windows * 256.0) as u16
@@ -111,7 +113,7 @@ impl Cubic {
     fn reduce(&mut self, prior: f64) {
         self.before = self.state;
         let converge = prior < self.state.w_max;
-        self.state = State {
+        self.state = CurveState {
             epoch: None,
             // Fast convergence: give way to new flows.
             w_max: if converge { prior * (1.0 + BETA_CUBIC) / 2.0 } else { prior },
@@ -128,7 +130,8 @@ impl CongestionControl for Cubic {
     fn initial(&mut self, mss: u32, syn_lost: bool) -> Window {
         self.growth = SLOW_START;
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
-        // The fast path ends it: it sees every acknowledgement (RFC 9406 §4.3: only the first one, which knows nothing of the path).
+        // The fast path ends slow start, as it sees every acknowledgement. RFC 9406 §4.3: only the first slow start is
+        // searched.
         Window { cwnd, ssthresh: Window::SEARCH, ..self.keep() }
     }
 
@@ -146,7 +149,7 @@ impl CongestionControl for Cubic {
             return self.slow_start();
         }
         if sample.app_limited {
-            // §4.2, §5.8: time in which the window was not used does not count.
+            // §4.2, §5.8: time does not count while the window is not used.
             if let Some(epoch) = &mut self.state.epoch {
                 epoch.start = epoch.start.after(sample.interval.us).min(sample.now);
             }
@@ -180,7 +183,7 @@ impl CongestionControl for Cubic {
     fn on_idle(&mut self, sample: &Sample) -> Option<Window> {
         self.state.epoch = None;
         self.growth = SLOW_START;
-        super::restart(sample).map(|window| Window { beta: BETA, ..window })
+        super::control::restart(sample).map(|window| Window { beta: BETA, ..window })
     }
 }
 
@@ -192,7 +195,7 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// A flow that follows what CUBIC says, looked at every 10 ms.
+    /// A flow that follows CUBIC's decisions every 10 ms.
     struct Flow {
         cubic: Cubic,
         sample: Sample,

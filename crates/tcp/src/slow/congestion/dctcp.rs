@@ -1,31 +1,34 @@
-//! DCTCP (RFC 8257): the window shrinks in proportion to how much of the traffic met a queue.
+//! DCTCP (RFC 8257): the window shrinks in proportion to the marked part of the traffic.
 
-use super::{CongestionControl, Sample, initial_window, timeout_threshold};
+use super::control::{CongestionControl, initial_window, timeout_threshold};
+use super::sample::Sample;
 use crate::flow::Window;
 
 /// RFC 8257 §4.2: g = 1/16.
 pub(super) const G: f64 = 1.0 / 16.0;
 /// RFC 8257 §3.3: the estimate begins at 1, so that the first mark has its full effect.
 const ALPHA_FIRST: f64 = 1.0;
-/// RFC 8257 §3.3: otherwise as Reno.
+/// RFC 8257 §3.3: additive increase as in Reno.
 const GROWTH: u16 = 256;
-/// How much of the step of additive increase is gone where everything is marked for long; our own, not RFC 8257's. Simulated with 50 to
-/// 2,000 flows into one 40 Gbit/s port: with less, 2,000 flows overflow its queue; with more, 200 share it less evenly.
+/// Reduction of the additive increase if all traffic is marked for long. This is ours, not RFC 8257's. Simulated with
+/// 50 to 2,000 flows into one 40 Gbit/s port: with less, 2,000 flows overflow its queue; with more, 200 flows share it
+/// less evenly.
 const STEP_CUT: f64 = 0.85;
-/// Weight of the newest window in what decides on the step. Longer memory than alpha's: a burst of many senders lasts a few windows and
-/// its last ones need the whole step, while flows that share a port for good have all marked for hundreds.
+/// Weight of the newest window in the average that decides on the step. Its memory is longer than alpha's. A burst of
+/// many senders lasts a few windows, and its last ones need the whole step. Flows that share a port for long are marked
+/// for hundreds.
 const STEP_G: f64 = 1.0 / 128.0;
 /// RFC 8257 §3.5: half the window is left after a loss.
 const BETA: u16 = 128;
 
-/// The part of the traffic that met a queue, over observation windows of about a round trip.
+/// The marked part of the traffic, over observation windows of about a round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     /// DCTCP.Alpha.
     pub alpha: f64,
     acked: u64,
     marked: u64,
-    /// The window is over when so many bytes have been acknowledged in all.
+    /// The observation window ends when this many bytes have been acknowledged in all.
     end: u64,
 }
 
@@ -36,7 +39,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// RFC 8257 §3.3, steps 5 to 8: if an observation window is over, whether anything in it was marked.
+    /// RFC 8257 §3.3, steps 5 to 8. `Some` = an observation window is over: was anything in it marked?
     pub(super) fn look(&mut self, sample: &Sample) -> Option<bool> {
         self.acked = self.acked.saturating_add(sample.interval.acked);
         self.marked = self.marked.saturating_add(sample.interval.marked);
@@ -56,8 +59,8 @@ impl Marks {
 #[derive(Clone, Copy, Debug)]
 pub struct Dctcp {
     marks: Marks,
-    /// Alpha over a longer time. A new flow does not know whether it is one of thousands and begins with the smallest step; after a
-    /// pause it begins with a whole one, as then its data comes in bursts.
+    /// Alpha over a longer time. A new flow starts with the smallest step, as it may be one of thousands. After a pause
+    /// it starts with a whole step, as its data comes in bursts then.
     crowded: f64,
 }
 
@@ -92,12 +95,13 @@ impl CongestionControl for Dctcp {
         if !marked {
             return Some(KEEP);
         }
-        // RFC 8257 §3.3, equation 8. Down to one segment: with two each, a thousand flows overflow the port that they share. The
-        // receiver does not hold back what acknowledges a lone segment, as that carries CWR.
+        // RFC 8257 §3.3, equation 8, down to one segment: with two each, a thousand flows overflow their shared port.
+        // The receiver does not delay the acknowledgement of a lone segment, as that carries CWR.
         let cwnd = f64::from(sample.cwnd) * (1.0 - self.marks.alpha / 2.0);
         let cwnd = (cwnd as u32).max(sample.mss).min(sample.cwnd.max(sample.mss));
-        // A flow rests where what it gains in a round trip is what a mark takes: at 2/alpha steps. The step shrinks where
-        // alpha stays high, for all flows alike, so that where everything is marked that is one segment and not two.
+        // A flow is in equilibrium when the gain per round trip equals the cut of a mark: at 2/alpha steps. If alpha
+        // stays high, the step shrinks for all flows alike. So if everything is marked, the equilibrium is one segment
+        // and not two.
         let growth = (f64::from(GROWTH) * (1.0 - STEP_CUT * self.crowded)) as u16;
         Some(Window { cwnd, ssthresh: cwnd, growth, ..KEEP })
     }
@@ -123,7 +127,7 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// One window of 100 segments, of which `marked` met a queue.
+    /// One window of 100 segments, `marked` of them marked.
     fn window(dctcp: &mut Dctcp, total: &mut u64, marked: u64) -> Option<Window> {
         *total += 100_000;
         let interval = Interval { us: 100, acked: 100_000, marked: marked * 1000, ..Interval::default() };

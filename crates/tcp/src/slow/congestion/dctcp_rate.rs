@@ -1,13 +1,13 @@
-//! DCTCP as a rate: what TAS (EuroSys 2019, §3.2 and §4) makes of it for a slow path that sets rates.
+//! DCTCP as a rate, as in TAS (EuroSys 2019, §3.2 and §4), whose slow path sets rates.
 
-use super::Sample;
 use super::dctcp::Marks;
 use super::rate::{ByRate, RateLaw, step};
+use super::sample::Sample;
 
-/// TAS: the rate grows no further than 1.2 times what was really delivered.
+/// TAS: the rate grows to at most 1.2 times the delivered rate.
 const HEADROOM: f64 = 1.2;
-/// Marks on a flow whose rate is below this part of what is delivered are those of a queue that drains already: the last reduction is at
-/// work. Not in TAS, whose round trips are short; a rate, unlike a window, does not fall by itself when a queue grows.
+/// If the rate is below this part of the delivered rate, the queue is already draining and marks are ignored. This is
+/// not in TAS, whose round trips are short. A rate, unlike a window, does not fall by itself when a queue grows.
 const DRAINING: f64 = 0.97;
 
 /// The algorithm.
@@ -21,13 +21,13 @@ pub struct DctcpLaw {
     /// Acknowledged in this observation window, bytes and µs.
     acked: u64,
     us: u64,
-    /// Losses in this observation window have had their effect.
+    /// A loss in this observation window has been answered.
     halved: bool,
 }
 
 impl DctcpLaw {
     fn grown(&self, rate: u64, delivered: f64, sample: &Sample) -> u64 {
-        // In slow start what is delivered is what the last, half as large, rate let go.
+        // In slow start the delivered rate is the previous rate, which was half as large.
         let (more, headroom) = match self.slow_start_over {
             false => (rate.saturating_mul(2), 2.0 * HEADROOM),
             true => (rate.saturating_add(step(sample)), HEADROOM),

@@ -1,6 +1,7 @@
-//! NewReno (RFC 5681, RFC 6582): the fast path's default growth and reduction, so that only time-outs need a decision here.
+//! NewReno (RFC 5681, RFC 6582). The fast path grows and reduces the window, so only time-outs need a decision here.
 
-use super::{CongestionControl, Sample, initial_window, timeout_threshold};
+use super::control::{CongestionControl, initial_window, timeout_threshold};
+use super::sample::Sample;
 use crate::flow::Window;
 
 /// One MSS per window (RFC 5681 §3.1).

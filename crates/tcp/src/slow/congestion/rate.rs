@@ -1,17 +1,18 @@
-//! What rate-based algorithms have in common: a rate for the pacing, and a window around it that only catches what goes wrong.
+//! The common part of rate-based algorithms: a pacing rate, and a window around it that is only a safety limit.
 
-use super::{CongestionControl, Sample, initial_window};
+use super::control::{CongestionControl, initial_window};
+use super::sample::Sample;
 use crate::flow::Window;
 
-/// Lowest rate in bytes per second: 100 kbit/s. Never 0, which would mean no limit.
+/// Lowest rate in bytes per second: 100 kbit/s. It must not be 0, which means no limit.
 pub(super) const LEAST: u64 = 12_500;
 /// Highest rate: 8 Tbit/s.
 pub(super) const MOST: u64 = 1_000_000_000_000;
 /// Additive increase per decision in bytes per second: 10 Mbit/s (TAS, TIMELY).
 const STEP: u64 = 1_250_000;
-/// Window over rate times round trip.
+/// Ratio of the window to rate times round trip.
 const WINDOW_GAIN: u64 = 2;
-/// The fast path cuts nothing after a loss: the rate is what counts.
+/// The fast path does not cut the window after a loss, as the rate decides.
 const BETA: u16 = 256;
 
 /// A flow's rate in bytes per second; 0 = not known yet.
@@ -21,7 +22,7 @@ pub(super) struct Rated {
 }
 
 impl Rated {
-    /// A flow begins like any other, with its initial window unpaced: no round trip is known that it could be spread over.
+    /// The first window. It is not paced, as no round trip is known yet.
     pub(super) fn initial(self, mss: u32, syn_lost: bool) -> Window {
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
         Window { cwnd, ssthresh: u32::MAX, growth: 256, beta: BETA, pacing: 0 }
@@ -32,13 +33,13 @@ impl Rated {
         (self.rate != 0).then_some(self.rate)
     }
 
-    /// The first rate: what the window comes to per round trip.
+    /// Sets the first rate: the window per round trip.
     pub(super) fn begin(&mut self, sample: &Sample) -> Option<Window> {
         let us = round_trip_us(sample)?;
         Some(self.set(u64::from(sample.cwnd.max(sample.mss)) * 1_000_000 / us, sample))
     }
 
-    /// From now on.
+    /// Sets the rate.
     pub(super) fn set(&mut self, rate: u64, sample: &Sample) -> Window {
         self.rate = rate.clamp(LEAST, MOST);
         let product = u128::from(self.rate) * u128::from(round_trip_us(sample).unwrap_or(1_000)) / 1_000_000;
@@ -54,23 +55,23 @@ impl Rated {
     }
 }
 
-/// The step of additive increase in bytes per second: what the papers say, but no more than one segment per round trip, as Reno's. On
-/// paths much slower than a data centre's each step too many would cost a good part of the rate.
+/// The step of additive increase in bytes per second: that of the papers, but at most Reno's one segment per round
+/// trip. On paths much slower than a data centre's the papers' step would be a large part of the rate.
 pub(super) fn step(sample: &Sample) -> u64 {
     STEP.min(u64::from(sample.mss) * 1_000_000 / u64::from(sample.srtt_us.max(1))).max(1)
 }
 
-/// How a rate changes; everything else about such an algorithm is [`ByRate`]'s.
+/// The law by which a rate changes. [`ByRate`] has the rest of such an algorithm.
 pub trait RateLaw: Send {
-    /// The next rate in bytes per second after `rate`; `None` = it is not yet time for a decision.
+    /// The next rate in bytes per second after `rate`; `None` = no decision yet.
     fn next(&mut self, rate: u64, sample: &Sample) -> Option<u64>;
     /// The rate after a loss; `None` = it stays.
     fn after_loss(&mut self, rate: u64) -> Option<u64>;
-    /// Whether the first, fast, search for the path's rate is over from now on.
+    /// Ends or restarts slow start, the fast search for the path's rate.
     fn set_slow_start_over(&mut self, over: bool);
 }
 
-/// An algorithm that sets a rate, by its law.
+/// An algorithm that sets a rate by a law.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByRate<L> {
     pub(super) rated: Rated,
@@ -117,7 +118,7 @@ impl<L: RateLaw> CongestionControl for ByRate<L> {
     }
 }
 
-/// The round trip without a queue as far as it is known, else with.
+/// The round trip without queueing, if known, else the smoothed one.
 fn round_trip_us(sample: &Sample) -> Option<u64> {
     let us = if sample.min_rtt_us != 0 { sample.min_rtt_us } else { sample.srtt_us };
     (us != 0).then_some(u64::from(us))

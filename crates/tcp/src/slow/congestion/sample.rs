@@ -1,9 +1,9 @@
-//! What an algorithm is told about a flow.
+//! The input of congestion control: measurements of one flow.
 
 use crate::flow::{FlowSnapshot, flow_flags};
 use crate::time::Micros;
 
-/// What has happened between two looks at a flow.
+/// Events between two samples of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
     /// Its length in µs.
@@ -18,10 +18,10 @@ pub struct Interval {
     pub retransmits: u64,
 }
 
-/// What an algorithm is told about a flow.
+/// Measurements of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// The time of the sample.
     pub now: Micros,
     /// Payload bytes per packet.
     pub mss: u32,
@@ -41,24 +41,24 @@ pub struct Sample {
     pub retransmits: u64,
     /// Smoothed round-trip time in µs, 0 = no sample.
     pub srtt_us: u32,
-    /// Newest round-trip time in µs, the smoothed one if no other is known, 0 = no sample.
+    /// Newest round-trip time in µs, else the smoothed one, 0 = no sample.
     pub rtt_us: u32,
-    /// Smallest round-trip time lately in µs, 0 = not known.
+    /// Smallest recent round-trip time in µs, 0 = not known.
     pub min_rtt_us: u32,
-    /// Pacing rate now in bytes per second, 0 = not paced.
+    /// Current pacing rate in bytes per second, 0 = not paced.
     pub pacing: u64,
-    /// Not the congestion window but the application, or the peer's window, held the sender back, now or at the last look.
+    /// The application or the peer's window, not the congestion window, limited the sender, now or at the last sample.
     pub app_limited: bool,
     /// The fast path is repairing a loss.
     pub recovering: bool,
-    /// The how-manieth time-out in a row this is, from 1 (`on_timeout` only).
+    /// The number of time-outs in a row, from 1 (`on_timeout` only).
     pub timeouts: u32,
-    /// What has happened since the last `on_interval`.
+    /// Events since the last `on_interval`.
     pub interval: Interval,
 }
 
 impl Sample {
-    /// From a reading.
+    /// A sample from a snapshot.
     pub fn new(now: Micros, snapshot: &FlowSnapshot) -> Self {
         let mut sample = Self {
             now,
@@ -84,7 +84,8 @@ impl Sample {
         sample
     }
 
-    /// With the difference to an earlier sample; a counter that went back (a new flow under the number) counts from zero.
+    /// Adds the differences to an earlier sample. A counter that has decreased counts from zero, as the number has a
+    /// new flow.
     pub fn since(mut self, earlier: &Self) -> Self {
         let more = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         self.interval = Interval {
@@ -97,7 +98,7 @@ impl Sample {
         self
     }
 
-    /// Below the slow-start threshold (RFC 5681 §3.1)?
+    /// Is the window below the slow-start threshold (RFC 5681 §3.1)?
     pub fn slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }

@@ -1,10 +1,10 @@
 //! TIMELY (SIGCOMM 2015): a rate that follows the gradient of the round-trip time.
 //!
-//! The paper's thresholds are round-trip times of one data centre; here they are queueing delays above the smallest round trip seen, so
-//! that a longer path is not taken for a full queue.
+//! The paper's thresholds are round-trip times of one data centre. Here they are queueing delays above the smallest
+//! round trip, so that a longer path is not taken for a full queue.
 
-use super::Sample;
 use super::rate::{ByRate, RateLaw, step};
+use super::sample::Sample;
 
 /// Algorithm 1: beta, multiplicative decrement.
 const BETA: f64 = 0.8;
@@ -14,9 +14,9 @@ const ALPHA: f64 = 0.875;
 const LOW_US: u32 = 30;
 /// §4.4: T_high of 500 µs likewise.
 const HIGH_US: u32 = 480;
-/// §4.3: so many decreasing gradients in a row bring hyperactive increase,
+/// §4.3: consecutive decreasing gradients that start hyperactive increase.
 const HAI_AFTER: u32 = 5;
-/// by so many steps at once.
+/// §4.3: steps at once in hyperactive increase.
 const HAI_STEPS: u64 = 5;
 
 /// The algorithm.
@@ -30,7 +30,7 @@ pub struct TimelyLaw {
     falling: u32,
     smallest_us: u32,
     slow_start_over: bool,
-    /// The next decision comes when so many bytes have been acknowledged in all.
+    /// The next decision is due when this many bytes have been acknowledged in all.
     round_end: u64,
 }
 
@@ -80,12 +80,13 @@ impl RateLaw for TimelyLaw {
             }
         }
         let next = self.decide(rate, sample);
-        // Not in the paper, whose flows begin at a fixed rate: the first sign of a queue ends the doubling.
+        // Not in the paper, whose flows start at a fixed rate: the first sign of a queue ends the doubling.
         self.slow_start_over |= next < rate.saturating_mul(2) && !sample.app_limited;
         Some(next)
     }
 
-    /// The paper's network loses nothing; elsewhere a loss is a full queue, and CUBIC's reduction (RFC 9438 §4.6) enough.
+    /// The paper's network loses nothing. Elsewhere a loss means a full queue, and CUBIC's reduction is used (RFC 9438
+    /// §4.6).
     fn after_loss(&mut self, rate: u64) -> Option<u64> {
         Some(rate / 10 * 7)
     }
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn between_them_it_follows_the_gradient() {
         let rising = rates(&[100, 104]);
-        // 0.875 * 4 / 20 = 0.175, of which 0.8.
+        // 0.875 * 4 / 20 = 0.175, times 0.8.
         assert_eq!(rising[1], (rising[0] as f64 * (1.0 - 0.8 * 0.175)) as u64);
         let falling = rates(&[200, 190, 180, 170, 160, 150, 140]);
         let steps: Vec<u64> = falling.windows(2).map(|pair| (pair[1] - pair[0]) / DELTA).collect();

@@ -1,11 +1,11 @@
-//! From FIN to removal, TIME-WAIT, resets.
+//! Closing: FINs, removal, TIME-WAIT, resets.
 
 use super::world::*;
 use crate::counters::Drop;
 use crate::flow::{FlowId, Owner, flow_flags as bit};
 use crate::messages::ToSlow;
 use crate::seq::Seq;
-use crate::slow::{ConnectError, SlowConfig, State};
+use crate::slow::{ConnectError, SlowConfig, TcpState};
 use towpath_wire::flags;
 
 /// Sets a flow's flags and reports it.
@@ -15,10 +15,11 @@ fn closing(bench: &mut Bench, flow: FlowId, flow_flags: u64) {
     bench.poll();
 }
 
-/// Both FINs, ours first.
+/// Flags after both FINs, ours first.
 const WE_FIRST: u64 = bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED | bit::FIN_RECEIVED | bit::APP_CLOSED;
 
-/// A child that we closed and that is gone from its core: only TIME-WAIT is left. Peer: next 5002; ours: `snd_max`.
+/// A child that we have closed and that has been removed, so that only TIME-WAIT is left. The peer's next number is
+/// 5002, ours `snd_max`.
 fn time_wait() -> (Bench, Seq) {
     let mut bench = Bench::listening(10);
     let flow = bench.child(4000);
@@ -28,10 +29,10 @@ fn time_wait() -> (Bench, Seq) {
     let end = reading.snd_max;
     closing(&mut bench, flow, WE_FIRST);
     assert_eq!(bench.messages(), ["0:remove 0"]);
-    assert!(bench.said().is_empty(), "released only when the core has forgotten it");
+    assert!(bench.said().is_empty(), "released only when the flow group has forgotten it");
     bench.say(ToSlow::Removed(flow));
     assert_eq!(bench.said(), [Said::Released(Owner(1001), Some(flow))]);
-    assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::TimeWait]);
     assert_eq!(bench.world.steered.len(), 1, "still steered");
     (bench, end)
 }
@@ -49,7 +50,7 @@ fn states_by_name() {
         (bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_RECEIVED | bit::PASSIVE_CLOSE, "LAST-ACK"),
     ];
     for (flags, name) in cases {
-        assert_eq!(State::of_flags(flags).name(), name);
+        assert_eq!(TcpState::of_flags(flags).name(), name);
     }
 }
 
@@ -59,7 +60,7 @@ fn the_active_closer_waits() {
     bench.pass_ms(59_900);
     assert_eq!(bench.states().len(), 2);
     bench.pass_ms(200);
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
     assert!(bench.world.steered.is_empty());
     assert_eq!(bench.slow.next_deadline(), None);
 }
@@ -71,7 +72,7 @@ fn the_passive_closer_does_not_wait() {
         let flow = bench.client();
         if hint == 0 {
             closing(&mut bench, flow, bit::FIN_RECEIVED);
-            assert_eq!(bench.states(), [State::CloseWait]);
+            assert_eq!(bench.states(), [TcpState::CloseWait]);
         }
         closing(&mut bench, flow, WE_FIRST | hint);
         assert_eq!(bench.messages(), [format!("0:remove {}", flow.0)]);
@@ -88,7 +89,7 @@ fn half_closed_is_left_alone() {
     closing(&mut bench, flow, bit::FIN_WANTED | bit::FIN_SENT | bit::FIN_ACKED);
     bench.pass_ms(1_000_000);
     assert!(bench.messages().is_empty(), "shutdown(SHUT_WR) may wait for ever");
-    assert_eq!(bench.states(), [State::FinWait2]);
+    assert_eq!(bench.states(), [TcpState::FinWait2]);
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn a_segment_for_a_flow_on_its_way_out_is_not_injected() {
     bench.messages();
     bench.for_server(4000, Peer { seq: 5001, flags: flags::ACK, payload: 5, ..Default::default() });
     bench.for_server(4000, syn(9_000_000));
-    assert!(bench.messages().is_empty(), "the core would only give it back");
+    assert!(bench.messages().is_empty(), "the flow group would only give it back");
 }
 
 #[test]
@@ -154,9 +155,9 @@ fn time_wait_acknowledges_the_fin_again_and_starts_over() {
     assert_eq!(ack.options.timestamps.unwrap().echo, 50);
     assert_eq!((ack.source_mac, ack.destination_mac), (OUR_MAC, PEER_MAC));
     bench.pass_ms(59_900);
-    assert_eq!(bench.states(), [State::Listen, State::TimeWait], "2 MSL from the FIN");
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::TimeWait], "2 MSL from the FIN");
     bench.pass_ms(200);
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
 }
 
 #[test]
@@ -166,13 +167,13 @@ fn time_wait_ignores_rst_and_bare_acks() {
     bench.for_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::RST | flags::ACK, ..Default::default() });
     bench.for_server(4000, Peer { seq: 5002, ack: end.0, flags: flags::ACK, ..stamped(60) });
     assert!(bench.frames().is_empty());
-    assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::TimeWait]);
     assert_eq!(bench.slow.counters().drops[Drop::BadReset as usize], 2);
     bench.for_server(4000, Peer { seq: 4000, ack: end.0, flags: flags::ACK, payload: 10, ..stamped(60) });
     assert_eq!(bench.frame().flags, flags::ACK, "old data is acknowledged");
 }
 
-/// RFC 5961 §7: two hosts that answer each other's acknowledgements stop.
+/// RFC 5961 §7: two hosts do not answer each other's acknowledgements for ever.
 #[test]
 fn time_wait_answers_once_in_half_a_second_but_data_always() {
     let (mut bench, end) = time_wait();
@@ -198,12 +199,12 @@ fn a_later_syn_reopens() {
         let answer = bench.frame();
         assert_eq!((answer.flags, answer.ack), (flags::SYN | flags::ACK, later.seq + 1));
         assert!(Seq(answer.seq).after(end), "beyond all of the old connection's");
-        assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
+        assert_eq!(bench.states(), [TcpState::Listen, TcpState::SynReceived]);
         let ack = Peer { seq: later.seq + 1, ack: answer.seq.wrapping_add(1), flags: flags::ACK, ..later };
         bench.for_server(4000, ack);
-        assert_eq!(bench.states(), [State::Listen, State::Established]);
+        assert_eq!(bench.states(), [TcpState::Listen, TcpState::Established]);
         bench.pass_ms(100_000);
-        assert_eq!(bench.states(), [State::Listen, State::Established], "the old entry's end means nothing");
+        assert_eq!(bench.states(), [TcpState::Listen, TcpState::Established], "the old entry's end means nothing");
         assert_eq!(bench.world.steered.len(), 1);
     }
 }
@@ -229,7 +230,7 @@ fn an_older_syn_does_not_reopen() {
     bench.pass_ms(500);
     bench.for_server(4000, Peer { options: Default::default(), ..syn(5000) });
     assert_eq!(bench.frame().flags, flags::ACK, "an older sequence number");
-    assert_eq!(bench.states(), [State::Listen, State::TimeWait]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::TimeWait]);
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn a_reopening_that_fails_is_cleaned_up() {
     assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
     bench.pass_ms(100_000);
     bench.frames();
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
     assert!(bench.world.steered.is_empty() && bench.world.children.is_empty());
 }
 
@@ -261,8 +262,13 @@ fn only_so_many_wait() {
         bench.say(ToSlow::Removed(flow));
         bench.pass_ms(10);
     }
-    let waiting: Vec<u16> =
-        bench.slow.connections().iter().filter(|c| c.state == State::TimeWait).map(|c| c.tuple.remote_port).collect();
+    let waiting: Vec<u16> = bench
+        .slow
+        .connections()
+        .iter()
+        .filter(|c| c.state == TcpState::TimeWait)
+        .map(|c| c.tuple.remote_port)
+        .collect();
     assert_eq!(waiting, [4002, 4003, 4004], "the oldest are forgotten");
     assert_eq!(bench.world.steered.len(), 3);
 }
@@ -291,7 +297,7 @@ fn an_active_open_reuses_time_wait_after_a_second_if_timestamps_protect_it() {
     assert_eq!(connect(&mut bench), Ok(()));
     let sent = bench.frame();
     assert_eq!((sent.source_port, Seq(sent.seq).after(end)), (40_000, true));
-    assert_eq!((bench.states(), bench.world.steered.len()), (vec![State::SynSent], 1));
+    assert_eq!((bench.states(), bench.world.steered.len()), (vec![TcpState::SynSent], 1));
     bench.slow.close(bench.now, Owner(9), &mut bench.world);
     assert!(bench.world.steered.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Which algorithm a connection uses, when it is asked, and what it says to the fast path.
+//! The choice of a connection's algorithm, the times of its decisions, and its messages to the fast path.
 
 use super::world::*;
 use crate::flow::{FlowId, SocketOptions, Window};
@@ -163,7 +163,7 @@ fn a_loss_and_its_undoing_reach_the_algorithm() {
     bench.poll();
     bench.pass_ms(10);
     let after_loss = windows(&mut bench).last().map(|window| window.growth);
-    // The plateau is far away: as Reno would with this beta, 0.53 segments per window.
+    // The plateau is far away, so the growth is Reno's with this beta: 0.53 segments per window.
     assert_eq!(after_loss, Some(135));
     let reading = bench.reading(flow);
     (reading.cwnd, reading.ssthresh) = (100_000, 80_000);

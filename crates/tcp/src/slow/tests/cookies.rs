@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::counters::Drop;
 use crate::messages::ToFast;
-use crate::slow::{Route, SlowConfig, State};
+use crate::slow::{Route, SlowConfig, TcpState};
 use std::net::Ipv4Addr;
 use towpath_wire::{Options, Segment, Timestamps, flags};
 
@@ -100,7 +100,7 @@ fn a_cookie_may_come_back_with_the_first_data_alone_or_again() {
     assert_eq!(bench.world.children.len(), 8);
     bench.world.accept_full = false;
     bench.for_server(4000, Peer { payload: 5, ..answer_to(&answer, 3) });
-    assert_eq!(bench.states().iter().filter(|s| **s == State::Established).count(), 1);
+    assert_eq!(bench.states().iter().filter(|s| **s == TcpState::Established).count(), 1);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn what_follows_the_first_data_does_not_reset_a_peer_that_waits_for_a_place() {
     bench.for_server(4000, end);
     assert!(bench.frames().is_empty(), "nothing is said while it waits");
     bench.for_server(4000, first);
-    assert_eq!(bench.states().iter().filter(|s| **s == State::Established).count(), 1);
+    assert_eq!(bench.states().iter().filter(|s| **s == TcpState::Established).count(), 1);
 }
 
 #[test]

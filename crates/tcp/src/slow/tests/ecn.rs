@@ -1,4 +1,4 @@
-//! ECN in the handshake (RFC 3168 §6.1.1), as `net.ipv4.tcp_ecn` has it.
+//! ECN in the handshake (RFC 3168 §6.1.1), with the values of `net.ipv4.tcp_ecn`.
 
 use super::world::*;
 use crate::flow::{Ecn, FlowId};
@@ -14,7 +14,7 @@ fn config(ecn: u8) -> SlowConfig {
     SlowConfig { ecn, ..SlowConfig::default() }
 }
 
-/// A server that gets this SYN: flags of its SYN-ACK, and what its core is told.
+/// A server that gets this SYN. Returns the flags of its SYN-ACK, and the ECN mode of the installed flow.
 fn passive(config: SlowConfig, syn_flags: u8) -> (u8, Ecn) {
     let mut bench = Bench::with(config);
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -25,7 +25,8 @@ fn passive(config: SlowConfig, syn_flags: u8) -> (u8, Ecn) {
     (answer.flags & (ECE | CWR), bench.world.setups[&FlowId(0)].ecn)
 }
 
-/// A client that gets this SYN-ACK after `lost` SYNs: flags of its last SYN, and what its core is told.
+/// A client that gets this SYN-ACK after `lost` SYNs. Returns the flags of its last SYN, and the ECN mode of the
+/// installed flow.
 fn active(config: SlowConfig, lost: u64, answer_flags: u8) -> (u8, Ecn) {
     let mut bench = Bench::with(config);
     bench.connect();
@@ -55,7 +56,7 @@ fn only_the_right_flags_agree_to_ecn() {
     for syn_flags in [0, ECE, CWR] {
         assert_eq!(passive(config(1), syn_flags), (0, Ecn::Off), "{syn_flags}");
     }
-    // A peer that sends our flags back knows nothing of ECN.
+    // A peer that reflects our flags does not support ECN.
     for answer_flags in [0, CWR, ECE | CWR] {
         assert_eq!(active(config(1), 0, answer_flags), (ECE | CWR, Ecn::Off), "{answer_flags}");
     }

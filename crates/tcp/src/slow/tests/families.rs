@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::flow::{Link, Owner};
 use crate::messages::ToFast;
-use crate::slow::{ConnectError, Route, State};
+use crate::slow::{ConnectError, Route, TcpState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_wire::{Options, flags};
 
@@ -15,7 +15,7 @@ fn listen(bench: &mut Bench, owner: u64, addr: IpAddr, v6only: bool) -> Result<(
     bench.slow.listen(bench.now, Owner(owner), addr, 80, v6only, 8, &mut bench.world)
 }
 
-/// Who answers a SYN to an address: the number of SYN-ACKs.
+/// The number of SYN-ACKs to a SYN to this address.
 fn answers(bench: &mut Bench, from: IpAddr, port: u16, to: IpAddr) -> usize {
     bench.segment_at((from, port), (to, 80), syn(5000));
     bench.frames().iter().filter(|frame| frame.flags == flags::SYN | flags::ACK).count()
@@ -59,7 +59,7 @@ fn wildcards_that_would_share_a_port_are_refused() {
 fn mss_over_ipv6_is_mtu_less_60_and_1220_by_default() {
     let mut bench = Bench::new();
     listen(&mut bench, 1, ANY, false).unwrap();
-    // RFC 9293 MUST-15: a peer that names no MSS.
+    // RFC 9293 MUST-15: a peer without an MSS option.
     let bare = Peer { seq: 5000, flags: flags::SYN, options: Options::default(), ..Default::default() };
     bench.segment_at((PEER6, 4000), (US6, 80), bare);
     let answer = bench.frame();
@@ -78,7 +78,7 @@ fn a_connect_over_ipv6_is_answered_and_shown() {
     assert_eq!((sent.source, sent.destination, sent.options.mss), (US6, PEER6, Some(1440)));
     let answer = Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) };
     bench.segment_at((PEER6, 80), (US6, sent.source_port), answer);
-    assert_eq!(bench.states(), [State::Established]);
+    assert_eq!(bench.states(), [TcpState::Established]);
     assert_eq!(bench.slow.connections()[0].tuple.remote, PEER6);
 }
 
@@ -116,7 +116,7 @@ fn an_answer_to_a_stray_segment_has_its_vlan() {
     bench.slow.on_message(
         bench.now,
         0,
-        crate::messages::ToSlow::Segment(crate::buffers::PortId(1), bytes.into()),
+        crate::messages::ToSlow::Segment(crate::flow::PortId(1), bytes.into()),
         &mut bench.world,
     );
     let reset = bench.frame();

@@ -1,12 +1,12 @@
-//! ICMP errors, and the size of segments on a path.
+//! ICMP errors, and path MTU discovery.
 
 use super::world::*;
 use crate::counters::Drop;
 use crate::flow::{FlowId, SocketOptions};
-use crate::slow::{Route, State};
+use crate::slow::{Route, TcpState};
 use towpath_wire::icmp::{IcmpError, IcmpKind};
 
-/// An error about the segment of a flow that is `offset` bytes after the oldest outstanding one.
+/// An error about the segment that is `offset` bytes after the oldest outstanding one of a flow.
 fn about(bench: &Bench, flow: FlowId, kind: IcmpKind, offset: u32) -> IcmpError {
     let setup = &bench.world.setups[&flow];
     let tuple = setup.tuple;
@@ -43,7 +43,7 @@ fn a_router_that_says_so_makes_segments_smaller() {
     let error = about(&bench, flow, TOO_BIG, 0);
     assert_eq!(hear(&mut bench, error), ["0:mss 0 1348"]);
     assert!(hear(&mut bench, error).is_empty(), "said before");
-    // Ten minutes later, with data on their way.
+    // Ten minutes later, with data in flight.
     let mut seen = Vec::new();
     for _ in 0..7000 {
         bench.pass_ms(100);
@@ -85,7 +85,7 @@ fn no_error_ends_an_established_connection() {
         let error = about(&bench, flow, kind, 0);
         assert!(hear(&mut bench, error).is_empty(), "{kind:?}");
     }
-    assert_eq!(bench.states(), [State::Established]);
+    assert_eq!(bench.states(), [TcpState::Established]);
 }
 
 /// RFC 9293 MUST-47, SHLD-25, MUST-54.
@@ -117,7 +117,7 @@ fn an_error_that_ends_nothing_is_told_to_who_asks_for_it() {
         let error = about(&bench, flow, IcmpKind::HostUnreachable, 0);
         hear(&mut bench, error);
         let expected = if told { vec![Said::SoftError(CLIENT, 113)] } else { vec![] };
-        assert_eq!((bench.said(), bench.states()), (expected, vec![State::Established]));
+        assert_eq!((bench.said(), bench.states()), (expected, vec![TcpState::Established]));
     }
 }
 

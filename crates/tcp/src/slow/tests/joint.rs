@@ -1,18 +1,19 @@
-//! Slow path and fast paths together: one host with two cores that talks to itself over a wire that loses frames.
+//! Slow path and fast paths together: one host with two flow groups, connected to itself over a wire that loses frames.
 
 use super::world::*;
-use crate::buffers::{PortId, Rings, RxBatch, TxPorts};
+use crate::buffers::{Rings, RxBatch, TxPorts};
 use crate::fast::{FastConfig, FastPath, FlowTable};
-use crate::flow::{FlowId, FourTuple, Owner};
+use crate::flow::{FlowId, FourTuple, Owner, PortId};
 use crate::messages::{AppUpdate, ToFast};
-use crate::slow::{SlowConfig, SlowPath, State};
+use crate::slow::{SlowConfig, SlowPath, TcpState};
 use crate::time::Micros;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use towpath_rng::Rng;
 use towpath_wire::offload::{RxChecksum, TxOffload};
 use towpath_wire::parse;
 
-/// Ring size in both directions: small, so that windows close.
+/// Ring size in both directions. It is small, so that windows close.
 const RING: u32 = 8192;
 
 #[derive(Default)]
@@ -62,7 +63,7 @@ impl RxBatch for One<'_> {
     }
 }
 
-/// One end's application: sends `to_send` bytes, reads when it may, closes when both are through.
+/// One end's application. It sends `to_send` bytes, reads what it can, and closes when both are done.
 #[derive(Default)]
 struct App {
     update: AppUpdate,
@@ -81,9 +82,9 @@ struct Joint {
     wire: Wire,
     apps: BTreeMap<FlowId, App>,
     owners: HashMap<FlowId, Owner>,
-    /// Frames lost, of 100.
+    /// Percentage of lost frames.
     loss: u64,
-    random: u64,
+    random: Rng,
 }
 
 fn byte(position: u32) -> u8 {
@@ -94,7 +95,7 @@ impl Joint {
     fn new(loss: u64, seed: u64) -> Self {
         let table = Arc::new(FlowTable::new(64));
         let config = FastConfig { seed: 1, ..FastConfig::default() };
-        let fast = [0, 1].map(|core| FastPath::new(core, config.clone(), table.clone()));
+        let fast = [0, 1].map(|flow_group| FastPath::new(flow_group, config.clone(), table.clone()));
         let mut bench = Bench::new();
         bench.slow = SlowPath::new(SlowConfig { max_flows: 64, ..SlowConfig::default() });
         bench.world.ring_bytes = Some((RING, RING));
@@ -108,32 +109,29 @@ impl Joint {
             apps: BTreeMap::new(),
             owners: HashMap::new(),
             loss,
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Rng::new(seed),
         }
     }
 
     fn lost(&mut self) -> bool {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 33) % 100 < self.loss
+        self.random.below(100) < self.loss
     }
 
     fn connect(&mut self, owner: Owner) {
         self.bench.slow.connect(self.bench.now, owner, US, 80, None, true, &mut self.bench.world).unwrap();
     }
 
-    /// Everything that can happen now, and 20 µs pass.
+    /// Does all current work, and advances time by 20 µs.
     fn turn(&mut self) {
         let now = self.bench.now;
-        for (core, message) in std::mem::take(&mut self.bench.world.sent) {
+        for (flow_group, message) in std::mem::take(&mut self.bench.world.sent) {
             if let ToFast::Install(setup) = &message {
                 self.memory.tx.insert(setup.flow, vec![0; RING as usize]);
                 self.memory.rx.insert(setup.flow, vec![0; RING as usize]);
                 self.apps.insert(setup.flow, App { reads: true, ..App::default() });
                 self.owners.insert(setup.flow, setup.owner);
             }
-            self.fast[core].message(now, message, &mut self.memory);
+            self.fast[flow_group].message(now, message, &mut self.memory);
         }
         for flow in self.apps.keys().copied().collect::<Vec<_>>() {
             self.application(flow);
@@ -143,15 +141,15 @@ impl Joint {
         }
         for frame in std::mem::take(&mut self.wire.frames) {
             if !self.lost() {
-                // One queue is as good as another: a frame for the other core's flow goes there by way of the slow path.
-                let core = usize::from(parse(&frame).unwrap().source_port % 2);
-                self.fast[core].receive(now, PortId(1), &One(&frame), &mut self.memory);
+                // Any queue may receive a frame. The slow path passes one for the other flow group's flow on.
+                let flow_group = usize::from(parse(&frame).unwrap().source_port % 2);
+                self.fast[flow_group].receive(now, PortId(1), &One(&frame), &mut self.memory);
             }
         }
-        for core in 0..2 {
-            self.fast[core].events().for_each(drop);
-            while let Some(message) = self.fast[core].pop_to_slow() {
-                self.bench.slow.on_message(now, core, message, &mut self.bench.world);
+        for flow_group in 0..2 {
+            self.fast[flow_group].events().for_each(drop);
+            while let Some(message) = self.fast[flow_group].pop_to_slow() {
+                self.bench.slow.on_message(now, flow_group, message, &mut self.bench.world);
             }
         }
         self.bench.slow.poll(now, &*self.table, &mut self.bench.world);
@@ -159,8 +157,8 @@ impl Joint {
     }
 
     fn application(&mut self, flow: FlowId) {
-        let (core, app) = (self.core_of(flow), self.apps.get_mut(&flow).unwrap());
-        let view = self.fast[core].view(flow);
+        let (flow_group, app) = (self.flow_group_of(flow), self.apps.get_mut(&flow).unwrap());
+        let view = self.fast[flow_group].view(flow);
         (app.eof, app.errno) = (view.eof, view.errno);
         let before = app.update;
         while app.to_send > 0 && app.update.tx_tail.wrapping_sub(view.tx_head) < RING {
@@ -177,23 +175,23 @@ impl Joint {
         }
         if app.update != before {
             let update = app.update;
-            self.fast[core].app_update(self.bench.now, flow, update).expect("no lie");
+            self.fast[flow_group].app_update(self.bench.now, flow, update).expect("no contract violation");
         }
     }
 
     fn close(&mut self, flow: FlowId) {
-        let core = self.core_of(flow);
+        let flow_group = self.flow_group_of(flow);
         let app = self.apps.get_mut(&flow).unwrap();
         (app.update.closed, app.update.shut_wr) = (true, true);
         let update = app.update;
-        self.fast[core].app_update(self.bench.now, flow, update).expect("no lie");
+        self.fast[flow_group].app_update(self.bench.now, flow, update).expect("no lie");
     }
 
-    fn core_of(&self, flow: FlowId) -> usize {
+    fn flow_group_of(&self, flow: FlowId) -> usize {
         usize::from(self.bench.world.setups[&flow].tuple.remote_port % 2)
     }
 
-    /// Turns until `done`, skipping idle time; panics after `limit_ms` of virtual time.
+    /// Runs until `done`, skipping idle time. Panics after `limit_ms` of virtual time.
     fn until(&mut self, limit_ms: u64, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.bench.now.after(limit_ms * 1000);
         while !done(self) {
@@ -208,17 +206,17 @@ impl Joint {
         }
     }
 
-    /// The flow of a client, and that of its server's child.
+    /// The flows of a client and of the server's child.
     fn pair(&self, client: Owner) -> (FlowId, FlowId) {
         let flow = *self.owners.iter().find(|(_, owner)| **owner == client).expect("client's flow").0;
         let t = self.bench.world.setups[&flow].tuple;
-        let mirror =
+        let reversed =
             FourTuple { local: t.remote, local_port: t.remote_port, remote: t.local, remote_port: t.local_port };
-        let child = self.bench.world.setups.values().find(|s| s.tuple == mirror).expect("child's flow").flow;
+        let child = self.bench.world.setups.values().find(|s| s.tuple == reversed).expect("child's flow").flow;
         (flow, child)
     }
 
-    /// A connection, both ends installed.
+    /// Opens a connection, and waits until both ends are installed.
     fn opened(&mut self, client: Owner) -> (FlowId, FlowId) {
         self.connect(client);
         self.until(100_000, "the connection", |j| j.owners.len() == 2);
@@ -229,12 +227,12 @@ impl Joint {
         self.bench.world.said.iter().filter(|s| *s == said).count()
     }
 
-    /// Both ends are released once, only TIME-WAIT is left, and that ends too.
+    /// Checks that both ends are released once, that only TIME-WAIT is left, and that it ends.
     fn nothing_left(&mut self, client: Owner, flows: (FlowId, FlowId)) {
         let child = self.owners[&flows.1];
         let (a, b) = (Said::Released(client, Some(flows.0)), Said::Released(child, Some(flows.1)));
         self.until(2_000_000, "the release", |j| j.said(&a) == 1 && j.said(&b) == 1);
-        self.until(100_000, "the end of TIME-WAIT", |j| j.bench.states() == [State::Listen]);
+        self.until(100_000, "the end of TIME-WAIT", |j| j.bench.states() == [TcpState::Listen]);
         assert!(self.bench.world.steered.is_empty());
         assert_eq!((self.said(&a), self.said(&b)), (1, 1));
         assert_eq!(self.fast.iter().map(FastPath::flows).sum::<usize>(), 0);
@@ -289,7 +287,7 @@ fn the_passive_closer_leaves_no_time_wait() {
         .slow
         .connections()
         .iter()
-        .filter(|c| c.state == State::TimeWait)
+        .filter(|c| c.state == TcpState::TimeWait)
         .map(|c| c.tuple.local_port)
         .collect();
     assert_eq!(waiting, [80], "the server closed first");

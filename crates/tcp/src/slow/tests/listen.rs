@@ -6,7 +6,7 @@ use crate::flow::{Owner, SocketOptions};
 use crate::messages::ToFast;
 use crate::seq::Seq;
 use crate::slow::congestion::Algorithm;
-use crate::slow::{Admission, FourTuple, Route, SlowConfig, State};
+use crate::slow::{Admission, FourTuple, Route, SlowConfig, TcpState};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, Timestamps, flags};
 
@@ -19,14 +19,14 @@ fn last_ack(syn_ack_seq: u32) -> Peer {
 #[test]
 fn syn_is_answered_and_the_ack_installs_the_child() {
     let mut bench = Bench::listening(10);
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
     bench.for_server(4001, syn(5000));
-    assert_eq!(bench.world.sent[0].0, 1, "the core of the tuple, not the one that received it");
+    assert_eq!(bench.world.sent[0].0, 1, "the flow group of the tuple, not the one that received it");
     let answer = bench.frame();
     assert_eq!((answer.flags, answer.ack, answer.source_port), (flags::SYN | flags::ACK, 5001, 80));
     assert_eq!((answer.options.mss, answer.options.window_scale), (Some(1460), Some(3)));
     assert_eq!(answer.options.timestamps.unwrap().echo, 1);
-    assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::SynReceived]);
     assert!(bench.world.steered.is_empty(), "the listener's steering is enough");
 
     bench.now.0 += 5000;
@@ -40,7 +40,7 @@ fn syn_is_answered_and_the_ack_installs_the_child() {
         "the last ACK's window is scaled"
     );
     assert_eq!(bench.messages(), ["1:install 0"]);
-    assert_eq!(bench.states(), [State::Listen, State::Established]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::Established]);
     assert_eq!(bench.world.steered.len(), 1);
 }
 
@@ -86,7 +86,7 @@ fn syn_ack_is_retransmitted_and_given_up() {
     assert_eq!(bench.frames().len(), 6, "at 0, 1, 3, 7, 15, 31 s");
     bench.pass_ms(200);
     assert_eq!(bench.said(), [Said::DropChild(Owner(1001))]);
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
     assert!(bench.frames().is_empty() && bench.world.children.is_empty() && bench.world.steered.is_empty());
 }
 
@@ -125,7 +125,7 @@ fn an_established_child_makes_room_in_the_backlog() {
         bench.child(10_000 + port);
     }
     assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 0);
-    assert_eq!(bench.states().iter().filter(|s| **s == State::Established).count(), 100);
+    assert_eq!(bench.states().iter().filter(|s| **s == TcpState::Established).count(), 100);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_full_accept_queue_ignores_the_ack_and_the_next_attempt_succeeds() {
     bench.for_server(4000, last_ack(answer.seq));
     assert_eq!(bench.said(), [Said::Established(Owner(1001))]);
     assert!(bench.messages().is_empty(), "not installed");
-    assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::SynReceived]);
     assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 1);
     bench.pass_ms(1000);
     assert_eq!(bench.frame().flags, flags::SYN | flags::ACK, "asks for the ACK again");
@@ -174,7 +174,7 @@ fn rst_in_syn_received() {
     bench.for_server(4000, Peer { seq: 5001, flags: flags::RST, ..Default::default() });
     assert_eq!(bench.said(), [Said::DropChild(Owner(1001))]);
     assert!(bench.frames().is_empty());
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
 }
 
 #[test]
@@ -197,12 +197,12 @@ fn bad_segments_in_syn_received() {
     for (reason, times) in [(Drop::BadAck, 1), (Drop::NoAck, 1), (Drop::Paws, 1), (Drop::OutOfWindow, 2)] {
         assert_eq!(bench.slow.counters().drops[reason as usize], times, "{reason:?}");
     }
-    assert_eq!(bench.states(), [State::Listen, State::SynReceived]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::SynReceived]);
     bench.for_server(4000, last_ack(answer.seq));
-    assert_eq!(bench.states(), [State::Listen, State::Established]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::Established]);
 }
 
-/// RFC 9293 §3.10.7.4, fourth check (MUST-11): in silence.
+/// RFC 9293 §3.10.7.4, fourth check (MUST-11): without a reply.
 #[test]
 fn another_syn_in_the_window_returns_a_passive_open_to_listen() {
     let mut bench = Bench::listening(10);
@@ -210,7 +210,7 @@ fn another_syn_in_the_window_returns_a_passive_open_to_listen() {
     bench.frame();
     bench.for_server(4000, syn(5003));
     assert!(bench.frames().is_empty());
-    assert_eq!((bench.said(), bench.states()), (vec![Said::DropChild(Owner(1001))], vec![State::Listen]));
+    assert_eq!((bench.said(), bench.states()), (vec![Said::DropChild(Owner(1001))], vec![TcpState::Listen]));
     assert_eq!(bench.slow.counters().drops[Drop::BadFlags as usize], 1);
     bench.for_server(4000, syn(5003));
     assert_eq!(bench.frame().ack, 5004, "the next one opens");
@@ -229,7 +229,7 @@ fn closing_a_listener_resets_its_half_open_children_and_keeps_the_others() {
         (flags::RST | flags::ACK, answer.seq.wrapping_add(1), 4002)
     );
     assert_eq!(bench.said(), [Said::DropChild(Owner(1002)), Said::Released(SERVER, None)]);
-    assert_eq!(bench.states(), [State::Established]);
+    assert_eq!(bench.states(), [TcpState::Established]);
     assert!(bench.world.listening.is_empty());
     assert_eq!(bench.world.steered.len(), 1, "the child is steered by its own tuple");
     bench.for_server(4004, syn(5000));
@@ -261,7 +261,7 @@ fn a_port_can_be_listened_on_while_it_connects() {
     bench.slow.connect(bench.now, CLIENT, PEER, 4000, local, false, &mut bench.world).unwrap();
     let sent = bench.frame();
     assert_eq!(bench.slow.listen(bench.now, SERVER, US, 80, false, 8, &mut bench.world), Ok(()));
-    assert_eq!(bench.states(), [State::Listen, State::SynSent]);
+    assert_eq!(bench.states(), [TcpState::Listen, TcpState::SynSent]);
     bench.for_server(4001, syn(5000));
     assert_eq!(bench.frame().flags, flags::SYN | flags::ACK, "a new connection");
     let answer = Peer { ack: sent.seq.wrapping_add(1), flags: flags::SYN | flags::ACK, ..syn(7000) };
@@ -296,7 +296,7 @@ fn segments_of_nobody() {
 
 #[test]
 fn broken_frames_are_counted_by_reason() {
-    use crate::buffers::PortId;
+    use crate::flow::PortId;
     use crate::messages::ToSlow;
     let mut bench = Bench::listening(10);
     let good = frame((PEER, 4000), (US, 80), syn(1));
@@ -383,30 +383,30 @@ fn a_syn_that_is_not_admitted_is_dropped_or_reset_and_holds_nothing() {
     let answer = bench.frame();
     assert_eq!((answer.flags, answer.ack), (flags::RST | flags::ACK, 5001));
     assert_eq!(bench.slow.counters().drops[Drop::Forbidden as usize], 2);
-    assert_eq!(bench.states(), [State::Listen]);
+    assert_eq!(bench.states(), [TcpState::Listen]);
     bench.world.admission = Some(Admission::Yes(Algorithm::Dctcp.id()));
     bench.for_server(4001, syn(5000));
     let answer = bench.frame();
     bench.for_server(4001, last_ack(answer.seq));
     assert_eq!(bench.slow.congestion(Owner(1001)), Algorithm::Dctcp, "chosen with the admission");
     let setup = bench.world.setups.values().next().unwrap();
-    assert_eq!(setup.group, 1, "the host says which group its flow is of");
+    assert_eq!(setup.class, 1, "the host says which class its flow is of");
 }
 
-/// What docs/configuration.md says of `max_connections`: some 1.2 KiB for each, its entries in tables counted twice as those are half
-/// empty at worst.
+/// The memory per connection that docs/reference/configuration.md states at `max_connections`: about 1.2 KiB. Entries
+/// in tables count twice, as tables may be half empty.
 #[test]
 fn a_connection_takes_little_more_than_a_kilobyte() {
     use crate::flow::{FlowId, FourTuple};
-    use crate::slow::connections::{Connection, Live};
+    use crate::slow::connections::{ConnectionEntry, Installed};
     let entries = 2 * (size_of::<(FourTuple, FlowId)>() + size_of::<(Owner, FlowId)>());
-    let bytes = size_of::<crate::table::Lines>() + size_of::<Connection>() + size_of::<Live>() + entries;
+    let bytes = size_of::<crate::table::Lines>() + size_of::<ConnectionEntry>() + size_of::<Installed>() + entries;
     assert!((1000..=1300).contains(&bytes), "{bytes}");
     assert_eq!(size_of::<crate::table::Lines>(), 384);
 }
 
-/// `SO_REUSEPORT`: every listener of the group is given some peers, each peer always the same one, and the port is steered to us until
-/// the last of them is closed.
+/// `SO_REUSEPORT`: every listener of the group gets some peers, and each peer always the same listener. The port is
+/// steered to us until the last of them is closed.
 #[test]
 fn listeners_that_all_share_a_port_share_its_connections() {
     let mut bench = Bench::new();
@@ -425,7 +425,7 @@ fn listeners_that_all_share_a_port_share_its_connections() {
         let peers = (4000..4300).filter(|port| chosen(&bench, *port) == owner).count();
         assert!((60..140).contains(&peers), "{peers} of 300 peers for {owner:?}");
     }
-    // Two are the harder case: one bit decides.
+    // Two listeners are the harder case, as one bit decides.
     assert!(bench.slow.close(bench.now, group[1], &mut bench.world));
     for peers in [4000..4300, 40_000..40_300] {
         let first = peers.filter(|port| chosen(&bench, *port) == group[0]).count();

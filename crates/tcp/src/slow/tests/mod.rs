@@ -1,16 +1,16 @@
-//! The slow path against a fake world, in virtual time.
+//! The slow path with a fake host, in virtual time.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod active;
+mod active_flows;
+mod active_open;
 mod closing;
 mod congestion;
-mod connect;
 mod cookies;
 mod ecn;
 mod families;
 mod icmp;
 mod joint;
 mod listen;
-mod options;
 mod property;
+mod set_options;
 mod world;

@@ -1,23 +1,22 @@
-//! Random orders of everything that can happen: no panic, nothing lost, `released` exactly once.
+//! Random sequences of all events: nothing panics, no message is lost, and `released` is called exactly once.
 
 use super::world::*;
-use crate::buffers::PortId;
-use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, flow_flags as bit};
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, PortId, flow_flags as bit};
 use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Route, SlowConfig, State};
+use crate::slow::{Route, SlowConfig, TcpState};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{Options, Timestamps, flags};
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Listen(u8),
     Connect(u8),
     Close(u8),
-    /// Any segment between few ports, with numbers that are often right.
+    /// A segment between few ports, with numbers that are often right.
     Segment {
         port: u8,
         to_client: bool,
@@ -27,7 +26,7 @@ enum Event {
         payload: u8,
         stamp: Option<u8>,
     },
-    /// The fast path says something of one of the flows it has.
+    /// The fast path reports something about one of its flows.
     Fast(u8, u8),
     Reading {
         flow: u8,
@@ -62,13 +61,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The bench with a fast path that obeys, and the books.
+/// The bench with a model of the fast path, and expectations.
 struct Model {
     bench: Bench,
-    /// What cores have been told to remove and have not yet.
+    /// Flows that fast paths have been told to remove, and have not removed yet.
     leaving: BTreeSet<FlowId>,
     installed: BTreeMap<FlowId, FourTuple>,
-    /// Owners that must be released, once.
+    /// Owners that must be released exactly once.
     owed: BTreeSet<u64>,
     next_owner: u64,
     clients: Vec<Owner>,
@@ -188,12 +187,12 @@ impl Model {
         });
     }
 
-    /// Reads what was sent and said, and checks it against the books.
+    /// Reads messages and calls, and checks them against the expectations.
     fn settle(&mut self) {
-        for (core, message) in std::mem::take(&mut self.bench.world.sent) {
+        for (flow_group, message) in std::mem::take(&mut self.bench.world.sent) {
             match message {
                 ToFast::Install(setup) => {
-                    assert_eq!(core, usize::from(setup.tuple.remote_port % 2), "the flow's own core");
+                    assert_eq!(flow_group, usize::from(setup.tuple.remote_port % 2), "the flow's own flow group");
                     assert!(
                         self.installed.insert(setup.flow, setup.tuple).is_none(),
                         "{:?} reused before Removed",
@@ -204,7 +203,7 @@ impl Model {
                     assert!(self.installed.contains_key(&flow), "removed but not installed");
                     assert!(self.leaving.insert(flow), "removed twice");
                 }
-                ToFast::SetGroup(..) | ToFast::SetWeight { .. } | ToFast::SetLimit { .. } => {}
+                ToFast::SetClass(..) | ToFast::SetWeight { .. } | ToFast::SetLimit { .. } => {}
                 ToFast::Transmit(PortId(port), frame) => {
                     assert_eq!(port, 1);
                     let segment = towpath_wire::parse(&frame).unwrap();
@@ -249,7 +248,7 @@ impl Model {
         }
     }
 
-    /// Ends everything that can be ended; then nothing may be left.
+    /// Ends all connections and listeners, and checks that nothing is left.
     fn end(&mut self) {
         (self.bench.world.route, self.bench.world.accept_full) = (None, false);
         for owner in self.clients.clone().into_iter().chain(self.listeners.clone()) {
@@ -275,7 +274,7 @@ impl Model {
     }
 }
 
-/// One of these, by number.
+/// The n-th of these, modulo their count.
 fn pick<'a>(mut ids: impl ExactSizeIterator<Item = &'a FlowId>, n: u8) -> Option<FlowId> {
     let len = ids.len();
     ids.nth(usize::from(n) % len.max(1)).copied()
@@ -291,7 +290,7 @@ proptest! {
     }
 }
 
-/// The property is worth something only if random events reach the interesting states.
+/// The property is useful only if random events reach the interesting states.
 #[test]
 fn random_events_reach_every_state() {
     use proptest::strategy::ValueTree;
@@ -312,8 +311,14 @@ fn random_events_reach_every_state() {
             }
         }
     }
-    for state in [State::Listen, State::SynSent, State::SynReceived, State::Established, State::TimeWait, State::Closed]
-    {
+    for state in [
+        TcpState::Listen,
+        TcpState::SynSent,
+        TcpState::SynReceived,
+        TcpState::Established,
+        TcpState::TimeWait,
+        TcpState::Closed,
+    ] {
         assert!(seen.contains(&state), "{state:?} never reached: {seen:?}");
     }
     assert_ne!(bits & bit::PASSIVE_CLOSE, 0);

@@ -1,13 +1,13 @@
-//! A host that writes down what it is told, and checks the rules of the trait while it does.
+//! A fake host that records calls, and checks the rules of the trait.
 
-use crate::buffers::PortId;
-use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner};
+use crate::flow::{FlowId, FlowSetup, FlowSnapshot, FourTuple, Link, Owner, PortId};
 use crate::messages::{ToFast, ToSlow};
 use crate::seq::Seq;
-use crate::slow::{Admission, Host, Route, SlowConfig, SlowPath, Snapshots, State};
+use crate::slow::{Admission, Host, Route, SlowConfig, SlowPath, Snapshots, TcpState};
 use crate::time::Micros;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use towpath_rng::Rng;
 use towpath_wire::{Header, Options, Segment, Timestamps, emit, fill_checksum, flags, parse};
 
 pub const US: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -20,7 +20,7 @@ pub const LINK: Link = Link { port: PortId(1), source: OUR_MAC, destination: PEE
 pub const SERVER: Owner = Owner(1);
 pub const CLIENT: Owner = Owner(2);
 
-/// Something other than a message to a core.
+/// A call to the host, other than a message to a flow group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     Established(Owner),
@@ -46,7 +46,7 @@ pub struct World {
     pub children: BTreeSet<u64>,
     pub setups: HashMap<FlowId, FlowSetup>,
     next_child: u64,
-    random: u64,
+    random: Rng,
 }
 
 impl Host for World {
@@ -56,11 +56,11 @@ impl Host for World {
     fn is_local(&self, addr: IpAddr) -> bool {
         addr == US || addr == US6
     }
-    fn core_for(&self, tuple: &FourTuple) -> usize {
+    fn flow_group_for(&self, tuple: &FourTuple) -> usize {
         usize::from(tuple.remote_port % 2)
     }
-    fn send(&mut self, core: usize, message: ToFast) {
-        self.sent.push((core, message));
+    fn send(&mut self, flow_group: usize, message: ToFast) {
+        self.sent.push((flow_group, message));
     }
     fn steer(&mut self, tuple: &FourTuple, on: bool) {
         let changed = if on { self.steered.insert(*tuple) } else { self.steered.remove(tuple) };
@@ -73,7 +73,7 @@ impl Host for World {
     fn admit(&mut self, _: Owner, _: &FourTuple) -> Admission {
         self.admission.unwrap_or(Admission::Yes(0))
     }
-    fn group(&self, owner: Owner) -> u16 {
+    fn class(&self, owner: Owner) -> u16 {
         (owner.0 % 100) as u16
     }
     fn new_child(&mut self, _: Owner) -> Option<Owner> {
@@ -112,12 +112,11 @@ impl Host for World {
         self.said.push(Said::SoftError(owner, errno));
     }
     fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.random.rotate_right(29)
+        self.random.next_u64()
     }
 }
 
-/// Readings that a test sets.
+/// Snapshots that a test sets.
 #[derive(Default)]
 pub struct Readings(pub HashMap<FlowId, FlowSnapshot>);
 
@@ -127,7 +126,7 @@ impl Snapshots for Readings {
     }
 }
 
-/// What a peer puts into a segment.
+/// The fields of a peer's segment.
 #[derive(Clone, Copy, Default)]
 pub struct Peer {
     pub seq: u32,
@@ -137,7 +136,7 @@ pub struct Peer {
     pub payload: usize,
 }
 
-/// A slow path, its world, and a clock.
+/// A slow path, its host, and a clock.
 pub struct Bench {
     pub slow: SlowPath,
     pub world: World,
@@ -165,7 +164,7 @@ impl Bench {
     pub fn connect(&mut self) {
         self.slow.connect(self.now, CLIENT, PEER, 80, None, false, &mut self.world).unwrap();
     }
-    /// Lets time pass, polling at every deadline.
+    /// Advances time, polling at every deadline.
     pub fn pass_ms(&mut self, ms: u64) {
         let end = self.now.after(ms * 1000);
         while let Some(due) = self.slow.next_deadline().filter(|due| *due <= end) {
@@ -193,7 +192,7 @@ impl Bench {
     pub fn for_client(&mut self, port: u16, peer: Peer) {
         self.segment_at((PEER, 80), (US, port), peer);
     }
-    /// Frames sent since the last call, with the core each was sent by.
+    /// Frames sent since the last call, with the flow group each was sent by.
     pub fn frames(&mut self) -> Vec<Segment> {
         let mut frames = Vec::new();
         self.world.sent.retain(|(_, message)| match message {
@@ -208,21 +207,21 @@ impl Bench {
         });
         frames
     }
-    /// The one frame sent since the last call.
+    /// The only frame sent since the last call.
     pub fn frame(&mut self) -> Segment {
         let frames = self.frames();
         assert_eq!(frames.len(), 1, "{frames:?}");
         frames[0]
     }
-    /// Messages other than frames since the last call, as short words.
+    /// Messages other than frames since the last call, in short form.
     pub fn messages(&mut self) -> Vec<String> {
         assert!(self.frames().is_empty(), "look at the frames first");
-        self.world.sent.drain(..).map(|(core, message)| format!("{core}:{}", word(&message))).collect()
+        self.world.sent.drain(..).map(|(flow_group, message)| format!("{flow_group}:{}", word(&message))).collect()
     }
     pub fn said(&mut self) -> Vec<Said> {
         std::mem::take(&mut self.world.said)
     }
-    pub fn states(&self) -> Vec<State> {
+    pub fn states(&self) -> Vec<TcpState> {
         self.slow.connections().iter().map(|c| c.state).collect()
     }
     /// A child of the listener, established by a peer with ISN 5000; nothing is left in the logs.
@@ -245,7 +244,7 @@ impl Bench {
         let info = self.slow.connections();
         let flow = info
             .iter()
-            .filter(|c| c.state == State::Established)
+            .filter(|c| c.state == TcpState::Established)
             .filter_map(|c| c.flow)
             .next_back()
             .expect("established");
@@ -269,11 +268,11 @@ impl Bench {
         self.world.said.clear();
         flow
     }
-    /// The reading of a flow, to be changed.
+    /// The snapshot of a flow, to be changed.
     pub fn reading(&mut self, flow: FlowId) -> &mut FlowSnapshot {
         self.readings.0.get_mut(&flow).unwrap()
     }
-    /// `bytes` are sent and not acknowledged.
+    /// Sets the snapshot so that `bytes` are sent and not acknowledged.
     pub fn outstanding(&mut self, flow: FlowId, bytes: u32) {
         let reading = self.reading(flow);
         reading.snd_max = reading.snd_una.add(bytes);
@@ -283,7 +282,7 @@ impl Bench {
     }
 }
 
-/// A frame of the peer's.
+/// A frame of the peer.
 pub fn frame(from: (IpAddr, u16), to: (IpAddr, u16), peer: Peer) -> Box<[u8]> {
     let header = Header {
         source_mac: PEER_MAC,
@@ -318,13 +317,13 @@ pub fn syn(seq: u32) -> Peer {
     Peer { seq, flags: flags::SYN, options, ..Default::default() }
 }
 
-/// Nothing but a timestamp.
+/// Options with only a timestamp.
 pub fn stamped(value: u32) -> Peer {
     let options = Options { timestamps: Some(Timestamps { value, echo: 0 }), ..Default::default() };
     Peer { options, ..Default::default() }
 }
 
-/// A message in short.
+/// The short form of a message.
 pub fn word(message: &ToFast) -> String {
     match message {
         ToFast::Install(setup) => format!("install {}", setup.flow.0),
@@ -343,9 +342,9 @@ pub fn word(message: &ToFast) -> String {
         ToFast::Deactivate(flow) => format!("deactivate {}", flow.0),
         ToFast::Abort { flow, rst, errno } => format!("abort {} rst {rst} errno {errno}", flow.0),
         ToFast::Relink(flow, _) => format!("relink {}", flow.0),
-        ToFast::SetWeight { group, weight } => format!("weight {group} {weight}"),
-        ToFast::SetGroup(flow, group) => format!("group {} {group}", flow.0),
-        ToFast::SetLimit { group, bytes_per_s } => format!("limit {group} {bytes_per_s}"),
+        ToFast::SetWeight { class, weight } => format!("weight {class} {weight}"),
+        ToFast::SetClass(flow, class) => format!("class {} {class}", flow.0),
+        ToFast::SetLimit { class, bytes_per_s } => format!("limit {class} {bytes_per_s}"),
         ToFast::Transmit(..) => "transmit".into(),
         ToFast::Inject(_, frame) => format!("inject {}", parse(frame).unwrap().payload_len),
     }

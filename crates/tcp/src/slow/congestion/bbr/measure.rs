@@ -1,12 +1,12 @@
-//! What BBR measures: rounds, the largest bandwidth, the smallest round-trip time.
+//! BBR's measurements: rounds, the largest bandwidth, the smallest round-trip time.
 
-use crate::slow::congestion::Sample;
+use crate::slow::congestion::sample::Sample;
 use crate::time::Micros;
 
 /// draft-ietf-ccwg-bbr §2.7: MinRTTFilterLen: 10 s.
 const MIN_RTT_FILTER_US: u64 = 10_000_000;
 
-/// One round trip's worth of deliveries.
+/// The deliveries of one round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     /// Delivered, in bytes per second.
@@ -15,12 +15,12 @@ pub(super) struct Round {
     pub acked: u64,
     /// Bytes lost.
     pub lost: u64,
-    /// Was the application, at any time in it, what held the sender back?
+    /// Did the application limit the sender at any time in it?
     pub app_limited: bool,
 }
 
 impl Round {
-    /// The part that was lost.
+    /// The lost part.
     pub(super) fn loss_rate(&self) -> f64 {
         self.lost as f64 / (self.acked as f64 + self.lost as f64).max(1.0)
     }
@@ -34,25 +34,25 @@ struct Delivery {
     rounds: u32,
 }
 
-/// After so many rounds the bandwidth is measured anew even in the midst of a recovery.
+/// Rounds after which a bandwidth measurement ends even during recovery.
 const LONGEST: u32 = 8;
 
-/// Counts rounds: one is over when what was in flight at its beginning has been acknowledged (§5.5.1).
+/// Counts rounds. A round is over when the data in flight at its start has been acknowledged (§5.5.1).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     end: u64,
     acked: u64,
     lost: u64,
     app_limited: bool,
-    /// While a loss is repaired the cumulative acknowledgement stands still and then jumps, so that only the whole, from before it to
-    /// after it, tells the bandwidth.
+    /// During a repair the cumulative acknowledgement stops and then jumps. So the bandwidth is measured from before it
+    /// to after.
     delivery: Delivery,
     /// Rounds so far.
     pub count: u64,
 }
 
 impl Rounds {
-    /// A look; the round that is over with it, if one is.
+    /// Adds a sample. Returns the round that ends with it, if any.
     pub(super) fn look(&mut self, sample: &Sample) -> Option<Round> {
         let interval = &sample.interval;
         let again = interval.retransmits.saturating_mul(u64::from(sample.mss));
@@ -92,13 +92,13 @@ impl MaxBandwidth {
     pub(super) fn get(&self) -> f64 {
         self.cycles[0].max(self.cycles[1])
     }
-    /// §5.5.2.3: a sample of a sender that had too little to send counts only if it is larger.
+    /// §5.5.2.3: an application-limited sample counts only if it is larger.
     pub(super) fn add(&mut self, round: &Round) {
         if !round.app_limited || round.bandwidth >= self.get() {
             self.cycles[0] = self.cycles[0].max(round.bandwidth);
         }
     }
-    /// A cycle is over (§5.5.6). One that brought nothing leaves things as they are.
+    /// Ends a cycle (§5.5.6). One without samples changes nothing.
     pub(super) fn advance(&mut self) {
         if self.cycles[0] > 0.0 {
             self.cycles = [0.0, self.cycles[0]];
@@ -115,7 +115,7 @@ pub(super) struct MinRtt {
 }
 
 impl MinRtt {
-    /// A look. True = it has become smaller, or has been confirmed.
+    /// Adds a sample. True = the minimum has become smaller, or has been confirmed.
     pub(super) fn look(&mut self, sample: &Sample) -> bool {
         let newest = sample.rtt_us;
         let expired = sample.now.since(self.at) > MIN_RTT_FILTER_US;

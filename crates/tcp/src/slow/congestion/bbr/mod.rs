@@ -1,12 +1,13 @@
-//! BBRv3 (draft-ietf-ccwg-bbr): a model of the path, its bandwidth and its round-trip time, instead of a reaction to losses.
+//! BBRv3 (draft-ietf-ccwg-bbr): a model of the path's bandwidth and round-trip time, instead of a reaction to losses.
 //!
-//! The draft works per acknowledgement; here deliveries are measured per round trip, at looks that come about once per round trip. Not
-//! here: the estimate of acknowledgement aggregation (§5.5.9), and packet-exact numbers of what was in flight when a lost packet was
-//! sent (§5.5.10), for which the deliveries of the round stand. `docs/rfcs.md` has the whole list.
+//! The draft works per acknowledgement. Here deliveries are measured per round trip, in decisions about once per round
+//! trip. The estimate of acknowledgement aggregation is missing (§5.5.9). The round's deliveries replace exact numbers
+//! of data in flight when a lost packet was sent (§5.5.10). `docs/reference/rfcs.md` has the whole list.
 
 mod measure;
 
-use super::{CongestionControl, Sample, initial_window};
+use super::control::{CongestionControl, initial_window};
+use super::sample::Sample;
 use crate::flow::Window;
 use crate::time::Micros;
 use measure::{MaxBandwidth, MinRtt, Round, Rounds};
@@ -41,16 +42,16 @@ const STARTUP_LOSSES: u64 = 6;
 /// §2.7: ProbeRTTInterval and ProbeRTTDuration.
 const PROBE_RTT_INTERVAL_US: u64 = 5_000_000;
 const PROBE_RTT_US: u64 = 200_000;
-/// §5.3.3.5: time between bandwidth probes: 2 s and up to another one; or as many rounds as Reno would need, at most 63.
+/// §5.3.3.5: time between bandwidth probes: 2 to 3 s, or the number of rounds that Reno would need, at most 63.
 const PROBE_WAIT_US: u64 = 2_000_000;
 const PROBE_WAIT_SPREAD_US: u64 = 1_000_000;
 const PROBE_ROUNDS: u64 = 63;
-/// The fast path cuts nothing after a loss: what a loss means is decided here.
+/// The fast path does not cut the window after a loss, as BBR decides on it.
 const FAST_BETA: u16 = 256;
 
-/// §3.3: where it is.
+/// §3.3: the state machine's states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum TcpState {
     #[default]
     Startup,
     Drain,
@@ -61,8 +62,8 @@ enum State {
     ProbeRtt,
 }
 
-impl State {
-    /// §5.5.10.3: does it accelerate, so that a loss is its own doing?
+impl TcpState {
+    /// §5.5.10.3: does this state accelerate, so that it may have caused a loss?
     fn probes(self) -> bool {
         matches!(self, Self::Startup | Self::Refill | Self::Up)
     }
@@ -129,7 +130,7 @@ impl FullPipe {
 /// BBR's state for one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bbr {
-    state: State,
+    state: TcpState,
     rounds: Rounds,
     max_bandwidth: MaxBandwidth,
     min_rtt: MinRtt,
@@ -138,10 +139,10 @@ pub struct Bbr {
     full: FullPipe,
     /// BBR.full_bw_reached.
     filled: bool,
-    /// When this state began, and in which round.
+    /// The time and round in which this state began.
     since: Micros,
     since_round: u64,
-    /// When the last bandwidth probe ended, in which round, and how long to wait for the next.
+    /// The time and round in which the last bandwidth probe ended, and the time to wait for the next.
     probed: Micros,
     probed_round: u64,
     wait_us: u64,
@@ -151,7 +152,7 @@ pub struct Bbr {
     rtt_probed: Option<Micros>,
     /// When ProbeRTT had drained the path.
     drained: Option<Micros>,
-    /// After a time-out: the window follows acknowledgements until so many bytes have been acknowledged in all.
+    /// After a time-out the window follows acknowledgements until this many bytes have been acknowledged in all.
     conserve_until: u64,
     pacing: u64,
 }
@@ -173,69 +174,69 @@ impl Bbr {
         (high - (HEADROOM * high).max(f64::from(sample.mss))).max(least(sample))
     }
 
-    fn enter(&mut self, state: State, sample: &Sample) {
+    fn enter(&mut self, state: TcpState, sample: &Sample) {
         (self.state, self.since, self.since_round) = (state, sample.now, self.rounds.count);
         match state {
-            State::Down => {
+            TcpState::Down => {
                 (self.probed, self.probed_round, self.raised) = (sample.now, self.rounds.count, 0);
-                // Spread, so that flows do not probe together; any number that differs between flows will do.
+                // A spread, so that flows do not probe together. Any number that differs between flows is enough.
                 let seed = (sample.bytes_acked ^ sample.now.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 self.wait_us = PROBE_WAIT_US + (seed >> 32) % PROBE_WAIT_SPREAD_US;
             }
-            State::Refill => {
+            TcpState::Refill => {
                 self.limits.forget_low();
                 self.raised = 0;
             }
-            State::Up => self.full = FullPipe::default(),
-            State::ProbeRtt => self.drained = None,
+            TcpState::Up => self.full = FullPipe::default(),
+            TcpState::ProbeRtt => self.drained = None,
             _ => {}
         }
     }
 
-    /// A round is over: what it tells of the path.
+    /// Updates the model at the end of a round.
     fn learn(&mut self, round: &Round, sample: &Sample) {
         self.max_bandwidth.add(round);
         let too_much = round.loss_rate() > LOSS_THRESHOLD;
         if self.state.probes() {
             let many = round.lost >= STARTUP_LOSSES * u64::from(sample.mss);
-            if too_much && (self.state != State::Startup || many) {
+            if too_much && (self.state != TcpState::Startup || many) {
                 self.too_high(round, sample);
             }
         } else if round.lost > 0 {
             self.lower(round, sample);
         }
-        // What passed without much loss is no limit (§5.5.10.4).
+        // Data that passed without much loss raises the limit (§5.5.10.4).
         if !too_much && self.limits.inflight_high.is_finite() {
             self.limits.inflight_high = self.limits.inflight_high.max(round.acked as f64);
         }
     }
 
-    /// §5.5.10.2: the probe has met the limit of what the path holds.
+    /// §5.5.10.2: the probe has reached the path's limit.
     fn too_high(&mut self, round: &Round, sample: &Sample) {
         self.before = self.limits;
         let product = self.product(self.max_bandwidth.get());
-        // §5.3.1.3: what Startup has filled holds at least the product.
-        let kept = if self.state == State::Startup { product } else { product.min(f64::from(sample.cwnd)) * BETA };
+        // §5.3.1.3: the path that Startup has filled holds at least the product.
+        let kept = if self.state == TcpState::Startup { product } else { product.min(f64::from(sample.cwnd)) * BETA };
         self.limits.inflight_high = (round.acked as f64).max(kept).max(least(sample));
         match self.state {
-            State::Startup => self.filled = true,
-            State::Up => self.enter(State::Down, sample),
+            TcpState::Startup => self.filled = true,
+            TcpState::Up => self.enter(TcpState::Down, sample),
             _ => {}
         }
     }
 
-    /// §5.5.10.3: a loss while cruising: somebody else has come.
+    /// §5.5.10.3: a loss while cruising, caused by other traffic.
     fn lower(&mut self, round: &Round, sample: &Sample) {
         self.before = self.limits;
         let limits = &mut self.limits;
         let bandwidth = limits.bandwidth_low.min(self.max_bandwidth.get());
-        // What is sent is a margin below the estimate (§5.6.2): a round that has delivered that much confirms the estimate.
+        // The sending rate is a margin below the estimate (§5.6.2), so a round that delivers it confirms the estimate.
         limits.bandwidth_low = (round.bandwidth / PACING_MARGIN).max(bandwidth * BETA).min(bandwidth);
         let inflight = limits.inflight_low.min(f64::from(sample.cwnd));
         limits.inflight_low = (round.acked as f64).max(inflight * BETA);
     }
 
-    /// §5.3.3.6: in UP the limit is raised, faster with each round, as long as it is what holds the flow back.
+    /// §5.3.3.6: in UP the limit is raised, faster with each round, while it limits the flow.
     fn raise(&mut self, sample: &Sample) {
         if f64::from(sample.cwnd) >= self.limits.inflight_high {
             self.limits.inflight_high += f64::from(sample.mss) * f64::from(1u32 << self.raised.min(30));
@@ -250,52 +251,52 @@ impl Bbr {
             || self.rounds.count.saturating_sub(self.probed_round) >= reno_rounds.clamp(1, PROBE_ROUNDS)
     }
 
-    /// Moves on through the states; `round`: one is over.
+    /// Advances the state machine. `round`: a round that has ended.
     fn advance(&mut self, round: Option<&Round>, sample: &Sample) {
         let flight = f64::from(sample.flight);
         let rounds_here = self.rounds.count - self.since_round;
         match self.state {
-            State::Startup => {
+            TcpState::Startup => {
                 self.filled |= round.is_some_and(|round| self.full.reached(round));
                 if self.filled {
-                    self.enter(State::Drain, sample);
+                    self.enter(TcpState::Drain, sample);
                 }
             }
-            State::Drain if flight <= self.product(self.bandwidth()) => self.enter(State::Down, sample),
-            State::Down => {
+            TcpState::Drain if flight <= self.product(self.bandwidth()) => self.enter(TcpState::Down, sample),
+            TcpState::Down => {
                 if round.is_some() && rounds_here == 1 {
                     self.max_bandwidth.advance();
                 }
                 let low = flight <= self.with_headroom(sample) && flight <= self.product(self.max_bandwidth.get());
                 if self.probe_due(sample) {
-                    self.enter(State::Refill, sample);
+                    self.enter(TcpState::Refill, sample);
                 } else if low && rounds_here > 0 {
-                    self.enter(State::Cruise, sample);
+                    self.enter(TcpState::Cruise, sample);
                 }
             }
-            State::Cruise if self.probe_due(sample) => self.enter(State::Refill, sample),
-            State::Refill if rounds_here > 0 => self.enter(State::Up, sample),
-            State::Up => {
+            TcpState::Cruise if self.probe_due(sample) => self.enter(TcpState::Refill, sample),
+            TcpState::Refill if rounds_here > 0 => self.enter(TcpState::Up, sample),
+            TcpState::Up => {
                 if let Some(round) = round {
                     self.raise(sample);
                     if self.full.reached(round) {
-                        self.enter(State::Down, sample);
+                        self.enter(TcpState::Down, sample);
                     }
                 }
             }
-            State::ProbeRtt => self.probe_rtt(rounds_here, sample),
+            TcpState::ProbeRtt => self.probe_rtt(rounds_here, sample),
             _ => {}
         }
     }
 
-    /// §5.3.4.3: now and then nearly empties the path, to see its round-trip time without our own queue.
+    /// §5.3.4.3: at times nearly empties the path, to measure its round-trip time without our own queue.
     fn check_probe_rtt(&mut self, confirmed: bool, sample: &Sample) {
         let last = *self.rtt_probed.get_or_insert(sample.now);
         if confirmed || sample.app_limited {
-            // A flow that pauses by itself sees the empty path anyhow.
+            // A flow that pauses by itself sees the empty path.
             self.rtt_probed = Some(sample.now);
-        } else if self.state != State::ProbeRtt && sample.now.since(last) > PROBE_RTT_INTERVAL_US {
-            self.enter(State::ProbeRtt, sample);
+        } else if self.state != TcpState::ProbeRtt && sample.now.since(last) > PROBE_RTT_INTERVAL_US {
+            self.enter(TcpState::ProbeRtt, sample);
         }
     }
 
@@ -306,13 +307,13 @@ impl Bbr {
         let done = self.drained.is_some_and(|at| sample.now.since(at) >= PROBE_RTT_US && rounds_here > 0);
         if done {
             self.rtt_probed = Some(sample.now);
-            // §5.3.4.3, BBRExitProbeRTT: what was lost before says nothing of the path as it is now.
+            // §5.3.4.3, BBRExitProbeRTT: earlier losses say nothing about the current path.
             self.limits.forget_low();
             if self.filled {
-                self.enter(State::Down, sample);
-                self.enter(State::Cruise, sample);
+                self.enter(TcpState::Down, sample);
+                self.enter(TcpState::Cruise, sample);
             } else {
-                self.enter(State::Startup, sample);
+                self.enter(TcpState::Startup, sample);
             }
         }
     }
@@ -323,20 +324,20 @@ impl Bbr {
         // §5.6.4.2: three bursts of a millisecond, at most 64 KiB and at least two segments each, must fit.
         let burst = (self.bandwidth() / 1000.0).min(65_536.0).max(2.0 * f64::from(sample.mss));
         let wanted = match self.state {
-            State::ProbeRtt => product * PROBE_RTT_CWND_GAIN,
+            TcpState::ProbeRtt => product * PROBE_RTT_CWND_GAIN,
             state => (product * state.cwnd_gain()).max(3.0 * burst),
         };
         let limit = match self.state {
-            State::Startup | State::Drain => f64::INFINITY,
-            State::ProbeRtt | State::Cruise => self.with_headroom(sample),
-            State::Down | State::Refill | State::Up => self.limits.inflight_high,
+            TcpState::Startup | TcpState::Drain => f64::INFINITY,
+            TcpState::ProbeRtt | TcpState::Cruise => self.with_headroom(sample),
+            TcpState::Down | TcpState::Refill | TcpState::Up => self.limits.inflight_high,
         };
         wanted.min(limit.min(self.limits.inflight_low)).max(least(sample))
     }
 
     fn window(&mut self, sample: &Sample) -> Window {
         let bandwidth = match self.bandwidth() {
-            // §5.6.2: nothing measured yet.
+            // §5.6.2: there is no measurement yet.
             0.0 => f64::from(sample.cwnd) * 1e6 / f64::from(sample.srtt_us.max(1)),
             bandwidth => bandwidth,
         };
@@ -349,9 +350,9 @@ impl Bbr {
             return Window { cwnd: Window::KEEP, ssthresh, growth: 256, beta: FAST_BETA, pacing };
         }
         let cwnd = self.cwnd(sample) as u32;
-        // The threshold is what the fast path aims at while it repairs a loss and lets no window be set. §5.6.4.6: until the pipe is
-        // full the window grows by what is acknowledged.
-        let growth = if self.filled || self.state == State::ProbeRtt { 0 } else { 256 };
+        // The threshold is the fast path's target while it repairs a loss and accepts no window. §5.6.4.6: until the
+        // pipe is full, the window grows by acknowledged data.
+        let growth = if self.filled || self.state == TcpState::ProbeRtt { 0 } else { 256 };
         let ssthresh = cwnd.max(initial_window(sample.mss));
         let cwnd = if growth == 0 { cwnd } else { Window::KEEP };
         Window { cwnd, ssthresh, growth, beta: FAST_BETA, pacing }
@@ -387,12 +388,12 @@ impl CongestionControl for Bbr {
         Some(self.window(sample))
     }
 
-    /// Losses are judged per round.
+    /// Losses are evaluated per round.
     fn on_loss(&mut self, _: &Sample) -> Option<Window> {
         None
     }
 
-    /// §5.6.4.4: one segment, and then as many as are acknowledged, until what was out has arrived.
+    /// §5.6.4.4: one segment, then as many as are acknowledged, until the data in flight has arrived.
     fn on_timeout(&mut self, sample: &Sample) -> Window {
         self.before = self.limits;
         self.conserve_until = sample.bytes_acked.saturating_add(u64::from(sample.flight));
@@ -424,7 +425,7 @@ mod tests {
     use super::*;
 
     /// 10 MB/s over 10 ms: a product of 100,000 bytes.
-    fn bbr(state: State) -> (Bbr, Sample) {
+    fn bbr(state: TcpState) -> (Bbr, Sample) {
         let mut bbr = Bbr { state, ..Bbr::default() };
         let sample = Sample { now: Micros(1), mss: 1000, cwnd: 150_000, rtt_us: 10_000, ..Sample::default() };
         bbr.min_rtt.look(&sample);
@@ -438,7 +439,7 @@ mod tests {
 
     #[test]
     fn many_losses_in_a_round_of_startup_end_it_and_leave_the_product() {
-        let (mut startup, sample) = bbr(State::Startup);
+        let (mut startup, sample) = bbr(TcpState::Startup);
         startup.learn(&round(60, 5), &sample);
         assert!(!startup.filled, "five are not many");
         startup.learn(&round(60, 6), &sample);
@@ -448,22 +449,22 @@ mod tests {
 
     #[test]
     fn a_probe_that_loses_too_much_goes_down_and_a_cruise_lowers_for_a_while_only() {
-        let (mut up, sample) = bbr(State::Up);
+        let (mut up, sample) = bbr(TcpState::Up);
         up.learn(&round(60, 5), &sample);
-        assert_eq!((up.state, up.limits.inflight_high), (State::Down, 70_000.0));
+        assert_eq!((up.state, up.limits.inflight_high), (TcpState::Down, 70_000.0));
         assert!(up.limits.inflight_low.is_infinite());
 
-        let (mut cruise, mut sample) = bbr(State::Cruise);
+        let (mut cruise, mut sample) = bbr(TcpState::Cruise);
         cruise.filled = true;
         cruise.learn(&round(50, 1), &sample);
         assert_eq!((cruise.limits.bandwidth_low, cruise.limits.inflight_low), (7e6, 105_000.0));
         assert!(cruise.limits.inflight_high.is_infinite());
-        cruise.enter(State::ProbeRtt, &sample);
+        cruise.enter(TcpState::ProbeRtt, &sample);
         sample.flight = 4000;
         cruise.probe_rtt(0, &sample);
         sample.now = sample.now.after(PROBE_RTT_US);
         cruise.probe_rtt(1, &sample);
-        assert_eq!(cruise.state, State::Cruise);
+        assert_eq!(cruise.state, TcpState::Cruise);
         assert!(cruise.limits.inflight_low.is_infinite() && cruise.limits.bandwidth_low.is_infinite());
     }
 }

@@ -1,9 +1,9 @@
-//! Each algorithm at a bottleneck, alone and with another.
+//! Each algorithm at a bottleneck, alone and with another flow.
 
 use super::model::{Model, Path, Sender};
 use crate::slow::congestion::Algorithm;
 
-/// 100 Mbit/s, 20 ms: a product of 173 packets, and as much queue.
+/// 100 Mbit/s, 20 ms: a bandwidth-delay product of 173 packets, and a queue of the same size.
 const WIDE: Path = Path { bytes_per_s: 12_500_000, rtt_us: 20_000, buffer: 173, mark_at: usize::MAX };
 /// 10 Gbit/s, 100 µs: 86 packets, marked from 20 on.
 const RACK: Path = Path { bytes_per_s: 1_250_000_000, rtt_us: 100, buffer: 400, mark_at: 20 };
@@ -12,7 +12,7 @@ fn alone(path: Path, algorithm: Algorithm) -> Model {
     Model::new(path, vec![Sender::new(algorithm, 0)])
 }
 
-/// How far two shares are from each other, as a part of the larger.
+/// The difference of two shares, relative to the larger.
 fn unfairness(shares: &[f64]) -> f64 {
     let (a, b) = (shares[0], shares[1]);
     (a - b).abs() / a.max(b)
@@ -144,7 +144,7 @@ fn bbr_fills_a_short_queue_too() {
 
 #[test]
 fn bbr_stands_random_loss_better_than_reno() {
-    // Every 200th packet, which is a quarter of what BBR would take for congestion.
+    // Every 200th packet, which is a quarter of BBR's loss threshold.
     let share = |algorithm| {
         let mut model = alone(WIDE, algorithm);
         model.lose_every = 200;

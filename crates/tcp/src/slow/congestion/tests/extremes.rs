@@ -1,4 +1,4 @@
-//! Samples that make no sense must lead to windows that do.
+//! Even with impossible samples, windows are valid.
 
 use crate::flow::Window;
 use crate::slow::congestion::{Algorithm, Interval, Sample};
@@ -62,7 +62,7 @@ proptest! {
                     4 => control.on_undo(sample),
                     5 => control.on_idle(sample),
                     _ => {
-                        // A threshold that stays is the present one (RFC 5681 §3.1).
+                        // An unchanged threshold is the current one (RFC 5681 §3.1).
                         let sample = &Sample { ssthresh: sample.ssthresh.max(2 * mss), ..*sample };
                         let window = control.on_timeout(sample);
                         check(window, sample, true);

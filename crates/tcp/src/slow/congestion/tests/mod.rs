@@ -1,4 +1,4 @@
-//! All algorithms together: on a modelled bottleneck, and with samples that make no sense.
+//! All algorithms together: on a modelled bottleneck, and with impossible samples.
 
 mod bottleneck;
 mod extremes;

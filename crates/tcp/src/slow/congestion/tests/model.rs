@@ -1,12 +1,12 @@
-//! A bottleneck in slots of one packet each: a queue with tail drop and ECN marks, a propagation delay, and senders that do with a
-//! `Window` what the fast path does.
+//! A model of a bottleneck in slots of one packet each. It has a queue with tail drop and ECN marks, a propagation
+//! delay, and senders that handle a `Window` like the fast path.
 
 use crate::flow::Window;
 use crate::slow::congestion::{Algorithm, CongestionControl, Sample};
 use crate::time::Micros;
 use std::collections::VecDeque;
 
-/// Payload per packet. A packet is as long as its payload here.
+/// Payload per packet, which is also a packet's length here.
 pub const MSS: u32 = 1448;
 
 /// The bottleneck.
@@ -15,9 +15,9 @@ pub struct Path {
     pub bytes_per_s: u64,
     /// Round trip without a queue.
     pub rtt_us: u64,
-    /// Packets that may wait.
+    /// Size of the queue in packets.
     pub buffer: usize,
-    /// Packets in the queue from which on they are marked.
+    /// Packets in the queue from which on arriving ones are marked.
     pub mark_at: usize,
 }
 
@@ -28,7 +28,7 @@ struct Packet {
     marked: bool,
 }
 
-/// A sender that always has something to send.
+/// A sender that always has data to send.
 pub struct Sender {
     pub control: Box<dyn CongestionControl>,
     pub state: Sample,
@@ -39,9 +39,9 @@ pub struct Sender {
     credit: f64,
     recovery_from: Option<Micros>,
     next_look: Micros,
-    /// Reductions after losses.
+    /// Number of reductions after losses.
     pub losses: u32,
-    /// The window at each look.
+    /// The window at each decision.
     pub trace: Vec<(Micros, u32)>,
 }
 
@@ -171,7 +171,7 @@ pub struct Model {
     pub path: Path,
     pub senders: Vec<Sender>,
     pub now: Micros,
-    /// Of so many packets one is lost on the wire; 0 = none.
+    /// One packet of this many is lost on the wire; 0 = none.
     pub lose_every: u64,
     sent: u64,
     slot: u64,
@@ -238,7 +238,7 @@ impl Model {
         self.senders.iter().zip(before).map(|(s, before)| (s.state.bytes_acked - before) as f64 / most).collect()
     }
 
-    /// Packets that wait now.
+    /// Packets in the queue now.
     pub fn waiting(&self) -> usize {
         self.queue.len()
     }

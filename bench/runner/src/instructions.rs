@@ -1,0 +1,187 @@
+//! Instructions per 64-byte echo request, counted by callgrind: stable where times are not.
+
+use crate::programs::{ScratchDir, rpc, towpath};
+use clap::Args;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use towpath_service::programs::find;
+
+/// How long a counted program may take to end, with callgrind's report.
+const ENDING: Duration = Duration::from_secs(20);
+
+/// Arguments of `towpath bench instructions`.
+#[derive(Args)]
+pub struct Options {
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Requests to count.
+    #[arg(long, default_value_t = 2000)]
+    requests: u64,
+}
+
+/// Instructions per request.
+#[derive(Serialize)]
+struct Counts {
+    /// In the fast path: a request in, its reply out.
+    fast_path: f64,
+    /// In the socket library and libc, over the stack: `epoll_wait`, `read`, `write`.
+    library: f64,
+    /// In the native API, over the stack: `wait`, `received`, `reserve`, the copy, `commit`, `consume`.
+    native: f64,
+    /// In the socket library and libc, on a direct connection.
+    library_direct: f64,
+    /// In the native API, on a direct connection.
+    native_direct: f64,
+    /// In the socket library and libc, over the stack: one send of 64 bytes of a busy sender.
+    send: f64,
+}
+
+/// Counts all and prints them.
+pub fn run(options: &Options) -> io::Result<()> {
+    let (program, scratch) = (find("towpath-instructions")?, ScratchDir::new("instructions")?);
+    let server = |role, direct| server(role, direct, &program, &scratch.0, options.requests);
+    let counts = Counts {
+        fast_path: fast_path(&program, &scratch.0, options.requests)?,
+        library: server("library", false)?,
+        native: server("native", false)?,
+        library_direct: server("library", true)?,
+        native_direct: server("native", true)?,
+        send: server("sends", false)?,
+    };
+    if options.json {
+        println!("{}", serde_json::to_string(&counts).map_err(io::Error::other)?);
+    } else {
+        println!("instructions per 64-byte echo request ({} requests, callgrind)", options.requests);
+        println!("  fast path            {:>8.1}", counts.fast_path);
+        println!("  library over stack   {:>8.1}", counts.library);
+        println!("  native over stack    {:>8.1}", counts.native);
+        println!("  library directly     {:>8.1}", counts.library_direct);
+        println!("  native directly      {:>8.1}", counts.native_direct);
+        println!("instructions per 64-byte send of a busy sender");
+        println!("  library over stack   {:>8.1}", counts.send);
+    }
+    Ok(())
+}
+
+/// Valgrind's command line that counts only `function`.
+fn callgrind(function: &str, out: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
+    command.arg(format!("--toggle-collect={function}")).arg(format!("--callgrind-out-file={}", out.display()));
+    command
+}
+
+fn fast_path(program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
+    let out = dir.join("fast_path.out");
+    let output = callgrind("fast_path_turn", &out)
+        .arg(program)
+        .args(["fast-path", &requests.to_string()])
+        .output()
+        .map_err(absent)?;
+    per_request(&out, &output)
+}
+
+/// The instructions of a server in this role, over the stack or directly. The roles: `library` (sockets), `native` (the
+/// native API) and `sends` (it only sends).
+fn server(role: &str, direct: bool, program: &Path, dir: &Path, requests: u64) -> io::Result<f64> {
+    let name = format!("{role}-{}", if direct { "direct" } else { "stack" });
+    let socket = dir.join(format!("{name}.sock"));
+    let towpath = towpath()?;
+    let mut serve = Command::new(&towpath);
+    serve.args(["serve", "--direct", if direct { "true" } else { "false" }, "--socket"]).arg(&socket);
+    let serve = Guard(serve.stderr(Stdio::null()).spawn()?);
+    until(|| socket.exists())?;
+    let out = dir.join(format!("{name}.out"));
+    let port = "7399";
+    let count = requests.to_string();
+    let log = dir.join(format!("{name}.log"));
+    let mut server = callgrind(&format!("{role}_turn"), &out);
+    server.arg(program).args([role, "127.0.0.1", port, &count]).env("TOWPATH_SOCKET", &socket);
+    if role == "sends" {
+        server.arg(serve.0.id().to_string());
+    }
+    if role != "native" {
+        server.env("LD_PRELOAD", towpath.with_file_name("libtowpath.so"));
+    }
+    let mut server = server.stdout(std::fs::File::create(&log)?).stderr(Stdio::piped()).spawn().map_err(absent)?;
+    until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")))?;
+    let client = Command::new(&towpath)
+        .args(["run", "--require", "--socket"])
+        .arg(&socket)
+        .arg("--")
+        .arg(rpc()?)
+        .args(["client", &format!("127.0.0.1:{port}"), "--seconds", "300", "--warm-up-seconds", "0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut client = Guard(client);
+    // A client that cannot run would leave the server waiting for ever. One that can run also fails, when the server
+    // has counted enough and is about to end.
+    let mut failed = None;
+    while server.try_wait()?.is_none() {
+        if failed.is_none() {
+            failed = client.0.try_wait()?.filter(|status| !status.success()).map(|status| (status, Instant::now()));
+        }
+        if let Some((status, since)) = &failed
+            && since.elapsed() > ENDING
+        {
+            let _ = server.kill();
+            return Err(io::Error::other(format!(
+                "the client of the counted program failed ({status}): is towpath-rpc built?"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut output = server.wait_with_output()?;
+    output.stdout =
+        std::fs::read(&log)?.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default().to_vec();
+    per_request(&out, &output)
+}
+
+/// The total of a callgrind output file divided by the requests that the program reports.
+fn per_request(out: &PathBuf, output: &std::process::Output) -> io::Result<f64> {
+    let failed = |what: &str| io::Error::other(format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stdout).map_err(|_| failed("the counted program failed"))?;
+    let requests =
+        report["requests"].as_f64().filter(|&n| n > 0.0).ok_or_else(|| failed("no requests were counted"))?;
+    let text = std::fs::read_to_string(out).map_err(|_| failed("callgrind wrote nothing"))?;
+    let total = text
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")))
+        .and_then(|words| words.split_whitespace().next()?.parse::<f64>().ok())
+        .filter(|&total| total > 0.0)
+        .ok_or_else(|| failed("callgrind counted nothing"))?;
+    Ok(total / requests)
+}
+
+fn absent(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound {
+        return io::Error::other("valgrind is missing: apt-get install -y valgrind");
+    }
+    error
+}
+
+fn until(mut condition: impl FnMut() -> bool) -> io::Result<()> {
+    for _ in 0..2000 {
+        if condition() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(io::Error::other("a program did not get ready within 20 s"))
+}
+
+/// A child that is killed with this value.
+struct Guard(std::process::Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

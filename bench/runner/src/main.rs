@@ -1,0 +1,116 @@
+//! `towpath bench`: the same programs over Linux and over Towpath, interleaved, on the same interfaces and CPUs.
+#![forbid(unsafe_code)]
+
+mod bulk;
+mod cpu_layout;
+mod cpu_time;
+mod direct;
+mod echo;
+mod fairness;
+mod impaired_path;
+mod incast;
+mod instructions;
+mod loss;
+mod many_flows;
+mod offload;
+mod process;
+mod programs;
+mod redis;
+mod rxcpus;
+mod service_cores;
+mod side_by_side;
+mod veth_pair;
+
+use clap::{Parser, Subcommand};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Measure beside Linux
+#[derive(Parser)]
+#[command(
+    name = "towpath-bench",
+    bin_name = "towpath bench",
+    version,
+    arg_required_else_help = true,
+    after_help = "Where nothing else is said, they make two network namespaces joined by a veth (root needed), run the server side on CPU 0 and the \
+    client side on CPU 1, and alternate Linux and Towpath in every round. The client always runs on plain Linux.\n\n\
+    Examples:\n  towpath bench echo\n  towpath bench echo --shape c1-d1 --rounds 5 --json\n  towpath bench instructions --json\n  towpath bench anp\n  towpath bench cores"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Subcommand)]
+enum Benchmark {
+    /// Echo of 64 bytes: 1, 16, 64 and 1,000 connections, and 32 requests pipelined on each.
+    Echo(side_by_side::Options),
+    /// redis-server under redis-benchmark, -P 1 and -P 16.
+    Redis(side_by_side::Options),
+    /// iperf3 with one connection, both ways.
+    Bulk(side_by_side::Options),
+    /// Two programs of this host: Linux's loopback device, the stack, and joined directly. Needs no root.
+    Direct(direct::Options),
+    /// Sends of 64 bytes to 64 KiB, a request's time, and files by sendfile and by nginx with TLS: Linux's own calls
+    /// beside the kernel stack, over a veth, and beside the kernel stack in a second kernel.
+    Offload(offload::Options),
+    /// Instructions per 64-byte echo request in the fast path and in the socket library, counted by callgrind over the
+    /// in-memory port. Stable from run to run; needs valgrind, not root.
+    Instructions(instructions::Options),
+    /// One bulk connection through `towpath-impair` over eight bad paths: loss, bursts, reordering. Both stacks send to
+    /// Linux.
+    Loss(loss::Options),
+    /// How evenly many flows share one port: 50 to 500 real ones through `towpath-impair`, Linux beside Towpath (root),
+    /// and 50 to 2,000 simulated ones at 40 Gbit/s.
+    Fairness(fairness::Options),
+    /// One host asks many for 64 KiB at once: real ones through `towpath-impair`, Linux beside Towpath (root), and
+    /// simulated ones.
+    Incast(incast::Options),
+    /// CPUs that only receive: none, a fixed number, or as many as the scaling policy chooses, for two architectures of
+    /// server (root).
+    #[command(name = "anp")]
+    ReceiveCpus(rxcpus::Options),
+    /// A service with room for several cores while the load goes up and down: cores and p99 over time (root).
+    Cores(service_cores::Options),
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().benchmark) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "towpath bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a benchmark. The error's text says how to help it.
+fn run(benchmark: &Benchmark) -> io::Result<()> {
+    match benchmark {
+        Benchmark::Echo(options) => side_by_side::print(options, "64-byte echo", &echo::run(options)?),
+        Benchmark::Redis(options) => side_by_side::print(options, "redis-benchmark", &redis::run(options)?),
+        Benchmark::Bulk(options) => {
+            side_by_side::print(options, "iperf3, 1 connection (bytes/s)", &bulk::run(options)?)
+        }
+        Benchmark::Direct(options) => return direct::run(options),
+        Benchmark::Offload(options) => return offload::run(options),
+        Benchmark::Instructions(options) => return instructions::run(options),
+        Benchmark::Loss(options) => return loss::run(options),
+        Benchmark::Fairness(options) => return fairness::run(options),
+        Benchmark::Incast(options) => return incast::run(options),
+        Benchmark::ReceiveCpus(options) => return rxcpus::run(options),
+        Benchmark::Cores(options) => return service_cores::run(options),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

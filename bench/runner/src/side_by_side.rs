@@ -1,0 +1,175 @@
+//! The same server over Linux and over Towpath in turn: throughput, latency, and the CPU time of the server side.
+
+use crate::cpu_time::{cpu_busy_ns, tasks_ns};
+use crate::programs::run_on;
+use crate::veth_pair::{SERVER_CPU, Side, VethPair};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io;
+use towpath_bench_report::{median, print_json_rows};
+
+/// Arguments of every side-by-side benchmark.
+#[derive(clap::Args)]
+pub struct Options {
+    /// One JSON object per row instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Measured seconds of one run.
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Rounds of Linux, Towpath; the median counts.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Only the shape of this name (see the table's first column).
+    #[arg(long)]
+    shape: Option<String>,
+}
+
+/// One row: a shape over a stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    shape: String,
+    stack: &'static str,
+    /// Requests (or, for `bulk`, bytes) per second.
+    requests_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    /// Busy time of the server side's CPU per request: application, stack cores and interrupts together.
+    server_cpu_ns_per_request: f64,
+    /// Run time of the server side's own threads per request (application and service), without interrupts.
+    server_tasks_ns_per_request: f64,
+    /// `requests_per_s` divided by Linux's in the same rounds (median of the rounds' ratios).
+    ratio: f64,
+}
+
+impl Options {
+    /// True if this shape is to be measured.
+    pub fn wants(&self, shape: &str) -> bool {
+        self.shape.as_deref().is_none_or(|wanted| wanted == shape)
+    }
+}
+
+/// The result of one run, as the load generator reports it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measured {
+    /// Requests per second.
+    pub requests_per_s: f64,
+    /// Latency quantiles, µs.
+    pub p50_us: f64,
+    /// See `p50_us`.
+    pub p99_us: f64,
+    /// See `p50_us`.
+    pub p999_us: f64,
+    /// Requests answered while the costs were taken.
+    pub requests_total: f64,
+}
+
+/// The stacks compared.
+pub const STACKS: [&str; 2] = ["linux", "towpath"];
+
+/// A server program: its command line, and the text that it prints when it is ready.
+pub struct Server<'a> {
+    /// Command line.
+    pub words: Vec<OsString>,
+    /// Printed when it listens.
+    pub ready: &'a str,
+}
+
+/// Runs `load` against the server over Linux and Towpath in turn and makes the two rows of `shape`.
+pub fn compare(
+    pair: &VethPair,
+    rounds: usize,
+    shape: &str,
+    server: &Server<'_>,
+    mut load: impl FnMut(&VethPair) -> io::Result<Measured>,
+) -> io::Result<Vec<Row>> {
+    let mut runs: [Vec<Row>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..rounds.max(1) {
+        for (index, stack) in STACKS.into_iter().enumerate() {
+            eprint!("\r{shape}: round {} of {rounds}, {stack}        ", round + 1);
+            let row = one(pair, shape, stack, server, &mut load)?;
+            runs[index].push(row);
+        }
+    }
+    eprint!("\r{:60}\r", "");
+    let ratios = runs[1].iter().zip(&runs[0]).map(|(ours, linux)| ours.requests_per_s / linux.requests_per_s);
+    let mut rows: Vec<Row> = runs.iter().map(|rows| median_row(rows)).collect();
+    rows[1].ratio = median(ratios);
+    Ok(rows)
+}
+
+fn one(
+    pair: &VethPair,
+    shape: &str,
+    stack: &'static str,
+    server: &Server<'_>,
+    load: &mut impl FnMut(&VethPair) -> io::Result<Measured>,
+) -> io::Result<Row> {
+    // The service (and its XDP program, which changes the veth's offloads) exists only while it is measured.
+    let service = if stack == "towpath" { Some(pair.serve()?) } else { None };
+    let mut words = Vec::new();
+    if let Some((_, socket)) = &service {
+        words.extend(run_on(socket)?);
+    }
+    words.extend(server.words.iter().cloned());
+    let application = pair.start(pair.command(Side::Server, &words), "server.log", server.ready)?;
+    let pids: Vec<u32> =
+        std::iter::once(application.pid()).chain(service.as_ref().map(|(process, _)| process.pid())).collect();
+    let (busy, tasks) = (cpu_busy_ns(SERVER_CPU)?, tasks_ns(&pids));
+    let measured = load(pair)?;
+    let (busy, tasks) = (cpu_busy_ns(SERVER_CPU)? - busy, tasks_ns(&pids) - tasks);
+    drop(application);
+    Ok(Row {
+        shape: shape.to_owned(),
+        stack,
+        requests_per_s: measured.requests_per_s,
+        p50_us: measured.p50_us,
+        p99_us: measured.p99_us,
+        p999_us: measured.p999_us,
+        server_cpu_ns_per_request: busy / measured.requests_total.max(1.0),
+        server_tasks_ns_per_request: tasks / measured.requests_total.max(1.0),
+        ratio: 1.0,
+    })
+}
+
+fn median_row(rows: &[Row]) -> Row {
+    let of = |field: fn(&Row) -> f64| median(rows.iter().map(field));
+    Row {
+        shape: rows[0].shape.clone(),
+        stack: rows[0].stack,
+        requests_per_s: of(|row| row.requests_per_s),
+        p50_us: of(|row| row.p50_us),
+        p99_us: of(|row| row.p99_us),
+        p999_us: of(|row| row.p999_us),
+        server_cpu_ns_per_request: of(|row| row.server_cpu_ns_per_request),
+        server_tasks_ns_per_request: of(|row| row.server_tasks_ns_per_request),
+        ratio: 1.0,
+    }
+}
+
+/// Prints the rows.
+pub fn print(options: &Options, title: &str, rows: &[Row]) {
+    if print_json_rows(options.json, rows) {
+        return;
+    }
+    println!("{title}; median of {} interleaved rounds of {} s", options.rounds, options.seconds);
+    println!(
+        "{:16} {:8} {:>14} {:>9} {:>9} {:>9} {:>12} {:>12} {:>7}",
+        "shape", "stack", "requests/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU ns/req", "tasks ns/req", "ratio"
+    );
+    for row in rows {
+        println!(
+            "{:16} {:8} {:>14.0} {:>9.1} {:>9.1} {:>9.1} {:>12.1} {:>12.1} {:>6.2}x",
+            row.shape,
+            row.stack,
+            row.requests_per_s,
+            row.p50_us,
+            row.p99_us,
+            row.p999_us,
+            row.server_cpu_ns_per_request,
+            row.server_tasks_ns_per_request,
+            row.ratio
+        );
+    }
+}

@@ -1,0 +1,37 @@
+//! `towpath cores set`: the number of threads of a service's stack, by hand.
+
+use crate::locate::Which;
+use clap::Args;
+use towpath_scaling::counted;
+use towpath_service::api::{self, Command, SetCores, Sizing};
+
+/// Sets the number of cores of a service's stack.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// This many from now on, or `auto`: as the service's configuration says
+    #[arg(value_name = "N|auto", value_parser = cores)]
+    cores: SetCores,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn cores(text: &str) -> Result<SetCores, String> {
+    if text == "auto" {
+        return Ok(SetCores::Auto);
+    }
+    text.parse().map(SetCores::To).map_err(|_| "a number of cores, or auto".into())
+}
+
+/// Sets it.
+pub fn run(arguments: &Arguments) -> Result<String, String> {
+    let socket = arguments.which.find().map_err(|error| error.to_string())?;
+    let command = Command::Cores { set: Some(arguments.cores) };
+    let sizing: Sizing = api::ask(&socket, command).map_err(|error| error.to_string())?;
+    if arguments.json {
+        return Ok(serde_json::to_string(&sizing).unwrap_or_default() + "\n");
+    }
+    Ok(format!("{} of at most {}: {}\n", counted(sizing.cores, "core"), sizing.most, sizing.why))
+}

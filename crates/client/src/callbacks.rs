@@ -1,0 +1,38 @@
+//! Calls from the client into the library on top of it. A POSIX library keeps a table of descriptors and counts
+//! events for `towpath doctor`; the native API does neither.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+use towpath_ring::report::Count;
+
+/// The functions that the client calls.
+pub struct Callbacks {
+    /// The descriptor is the library's own from now on: the program must not close it.
+    pub protected: fn(i32),
+    /// The descriptor is about to be closed by the library.
+    pub unprotected: fn(i32),
+    /// Counts an event.
+    pub count: fn(Count),
+    /// Has the program a descriptor of a socket of the session with this number?
+    pub is_session_open: fn(u32) -> bool,
+    /// The session of this number has ended, and another will have the number.
+    pub forget_session: fn(u32),
+}
+
+static NONE: Callbacks = Callbacks {
+    protected: |_| {},
+    unprotected: |_| {},
+    count: |_| {},
+    is_session_open: |_| true,
+    forget_session: |_| {},
+};
+static INSTALLED: AtomicPtr<Callbacks> = AtomicPtr::new((&raw const NONE).cast_mut());
+
+/// To be called once, before there is a session.
+pub fn install(callbacks: &'static Callbacks) {
+    INSTALLED.store(core::ptr::from_ref(callbacks).cast_mut(), Ordering::Release);
+}
+
+pub(crate) fn get() -> &'static Callbacks {
+    // SAFETY: points at `NONE` or at what `install` was given. Both are `'static` and never changed.
+    unsafe { &*INSTALLED.load(Ordering::Acquire) }
+}

@@ -1,0 +1,37 @@
+//! Claiming a slot of the application's range.
+
+use crate::private::used::{CLAIMED, LIVE, NO, WHICH, claimed, claimer};
+use crate::process;
+use crate::session::Session;
+use crate::sys;
+use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::Slot;
+
+impl Session {
+    /// Claims a free slot of the application's range.
+    pub fn claim_slot(&self) -> Option<Slot> {
+        let slots = self.geometry.app_slots;
+        let begin = self.header().next_slot.fetch_add(1, Ordering::Relaxed);
+        for i in 0..slots {
+            let slot = self.region.slot(begin.wrapping_add(i) % slots)?;
+            let word: &AtomicU32 = &self.private(slot).used;
+            let seen = word.load(Ordering::Relaxed);
+            let free = self.region.stack(slot).state.load(Ordering::Acquire) == towpath_ring::lines::state::FREE;
+            // A claimer that died before posting has abandoned the slot. A posted command is decided soon.
+            let abandoned = || {
+                let posted = self.region.command(slot).seq.load(Ordering::Acquire);
+                let decided = self.region.stack(slot).command_done.load(Ordering::Acquire) == posted;
+                seen & WHICH == CLAIMED && decided && !sys::alive(claimer(seen))
+            };
+            if !free || (seen != NO && seen != LIVE && !abandoned()) {
+                continue;
+            }
+            if word.compare_exchange(seen, claimed(process::pid()), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.header().next_slot.store(slot.raw() + 1, Ordering::Relaxed);
+                self.header().slots_claimed.fetch_max(slot.raw() + 1, Ordering::Relaxed);
+                return Some(slot);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,78 @@
+//! The end of a socket in a slot.
+
+use crate::liveness::LIFE_CHECK;
+use crate::private::used;
+use crate::socket::Socket;
+use crate::{stack_info, wait};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::time::Instant;
+use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::wake;
+
+/// How long the end of a socket waits for the stack to have let go of a listener's port, or to have reset a connection.
+pub const STACK_TIME: Duration = Duration::from_millis(100);
+
+/// Lets the slot of a socket go whose last descriptor is being closed. Waits as SO_LINGER asks.
+pub fn abandon(socket: &Socket) {
+    if socket.is_gone() {
+        return;
+    }
+    let linger = socket.private().linger_s.load(Ordering::Relaxed);
+    // The stack itself sees unread bytes of the connections that it carries (RFC 2525 §2.17).
+    let direct = socket.direct().is_some();
+    let unread = direct && socket.readable() > 0;
+    let held = linger > 0 && stack_info::holds(socket).is_some();
+    if held && socket.readable() == 0 {
+        await_acknowledgement(socket, linger as u64);
+    }
+    let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
+    let within = linger == 0 && !direct && stack_info::has_buffers(socket) && is_within_a_host(socket);
+    // The slot may be claimed from now on, but only after the stack has freed it.
+    let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
+    socket.mark_app(app_flags::CLOSED | abort, true);
+    if within {
+        await_reset(socket);
+    }
+    // Bytes sent on a direct connection are already in the other side's hands.
+    if linger > 0 && !direct && !held {
+        // Until everything is sent and acknowledged, or the time is over.
+        let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
+        socket.want_room();
+        let gone = || socket.view().queued() == 0 && !socket.view().is_sending_file();
+        let sent = || gone() || socket.is_gone();
+        while !sent() && wait::remaining(deadline, LIFE_CHECK).is_some() {
+            let _ = wait::until(socket, Some(Instant::now() + Duration::from_millis(10)), sent);
+        }
+    }
+}
+
+/// Are both ends on the same host?
+fn is_within_a_host(socket: &Socket) -> bool {
+    let info = socket.info();
+    towpath_ring::address::load(&info.local_addr) == towpath_ring::address::load(&info.remote_addr)
+}
+
+/// On Linux, a peer on the same host has seen the reset when `close` returns. The stack frees the slot when it has.
+fn await_reset(socket: &Socket) {
+    let over = || socket.is_gone() || socket.stack().state.load(Ordering::Acquire) == state::FREE;
+    let deadline = Instant::now() + STACK_TIME;
+    while !wake::spin_until(socket.session.spin_us, over) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Waits until the peer has acknowledged everything and the end of the stream. Part of that is in the stack's
+/// buffers, outside the ring.
+fn await_acknowledgement(socket: &Socket, seconds: u64) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let mut pause = Duration::from_micros(200);
+    socket.mark_app(app_flags::SHUT_WR, true);
+    // The end of the stream counts as a byte in those buffers only after it has been sent.
+    let over = || socket.state() != state::ESTABLISHED || socket.status() & status::TX_CLOSED != 0;
+    while Instant::now() < deadline && !(over() && stack_info::queued_now(socket).0 == 0) {
+        let until = deadline.min(Instant::now() + pause);
+        let _ = wait::until(socket, Some(until), || socket.is_gone());
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,205 @@
+//! Event contexts: the events of many slots, as the stack reports them. An epoll instance has one for life, a `poll`
+//! while it sleeps. They are few, so unused ones are kept for reuse.
+
+use crate::descriptors;
+use crate::direct;
+use crate::doorbell;
+use crate::lock::Lock;
+use crate::session::Session;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::Slot;
+use towpath_ring::control::Request;
+use towpath_ring::dirty::{DirtySet, acknowledge};
+
+/// The most that are kept for reuse; others are given back to the service.
+const KEPT: usize = 8;
+
+/// An event context of this process.
+pub struct Context {
+    /// Its number.
+    pub id: u32,
+    /// The number of its session.
+    pub session: u32,
+    /// The eventfd that the stack notifies while the context is armed.
+    pub wake: i32,
+    /// The event queue of each thread of the stack.
+    told: Vec<Told>,
+    /// Scratch space for events of direct connections, with their times. Empty between calls.
+    raised: Vec<(u64, u32)>,
+}
+
+/// The event queue of one thread of the stack, looked up.
+struct Told {
+    set: DirtySet<'static>,
+    /// Sequence and acknowledge words, by slot.
+    words: (&'static [AtomicU32], &'static [AtomicU32]),
+    /// The read position. The shared word could be overwritten by other processes.
+    head: u32,
+}
+
+impl Told {
+    /// The next slot in the queue. It is acknowledged before its words are looked at, so that a later change queues
+    /// it again.
+    #[inline(always)]
+    fn pop(&mut self) -> Option<u32> {
+        let raw = self.set.pop(&mut self.head)?;
+        let (seq, ack) = self.words;
+        if let (Some(seq), Some(ack)) = (seq.get(raw as usize), ack.get(raw as usize)) {
+            acknowledge(seq, ack);
+        }
+        Some(raw)
+    }
+}
+
+struct Pool {
+    lock: Lock,
+    kept: UnsafeCell<Vec<Context>>,
+}
+
+// SAFETY: the vector is only used under the lock.
+unsafe impl Sync for Pool {}
+
+static POOL: Pool = Pool { lock: Lock::new(), kept: UnsafeCell::new(Vec::new()) };
+
+/// In a forked child: the kept contexts are the parent's.
+pub fn forked() {
+    POOL.lock.reset();
+    if let Some(_locked) = POOL.lock.lock() {
+        // SAFETY: locked, and there is no other thread.
+        for context in unsafe { &mut *POOL.kept.get() }.drain(..) {
+            descriptors::unprotect(context.wake);
+        }
+    }
+}
+
+/// The session of this number has ended, and another will have the number.
+pub fn forget_session(number: u32) {
+    if let Some(_locked) = POOL.lock.lock() {
+        // SAFETY: locked.
+        unsafe { &mut *POOL.kept.get() }.extract_if(.., |context| context.session == number).for_each(|context| {
+            descriptors::unprotect(context.wake);
+        });
+    }
+}
+
+impl Context {
+    /// A kept context, or a new one. `None`: the stack has none left.
+    pub fn open(session: &'static Session) -> Option<Self> {
+        if let Some(_locked) = POOL.lock.lock() {
+            // SAFETY: locked.
+            let kept = unsafe { &mut *POOL.kept.get() };
+            if let Some(at) = kept.iter().rposition(|context| context.session == session.number) {
+                return Some(kept.swap_remove(at));
+            }
+        }
+        let (id, wake) = session.request_context()?;
+        direct::new_doorbell(session, id);
+        let wake = descriptors::protect(wake).ok()?;
+        forget_former(session, 1 << (id & 63));
+        let told = (0..session.region.layout().threads()).map(|thread| {
+            let set = session.region.events(id as usize, thread);
+            // The number may have been another process's before. Its queue goes on at its position.
+            Told { set, words: session.region.all_event_words(id as usize, thread), head: set.position() }
+        });
+        Some(Self { id, session: session.number, wake, told: told.collect(), raised: Vec::new() })
+    }
+
+    /// Gives it back. No slot may be subscribed to it any more.
+    pub fn close(self, session: &Session) {
+        self.disarm(session);
+        if let Some(_locked) = POOL.lock.lock() {
+            // SAFETY: locked.
+            let kept = unsafe { &mut *POOL.kept.get() };
+            if kept.len() < KEPT {
+                kept.push(self);
+                return;
+            }
+        }
+        descriptors::unprotect(self.wake);
+        let _ = session.send(&Request::DropContext { context: self.id }, &[]);
+        session.out_of_contexts.store(false, Ordering::Relaxed);
+    }
+
+    /// Its bit in `AppLine::ctx_mask`.
+    pub fn bit(&self) -> u64 {
+        1 << (self.id & 63)
+    }
+
+    /// Takes everything out of the queues and hands each slot to `each`.
+    #[inline(always)]
+    pub fn drain(&mut self, session: &Session, mut each: impl FnMut(Slot)) {
+        for told in &mut self.told {
+            // Bounded: a slot that is queued again meanwhile comes next time.
+            for _ in 0..session.geometry.slots {
+                let Some(raw) = told.pop() else { break };
+                let Some(slot) = session.region.slot(raw) else { continue };
+                each(slot);
+            }
+        }
+        if direct::is_used(session) {
+            self.drain_direct(session, &mut each);
+        }
+    }
+
+    /// The same of events that other sides of direct connections have posted.
+    #[inline]
+    fn drain_direct(&mut self, session: &Session, each: &mut impl FnMut(Slot)) {
+        let raised = &mut self.raised;
+        direct::drain(session, self.id, |at, raw| raised.push((at, raw)));
+        // In the order of arrival.
+        if raised.len() > 1 {
+            raised.sort_unstable();
+        }
+        for (_, raw) in raised.drain(..) {
+            if let Some(slot) = session.region.slot(raw) {
+                each(slot);
+            }
+        }
+    }
+
+    /// From now on events notify the eventfd. Look for events once more before sleeping.
+    pub fn arm(&self, session: &Session) {
+        arm(session, self.id);
+    }
+
+    /// Awake again.
+    pub fn disarm(&self, session: &Session) {
+        disarm(session, self.id);
+    }
+}
+
+/// The context's number may have been that of a process that was killed while it watched listeners. It missed their
+/// events, so they are notified again.
+fn forget_former(session: &Session, bit: u64) {
+    let claimed = session.header().slots_claimed.load(Ordering::Relaxed).min(session.geometry.app_slots);
+    for slot in (0..claimed).filter_map(|raw| session.region.slot(raw)) {
+        let app = session.region.app(slot);
+        if app.ctx_mask.load(Ordering::Relaxed) & bit != 0 {
+            app.exclusive.fetch_and(!bit, Ordering::SeqCst);
+            app.ctx_mask.fetch_and(!bit, Ordering::SeqCst);
+            doorbell::notify_commands(session, slot);
+        }
+    }
+}
+
+/// `Context::is_empty` by number, for threads that do not hold the context's lock.
+#[inline]
+pub fn is_empty(session: &Session, id: u32) -> bool {
+    (0..session.region.layout().threads()).all(|thread| {
+        let set = session.region.events(id as usize, thread);
+        set.is_empty(set.position())
+    }) && direct::is_empty(session, id)
+}
+
+/// `Context::arm` by number.
+pub fn arm(session: &Session, id: u32) {
+    (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).arm());
+    direct::arm(session, id);
+}
+
+/// `Context::disarm` by number.
+pub fn disarm(session: &Session, id: u32) {
+    (0..session.region.layout().threads()).for_each(|thread| session.region.events(id as usize, thread).disarm());
+    direct::disarm(session, id);
+}

@@ -1,0 +1,67 @@
+//! Corking, the sender's part: bytes that a direct connection [holds back](crate::held).
+
+use crate::direct::Direct;
+use crate::held::{is_due, now_ms};
+use crate::socket::Socket;
+use core::sync::atomic::Ordering;
+use towpath_ring::lines::app_flags;
+
+/// A full segment over Linux's loopback device, bytes.
+const SEGMENT: u32 = 65_483;
+/// Shows the reader the bytes up to `tail`, except for a partial segment, which is held. The ring takes `limit`
+/// bytes. Under `sending`.
+#[cold]
+pub fn show_held(socket: Socket, tail: u32, limit: u32) {
+    let (Some(direct), session) = (socket.direct(), socket.session) else { return };
+    let line = &direct.own().line;
+    let mut since = line.held_ms.load(Ordering::Relaxed);
+    let mut shown = line.tx_tail.load(Ordering::Relaxed);
+    if since != 0 && is_due(since) {
+        // The reader has them already.
+        (shown, since) = (line.held_tail.load(Ordering::Relaxed), 0);
+    }
+    let segment = SEGMENT.min(limit / 2).max(1);
+    let whole = tail.wrapping_sub(shown) / segment * segment;
+    let held = tail.wrapping_sub(shown) - whole;
+    if held == 0 {
+        return direct.show_sent(session, tail);
+    }
+    let news = whole > 0 || since == 0;
+    if news {
+        since = now_ms() | 1;
+    }
+    line.held_tail.store(tail, Ordering::Release);
+    line.held_ms.store(since, Ordering::Release);
+    line.tx_tail.store(shown.wrapping_add(whole), Ordering::Release);
+    if news {
+        direct.notify(session);
+    }
+}
+
+/// Shows the reader the held bytes. (After the end of the stream it does not wait for that.)
+pub fn release(socket: &Socket) {
+    let Some(direct) = socket.direct() else { return };
+    if direct.own().line.held_ms.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    // If a signal handler has interrupted a send, that send shows its bytes itself.
+    if let Some(_sending) = socket.private().sending.lock() {
+        direct.show_sent(socket.session, socket.app().tx_tail.load(Ordering::Relaxed));
+    }
+}
+
+/// Are partial segments to be held?
+#[inline]
+pub fn holds(flags: u32) -> bool {
+    flags & app_flags::CORK != 0
+}
+
+/// Bytes that are held.
+pub fn held(socket: &Socket, direct: &Direct) -> u32 {
+    let line = &direct.own().line;
+    match line.held_ms.load(Ordering::Relaxed) {
+        0 => 0,
+        since if is_due(since) => 0,
+        _ => socket.app().tx_tail.load(Ordering::Relaxed).wrapping_sub(line.tx_tail.load(Ordering::Relaxed)),
+    }
+}

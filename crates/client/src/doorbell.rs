@@ -1,0 +1,192 @@
+//! Doorbells: notifying the stack, or the other side of a direct connection, that a slot's words have changed.
+
+use crate::private;
+use crate::session::Session;
+use crate::socket::Socket;
+use crate::view::View;
+use core::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::dirty::{DirtySet, full_fence, is_queued};
+use towpath_ring::{AppLine, Geometry, Slot, StackLine, lines, wake};
+
+impl Socket {
+    /// Sets or clears `app_flags` bits and notifies the stack.
+    pub fn mark_app(&self, flag: u32, on: bool) {
+        let flags = &self.app().flags;
+        if on {
+            flags.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            flags.fetch_and(!flag, Ordering::AcqRel)
+        };
+        notify(self);
+    }
+}
+
+/// Notifies the stack that the application's line of the socket has changed. Of a direct connection the other side is
+/// notified, and the stack only of its end.
+pub fn notify(socket: &Socket) {
+    let session = socket.session;
+    if let Some(direct) = socket.direct() {
+        let flags = socket.app().flags.load(Ordering::Acquire);
+        direct.show_flags(session, flags);
+        if flags & lines::app_flags::CLOSED != 0 {
+            notify_commands(session, socket.slot);
+        }
+        return;
+    }
+    notify_stack(&socket.view());
+}
+
+/// The same for a connection that the stack carries.
+#[inline(always)]
+pub fn notify_stack(view: &View) {
+    if !is_queued(&view.app.data_seq, &view.stack.data_ack) {
+        // Queueing fences, too.
+        return notify_by_queue(view.session, view.slot, view.app, view.stack);
+    }
+    full_fence();
+    if !is_notified(view.session, view.app, view.stack) {
+        notify_by_queue(view.session, view.slot, view.app, view.stack);
+    }
+}
+
+/// True if an existing queue entry covers this change. The caller must have fenced since the change. A busy sender
+/// nearly always finds it so, and needs no lock and no other fence.
+#[inline(always)]
+pub fn is_notified(session: &Session, app: &AppLine, stack: &StackLine) -> bool {
+    let (queue, words) = session.data_queues[named(stack)].words();
+    is_queued(&app.data_seq, &stack.data_ack) && !may_be_stuck(queue, &words.armed, &words.tail)
+}
+
+/// Notifies the stack and returns `count`, so that a call that has sent `count` bytes can end with it.
+#[inline(never)]
+pub fn notify_and_return(session: &Session, slot: Slot, count: usize) -> usize {
+    notify_by_queue(session, slot, session.region.app(slot), session.region.stack(slot));
+    count
+}
+
+/// Could the slot be marked queued while its producer died before notifying? If the reader was notified and has not
+/// woken yet, it will see the slot.
+#[inline(always)]
+fn may_be_stuck(queue: &private::Queue, armed: &AtomicU32, tail: &AtomicU32) -> bool {
+    let rung_for_all = || queue.notified.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed);
+    queue.pushing.load(Ordering::Relaxed) != 0 || armed.load(Ordering::Relaxed) != 0 && !rung_for_all()
+}
+
+/// The data queue that the stack's line names. The modulo keeps a wrong number inside the table.
+#[inline(always)]
+fn named(stack: &StackLine) -> usize {
+    stack.flow_group.load(Ordering::Relaxed) as usize % Geometry::MAX_FLOW_GROUPS as usize
+}
+
+/// The data queue of a slot.
+#[inline(always)]
+fn queue_of(session: &Session, stack: &StackLine) -> usize {
+    named(stack).min(session.geometry.flow_groups as usize - 1)
+}
+
+#[inline(never)]
+fn notify_by_queue(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
+    let number = queue_of(session, stack);
+    let queue = Queue { session, number, set: session.region.data_queue(number) };
+    if queue.push(slot, &app.data_seq, &stack.data_ack) {
+        let pushed = queue.set.written();
+        session.notify_queue(number);
+        session.header().queues[number].notified.store(pushed, Ordering::Relaxed);
+    }
+}
+
+/// A queue that all processes of the client write. Any of them may be killed at any point.
+#[derive(Clone, Copy)]
+struct Queue<'a> {
+    session: &'a Session,
+    number: usize,
+    set: DirtySet<'a>,
+}
+
+impl Queue<'_> {
+    /// Queues a slot with its words. True if the stack is to be notified.
+    #[inline(always)]
+    fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
+        let queue = &self.session.header().queues[self.number];
+        // This thread holds it: a signal handler has interrupted a push. That push does not notify for this slot, so
+        // this one does.
+        let Some(locked) = queue.lock.lock() else { return self.set.must_notify() };
+        // Taking and releasing the lock are the fences of the protocol.
+        locked.fence();
+        if locked.was_abandoned() {
+            self.finish(queue.pushing.load(Ordering::Relaxed));
+        }
+        queue.pushing.store(slot.raw() + 1, Ordering::Relaxed);
+        self.set.push_fenced(&mut self.set.written(), slot, seq, ack);
+        queue.pushing.store(0, Ordering::Release);
+        locked.unlock_and_fence();
+        self.set.must_notify_fenced()
+    }
+
+    /// Queues the slot again that a killed process was about to queue. It may be marked queued without being so; a
+    /// second entry does no harm.
+    #[cold]
+    fn finish(self, pushing: u32) {
+        let Some(unfinished) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };
+        let (app, stack) = (self.session.region.app(unfinished), self.session.region.stack(unfinished));
+        let commands = self.number == self.session.geometry.flow_groups as usize;
+        let (seq, ack) = if commands { (&app.ctl_seq, &stack.ctl_ack) } else { (&app.data_seq, &stack.data_ack) };
+        if seq.load(Ordering::Relaxed) != ack.load(Ordering::Acquire) {
+            self.set.push_again(&mut self.set.written(), unfinished);
+        }
+    }
+}
+
+/// Notifies the stack that a slot's command or options have changed.
+pub fn notify_commands(session: &Session, slot: Slot) {
+    let number = session.geometry.flow_groups as usize;
+    let queue = Queue { session, number, set: session.region.commands() };
+    if queue.push(slot, &session.region.app(slot).ctl_seq, &session.region.stack(slot).ctl_ack) {
+        session.notify_queue(number);
+    }
+}
+
+/// Wakes the threads of this program that sleep on the socket, after a change by this side such as `shutdown`. Only
+/// the stack changes the event word, so others just look and sleep on.
+pub fn wake_sleepers(socket: &Socket) {
+    if let Some(direct) = socket.direct() {
+        if wake::must_wake(&direct.own().line.sleepers) {
+            wake::futex_wake(&direct.own().event_seq);
+        }
+        return;
+    }
+    if wake::must_wake(&socket.app().sleepers) {
+        wake::futex_wake(&socket.stack().event_seq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Lock;
+    use towpath_ring::{Geometry, Layout};
+
+    #[test]
+    fn a_sleeping_stack_is_rung_for_once_and_again_after_a_writer_that_was_killed_before_it_rang() {
+        let geometry =
+            Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+        let slot = Layout::new(geometry).expect("a good geometry").slot(0).expect("inside");
+        let [tail, head, armed, seq, ack] = [const { AtomicU32::new(0) }; 5];
+        let entries = [const { AtomicU32::new(0) }; 16];
+        let set = DirtySet::over(&entries, &tail, &head, &armed).expect("a power of two");
+        let queue =
+            private::Queue { lock: Lock::new(), pushing: AtomicU32::new(slot.raw() + 1), notified: AtomicU32::new(0) };
+        seq.store(1, Ordering::Relaxed);
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed in the middle of a push");
+        seq.store(0, Ordering::Relaxed);
+        queue.pushing.store(0, Ordering::Relaxed);
+        set.arm();
+        assert!(set.push(&mut set.written(), slot, &seq, &ack) && set.must_notify());
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed before it rang");
+        queue.notified.store(set.written(), Ordering::Relaxed);
+        assert!(!may_be_stuck(&queue, &armed, &tail), "notified for");
+        set.disarm();
+        queue.notified.store(0, Ordering::Relaxed);
+        assert!(!may_be_stuck(&queue, &armed, &tail), "it does not sleep");
+    }
+}

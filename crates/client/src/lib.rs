@@ -1,0 +1,41 @@
+//! The application's side of the ring contract: the session with the service, the slots and their words, doorbells
+//! and commands, direct connections, and sleeping until something happens.
+//!
+//! It knows sockets as slots only. `towpath-posix` puts descriptors, `epoll` and options on top, `towpath-native` an
+//! API of its own. Their part in what the client does is in [`callbacks`].
+
+pub mod accept;
+pub mod address;
+pub mod at_fork;
+pub mod callbacks;
+pub mod cancel;
+pub mod carrier;
+pub mod claim;
+pub mod close;
+pub mod command;
+pub mod context;
+pub mod cork;
+mod data_queue;
+pub mod descriptor_reserve;
+pub mod descriptors;
+pub mod direct;
+pub mod doorbell;
+pub mod held;
+pub mod limits;
+pub mod liveness;
+pub mod lock;
+pub mod private;
+pub mod process;
+pub mod query;
+pub mod session;
+pub mod single_threaded;
+pub mod sleep;
+pub mod socket;
+pub mod stack_info;
+pub mod stacks;
+pub mod sys;
+pub mod tid;
+pub mod transfer;
+pub mod undo_log;
+pub mod view;
+pub mod wait;

@@ -1,0 +1,38 @@
+//! How much of its rings a socket may use, by `SO_SNDBUF` and `SO_RCVBUF` in its options line.
+
+use crate::private::used;
+use crate::socket::Socket;
+use crate::stack_info;
+use core::sync::atomic::Ordering;
+
+impl Socket {
+    /// Takes possession of the slot. The stack looks at the application's line from now on.
+    pub fn adopt(&self) {
+        self.app().generation.store(self.generation, Ordering::Release);
+        self.private().used.store(used::LIVE, Ordering::Release);
+        apply(self);
+    }
+}
+
+/// Puts the options into effect.
+pub fn apply(socket: &Socket) {
+    let (options, private) = (socket.options(), socket.private());
+    let send = options.send_buffer.load(Ordering::Relaxed);
+    let receive = options.receive_buffer.load(Ordering::Relaxed);
+    if let Some(direct) = socket.direct() {
+        let geometry = direct.geometry();
+        let (send, receive) = (geometry.send_withheld(send), geometry.receive_withheld(receive));
+        private.send_limit.store(geometry.ring_bytes - send, Ordering::Relaxed);
+        return direct.withhold(send, receive);
+    }
+    let geometry = socket.session.geometry;
+    // The lock orders this with a reader: it has either notified the stack by the old limit, or will by the new one.
+    let _receiving = private.receiving.lock();
+    private.receive_limit.store(geometry.receive_limit(receive), Ordering::Relaxed);
+    if receive != 0 {
+        private.low_water.fetch_min(geometry.receive_limit(receive), Ordering::Relaxed);
+    }
+    // The fast stack holds nothing outside the ring.
+    let send = if stack_info::has_buffers(socket) { send } else { 0 };
+    private.send_limit.store(geometry.send_limit(send), Ordering::Relaxed);
+}

@@ -1,0 +1,339 @@
+//! Locks that survive a dead owner. A thread spins, then sleeps on a futex; the word holds the owner's thread id.
+//! They may be in memory that processes share.
+
+use crate::single_threaded::is_single_threaded;
+use crate::sys;
+use crate::tid::{known, tid};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use core::time::Duration;
+use towpath_ring::wake;
+
+/// Set while a thread sleeps on the lock.
+const WAITED_FOR: u32 = 1 << 31;
+/// Attempts before sleeping. The longest critical section copies a full ring.
+const SPINS: u32 = 200;
+/// How often a sleeper checks that the owner is still alive.
+const CHECK_OWNER: Duration = Duration::from_millis(20);
+
+/// The lock. All zero is unlocked.
+#[repr(transparent)]
+#[derive(Default)]
+pub struct Lock(AtomicU32);
+
+/// The locked state; unlocks when dropped.
+pub struct Guard<'a> {
+    word: &'a AtomicU32,
+    abandoned: bool,
+}
+
+impl<'a> Guard<'a> {
+    #[inline]
+    fn of(word: &'a AtomicU32) -> Self {
+        Self { word, abandoned: false }
+    }
+
+    /// Was the previous owner killed while it held the lock?
+    #[inline]
+    pub fn was_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Fences like `fence(SeqCst)` between everything before the lock was taken and everything from now on.
+    #[inline(always)]
+    pub fn fence(&self) {
+        fence_by_lock();
+    }
+
+    /// Unlocks, and fences likewise.
+    #[inline(always)]
+    pub fn unlock_and_fence(self) {
+        drop(self);
+        fence_by_lock();
+    }
+}
+
+/// The locked state of a lock taken by [`Lock::try_lock`]; unlocks when dropped.
+pub struct Quick<'a> {
+    word: &'a AtomicU32,
+    /// No other thread or process can have seen it.
+    alone: bool,
+}
+
+impl<'a> Quick<'a> {
+    /// For a caller that unlocks and fences by one instruction: it need not remember how the lock was taken.
+    #[inline(always)]
+    pub fn into_fencing(self) -> Guard<'a> {
+        let word = self.word;
+        core::mem::forget(self);
+        Guard::of(word)
+    }
+}
+
+impl Drop for Quick<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.alone {
+            compiler_fence(Ordering::SeqCst);
+            self.word.store(0, Ordering::Release);
+        } else {
+            drop(Guard::of(self.word));
+        }
+    }
+}
+
+/// To be called after taking or releasing a lock. On x86-64 either instruction is a full fence for the processor.
+#[inline(always)]
+fn fence_by_lock() {
+    #[cfg(target_arch = "x86_64")]
+    compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+}
+
+impl Lock {
+    /// An unlocked lock.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Locks. `None` if the calling thread holds it already: a signal handler has interrupted the owner.
+    #[inline]
+    pub fn lock(&self) -> Option<Guard<'_>> {
+        let me = tid();
+        match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(Guard::of(&self.0)),
+            Err(owner) if owner & !WAITED_FOR == me => None,
+            Err(_) => self.lock_slow(me),
+        }
+    }
+
+    /// Locks at the first attempt. `None` if another thread holds it, or the calling thread has not asked for its id
+    /// yet. A lock that is not `shared` with other processes costs a single-threaded process no locked instruction.
+    #[inline(always)]
+    pub fn try_lock(&self, shared: bool) -> Option<Quick<'_>> {
+        let me = known();
+        if me == 0 {
+            return None;
+        }
+        let alone = !shared && is_single_threaded();
+        if alone {
+            if self.0.load(Ordering::Acquire) != 0 {
+                return None;
+            }
+            // A signal handler that interrupts here releases what it has locked before it returns.
+            self.0.store(me, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        } else if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        Some(Quick { word: &self.0, alone })
+    }
+
+    /// Unlocks by force, for a forked child, in which the owner does not exist.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slow(&self, me: u32) -> Option<Guard<'_>> {
+        for _ in 0..SPINS {
+            core::hint::spin_loop();
+            if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Some(Guard::of(&self.0));
+            }
+        }
+        loop {
+            let seen = self.0.load(Ordering::Relaxed);
+            if seen == 0 {
+                // Others may sleep, too: keep the mark, so that the unlock wakes them.
+                if self.0.compare_exchange(0, me | WAITED_FOR, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Some(Guard::of(&self.0));
+                }
+                continue;
+            }
+            let marked = seen | WAITED_FOR;
+            if seen != marked && self.0.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            let timed_out = matches!(wake::futex_wait(&self.0, marked, Some(CHECK_OWNER)), Ok(wake::Woken::TimedOut));
+            let broken = timed_out && !sys::alive((marked & !WAITED_FOR) as i32);
+            let taken = me | WAITED_FOR;
+            if broken && self.0.compare_exchange(marked, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Some(Guard { word: &self.0, abandoned: true });
+            }
+        }
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.word.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            wake_one(self.word);
+        }
+    }
+}
+
+/// Wakes the threads that sleep on the lock. On x86-64 the routine preserves all registers: an unlock hardly ever
+/// wakes anybody, so it should save none.
+#[cold]
+#[inline(always)]
+fn wake_one(word: &AtomicU32) {
+    #[cfg(not(target_arch = "x86_64"))]
+    wake::futex_wake(word);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the routine changes only the registers named here, and the memory that a call may change.
+    unsafe {
+        core::arch::asm!(
+            "call {routine}",
+            routine = sym towpath_wake,
+            inout("rax") word => _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+        );
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn wake_word(word: &AtomicU32) {
+    wake::futex_wake(word);
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden towpath_wake",
+    ".globl towpath_wake",
+    "towpath_wake:",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push r11",
+    // Nine words and the return address keep the stack aligned for a call.
+    "push r11",
+    "mov rdi, rax",
+    "call {wake}",
+    "pop r11",
+    "pop r11",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    "ret",
+    wake = sym wake_word,
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn towpath_wake();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excludes_and_tells_its_owner() {
+        let lock = Lock::new();
+        let guard = lock.lock().expect("free");
+        assert!(lock.lock().is_none(), "the owner is told, not hung");
+        drop(guard);
+        assert!(lock.lock().is_some());
+    }
+
+    #[test]
+    fn a_lock_taken_at_one_look_excludes_whether_it_is_shared_or_not() {
+        let lock = Lock::new();
+        tid();
+        for shared in [false, true] {
+            let guard = lock.try_lock(shared).expect("free");
+            assert!(lock.try_lock(shared).is_none() && lock.try_lock(!shared).is_none());
+            assert!(lock.lock().is_none(), "the owner is told, not hung");
+            drop(guard);
+            lock.try_lock(shared).expect("let go").into_fencing().unlock_and_fence();
+            assert!(lock.lock().is_some());
+        }
+    }
+
+    #[test]
+    fn the_only_thread_of_a_process_needs_no_locked_instruction_for_what_is_its_own() {
+        // SAFETY: the child looks at a lock of its own and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            crate::single_threaded::pretend();
+            crate::tid::forget();
+            tid();
+            let lock = Lock::new();
+            let guard = lock.try_lock(false).expect("free");
+            let held = guard.alone && lock.try_lock(false).is_none() && lock.lock().is_none();
+            drop(guard);
+            let shared = lock.try_lock(true).expect("let go");
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!held || shared.alone)) };
+        }
+        let mut status = -1;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn counts_right_under_contention() {
+        let (lock, count) = (Lock::new(), core::cell::UnsafeCell::new(0u64));
+        struct Shared<'a>(&'a Lock, &'a core::cell::UnsafeCell<u64>);
+        // SAFETY: the cell is only used under the lock, which is what is tested.
+        unsafe impl Sync for Shared<'_> {}
+        let shared = Shared(&lock, &count);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let shared = &shared;
+                    for _ in 0..20_000 {
+                        let _guard = shared.0.lock().expect("not ours");
+                        // SAFETY: locked.
+                        unsafe { *shared.1.get() += 1 };
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 80_000);
+    }
+
+    #[test]
+    fn a_dead_owner_does_not_hold_it_for_ever() {
+        let lock = Lock::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| core::mem::forget(lock.lock()));
+        });
+        let inherited = lock.lock().expect("broken");
+        assert!(inherited.was_abandoned(), "whoever gets it knows that something may be half done");
+        drop(inherited);
+        assert!(lock.lock().is_some_and(|guard| !guard.was_abandoned()));
+    }
+
+    #[test]
+    fn a_killed_process_that_nobody_has_waited_for_does_not_hold_it_for_ever() {
+        // SAFETY: the child only sleeps.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no arguments; ends by the signal.
+            unsafe { libc::pause() };
+        }
+        let lock = Lock(AtomicU32::new(child as u32));
+        assert!(sys::alive(child));
+        // SAFETY: our child, which is not waited for yet.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        assert!(lock.lock().expect("broken").was_abandoned());
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
+    }
+}

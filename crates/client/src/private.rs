@@ -1,0 +1,176 @@
+//! The application's own words for each slot, in the region's private area. All processes of the client see them, and
+//! no stack does.
+
+use crate::lock::Lock;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use towpath_ring::layout::{PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
+use towpath_ring::{Geometry, Region, Slot};
+
+/// Data queues, then the command queue.
+pub const QUEUES: usize = Geometry::MAX_FLOW_GROUPS as usize + 1;
+
+/// The writer's side of one doorbell queue.
+#[repr(C, align(64))]
+pub struct Queue {
+    /// One thread at a time pushes.
+    pub lock: Lock,
+    /// The slot that is being pushed, plus one; 0 = none.
+    pub pushing: AtomicU32,
+    /// How many slots had been pushed when the stack was last notified; it has been notified of all of them.
+    pub notified: AtomicU32,
+}
+
+/// The part that belongs to no slot.
+#[repr(C)]
+pub struct Header {
+    /// Where the search for a free slot begins.
+    pub next_slot: AtomicU32,
+    /// Number of the newest doorbell (`BitmapWords`).
+    pub next_doorbell: AtomicU32,
+    /// The PID namespace of the client's processes (its inode; 0 = not known). In another one the owners of locks
+    /// have other ids.
+    pub pid_namespace: AtomicU64,
+    /// No slot of the application's range from this number on has ever been claimed.
+    pub slots_claimed: AtomicU32,
+    /// The doorbell queues.
+    pub queues: [Queue; QUEUES],
+}
+
+/// Values of [`Private::used`].
+pub mod used {
+    /// The application does not use the slot.
+    pub const NO: u32 = 0;
+    /// A process makes a command for it. The process's id stands above the low bits.
+    pub const CLAIMED: u32 = 1;
+    /// The bits that tell these values apart.
+    pub const WHICH: u32 = 3;
+
+    /// The word of a slot that this process claims.
+    pub const fn claimed(pid: i32) -> u32 {
+        (pid as u32) << 2 | CLAIMED
+    }
+    /// The process that has claimed a slot.
+    pub const fn claimer(word: u32) -> i32 {
+        (word >> 2) as i32
+    }
+    /// A socket lives in it. If the stack says FREE all the same, the socket's last descriptor was closed unseen.
+    pub const LIVE: u32 = 2;
+}
+
+/// Bits of [`Private::flags`].
+pub mod flag {
+    /// `O_NONBLOCK`.
+    pub const NONBLOCK: u32 = 1;
+    /// More than one descriptor may exist (dup, fork), so `close` of one says nothing.
+    pub const SHARED: u32 = 2;
+    /// The pending error has been reported.
+    pub const ERROR_TAKEN: u32 = 4;
+    /// `connect` has returned EINPROGRESS and its outcome has not been asked for.
+    pub const CONNECT_PENDING: u32 = 8;
+    /// `SO_REUSEADDR` reads as set.
+    pub const REUSEADDR: u32 = 16;
+    /// `SO_REUSEPORT` reads as set.
+    pub const REUSEPORT: u32 = 32;
+    /// An AF_INET6 socket.
+    pub const SIX: u32 = 64;
+    /// `IPV6_V6ONLY` reads as set.
+    pub const V6ONLY: u32 = 128;
+    /// `TCP_QUICKACK` reads as not set.
+    pub const QUICKACK_OFF: u32 = 256;
+    /// `SO_OOBINLINE`.
+    pub const OOBINLINE: u32 = 512;
+    /// `shutdown` for reading: the bytes in the ring can still be read, then comes the end.
+    pub const SHUT_RD: u32 = 1024;
+    /// `TCP_CORK` reads as set.
+    pub const CORKED: u32 = 2048;
+    /// The last bytes were sent with MSG_MORE, so the stack holds them as by `TCP_CORK`.
+    pub const MORE: u32 = 4096;
+    /// Options have been set on the pair (see `kept`).
+    pub const KEPT_BY_PAIR: u32 = 8192;
+    /// Bytes were sent on a direct connection after the other side had closed, which acts as if a reset had come
+    /// back.
+    pub const SENT_TO_NOBODY: u32 = 16384;
+    /// The service knows the socket's descriptors when it sees one (see `passing`).
+    pub const NAMED: u32 = 32768;
+    /// A file has been given to the stack to send (see `files`).
+    pub const FILE: u32 = 65536;
+    /// The stack's kernel encrypts what is sent (see `secure`).
+    pub const SECURE: u32 = 131_072;
+}
+
+/// One slot's part.
+#[repr(C, align(64))]
+pub struct Private {
+    /// `used::*`.
+    pub used: AtomicU32,
+    /// `flag::*`.
+    pub flags: AtomicU32,
+    /// One thread at a time moves `rx_head`.
+    pub receiving: Lock,
+    /// One thread at a time moves `tx_tail`.
+    pub sending: Lock,
+    /// One thread at a time posts a command for a slot in use.
+    pub commanding: Lock,
+    /// `rx_head` as of the last doorbell.
+    pub notified_head: AtomicU32,
+    /// `SO_RCVLOWAT`, bytes; 0 = 1.
+    pub low_water: AtomicU32,
+    /// `SO_RCVTIMEO`, µs; 0 = none.
+    pub receive_timeout_us: AtomicU64,
+    /// `SO_SNDTIMEO`, µs; 0 = none.
+    pub send_timeout_us: AtomicU64,
+    /// `SO_LINGER`, seconds; as a complement (negative) if it is off.
+    pub linger_s: AtomicI32,
+    /// Usable bytes of the send ring, by `SO_SNDBUF`; never more than the ring has.
+    pub send_limit: AtomicU32,
+    /// Bytes of the receive ring that the stack fills before it waits for the receive head; fewer with `SO_RCVBUF`.
+    pub receive_limit: AtomicU32,
+    /// Options that are kept, a bit each (see `kept`).
+    pub kept: AtomicU32,
+    /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see
+    /// `urgent`).
+    pub urgent_read: AtomicU64,
+    /// See `urgent_read`.
+    pub urgent_passed: AtomicU64,
+    /// Calls in flight on the socket (see `in_flight`).
+    pub users: AtomicU32,
+    /// `StackLine::soft_error` as it was last reported.
+    pub soft_error: AtomicU32,
+    /// Of a direct connection: bytes sent. Otherwise: bytes of files given to the stack. Under `sending`.
+    pub sent: AtomicU64,
+    /// Of a direct connection: bytes read, under `receiving`. Otherwise: how much of a file is given to the stack at
+    /// a time (see `files` in `towpath-posix`), under `sending`.
+    pub read: AtomicU64,
+}
+
+impl Private {
+    /// Can other processes have the socket, too? [`flag::SHARED`] is set before they have it.
+    #[inline(always)]
+    pub fn is_shared(&self) -> bool {
+        self.flags.load(core::sync::atomic::Ordering::Relaxed) & flag::SHARED != 0
+    }
+}
+
+const _: () = assert!(size_of::<Private>() <= PRIVATE_SLOT_BYTES);
+const _: () = assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES);
+
+/// The part of a region's private area that belongs to no slot.
+#[inline]
+pub fn header(region: &Region) -> &Header {
+    let (base, _) = region.private();
+    // SAFETY: the private area begins page-aligned with this many bytes (asserted), starts as zeros, which is a valid
+    // value, and only holds atomics.
+    unsafe {
+        const { assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES) };
+        &*base.cast::<Header>()
+    }
+}
+
+/// A slot's part of a region's private area.
+#[inline]
+pub fn of_slot(region: &Region, slot: Slot) -> &Private {
+    let (base, _) = region.private();
+    // SAFETY: the area has `PRIVATE_SLOT_BYTES` for each slot of the region after the header, aligned as they are; it
+    // starts as zeros, which is a valid value, and only holds atomics.
+    unsafe { &*base.add(PRIVATE_HEADER_BYTES + slot.index() * PRIVATE_SLOT_BYTES).cast::<Private>() }
+}

@@ -1,0 +1,165 @@
+//! Requests to the service, and its answers.
+
+use super::Session;
+use crate::sys::{Sys, borrow};
+use crate::{callbacks, process};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::report::Count;
+use towpath_ring::{Geometry, PairGeometry};
+
+/// Where a socket is.
+pub enum Whose {
+    /// Token of its region, slot, and generation.
+    Here(u64, u32, u32),
+    /// In a region of the service's other stack of this number.
+    There(u32),
+}
+
+/// How often to ask again about a socket that is not named yet. Its sender has named it over another connection, so
+/// that may arrive later.
+const ASK_AGAIN: u32 = 200;
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// Asks a service until the socket has been named.
+pub fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<Whose> {
+    for _ in 0..ASK_AGAIN {
+        match ask()?.0 {
+            Reply::Adopted { token, slot, generation } => return Some(Whose::Here(token, slot, generation)),
+            Reply::AdoptedAt { stack } => return Some(Whose::There(stack)),
+            Reply::Refused { errno: libc::EAGAIN } => std::thread::sleep(ASK_AGAIN_AFTER),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// One request and its answer.
+pub fn ask(control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+    let fds: Vec<_> = fds.iter().map(borrow).collect();
+    control::send_request(control, request, &fds).ok()?;
+    control::recv_reply(control).ok()
+}
+
+/// A connection to the service.
+pub fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// The contents of `Welcome`.
+pub(super) struct Welcome {
+    pub socket: OwnedFd,
+    pub geometry: Geometry,
+    pub token: u64,
+    pub process: u32,
+    pub offset: u64,
+    pub fds: Vec<OwnedFd>,
+}
+
+pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
+    let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
+    let sent = control::send_request(socket.as_fd(), &hello, &[]);
+    // A service that refuses may have answered and hung up already. Its answer says more than EPIPE.
+    match control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)))? {
+        (Reply::Welcome { geometry, token, process, offset }, fds) => {
+            Ok(Welcome { socket, geometry, token, process, offset, fds })
+        }
+        (Reply::Refused { errno }, _) => Err(std::io::Error::from_raw_os_error(errno)),
+        _ => Err(std::io::ErrorKind::InvalidData.into()),
+    }
+}
+
+impl Session {
+    /// Sends a request that has no answer.
+    pub fn send(&self, request: &Request, fds: &[i32]) -> Sys<()> {
+        self.join();
+        let control = self.control.load(Ordering::Acquire);
+        let sent = match fds {
+            [fd] => control::send_request(borrow(&control), request, &[borrow(fd)]),
+            _ => control::send_request(borrow(&control), request, &[]),
+        };
+        sent.map_err(|_| {
+            // A vfork child may have closed descriptors that its parent has open.
+            if !process::in_vfork_child() {
+                self.check_alive();
+            }
+            libc::ENETDOWN
+        })
+    }
+
+    /// Asks for an event context.
+    pub fn request_context(&self) -> Option<(u32, OwnedFd)> {
+        self.join();
+        if self.out_of_contexts.load(Ordering::Relaxed) {
+            return None;
+        }
+        let _talking = self.talking.lock()?;
+        let control = self.control.load(Ordering::Acquire);
+        control::send_request(borrow(&control), &Request::Context, &[]).ok()?;
+        match control::recv_reply(borrow(&control)).ok()? {
+            (Reply::Context { context }, mut fds) if context < self.geometry.contexts => {
+                fds.pop().map(|fd| (context, fd))
+            }
+            _ => {
+                (callbacks::get().count)(Count::NoContext);
+                self.out_of_contexts.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Asks for the region of a pair.
+    pub fn request_pair(&self, place: u32, pair: u32) -> Option<(PairGeometry, OwnedFd)> {
+        match self.ask(&Request::Pair { place, pair })? {
+            (Reply::Pair { pair: named, geometry }, mut fds) if named == pair => fds.pop().map(|fd| (geometry, fd)),
+            _ => None,
+        }
+    }
+
+    /// Asks for a doorbell of the other client of a pair.
+    pub fn request_doorbell(&self, place: u32, pair: u32, context: u32) -> Option<OwnedFd> {
+        match self.ask(&Request::Doorbell { place, pair, context })? {
+            (Reply::Doorbell { context: named }, mut fds) if named == context => fds.pop(),
+            _ => None,
+        }
+    }
+
+    /// Shows the service an open file. Returns its number, 0 if the service does not want it; `None` if it could not
+    /// be asked.
+    pub fn show_file(&self, input: i32, replaces: u32) -> Option<u32> {
+        match self.ask_with(&Request::File { replaces }, &[input])?.0 {
+            Reply::File { file } => Some(file),
+            Reply::Refused { errno } => {
+                self.no_files.fetch_or(errno == libc::EOPNOTSUPP, Ordering::Relaxed);
+                Some(0)
+            }
+            _ => None,
+        }
+    }
+
+    /// Has the stack said that it takes no files?
+    pub fn takes_no_files(&self) -> bool {
+        self.no_files.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
+        self.ask_with(request, &[])
+    }
+
+    /// One request and its answer on its connection, one at a time.
+    pub fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
+        self.join();
+        // A process that could not join shares its connection with another, which would get its answers.
+        if self.joined_pid.load(Ordering::Relaxed) != process::pid() || self.shares_connection.load(Ordering::Relaxed) {
+            return None;
+        }
+        let _talking = self.talking.lock()?;
+        let control = self.control.load(Ordering::Acquire);
+        ask(borrow(&control), request, fds)
+    }
+}

@@ -1,0 +1,200 @@
+//! Sessions with other families and with the service's other stacks.
+//!
+//! The operator's policy may give sockets to another stack (`stack NAME connect ...`). The service tells where that
+//! stack is, the process registers there, and the command is posted again. If that fails the call fails: no other
+//! network takes its place.
+
+use crate::command::Refusal;
+use crate::descriptors::{protect, unprotect};
+use crate::session::{self, OTHERS, STARTING, Session, Whose, call};
+use crate::socket::Socket;
+use crate::sys::borrow;
+use crate::{callbacks, context, direct};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::sockopt::socket_peercred;
+use std::io::{self, ErrorKind};
+use towpath_ring::command::{Command, op};
+use towpath_ring::control::{Reply, Request};
+use towpath_ring::report::Count;
+
+/// Where a socket lives: its session, slot and generation.
+pub type SocketPlace = (&'static Session, u32, u32);
+
+/// Registers as one more process of the family that the socket of a descriptor is from, which has come from
+/// elsewhere; for a process that has no session. `None`: it can be nothing here.
+pub fn join(path: &[u8], fd: i32) -> Option<&'static Session> {
+    let _starting = STARTING.lock()?;
+    let socket = call(path).ok()?;
+    let family = match session::whose(|| session::ask(borrow(&socket.as_raw_fd()), &Request::Adopt, &[fd]))? {
+        Whose::Here(token, ..) => token,
+        Whose::There(_) => 0,
+    };
+    Some(session::install(Session::register(path, socket, family).ok()?))
+}
+
+/// Asks the service where the socket of a descriptor lives that has come from elsewhere, and joins the family that it
+/// is from. `None`: it can be nothing here.
+pub fn adopt(own: &Session, fd: i32) -> Option<SocketPlace> {
+    match session::whose(|| own.ask_with(&Request::Adopt, &[fd]))? {
+        Whose::Here(token, slot, generation) => Some((of_family(own, token)?, slot, generation)),
+        Whose::There(stack) => adopt_at(own, stack, fd),
+    }
+}
+
+/// The session of the family that has the region `token` of the stack that `own` is with.
+fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
+    let known = || session::all().find(|session| session.token == token && session.stack == own.stack);
+    known().or_else(|| {
+        let _starting = STARTING.lock()?;
+        known().or_else(|| add(|| Session::register(&own.path, call(&own.path).ok()?, token).ok(), own.stack, false))
+    })
+}
+
+/// One more session beside the process's own, if there is room. Under `STARTING`.
+fn add(make: impl FnOnce() -> Option<Session>, stack: u32, can_subscribe: bool) -> Option<&'static Session> {
+    let number = vacant().map_or(session::all().count(), |number| number as usize);
+    let place = OTHERS.get(number.checked_sub(1)?)?;
+    let mut session = make()?;
+    (session.number, session.stack, session.can_subscribe) = (number as u32, stack, can_subscribe);
+    let session = Box::leak(Box::new(session));
+    place.store(session, Ordering::Release);
+    Some(session)
+}
+
+/// A registration socket of a stack that may be used.
+struct Reached {
+    /// Its file. It stays open as long as the session, because children connect to it, too.
+    file: i32,
+    /// A connection.
+    socket: OwnedFd,
+}
+
+/// The process's session with the other stack of this number; registers there if there is none.
+pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
+    known(stack).or_else(|| {
+        let _starting = STARTING.lock()?;
+        known(stack).or_else(|| add(|| registered(home, stack), stack + 1, true))
+    })
+}
+
+/// Registers with a stack. One that is just ending may break off, so it is tried again.
+fn registered(home: &Session, stack: u32) -> Option<Session> {
+    for _ in 0..TRIES {
+        match reach(home, stack).and_then(|reached| register(reached, 0)) {
+            Ok(session) => return Some(session),
+            Err(error) if BROKEN_OFF.contains(&error.kind()) => std::thread::sleep(TRY_AGAIN_AFTER),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Errors of a stack that is ending.
+const BROKEN_OFF: [ErrorKind; 4] =
+    [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
+
+/// How often a stack is tried.
+const TRIES: u32 = 10;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+fn known(stack: u32) -> Option<&'static Session> {
+    session::all().find(|session| session.stack == stack + 1 && session.can_subscribe && !session.is_dead())
+}
+
+fn register(Reached { file, socket }: Reached, join: u64) -> io::Result<Session> {
+    Session::register(&path(file), socket, join).inspect_err(|_| unprotect(file))
+}
+
+/// A path of a file that is valid while this process keeps the descriptor.
+fn path(file: i32) -> Vec<u8> {
+    format!("/proc/self/fd/{file}").into_bytes()
+}
+
+/// The number of a session whose stack has gone and whose last descriptor is closed. Without reuse, a stack that
+/// restarts often would fill the table. Under `STARTING`.
+fn vacant() -> Option<u32> {
+    let over = |session: &&Session| {
+        session.stack != 0 && session.is_dead() && !(callbacks::get().is_session_open)(session.number)
+    };
+    let number = session::all().find(over)?.number;
+    (callbacks::get().forget_session)(number);
+    context::forget_session(number);
+    direct::forget_session(number);
+    Some(number)
+}
+
+/// Asks the service where a stack is and connects to it.
+fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
+    let refused = || io::Error::from(ErrorKind::PermissionDenied);
+    let answer = home.ask_with(&Request::Stack { stack }, &[]);
+    let Some((Reply::Stack { stack: named }, mut files)) = answer else { return Err(refused()) };
+    let file = files.pop().filter(|_| named == stack).ok_or_else(refused)?;
+    // The server there sees everything that the program sends.
+    let trusted = trusted(home).ok_or_else(refused)?;
+    if !trusted.contains(&rustix::fs::fstat(&file)?.st_uid) {
+        return Err(refused());
+    }
+    let file = protect(file).map_err(io::Error::from_raw_os_error)?;
+    let connect = || {
+        let socket = call(&path(file))?;
+        let server = socket_peercred(&socket)?.uid.as_raw();
+        if trusted.contains(&server) { Ok(socket) } else { Err(refused()) }
+    };
+    let socket = connect().inspect_err(|_| unprotect(file))?;
+    Ok(Reached { file, socket })
+}
+
+/// Users whose stacks may carry this process's sockets: its own, root, and the user of its service.
+fn trusted(home: &Session) -> Option<[u32; 3]> {
+    let server = socket_peercred(borrow(&home.control())).ok()?.uid.as_raw();
+    Some([0, rustix::process::geteuid().as_raw(), server])
+}
+
+/// As [`adopt`], for a socket of another stack.
+fn adopt_at(home: &Session, stack: u32, fd: i32) -> Option<SocketPlace> {
+    if let Some(own) = known(stack) {
+        let Whose::Here(token, slot, generation) = session::whose(|| own.ask_with(&Request::Adopt, &[fd]))? else {
+            return None;
+        };
+        return Some((of_family(own, token)?, slot, generation));
+    }
+    let _starting = STARTING.lock()?;
+    let reached = reach(home, stack).ok()?;
+    let ask = || session::ask(borrow(&reached.socket.as_raw_fd()), &Request::Adopt, &[fd]);
+    let Whose::Here(token, slot, generation) = session::whose(ask)? else { return None };
+    // The process has no session there yet: it becomes one more of the family that the socket is from.
+    let session = add(|| register(reached, token).ok(), stack + 1, true)?;
+    Some((session, slot, generation))
+}
+
+/// The socket may turn up in another process. That process will ask this service, so it is told which stack to ask.
+pub fn name(fd: i32, socket: &Socket) {
+    if let Some(stack) = socket.session.stack.checked_sub(1)
+        && let Some(home) = session::get()
+    {
+        let _ = home.send(&Request::NameAt { stack }, &[fd]);
+    }
+}
+
+/// Has the stack of this number take a socket: `take` is called with its session.
+pub fn instead(
+    home: &Session,
+    stack: u32,
+    command: &Command,
+    take: impl FnOnce(&'static Session) -> Result<Socket, Refusal>,
+) -> Result<Socket, Refusal> {
+    let there = session(home, stack).ok_or(Refusal::Kernel(Count::ServiceGone));
+    there.and_then(take).map_err(|why| {
+        let errno = match why {
+            Refusal::Failed(errno) => return Refusal::Failed(errno),
+            Refusal::Kernel(Count::NoListener) => return Refusal::Failed(libc::ECONNREFUSED),
+            Refusal::Kernel(Count::NoSlot) => libc::ENOBUFS,
+            Refusal::Kernel(_) | Refusal::OtherStack(_) if command.op == op::LISTEN => libc::EADDRNOTAVAIL,
+            Refusal::Kernel(_) | Refusal::OtherStack(_) => libc::ENETUNREACH,
+        };
+        (callbacks::get().count)(Count::StackUnreachable);
+        Refusal::Failed(errno)
+    })
+}

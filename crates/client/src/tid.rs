@@ -1,0 +1,109 @@
+//! The calling thread's id, kept by the thread. On x86-64 it is an initial-exec thread-local word, which two
+//! instructions read; in a shared library the compiler's own way is a call. The library is loaded with its program,
+//! and glibc keeps room for its few bytes if it is loaded later.
+
+use crate::sys;
+
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod word {
+    core::arch::global_asm!(
+        ".pushsection .tbss.towpath_tid, \"awT\", @nobits",
+        ".p2align 2",
+        ".hidden towpath_tid",
+        ".globl towpath_tid",
+        ".type towpath_tid, @object",
+        ".size towpath_tid, 4",
+        "towpath_tid:",
+        ".zero 4",
+        ".popsection",
+    );
+
+    #[inline(always)]
+    pub fn get() -> u32 {
+        let at: u64;
+        // SAFETY: reads the thread's own word above.
+        unsafe {
+            core::arch::asm!(
+                "mov {at}, qword ptr [rip + towpath_tid@GOTTPOFF]",
+                "mov {at:e}, dword ptr fs:[{at}]",
+                at = out(reg) at,
+                options(nostack, preserves_flags, pure, readonly),
+            );
+        }
+        at as u32
+    }
+
+    pub fn set(id: u32) {
+        // SAFETY: writes the thread's own word above.
+        unsafe {
+            core::arch::asm!(
+                "mov {at}, qword ptr [rip + towpath_tid@GOTTPOFF]",
+                "mov dword ptr fs:[{at}], {id:e}",
+                at = out(reg) _,
+                id = in(reg) id,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+mod word {
+    use core::cell::Cell;
+
+    thread_local! {
+        static TID: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub fn get() -> u32 {
+        TID.get()
+    }
+
+    pub fn set(id: u32) {
+        TID.set(id);
+    }
+}
+
+/// The calling thread's id.
+#[inline(always)]
+pub fn tid() -> u32 {
+    match word::get() {
+        0 => ask(),
+        id => id,
+    }
+}
+
+/// The same; 0 if the thread has not asked yet.
+#[inline(always)]
+pub fn known() -> u32 {
+    word::get()
+}
+
+#[cold]
+fn ask() -> u32 {
+    let id = sys::gettid() as u32;
+    word::set(id);
+    id
+}
+
+/// In a forked child: the kept id is the parent's.
+pub fn forget() {
+    word::set(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_its_own() {
+        let mine = tid();
+        assert_eq!(mine, sys::gettid() as u32);
+        let others = std::thread::spawn(|| (tid(), sys::gettid() as u32)).join().expect("ended");
+        assert_eq!(others.0, others.1);
+        assert_ne!(others.0, mine);
+        assert_eq!(tid(), mine);
+        forget();
+        assert_eq!(tid(), mine, "asked anew");
+    }
+}

@@ -1,0 +1,225 @@
+//! The undo log: what a sleeping call must take back, such as counters, its use of a socket, and disabled
+//! cancellation.
+//!
+//! A signal handler may leave such a call by `siglongjmp`, and then the call never takes it back itself. So each
+//! thread keeps a list of its sleeping calls with their places on the stack. Entries of calls that no longer exist
+//! are undone at the thread's next sleep or `close`.
+
+use crate::cancel;
+use crate::socket::Socket;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+
+/// The action when the call returns, or is known to have been left.
+#[derive(Clone, Copy)]
+pub enum Undo {
+    /// Nothing.
+    Nothing,
+    /// It counts among the sleepers of a socket, and perhaps of `accept`.
+    Sleeper(&'static AtomicU32, Option<&'static AtomicU32>),
+    /// The function is called with the socket.
+    Socket(fn(&Socket), Socket),
+    /// The function is called with the number: an id, or an address.
+    Number(fn(usize), usize),
+}
+
+impl Undo {
+    fn run(self) {
+        match self {
+            Undo::Nothing => {}
+            Undo::Sleeper(sleepers, kind) => {
+                kind.inspect(|kind| _ = kind.fetch_sub(1, Ordering::SeqCst));
+                sleepers.fetch_sub(1, Ordering::SeqCst);
+            }
+            Undo::Socket(undo, socket) => undo(&socket),
+            Undo::Number(undo, number) => undo(number),
+        }
+    }
+}
+
+/// Enough for calls in handlers that have interrupted calls. Further entries are undone only by their own calls.
+const CAPACITY: usize = 16;
+/// A call in a handler is at least the kernel's signal frame away from the interrupted call. An entry that is less
+/// far up belongs to a call that no longer exists.
+const SIGNAL_FRAME: usize = 512;
+
+#[derive(Clone, Copy)]
+struct Record {
+    /// An address in the call's frame; `usize::MAX` = not known.
+    at: usize,
+    number: u32,
+    undo: Undo,
+    /// Cancellation is disabled while it sleeps (see `cancel`), and is to be enabled afterwards.
+    cancelable: bool,
+}
+
+impl Record {
+    fn run(self) {
+        self.undo.run();
+        if self.cancelable {
+            cancel::awake();
+        }
+    }
+}
+
+const BLANK: Record = Record { at: usize::MAX, number: 0, undo: Undo::Nothing, cancelable: false };
+
+struct Log {
+    records: [Cell<Record>; CAPACITY],
+    count: Cell<usize>,
+    number: Cell<u32>,
+}
+
+thread_local! {
+    static LOG: Log = const { Log { records: [const { Cell::new(BLANK) }; CAPACITY], count: Cell::new(0), number: Cell::new(0) } };
+}
+
+impl Log {
+    /// A handler may come between any two steps. It leaves the list as it found it.
+    #[inline]
+    fn push(&self, at: usize, undo: Undo, cancelable: bool) -> Option<(usize, u32)> {
+        let place = self.count.get();
+        let record = self.records.get(place)?;
+        let number = self.number.get().wrapping_add(1);
+        self.number.set(number);
+        self.count.set(place + 1);
+        compiler_fence(Ordering::SeqCst);
+        record.set(Record { at, number, undo, cancelable });
+        Some((place, number))
+    }
+
+    /// Undoes this record and all after it, which are of calls within its own.
+    fn undo_from(&self, place: usize) {
+        while self.count.get() > place {
+            let last = self.count.get() - 1;
+            let record = self.records[last].replace(BLANK);
+            compiler_fence(Ordering::SeqCst);
+            self.count.set(last);
+            record.run();
+        }
+    }
+
+    #[cold]
+    fn undo_left(&self, at: usize) {
+        let left = |record: &Cell<Record>| record.get().at <= at.saturating_add(SIGNAL_FRAME);
+        if let Some(place) = self.records[..self.count.get().min(CAPACITY)].iter().position(left)
+            && !on_another_stack()
+        {
+            self.undo_from(place);
+        }
+    }
+}
+
+/// Is this a handler on an alternate stack? Then addresses say nothing.
+fn on_another_stack() -> bool {
+    // SAFETY: all zero is a valid value, which the kernel overwrites.
+    let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };
+    // SAFETY: only asked; room for the answer.
+    unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) };
+    stack.ss_flags & libc::SS_ONSTACK != 0
+}
+
+/// An entry in the log, until dropped.
+pub struct Entry {
+    place: Option<(usize, u32)>,
+    undo: Undo,
+    cancelable: bool,
+}
+
+impl Entry {
+    /// Undoes what calls of this thread have left, then calls `off`, which does what `undo` takes back. `off` returns
+    /// whether cancellation is to be enabled afterwards.
+    #[inline]
+    pub fn new(undo: Undo, off: impl FnOnce() -> bool) -> Self {
+        let here = 0u8;
+        let at = (&raw const here).addr();
+        let made = LOG.try_with(|log| {
+            if log.count.get() != 0 {
+                log.undo_left(at);
+            }
+            let cancelable = off();
+            (log.push(at, undo, cancelable), cancelable)
+        });
+        // At the end of a thread it has no log any more.
+        let (place, cancelable) = made.unwrap_or((None, false));
+        Self { place, undo, cancelable }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let Some((place, number)) = self.place else {
+            let Self { undo, cancelable, .. } = *self;
+            return Record { undo, cancelable, ..BLANK }.run();
+        };
+        let _ = LOG.try_with(|log| {
+            if log.records[place].get().number == number {
+                log.undo_from(place);
+            }
+        });
+    }
+}
+
+/// Undoes what calls of this thread have left.
+#[inline(never)]
+pub fn undo_left_calls() {
+    let here = 0u8;
+    let _ = LOG.try_with(|log| {
+        if log.count.get() != 0 {
+            log.undo_left((&raw const here).addr());
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+
+    fn count() -> u32 {
+        COUNT.load(Ordering::SeqCst)
+    }
+
+    #[inline(never)]
+    fn sleep_and_leave(depth: u32) -> u32 {
+        let deep = [depth; 64];
+        COUNT.fetch_add(1, Ordering::SeqCst);
+        // As `siglongjmp`: nothing is dropped.
+        core::mem::forget(Entry::new(Undo::Sleeper(&COUNT, None), || false));
+        core::hint::black_box(deep)[0]
+    }
+
+    #[test]
+    fn what_a_call_has_left_is_struck_out_and_what_lives_is_not() {
+        COUNT.fetch_add(1, Ordering::SeqCst);
+        let outer = Entry::new(Undo::Sleeper(&COUNT, None), || false);
+        let far = [0u8; 4096];
+        core::hint::black_box(&far);
+        std::hint::black_box(within(&outer));
+        assert_eq!(count(), 1, "those that were left are struck out");
+        drop(outer);
+        assert_eq!(count(), 0);
+        for _ in 0..100 {
+            sleep_and_leave(1);
+        }
+        undo_left_calls();
+        assert_eq!(count(), 0);
+    }
+
+    /// As a handler: a frame far below the interrupted call's.
+    #[inline(never)]
+    fn within(_outer: &Entry) -> u8 {
+        let frame = core::hint::black_box([1u8; 4096]);
+        sleep_and_leave(2);
+        assert_eq!(count(), 2);
+        undo_left_calls();
+        assert_eq!(count(), 1);
+        {
+            COUNT.fetch_add(1, Ordering::SeqCst);
+            let _own = Entry::new(Undo::Sleeper(&COUNT, None), || false);
+            assert_eq!(count(), 2);
+        }
+        frame[0]
+    }
+}

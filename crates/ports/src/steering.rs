@@ -1,0 +1,348 @@
+//! The XDP program that steers frames of an interface to us. All other frames stay with the kernel.
+
+use crate::interface::Interface;
+use crate::xsk::XskPort;
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, Xdp, XdpMode, loaded_programs};
+use std::error::Error;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// bpf/steer.bpf.c, compiled by bpf/build.sh.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o");
+
+const PROGRAM: &str = "towpath_steer";
+/// Indices of the map `stats`.
+const STEERED: u32 = 0;
+const PASSED: u32 = 1;
+/// Index of the map `settings`.
+const VLAN: u32 = 0;
+
+/// `struct flow` of the program: addresses and ports in network byte order.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FlowKey {
+    remote: [u8; 4],
+    local: [u8; 4],
+    remote_port: [u8; 2],
+    local_port: [u8; 2],
+}
+
+/// `struct listener` of the program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ListenerKey {
+    local: [u8; 4],
+    port: [u8; 2],
+    zero: [u8; 2],
+}
+
+/// `struct flow6` of the program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FlowKey6 {
+    remote: [u8; 16],
+    local: [u8; 16],
+    remote_port: [u8; 2],
+    local_port: [u8; 2],
+}
+
+/// `struct listener6` of the program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ListenerKey6 {
+    local: [u8; 16],
+    port: [u8; 2],
+    zero: [u8; 2],
+}
+
+// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
+unsafe impl aya::Pod for FlowKey {}
+// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
+unsafe impl aya::Pod for ListenerKey {}
+// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
+unsafe impl aya::Pod for FlowKey6 {}
+// SAFETY: the fields are byte arrays, so there is no padding and every bit pattern is valid.
+unsafe impl aya::Pod for ListenerKey6 {}
+
+/// Why steering could not be set up or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SteerError {
+    /// No interface of this name.
+    #[error("there is no network interface {0:?} in this network namespace (`ip link` lists them)")]
+    NoInterface(String),
+    /// EPERM.
+    #[error(
+        "steering on {0}: not permitted: needs CAP_NET_ADMIN and CAP_BPF (run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` on the program)"
+    )]
+    Permission(String),
+    /// Another XDP program is attached.
+    #[error(
+        "steering on {interface}: another XDP program is attached: {program} (`ip link show {interface}`; `ip link set {interface} xdp off` removes it unless a running program holds it)"
+    )]
+    Occupied {
+        /// Interface.
+        interface: String,
+        /// Name and id of the program, as far as the kernel tells.
+        program: String,
+    },
+    /// The kernel has no memory for the maps.
+    #[error(
+        "steering on {0}: no memory for the maps: raise the limit of locked memory (`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the systemd unit) or the memory limit of the control group"
+    )]
+    Memory(String),
+    /// A table of the program is full.
+    #[error("steering on {0}: the table is full")]
+    Full(String),
+    /// The kernel cannot bind the program's lifetime to this process.
+    #[error("steering on {0}: this kernel has no XDP links (5.9 and newer have)")]
+    OldKernel(String),
+    /// Any other error.
+    #[error("steering on {interface}: {doing}: {text}")]
+    Other {
+        /// Interface.
+        interface: String,
+        /// The step that failed.
+        doing: &'static str,
+        /// The causes, joined.
+        text: String,
+    },
+}
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SteerMode {
+    /// In the driver ("native").
+    Driver,
+    /// In the kernel's receive path, after a socket buffer has been allocated ("generic"). It works with every driver,
+    /// but is slow. The sender's segmentation offloads and GRO must be off. Sockets must be opened with `copy`.
+    Generic,
+}
+
+/// Frames counted since the program was attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SteerStats {
+    /// Steered to us, whether or not a socket was bound to their queue.
+    pub steered: u64,
+    /// Passed to the kernel.
+    pub passed: u64,
+}
+
+/// The steering program on one interface. Dropping this value detaches it. The kernel detaches it when the process
+/// ends.
+pub struct Steering {
+    // Field order matters: the program is detached before the sockets go, so that no frame is dropped.
+    _link: FdLink,
+    interface: Interface,
+    mode: SteerMode,
+    sockets: XskMap<MapData>,
+    flows: HashMap<MapData, FlowKey, u32>,
+    listeners: HashMap<MapData, ListenerKey, u32>,
+    flows6: HashMap<MapData, FlowKey6, u32>,
+    listeners6: HashMap<MapData, ListenerKey6, u32>,
+    settings: Array<MapData, u32>,
+    stats: PerCpuArray<MapData, u64>,
+    _program: Ebpf,
+}
+
+impl Steering {
+    /// Attaches the program to an interface of the thread's network namespace, in the driver if possible, else generic.
+    /// All frames pass to the kernel until flows or listeners are added.
+    pub fn attach(interface: &str) -> Result<Self, SteerError> {
+        let other = |doing, error: &(dyn Error + 'static)| SteerError::Other {
+            interface: interface.into(),
+            doing,
+            text: chain(error),
+        };
+        let found = Interface::find(interface)
+            .map_err(|e| other("ioctl", &e))?
+            .ok_or_else(|| SteerError::NoInterface(interface.into()))?;
+        let mut program = Ebpf::load(OBJECT).map_err(|e| explain(&found, "loading maps", &e))?;
+        let xdp: &mut Xdp = program
+            .program_mut(PROGRAM)
+            .and_then(|p| p.try_into().ok())
+            .ok_or_else(|| other("loading", &io::Error::other("the object has no such program")))?;
+        xdp.load().map_err(|e| explain(&found, "loading the program", &e))?;
+        let (link, mode) = attach(xdp, &found)?;
+        let missing = || other("loading", &io::Error::other("the object lacks a map"));
+        Ok(Self {
+            _link: link,
+            mode,
+            sockets: program.take_map("sockets").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            flows: program.take_map("flows").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            listeners: program.take_map("listeners").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            flows6: program.take_map("flows6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            listeners6: program.take_map("listeners6").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            settings: program.take_map("settings").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            stats: program.take_map("stats").and_then(|m| m.try_into().ok()).ok_or_else(missing)?,
+            interface: found,
+            _program: program,
+        })
+    }
+
+    /// Where the program runs.
+    pub fn mode(&self) -> SteerMode {
+        self.mode
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.interface.name
+    }
+
+    /// Delivers steered frames of a queue to a port. The binding ends with the port; steered frames are dropped then.
+    pub fn bind(&mut self, queue: u32, port: &XskPort) -> Result<(), SteerError> {
+        let result = self.sockets.set(queue, port.as_fd().as_raw_fd(), 0);
+        result.map_err(|e| explain(&self.interface, "binding a socket to a queue", &e))
+    }
+
+    /// Steers only frames with this IEEE 802.1Q tag, or only untagged ones. All others pass to the kernel.
+    pub fn set_vlan(&mut self, vlan: Option<u16>) -> Result<(), SteerError> {
+        let result = self.settings.set(VLAN, u32::from(vlan.unwrap_or(0)), 0);
+        result.map_err(|e| explain(&self.interface, "choosing a VLAN", &e))
+    }
+
+    /// Adds or removes one connection. Adding or removing twice is no error.
+    pub fn steer_flow(&mut self, local: SocketAddr, remote: SocketAddr, on: bool) -> Result<(), SteerError> {
+        let (remote_port, local_port) = (remote.port().to_be_bytes(), local.port().to_be_bytes());
+        let result = match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let key = FlowKey { remote: remote.octets(), local: local.octets(), remote_port, local_port };
+                change(&mut self.flows, &key, on)
+            }
+            (local, remote) => {
+                let key = FlowKey6 { remote: octets(remote), local: octets(local), remote_port, local_port };
+                change(&mut self.flows6, &key, on)
+            }
+        };
+        result.map_err(|e| explain(&self.interface, "steering a connection", &e))
+    }
+
+    /// Adds or removes a listening address and port. 0.0.0.0 = any IPv4 address, :: = any IPv6 address.
+    pub fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) -> Result<(), SteerError> {
+        let port = port.to_be_bytes();
+        let result = match addr {
+            IpAddr::V4(addr) => {
+                let key = ListenerKey { local: addr.octets(), port, zero: [0; 2] };
+                change(&mut self.listeners, &key, on)
+            }
+            IpAddr::V6(addr) => {
+                let key = ListenerKey6 { local: addr.octets(), port, zero: [0; 2] };
+                change(&mut self.listeners6, &key, on)
+            }
+        };
+        result.map_err(|e| explain(&self.interface, "steering a listener", &e))
+    }
+
+    /// The program's counters.
+    pub fn stats(&self) -> Result<SteerStats, SteerError> {
+        let sum = |index| self.stats.get(&index, 0).map(|cpus| cpus.iter().sum());
+        let read = || Ok(SteerStats { steered: sum(STEERED)?, passed: sum(PASSED)? });
+        read().map_err(|e: MapError| explain(&self.interface, "reading the counters", &e))
+    }
+}
+
+impl std::fmt::Debug for Steering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Steering")
+            .field("interface", &self.interface.name)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An address in its IPv6 form.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn change<K: aya::Pod>(map: &mut HashMap<MapData, K, u32>, key: &K, on: bool) -> Result<(), MapError> {
+    if on {
+        return map.insert(key, 1, 0);
+    }
+    match map.remove(key) {
+        Err(error) if os_error(&error) == Some(libc::ENOENT) || matches!(error, MapError::KeyNotFound) => Ok(()),
+        other => other,
+    }
+}
+
+/// Why an attempt to attach failed.
+enum AttachError {
+    /// Only attaching by netlink works. That would outlive this process, so it has been undone.
+    NotALink,
+    Refused(ProgramError),
+}
+
+fn try_attach(xdp: &mut Xdp, interface: &Interface, mode: XdpMode) -> Result<FdLink, AttachError> {
+    let id = xdp.attach_to_if_index(interface.index, mode).map_err(AttachError::Refused)?;
+    let link = xdp.take_link(id).map_err(AttachError::Refused)?;
+    FdLink::try_from(link).map_err(|_| AttachError::NotALink)
+}
+
+/// Attaches in the driver, else generic. Never replaces another program, or runs beside one.
+fn attach(xdp: &mut Xdp, interface: &Interface) -> Result<(FdLink, SteerMode), SteerError> {
+    let final_error = |error| match error {
+        AttachError::NotALink => SteerError::OldKernel(interface.name.clone()),
+        AttachError::Refused(error) => explain(interface, "attaching in the driver or generic", &error),
+    };
+    match try_attach(xdp, interface, XdpMode::Driver) {
+        Ok(link) => return Ok((link, SteerMode::Driver)),
+        Err(AttachError::Refused(error))
+            if !matches!(os_error(&error), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {}
+        Err(error) => return Err(final_error(error)),
+    }
+    let link = try_attach(xdp, interface, XdpMode::Skb).map_err(final_error)?;
+    Ok((link, SteerMode::Generic))
+}
+
+fn explain(interface: &Interface, doing: &'static str, error: &(dyn Error + 'static)) -> SteerError {
+    let name = interface.name.clone();
+    match os_error(error) {
+        Some(libc::EPERM | libc::EACCES) => SteerError::Permission(name),
+        Some(libc::EBUSY | libc::EEXIST) => SteerError::Occupied { interface: name, program: occupant(interface) },
+        Some(libc::ENOMEM) => SteerError::Memory(name),
+        Some(libc::E2BIG) => SteerError::Full(name),
+        _ => SteerError::Other { interface: name, doing, text: chain(error) },
+    }
+}
+
+/// The program on an interface as `name (id 7)`, or as much as is known.
+fn occupant(interface: &Interface) -> String {
+    let Ok(Some(id)) = interface.xdp_program() else { return "unknown".into() };
+    let info = loaded_programs().flatten().find(|info| info.id() == id);
+    match info.as_ref().and_then(|info| info.name_as_str()) {
+        Some(name) if !name.is_empty() => format!("{name} (id {id})"),
+        _ => format!("id {id}"),
+    }
+}
+
+/// The errno at the bottom of an error.
+fn os_error(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut error = Some(error);
+    while let Some(this) = error {
+        if let Some(code) = this.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return Some(code);
+        }
+        error = this.source();
+    }
+    None
+}
+
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,50 @@
+//! Around `fork`. The rings and the slots' private words are shared with the child. Event contexts, positions of
+//! epoll instances and locks are this process's own.
+
+use crate::fd::standard_streams;
+use crate::fd::table::{self, Descriptor};
+use crate::io::sigurg;
+use crate::lifecycle::in_flight;
+use crate::observe::{fallback, measure};
+use crate::ready::instance;
+use crate::uring;
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::{process, session, single_threaded};
+
+/// Called once when the library is loaded.
+pub fn init() {
+    process::pid();
+    single_threaded::init();
+    // SAFETY: handlers of the right type; the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
+}
+
+/// From now on two processes have each descriptor: `close` in one of them says nothing.
+pub extern "C" fn before() {
+    for (_, kind) in table::within(0, u32::MAX) {
+        if let Descriptor::Slot { slot, generation } = kind
+            && let Some(socket) = Socket::at(slot, generation)
+            && !socket.is_gone()
+        {
+            socket.mark(flag::SHARED, true);
+        }
+    }
+}
+
+/// In the child: starts anew what belongs to one process only.
+pub extern "C" fn in_child() {
+    towpath_client::at_fork::new_process();
+    // Other threads of the parent may have made sockets since.
+    before();
+    fallback::forked();
+    measure::forked();
+    if session::get().is_some() {
+        standard_streams::forked();
+        sigurg::forked();
+    }
+    towpath_client::at_fork::in_child();
+    instance::forked();
+    in_flight::forked();
+    uring::forked();
+}

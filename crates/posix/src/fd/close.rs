@@ -1,0 +1,186 @@
+//! Closing and copying descriptors: `close`, `dup`, `close_range` and their relatives.
+
+use crate::fd::table::{self, Descriptor};
+use crate::fd::{passing, standard_streams};
+use crate::lifecycle::{end, in_flight};
+use crate::observe::measure;
+use crate::ready::{instance, nested, rewatch};
+use libc::{c_int, c_uint};
+use std::sync::OnceLock;
+use towpath_client::private::flag;
+use towpath_client::process;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_hook::{Answer, outcome, real};
+
+/// Calls to io_uring when its descriptors come and go.
+pub struct RingEvents {
+    /// The ring of this number has one more descriptor.
+    pub copied: fn(u32),
+    /// The ring of this number has one descriptor less.
+    pub closed: fn(u32),
+}
+
+static RING_EVENTS: OnceLock<RingEvents> = OnceLock::new();
+
+/// Sets these calls. The first time counts.
+pub fn set_ring_events(events: RingEvents) {
+    let _ = RING_EVENTS.set(events);
+}
+
+/// Prepares for the kernel to close `fd`. False: the program must not close it.
+pub fn closing(fd: c_int, kind: Descriptor) -> bool {
+    match kind {
+        Descriptor::Kernel => {}
+        // A vfork child needs them until it executes a program, which does not inherit them.
+        Descriptor::Internal => return false,
+        // A vfork child runs on its parent's memory, but has descriptors of its own.
+        _ if process::in_vfork_child() => {}
+        Descriptor::Pending(_) => {
+            table::set(fd, Descriptor::Kernel);
+            rewatch::forget_pending(fd);
+        }
+        Descriptor::Slot { slot, generation } => {
+            if let Some(socket) = Socket::at(slot, generation) {
+                let_go(fd, &socket);
+            }
+            table::set(fd, Descriptor::Kernel);
+        }
+        Descriptor::Epoll(id) => {
+            table::set(fd, Descriptor::Kernel);
+            nested::forget(fd);
+            instance::closed(id);
+        }
+        Descriptor::Ring(id) => {
+            table::set(fd, Descriptor::Kernel);
+            if let Some(events) = RING_EVENTS.get() {
+                (events.closed)(id);
+            }
+        }
+    }
+    true
+}
+
+/// `close`.
+#[inline]
+pub fn close(fd: c_int) -> Answer<c_int> {
+    if table::is_measured(fd) {
+        measure::end(fd);
+    }
+    let kind = table::get(fd);
+    if kind == Descriptor::Kernel || closing(fd, kind) { None } else { Some(Err(libc::EBADF)) }
+}
+
+/// The descriptor `fd` of a socket goes away.
+pub fn let_go(fd: c_int, socket: &Socket) {
+    table::set(fd, Descriptor::Kernel);
+    rewatch::forget(fd, socket);
+    // If other descriptors may exist, the stack sees the pair hang up when the last one is closed. If calls are in
+    // flight, the socket goes on until they return.
+    if !socket.has(flag::SHARED) && !in_flight::keep(fd, socket) {
+        end::end(fd, socket);
+    }
+}
+
+/// The call has made `new`, a copy of `old`, which is of this kind.
+fn copied(kind: Descriptor, old: c_int, new: c_int) {
+    match kind {
+        Descriptor::Slot { slot, generation } => {
+            if let Some(socket) = Socket::at(slot, generation) {
+                socket.mark(flag::SHARED, true);
+            }
+            table::set(new, kind);
+        }
+        // A promotion replaces all of its descriptors.
+        Descriptor::Pending(pending) => {
+            let family = if pending.family == 0 { table::new_family() } else { pending.family };
+            table::update_pending(old, |pending| pending.family = family);
+            table::set(new, table::get(old));
+        }
+        Descriptor::Epoll(id) => {
+            instance::copied(id);
+            table::set(new, kind);
+        }
+        Descriptor::Ring(id) => {
+            if let Some(events) = RING_EVENTS.get() {
+                (events.copied)(id);
+            }
+            table::set(new, kind);
+        }
+        Descriptor::Kernel | Descriptor::Internal => table::set(new, Descriptor::Kernel),
+    }
+    standard_streams::follow(new);
+}
+
+/// A call that makes a copy and picks the number itself.
+pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
+    let kind = table::get(fd);
+    match kind {
+        Descriptor::Kernel => None,
+        Descriptor::Internal => Some(Err(libc::EBADF)),
+        _ if process::in_vfork_child() => {
+            passing::unseen_copy(fd);
+            None
+        }
+        _ => Some(outcome(make()).inspect(|new| copied(kind, fd, *new))),
+    }
+}
+
+/// `dup2` and `dup3`: `new` is closed on the way.
+pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
+    if fd != new && table::is_measured(new) {
+        measure::end(new);
+    }
+    let (from, over) = (table::get(fd), table::get(new));
+    if (from, over) == (Descriptor::Kernel, Descriptor::Kernel) || fd == new {
+        return None;
+    }
+    if process::in_vfork_child() {
+        passing::unseen_copy(fd);
+        return None;
+    }
+    if from == Descriptor::Internal {
+        return Some(Err(libc::EBADF));
+    }
+    // The library's own descriptors have numbers that programs do not pick. If one does, it must pick another.
+    if over == Descriptor::Internal {
+        return Some(Err(libc::EBUSY));
+    }
+    if let Err(errno) = sys::fcntl(fd, libc::F_GETFD, 0) {
+        return Some(Err(errno));
+    }
+    closing(new, over);
+    Some(outcome(make()).inspect(|new| copied(from, fd, *new)))
+}
+
+/// `close_range`, without the library's own descriptors.
+pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> {
+    // The library's own descriptors are close-on-exec anyway.
+    if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
+        return None;
+    }
+    measure::end_range(first, last);
+    let mut ours = false;
+    let mut next = first;
+    for (fd, kind) in table::within(first, last) {
+        ours = true;
+        if closing(fd, kind) {
+            continue;
+        }
+        if fd as c_uint > next
+            && let Err(errno) = close_between(next, fd as c_uint - 1, flags)
+        {
+            return Some(Err(errno));
+        }
+        next = fd as c_uint + 1;
+    }
+    if !ours {
+        return None;
+    }
+    Some(if next > last { Ok(0) } else { close_between(next, last, flags) })
+}
+
+fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> Sys<c_int> {
+    // SAFETY: integers only.
+    outcome(unsafe { real::close_range(first, last, flags as c_int) })
+}

@@ -1,0 +1,29 @@
+//! `fclose`.
+
+use crate::fd::{close, standard_streams, streams, table};
+use crate::observe::measure;
+use libc::FILE;
+
+/// `fclose` (of a stream made by `fdopen`).
+///
+/// # Safety
+/// `stream` is null or an open stream.
+pub unsafe fn fclose(stream: *mut FILE) {
+    if !stream.is_null() && !is_ours(stream) {
+        // SAFETY: the caller keeps the contract of `fclose`.
+        let fd = unsafe { libc::fileno(stream) };
+        if table::is_measured(fd) {
+            measure::end(fd);
+        }
+        close::closing(fd, table::get(fd));
+    }
+}
+
+/// Is this a stream that `fdopen` has made here? It closes its descriptor itself after writing everything.
+fn is_ours(stream: *mut FILE) -> bool {
+    let ours = streams::closing(stream);
+    if ours {
+        standard_streams::closing(stream);
+    }
+    ours
+}

@@ -1,0 +1,52 @@
+//! `fcntl`.
+
+use crate::fd::close;
+use crate::fd::table::{self, Descriptor};
+use crate::io::sigurg;
+use libc::{c_int, c_long};
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::sys;
+use towpath_hook::{Answer, outcome, real};
+
+/// Linux's name, which libc lacks.
+const F_SETOWN_EX: c_int = 15;
+
+/// `fcntl`, as far as it concerns sockets in slots; the rest is the kernel's.
+///
+/// # Safety
+/// The contract of `fcntl`.
+pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
+    let kind = table::get(fd);
+    if kind == Descriptor::Kernel {
+        return None;
+    }
+    match (cmd, kind) {
+        // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
+        (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => close::duplicate(fd, || unsafe { real::fcntl(fd, cmd, arg) }),
+        (libc::F_SETOWN | F_SETOWN_EX, Descriptor::Pending(_)) => {
+            table::update_pending(fd, |pending| pending.owned = true);
+            None
+        }
+        (libc::F_SETOWN | F_SETOWN_EX, Descriptor::Slot { slot, generation }) => {
+            let socket = Socket::at(slot, generation)?;
+            // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
+            let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
+            Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
+        }
+        // The socketpair keeps the flags that have no effect here.
+        (libc::F_GETFL, Descriptor::Slot { slot, generation }) => {
+            let socket = Socket::at(slot, generation)?;
+            let nonblock = if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+            Some(sys::fcntl(fd, cmd, 0).map(|flags| flags | nonblock))
+        }
+        (libc::F_SETFL, Descriptor::Slot { slot, generation }) => {
+            let socket = Socket::at(slot, generation)?;
+            let flags = arg as c_int;
+            Some(sys::fcntl(fd, cmd, flags & !libc::O_NONBLOCK).inspect(|_| {
+                socket.mark(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
+            }))
+        }
+        _ => None,
+    }
+}

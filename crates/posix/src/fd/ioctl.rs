@@ -1,0 +1,66 @@
+//! `ioctl` of sockets.
+
+use crate::fd::table::{self, Descriptor};
+use crate::io::{sigurg, urgent, user};
+use libc::{c_int, c_long, c_ulong};
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::sys::Sys;
+use towpath_client::{command, stack_info};
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::lines::state;
+
+/// Linux's names, which libc lacks.
+const FIOSETOWN: libc::Ioctl = 0x8901;
+const SIOCSPGRP: libc::Ioctl = 0x8902;
+const SIOCATMARK: libc::Ioctl = 0x8905;
+const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+
+/// `ioctl`.
+///
+/// # Safety
+/// `arg` is a number or any address, as the request wants it.
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
+    let owner = matches!(request as _, FIOSETOWN | SIOCSPGRP);
+    if let (Descriptor::Pending(_), true) = (table::get(fd), owner) {
+        table::update_pending(fd, |pending| pending.owned = true);
+    }
+    let socket = table::socket(fd)?;
+    let argument = arg as *mut c_int;
+    if owner {
+        // SAFETY: the arguments as the program gave them; the kernel checks the pointer.
+        let set = outcome(unsafe { real::ioctl(fd, request, arg) });
+        // SAFETY: the kernel has just read an integer there.
+        return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
+    }
+    if request as libc::Ioctl == libc::FIONBIO {
+        // SAFETY: the program's memory.
+        let on = unsafe { user::read(argument) };
+        return Some(on.map(|on| {
+            socket.mark(flag::NONBLOCK, on != 0);
+            0
+        }));
+    }
+    // SAFETY: the program's memory.
+    let put = |answer| unsafe { user::write(argument, answer) };
+    asked(&socket, request as _).map(|answer| answer.and_then(put).map(|()| 0))
+}
+
+/// The answer to a query; `None` = it is left to the kernel.
+fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
+    Some(Ok(match request {
+        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {
+            return Some(Err(libc::EINVAL));
+        }
+        libc::FIONREAD => urgent::inquiry(&socket.view()) as c_int,
+        libc::TIOCOUTQ => stack_info::queued_now(socket).0 as c_int,
+        SIOCOUTQNSD => {
+            if stack_info::holds(socket).is_none() && stack_info::queued(socket).0 > 0 {
+                command::refresh(socket);
+            }
+            stack_info::queued_now(socket).1 as c_int
+        }
+        SIOCATMARK => urgent::at_mark(&socket.view()).into(),
+        _ => return None,
+    }))
+}

@@ -1,0 +1,10 @@
+//! Descriptors: the table of their kinds, copying and closing, streams, and those that come from other programs.
+
+pub mod close;
+pub mod fclose;
+pub mod fcntl;
+pub mod ioctl;
+pub mod passing;
+pub mod standard_streams;
+pub mod streams;
+pub mod table;

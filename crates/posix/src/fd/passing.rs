@@ -1,0 +1,233 @@
+//! Descriptor passing: sockets that leave the process by `exec` or in a message (SCM_RIGHTS), and those that arrive.
+//! The sender names the socket to the service. The receiver shows its descriptor to the service, learns where the
+//! socket lives, and goes on where the sender has stopped.
+//!
+//! A passed socket is marked by options of its pair that mean nothing there, so a receiver need not ask the service
+//! about other descriptors. A program without the library cannot use it: writes fail with EPIPE, reads with EAGAIN.
+
+use crate::fd::standard_streams;
+use crate::fd::table::{self, Descriptor, Pending};
+use crate::io::user;
+use crate::lifecycle::registration;
+use core::sync::atomic::{AtomicI32, Ordering};
+use libc::{c_int, cmsghdr, mmsghdr, msghdr, timeval};
+use std::ffi::CString;
+use towpath_client::private::flag;
+use towpath_client::session::{self, Session};
+use towpath_client::socket::Socket;
+use towpath_client::stacks;
+use towpath_client::sys::{self, Sys};
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::control::Request;
+
+/// Environment variable for a program that inherits descriptors: one more than the highest of them.
+const VARIABLE: &str = "TOWPATH_INHERITED";
+/// Descriptors below this are always looked at, because the numbers that `posix_spawn` uses are not seen.
+const ALWAYS_LOOKED_AT: c_int = 64;
+/// `SO_RCVLOWAT` of a pair whose socket has been named: "towp".
+const MARK: c_int = 0x746f_7770;
+/// The most descriptors in one message (Linux: `SCM_MAX_FD`).
+const MOST_RIGHTS: usize = 253;
+
+/// The process that has made a copy, for its next program, that the table does not know; 0 = there is none.
+static UNSEEN: AtomicI32 = AtomicI32::new(0);
+
+/// Names the socket behind `fd`, which may turn up in another process. Also called in a `vfork` child, on its
+/// parent's memory.
+pub fn name(fd: c_int, socket: &Socket) {
+    socket.mark(flag::SHARED, true);
+    if socket.has(flag::NAMED) {
+        return;
+    }
+    let request = Request::Name { slot: socket.slot.raw(), generation: socket.generation };
+    if socket.session.send(&request, &[fd]).is_err() {
+        return;
+    }
+    stacks::name(fd, socket);
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, MARK);
+    let soon = timeval { tv_sec: 0, tv_usec: 1 };
+    let len = size_of::<timeval>() as libc::socklen_t;
+    // SAFETY: `soon` has `len` bytes; then integers only.
+    unsafe {
+        real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const soon).cast(), len);
+        real::shutdown(fd, libc::SHUT_WR);
+    }
+    socket.mark(flag::NAMED, true);
+}
+
+/// Takes a descriptor from elsewhere into the table, if it is one of ours.
+fn take(fd: c_int) {
+    let option = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name, 0);
+    match option(libc::SO_DOMAIN) {
+        Ok(libc::AF_UNIX) if option(libc::SO_RCVLOWAT) == Ok(MARK) => {
+            let Some((session, slot, generation)) = registration::adopt(fd) else { return };
+            let Some(slot) = session.region.slot(slot) else { return };
+            let socket = Socket { session, slot, generation };
+            if !socket.is_gone() {
+                socket.mark(flag::SHARED | flag::NAMED, true);
+            }
+            table::set(fd, table::kind_of(&socket));
+            standard_streams::follow(fd);
+        }
+        Ok(domain @ (libc::AF_INET | libc::AF_INET6)) if option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) => {
+            if let Some(pending) = pending(fd, domain == libc::AF_INET6)
+                && registration::start().is_some()
+            {
+                table::set(fd, Descriptor::Pending(pending));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The pending socket, if `fd` is a kernel socket that has neither listened nor connected.
+fn pending(fd: c_int, six: bool) -> Option<Pending> {
+    let bound = crate::lifecycle::address::of_kernel(fd, six).is_ok_and(|local| local.1 != 0);
+    sys::is_closed(fd).then(|| Pending { six, bound, options: true, kept: true, ..Pending::default() })
+}
+
+/// Takes the descriptors into the table that the program has inherited.
+pub fn inherit() {
+    let Some(end) = std::env::var(VARIABLE).ok().and_then(|value| value.parse::<c_int>().ok()) else { return };
+    // SAFETY: the program has not begun, so no other thread looks at the environment.
+    unsafe { std::env::remove_var(VARIABLE) };
+    (0..end.clamp(ALWAYS_LOOKED_AT, table::NUMBERS as c_int)).for_each(take);
+}
+
+/// The process is about to execute another program: names the sockets that go along. Returns the environment
+/// variables that the new program needs; none if it inherits nothing.
+pub fn executing() -> Vec<CString> {
+    let Some(session) = session::get().filter(|session| !session.is_dead()) else { return Vec::new() };
+    let mut end = 0;
+    for (fd, kind) in table::within(0, u32::MAX) {
+        let stays = || sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        match kind {
+            Descriptor::Slot { slot, generation } if stays() => {
+                if let Some(socket) = Socket::at(slot, generation) {
+                    name(fd, &socket);
+                    end = fd + 1;
+                }
+            }
+            Descriptor::Pending(_) if stays() => end = fd + 1,
+            _ => {}
+        }
+    }
+    if end == 0 && UNSEEN.load(Ordering::Relaxed) != sys::getpid() {
+        return Vec::new();
+    }
+    needs(session, end)
+}
+
+fn needs(session: &Session, end: c_int) -> Vec<CString> {
+    let socket = [b"TOWPATH_SOCKET=", session.path()].concat();
+    [socket, format!("{VARIABLE}={end}").into_bytes()]
+        .into_iter()
+        .filter_map(|entry| CString::new(entry).ok())
+        .collect()
+}
+
+/// A copy of `fd` is made that the table cannot note: by `posix_spawn`, or in a `vfork` child.
+pub fn unseen_copy(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        name(fd, &socket);
+        UNSEEN.store(sys::getpid(), Ordering::Relaxed);
+    }
+}
+
+fn in_message(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        name(fd, &socket);
+    }
+}
+
+/// The descriptors in a message's control part.
+///
+/// # Safety
+/// `msg` and what it names may be any addresses.
+unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
+    // SAFETY: any bytes are a header; the memory that it names is only read by `user`.
+    let msg = unsafe { user::read(msg) }?;
+    let (start, length) = (msg.msg_control.cast::<u8>().cast_const(), msg.msg_controllen as usize);
+    if start.is_null() {
+        return Ok(());
+    }
+    let (header, align) = (size_of::<cmsghdr>(), align_of::<cmsghdr>());
+    let mut at = 0;
+    while at + header <= length {
+        // SAFETY: any bytes are a value; any address may be given.
+        let part = unsafe { user::read(start.wrapping_add(at).cast::<cmsghdr>()) }?;
+        let len = part.cmsg_len as usize;
+        if len < header || len > length - at {
+            break;
+        }
+        if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            for n in 0..((len - header) / size_of::<c_int>()).min(MOST_RIGHTS) {
+                // SAFETY: any bytes are a value; any address may be given.
+                each(unsafe { user::read(start.wrapping_add(at + header).cast::<c_int>().wrapping_add(n)) }?);
+            }
+        }
+        at += len.next_multiple_of(align);
+    }
+    Ok(())
+}
+
+/// A message goes out on a socket that is not ours.
+///
+/// # Safety
+/// `msg` and what it names may be any addresses.
+pub unsafe fn send(msg: *const msghdr) {
+    // Without a session there is no socket of ours to pass.
+    if session::get().is_some() {
+        // SAFETY: any addresses may be given. The kernel reports errors of the message.
+        let _ = unsafe { rights(msg, in_message) };
+    }
+}
+
+/// `recvmsg` on a socket that is not ours.
+///
+/// # Safety
+/// The contract of `recvmsg`.
+pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<isize> {
+    // SAFETY: the caller keeps the contract of the call, and the kernel has filled the message in.
+    unsafe {
+        let received = outcome(real::recvmsg(fd, msg, flags));
+        if received.is_ok() {
+            let _ = rights(msg, take);
+        }
+        Some(received)
+    }
+}
+
+/// As [`send`], for `sendmmsg`.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn send_many(msgs: *const mmsghdr, count: libc::c_uint) {
+    for n in 0..count.min(libc::UIO_MAXIOV as u32) as usize {
+        // SAFETY: an address is computed; the rest is the caller's contract.
+        unsafe { send((&raw const (*msgs.wrapping_add(n)).msg_hdr).cast()) };
+    }
+}
+
+/// As [`receive`], for `recvmmsg`.
+///
+/// # Safety
+/// The contract of `recvmmsg`.
+pub unsafe fn receive_many(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: libc::c_uint,
+    flags: c_int,
+    timeout: *mut libc::timespec,
+) -> Answer<c_int> {
+    // SAFETY: an address is computed.
+    let header = |n: usize| unsafe { &raw mut (*msgs.wrapping_add(n)).msg_hdr };
+    // SAFETY: the caller keeps the contract of the call, and the kernel has filled the message in.
+    unsafe {
+        let received = outcome(real::recvmmsg(fd, msgs, count, flags, timeout));
+        for n in 0..received.unwrap_or(0) as usize {
+            let _ = rights(header(n), take);
+        }
+        Some(received)
+    }
+}

@@ -1,0 +1,312 @@
+//! The table of descriptors: the kind of each number, in one word, without heap or lock. Most calls of most programs
+//! are on other descriptors, and find that out with one load.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use towpath_client::socket::{SLOT_BITS, Socket};
+
+/// Descriptor numbers from here on are always the kernel's (Linux's default ceiling, `fs.nr_open`).
+pub const NUMBERS: usize = 1 << 20;
+
+static TABLE: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
+/// No number above this has ever been anything but the kernel's.
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+
+/// The kind of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descriptor {
+    /// The kernel's.
+    Kernel,
+    /// A TCP kernel socket that has neither listened nor connected yet.
+    Pending(Pending),
+    /// A socket in a slot.
+    Slot {
+        /// Its number, and in the bits from [`SLOT_BITS`] on that of its session.
+        slot: u32,
+        /// The connection's or listener's generation.
+        generation: u32,
+    },
+    /// An epoll descriptor; the number of its instance.
+    Epoll(u32),
+    /// A descriptor of the library's own that the program must not touch.
+    Internal,
+    /// An io_uring; its number.
+    Ring(u32),
+}
+
+/// The record of a pending socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// `bind` has succeeded.
+    pub bound: bool,
+    /// `setsockopt` has been used, so there are options to carry over.
+    pub options: bool,
+    /// `SO_REUSEADDR` is set, but off on the kernel socket, because that reserves the port.
+    pub reuse_hidden: bool,
+    /// An AF_INET6 socket.
+    pub six: bool,
+    /// F_SETOWN has been used.
+    pub owned: bool,
+    /// `TCP_CONGESTION` that was asked for: its number, 0 = none (below 16).
+    pub congestion: u8,
+    /// Which of the options that the stack has to know have been set (18 bits, see `options::table`).
+    pub steered: u32,
+    /// Options that are emulated have been set.
+    pub kept: bool,
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` are negative: no call waits. (The kernel does not tell.)
+    pub no_wait: [bool; 2],
+    /// The kernel has refused a non-blocking connect and has not reported it yet.
+    pub refused: bool,
+    /// Descriptors of this process with the same number are copies of one socket; 0 = no copies (30 bits).
+    pub family: u32,
+}
+
+const KIND: u64 = 7;
+/// [`Descriptor::Slot`].
+const SLOT: u64 = 2;
+/// The same, measured.
+const MEASURED_SLOT: u64 = 6;
+/// [`Descriptor::Kernel`], measured.
+const MEASURED_KERNEL: u64 = 7;
+/// The bits for the number of a slot and its session.
+const SLOT_MASK: u32 = u32::MAX >> 3;
+const FAMILIES: u32 = (1 << 30) - 1;
+
+fn encode(kind: Descriptor) -> u64 {
+    match kind {
+        Descriptor::Kernel => 0,
+        Descriptor::Pending(u) => {
+            let flags = [u.bound, u.options, u.reuse_hidden, u.six, u.owned];
+            let word = flags.iter().zip(3..).fold(1, |word, (flag, bit)| word | u64::from(*flag) << bit);
+            word | u64::from(u.congestion & 15) << 8
+                | u64::from(u.kept) << 12
+                | u64::from(u.steered >> 16 & 3) << 13
+                | u64::from(u.refused) << 15
+                | u64::from(u.steered & 0xffff) << 16
+                | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.no_wait[0]) << 62
+                | u64::from(u.no_wait[1]) << 63
+        }
+        Descriptor::Slot { slot, generation } => SLOT | u64::from(slot & SLOT_MASK) << 3 | u64::from(generation) << 32,
+        Descriptor::Epoll(id) => 3 | u64::from(id) << 3,
+        Descriptor::Internal => 4,
+        Descriptor::Ring(id) => 5 | u64::from(id) << 3,
+    }
+}
+
+fn decode(word: u64) -> Descriptor {
+    match word & KIND {
+        1 => Descriptor::Pending(Pending {
+            bound: word & 8 != 0,
+            options: word & 16 != 0,
+            reuse_hidden: word & 32 != 0,
+            six: word & 64 != 0,
+            owned: word & 128 != 0,
+            congestion: (word >> 8) as u8 & 15,
+            steered: ((word >> 16) & 0xffff | (word >> 13 & 3) << 16) as u32,
+            kept: word & 1 << 12 != 0,
+            refused: word & 1 << 15 != 0,
+            family: (word >> 32) as u32 & FAMILIES,
+            no_wait: [word & 1 << 62 != 0, word & 1 << 63 != 0],
+        }),
+        3 => Descriptor::Epoll((word >> 3) as u32),
+        4 => Descriptor::Internal,
+        5 => Descriptor::Ring((word >> 3) as u32),
+        SLOT | MEASURED_SLOT => Descriptor::Slot { slot: word as u32 >> 3, generation: (word >> 32) as u32 },
+        _ => Descriptor::Kernel,
+    }
+}
+
+/// The target of a call that moves bytes.
+pub enum Target {
+    /// A socket in a slot.
+    Ours(Socket),
+    /// A descriptor whose calls are measured (see `measure`), a slot's or the kernel's.
+    Measured,
+    /// Something else.
+    Other,
+}
+
+/// The target of a call on `fd` that moves bytes.
+#[inline(always)]
+pub fn target(fd: i32) -> Target {
+    let word = TABLE.get(fd as u32 as usize).map_or(0, |word| word.load(Ordering::Acquire));
+    match word & KIND {
+        SLOT => Socket::at(word as u32 >> 3, (word >> 32) as u32).map_or(Target::Other, Target::Ours),
+        MEASURED_SLOT | MEASURED_KERNEL => Target::Measured,
+        _ => Target::Other,
+    }
+}
+
+/// The socket behind a descriptor, if it lives in a slot.
+#[inline]
+pub fn socket(fd: i32) -> Option<Socket> {
+    match get(fd) {
+        Descriptor::Slot { slot, generation } => Socket::at(slot, generation),
+        _ => None,
+    }
+}
+
+/// The kind of this socket's descriptors.
+pub fn kind_of(socket: &Socket) -> Descriptor {
+    Descriptor::Slot { slot: socket.number(), generation: socket.generation }
+}
+
+/// Slot and generation of a socket of the process's own session whose calls are not measured.
+#[inline(always)]
+pub fn look_for_own(fd: i32) -> Option<(u32, u32)> {
+    let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
+    let others = u64::from(u32::MAX << (SLOT_BITS + 3));
+    (word & (KIND | others) == SLOT).then_some((word as u32 >> 3, (word >> 32) as u32))
+}
+
+/// The number of the epoll instance behind a descriptor, if it is one.
+#[inline(always)]
+pub fn look_for_epoll(fd: i32) -> Option<u32> {
+    let word = TABLE.get(fd as u32 as usize)?.load(Ordering::Acquire);
+    match decode(word) {
+        Descriptor::Epoll(id) => Some(id),
+        _ => None,
+    }
+}
+
+/// Are its calls measured?
+#[inline]
+pub fn is_measured(fd: i32) -> bool {
+    TABLE.get(fd as u32 as usize).is_some_and(|word| word.load(Ordering::Relaxed) & KIND >= MEASURED_SLOT)
+}
+
+/// Measures the calls on a socket in a slot or of the kernel from now on.
+pub fn measure(fd: i32) {
+    change(fd, [(SLOT, MEASURED_SLOT), (0, MEASURED_KERNEL)]);
+}
+
+/// Ends that.
+pub fn unmeasure(fd: i32) {
+    change(fd, [(MEASURED_SLOT, SLOT), (MEASURED_KERNEL, 0)]);
+}
+
+fn change(fd: i32, kinds: [(u64, u64); 2]) {
+    let Some(word) = TABLE.get(fd as u32 as usize) else { return };
+    let changed = |word: u64| {
+        let (_, to) = kinds.iter().find(|(from, _)| word & KIND == *from)?;
+        Some(word & !KIND | to)
+    };
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
+}
+
+/// The kind of `fd`.
+#[inline]
+pub fn get(fd: i32) -> Descriptor {
+    match TABLE.get(fd as u32 as usize) {
+        Some(word) => {
+            let word = word.load(Ordering::Acquire);
+            if word == 0 { Descriptor::Kernel } else { decode(word) }
+        }
+        None => Descriptor::Kernel,
+    }
+}
+
+/// Sets the kind of `fd`.
+pub fn set(fd: i32, kind: Descriptor) {
+    let Some(word) = TABLE.get(fd as u32 as usize) else { return };
+    word.store(encode(kind), Ordering::Release);
+    if kind != Descriptor::Kernel {
+        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
+/// Changes the record of a pending socket, for all its descriptors.
+pub fn update_pending(fd: i32, change: impl FnOnce(&mut Pending)) {
+    if let Descriptor::Pending(mut pending) = get(fd) {
+        change(&mut pending);
+        for copy in copies(fd) {
+            set(copy, Descriptor::Pending(pending));
+        }
+    }
+}
+
+/// All descriptors of this process for the socket behind `fd`, which is not the kernel's.
+pub fn copies(fd: i32) -> Vec<i32> {
+    let same = |kind: &Descriptor| match (kind, get(fd)) {
+        (Descriptor::Pending(one), Descriptor::Pending(other)) => one.family == other.family,
+        (one, other) => *one == other,
+    };
+    match get(fd) {
+        Descriptor::Pending(Pending { family: 0, .. }) => vec![fd],
+        _ => within(0, u32::MAX).filter(|(_, kind)| same(kind)).map(|(copy, _)| copy).collect(),
+    }
+}
+
+/// A new number for the copies of one socket.
+pub fn new_family() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    (NEXT.fetch_add(1, Ordering::Relaxed) & FAMILIES).max(1)
+}
+
+/// All descriptors in `first..=last` that are not the kernel's.
+pub fn within(first: u32, last: u32) -> impl Iterator<Item = (i32, Descriptor)> {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    let first = first.min(i32::MAX as u32) as i32;
+    let last = last.min(i32::MAX as u32) as i32;
+    (first..=last.min(highest)).map(|fd| (fd, get(fd))).filter(|(_, kind)| *kind != Descriptor::Kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_encoding() {
+        for kind in [
+            Descriptor::Kernel,
+            Descriptor::Pending(Pending { bound: true, options: false, reuse_hidden: true, ..Pending::default() }),
+            Descriptor::Pending(Pending {
+                six: true,
+                owned: true,
+                congestion: 7,
+                steered: 0x3_ffff,
+                family: 77,
+                kept: true,
+                no_wait: [true, false],
+                ..Pending::default()
+            }),
+            Descriptor::Slot { slot: 65_535, generation: u32::MAX },
+            Descriptor::Slot { slot: 0, generation: 0 },
+            Descriptor::Slot { slot: 7 << SLOT_BITS | 65_535, generation: 1 },
+            Descriptor::Epoll(77),
+            Descriptor::Internal,
+            Descriptor::Ring(5),
+        ] {
+            assert_eq!(decode(encode(kind)), kind);
+        }
+    }
+
+    #[test]
+    fn a_measured_descriptor_is_what_it_was() {
+        let slot = Descriptor::Slot { slot: 77, generation: 9 };
+        for (fd, kind) in [(1_000_001, slot), (1_000_002, Descriptor::Kernel)] {
+            set(fd, kind);
+            measure(fd);
+            assert_eq!((get(fd), is_measured(fd)), (kind, true));
+            assert!(matches!(target(fd), Target::Measured));
+            unmeasure(fd);
+            assert_eq!((get(fd), is_measured(fd)), (kind, false));
+            assert!(!matches!(target(fd), Target::Measured));
+            measure(fd);
+            set(fd, Descriptor::Kernel);
+            assert!(!is_measured(fd), "the number is somebody else's");
+        }
+        set(1_000_003, Descriptor::Internal);
+        measure(1_000_003);
+        assert_eq!((get(1_000_003), is_measured(-1)), (Descriptor::Internal, false));
+    }
+
+    #[test]
+    fn impossible_descriptors_are_the_kernels() {
+        assert_eq!(get(-1), Descriptor::Kernel);
+        assert_eq!(get(i32::MIN), Descriptor::Kernel);
+        assert_eq!(get(i32::MAX), Descriptor::Kernel);
+        set(-1, Descriptor::Internal);
+        assert_eq!(get(-1), Descriptor::Kernel);
+    }
+}

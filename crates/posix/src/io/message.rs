@@ -1,0 +1,207 @@
+//! `recvmsg`, `sendmsg` and the calls that take many messages or a file.
+
+use crate::fd::table::{self, Descriptor};
+use crate::io::{copy, receive, secure, send, user};
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
+use std::time::Instant;
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+
+/// Linux's limit on the vectors of one call.
+const IOV_MAX: usize = 1024;
+
+/// The longest address (Linux: `sockaddr_storage`).
+const ADDRESS_MAX: socklen_t = 128;
+
+/// The vectors of a call.
+///
+/// # Safety
+/// `iov` may be any address, but its memory does not go away meanwhile.
+pub unsafe fn vectors<'a>(iov: *const iovec, count: usize) -> Sys<&'a [iovec]> {
+    match count {
+        0 => Ok(&[]),
+        // SAFETY: what is there may be looked at, and any bytes are vectors.
+        1..=IOV_MAX => unsafe {
+            user::is_there(iov, count)?;
+            Ok(core::slice::from_raw_parts(iov, count))
+        },
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// A message and its vectors.
+///
+/// # Safety
+/// As [`vectors`].
+pub unsafe fn message<'a>(msg: *const msghdr) -> Sys<(msghdr, &'a [iovec])> {
+    // SAFETY: any bytes are a header; the caller vouches for the memory.
+    unsafe {
+        let msg = user::read(msg)?;
+        if msg.msg_iovlen as usize > IOV_MAX {
+            return Err(libc::EMSGSIZE);
+        }
+        Ok((msg, vectors(msg.msg_iov, msg.msg_iovlen as usize)?))
+    }
+}
+
+/// An address that a connected stream ignores still has to be one.
+///
+/// # Safety
+/// `addr` may be any address.
+pub unsafe fn ignored(addr: *const sockaddr, len: socklen_t) -> Sys<()> {
+    if addr.is_null() {
+        return Ok(());
+    }
+    if len > ADDRESS_MAX {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: only looked at.
+    unsafe { user::is_there(addr.cast::<u8>(), len as usize) }
+}
+
+/// `recvmsg`.
+///
+/// # Safety
+/// `msg` and what it names may be any addresses.
+pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -> Sys<isize> {
+    // SAFETY: the caller keeps the contract of `recvmsg`.
+    unsafe {
+        let (_, iov) = message(msg)?;
+        let taken = receive::receive(socket, iov, flags)?;
+        received(msg, flags & libc::MSG_OOB)?;
+        Ok(taken as isize)
+    }
+}
+
+/// Says what came beside the bytes of a message: nothing.
+///
+/// # Safety
+/// `msg` may be any address.
+#[inline]
+pub unsafe fn received(msg: *mut msghdr, flags: c_int) -> Sys<()> {
+    // SAFETY: only addresses of fields; the caller vouches for the memory.
+    unsafe {
+        user::write(&raw mut (*msg).msg_namelen, 0)?;
+        user::write(&raw mut (*msg).msg_controllen, 0)?;
+        user::write(&raw mut (*msg).msg_flags, flags)
+    }
+}
+
+/// `sendmsg`. A connected stream socket ignores the name; of control messages only the type of a TLS record matters here.
+///
+/// # Safety
+/// `msg` and what it names may be any addresses.
+pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) -> Sys<isize> {
+    // SAFETY: the caller keeps the contract of `sendmsg`.
+    unsafe {
+        let (msg, iov) = message(msg)?;
+        ignored(msg.msg_name.cast(), msg.msg_namelen.min(ADDRESS_MAX))?;
+        let kind = if socket.has(flag::SECURE) { secure::record_type(&msg)? } else { None };
+        if let Some(kind) = kind {
+            return Ok(secure::send_record(socket, iov, copy::total(iov, 0)?, kind, flags)? as isize);
+        }
+        Ok(send::send(socket, iov, flags)? as isize)
+    }
+}
+
+/// Does each message in turn; what has been done before a failure counts.
+///
+/// # Safety
+/// `msgs` may be any address.
+unsafe fn each(
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    mut work: impl FnMut(*mut msghdr) -> Sys<(isize, bool)>,
+) -> Sys<c_int> {
+    // Linux takes no more messages than vectors.
+    let count = (count as usize).min(IOV_MAX);
+    for done in 0..count {
+        let message = msgs.wrapping_add(done);
+        // SAFETY: only addresses of fields; the caller vouches for the memory.
+        let outcome = unsafe {
+            work(&raw mut (*message).msg_hdr).and_then(|(moved, goes_on)| {
+                user::write(&raw mut (*message).msg_len, moved as c_uint)?;
+                Ok(goes_on)
+            })
+        };
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => return Ok(done as c_int + 1),
+            Err(_) if done > 0 => return Ok(done as c_int),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(count as c_int)
+}
+
+/// `recvmmsg`.
+///
+/// # Safety
+/// `msgs`, what they name, and `timeout` may be any addresses.
+pub unsafe fn receive_messages(
+    socket: &Socket,
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Sys<c_int> {
+    let give_up = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: any bytes are a time.
+        let time = sys::duration_of(&unsafe { user::read(timeout) }?).ok_or(libc::EINVAL)?;
+        // A time that no clock reaches is for ever.
+        Instant::now().checked_add(time)
+    };
+    let for_one = flags & libc::MSG_WAITFORONE != 0;
+    let mut flags = flags & !libc::MSG_WAITFORONE;
+    // SAFETY: the caller vouches for all.
+    let received = unsafe {
+        each(msgs, count, |message| {
+            let received = receive_message(socket, message, flags)?;
+            if for_one {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            Ok((received, give_up.is_none_or(|end| Instant::now() < end)))
+        })
+    };
+    // Linux leaves what is left.
+    if let (Some(end), Ok(1..)) = (give_up, received) {
+        let left = sys::timespec_of(end.saturating_duration_since(Instant::now()));
+        // SAFETY: the program's memory.
+        unsafe { user::write(timeout, left)? };
+    }
+    received
+}
+
+/// `sendmmsg`.
+///
+/// # Safety
+/// `msgs` and what they name may be any addresses.
+pub unsafe fn send_messages(socket: &Socket, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> Sys<c_int> {
+    // SAFETY: the caller vouches for all.
+    unsafe { each(msgs, count, |message| Ok((send_message(socket, message, flags)?, true))) }
+}
+
+/// `sendfile`.
+///
+/// # Safety
+/// `offset` may be any address.
+pub unsafe fn send_file(socket: &Socket, input: c_int, offset: *mut off_t, len: usize) -> Sys<isize> {
+    if matches!(table::get(input), Descriptor::Slot { .. }) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: any bytes are an offset.
+    let start = if offset.is_null() { None } else { Some(unsafe { user::read(offset) }?) };
+    if start.is_some_and(|start| start < 0) || sys::is_pipe(input) {
+        return Err(libc::EINVAL);
+    }
+    // Linux's limit for one call.
+    let sent = send::from_file(socket, input, start, len.min(0x7fff_f000), 0)?;
+    if let Some(start) = start {
+        // SAFETY: as above.
+        unsafe { user::write(offset, start + sent as off_t) }?;
+    }
+    Ok(sent as isize)
+}

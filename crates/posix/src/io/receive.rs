@@ -1,0 +1,258 @@
+//! Receiving: from the ring straight into the caller's buffers.
+
+use crate::io::copy::{self, Direction, is_usual, total};
+use crate::io::{urgent, user};
+use crate::lifecycle::in_flight;
+use core::sync::atomic::Ordering;
+use libc::{c_int, c_void, iovec};
+use towpath_client::carrier::{Carrier, Lines};
+use towpath_client::private::flag;
+use towpath_client::session::Session;
+use towpath_client::socket::Socket;
+use towpath_client::sys::Sys;
+use towpath_client::view::{End, View};
+use towpath_client::{doorbell, transfer, wait};
+use towpath_ring::Slot;
+use towpath_ring::lines::{state, status};
+
+/// `read` and `recv`: into one buffer.
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline(always)]
+pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Sys<usize> {
+    if flags & !libc::MSG_DONTWAIT == 0
+        // SAFETY: as the caller says.
+        && let Some(taken) = unsafe { at_once(socket, buf, len) }
+    {
+        return Ok(taken);
+    }
+    // SAFETY: as above.
+    unsafe { receive(socket, &[iovec { iov_base: buf, iov_len: len }], flags) }
+}
+
+/// What a read into one buffer can take without a second look: bytes are there, as many as are wanted, and nothing is urgent. `None`:
+/// it needs [`receive`].
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline(always)]
+unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
+    match Carrier::of(socket.session, socket.slot, socket.generation) {
+        // SAFETY: as the caller says.
+        Carrier::Stack(lines) => unsafe { take_by_stack(socket.session, socket.slot, &lines, buf, len) },
+        // SAFETY: as the caller says.
+        Carrier::Direct => unsafe { take_directly(socket, buf, len) },
+        Carrier::Neither => None,
+    }
+}
+
+/// [`at_once`] of a connection that the stack carries. As [`put_by_stack`](crate::io::send::put_by_stack).
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline(always)]
+pub unsafe fn take_by_stack(
+    session: &'static Session,
+    slot: Slot,
+    &Lines { app, stack, private }: &Lines,
+    buf: *mut c_void,
+    len: usize,
+) -> Option<usize> {
+    let receiving = private.receiving.try_lock(private.is_shared())?;
+    let capacity = session.region.geometry().rx_bytes;
+    let head = app.rx_head.load(Ordering::Relaxed);
+    let unread = stack.rx_tail.load(Ordering::Acquire).wrapping_sub(head);
+    let wanted = private.low_water.load(Ordering::Relaxed);
+    // After the data, before which an urgent byte is announced.
+    let urgent = stack.status.load(Ordering::Acquire) & status::URGENT != 0;
+    // A tail that cannot be is for others to say.
+    if unread.wrapping_sub(1) >= capacity || unread < wanted || urgent || len == 0 {
+        return None;
+    }
+    let count = len.min(unread as usize);
+    if count > (capacity - (head & (capacity - 1))) as usize {
+        return None;
+    }
+    // SAFETY: `count` bytes from there on are in the ring; the caller vouches for the buffer.
+    unsafe { user::copy(buf.cast(), session.region.rx(slot).place(head), count) }.ok()?;
+    let head = head.wrapping_add(count as u32);
+    app.rx_head.store(head, Ordering::Release);
+    if !transfer::is_news(unread, head, private) {
+        return Some(count);
+    }
+    private.notified_head.store(head, Ordering::Relaxed);
+    receiving.into_fencing().unlock_and_fence();
+    Some(if doorbell::is_notified(session, app, stack) {
+        count
+    } else {
+        doorbell::notify_and_return(session, slot, count)
+    })
+}
+
+/// [`at_once`] of a direct connection.
+///
+/// # Safety
+/// `buf` has `len` writable bytes.
+#[inline]
+pub unsafe fn take_directly(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
+    let view = socket.view();
+    if !is_usual(buf, len) || view.direct.is_none() {
+        return None;
+    }
+    if view.readable() == 0 {
+        return None;
+    }
+    let _receiving = view.private.receiving.lock()?;
+    let unread = view.readable();
+    let wanted = view.private.low_water.load(Ordering::Relaxed).max(1);
+    if !view.is_established() || unread < wanted || urgent::is_marked(&view) {
+        return None;
+    }
+    let count = len.min(unread as usize);
+    let span = view.receive_ring().span(view.app.rx_head.load(Ordering::Relaxed), count)?;
+    // SAFETY: the span is in the ring; the caller vouches for the buffer.
+    unsafe { user::copy(buf.cast(), span, count) }.ok()?;
+    transfer::consumed(&view, count as u32);
+    Some(count)
+}
+
+/// `recv` and its relatives. `flags` are MSG_*.
+///
+/// # Safety
+/// The vectors must be writable memory.
+pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
+    let total = total(iov, flags)?;
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN);
+    }
+    let view = socket.view();
+    if view.stack.state.load(Ordering::Relaxed) == state::LISTENING && view.state() == state::LISTENING {
+        return Err(libc::ENOTCONN);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        // SAFETY: the caller vouches for the vectors.
+        return unsafe { urgent::receive(socket, iov, total, flags) };
+    }
+    // SAFETY: the caller vouches for the vectors.
+    let taken = unsafe { take(&view, iov, 0, total, flags)? };
+    if taken >= target(&view, total, flags) {
+        return Ok(taken);
+    }
+    // SAFETY: as above.
+    unsafe { receive_more(socket, iov, total, taken, flags) }
+}
+
+/// Goes on after the first look, which has taken (or looked at) `done` bytes, less than are wanted.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize, flags: c_int) -> Sys<usize> {
+    let peek = flags & libc::MSG_PEEK != 0;
+    let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
+    let target = target(&socket.view(), total, flags);
+    let (mut deadline, mut held) = (None, None);
+    let mut done = done;
+    loop {
+        let view = &socket.view();
+        if done > 0 && urgent::at_mark(view) {
+            return Ok(done);
+        }
+        let end = view.end();
+        let seen = if peek { done as u32 } else { 0 };
+        let more = !view.is_gone() && urgent::readable(view) > seen;
+        if more && total == 0 {
+            return Ok(0);
+        }
+        if !more {
+            if let Some(answer) = without_data(socket, end, done, nonblock) {
+                return answer;
+            }
+            held.get_or_insert_with(|| in_flight::Call::on(socket));
+            let deadline = *deadline
+                .get_or_insert_with(|| wait::deadline(view.private.receive_timeout_us.load(Ordering::Relaxed)));
+            let waited = wait::until(socket, deadline, || {
+                let view = &socket.view();
+                view.receive_closed() || urgent::readable(view) > seen || view.error() != 0
+            });
+            if let Err(errno) = waited {
+                return if done > 0 { Ok(done) } else { Err(errno) };
+            }
+        }
+        let view = &socket.view();
+        // What is only looked at is looked at again from its beginning.
+        // SAFETY: the caller vouches for the vectors.
+        let taken =
+            unsafe { if peek { take(view, iov, 0, total, flags) } else { take(view, iov, done, total - done, flags) } };
+        match taken {
+            Ok(count) if peek => done = count,
+            Ok(count) => done += count,
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+        }
+        if done >= target {
+            return Ok(done);
+        }
+    }
+}
+
+/// What a call that has `done` bytes and has found no more returns, if it need not wait. `end` was looked at before the data.
+pub fn without_data(socket: &Socket, end: End, done: usize, nonblock: bool) -> Option<Sys<usize>> {
+    // Whatever has happened since: after the peer's FIN comes the end.
+    if end.fin || (done > 0 && (end.closed || end.failed || nonblock)) {
+        return Some(Ok(done));
+    }
+    // One that came later has its turn when the data has been looked at again.
+    let error = if end.failed { socket.take_error() } else { 0 };
+    match error {
+        0 if end.closed => Some(Ok(0)),
+        0 if nonblock => Some(Err(libc::EAGAIN)),
+        0 => None,
+        errno => Some(Err(errno)),
+    }
+}
+
+/// How many bytes end the wait: all with MSG_WAITALL, else `SO_RCVLOWAT`; one at least, even of a call that has no room.
+#[inline]
+fn target(view: &View, total: usize, flags: c_int) -> usize {
+    let low_water = if flags & libc::MSG_WAITALL != 0 {
+        total
+    } else {
+        total.min(view.private.low_water.load(Ordering::Relaxed) as usize)
+    };
+    low_water.max(1)
+}
+
+/// Takes (or with MSG_PEEK copies) what is there, at most `want` bytes, to after the first `skip` bytes of the vectors.
+///
+/// # Safety
+/// The vectors are writable memory of `skip + want` bytes.
+unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_int) -> Sys<usize> {
+    let _receiving = view.private.receiving.lock().ok_or(libc::EAGAIN)?;
+    if view.is_gone() {
+        return Ok(0);
+    }
+    let mut count = want.min(view.readable() as usize);
+    if count == 0 {
+        return Ok(0);
+    }
+    let mut head = view.app.rx_head.load(Ordering::Relaxed);
+    let (mark, mut hole) = (urgent::ahead(view), 0);
+    if let Some(ahead) = mark {
+        let stop = urgent::stop(view, ahead, count);
+        (count, hole) = (stop.count, stop.skip);
+        head = head.wrapping_add(hole);
+    }
+    if flags & libc::MSG_TRUNC == 0 {
+        // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
+        unsafe { copy::copy(Direction::Out, view.receive_ring(), head, iov, skip, count)? };
+    }
+    if flags & libc::MSG_PEEK == 0 {
+        let moved = count as u32 + hole;
+        transfer::consumed(view, moved);
+        if let Some(ahead) = mark {
+            urgent::moved(view, ahead, moved);
+        }
+    }
+    Ok(count)
+}

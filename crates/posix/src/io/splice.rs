@@ -1,0 +1,158 @@
+//! `splice` between sockets in slots and pipes: bytes go between the ring and the pipe without a stop in the program.
+
+use crate::fd::table;
+use crate::io::{receive, send, urgent};
+use core::sync::atomic::Ordering;
+use libc::{c_int, c_uint, iovec, size_t, ssize_t};
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_client::{transfer, wait};
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::lines::state;
+
+const KNOWN: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+
+/// `splice`; each end with whether it was given with an offset.
+pub fn splice(input: (c_int, bool), out: (c_int, bool), len: size_t, flags: c_uint) -> Answer<ssize_t> {
+    let (from, to) = (table::socket(input.0), table::socket(out.0));
+    if from.is_none() && to.is_none() {
+        return None;
+    }
+    Some(moved(input, from, out, to, len, flags).map(|count| count as ssize_t))
+}
+
+fn moved(
+    (input, in_offset): (c_int, bool),
+    from: Option<Socket>,
+    (out, out_offset): (c_int, bool),
+    to: Option<Socket>,
+    len: size_t,
+    flags: c_uint,
+) -> Sys<usize> {
+    if flags & !KNOWN != 0 {
+        return Err(libc::EINVAL);
+    }
+    if len == 0 {
+        return Ok(0);
+    }
+    let mode = |fd| sys::fcntl(fd, libc::F_GETFL, 0).map(|flags| flags & libc::O_ACCMODE);
+    match (from, to) {
+        (Some(from), None) => {
+            if mode(out)? == libc::O_RDONLY {
+                return Err(libc::EBADF);
+            }
+            if in_offset || out_offset || !sys::is_pipe(out) || is_socket(out) {
+                return Err(if out_offset && sys::is_pipe(out) { libc::ESPIPE } else { libc::EINVAL });
+            }
+            into_pipe(&from, out, len, flags)
+        }
+        (None, Some(to)) => {
+            if mode(input)? == libc::O_WRONLY {
+                return Err(libc::EBADF);
+            }
+            if in_offset || out_offset || !sys::is_pipe(input) || is_socket(input) {
+                return Err(if in_offset && sys::is_pipe(input) { libc::ESPIPE } else { libc::EINVAL });
+            }
+            out_of_pipe(&to, input, len, flags)
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Pipes and sockets both have no positions.
+fn is_socket(fd: c_int) -> bool {
+    table::get(fd) != table::Descriptor::Kernel
+        || sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_TYPE, 0).is_ok()
+}
+
+/// What the next step of taking found.
+enum Step {
+    Moved(usize),
+    Ended,
+    Nothing,
+}
+
+fn into_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usize> {
+    if socket.state() == state::LISTENING {
+        return Err(libc::ENOTCONN);
+    }
+    // SPLICE_F_NONBLOCK speaks of the pipe; the socket waits as its own mode says.
+    let nonblock = socket.has(flag::NONBLOCK);
+    let deadline = wait::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed));
+    loop {
+        match step(socket, pipe, len, flags)? {
+            Step::Moved(count) => return Ok(count),
+            Step::Ended => return Ok(0),
+            Step::Nothing if nonblock => return Err(libc::EAGAIN),
+            Step::Nothing => {
+                wait::until(socket, deadline, || {
+                    let view = socket.view();
+                    view.receive_closed() || urgent::readable(&view) > 0 || view.error() != 0
+                })?;
+            }
+        }
+    }
+}
+
+fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
+    let view = &socket.view();
+    let end = view.end();
+    let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
+    let unread = if view.is_gone() { 0 } else { view.readable() as usize };
+    if unread == 0 {
+        return receive::without_data(socket, end, 0, false)
+            .map_or(Ok(Step::Nothing), |ended| ended.map(|_| Step::Ended));
+    }
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        let mut room = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
+        if sys::ppoll(&mut room, Some(core::time::Duration::ZERO), core::ptr::null())? == 0 {
+            return Err(libc::EAGAIN);
+        }
+    }
+    let (head, mark) = (view.app.rx_head.load(Ordering::Relaxed), urgent::ahead(view));
+    let count = len.min(unread).min(taken_at_once(pipe)?);
+    let (skip, count) = match mark {
+        Some(ahead) => {
+            let stop = urgent::stop(view, ahead, count);
+            (stop.skip, stop.count)
+        }
+        None => (0, count),
+    };
+    let spans = view.receive_ring().spans(head.wrapping_add(skip), count as u32);
+    let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
+    // SAFETY: the span is in the unread part of the ring, which stays as it is under the lock.
+    let written = outcome(unsafe { real::writev(pipe, iov.as_ptr(), iov.len() as c_int) })? as u32;
+    transfer::consumed(view, written + skip);
+    if let Some(ahead) = mark {
+        urgent::moved(view, ahead, written + skip);
+    }
+    Ok(Step::Moved(written as usize))
+}
+
+/// How much a pipe that has room takes without waiting: all that it can hold if it is empty.
+fn taken_at_once(pipe: c_int) -> Sys<usize> {
+    if unread(pipe)? != 0 {
+        return Ok(libc::PIPE_BUF);
+    }
+    Ok((sys::fcntl(pipe, libc::F_GETPIPE_SZ, 0)? as usize).max(libc::PIPE_BUF))
+}
+
+fn unread(pipe: c_int) -> Sys<usize> {
+    let mut unread: c_int = 0;
+    // SAFETY: room for the integer.
+    outcome(unsafe { real::ioctl(pipe, libc::FIONREAD, (&raw mut unread) as _) })?;
+    Ok(unread.max(0) as usize)
+}
+
+fn out_of_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usize> {
+    let mut waiting = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || sys::fcntl(pipe, libc::F_GETFL, 0)? & libc::O_NONBLOCK != 0;
+    let patience = if nonblock { Some(core::time::Duration::ZERO) } else { None };
+    if sys::ppoll(&mut waiting, patience, core::ptr::null())? == 0 {
+        return Err(libc::EAGAIN);
+    }
+    // All that is in the pipe, or its end.
+    let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
+    send::from_file(socket, pipe, None, len.min(unread(pipe)?.max(1)), more)
+}

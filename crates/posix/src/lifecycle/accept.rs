@@ -1,0 +1,181 @@
+//! `accept`.
+
+use crate::fd::{close, table};
+use crate::lifecycle::promote::attach;
+use crate::lifecycle::{address, in_flight};
+use crate::observe::{fallback, measure};
+use crate::options::handover;
+use core::sync::atomic::Ordering::Relaxed;
+use libc::{c_int, sockaddr, socklen_t};
+use towpath_client::accept::{inherit_options, next};
+use towpath_client::private::{Private, flag};
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_client::{descriptor_reserve, doorbell, wait};
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::command::Accepted;
+use towpath_ring::lines::{app_flags, state};
+use towpath_ring::report::Count;
+
+/// `accept4`.
+///
+/// # Safety
+/// The contract of `accept4`: `addr` is null, or `len` is valid and `addr` has `*len` writable bytes.
+pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
+    let Some(listener) = table::socket(fd) else {
+        // SAFETY: the caller keeps the contract of `accept`.
+        return if table::is_measured(fd) { Some(unsafe { by_kernel(fd, addr, len, flags) }) } else { None };
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Some(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller keeps the contract of `accept`.
+    Some(unsafe { accept_on(fd, &listener, addr, len, flags) })
+}
+
+/// `accept4` on a kernel listener whose connections are measured.
+///
+/// # Safety
+/// As [`accept`].
+unsafe fn by_kernel(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
+    // SAFETY: the caller keeps the contract of `accept`.
+    let accepted = outcome(unsafe { real::accept4(fd, addr, len, flags) });
+    accepted.inspect(|new| measure::accepted_by_kernel(fd, *new))
+}
+
+/// # Safety
+/// As [`accept`].
+unsafe fn accept_on(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<c_int> {
+    let waiting = || listener.readable() as usize >= Accepted::BYTES;
+    let deadline = wait::deadline(listener.private().receive_timeout_us.load(Relaxed));
+    let mut held = None;
+    loop {
+        if listener.state() != state::LISTENING {
+            return Err(libc::EINVAL);
+        }
+        if waiting() {
+            // SAFETY: the caller keeps the contract of `accept`.
+            if let Some(fd) = unsafe { accept_next(fd, listener, addr, len, flags) }? {
+                return Ok(fd);
+            }
+        } else if listener.has(flag::NONBLOCK) {
+            return Err(libc::EAGAIN);
+        } else {
+            if held.is_none() {
+                // Linux takes the descriptor before it waits, so EMFILE comes at once.
+                sys::close(sys::socket(libc::AF_INET)?);
+            }
+            held.get_or_insert_with(|| in_flight::Call::on(listener));
+            wait::until_exclusive(listener, deadline, || waiting() || listener.state() != state::LISTENING)?;
+        }
+    }
+}
+
+/// Takes the next connection, if there still is one.
+///
+/// # Safety
+/// As [`accept`].
+unsafe fn accept_next(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<Option<c_int>> {
+    // Before the record leaves the queue, so that nothing is lost if no descriptor is left.
+    let [ours, theirs] = descriptor_reserve::pair_for_one()?;
+    match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
+        // SAFETY: the caller keeps the contract of `accept`: `addr` and `len` are null or name room for an address.
+        Ok(Some((socket, remote))) => unsafe { install(&socket, remote, ours, flags, addr, len) }.map(Some),
+        none => {
+            [ours, theirs].into_iter().for_each(sys::close);
+            none.map(|_| None)
+        }
+    }
+}
+
+/// `accept4` that never waits: EAGAIN.
+///
+/// # Safety
+/// As [`accept`].
+pub unsafe fn attempt(
+    fd: c_int,
+    listener: &Socket,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Sys<c_int> {
+    if listener.state() != state::LISTENING {
+        return Err(libc::EINVAL);
+    }
+    if (listener.readable() as usize) < Accepted::BYTES {
+        return Err(libc::EAGAIN);
+    }
+    // SAFETY: the caller keeps the contract of `accept`.
+    unsafe { accept_next(fd, listener, addr, len, flags) }?.ok_or(libc::EAGAIN)
+}
+
+/// Makes a connection this process's own, with `ours` as its descriptor.
+fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_int) {
+    Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
+    inherit(listener.private(), socket.private());
+    inherit_options(listener, socket);
+    handover::inherit_emulated(fd, listener, ours, socket);
+    socket.adopt();
+    if socket.options().receive_buffer.load(Relaxed) != 0 {
+        // The stack has applied the buffer size that the listener had when the connection came.
+        doorbell::notify_commands(socket.session, socket.slot);
+    }
+    attach(socket, theirs);
+}
+
+/// # Safety
+/// As [`accept`].
+unsafe fn install(
+    socket: &Socket,
+    remote: address::Address,
+    ours: c_int,
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Sys<c_int> {
+    socket.mark(flag::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
+    table::set(ours, table::kind_of(socket));
+    fallback::accelerated(socket, [Count::AcceptedStack, Count::AcceptedDirect]);
+    measure::accepted(ours, socket);
+    if flags & libc::SOCK_CLOEXEC == 0 {
+        sys::fcntl(ours, libc::F_SETFD, 0)?;
+    }
+    let six = socket.has(flag::SIX);
+    // SAFETY: the caller keeps the contract of `accept`.
+    let named = if addr.is_null() { Ok(()) } else { unsafe { address::write(six, remote, addr, len) } };
+    if let Err(errno) = named {
+        // On Linux the connection has been taken by then, and ends.
+        close::let_go(ours, socket);
+        sys::close(ours);
+        return Err(errno);
+    }
+    Ok(ours)
+}
+
+/// Private flags that a connection takes over.
+const INHERITED: u32 =
+    flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::OOBINLINE | flag::QUICKACK_OFF | flag::CORKED;
+
+/// Options that a connection takes over from its listener, as on Linux.
+fn inherit(from: &Private, to: &Private) {
+    to.flags.store(from.flags.load(Relaxed) & INHERITED, Relaxed);
+    to.linger_s.store(from.linger_s.load(Relaxed), Relaxed);
+    to.receive_timeout_us.store(from.receive_timeout_us.load(Relaxed), Relaxed);
+    to.send_timeout_us.store(from.send_timeout_us.load(Relaxed), Relaxed);
+    to.low_water.store(from.low_water.load(Relaxed), Relaxed);
+}
+
+/// Application flags that a connection takes over.
+const INHERITED_FLAGS: u32 = app_flags::NODELAY | app_flags::CORK;

@@ -1,0 +1,261 @@
+//! `connect`: the stack is asked first. The kernel connects sockets that the stack does not carry.
+
+use crate::fd::table::{self, Descriptor, Pending};
+use crate::lifecycle::{address, demote, pending, promote, registration};
+use crate::observe::{fallback, measure};
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use towpath_client::command::Refusal;
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_client::wait;
+use towpath_hook::{Answer, outcome, real};
+use towpath_ring::command::{Command, op};
+use towpath_ring::lines::{app_flags, state};
+use towpath_ring::report::Count;
+use towpath_ring::stats::CarriedBy;
+
+const LOOPBACK: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+
+/// The longest address that Linux looks at.
+const ADDRESS_MAX: socklen_t = 128;
+
+/// How a socket is connected that the stack does not carry.
+#[derive(Clone, Copy)]
+enum Kernel {
+    /// The kernel's `connect`, with the arguments of the call.
+    Connects(*const sockaddr, socklen_t),
+    /// The kernel's io_uring, later.
+    IsLeft,
+}
+
+/// The kernel's io_uring is to connect it.
+#[derive(Debug)]
+struct LeftToKernel;
+
+type Outcome = Result<Answer<c_int>, LeftToKernel>;
+
+/// `connect`.
+///
+/// # Safety
+/// `addr` may be any address.
+pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    // SAFETY: any address may be given.
+    unsafe { connect_or(fd, addr, len, true, Kernel::Connects(addr, len)) }.unwrap_or(None)
+}
+
+/// As [`connect`], but it never waits: EINPROGRESS, and [`outcome_if_any`] tells the end. A socket that the stack
+/// does not carry is left to the kernel (`None`).
+///
+/// # Safety
+/// As [`connect`].
+pub unsafe fn begin(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    // SAFETY: any address may be given.
+    match unsafe { connect_or(fd, addr, len, false, Kernel::IsLeft) } {
+        Ok(begun) => begun,
+        Err(LeftToKernel) => {
+            if let Descriptor::Pending(pending) = table::get(fd) {
+                pending::leave(fd, pending);
+            }
+            None
+        }
+    }
+}
+
+/// The end of what [`begin`] has begun; `None` = not yet.
+pub fn outcome_if_any(socket: &Socket) -> Option<Sys<c_int>> {
+    if socket.state() == state::CONNECTING {
+        return None;
+    }
+    socket.mark(flag::CONNECT_PENDING, false);
+    Some(outcome_of(socket))
+}
+
+/// `sendto` with MSG_FASTOPEN: connects first. The data follow the handshake, as they do for a server that gave no
+/// cookie.
+///
+/// # Safety
+/// As [`connect`].
+pub unsafe fn fast_open(fd: c_int, kind: Descriptor, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
+    if matches!(kind, Descriptor::Slot { .. }) {
+        return Some(Err(libc::EISCONN));
+    }
+    // SAFETY: any address may be given.
+    unsafe { connect(fd, addr, len) }
+}
+
+/// Connects a pending socket, or one that has connected or listened before.
+///
+/// # Safety
+/// As [`connect`].
+unsafe fn connect_or(fd: c_int, addr: *const sockaddr, len: socklen_t, waits: bool, kernel: Kernel) -> Outcome {
+    let kind = table::get(fd);
+    if kind == Descriptor::Kernel {
+        return Ok(None);
+    }
+    let six = match kind {
+        Descriptor::Pending(pending) => pending.six,
+        _ => table::socket(fd).is_some_and(|socket| socket.has(flag::SIX)),
+    };
+    // SAFETY: any address may be given.
+    let (remote, ends) = unsafe { (address::read(six, addr, len), address::is_unspecified(addr, len)) };
+    match (kind, remote) {
+        (Descriptor::Pending(pending), Ok(_)) if pending.refused => {
+            table::update_pending(fd, |pending| pending.refused = false);
+            by_kernel(fd, pending, kernel)
+        }
+        (Descriptor::Pending(pending), Ok(Some(remote))) if len <= ADDRESS_MAX => {
+            connect_pending(fd, pending, remote, waits, kernel)
+        }
+        (Descriptor::Slot { .. }, Err(errno)) => Ok(Some(Err(errno))),
+        (Descriptor::Slot { slot, generation }, Ok(remote)) => match Socket::at(slot, generation) {
+            None => Ok(None),
+            Some(socket) if ends => Ok(Some(disconnect(fd, &socket))),
+            Some(socket) => connect_again(fd, &socket, remote, waits, kernel),
+        },
+        // AF_UNSPEC and nonsense: the kernel knows the answer, and the socket stays pending.
+        _ => Ok(None),
+    }
+}
+
+/// The first `connect` of a socket: asks the stack, and waits for the handshake if the socket blocks.
+fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits: bool, kernel: Kernel) -> Outcome {
+    let Some(session) = registration::start() else {
+        return fall_back(fd, pending, fallback::why_no_session(), kernel);
+    };
+    let local = match pending.bound.then(|| address::of_kernel(fd, pending.six)) {
+        Some(Ok(local)) => local,
+        Some(Err(errno)) => return Ok(Some(Err(errno))),
+        None => address::ANY,
+    };
+    let (remote_addr, port) = remote;
+    let mapped = remote_addr.to_ipv4_mapped();
+    // The kernel knows the error for an IPv4 address on a socket that is for IPv6 only.
+    let refused = pending.six && mapped.is_some() && pending::is_v6only(fd);
+    if address::is_kernels(remote_addr) || address::is_kernels(local.0) || refused {
+        return fall_back(fd, pending, Count::Address, kernel);
+    }
+    // Connecting to "any" is connecting to this host.
+    let remote_addr = match mapped {
+        Some(Ipv4Addr::UNSPECIFIED) => LOOPBACK,
+        None if remote_addr.is_unspecified() => Ipv6Addr::LOCALHOST,
+        _ => remote_addr,
+    };
+    let command = Command {
+        op: op::CONNECT,
+        remote_addr,
+        remote_port: port.into(),
+        local_addr: local.0,
+        local_port: local.1.into(),
+        ..Command::default()
+    };
+    match promote::promote(fd, pending, session, command) {
+        Ok(socket) => {
+            fallback::accelerated(&socket, [Count::ConnectedStack, Count::ConnectedDirect]);
+            measure::connected(fd, CarriedBy::Stack, (remote_addr, port));
+            if waits && !socket.has(flag::NONBLOCK) {
+                return Ok(Some(await_handshake(fd, &socket)));
+            }
+            socket.mark(flag::CONNECT_PENDING, true);
+            Ok(Some(Err(libc::EINPROGRESS)))
+        }
+        Err(Refusal::Kernel(why)) => {
+            let answer = fall_back(fd, pending, why, kernel);
+            measure::left_to_kernel(fd, why, (remote_addr, port));
+            answer
+        }
+        Err(Refusal::Failed(errno)) => Ok(Some(Err(errno))),
+        Err(Refusal::OtherStack(_)) => Ok(Some(Err(libc::ENETUNREACH))),
+    }
+}
+
+/// Waits for the end of the handshake.
+fn await_handshake(fd: c_int, socket: &Socket) -> Sys<c_int> {
+    let deadline = wait::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed));
+    match wait::until(socket, deadline, || socket.state() != state::CONNECTING) {
+        // After a failure that has been told, a socket is as it was before, as on Linux.
+        Ok(()) => outcome_of(socket).inspect_err(|_| _ = demote::demote(fd, socket, None)),
+        Err(errno) => {
+            // It goes on in the background.
+            socket.mark(flag::CONNECT_PENDING, true);
+            Err(if errno == libc::EAGAIN { libc::EINPROGRESS } else { errno })
+        }
+    }
+}
+
+fn outcome_of(socket: &Socket) -> Sys<c_int> {
+    match socket.take_error() {
+        0 if socket.state() == state::CLOSED => Err(libc::ECONNABORTED),
+        0 => Ok(0),
+        errno => Err(errno),
+    }
+}
+
+/// The stack does not carry it, for this reason: the kernel connects it, unless the program is to fail without its
+/// stack.
+fn fall_back(fd: c_int, pending: Pending, why: Count, kernel: Kernel) -> Outcome {
+    fallback::count(why);
+    match registration::required_but_gone() {
+        Some(errno) => Ok(Some(Err(errno))),
+        None => by_kernel(fd, pending, kernel),
+    }
+}
+
+/// The kernel connects it. It is the kernel's from then on, unless that fails.
+fn by_kernel(fd: c_int, pending: Pending, kernel: Kernel) -> Outcome {
+    let Kernel::Connects(addr, len) = kernel else { return Err(LeftToKernel) };
+    // SAFETY: the arguments of `connect` as the program gave them; the kernel checks the address.
+    let connected = outcome(unsafe { real::connect(fd, addr, len) });
+    match connected {
+        // Within this host a refusal is known at once. The program may try again when there is a listener.
+        Err(libc::EINPROGRESS) if sys::is_closed(fd) => {
+            table::update_pending(fd, |pending| pending.refused = true);
+        }
+        Ok(_) | Err(libc::EINPROGRESS | libc::EALREADY | libc::EINTR | libc::EISCONN) => pending::leave(fd, pending),
+        Err(_) => {}
+    }
+    Ok(Some(connected))
+}
+
+/// `connect` on a socket that has connected or listened before.
+fn connect_again(fd: c_int, socket: &Socket, remote: Option<address::Address>, waits: bool, kernel: Kernel) -> Outcome {
+    let answer = match socket.state() {
+        state::LISTENING => Err(libc::EISCONN),
+        state::CONNECTING if !waits || socket.has(flag::NONBLOCK) => Err(libc::EALREADY),
+        state::CONNECTING => await_handshake(fd, socket),
+        state::ESTABLISHED if socket.has(flag::CONNECT_PENDING) => {
+            socket.mark(flag::CONNECT_PENDING, false);
+            Ok(0)
+        }
+        state::ESTABLISHED => Err(libc::EISCONN),
+        _ => match socket.take_error() {
+            // It has failed, and the program has asked for the error.
+            0 if socket.has(flag::CONNECT_PENDING) => {
+                socket.mark(flag::CONNECT_PENDING, false);
+                Err(libc::ECONNABORTED)
+            }
+            // After a failure a socket may be used for another try: it becomes a pending one.
+            0 => match (demote::demote(fd, socket, None), remote) {
+                (Ok(pending), Some(remote)) => return connect_pending(fd, pending, remote, waits, kernel),
+                (Ok(_), None) => return Ok(None),
+                (Err(errno), _) => Err(errno),
+            },
+            errno => {
+                socket.mark(flag::CONNECT_PENDING, false);
+                Err(errno)
+            }
+        },
+    };
+    Ok(Some(answer))
+}
+
+/// `connect` to AF_UNSPEC: the connection is reset, and the socket may be used anew.
+fn disconnect(fd: c_int, socket: &Socket) -> Sys<c_int> {
+    if !matches!(socket.state(), state::LISTENING | state::CLOSED) {
+        socket.mark_app(app_flags::CLOSED | app_flags::ABORT, true);
+        return demote::demote_reset(fd, socket).map(|_| 0);
+    }
+    demote::demote(fd, socket, None).map(|_| 0)
+}

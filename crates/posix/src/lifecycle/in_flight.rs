@@ -1,0 +1,94 @@
+//! Calls in flight: calls that sleep on a socket keep it in use, as in the kernel. If its descriptor is closed
+//! meanwhile, the connection goes on until the last of them returns.
+
+use crate::lifecycle::end;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::c_int;
+use towpath_client::descriptors;
+use towpath_client::lock::Lock;
+use towpath_client::socket::Socket;
+use towpath_client::undo_log::{self, Entry, Undo};
+
+/// Sockets whose descriptor has been closed, each with a descriptor that is kept for it.
+struct Held {
+    lock: Lock,
+    sockets: UnsafeCell<Vec<(Socket, c_int)>>,
+}
+
+// SAFETY: the vector is only used under the lock.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held { lock: Lock::new(), sockets: UnsafeCell::new(Vec::new()) };
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// A call in flight on a socket; until dropped.
+pub struct Call(#[allow(dead_code, reason = "it is dropped")] Entry);
+
+impl Call {
+    /// A call begins.
+    pub fn on(socket: &Socket) -> Self {
+        let enter = || {
+            begin(socket);
+            false
+        };
+        Self(Entry::new(Undo::Socket(end, *socket), enter))
+    }
+}
+
+/// A call begins, until [`end()`].
+pub fn begin(socket: &Socket) {
+    socket.private().users.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A call ends.
+pub fn end(socket: &Socket) {
+    let users = socket.private().users.fetch_sub(1, Ordering::SeqCst);
+    if users == 1 && COUNT.load(Ordering::SeqCst) != 0 {
+        release(socket);
+    }
+}
+
+/// The last descriptor `fd` of a socket is about to be closed. True if calls are in flight; then the socket is kept.
+pub fn keep(fd: c_int, socket: &Socket) -> bool {
+    if socket.private().users.load(Ordering::SeqCst) != 0 {
+        // A signal handler may have left a call of this thread.
+        undo_log::undo_left_calls();
+    }
+    if socket.private().users.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    let Some(_locked) = HELD.lock.lock() else { return false };
+    let Ok(kept) = descriptors::protected_copy(fd) else { return false };
+    // SAFETY: locked.
+    unsafe { &mut *HELD.sockets.get() }.push((*socket, kept));
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    true
+}
+
+#[cold]
+fn release(socket: &Socket) {
+    let kept = {
+        let Some(_locked) = HELD.lock.lock() else { return };
+        // SAFETY: locked.
+        let sockets = unsafe { &mut *HELD.sockets.get() };
+        let same = |held: &Socket| held.number() == socket.number() && held.generation == socket.generation;
+        let Some(at) = sockets.iter().position(|(held, _)| same(held)) else { return };
+        COUNT.fetch_sub(1, Ordering::SeqCst);
+        sockets.swap_remove(at).1
+    };
+    end::end(kept, socket);
+    descriptors::unprotect(kept);
+}
+
+/// In a forked child: the calls in flight are the parent's.
+pub fn forked() {
+    HELD.lock.reset();
+    if let Some(_locked) = HELD.lock.lock() {
+        // SAFETY: locked, and there is no other thread.
+        for (_, kept) in unsafe { &mut *HELD.sockets.get() }.drain(..) {
+            descriptors::unprotect(kept);
+        }
+        COUNT.store(0, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,76 @@
+//! `listen`.
+
+use crate::fd::table::{self, Descriptor, Pending};
+use crate::lifecycle::{address, pending, promote, registration, stack_address};
+use crate::observe::{fallback, measure};
+use libc::c_int;
+use towpath_client::command::Refusal;
+use towpath_client::socket::Socket;
+use towpath_hook::Answer;
+use towpath_ring::command::{Command, V6ONLY, op};
+use towpath_ring::report::Count;
+
+/// Linux's default `net.core.somaxconn`.
+const BACKLOG_LIMIT: c_int = 4096;
+
+/// `listen`.
+pub fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
+    match table::get(fd) {
+        Descriptor::Pending(pending) => listen_pending(fd, pending, backlog),
+        Descriptor::Slot { slot, generation } => {
+            let listening = Socket::at(slot, generation)
+                .is_some_and(|socket| socket.state() == towpath_ring::lines::state::LISTENING);
+            Some(if listening { Ok(0) } else { Err(libc::EINVAL) })
+        }
+        _ => None,
+    }
+}
+
+fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> {
+    let Some(session) = registration::start() else { return settle_kernel(fd, pending, fallback::why_no_session()) };
+    if !pending.bound
+        && let Err(errno) = address::bind_any(fd, pending.six)
+    {
+        return Some(Err(errno));
+    }
+    table::update_pending(fd, |u| u.bound = true);
+    let local = match address::of_kernel(fd, pending.six) {
+        Ok(local) if address::is_kernels(local.0) => return settle_kernel(fd, pending, Count::Address),
+        Ok(local) => local,
+        Err(errno) => return Some(Err(errno)),
+    };
+    // A negative backlog is a huge unsigned one to Linux.
+    let backlog = if backlog < 0 { BACKLOG_LIMIT } else { backlog.min(BACKLOG_LIMIT) } as u32;
+    let flags = if pending.six && pending::is_v6only(fd) { V6ONLY } else { 0 };
+    let (local_addr, local_port) = (local.0, local.1.into());
+    let command = Command { op: op::LISTEN, local_addr, local_port, backlog, flags, ..Command::default() };
+    match promote::promote(fd, pending, session, command) {
+        Ok(_) => {
+            fallback::count(Count::Listening);
+            Some(Ok(0))
+        }
+        // The kernel could listen there, but no packets would come.
+        Err(Refusal::Kernel(_)) if pending.bound && stack_address::is_not_local(pending.six, local) => {
+            Some(Err(libc::EADDRNOTAVAIL))
+        }
+        Err(Refusal::Kernel(why)) => {
+            let left = settle_kernel(fd, pending, why);
+            if why == Count::Policy {
+                measure::listening(fd, local.1);
+            }
+            left
+        }
+        Err(Refusal::Failed(errno)) => Some(Err(errno)),
+        Err(Refusal::OtherStack(_)) => Some(Err(libc::EADDRNOTAVAIL)),
+    }
+}
+
+/// Leaves a pending socket to the kernel for good, and the call, too.
+fn settle_kernel<T>(fd: c_int, pending: Pending, why: Count) -> Answer<T> {
+    fallback::count(why);
+    if let Some(errno) = registration::required_but_gone() {
+        return Some(Err(errno));
+    }
+    pending::leave(fd, pending);
+    None
+}

@@ -1,0 +1,87 @@
+//! Promotion: a pending socket moves into a slot, if the stack takes it.
+
+use crate::fd::table::{self, Pending};
+use crate::io::sigurg;
+use crate::options::handover;
+use crate::ready::rewatch;
+use libc::c_int;
+use towpath_client::command::{self, Refusal};
+use towpath_client::private::flag;
+use towpath_client::session::Session;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_client::{descriptor_reserve, stacks};
+use towpath_ring::command::{Command, V6ONLY};
+use towpath_ring::control::Request;
+use towpath_ring::report::Count;
+
+/// Asks the stack to take a pending socket by a command. If it names another stack, that one is asked.
+pub fn promote(fd: c_int, pending: Pending, session: &'static Session, command: Command) -> Result<Socket, Refusal> {
+    match promote_at(fd, pending, session, command) {
+        Err(Refusal::OtherStack(stack)) => {
+            stacks::instead(session, stack, &command, |there| promote_at(fd, pending, there, command))
+        }
+        taken => taken,
+    }
+}
+
+fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut command: Command) -> Result<Socket, Refusal> {
+    let slot = session.claim_slot().ok_or(Refusal::Kernel(Count::NoSlot))?;
+    let app_flags = if pending.options { handover::initial_flags(fd) } else { 0 };
+    Socket::reset(session, slot, app_flags);
+    handover::show_initial(fd, pending, session, slot);
+    command.flags |= app_flags;
+    let socket = command::open_socket(session, slot, &command, (command.local_port != 0).then_some(fd))?;
+    socket.mark(flag::SIX, pending.six);
+    socket.mark(flag::V6ONLY, command.flags & V6ONLY != 0);
+    replace_descriptors(fd, pending, &socket).map_err(|errno| {
+        towpath_client::close::abandon(&socket);
+        Refusal::Failed(errno)
+    })?;
+    Ok(socket)
+}
+
+/// Puts one end of a socketpair in the place of all the kernel socket's descriptors.
+fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> {
+    let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
+    let copies = table::copies(fd);
+    socket.mark(flag::SHARED, copies.len() > 1);
+    socket.mark(flag::NONBLOCK, status & libc::O_NONBLOCK != 0);
+    if pending.options {
+        handover::import(fd, pending, socket);
+    }
+    let owner = if pending.owned { sys::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0) } else { 0 };
+    let [ours, theirs] = descriptor_reserve::pair()?;
+    if pending.kept {
+        handover::import_emulated(fd, ours, socket);
+    }
+    let mut watchers = Vec::new();
+    for copy in &copies {
+        watchers.push((*copy, rewatch::take_pending(*copy)));
+        if let Err(errno) = sys::put_over(ours, *copy) {
+            sys::close(ours);
+            sys::close(theirs);
+            return Err(errno);
+        }
+    }
+    sys::close(ours);
+    if owner != 0 && sys::fcntl(fd, libc::F_SETOWN, owner).is_ok() {
+        sigurg::set_owner(socket, libc::F_SETOWN, owner.into());
+    }
+    copies.iter().for_each(|copy| table::set(*copy, table::kind_of(socket)));
+    attach(socket, theirs);
+    command::release_holder(socket);
+    for (copy, watchers) in watchers {
+        rewatch::watch_promoted(copy, socket, watchers);
+    }
+    Ok(())
+}
+
+/// Gives the service the other end of a socket's pair. It hangs up when the last descriptor is closed.
+pub fn attach(socket: &Socket, theirs: c_int) {
+    let request = Request::Attach { slot: socket.slot.raw(), generation: socket.generation };
+    // If this fails the service has died, and every later call on the socket finds that out.
+    let _ = socket.session.send(&request, &[theirs]);
+    sys::close(theirs);
+    descriptor_reserve::refill(socket.session.control());
+}

@@ -1,0 +1,75 @@
+//! Registration with the service, by the first call that needs it.
+
+use crate::io::fault;
+use crate::observe::{fallback, measure};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use towpath_client::lock::Lock;
+use towpath_client::session::{self, Session};
+use towpath_client::stacks::{self, SocketPlace};
+use towpath_client::sys::borrow;
+
+/// Held while the process registers.
+static REGISTERING: Lock = Lock::new();
+static TRIED: AtomicBool = AtomicBool::new(false);
+
+/// The session; the first call registers with the service. `None` for good if that fails.
+pub fn start() -> Option<&'static Session> {
+    if !TRIED.load(Ordering::Acquire) {
+        let _registering = REGISTERING.lock()?;
+        if !TRIED.load(Ordering::Acquire) {
+            if let Some(path) = std::env::var_os("TOWPATH_SOCKET") {
+                match session::open(path.as_bytes()) {
+                    Ok(session) => registered(session),
+                    Err(error) => {
+                        fallback::no_session(Some(&error));
+                        complain(&format!("{}: {error}", path.to_string_lossy()));
+                    }
+                }
+            } else {
+                fallback::no_session(None);
+                complain("TOWPATH_SOCKET is not set");
+            }
+            TRIED.store(true, Ordering::Release);
+        }
+    }
+    session::get().filter(|session| !session.is_dead())
+}
+
+/// Where the socket lives whose descriptor has come from elsewhere. The process joins the family that the socket is
+/// from: with its first session, or with one more. `None`: the socket cannot be used here.
+pub fn adopt(fd: i32) -> Option<SocketPlace> {
+    if !TRIED.load(Ordering::Acquire) {
+        let _registering = REGISTERING.lock()?;
+        if !TRIED.load(Ordering::Acquire) {
+            let path = std::env::var_os("TOWPATH_SOCKET")?;
+            registered(stacks::join(path.as_bytes(), fd)?);
+            TRIED.store(true, Ordering::Release);
+        }
+    }
+    let session = session::get().filter(|session| !session.is_dead())?;
+    stacks::adopt(session, fd)
+}
+
+fn registered(session: &Session) {
+    measure::start(session);
+    fault::install();
+}
+
+/// Must a program fail without its stack, instead of using kernel sockets?
+pub fn required() -> bool {
+    std::env::var_os("TOWPATH_REQUIRE").is_some_and(|value| value == "1")
+}
+
+/// The error if the kernel may not take a socket instead: the service is required, and has gone or was never there.
+/// Other reasons for a fallback are no errors, so that services of the kernel stay reachable.
+pub fn required_but_gone() -> Option<i32> {
+    (required() && session::get().is_none_or(Session::is_dead)).then_some(libc::ENETDOWN)
+}
+
+fn complain(why: &str) {
+    if required() {
+        let line = format!("towpath: no service ({why}); TCP sockets fail because TOWPATH_REQUIRE=1\n");
+        let _ = rustix::io::write(borrow(&libc::STDERR_FILENO), line.as_bytes());
+    }
+}

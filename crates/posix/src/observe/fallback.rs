@@ -1,0 +1,155 @@
+//! Fallbacks: sockets that were left to the kernel, and why. `towpath doctor` shows these counters. Without a report
+//! (`TOWPATH_REPORT`) each count is one load; calls that move bytes count nothing here.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use libc::c_int;
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use towpath_client::socket::Socket;
+use towpath_client::{process, session};
+use towpath_hook::{exec, program};
+use towpath_ring::report::{self, Call, Count, HookMethod, Record, Report};
+
+static REPORT: AtomicPtr<Report> = AtomicPtr::new(core::ptr::null_mut());
+/// This process's record; null = it has none yet.
+static RECORD: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+/// How this program is hooked, its command line, and why: for the records of its children too.
+static SELF: OnceLock<(HookMethod, Vec<u8>, &'static str)> = OnceLock::new();
+/// Why there is no session.
+static NO_SESSION: AtomicU32 = AtomicU32::new(Count::ServiceGone as u32);
+
+/// Called once when the library is loaded.
+pub fn init() {
+    let Some(path) = std::env::var_os(report::VARIABLE) else { return };
+    let Ok(memfd) = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return };
+    let Ok(report) = Report::map(memfd.as_fd()) else { return };
+    let _ = SELF.set(about());
+    REPORT.store(Box::into_raw(Box::new(report)), Ordering::Release);
+    record();
+}
+
+/// In a forked child: it gets a record of its own with its first count.
+pub fn forked() {
+    RECORD.store(core::ptr::null_mut(), Ordering::Relaxed);
+}
+
+#[inline]
+fn report() -> Option<&'static Report> {
+    // SAFETY: null or a leaked box that is never changed back.
+    unsafe { REPORT.load(Ordering::Relaxed).as_ref() }
+}
+
+/// This process's record, made if there is none.
+#[cold]
+fn record() -> Option<&'static Record> {
+    let known = RECORD.load(Ordering::Acquire);
+    // SAFETY: null or a record of the leaked report.
+    if let Some(record) = unsafe { known.as_ref() } {
+        return Some(record);
+    }
+    let (way, line, why) = SELF.get()?;
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let record = report()?.enter(process::pid() as u32, parent as u32, *way, line, why.as_bytes())?;
+    RECORD.store(core::ptr::from_ref(record).cast_mut(), Ordering::Release);
+    Some(record)
+}
+
+/// Counts one more of these.
+#[inline]
+pub fn count(what: Count) {
+    if report().is_some() {
+        count_in_report(what);
+    }
+}
+
+#[cold]
+fn count_in_report(what: Count) {
+    if let Some(record) = record() {
+        record.count(what);
+    }
+}
+
+/// Counts an option that is refused because it is not known here.
+#[inline]
+pub fn refused_if(errno: c_int, call: Call, level: c_int, name: c_int) {
+    if matches!(errno, libc::ENOPROTOOPT | libc::EOPNOTSUPP)
+        && report().is_some()
+        && let Some(record) = record()
+    {
+        record.refused(call, level, name);
+    }
+}
+
+/// Counts a socket that the stack or a direct connection carries.
+#[inline]
+pub fn accelerated(socket: &Socket, [by_stack, direct]: [Count; 2]) {
+    if report().is_some() {
+        count_in_report(if socket.direct().is_some() { direct } else { by_stack });
+    }
+}
+
+/// Counts a socket that is not TCP.
+pub fn not_tcp(domain: c_int, kind: c_int) {
+    if report().is_none() {
+        return;
+    }
+    count_in_report(match (domain, kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)) {
+        (libc::AF_UNIX, _) => Count::Unix,
+        (libc::AF_NETLINK, _) => Count::Netlink,
+        (libc::AF_PACKET, _) | (libc::AF_INET | libc::AF_INET6, libc::SOCK_RAW) => Count::Raw,
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => Count::Udp,
+        _ => Count::OtherProtocol,
+    });
+}
+
+/// Notes why the program could not register; `None` = it was not told where the service is.
+pub fn no_session(error: Option<&std::io::Error>) {
+    let why = match error.map(std::io::Error::raw_os_error) {
+        None => Count::NoVariable,
+        Some(Some(libc::ENOENT | libc::ECONNREFUSED | libc::ENOTDIR)) => Count::ServiceAbsent,
+        Some(Some(libc::EPERM | libc::EACCES)) => Count::NotAdmitted,
+        Some(Some(libc::EUSERS | libc::ENFILE | libc::EMFILE | libc::EAGAIN | libc::ENOMEM)) => Count::ServiceFull,
+        Some(Some(libc::EPROTO) | None) => Count::WrongVersion,
+        Some(Some(_)) => Count::ServiceRefused,
+    };
+    NO_SESSION.store(why as u32, Ordering::Relaxed);
+}
+
+/// Why there is no session.
+pub fn why_no_session() -> Count {
+    if session::get().is_some() {
+        return Count::ServiceGone;
+    }
+    Count::ALL.get(NO_SESSION.load(Ordering::Relaxed) as usize).copied().unwrap_or(Count::ServiceGone)
+}
+
+/// How this program is hooked, its command line, and why.
+fn about() -> (HookMethod, Vec<u8>, &'static str) {
+    let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let words: Vec<&[u8]> = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).collect();
+    let loaded = std::env::current_exe().is_ok_and(|exe| exe.file_name() == Some(OsStr::new(exec::LOADER)));
+    match words.as_slice() {
+        [_loader, path, own @ ..] if loaded => {
+            let why = match program::method_for(Path::new(OsStr::from_bytes(path))) {
+                program::HookMethod::Inject(why) | program::HookMethod::Either(why) => why,
+                _ => "--hook inject",
+            };
+            (HookMethod::Inject, own.join(&b' '), why)
+        }
+        words => (HookMethod::Preload, words.join(&b' '), ""),
+    }
+}
+
+/// Counts a program that this one executes and that is not hooked.
+pub fn left_alone(path: &CStr, why: &str) {
+    let Some(report) = report().filter(|_| Path::new(OsStr::from_bytes(path.to_bytes())).exists()) else { return };
+    // The program will have this number, even from a `vfork` child.
+    let pid = towpath_client::sys::getpid();
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    report.enter(pid as u32, parent as u32, HookMethod::None, path.to_bytes(), why.as_bytes());
+}

@@ -1,0 +1,57 @@
+//! `getsockopt` and `setsockopt` by descriptor.
+
+use crate::fd::table::{self, Descriptor};
+use crate::observe::fallback;
+use crate::options;
+use libc::{c_int, c_void, socklen_t};
+use towpath_client::socket::Socket;
+use towpath_hook::Answer;
+use towpath_ring::report::Call;
+
+/// `getsockopt`.
+///
+/// # Safety
+/// Its contract: `value` has `*len` writable bytes.
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Answer<c_int> {
+    match table::get(fd) {
+        Descriptor::Slot { slot, generation } => {
+            let socket = Socket::at(slot, generation)?;
+            // SAFETY: the caller keeps the contract of `getsockopt`: `value` has `*len` writable bytes.
+            Some(unsafe { options::get(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
+                fallback::refused_if(*errno, Call::GetOption, level, name);
+            }))
+        }
+        Descriptor::Pending(pending)
+            if pending.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
+        {
+            // SAFETY: as above.
+            Some(unsafe { options::pending::get_congestion(pending, value, len) })
+        }
+        _ => None,
+    }
+}
+
+/// `setsockopt`.
+///
+/// # Safety
+/// Its contract: `value` has `len` readable bytes.
+pub unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Answer<c_int> {
+    match table::get(fd) {
+        Descriptor::Slot { slot, generation } => {
+            let socket = Socket::at(slot, generation)?;
+            // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
+            Some(unsafe { options::set(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
+                fallback::refused_if(*errno, Call::SetOption, level, name);
+            }))
+        }
+        // SAFETY: as above.
+        Descriptor::Pending(_) => unsafe { options::pending::set(fd, level, name, value, len) },
+        _ => None,
+    }
+}

@@ -1,0 +1,175 @@
+//! Options that move: from a kernel socket to the slot that takes its place, from a slot to a kernel socket that takes its place, and
+//! from a listener to a connection that it has accepted.
+
+use crate::fd::table::Pending;
+use crate::options::table::{self, Import, Place, Row, TABLE, mark};
+use crate::options::values::{TIME_LIMITS, linger_of, microseconds, time_of};
+use crate::options::{number, stack};
+use core::sync::atomic::Ordering::Relaxed;
+use libc::{c_int, c_void, linger, socklen_t, timeval};
+use towpath_client::private::flag;
+use towpath_client::session::Session;
+use towpath_client::socket::Socket;
+use towpath_client::sys;
+use towpath_client::wait;
+use towpath_hook::real;
+use towpath_ring::lines::app_flags;
+use towpath_ring::options::{Options, option_flags};
+use towpath_ring::{OptionsLine, Slot};
+
+/// The number that an option of a kernel socket has.
+fn kernels(fd: c_int, row: &Row) -> Option<c_int> {
+    sys::getsockopt::<c_int>(fd, row.level, row.name, 0).ok()
+}
+
+/// The `app_flags` that a kernel socket's options ask for. (`TCP_QUICKACK` is none of them, because it is on unless it is taken off.)
+pub fn initial_flags(fd: c_int) -> u32 {
+    let on = |row: &Row| match row.place {
+        Place::AppFlag(flag) if flag != app_flags::QUICKACK && kernels(fd, row).is_some_and(|on| on != 0) => flag,
+        _ => 0,
+    };
+    TABLE.iter().fold(0, |flags, row| flags | on(row))
+}
+
+/// Before the command that takes a kernel socket over: shows the stack what the program has set on it.
+pub fn show_initial(fd: c_int, pending: Pending, session: &Session, slot: Slot) {
+    let line = session.region.options(slot);
+    let some = pending.steered | u32::from(pending.congestion) != 0 || pending.kept;
+    if some || line.seq.load(Relaxed) != 0 {
+        line.post(&Options { congestion: pending.congestion.into(), ..Options::default() });
+    }
+    if pending.kept {
+        show_emulated(fd, line);
+    }
+    let shared = pending.options
+        && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0).is_ok_and(|on| on != 0);
+    mark(line, option_flags::REUSEPORT, shared);
+    for (_, row) in table::imported_if_set().filter(|(bit, _)| pending.steered & bit != 0) {
+        show(fd, row, line);
+    }
+    if pending.steered != 0 || shared || pending.kept {
+        line.post(&line.read().1);
+    }
+}
+
+/// Puts into the line what a kernel socket has of an option on which the stack acts.
+fn show(fd: c_int, row: &Row, line: &OptionsLine) {
+    let value = kernels(fd, row).unwrap_or(0);
+    match row.place {
+        Place::StackFlag(flag) => mark(line, flag, value != 0),
+        Place::StackWord(word) => {
+            if let Ok(value) = (word.accepts)(value) {
+                word.store(line, value);
+            }
+        }
+        Place::PacingRate => {
+            let rate = sys::getsockopt::<u64>(fd, row.level, row.name, u64::MAX).unwrap_or(u64::MAX);
+            stack::store_max_pacing(line, rate);
+        }
+        Place::Buffer(at) => at(line).store(value.cast_unsigned(), Relaxed),
+        Place::AppFlag(_) | Place::OwnFlag(_) | Place::Pair(_) | Place::Bit(_) => {}
+    }
+}
+
+fn show_emulated(fd: c_int, line: &OptionsLine) {
+    for row in table::emulated() {
+        let Some(value) = kernels(fd, row) else { continue };
+        match row.place {
+            // As the kernel has it, even if a program could not set it.
+            Place::StackWord(word) => word.store(line, value),
+            Place::Pair(shown) => _ = shown.show(line, value),
+            Place::Bit(bit) => _ = bit.shown.show(line, value),
+            _ => {}
+        }
+    }
+}
+
+/// From the kernel socket `fd` to the slot that takes its place: the options on which the library acts.
+pub fn import(fd: c_int, pending: Pending, socket: &Socket) {
+    let private = socket.private();
+    let int = |level, name| sys::getsockopt::<c_int>(fd, level, name, 0).unwrap_or(0);
+    for row in TABLE.iter().filter(|row| row.import == Import::Always) {
+        let on = int(row.level, row.name) != 0;
+        match row.place {
+            Place::OwnFlag(flag @ flag::REUSEADDR) => socket.mark(flag, on || pending.reuse_hidden),
+            Place::OwnFlag(flag) => socket.mark(flag, on),
+            Place::AppFlag(app_flags::QUICKACK) => socket.mark(flag::QUICKACK_OFF, !on),
+            _ => {}
+        }
+    }
+    socket.mark(flag::CORKED, socket.has_app(app_flags::CORK));
+    let off = linger { l_onoff: 0, l_linger: 0 };
+    let linger = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, off).unwrap_or(off);
+    private.linger_s.store(if linger.l_onoff == 0 { !linger.l_linger.max(0) } else { linger.l_linger }, Relaxed);
+    let words = [&private.receive_timeout_us, &private.send_timeout_us];
+    for ((name, no_wait), word) in TIME_LIMITS.into_iter().zip(pending.no_wait).zip(words) {
+        let zero = timeval { tv_sec: 0, tv_usec: 0 };
+        let time = sys::getsockopt(fd, libc::SOL_SOCKET, name, zero).unwrap_or(zero);
+        word.store(if no_wait { wait::NO_WAIT } else { microseconds(time) }, Relaxed);
+    }
+    private.low_water.store(int(libc::SOL_SOCKET, libc::SO_RCVLOWAT) as u32, Relaxed);
+}
+
+/// From the kernel socket `from` to the slot that takes its place, whose pair is `pair`: the emulated options.
+pub fn import_emulated(from: c_int, pair: c_int, socket: &Socket) {
+    for row in table::emulated() {
+        if let Some(value) = kernels(from, row)
+            && number::get(pair, socket, row) != Ok(value)
+        {
+            let _ = number::set(pair, socket, row, row.name, value);
+        }
+    }
+}
+
+/// From the slot's socket `fd` to the kernel socket `fresh` that takes its place, as far as a program can set it there.
+pub fn export(fd: c_int, socket: &Socket, fresh: c_int, pending: &mut Pending) {
+    for row in &TABLE {
+        let on = |flag_is_set: bool| flag_is_set.then_some(1);
+        let value = match (row.import, row.place) {
+            (_, Place::AppFlag(app_flags::QUICKACK) | Place::PacingRate | Place::Buffer(_)) => None,
+            (_, Place::AppFlag(_) | Place::OwnFlag(_)) => {
+                number::get(fd, socket, row).ok().and_then(|value| on(value != 0))
+            }
+            (Import::Alias, _) => None,
+            _ => number::get(fd, socket, row).ok(),
+        };
+        let Some(value) = value else { continue };
+        let now = kernels(fresh, row);
+        // An option that the fresh socket does not have is none that it emulates.
+        let differs = if row.is_emulated() { now.is_some_and(|now| now != value) } else { now != Some(value) };
+        if differs && sys::setsockopt(fresh, row.level, row.name, value).is_ok() {
+            pending.steered |= row.if_set_bit();
+        }
+    }
+    let private = socket.private();
+    let words = [&private.receive_timeout_us, &private.send_timeout_us];
+    for ((name, word), no_wait) in TIME_LIMITS.into_iter().zip(words).zip(&mut pending.no_wait) {
+        *no_wait = word.load(Relaxed) == wait::NO_WAIT;
+        set_value(fresh, name, if *no_wait { timeval { tv_sec: -1, tv_usec: 0 } } else { time_of(word) });
+    }
+    set_value(fresh, libc::SO_LINGER, linger_of(private));
+    pending.kept = true;
+    pending.options = true;
+}
+
+fn set_value<T: Copy>(fd: c_int, name: c_int, value: T) {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` has `len` bytes.
+    let _ = unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast::<c_void>(), len) };
+}
+
+/// From a listener to a connection that it has accepted, whose options line has the listener's numbers: the emulated options. Only the
+/// priority is not handed on.
+pub fn inherit_emulated(listener_fd: c_int, listener: &Socket, fd: c_int, socket: &Socket) {
+    socket.private().kept.store(listener.private().kept.load(Relaxed), Relaxed);
+    if !listener.has(flag::KEPT_BY_PAIR) {
+        return;
+    }
+    for row in table::emulated().filter(|row| !row.is(libc::SOL_SOCKET, libc::SO_PRIORITY)) {
+        if let Place::Pair(_) = row.place
+            && let Some(value) = kernels(listener_fd, row)
+        {
+            let _ = number::set(fd, socket, row, row.name, value);
+        }
+    }
+}

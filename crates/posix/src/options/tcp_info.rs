@@ -1,0 +1,224 @@
+//! `TCP_INFO` from the stack's information line.
+
+use crate::options::stack;
+use core::sync::atomic::Ordering::Relaxed;
+use towpath_client::direct::Direct;
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_client::{command, stack_info};
+use towpath_ring::lines::{app_flags, observed, state, status};
+
+/// RFC 9293 states in Linux's numbers.
+const ESTABLISHED: u8 = 1;
+const SYN_SENT: u8 = 2;
+const FIN_WAIT2: u8 = 5;
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+const LISTEN: u8 = 10;
+/// Header bytes of a packet without options.
+const HEADERS: u32 = 40;
+const HEADERS_SIX: u32 = 60;
+/// Bytes of the timestamps option, padded.
+const TIMESTAMPS: u32 = 12;
+/// Reported segments that mean a loss until reordering has been seen (RFC 8985 §5.3), as Linux's `tcp_reordering`.
+const DUP_THRESHOLD: u32 = 3;
+/// Linux's `TCPI_OPT_TIMESTAMPS`.
+const WITH_TIMESTAMPS: u32 = 1;
+
+/// Linux's `struct tcp_info`, of which libc has the beginning only; programs ask for as much as they know.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct TcpInfo {
+    state: u8,
+    ca_state: u8,
+    retransmits: u8,
+    probes: u8,
+    backoff: u8,
+    options: u8,
+    window_scales: u8,
+    application_limited: u8,
+    rto: u32,
+    ato: u32,
+    snd_mss: u32,
+    rcv_mss: u32,
+    unacked: u32,
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
+    fackets: u32,
+    last_data_sent: u32,
+    last_ack_sent: u32,
+    last_data_recv: u32,
+    last_ack_recv: u32,
+    pmtu: u32,
+    rcv_ssthresh: u32,
+    rtt: u32,
+    rttvar: u32,
+    snd_ssthresh: u32,
+    snd_cwnd: u32,
+    advmss: u32,
+    reordering: u32,
+    rcv_rtt: u32,
+    rcv_space: u32,
+    total_retrans: u32,
+    pacing_rate: u64,
+    max_pacing_rate: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+    segs_out: u32,
+    segs_in: u32,
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    delivery_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+    delivered: u32,
+    delivered_ce: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    dsack_dups: u32,
+    reord_seen: u32,
+    rcv_ooopack: u32,
+    snd_wnd: u32,
+}
+
+/// The connection's state in Linux's numbers.
+pub fn tcp_state(socket: &Socket) -> u8 {
+    match socket.state() {
+        state::CONNECTING => SYN_SENT,
+        state::LISTENING => LISTEN,
+        state::ESTABLISHED if socket.direct().is_some() => {
+            match (socket.has_app(app_flags::SHUT_WR), socket.status() & status::RX_EOF != 0) {
+                (true, _) => FIN_WAIT2,
+                (false, true) => CLOSE_WAIT,
+                (false, false) => ESTABLISHED,
+            }
+        }
+        state::ESTABLISHED => match socket.info().tcp_state.load(Relaxed) {
+            number @ 1..=12 => number as u8,
+            _ => ESTABLISHED,
+        },
+        _ => CLOSE,
+    }
+}
+
+/// The retransmission time-out in µs, doubled with each that has run out (RFC 6298 §2.3, §5.5), from Linux's 200 ms to its 120 s.
+fn rto(srtt: u32, rttvar: u32, timeouts: u32) -> u32 {
+    let first = if srtt == 0 { 1_000_000 } else { u64::from(srtt) + u64::from(rttvar).saturating_mul(4).max(200_000) };
+    (first << timeouts.min(16)).min(120_000_000) as u32
+}
+
+/// What it shows of a direct connection: a path without loss, delay or limit but the peer's ring.
+fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
+    let line = socket.info();
+    let (mss, srtt) = (line.mss.load(Relaxed).max(1), line.srtt_us.load(Relaxed));
+    let (sent, read) = (socket.private().sent.load(Relaxed), socket.private().read.load(Relaxed));
+    let received = read + u64::from(socket.readable());
+    // Linux counts the SYN of the side that connected.
+    let syn = u64::from(socket.session.region.layout().is_app_slot(socket.slot));
+    let segments = |bytes: u64| bytes.div_ceil(mss.into()).min(u32::MAX.into()) as u32;
+    TcpInfo {
+        state: tcp_state(socket),
+        // As between two ends that agree on timestamps, SACK and window scaling.
+        options: WITH_TIMESTAMPS as u8 | 2 | 4,
+        window_scales: 0x77,
+        rto: 200_000,
+        snd_mss: mss,
+        rcv_mss: mss,
+        advmss: mss,
+        pmtu: mss + HEADERS + TIMESTAMPS,
+        rtt: srtt,
+        rttvar: srtt / 2,
+        min_rtt: srtt,
+        snd_cwnd: direct.ring_bytes().div_ceil(mss),
+        snd_ssthresh: i32::MAX as u32,
+        snd_wnd: socket.view().room(),
+        rcv_space: direct.ring_bytes(),
+        pacing_rate: u64::MAX,
+        max_pacing_rate: stack::max_pacing(socket),
+        bytes_acked: sent + syn,
+        bytes_sent: sent,
+        bytes_received: received,
+        segs_out: segments(sent),
+        segs_in: segments(received),
+        data_segs_out: segments(sent),
+        data_segs_in: segments(received),
+        delivered: segments(sent),
+        ..TcpInfo::default()
+    }
+}
+
+/// What `getsockopt(TCP_INFO)` shows; what the stack does not tell is zero.
+pub fn tcp_info(socket: &Socket) -> TcpInfo {
+    command::refresh(socket);
+    if let Some(direct) = socket.direct() {
+        return of_direct(socket, &direct);
+    }
+    let line = socket.info();
+    let mss = line.mss.load(Relaxed).max(1);
+    // Linux counts these in segments, the stack in bytes.
+    let segments = |bytes: u32| bytes.div_ceil(mss);
+    let options = line.agreed.load(Relaxed);
+    let (srtt, rttvar) = (line.srtt_us.load(Relaxed), line.rttvar_us.load(Relaxed));
+    let headers = if socket.has(flag::SIX) && towpath_ring::address::load(&line.remote_addr).to_ipv4_mapped().is_none()
+    {
+        HEADERS_SIX
+    } else {
+        HEADERS
+    };
+    let timestamps = if options & WITH_TIMESTAMPS != 0 { TIMESTAMPS } else { 0 };
+    let (queued, notsent) = stack_info::queued(socket);
+    let seen = line.observed.load(Relaxed);
+    TcpInfo {
+        state: tcp_state(socket),
+        options: options as u8,
+        ca_state: line.ca_state.load(Relaxed) as u8,
+        // RFC 9293 §3.8.3, SHLD-9: a program that asks sees how long its peer has been silent.
+        retransmits: line.timeouts.load(Relaxed).min(255) as u8,
+        backoff: line.timeouts.load(Relaxed).min(255) as u8,
+        probes: line.probes.load(Relaxed).min(255) as u8,
+        window_scales: line.window_shifts.load(Relaxed) as u8,
+        rto: rto(srtt, rttvar, line.timeouts.load(Relaxed)),
+        snd_mss: mss,
+        rcv_mss: line.receive_mss.load(Relaxed),
+        advmss: mss,
+        pmtu: mss + headers + timestamps,
+        unacked: segments(queued - notsent),
+        notsent_bytes: notsent,
+        rtt: srtt,
+        rttvar,
+        min_rtt: line.min_rtt_us.load(Relaxed),
+        snd_cwnd: segments(line.cwnd.load(Relaxed)),
+        // Linux's "infinite" is as many segments as there can be.
+        snd_ssthresh: match line.ssthresh.load(Relaxed) {
+            0 | 0x4000_0000.. => i32::MAX as u32,
+            bytes => segments(bytes),
+        },
+        sacked: segments(line.sacked.load(Relaxed)),
+        lost: segments(line.lost.load(Relaxed)),
+        reordering: DUP_THRESHOLD,
+        reord_seen: u32::from(seen & observed::REORDERING != 0),
+        last_data_sent: line.silent_ms.load(Relaxed),
+        delivery_rate: line.delivery_rate.load(Relaxed),
+        application_limited: u8::from(seen & observed::APP_LIMITED != 0),
+        busy_time: line.busy_us.load(Relaxed),
+        rwnd_limited: line.window_limited_us.load(Relaxed),
+        delivered_ce: segments(line.marked.load(Relaxed)),
+        snd_wnd: line.send_window.load(Relaxed),
+        rcv_space: socket.session.geometry.rx_bytes,
+        total_retrans: line.retransmits.load(Relaxed),
+        pacing_rate: match line.pacing_rate.load(Relaxed) {
+            0 => u64::MAX,
+            rate => rate,
+        },
+        max_pacing_rate: stack::max_pacing(socket),
+        bytes_acked: line.bytes_acked.load(Relaxed),
+        bytes_received: line.bytes_received.load(Relaxed),
+        segs_out: line.segments_out.load(Relaxed),
+        segs_in: line.segments_in.load(Relaxed),
+        ..TcpInfo::default()
+    }
+}

@@ -1,0 +1,88 @@
+//! `epoll_create` and `epoll_ctl`.
+
+use crate::fd::table::{self, Descriptor};
+use crate::io::user;
+use crate::ready::{instance, nested, readiness};
+use libc::{c_int, epoll_event};
+use towpath_client::socket::Socket;
+use towpath_client::sys::Sys;
+use towpath_client::{process, session};
+use towpath_hook::{Answer, outcome, real};
+
+/// A new epoll descriptor of the kernel becomes an instance.
+pub fn created(fd: c_int) {
+    if let Some(id) = instance::claimed(fd) {
+        table::set(fd, Descriptor::Epoll(id));
+    }
+}
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// The contract of `epoll_ctl`: `event` is null or valid.
+pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Answer<c_int> {
+    let (Descriptor::Epoll(id), kind) = (table::get(epfd), table::get(fd)) else { return None };
+    if kind == Descriptor::Internal {
+        return Some(Err(libc::EBADF));
+    }
+    if let Descriptor::Slot { slot, generation } = kind {
+        // SAFETY: the program's memory; any bytes are an event.
+        let event = unsafe { user::read(event) }.ok();
+        let socket = Socket::at(slot, generation)?;
+        return Some(control_slot(id, op, fd, &socket, event.as_ref()));
+    }
+    if let (Descriptor::Epoll(inner), true) = (kind, session::get().is_some()) {
+        // SAFETY: the program's memory; any bytes are an event.
+        let event = unsafe { user::read(event) }.ok();
+        return Some(nested::control(id, op, fd, inner, event.as_ref()));
+    }
+    // SAFETY: the arguments of `epoll_ctl` as the program gave them; the kernel checks the event.
+    let done = outcome(unsafe { real::epoll_ctl(epfd, op, fd, event) });
+    if done.is_ok() {
+        instance::instance(id).with(|interest| {
+            interest.pending.retain(|(watched, _)| *watched != fd);
+            match op {
+                libc::EPOLL_CTL_ADD => interest.native += 1,
+                libc::EPOLL_CTL_DEL => interest.native = interest.native.saturating_sub(1),
+                _ => {}
+            }
+            if let (Descriptor::Pending(_) | Descriptor::Epoll(_), false) = (kind, op == libc::EPOLL_CTL_DEL) {
+                // SAFETY: the kernel has just read the event there.
+                interest.pending.push((fd, unsafe { event.read_unaligned() }));
+            }
+        });
+    }
+    Some(done)
+}
+
+/// `epoll_ctl` on a socket in a slot.
+pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Option<&epoll_event>) -> Sys<c_int> {
+    let instance = instance::instance(id);
+    let changed = instance.with(|interest| {
+        if op == libc::EPOLL_CTL_DEL {
+            return interest.remove(fd, socket, interest.pid == process::pid());
+        }
+        let event = event.ok_or(libc::EFAULT)?;
+        let own = (socket.can_subscribe()).then_some(socket.session);
+        session::get().into_iter().chain(own).for_each(|session| instance.subscribe(session, interest));
+        match op {
+            libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
+            libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
+            _ => return Err(libc::EINVAL),
+        }
+        // A sleeping thread has armed only the pair regions that there were then.
+        if socket.can_subscribe()
+            && socket.direct().is_some()
+            && instance.has_sleepers()
+            && let Some(context) = interest.context_at(socket.session.number)
+        {
+            context.arm(socket.session);
+        }
+        if readiness::events_for(socket, event.events) != 0 {
+            interest.activity = interest.activity.wrapping_add(1);
+            instance.nudge();
+        }
+        Ok(())
+    });
+    changed.unwrap_or(Err(libc::EAGAIN)).map(|()| 0)
+}

@@ -1,0 +1,406 @@
+//! `epoll_wait`: slots and kernel descriptors in one call.
+//!
+//! While slots are ready, the kernel is asked only in every sixteenth call or if the last time was some microseconds
+//! ago. So its descriptors are not starved, and a busy program pays little for them.
+
+use crate::fd::table::{self, Descriptor};
+use crate::io::user;
+use crate::ready::instance::{self, Instance};
+use crate::ready::interest::Interest;
+use crate::ready::nested;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use libc::{c_int, epoll_event, sigset_t};
+use std::time::Instant;
+use towpath_client::liveness::LIFE_CHECK;
+use towpath_client::session::{self, Session};
+use towpath_client::sleep::Sleep;
+use towpath_client::sys::Sys;
+use towpath_client::undo_log::Undo;
+use towpath_client::{direct, held, wait};
+use towpath_hook::{Answer, outcome, real};
+
+/// The most calls with ready slots before the kernel is asked again.
+const NATIVE_EVERY: u32 = 16;
+/// The longest time between two such calls before the kernel is asked again (in ticks of the time stamp counter: 10
+/// to 50 µs).
+const NATIVE_TICKS: u64 = 50_000;
+/// The longest sleep of an instance that watches slots but could get no context.
+const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
+
+/// `epoll_pwait` and its relatives. `timeout` `None` = no limit.
+///
+/// # Safety
+/// The contract of `epoll_pwait`: `events` has room for `count`, `mask` is null or valid.
+pub unsafe fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
+    // SAFETY: the caller keeps the contract of `epoll_pwait`.
+    unsafe { epoll_wait(epfd, events, count, || timeout, mask) }
+}
+
+/// The same. `timeout` is called only if nothing is ready.
+///
+/// # Safety
+/// As [`epoll_pwait`].
+#[inline(always)]
+pub unsafe fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: impl FnOnce() -> Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
+    let Descriptor::Epoll(id) = table::get(epfd) else { return None };
+    if count <= 0 {
+        return None;
+    }
+    let Some(session) = session::get() else {
+        // SAFETY: the caller keeps the contract of `epoll_pwait`.
+        return unsafe { wait_without_session(id, epfd, events, count, timeout(), mask) };
+    };
+    let wait = Wait { id, epfd, instance: instance::instance(id), session, events, room: count as usize, mask };
+    let found = if wait.instance.native_first.load(Ordering::Relaxed) {
+        wait.native_first(timeout())
+    } else {
+        match wait.collect_inline(0) {
+            Ok(slots) if slots.found > 0 && !slots.native_is_due => Ok(slots.found),
+            slots => wait.until_ready(slots, timeout()),
+        }
+    };
+    Some(found.map(|n| n as c_int))
+}
+
+/// The fast path of `epoll_wait`: connections are ready, and there is nothing else to look at. `None`: nothing has
+/// been reported.
+///
+/// # Safety
+/// As [`epoll_pwait`].
+#[inline(always)]
+pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int) -> Option<c_int> {
+    let instance = instance::instance(table::look_for_epoll(epfd)?);
+    let session = session::get()?;
+    if count <= 0 || instance.native_first.load(Ordering::Relaxed) {
+        return None;
+    }
+    let native_is_due = |waits| waits >= NATIVE_EVERY || instance.since_native_look() >= NATIVE_TICKS;
+    // SAFETY: the program's memory; no more is put than it has given room for.
+    let put = |at, event| unsafe { user::write(events.wrapping_add(at), event) }.is_ok();
+    let found = instance.try_with(|interest| interest.report_plain(session, native_is_due, put, count as usize))??;
+    Some(found as c_int)
+}
+
+/// Waits while the process has no accelerated socket. Another thread may make the first one meanwhile and have this
+/// instance watch it. That wakes this thread, which then starts over.
+///
+/// # Safety
+/// As [`epoll_pwait`].
+#[inline(never)]
+unsafe fn wait_without_session(
+    id: u32,
+    epfd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Answer<c_int> {
+    // The kernel keeps so short a time more precisely.
+    if timeout.is_some_and(|timeout| timeout < Duration::from_millis(1)) {
+        return None;
+    }
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let instance = instance::instance(id);
+    instance.falling_asleep_without_session();
+    let asleep = Sleep::on(None, Undo::Number(instance::awake_at_last, id as usize));
+    if let Err(canceled) = asleep.check() {
+        return Some(Err(canceled));
+    }
+    let slept = session::get().is_none().then(|| {
+        // SAFETY: the caller keeps the contract of `epoll_pwait`.
+        asleep.interrupted(outcome(unsafe { real::epoll_pwait(epfd, events, count, milliseconds(timeout), mask) }))
+    });
+    drop(asleep);
+    let found = match slept {
+        Some(Err(errno)) => return Some(Err(errno)),
+        Some(Ok(found)) => found as usize,
+        None => 0,
+    };
+    // SAFETY: the kernel has written `found` events there.
+    let kept = unsafe { retain(events, found, |event| event.u64 != instance.mark()) };
+    let has_session = slept.is_none() || kept < found;
+    if kept < found {
+        instance.silence();
+    }
+    if kept > 0 || !has_session {
+        return Some(Ok(kept as c_int));
+    }
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    // SAFETY: the caller keeps the contract of `epoll_pwait`.
+    unsafe { epoll_pwait(epfd, events, count, left, mask) }
+}
+
+/// Waits on an instance of the library's own.
+pub fn wait_internal(id: u32, epfd: c_int, events: &mut [epoll_event], timeout: Duration) -> Sys<usize> {
+    let session = session::get().ok_or(libc::EINVAL)?;
+    let (instance, room) = (instance::instance(id), events.len());
+    let wait = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask: core::ptr::null() };
+    wait.until_ready(wait.collect(0), Some(timeout))
+}
+
+/// A time as `epoll_wait` takes it, rounded up; `None` = no limit.
+fn milliseconds(timeout: Option<Duration>) -> c_int {
+    timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int)
+}
+
+/// Keeps those of `count` events that are to be kept, in order; returns how many.
+///
+/// # Safety
+/// `events` has `count` events.
+unsafe fn retain(events: *mut epoll_event, count: usize, mut keep: impl FnMut(epoll_event) -> bool) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        // SAFETY: the caller has `count` events there, and `kept <= at`.
+        unsafe {
+            let event = events.add(at).read_unaligned();
+            if keep(event) {
+                events.add(kept).write_unaligned(event);
+                kept += 1;
+            }
+        }
+    }
+    kept
+}
+
+/// One call of `epoll_wait`.
+#[derive(Clone, Copy)]
+struct Wait {
+    id: u32,
+    epfd: c_int,
+    instance: &'static Instance,
+    session: &'static Session,
+    /// The program's array, and how many events it has room for.
+    events: *mut epoll_event,
+    room: usize,
+    mask: *const sigset_t,
+}
+
+/// The result of collecting from slots and inner instances. The other words count if that is nothing.
+struct Collected {
+    found: usize,
+    /// Slots or inner instances are watched.
+    watched: bool,
+    /// A context gets the events of all of them.
+    subscribed: bool,
+    /// Kernel descriptors are watched.
+    native: bool,
+    /// The kernel has not been asked for a while.
+    native_is_due: bool,
+}
+
+impl Collected {
+    const NOTHING: Self = Self { found: 0, watched: false, subscribed: false, native: true, native_is_due: false };
+}
+
+impl Wait {
+    /// The last call left no room for the kernel's events, so they come first.
+    #[inline(never)]
+    fn native_first(self, timeout: Option<Duration>) -> Sys<usize> {
+        self.instance.native_first.store(false, Ordering::Relaxed);
+        let (native, _) = self.native(0, self.room.div_ceil(2), Some(Duration::ZERO))?;
+        let found = native + self.collect(native)?.found;
+        if found > 0 {
+            return Ok(found);
+        }
+        self.until_ready(self.collect(0), timeout)
+    }
+
+    /// Goes on after the first look at the slots, until something is ready or the time is up.
+    #[inline(never)]
+    fn until_ready(self, first: Sys<Collected>, timeout: Option<Duration>) -> Sys<usize> {
+        let mut deadline = None;
+        let at_once = timeout == Some(Duration::ZERO);
+        let mut first = Some(first);
+        loop {
+            let is_first = first.is_some();
+            let slots = first.take().unwrap_or_else(|| self.collect(0))?;
+            if slots.found > 0 {
+                let more = slots.native_is_due && slots.found < self.room;
+                let room = self.room - slots.found;
+                return Ok(slots.found + if more { self.native(slots.found, room, Some(Duration::ZERO))?.0 } else { 0 });
+            }
+            if at_once || (is_first && slots.native && slots.watched) {
+                let (found, _) = self.native(0, self.room, Some(Duration::ZERO))?;
+                if found > 0 || at_once {
+                    return Ok(found);
+                }
+            }
+            let deadline =
+                *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+            if slots.watched && direct::spin(self.session, || self.instance.raised(self.session)) {
+                continue;
+            }
+            if let Some(found) = self.sleep(deadline, &slots)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Collects the slots and inner instances that are ready. Their events go after the first `skip`.
+    #[inline(never)]
+    fn collect(&self, skip: usize) -> Sys<Collected> {
+        self.collect_inline(skip)
+    }
+
+    /// The same within its caller, for the first look of a call.
+    #[inline(always)]
+    fn collect_inline(&self, skip: usize) -> Sys<Collected> {
+        self.instance.with(|interest| self.collect_from(interest, skip)).unwrap_or(Ok(Collected::NOTHING))
+    }
+
+    #[inline(always)]
+    fn collect_from(&self, interest: &mut Interest, skip: usize) -> Sys<Collected> {
+        let room = self.room - skip;
+        instance::own(self.instance, self.session, interest);
+        let (mut found, mut put_all) = (0, Ok(()));
+        let mut put = |event| {
+            // SAFETY: the program's memory; no more is put than it has given room for.
+            let put = unsafe { user::write(self.events.wrapping_add(skip + found), event) };
+            if put.is_err() {
+                put_all = put;
+            }
+            found += 1;
+        };
+        let mut slots = 0;
+        if interest.watched > 0 {
+            interest.drain(self.session);
+            slots = interest.collect(self.session, &mut put, room);
+        } else if interest.context.is_some() {
+            // Events of slots that are not watched any more must not keep the thread awake.
+            interest.drain(self.session);
+        }
+        if !interest.pending.is_empty() {
+            nested::adopt(self.epfd, interest);
+        }
+        if !interest.nested.is_empty() {
+            nested::collect(self.epfd, interest, self.session, &mut put, room - slots);
+        }
+        put_all?;
+        if found > 0 && interest.native == 0 {
+            return Ok(Collected { found, ..Collected::NOTHING });
+        }
+        let native = interest.native > 0;
+        interest.since_native = if native && found > 0 { interest.since_native.saturating_add(1) } else { 0 };
+        let native_is_due = native
+            && found > 0
+            && (interest.since_native >= NATIVE_EVERY || self.instance.since_native_look() >= NATIVE_TICKS);
+        if native_is_due {
+            // If there is no room for the kernel's events, the next call begins with them.
+            interest.since_native = 0;
+            self.instance.native_first.store(found == room, Ordering::Relaxed);
+        }
+        let nested = !interest.nested.is_empty();
+        let watched = interest.watched > 0 || nested;
+        let has_context = interest.context.is_some() || (nested && interest.watched == 0);
+        let subscribed = !interest.has_unsubscribed() && has_context;
+        Ok(Collected { found, watched, subscribed, native, native_is_due })
+    }
+
+    /// Sleeps on the kernel's epoll descriptor. `None`: something may have happened, look again.
+    fn sleep(&self, deadline: wait::Deadline, slots: &Collected) -> Sys<Option<usize>> {
+        let sleeping = nested::all(self.id);
+        let instances = || sleeping.iter().map(|id| instance::instance(*id));
+        instances().for_each(|instance| instance.falling_asleep(self.session));
+        let asleep = Sleep::on(None, Undo::Number(instance::awake_at_last, self.id as usize));
+        let ready = |instance: &Instance| instance.with(|interest| interest.any_ready(self.session)).unwrap_or(false);
+        let raised = self.instance.raised(self.session)
+            || ready(self.instance)
+            || instances().skip(1).any(|instance| instance.raised(self.session));
+        let woken = if let Err(canceled) = asleep.check() {
+            Err(canceled)
+        } else if raised {
+            Ok(None)
+        } else {
+            asleep.interrupted(self.sleep_armed(deadline, slots))
+        };
+        instances().skip(1).for_each(|instance| instance.awake(self.session));
+        woken
+    }
+
+    fn sleep_armed(&self, deadline: wait::Deadline, slots: &Collected) -> Sys<Option<usize>> {
+        if slots.watched
+            && let gone @ 1.. = session::gone(false)
+            && self.instance.with(|interest| interest.look_at_the_end(gone)) == Some(true)
+        {
+            return Ok(None);
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let longest = match slots {
+            Collected { watched: false, .. } => None,
+            Collected { subscribed: true, .. } => Some(held::sleep_of(LIFE_CHECK)),
+            _ => Some(WITHOUT_CONTEXT),
+        };
+        let time = match (left, longest) {
+            (Some(left), Some(longest)) => Some(left.min(longest)),
+            (left, longest) => left.or(longest),
+        };
+        let (found, ours) = self.native(0, self.room, time)?;
+        if found > 0 {
+            let more = if ours && found < self.room { self.collect(found)?.found } else { 0 };
+            return Ok(Some(found + more));
+        }
+        if ours {
+            return Ok(None);
+        }
+        if left.is_some_and(|left| time == Some(left)) {
+            // The time is over. Events that came meanwhile still count.
+            return Ok(Some(self.collect(0)?.found));
+        }
+        if slots.subscribed && session::gone(true) != 0 {
+            self.instance.with(|interest| interest.look_at_all());
+        }
+        Ok(None)
+    }
+
+    /// Is this native event that of an instance inside this one?
+    fn is_inner(&self, mark: u64) -> bool {
+        self.instance.with(|interest| !interest.nested.is_empty() && nested::woken(interest, mark)) == Some(true)
+    }
+
+    /// Asks the kernel for at most `room` events, which go after the first `skip`. Returns their number, and whether
+    /// one of the library's own descriptors was ready.
+    fn native(&self, skip: usize, room: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
+        // SAFETY: the program's array has room for `skip + room` events at least.
+        let rest = unsafe { self.events.add(skip) };
+        // SAFETY: `rest` has room for `room` events; the mask is null or valid by the contract of `epoll_pwait`.
+        let asked = unsafe { real::epoll_pwait(self.epfd, rest, room as c_int, milliseconds(timeout), self.mask) };
+        let found = outcome(asked)? as usize;
+        self.instance.looked_at_native();
+        let (mut ours, mut hung_up) = (false, false);
+        // The doorbell's events and those of a nudge are not the program's.
+        let is_programs = |event: epoll_event| {
+            if self.is_inner(event.u64) {
+                ours = true;
+            } else if event.u64 == self.instance.mark() {
+                ours = true;
+                // No process is left to notify: most likely the service has gone.
+                hung_up |= event.events & libc::EPOLLHUP as u32 != 0;
+            } else {
+                return true;
+            }
+            false
+        };
+        // SAFETY: the kernel has written `found` events there.
+        let kept = unsafe { retain(rest, found, is_programs) };
+        if ours {
+            self.instance.silence();
+        }
+        if hung_up && session::gone(true) != 0 {
+            self.instance.with(|interest| interest.look_at_all());
+        }
+        Ok((kept, ours))
+    }
+}

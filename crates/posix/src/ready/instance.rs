@@ -1,0 +1,418 @@
+//! Epoll instances. The program holds a real epoll descriptor, which watches the kernel's descriptors and the
+//! doorbells of the instance's event contexts; slots are in the instance's interest list.
+
+use crate::ready::interest::Interest;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use libc::{c_int, epoll_event};
+use std::sync::OnceLock;
+use towpath_client::context::{self, Context};
+use towpath_client::lock::Lock;
+use towpath_client::session::{self, SESSIONS, Session};
+use towpath_client::{descriptors, process, sys};
+use towpath_hook::real;
+
+/// The most instances of a process. Further epoll descriptors are the kernel's, and cannot watch slots.
+const INSTANCES: usize = 1024;
+const NO_CONTEXT: u32 = u32::MAX;
+const LAST_CONTEXT: u32 = NO_CONTEXT - 1;
+
+/// One epoll instance. Never freed, only reused: another thread may be waiting on it while it is closed.
+pub struct Instance {
+    lock: Lock,
+    interest: UnsafeCell<Interest>,
+    /// Number of its descriptors; 0 = not in use.
+    copies: AtomicU32,
+    fd: AtomicI32,
+    /// Number of the context, for threads that do not hold the lock.
+    context: AtomicU32,
+    /// The context's doorbell, likewise.
+    wake: AtomicI32,
+    /// The same for contexts at other stacks, by session from 1 on.
+    others: OnceLock<Box<[Other; SESSIONS - 1]>>,
+    /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
+    sleepers: AtomicU32,
+    /// `nudge` has put a descriptor into the native set.
+    nudged: AtomicBool,
+    /// When the kernel was last asked, in ticks.
+    native_at: AtomicU64,
+    /// The last call had no room left for the kernel's events.
+    pub native_first: AtomicBool,
+}
+
+/// A context at another stack, for threads that do not hold the lock.
+#[derive(Default)]
+struct Other {
+    /// Its number plus one; 0 = there is none.
+    context: AtomicU32,
+    /// Its doorbell.
+    wake: AtomicI32,
+}
+
+// SAFETY: the interest list is only used under the lock.
+unsafe impl Sync for Instance {}
+
+static ALL: [Instance; INSTANCES] = [const {
+    Instance {
+        lock: Lock::new(),
+        interest: UnsafeCell::new(Interest::new()),
+        copies: AtomicU32::new(0),
+        fd: AtomicI32::new(-1),
+        context: AtomicU32::new(NO_CONTEXT),
+        wake: AtomicI32::new(-1),
+        others: OnceLock::new(),
+        sleepers: AtomicU32::new(0),
+        nudged: AtomicBool::new(false),
+        native_at: AtomicU64::new(0),
+        native_first: AtomicBool::new(false),
+    }
+}; INSTANCES];
+/// No instance from this number on has ever been used.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// The instance of a number from the descriptor table.
+#[inline]
+pub fn instance(id: u32) -> &'static Instance {
+    &ALL[id as usize % INSTANCES]
+}
+
+/// Its descriptor.
+pub fn descriptor(id: u32) -> c_int {
+    instance(id).fd.load(Ordering::Relaxed)
+}
+
+impl Instance {
+    /// Works on the interest list, under its lock. `None` in a signal handler that has interrupted such work.
+    #[inline]
+    pub fn with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
+        let _locked = self.lock.lock()?;
+        // SAFETY: locked.
+        Some(work(unsafe { &mut *self.interest.get() }))
+    }
+
+    /// [`Instance::with`], unless it would have to wait for the lock.
+    #[inline(always)]
+    pub fn try_with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
+        let _locked = self.lock.try_lock(false)?;
+        // SAFETY: locked.
+        Some(work(unsafe { &mut *self.interest.get() }))
+    }
+
+    /// The data by which the library's own events in the native set are known.
+    pub fn mark(&self) -> u64 {
+        core::ptr::from_ref(self) as u64
+    }
+
+    /// Are there events in its contexts?
+    #[inline]
+    pub fn raised(&self, session: &Session) -> bool {
+        let home = match self.context.load(Ordering::Relaxed) {
+            NO_CONTEXT => false,
+            id => !context::is_empty(session, id),
+        };
+        home || self.others().any(|(session, id, _)| !context::is_empty(session, id))
+    }
+
+    /// Its contexts at other stacks: session, number and doorbell.
+    #[inline]
+    fn others(&self) -> impl Iterator<Item = (&'static Session, u32, i32)> {
+        self.others.get().into_iter().flat_map(|others| others.iter().zip(1..)).filter_map(|(other, number)| {
+            let id = other.context.load(Ordering::SeqCst).checked_sub(1)?;
+            Some((session::numbered(number)?, id, other.wake.load(Ordering::SeqCst)))
+        })
+    }
+
+    /// Do threads sleep on it?
+    pub fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) != 0
+    }
+
+    fn each_context(&self, session: &Session, work: impl Fn(&Session, u32)) {
+        if let id @ 0..=LAST_CONTEXT = self.context.load(Ordering::SeqCst) {
+            work(session, id);
+        }
+        self.others().for_each(|(session, id, _)| work(session, id));
+    }
+
+    /// A thread is about to sleep on the native descriptor. It must look once more afterwards.
+    pub fn falling_asleep(&self, session: &Session) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.each_context(session, context::arm);
+    }
+
+    /// The thread is awake.
+    pub fn awake(&self, session: &Session) {
+        let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last {
+            self.each_context(session, context::disarm);
+        }
+        // Another thread may have fallen asleep in between. A doorbell that has notified this thread is not armed for
+        // the other.
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            self.each_context(session, context::arm);
+        }
+    }
+
+    /// As `falling_asleep`, while there is no session. The thread must look once more afterwards whether there is
+    /// one.
+    pub fn falling_asleep_without_session(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The thread is awake. There may be a session by now.
+    fn awake_at_last(&self) {
+        match session::get() {
+            Some(session) => self.awake(session),
+            None => _ = self.sleepers.fetch_sub(1, Ordering::SeqCst),
+        }
+    }
+
+    /// In a forked child the inherited context is the parent's.
+    fn leave_parents(&self, interest: &mut Interest) {
+        interest.take_contexts().for_each(|parents| descriptors::unprotect(parents.wake));
+        interest.pid = process::pid();
+        self.no_contexts();
+    }
+
+    fn no_contexts(&self) {
+        self.context.store(NO_CONTEXT, Ordering::SeqCst);
+        self.others.get().into_iter().flat_map(|others| others.iter()).for_each(|other| {
+            other.context.store(0, Ordering::SeqCst);
+        });
+    }
+
+    /// Makes sure that this process has a context at the session's stack.
+    pub fn subscribe(&self, session: &'static Session, interest: &mut Interest) {
+        if interest.pid != process::pid() {
+            self.leave_parents(interest);
+        }
+        if interest.context_at(session.number).is_some() {
+            return;
+        }
+        let Some(context) = Context::open(session) else { return };
+        let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: self.mark() };
+        let fd = self.fd.load(Ordering::Relaxed);
+        // SAFETY: a valid event.
+        if unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, context.wake, &raw mut event) } != 0 {
+            context.close(session);
+            return;
+        }
+        match session.number.checked_sub(1) {
+            None => {
+                self.wake.store(context.wake, Ordering::SeqCst);
+                self.context.store(context.id, Ordering::SeqCst);
+            }
+            Some(at) => {
+                let other = &self.others.get_or_init(Box::default)[at as usize];
+                other.wake.store(context.wake, Ordering::SeqCst);
+                other.context.store(context.id + 1, Ordering::SeqCst);
+            }
+        }
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            context.arm(session);
+        }
+        interest.put_context(context);
+        interest.subscribe_all(session);
+        interest.look_at_all();
+    }
+
+    /// Notes that the kernel has been asked.
+    pub fn looked_at_native(&self) {
+        self.native_at.store(sys::ticks(), Ordering::Relaxed);
+    }
+
+    /// Ticks since the kernel was asked.
+    pub fn since_native_look(&self) -> u64 {
+        sys::ticks().wrapping_sub(self.native_at.load(Ordering::Relaxed))
+    }
+
+    /// Its native descriptor.
+    pub fn descriptor(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Drains the doorbells after their event, so that the next notification is seen.
+    pub fn silence(&self) {
+        let wake = self.wake.load(Ordering::Relaxed);
+        if self.context.load(Ordering::Relaxed) != NO_CONTEXT && wake >= 0 {
+            towpath_ring::wake::drain(sys::borrow(&wake));
+        }
+        self.others().for_each(|(_, _, wake)| _ = towpath_ring::wake::drain(sys::borrow(&wake)));
+    }
+
+    /// Wakes a thread of this process that sleeps on it. Puts an always-readable eventfd into the native set, which
+    /// counts as an edge.
+    pub fn nudge(&self) {
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let Some(ready) = always_readable() else { return };
+        self.nudged.store(true, Ordering::SeqCst);
+        let events = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
+        let mut event = epoll_event { events, u64: self.mark() };
+        let fd = self.fd.load(Ordering::Relaxed);
+        // SAFETY: a valid event.
+        unsafe {
+            if real::epoll_ctl(fd, libc::EPOLL_CTL_MOD, ready, &raw mut event) != 0 {
+                real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, ready, &raw mut event);
+            }
+        }
+    }
+}
+
+impl Instance {
+    /// Takes the eventfd of `nudge` out of the native set.
+    pub fn calm(&self) {
+        if self.nudged.swap(false, Ordering::SeqCst)
+            && let Some(ready) = always_readable()
+        {
+            // SAFETY: a deletion reads no event.
+            unsafe { real::epoll_ctl(self.descriptor(), libc::EPOLL_CTL_DEL, ready, core::ptr::null_mut()) };
+        }
+    }
+}
+
+/// An eventfd of this process that is always readable.
+fn always_readable() -> Option<c_int> {
+    static READY: AtomicI32 = AtomicI32::new(-1);
+    let fd = READY.load(Ordering::Acquire);
+    if fd >= 0 {
+        return Some(fd);
+    }
+    let made = towpath_ring::wake::doorbell().ok()?;
+    towpath_ring::wake::notify(rustix::fd::AsFd::as_fd(&made));
+    let made = descriptors::protect(made).ok()?;
+    match READY.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(made),
+        Err(other) => {
+            descriptors::unprotect(made);
+            Some(other)
+        }
+    }
+}
+
+/// A thread that slept on the instance of this number is awake.
+pub fn awake_at_last(id: usize) {
+    instance(id as u32).awake_at_last();
+}
+
+/// Works on the interest lists of all instances in use.
+pub fn each(mut work: impl FnMut(u32, &mut Interest)) {
+    for id in 0..HIGHEST.load(Ordering::Relaxed) {
+        if instance(id).copies.load(Ordering::Relaxed) != 0 {
+            instance(id).with(|interest| work(id, interest));
+        }
+    }
+}
+
+/// As `each`, but only instances that may watch a slot that is subscribed to these contexts.
+pub fn each_subscribed(contexts: u64, mut work: impl FnMut(&mut Interest)) {
+    for id in 0..HIGHEST.load(Ordering::Relaxed) {
+        let instance = instance(id);
+        let told = match instance.context.load(Ordering::Relaxed) {
+            NO_CONTEXT => true,
+            context => contexts & 1 << (context & 63) != 0,
+        };
+        if told && instance.copies.load(Ordering::Relaxed) != 0 {
+            instance.with(&mut work);
+        }
+    }
+}
+
+/// The session of this number (from 1 on) has ended, and another will have the number.
+pub fn forget_session(number: u32) {
+    each(|id, interest| {
+        let instance = instance(id);
+        let Some(other) = instance.others.get().and_then(|others| others.get(number as usize - 1)) else { return };
+        other.context.store(0, Ordering::SeqCst);
+        if let Some(context) = interest.forget_session(number) {
+            // SAFETY: a deletion reads no event.
+            unsafe { real::epoll_ctl(instance.descriptor(), libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+            descriptors::unprotect(context.wake);
+        }
+    });
+}
+
+/// Makes an instance of a descriptor, of which the program need not know.
+pub fn claimed(fd: c_int) -> Option<u32> {
+    for (id, instance) in ALL.iter().enumerate() {
+        if instance.copies.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            HIGHEST.fetch_max(id as u32 + 1, Ordering::Relaxed);
+            instance.fd.store(fd, Ordering::Relaxed);
+            return Some(id as u32);
+        }
+    }
+    None
+}
+
+/// In a forked child: gives up an instance that only its parent uses.
+pub fn disowned(id: u32) {
+    let instance = instance(id);
+    let cleared = instance.with(|interest| interest.clear(false));
+    cleared.into_iter().flatten().for_each(|context| descriptors::unprotect(context.wake));
+    instance.no_contexts();
+    instance.copies.store(0, Ordering::Release);
+}
+
+/// One more descriptor of an instance.
+pub fn copied(id: u32) {
+    instance(id).copies.fetch_add(1, Ordering::AcqRel);
+}
+
+/// One descriptor less.
+pub fn closed(id: u32) {
+    let instance = instance(id);
+    if instance.copies.load(Ordering::Acquire) == 1 {
+        let cleared = instance.with(|interest| {
+            let ours = interest.pid == process::pid();
+            (ours, interest.clear(ours))
+        });
+        instance.no_contexts();
+        let (ours, contexts) = cleared.unwrap_or_default();
+        for context in contexts {
+            match session::numbered(context.session) {
+                Some(session) if ours => {
+                    let fd = instance.fd.load(Ordering::Relaxed);
+                    // A copy of the descriptor in another process keeps the native set alive.
+                    // SAFETY: the caller keeps the contract of the function.
+                    unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
+                    context.close(session);
+                }
+                // The doorbell is the parent's, which may go on waiting in the set.
+                _ => descriptors::unprotect(context.wake),
+            }
+        }
+    }
+    instance.copies.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// In a forked child: the owners of locks do not exist.
+pub fn forked() {
+    for instance in ALL.iter().take(HIGHEST.load(Ordering::Relaxed) as usize) {
+        instance.lock.reset();
+        instance.sleepers.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Before a wait: makes an inherited instance this process's own.
+#[inline(always)]
+pub fn own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
+    if interest.pid != process::pid() || (interest.watched > 0 && interest.context.is_none()) {
+        become_own(instance, session, interest);
+    }
+}
+
+#[cold]
+fn become_own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
+    if interest.pid != process::pid() {
+        instance.leave_parents(interest);
+    }
+    if interest.watched > 0 && interest.context.is_none() {
+        instance.subscribe(session, interest);
+    }
+    for other in session::all().skip(1).filter(|other| other.can_subscribe) {
+        if interest.watches_of(other.number) {
+            instance.subscribe(other, interest);
+        }
+    }
+}

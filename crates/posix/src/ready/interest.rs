@@ -1,0 +1,401 @@
+//! The interest list of one epoll instance: the slots that it watches, and which of them may be ready.
+
+use crate::ready::readiness;
+use libc::{c_int, epoll_event};
+use std::collections::{BTreeSet, VecDeque};
+use towpath_client::context::Context;
+use towpath_client::session::{self, Session};
+use towpath_client::socket::{SLOT_BITS, Socket};
+use towpath_ring::lines::state;
+
+mod fast_path;
+mod report;
+
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// The events that may be combined with EXCLUSIVE.
+const WITH_EXCLUSIVE: u32 =
+    (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | libc::EPOLLET) as u32
+        | EXCLUSIVE;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// In the place of a descriptor number, if the library watches a socket for itself. The socket is kept in use for as
+/// long.
+pub const UNNAMED: c_int = -2;
+
+/// One watched descriptor of a slot.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    data: u64,
+    slot: u32,
+    generation: u32,
+    events: u32,
+    /// -1: it has been closed, but copies of it are open.
+    fd: i32,
+    state: EntryState,
+    /// It is in `ready`.
+    queued: bool,
+    /// The events that were last reported by edge, and the socket's words then.
+    reported: Option<(u32, [u32; 4])>,
+}
+
+/// Does an entry watch?
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum EntryState {
+    /// The place is free.
+    #[default]
+    Free,
+    /// Events are reported.
+    Watching,
+    /// ONESHOT: an event has been reported, and no more are.
+    Served,
+}
+
+impl Entry {
+    #[inline(always)]
+    fn is_used(&self) -> bool {
+        self.state != EntryState::Free
+    }
+
+    #[inline]
+    fn socket(&self, session: &'static Session) -> Option<Socket> {
+        match session.region.slot(self.slot) {
+            Some(slot) => Some(Socket { session, slot, generation: self.generation }),
+            None => Socket::at(self.slot, self.generation),
+        }
+    }
+}
+
+/// An inner instance.
+#[derive(Clone, Copy)]
+pub struct Nested {
+    /// Its descriptor.
+    pub fd: c_int,
+    /// Its number.
+    pub id: u32,
+    /// The program's data.
+    pub data: u64,
+    /// The events that the program asks for.
+    pub events: u32,
+    /// The inner instance's activity as of the last report.
+    pub seen: u32,
+    /// ONESHOT: it has been reported.
+    pub disabled: bool,
+}
+
+/// The list. Under its epoll instance's lock.
+pub struct Interest {
+    /// By slot, as long as the slot table once anything is watched. Behind it are entries of further descriptors of
+    /// the same slots, and of other families' sockets.
+    entries: Vec<Entry>,
+    /// Slots in the table, 0 as long as nothing is watched.
+    slots: usize,
+    /// Entries to look at. Level-triggered ones stay while they are ready.
+    ready: VecDeque<u32>,
+    /// Entries whose other side holds bytes back, which will be due.
+    held: Vec<u32>,
+    /// How many are watched.
+    pub watched: usize,
+    /// Where each entry behind the table is, by slot.
+    further: BTreeSet<(u32, u32)>,
+    /// Those of them that are not watched any more.
+    free: Vec<u32>,
+    /// Entries that are not subscribed to a context: of other families' sockets, or for want of a context.
+    unsubscribed: usize,
+    /// The context at the process's own stack.
+    pub context: Option<Context>,
+    /// Contexts at other stacks.
+    others: Vec<Context>,
+    /// The process that `context` belongs to.
+    pub pid: i32,
+    /// Descriptors in the native set, roughly.
+    pub native: usize,
+    /// Inner instances in the native set.
+    pub nested: Vec<Nested>,
+    /// Counts events, for outer instances that watch this one by edges.
+    pub activity: u32,
+    /// Pending sockets (and epoll descriptors from before there was a session) in the native set.
+    pub pending: Vec<(c_int, epoll_event)>,
+    /// Waits that found events without asking the kernel.
+    pub since_native: u32,
+    /// Sessions, by bit, whose end has made all entries be looked at.
+    ended: u32,
+}
+
+impl Interest {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            slots: 0,
+            ready: VecDeque::new(),
+            held: Vec::new(),
+            watched: 0,
+            further: BTreeSet::new(),
+            free: Vec::new(),
+            unsubscribed: 0,
+            context: None,
+            others: Vec::new(),
+            pid: 0,
+            native: 0,
+            nested: Vec::new(),
+            activity: 0,
+            pending: Vec::new(),
+            since_native: 0,
+            ended: 0,
+        }
+    }
+
+    /// The place of the descriptor's entry. An entry of an earlier user of the slot does not count.
+    fn find(&self, fd: c_int, socket: &Socket) -> Option<usize> {
+        self.of_slot(socket.number()).find(|at| self.entries[*at].fd == fd && self.is_current(*at, socket))
+    }
+
+    fn is_current(&self, at: usize, socket: &Socket) -> bool {
+        let entry = &self.entries[at];
+        entry.is_used() && entry.slot == socket.number() && entry.generation == socket.generation
+    }
+
+    /// All places where entries of a slot may be.
+    fn of_slot(&self, slot: u32) -> impl Iterator<Item = usize> {
+        let further = self.further.range((slot, 0)..=(slot, u32::MAX)).map(|(_, at)| *at as usize);
+        (slot as usize..self.slots.min(slot as usize + 1)).chain(further)
+    }
+
+    /// The context at the stack of the session of this number.
+    pub fn context_at(&self, session: u32) -> Option<&Context> {
+        match session {
+            0 => self.context.as_ref(),
+            _ => self.others.iter().find(|context| context.session == session),
+        }
+    }
+
+    /// Adds a context.
+    pub fn put_context(&mut self, context: Context) {
+        if context.session == 0 {
+            self.context = Some(context);
+        } else {
+            self.others.push(context);
+            self.count_unsubscribed();
+        }
+    }
+
+    /// Takes all contexts out.
+    pub fn take_contexts(&mut self) -> impl Iterator<Item = Context> {
+        let taken = self.context.take().into_iter().chain(core::mem::take(&mut self.others));
+        self.count_unsubscribed();
+        taken
+    }
+
+    /// The session of this number, from 1 on, has ended, and another will have the number. Returns its context.
+    pub fn forget_session(&mut self, session: u32) -> Option<Context> {
+        self.ended &= !(1 << session);
+        let at = self.others.iter().position(|context| context.session == session)?;
+        let context = self.others.swap_remove(at);
+        self.count_unsubscribed();
+        Some(context)
+    }
+
+    /// Is a socket watched of the session of this number, from 1 on?
+    pub fn watches_of(&self, session: u32) -> bool {
+        let first = session << SLOT_BITS;
+        let last = first | ((1 << SLOT_BITS) - 1);
+        self.further.range((first, 0)..=(last, u32::MAX)).any(|(_, at)| self.entries[*at as usize].is_used())
+    }
+
+    fn is_subscribed(&self, slot: u32) -> bool {
+        let session = slot >> SLOT_BITS;
+        session == 0 || self.context_at(session).is_some()
+    }
+
+    fn count_unsubscribed(&mut self) {
+        let unsubscribed = |entry: &&Entry| entry.is_used() && !self.is_subscribed(entry.slot);
+        self.unsubscribed = self.entries.get(self.slots..).unwrap_or_default().iter().filter(unsubscribed).count();
+    }
+
+    /// A place for a new entry: the slot's own, else one behind the table.
+    fn place(&mut self, socket: &Socket) -> usize {
+        if self.entries.is_empty() {
+            // All regions of a service have as many slots.
+            self.slots = session::get().unwrap_or(socket.session).geometry.slots as usize;
+            self.entries = vec![Entry::default(); self.slots];
+        }
+        let own = socket.slot.index();
+        if socket.session.number == 0 && !self.is_current(own, socket) {
+            return own;
+        }
+        let at = match self.free.iter().rposition(|at| !self.entries[*at as usize].queued) {
+            Some(free) => self.free.swap_remove(free),
+            None => {
+                self.entries.push(Entry::default());
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.further.insert((socket.number(), at));
+        at as usize
+    }
+
+    /// EPOLL_CTL_ADD.
+    pub fn add(&mut self, fd: c_int, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
+        if event.events & EXCLUSIVE != 0 && event.events & !WITH_EXCLUSIVE != 0 {
+            return Err(libc::EINVAL);
+        }
+        if self.find(fd, socket).is_some() {
+            return Err(libc::EEXIST);
+        }
+        let at = self.place(socket);
+        let entry = &mut self.entries[at];
+        let (stale, queued) = (entry.is_used(), entry.queued);
+        let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.number());
+        *entry = Entry { data, slot, generation, events, fd, state: EntryState::Watching, queued, reported: None };
+        self.watched += usize::from(!stale);
+        match self.context_at(socket.session.number).map(Context::bit) {
+            Some(bit) => self.watch(socket, bit),
+            None => self.unsubscribed += usize::from(socket.session.number != 0),
+        }
+        self.look_if_ready(at, socket);
+        Ok(())
+    }
+
+    /// Subscribes the context to the socket's events, exclusively if all entries ask for that. A connection that is
+    /// watched for room, too, is not exclusive: an event does not say what has changed, and another waiter may want
+    /// the other.
+    fn watch(&self, socket: &Socket, bit: u64) {
+        let mut current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
+        let listening = socket.state() == state::LISTENING;
+        let takes_turns = |events: u32| events & EXCLUSIVE != 0 && (listening || events & readiness::OUT == 0);
+        socket.share(bit, current.all(|at| takes_turns(self.entries[at].events)));
+        socket.subscribe(bit);
+    }
+
+    /// EPOLL_CTL_MOD.
+    pub fn modify(&mut self, fd: c_int, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
+        let at = self.find(fd, socket).ok_or(libc::ENOENT)?;
+        let entry = &mut self.entries[at];
+        if (event.events | entry.events) & EXCLUSIVE != 0 {
+            return Err(libc::EINVAL);
+        }
+        (entry.data, entry.events, entry.reported) = (event.u64, event.events, None);
+        entry.state = EntryState::Watching;
+        self.look_if_ready(at, socket);
+        Ok(())
+    }
+
+    /// EPOLL_CTL_DEL.
+    pub fn remove(&mut self, fd: c_int, socket: &Socket, ours: bool) -> Result<(), i32> {
+        let at = self.find(fd, socket).ok_or(libc::ENOENT)?;
+        self.end(at, socket, ours);
+        Ok(())
+    }
+
+    fn end(&mut self, at: usize, socket: &Socket, ours: bool) {
+        self.entries[at].state = EntryState::Free;
+        self.watched -= 1;
+        let others = self.of_slot(socket.number()).any(|at| self.is_current(at, socket));
+        if let (Some(context), true, false) = (self.context_at(socket.session.number), ours, others) {
+            socket.unsubscribe(context.bit());
+        }
+        if at >= self.slots {
+            self.unsubscribed -= usize::from(!self.is_subscribed(self.entries[at].slot));
+            self.further.remove(&(self.entries[at].slot, at as u32));
+            self.free.push(at as u32);
+        }
+    }
+
+    /// The descriptor is closed. While copies of it are open it is still watched, though no call can name it.
+    pub fn closed(&mut self, fd: c_int, socket: &Socket, copies: bool, ours: bool) {
+        if self.watched == 0 {
+            return;
+        }
+        for at in self.of_slot(socket.number()).collect::<Vec<_>>() {
+            if !self.is_current(at, socket) {
+                continue;
+            }
+            if !copies && self.entries[at].fd != UNNAMED {
+                self.end(at, socket, ours);
+            } else if self.entries[at].fd == fd {
+                self.entries[at].fd = -1;
+            }
+        }
+    }
+
+    /// The descriptors by which a socket is watched, and the events.
+    pub fn watching(&self, socket: &Socket) -> Vec<(c_int, epoll_event)> {
+        let current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
+        current
+            .map(|at| {
+                (self.entries[at].fd, epoll_event { events: self.entries[at].events, u64: self.entries[at].data })
+            })
+            .collect()
+    }
+
+    fn look_if_ready(&mut self, at: usize, socket: &Socket) {
+        if readiness::events_for(socket, self.entries[at].events) != 0 {
+            self.queue(at);
+        }
+    }
+
+    fn queue(&mut self, at: usize) {
+        queue(&mut self.entries, &mut self.ready, at);
+    }
+
+    /// Looks at all watched entries: there is no context that has their changes, or it is a new one.
+    pub fn look_at_all(&mut self) {
+        for at in 0..self.entries.len() {
+            self.queue(at);
+        }
+    }
+
+    /// The stacks of these sessions (bits) have gone, which ends all their connections. Looks at all entries, once.
+    /// False if that has been done.
+    pub fn look_at_the_end(&mut self, gone: u32) -> bool {
+        if gone & !self.ended == 0 {
+            return false;
+        }
+        self.ended |= gone;
+        self.look_at_all();
+        true
+    }
+
+    /// Subscribes the session's context to all its watched slots.
+    pub fn subscribe_all(&mut self, session: &'static Session) {
+        let Some(bit) = self.context_at(session.number).map(Context::bit) else { return };
+        let theirs = |entry: &&Entry| entry.is_used() && entry.slot >> SLOT_BITS == session.number;
+        for entry in self.entries.iter().filter(theirs) {
+            if let Some(socket) = Socket::at(entry.slot, entry.generation)
+                && !socket.is_gone()
+            {
+                self.watch(&socket, bit);
+            }
+        }
+    }
+
+    /// Is a socket watched of which no context tells?
+    #[inline]
+    pub fn has_unsubscribed(&self) -> bool {
+        self.unsubscribed > 0
+    }
+
+    /// Empties the list. Returns the contexts, to be closed.
+    pub fn clear(&mut self, ours: bool) -> Vec<Context> {
+        let contexts: Vec<Context> = self.take_contexts().collect();
+        for entry in self.entries.iter().filter(|entry| entry.is_used() && ours) {
+            let context = contexts.iter().find(|context| context.session == entry.slot >> SLOT_BITS);
+            if let (Some(context), Some(socket)) = (context, Socket::at(entry.slot, entry.generation)) {
+                socket.unsubscribe(context.bit());
+            }
+        }
+        *self = Self::new();
+        contexts
+    }
+}
+
+#[inline]
+fn queue(entries: &mut [Entry], ready: &mut VecDeque<u32>, at: usize) {
+    let Some(entry) = entries.get_mut(at) else { return };
+    if entry.is_used() && !entry.queued {
+        entry.queued = true;
+        ready.push_back(at as u32);
+    }
+}

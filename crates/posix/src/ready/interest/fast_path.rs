@@ -1,0 +1,108 @@
+//! The fast path of a wait: connections are ready, and nothing else has to be looked at.
+
+use super::{ET, Entry, EntryState, Interest, ONESHOT};
+use crate::ready::readiness;
+use libc::epoll_event;
+use towpath_client::carrier::Carrier;
+use towpath_client::session::Session;
+
+impl Entry {
+    /// The events of a level-triggered connection that the stack carries and in which nothing is out of the ordinary.
+    /// `None`: everything has to be looked at.
+    #[inline(always)]
+    fn steady_events(&self, session: &'static Session) -> Option<u32> {
+        if self.state != EntryState::Watching || self.events & (ET | ONESHOT) != 0 {
+            return None;
+        }
+        match Carrier::of(session, session.region.slot(self.slot)?, self.generation) {
+            Carrier::Stack(lines) => readiness::events_by_stack(session, &lines, self.events),
+            Carrier::Direct | Carrier::Neither => None,
+        }
+    }
+}
+
+impl Interest {
+    /// Are there only the own stack's events and the kernel's descriptors to look at?
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        self.watched > 0
+            && self.context.is_some()
+            && self.pid == towpath_client::process::pid()
+            && self.unsubscribed == 0
+            && self.held.is_empty()
+            && self.others.is_empty()
+            && self.pending.is_empty()
+            && self.nested.is_empty()
+    }
+
+    /// [`Interest::drain`] and [`Interest::collect`] if nothing else has to be done. `put` gets each event with its
+    /// number; false = it could not be stored. Returns the number of events, at least 1. `None`: there are none, or
+    /// everything has to be looked at, or the kernel is due (`native_is_due`).
+    #[inline(always)]
+    pub fn report_plain(
+        &mut self,
+        session: &'static Session,
+        native_is_due: impl FnOnce(u32) -> bool,
+        mut put: impl FnMut(usize, epoll_event) -> bool,
+        room: usize,
+    ) -> Option<usize> {
+        if !self.is_plain() {
+            return None;
+        }
+        self.drain_own(session);
+        if self.native > 0 && native_is_due(self.since_native.saturating_add(1)) {
+            return None;
+        }
+        let mut found = 0;
+        for _ in 0..self.ready.len() {
+            if found == room {
+                break;
+            }
+            let raw = *self.ready.front()?;
+            let steady =
+                self.entries.get(raw as usize).and_then(|entry| Some((entry.steady_events(session)?, entry.data)));
+            let (event, stays) = match steady {
+                Some((events, data)) => ((events != 0).then_some(epoll_event { events, u64: data }), events != 0),
+                None => self.report_one(session, raw),
+            };
+            if let Some(event) = event {
+                if !put(found, event) {
+                    self.put_back(raw);
+                    break;
+                }
+                found += 1;
+            }
+            if stays && self.ready.len() == 1 {
+                continue;
+            }
+            self.ready.pop_front();
+            if stays {
+                self.ready.push_back(raw);
+            } else if steady.is_some()
+                && let Some(entry) = self.entries.get_mut(raw as usize)
+            {
+                entry.queued = false;
+            }
+        }
+        if self.native > 0 && found > 0 {
+            self.since_native = self.since_native.saturating_add(1);
+        }
+        (found > 0).then_some(found)
+    }
+
+    /// The event of the front entry could not be stored: the entry stays as it was.
+    #[cold]
+    fn put_back(&mut self, raw: u32) {
+        if let Some(entry) = self.entries.get_mut(raw as usize) {
+            (entry.queued, entry.reported) = (true, None);
+        }
+    }
+
+    /// [`Interest::report`] of one entry: its event, and whether it stays in `ready`.
+    #[inline(never)]
+    fn report_one(&mut self, session: &'static Session, raw: u32) -> (Option<epoll_event>, bool) {
+        let mut reported = None;
+        let (_, stays) = self.report(session, raw, &mut |event| reported = Some(event));
+        (reported, stays)
+    }
+}

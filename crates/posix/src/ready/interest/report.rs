@@ -1,0 +1,189 @@
+//! Reporting: events are drained from the contexts, their slots looked at, and ready ones reported.
+
+use super::{ET, Entry, EntryState, Interest, ONESHOT, queue};
+use crate::ready::readiness;
+use core::sync::atomic::Ordering;
+use libc::epoll_event;
+use std::collections::{BTreeSet, VecDeque};
+use towpath_client::held;
+use towpath_client::session::{self, Session};
+use towpath_client::socket::{SLOT_BITS, Socket};
+use towpath_ring::lines::want;
+
+impl Interest {
+    /// Moves events from all contexts into the list of entries to look at.
+    #[inline(always)]
+    pub fn drain(&mut self, session: &'static Session) {
+        if !self.held.is_empty() {
+            self.look_at_due(session);
+        }
+        if self.unsubscribed > 0 {
+            self.look_at_unsubscribed();
+        }
+        if !self.others.is_empty() {
+            self.drain_others();
+        }
+        self.drain_own(session);
+    }
+
+    /// The same for the own stack.
+    #[inline(always)]
+    pub(super) fn drain_own(&mut self, session: &'static Session) {
+        let Self { context: Some(context), entries, ready, further, activity, .. } = self else {
+            self.look_at_all();
+            return;
+        };
+        context.drain(session, |slot| {
+            *activity = activity.wrapping_add(1);
+            if let Some(entry) = entries.get_mut(slot.index()).filter(|entry| entry.slot == slot.raw()) {
+                let lines = session.region.lines(slot);
+                let socket = Socket { session, slot, generation: entry.generation };
+                let wants_room = match lines.stack.pair.load(Ordering::Relaxed) {
+                    0 => lines.app.want.load(Ordering::Relaxed) & want::WRITABLE != 0,
+                    _ => !socket.is_gone() && socket.wants_room(),
+                };
+                if wants_room {
+                    event_seen(socket);
+                }
+                if entry.is_used() && !entry.queued {
+                    entry.queued = true;
+                    ready.push_back(slot.raw());
+                }
+            }
+            if !further.is_empty() {
+                look_at(entries, ready, further, slot.raw());
+            }
+        });
+    }
+
+    /// The same for other stacks.
+    #[cold]
+    fn drain_others(&mut self) {
+        let Self { others, entries, ready, further, activity, .. } = self;
+        for context in others {
+            let Some(session) = session::numbered(context.session) else { continue };
+            let first = context.session << SLOT_BITS;
+            context.drain(session, |slot| {
+                let number = first | slot.raw();
+                let known = further.range((number, 0)..=(number, u32::MAX)).next();
+                let entry = known.and_then(|(_, at)| entries.get(*at as usize));
+                let socket = Socket { session, slot, generation: entry.map_or(0, |entry| entry.generation) };
+                event_seen(socket);
+                *activity = activity.wrapping_add(1);
+                look_at(entries, ready, further, number);
+            });
+        }
+    }
+
+    /// Passes ready entries to `put`. Returns how many.
+    #[inline(always)]
+    pub fn collect(&mut self, session: &'static Session, put: &mut impl FnMut(epoll_event), room: usize) -> usize {
+        let mut found = 0;
+        // Each entry at most once: level-triggered ones go to the back.
+        for _ in 0..self.ready.len() {
+            if found == room {
+                break;
+            }
+            let Some(raw) = self.ready.front().copied() else { break };
+            let (reported, stays) = self.report(session, raw, put);
+            found += usize::from(reported);
+            if !stays || self.ready.len() != 1 {
+                self.ready.pop_front();
+                if stays {
+                    self.ready.push_back(raw);
+                }
+            }
+        }
+        found
+    }
+
+    /// Looks at an entry of `ready`. Returns whether it was reported, and whether it stays in `ready`.
+    #[inline(always)]
+    pub(super) fn report(
+        &mut self,
+        session: &'static Session,
+        raw: u32,
+        put: &mut impl FnMut(epoll_event),
+    ) -> (bool, bool) {
+        let Some(entry) = self.entries.get_mut(raw as usize) else { return (false, false) };
+        entry.queued = false;
+        if entry.state != EntryState::Watching {
+            return (false, false);
+        }
+        let Some(socket) = entry.socket(session) else { return (false, false) };
+        // Loaded before the events: a change in between is an edge of its own.
+        let words = if entry.events & ET == 0 { None } else { Some(socket.words()) };
+        let events = readiness::events_for(&socket, entry.events);
+        if held::is_waited_for(&socket) && !self.held.contains(&raw) {
+            self.held.push(raw);
+        }
+        // The stack notifies a moment after a change can be seen, and of several changes at once. Neither makes
+        // another edge.
+        let reported = words.map(|words| (events, words));
+        if events == 0 || (reported.is_some() && reported == entry.reported && events & readiness::ERR == 0) {
+            return (false, false);
+        }
+        if reported.is_some() {
+            entry.reported = reported;
+        }
+        put(epoll_event { events, u64: entry.data });
+        if entry.events & ONESHOT != 0 {
+            entry.state = EntryState::Served;
+        }
+        entry.queued = entry.events & (ET | ONESHOT) == 0;
+        (true, entry.queued)
+    }
+
+    /// Would `collect` find an entry?
+    pub fn any_ready(&mut self, session: &'static Session) -> bool {
+        if !self.held.is_empty() {
+            self.look_at_due(session);
+        }
+        self.ready.iter().any(|at| {
+            let Some(entry) = self.entries.get(*at as usize).filter(|entry| entry.state == EntryState::Watching) else {
+                return false;
+            };
+            entry.socket(session).is_some_and(|socket| readiness::events_for(&socket, entry.events) != 0)
+        })
+    }
+
+    /// Looks at entries whose held bytes are due.
+    #[cold]
+    fn look_at_due(&mut self, session: &'static Session) {
+        let Self { entries, ready, held, .. } = self;
+        held.retain(|at| {
+            let waits = entries.get(*at as usize).and_then(|entry| entry.socket(session)).is_some_and(|socket| {
+                // This notes until when to sleep.
+                socket.readable();
+                held::is_waited_for(&socket)
+            });
+            if !waits {
+                queue(entries, ready, *at as usize);
+            }
+            waits
+        });
+    }
+
+    #[cold]
+    fn look_at_unsubscribed(&mut self) {
+        for at in self.slots..self.entries.len() {
+            if !self.is_subscribed(self.entries[at].slot) {
+                self.queue(at);
+            }
+        }
+    }
+}
+
+/// Renews the request for room after an event.
+#[cold]
+#[inline(never)]
+fn event_seen(socket: Socket) {
+    if !socket.is_gone() && socket.wants_room() {
+        socket.event_seen();
+    }
+}
+
+/// Queues the entries of a slot that are behind the table.
+fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, further: &BTreeSet<(u32, u32)>, slot: u32) {
+    further.range((slot, 0)..=(slot, u32::MAX)).for_each(|(_, at)| queue(entries, ready, *at as usize));
+}

@@ -1,0 +1,11 @@
+//! Readiness: `epoll`, `poll` and `select` over slots and kernel descriptors.
+
+pub mod epoll_ctl;
+pub mod epoll_wait;
+pub mod instance;
+pub mod interest;
+pub mod nested;
+pub mod poll;
+pub mod readiness;
+pub mod rewatch;
+pub mod select;

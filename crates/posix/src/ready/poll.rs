@@ -1,0 +1,302 @@
+//! `poll` over slots, kernel descriptors and epoll instances.
+
+use crate::fd::table::{self, Descriptor};
+use crate::io::user;
+use crate::ready::{instance, nested, readiness};
+use core::time::Duration;
+use libc::{c_int, nfds_t, pollfd, sigset_t};
+use std::time::Instant;
+use towpath_client::context::Context;
+use towpath_client::liveness::LIFE_CHECK;
+use towpath_client::session::{self, Session};
+use towpath_client::sleep::Sleep;
+use towpath_client::socket::{SLOT_BITS, Socket};
+use towpath_client::sys::{self, Sys};
+use towpath_client::undo_log::Undo;
+use towpath_client::{held, wait};
+use towpath_hook::Answer;
+use towpath_ring::wake::spin_until;
+
+/// Up to this many descriptors, no memory is allocated.
+const ON_STACK: usize = 64;
+/// The longest sleep if no context could be had.
+const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
+
+/// Is one of these descriptors ours?
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| matches!(table::get(p.fd), Descriptor::Slot { .. } | Descriptor::Epoll(_)))
+}
+
+/// `poll` and `ppoll`. `timeout` `None` = no limit.
+///
+/// # Safety
+/// The contract of `ppoll`: `fds` is null or has `n` entries, `mask` is null or valid.
+pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask: *const sigset_t) -> Answer<c_int> {
+    if n == 0 || fds.is_null() || n > 1 << 20 {
+        return None;
+    }
+    // SAFETY: the program's memory. The kernel checks the rest.
+    if unsafe {
+        user::is_there(fds, n as usize).is_err() || (!mask.is_null() && user::read(mask.cast::<u64>()).is_err())
+    } {
+        return None;
+    }
+    // SAFETY: the caller keeps the contract of `poll`.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
+    if !concerns(fds) {
+        return None;
+    }
+    Some(run(fds, timeout, mask).map(|n| n as c_int))
+}
+
+/// `poll` and `select` on an array.
+pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Sys<usize> {
+    let session = session::get().ok_or(libc::EINVAL)?;
+    let blank = pollfd { fd: -1, events: 0, revents: 0 };
+    // The kernel's array: everything but slots, and at the end the doorbells, one for each stack.
+    let len = fds.len() + 1 + others(fds);
+    if len <= ON_STACK {
+        let mut native = [blank; ON_STACK];
+        Poll::new(session, fds, &mut native[..len], mask).run(timeout)
+    } else {
+        let mut native = vec![blank; len];
+        Poll::new(session, fds, &mut native, mask).run(timeout)
+    }
+}
+
+/// The number of other stacks that carry these sockets.
+fn others(fds: &[pollfd]) -> usize {
+    let sessions = fds.iter().fold(0u64, |sessions, entry| match table::get(entry.fd) {
+        Descriptor::Slot { slot, .. } => sessions | 1 << (slot >> SLOT_BITS & 63),
+        _ => sessions,
+    });
+    (sessions & !1).count_ones() as usize
+}
+
+/// Fills the kernel's array with the kernel's descriptors. True if there are any.
+fn sort(fds: &[pollfd], native: &mut [pollfd]) -> bool {
+    let mut kernels = false;
+    for (entry, native) in fds.iter().zip(native.iter_mut()) {
+        let ours = entry.fd < 0 || table::socket(entry.fd).is_some();
+        *native = pollfd { fd: if ours { -1 } else { entry.fd }, revents: 0, ..*entry };
+        kernels |= !ours;
+    }
+    kernels
+}
+
+struct Poll<'a> {
+    session: &'static Session,
+    fds: &'a mut [pollfd],
+    native: &'a mut [pollfd],
+    mask: *const sigset_t,
+    /// Must the kernel be asked?
+    kernels: bool,
+}
+
+impl<'a> Poll<'a> {
+    fn new(session: &'static Session, fds: &'a mut [pollfd], native: &'a mut [pollfd], mask: *const sigset_t) -> Self {
+        let mut kernels = false;
+        kernels |= sort(fds, native);
+        Self { session, fds, native, mask, kernels }
+    }
+
+    fn run(&mut self, timeout: Option<Duration>) -> Sys<usize> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut ready = self.slots();
+        if ready > 0 || timeout == Some(Duration::ZERO) || self.kernels {
+            ready = self.ask(Duration::ZERO)?;
+            if ready > 0 || timeout == Some(Duration::ZERO) {
+                return Ok(ready);
+            }
+        }
+        if let [one] = &*self.fds
+            && let (Some(socket), true) = (table::socket(one.fd), self.mask.is_null())
+        {
+            let interest = interest_of(one);
+            let waited = wait::until_signal(&socket, deadline, || readiness::events_for(&socket, interest) != 0);
+            return match waited {
+                // The socket may have become the kernel's, or have been closed.
+                Ok(()) | Err(libc::EAGAIN) if table::socket(one.fd).is_none() => {
+                    sys::ppoll(self.fds, Some(Duration::ZERO), core::ptr::null())
+                }
+                Ok(()) | Err(libc::EAGAIN) => Ok(self.slots()),
+                Err(errno) => Err(errno),
+            };
+        }
+        if self.spin() {
+            return self.ask(Duration::ZERO);
+        }
+        self.block(deadline)
+    }
+
+    /// Sets `revents` of slots and instances; returns how many have any.
+    fn slots(&mut self) -> usize {
+        let mut ready = 0;
+        for entry in self.fds.iter_mut() {
+            entry.revents = 0;
+            match table::get(entry.fd) {
+                Descriptor::Slot { slot, generation } => {
+                    if let Some(socket) = Socket::at(slot, generation) {
+                        entry.revents = readiness::events_for(&socket, interest_of(entry)) as i16;
+                    }
+                }
+                Descriptor::Epoll(id) => {
+                    let shown = entry.events & (libc::POLLIN | libc::POLLRDNORM);
+                    if shown != 0 && nested::is_ready(id, self.session) {
+                        entry.revents = shown;
+                    }
+                }
+                _ => {}
+            }
+            ready += usize::from(entry.revents != 0);
+        }
+        ready
+    }
+
+    /// Looks at all descriptors. The kernel may sleep for this time.
+    fn ask(&mut self, time: Duration) -> Sys<usize> {
+        if self.kernels || !time.is_zero() {
+            sys::ppoll(self.native, Some(time), self.mask)?;
+        }
+        self.slots();
+        let mut ready = 0;
+        for (entry, native) in self.fds.iter_mut().zip(self.native.iter()) {
+            // An event that wakes an instance is not always one for the program.
+            if native.fd >= 0 && !matches!(table::get(entry.fd), Descriptor::Epoll(_)) {
+                entry.revents |= native.revents;
+            }
+            ready += usize::from(entry.revents != 0);
+        }
+        Ok(ready)
+    }
+
+    fn spin(&mut self) -> bool {
+        let spin_us = self.session.spin_us;
+        spin_until(spin_us, || self.slots() > 0)
+    }
+
+    fn block(&mut self, deadline: wait::Deadline) -> Sys<usize> {
+        let known = self.fds.len();
+        let subscription =
+            Box::into_raw(Box::new(Subscription::new(self.session, self.fds, self.native.len() - known)));
+        let asleep = Sleep::on(None, Undo::Number(unsubscribe, subscription.expose_provenance()));
+        // SAFETY: it is dropped with the sleep.
+        let subscription = unsafe { &*subscription };
+        for (context, native) in subscription.contexts.iter().zip(&mut self.native[known..]) {
+            *native = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
+        }
+        let longest = if subscription.is_subscribed() { LIFE_CHECK } else { WITHOUT_CONTEXT };
+        loop {
+            session::gone(false);
+            subscription.each(Context::arm);
+            let mut time = longest;
+            if let Some(deadline) = deadline {
+                time = time.min(deadline.saturating_duration_since(Instant::now()));
+            }
+            let time = if self.slots() > 0 { Duration::ZERO } else { held::sleep_of(time) };
+            let ready = asleep.interrupted(self.ask(time))?;
+            if ready > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(ready);
+            }
+            asleep.check()?;
+            subscription.contexts.iter().for_each(|context| _ = towpath_ring::wake::drain(sys::borrow(&context.wake)));
+            session::gone(true);
+            // Meanwhile a descriptor may have become the kernel's, or have been closed.
+            self.kernels |= sort(self.fds, &mut self.native[..known]);
+        }
+    }
+}
+
+#[inline]
+fn interest_of(entry: &pollfd) -> u32 {
+    u32::from(entry.events as u16)
+}
+
+/// The subscription of one `poll` to its slots and instances, until dropped.
+struct Subscription {
+    session: &'static Session,
+    /// One for each stack that carries the sockets, as far as they can be had.
+    contexts: Vec<Context>,
+    sockets: Vec<Socket>,
+    instances: Vec<u32>,
+}
+
+/// Ends the subscription at this address, once.
+fn unsubscribe(subscription: usize) {
+    // SAFETY: `block` has boxed it, and the undo log runs each entry once.
+    drop(unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut::<Subscription>(subscription)) });
+}
+
+impl Subscription {
+    /// Uses at most this many contexts.
+    fn new(session: &'static Session, fds: &[pollfd], contexts: usize) -> Self {
+        let mut subscription = Self { session, contexts: Vec::new(), sockets: Vec::new(), instances: Vec::new() };
+        subscription.contexts.extend(Context::open(session));
+        for entry in fds {
+            match table::get(entry.fd) {
+                Descriptor::Slot { slot, generation } => subscription.sockets.extend(Socket::at(slot, generation)),
+                Descriptor::Epoll(id) => {
+                    let instances = nested::all(id);
+                    instances.iter().for_each(|id| instance::instance(*id).falling_asleep(session));
+                    subscription.instances.extend(instances);
+                }
+                _ => {}
+            }
+        }
+        for socket in &subscription.sockets {
+            let session = socket.session;
+            if socket.can_subscribe()
+                && subscription.of(session.number).is_none()
+                && subscription.contexts.len() < contexts
+            {
+                subscription.contexts.extend(Context::open(session));
+            }
+            if let Some(context) = subscription.of(session.number) {
+                socket.subscribe(context.bit());
+            }
+        }
+        subscription
+    }
+
+    fn of(&self, session: u32) -> Option<&Context> {
+        self.contexts.iter().find(|context| context.session == session)
+    }
+
+    /// Do the contexts have the events of all sockets?
+    fn is_subscribed(&self) -> bool {
+        let unsubscribed =
+            |id: &u32| instance::instance(*id).with(|interest| interest.has_unsubscribed()).unwrap_or(false);
+        self.of(0).is_some()
+            && self.sockets.iter().all(|socket| self.of(socket.session.number).is_some())
+            && !self.instances.iter().any(unsubscribed)
+    }
+
+    fn each(&self, work: impl Fn(&Context, &Session)) {
+        for context in &self.contexts {
+            if let Some(session) = session::numbered(context.session) {
+                work(context, session);
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        for id in &self.instances {
+            instance::instance(*id).awake(self.session);
+        }
+        for mut context in core::mem::take(&mut self.contexts) {
+            let Some(session) = session::numbered(context.session) else { continue };
+            context.disarm(session);
+            let theirs = || self.sockets.iter().filter(|socket| socket.session.number == session.number);
+            theirs().for_each(|socket| socket.unsubscribe(context.bit()));
+            context.drain(session, |slot| {
+                if let Some(socket) = theirs().find(|socket| socket.slot == slot) {
+                    socket.event_seen();
+                }
+            });
+            towpath_ring::wake::drain(sys::borrow(&context.wake));
+            context.close(session);
+        }
+    }
+}

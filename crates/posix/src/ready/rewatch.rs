@@ -1,0 +1,73 @@
+//! Moves the watches of a socket that changes: promoted, demoted, left to the kernel, or closed.
+
+use crate::fd::table;
+use crate::ready::{epoll_ctl, instance};
+use core::sync::atomic::Ordering;
+use libc::{c_int, epoll_event};
+use towpath_client::private::flag;
+use towpath_client::socket::Socket;
+use towpath_hook::real;
+
+/// A pending socket is left to the kernel, or closed.
+pub fn forget_pending(fd: c_int) {
+    instance::each(|_, interest| interest.pending.retain(|(watched, _)| *watched != fd));
+}
+
+/// Takes a pending socket that is about to be promoted out of the native sets. Returns the instances that watched it.
+pub fn take_pending(fd: c_int) -> Vec<(u32, epoll_event)> {
+    let mut watchers = Vec::new();
+    instance::each(|id, interest| {
+        if let Some(at) = interest.pending.iter().position(|(watched, _)| *watched == fd) {
+            let (_, event) = interest.pending.swap_remove(at);
+            // SAFETY: a deletion reads no event.
+            unsafe { real::epoll_ctl(instance::descriptor(id), libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+            watchers.push((id, event));
+        }
+    });
+    watchers
+}
+
+/// Takes the slot of a socket that is being demoted out of all instances. Returns the instances, the descriptors and
+/// the events.
+pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
+    let mut watchers = Vec::new();
+    instance::each(|id, interest| {
+        let ours = interest.pid == towpath_client::process::pid();
+        for (fd, event) in interest.watching(socket) {
+            let _ = interest.remove(fd, socket, ours);
+            watchers.push((id, fd, event));
+        }
+    });
+    watchers
+}
+
+/// Has an instance watch a pending socket by the kernel.
+pub fn watch_pending(id: u32, fd: c_int, mut event: epoll_event) {
+    // SAFETY: a valid event.
+    if unsafe { real::epoll_ctl(instance::descriptor(id), libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
+        instance::instance(id).with(|interest| {
+            interest.native += 1;
+            interest.pending.push((fd, event));
+        });
+    }
+}
+
+/// Has the instances that watched a pending socket watch its slot.
+pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
+    for (id, event) in watchers {
+        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, fd, socket, Some(&event));
+    }
+}
+
+/// The descriptor `fd` of a socket is being closed.
+pub fn forget(fd: c_int, socket: &Socket) {
+    // The bits of other sessions' sockets do not name contexts of this one.
+    let own = socket.session.number == 0;
+    let contexts = if own { socket.app().ctx_mask.load(Ordering::SeqCst) } else { u64::MAX };
+    let kind = table::kind_of(socket);
+    let copies = socket.has(flag::SHARED) && table::within(0, u32::MAX).any(|(other, is)| other != fd && is == kind);
+    instance::each_subscribed(contexts, |interest| {
+        let ours = interest.pid == towpath_client::process::pid();
+        interest.closed(fd, socket, copies, ours);
+    });
+}

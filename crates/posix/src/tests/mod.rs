@@ -1,0 +1,11 @@
+//! The library against a stack without a protocol, in one process. The calls are made as the exported functions make
+//! them.
+
+mod epoll;
+mod hostile;
+mod options;
+mod os;
+mod readiness;
+mod six;
+mod stream;
+mod urgent;

@@ -1,0 +1,481 @@
+//! Operations that wait. One hidden thread carries them on when something happens on their sockets; it exists while there are any.
+
+use super::abi::{CQE_F_MORE, CQE_F_NOTIF, op};
+use super::operation::{Operation, Progress, Target, Way};
+use super::{post, ring};
+use crate::fd::table::{self, Descriptor};
+use crate::lifecycle::in_flight;
+use crate::ready::interest::UNNAMED;
+use crate::ready::{epoll_ctl, epoll_wait, instance, nested};
+use core::cell::UnsafeCell;
+use core::time::Duration;
+use libc::{c_int, epoll_event};
+use std::collections::HashMap;
+use towpath_client::descriptors;
+use towpath_client::liveness::LIFE_CHECK;
+use towpath_client::lock::Lock;
+use towpath_client::socket::Socket;
+use towpath_client::sys::{self, Sys};
+use towpath_hook::{outcome, real};
+
+/// The key of the thread's bell.
+const BELL: u64 = u64::MAX;
+const ET: u32 = libc::EPOLLET as u32;
+/// Events that are taken at once.
+const EVENTS: usize = 64;
+/// The hidden thread's stack, bytes.
+const STACK_BYTES: usize = 256 << 10;
+/// Signals that the hidden thread must not block: the processor's own, and the one by which injected programs' calls are caught.
+const FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// What waits, by [`Target::key`].
+#[derive(Default)]
+struct Waiting {
+    watched: HashMap<u64, Watched>,
+    /// The epoll instance by which the thread waits, and its descriptor.
+    instance: Option<(u32, c_int)>,
+    /// Wakes the thread when there is an earlier end than it knows.
+    bell: c_int,
+    /// Is there a thread?
+    running: bool,
+    /// May there be operations with a limit?
+    limited: bool,
+}
+
+/// The operations on one socket.
+struct Watched {
+    target: Target,
+    /// By which descriptor the first one named it.
+    fd: c_int,
+    /// In the order of their submission.
+    operations: Vec<Operation>,
+    /// The events that are asked for; 0 = it is not watched.
+    events: u32,
+}
+
+struct Shared {
+    lock: Lock,
+    waiting: UnsafeCell<Option<Waiting>>,
+}
+
+// SAFETY: only used under the lock.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared { lock: Lock::new(), waiting: UnsafeCell::new(None) };
+
+fn with<R>(work: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
+    let _locked = SHARED.lock.lock()?;
+    // SAFETY: locked.
+    Some(work(unsafe { &mut *SHARED.waiting.get() }.get_or_insert_default()))
+}
+
+/// Tries an operation, and keeps it if it has to wait: then there is no result.
+pub fn carry(target: Target, operation: Operation) -> Option<i32> {
+    with(|waiting| waiting.carry(target, operation)).unwrap_or(Some(-libc::EAGAIN))
+}
+
+/// Begins an operation with others after it, whose results are all posted; unless it has a result, then what comes after it.
+pub fn carry_chain(operation: Operation, result: Option<i32>) {
+    with(|waiting| match result {
+        Some(result) => waiting.settle(operation, (result, 0), -libc::ECANCELED),
+        None => waiting.begin(operation),
+    });
+}
+
+/// Which operations are meant.
+pub struct Meant {
+    /// The number of the ring.
+    pub ring: u32,
+    pub user_data: Option<u64>,
+    pub fd: Option<c_int>,
+    pub opcode: Option<u8>,
+    /// All of them, not the first only.
+    pub all: bool,
+    /// Only polls.
+    pub polls: bool,
+}
+
+impl Meant {
+    fn is(&self, operation: &Operation) -> bool {
+        operation.ring == self.ring
+            && self.user_data.is_none_or(|user_data| user_data == operation.user_data)
+            && self.fd.is_none_or(|fd| fd == operation.fd)
+            && self.opcode.is_none_or(|opcode| opcode == operation.opcode)
+            && (!self.polls || operation.is_poll())
+    }
+}
+
+/// Ends operations with ECANCELED; how many.
+pub fn cancel(meant: &Meant) -> usize {
+    with(|waiting| {
+        let taken = waiting.take(meant);
+        let count = taken.len();
+        taken.into_iter().for_each(|operation| waiting.settle(operation, CANCELED, -libc::ECANCELED));
+        count
+    })
+    .unwrap_or(0)
+}
+
+/// Changes a poll: other events (with whether there may be several results), and another mark. False = there is none.
+pub fn change(meant: &Meant, events: Option<(u32, bool)>, user_data: Option<u64>) -> bool {
+    let changed = with(|waiting| {
+        let found = waiting.watched.iter().find_map(|(key, watched)| {
+            watched.operations.iter().position(|operation| meant.is(operation)).map(|at| (*key, at))
+        });
+        let (key, at) = found?;
+        let operation = &mut waiting.watched.get_mut(&key)?.operations[at];
+        if let Some((events, several)) = events {
+            operation.change_events(events, several);
+        }
+        operation.user_data = user_data.unwrap_or(operation.user_data);
+        waiting.go_on(key);
+        Some(())
+    });
+    changed.flatten().is_some()
+}
+
+/// The ring has gone, and with it what was asked by it.
+pub fn forget(id: u32) {
+    let all = Meant { ring: id, user_data: None, fd: None, opcode: None, all: true, polls: false };
+    with(|waiting| waiting.take(&all));
+}
+
+/// In a forked child: all that is its parent's.
+pub fn forked() {
+    SHARED.lock.reset();
+    with(|waiting| {
+        if let Some((id, epfd)) = waiting.instance {
+            instance::disowned(id);
+            descriptors::unprotect(epfd);
+            descriptors::unprotect(waiting.bell);
+        }
+        *waiting = Waiting::default();
+    });
+}
+
+/// A result, and the flags of its completion.
+type Ended = (i32, u32);
+const CANCELED: Ended = (-libc::ECANCELED, 0);
+
+/// Posts a completion.
+fn tell(operation: &Operation, result: i32, flags: u32) {
+    if let (Some(notice), 0..) = (operation.notice, result) {
+        let to = ring::ring(operation.ring).own();
+        post::post(to, operation.user_data, result, CQE_F_MORE);
+        post::post(to, operation.user_data, notice, CQE_F_NOTIF);
+        return;
+    }
+    if result < 0 || !operation.quiet || flags & CQE_F_MORE != 0 {
+        post::post(ring::ring(operation.ring).own(), operation.user_data, result, flags);
+    }
+}
+
+/// Posts the end of a limit.
+fn tell_limit(operation: &Operation, result: i32) {
+    if let Some(limit) = &operation.limit {
+        post::post(ring::ring(operation.ring).own(), limit.user_data, result, 0);
+    }
+}
+
+impl Waiting {
+    /// Begins one that may have others after it, and those that follow at once.
+    fn begin(&mut self, mut operation: Operation) {
+        loop {
+            let target = target(operation.fd);
+            let result = match &target {
+                _ if operation.opcode == op::NOP => Some((0, 0)),
+                None => Some((-libc::EBADF, 0)),
+                Some(target) => self.attempt_in_turn(target, &mut operation),
+            };
+            let ended = match (result, target) {
+                (None, Some(target)) => self.keep(target, operation).map(|refused| (refused, (-libc::EOPNOTSUPP, 0))),
+                (result, _) => Some((operation, result.unwrap_or((0, 0)))),
+            };
+            let Some((done, result)) = ended else { return };
+            let Some(next) = end(done, result, -libc::ECANCELED) else { return };
+            operation = next;
+        }
+    }
+
+    /// Tells an end, and begins what comes then.
+    fn settle(&mut self, operation: Operation, ended: Ended, limit: i32) {
+        if let Some(next) = end(operation, ended, limit) {
+            self.begin(next);
+        }
+    }
+
+    fn carry(&mut self, target: Target, mut operation: Operation) -> Option<i32> {
+        match self.attempt_in_turn(&target, &mut operation) {
+            Some((result, 0)) if result < 0 || operation.notice.is_none() => Some(result),
+            // Only a completion of its own can have flags.
+            Some((result, flags)) => {
+                tell(&operation, result, flags);
+                None
+            }
+            None => self.keep(target, operation).map(|_| -libc::EOPNOTSUPP),
+        }
+    }
+
+    /// The result, unless it has to wait, or others wait before it.
+    fn attempt_in_turn(&self, target: &Target, operation: &mut Operation) -> Option<Ended> {
+        let way = operation.way();
+        let before = self.watched.get(&target.key());
+        let queues = way != Way::Any && before.is_some_and(|before| before.operations.iter().any(|o| o.way() == way));
+        if queues { None } else { run(operation, target) }
+    }
+
+    /// Keeps one that waits; gives it back if there can be no thread.
+    fn keep(&mut self, target: Target, mut operation: Operation) -> Option<Operation> {
+        if self.start().is_err() {
+            return Some(operation);
+        }
+        if let Some(limit) = &mut operation.limit {
+            limit.begin(sys::clock(libc::CLOCK_MONOTONIC));
+            self.limited = true;
+            towpath_ring::wake::notify(sys::borrow(&self.bell));
+        }
+        let key = target.key();
+        let watched = self.watched.entry(key).or_insert_with(|| {
+            if let Target::Socket(socket) = &target {
+                // Until it goes out of the table.
+                in_flight::begin(socket);
+            }
+            Watched { target, fd: operation.fd, operations: Vec::new(), events: 0 }
+        });
+        watched.operations.push(operation);
+        self.watch(key);
+        None
+    }
+
+    /// Makes sure that there is a thread, and that by which it waits.
+    fn start(&mut self) -> Sys<()> {
+        let (id, epfd) = match self.instance {
+            Some(instance) => instance,
+            None => {
+                // SAFETY: integers only.
+                let made = outcome(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+                let protected = descriptors::protected_copy(made);
+                sys::close(made);
+                let epfd = protected?;
+                let bell = towpath_ring::wake::doorbell().map_err(|_| libc::EMFILE)?;
+                self.bell = descriptors::protect(bell)?;
+                let mut event = epoll_event { events: libc::EPOLLIN as u32 | ET, u64: BELL };
+                // SAFETY: a valid event.
+                outcome(unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.bell, &raw mut event) })?;
+                let id = instance::claimed(epfd).ok_or(libc::EMFILE)?;
+                instance::instance(id).with(|interest| interest.native += 1);
+                self.instance = Some((id, epfd));
+                (id, epfd)
+            }
+        };
+        if !self.running {
+            self.running = spawn(id, epfd);
+        }
+        if self.running { Ok(()) } else { Err(libc::EAGAIN) }
+    }
+
+    /// Has the thread woken by the events that are waited for, or takes out what nobody waits for.
+    fn watch(&mut self, key: u64) {
+        let (Some((id, _)), Some(watched)) = (self.instance, self.watched.get_mut(&key)) else { return };
+        let events = watched.operations.iter().fold(0, |all, operation| all | operation.events());
+        let fd = watched.fd;
+        if watched.operations.is_empty() {
+            let _ = control(id, libc::EPOLL_CTL_DEL, fd, &watched.target, None);
+            if let Some(Watched { target: Target::Socket(socket), .. }) = self.watched.remove(&key) {
+                in_flight::end(&socket);
+            }
+            return;
+        }
+        let op = if watched.events == 0 { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+        watched.events = events | ET;
+        let event = epoll_event { events: watched.events, u64: key };
+        let _ = control(id, op, fd, &watched.target, Some(&event));
+    }
+
+    /// Something has happened.
+    fn go_on(&mut self, key: u64) {
+        let Some(watched) = self.watched.get_mut(&key) else { return };
+        let (mut at, mut ended) = (0, Vec::new());
+        let (mut waits_in, mut waits_out) = (false, false);
+        while let Some(operation) = watched.operations.get_mut(at) {
+            let behind = match operation.way() {
+                Way::In => &mut waits_in,
+                Way::Out => &mut waits_out,
+                Way::Any => &mut false,
+            };
+            let result = if *behind { None } else { run(operation, &watched.target) };
+            match result {
+                Some(result) => ended.push((watched.operations.remove(at), result)),
+                None => {
+                    *behind = true;
+                    at += 1;
+                }
+            }
+        }
+        if !ended.is_empty() {
+            self.watch(key);
+        }
+        for (operation, result) in ended {
+            self.settle(operation, result, -libc::ECANCELED);
+        }
+    }
+
+    /// How long the thread may sleep.
+    fn time(&mut self) -> Duration {
+        let mut nearest = None;
+        if self.limited {
+            let operations = self.watched.values().flat_map(|watched| &watched.operations);
+            nearest = operations.filter_map(|operation| operation.limit.as_ref()?.due).min();
+            self.limited = nearest.is_some();
+        }
+        let now = sys::clock(libc::CLOCK_MONOTONIC);
+        nearest.map_or(LIFE_CHECK, |nearest| nearest.saturating_sub(now).min(LIFE_CHECK))
+    }
+
+    /// Ends those whose time is over.
+    fn expire(&mut self) {
+        if !self.limited {
+            return;
+        }
+        let now = sys::clock(libc::CLOCK_MONOTONIC);
+        let over =
+            |operation: &Operation| operation.limit.as_ref().and_then(|limit| limit.due).is_some_and(|due| due <= now);
+        for operation in self.take_if(true, over) {
+            self.settle(operation, CANCELED, -libc::ETIME);
+        }
+    }
+
+    /// Takes operations out.
+    fn take(&mut self, meant: &Meant) -> Vec<Operation> {
+        self.take_if(meant.all, |operation| meant.is(operation))
+    }
+
+    fn take_if(&mut self, all: bool, is_meant: impl Fn(&Operation) -> bool) -> Vec<Operation> {
+        let (mut taken, mut changed) = (Vec::new(), Vec::new());
+        for (key, watched) in &mut self.watched {
+            let before = watched.operations.len();
+            while let Some(at) = watched.operations.iter().position(&is_meant) {
+                taken.push(watched.operations.remove(at));
+                if !all {
+                    break;
+                }
+            }
+            if watched.operations.len() != before {
+                changed.push(*key);
+            }
+            if !all && !taken.is_empty() {
+                break;
+            }
+        }
+        changed.into_iter().for_each(|key| self.watch(key));
+        taken
+    }
+
+    /// What is told to nobody any more: sockets that were taken away, epoll instances whose descriptor was closed.
+    fn look_at_lost(&mut self) {
+        let is_lost = |watched: &Watched| match &watched.target {
+            Target::Socket(socket) => socket.is_gone(),
+            Target::Epoll(id) => watched.operations.iter().any(|it| table::get(it.fd) != Descriptor::Epoll(*id)),
+        };
+        let lost: Vec<_> = self.watched.iter().filter(|(_, watched)| is_lost(watched)).map(|(key, _)| *key).collect();
+        for key in lost {
+            self.go_on(key);
+            let Some(watched) = self.watched.get_mut(&key) else { continue };
+            let rest: Vec<_> = watched.operations.drain(..).collect();
+            self.watch(key);
+            for operation in rest {
+                self.settle(operation, CANCELED, -libc::ECANCELED);
+            }
+        }
+    }
+}
+
+/// Tells the end of an operation and of its limit; what comes then. If it has failed nothing does, which is told too.
+fn end(mut operation: Operation, (result, flags): Ended, limit: i32) -> Option<Operation> {
+    tell(&operation, result, flags);
+    tell_limit(&operation, limit);
+    let mut next = operation.next.take();
+    if operation.hard || !operation.has_failed(result) {
+        return next.map(|next| *next);
+    }
+    while let Some(mut canceled) = next {
+        tell(&canceled, -libc::ECANCELED, 0);
+        tell_limit(&canceled, -libc::ECANCELED);
+        next = canceled.next.take();
+    }
+    None
+}
+
+/// Tries as long as something comes of it; the last result.
+fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
+    let can_say_more = || post::passes_flags();
+    loop {
+        let (result, flags) = match operation.attempt(target) {
+            Progress::Waits => return None,
+            Progress::Done(result) => return Some((result, 0)),
+            // A kernel that cannot say that more comes: the program asks again.
+            Progress::More(result) if !can_say_more() => return Some((result, 0)),
+            Progress::Filled(result, flags, false) => return Some((result, flags)),
+            Progress::More(result) => (result, 0),
+            Progress::Filled(result, flags, true) => (result, flags),
+        };
+        tell(operation, result, flags | CQE_F_MORE);
+        if operation.is_poll() {
+            return None;
+        }
+    }
+}
+
+fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_event>) -> Sys<c_int> {
+    match target {
+        Target::Socket(socket) => epoll_ctl::control_slot(id, op, UNNAMED, socket, event),
+        Target::Epoll(inner) => nested::control(id, op, fd, *inner, event),
+    }
+}
+
+/// Starts the thread; false if there can be none.
+fn spawn(id: u32, epfd: c_int) -> bool {
+    // SAFETY: sets are made before they are used; the new thread inherits what is blocked here meanwhile.
+    unsafe {
+        let (mut blocked, mut before) = (core::mem::zeroed::<libc::sigset_t>(), core::mem::zeroed());
+        libc::sigfillset(&raw mut blocked);
+        FAULTS.iter().for_each(|signal| _ = libc::sigdelset(&raw mut blocked, *signal));
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
+        let thread = std::thread::Builder::new().name("towpath".into()).stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || serve(id, epfd)).is_ok();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+        spawned
+    }
+}
+
+/// The thread.
+fn serve(id: u32, epfd: c_int) {
+    let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
+    loop {
+        let time = with(Waiting::time).unwrap_or(LIFE_CHECK);
+        let found = epoll_wait::wait_internal(id, epfd, &mut events, time).unwrap_or(0);
+        let goes_on = with(|waiting| {
+            for event in &events[..found.min(EVENTS)] {
+                waiting.go_on(event.u64);
+            }
+            waiting.expire();
+            if found == 0 {
+                waiting.look_at_lost();
+                waiting.running = !waiting.watched.is_empty();
+            }
+            waiting.running
+        });
+        if goes_on != Some(true) {
+            return;
+        }
+    }
+}
+
+/// Is it something that operations can wait on?
+pub fn target(fd: c_int) -> Option<Target> {
+    match table::get(fd) {
+        Descriptor::Slot { slot, generation } => Socket::at(slot, generation).map(Target::Socket),
+        Descriptor::Epoll(id) => Some(Target::Epoll(id)),
+        _ => None,
+    }
+}

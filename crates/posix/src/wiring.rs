@@ -1,0 +1,29 @@
+//! Functions that lower files call in higher ones, set when the library is loaded.
+
+use crate::fd::table::{self, Descriptor};
+use crate::fd::{close, streams};
+use crate::observe::fallback;
+use crate::ready::instance;
+use crate::uring;
+use towpath_client::callbacks::Callbacks;
+use towpath_client::socket::SLOT_BITS;
+
+static CALLBACKS: Callbacks = Callbacks {
+    protected: |fd| table::set(fd, Descriptor::Internal),
+    unprotected: |fd| table::set(fd, Descriptor::Kernel),
+    count: fallback::count,
+    is_session_open,
+    forget_session: instance::forget_session,
+};
+
+/// To be called before there is a session.
+pub fn install(streams: streams::Calls) {
+    towpath_client::callbacks::install(&CALLBACKS);
+    close::set_ring_events(close::RingEvents { copied: uring::copied, closed: uring::closed });
+    streams::set_calls(streams);
+}
+
+fn is_session_open(number: u32) -> bool {
+    table::within(0, u32::MAX)
+        .any(|(_, kind)| matches!(kind, Descriptor::Slot { slot, .. } if slot >> SLOT_BITS == number))
+}

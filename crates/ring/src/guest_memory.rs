@@ -1,0 +1,427 @@
+//! A *card*: another kernel that serves the contract, and the one file that both it and this host map. In the file lie, at fixed
+//! places, the regions of as many clients as the card can have, and a few words by which the two sides wake each other.
+//!
+//! A futex and a bell are things of one kernel. So where the stack would wake an application, a card writes an entry into its *wake
+//! queue*, and a thread on the host does it. Only loads and stores cross, and each word has one writer.
+
+use crate::layout::VERSION;
+use crate::region::{Access, Mapping, SEALS, unsealed_memfd};
+use crate::{Geometry, Layout, MapError, Region};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::Arc;
+
+/// First bytes of the file.
+pub const MAGIC: [u8; 8] = *b"TOWPCARD";
+/// Most clients of a card.
+pub const MAX_CLIENTS: u32 = 64;
+/// Entries of the wake queue.
+const WAKES: u32 = 4096;
+/// Where the queue begins, bytes.
+const QUEUE: usize = 4096;
+/// Where the first region begins, bytes; each begins at a multiple of this.
+const ALIGNMENT: usize = 65_536;
+
+/// The file's first bytes, written once by the host before the card has it.
+#[repr(C, align(64))]
+struct GuestHeader {
+    magic: [u8; 8],
+    /// [`VERSION`].
+    version: u32,
+    /// Regions.
+    clients: u32,
+    /// Bytes of the file that are used.
+    total: u64,
+    /// Bytes from one region to the next.
+    stride: u64,
+    /// Of every region.
+    geometry: Geometry,
+}
+
+/// Written by the host.
+#[repr(C, align(64))]
+struct HostLine {
+    /// Not 0 while the host's thread sleeps and wants to be woken; another number each time.
+    armed: AtomicU32,
+    /// Wakes taken from the queue.
+    taken: AtomicU32,
+    /// Asks for an echo in [`GuestLine::pong`].
+    ping: AtomicU32,
+    /// Counts up while the host's side lives.
+    heartbeat: AtomicU32,
+}
+
+/// Written by the card.
+#[repr(C, align(64))]
+struct GuestLine {
+    /// Wakes put into the queue.
+    put: AtomicU32,
+    /// Wakes for which there was no room: after a change everybody is to be woken.
+    lost: AtomicU32,
+    /// Counts up while the card lives.
+    heartbeat: AtomicU32,
+    /// See [`HostLine::ping`].
+    pong: AtomicU32,
+    /// Bytes of messages read.
+    consumed: AtomicU32,
+}
+
+#[repr(C)]
+struct Words {
+    header: GuestHeader,
+    host: HostLine,
+    guest: GuestLine,
+}
+
+/// Whom to wake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Those who sleep in calls on a slot of a client.
+    Slot {
+        /// Place of the client's region.
+        place: u32,
+        /// The slot.
+        slot: u32,
+        /// Only the one that has slept for longest.
+        first: bool,
+    },
+    /// Who waits for an event context of a client.
+    Context {
+        /// Place of the client's region.
+        place: u32,
+        /// The context.
+        context: u32,
+    },
+    /// Everybody: something was lost.
+    All,
+}
+
+impl Wake {
+    fn word(self) -> u64 {
+        let of = |kind: u64, place: u32, value: u32| kind << 56 | u64::from(place & 0xff) << 32 | u64::from(value);
+        match self {
+            Self::All => 0,
+            Self::Slot { place, slot, first: false } => of(1, place, slot),
+            Self::Slot { place, slot, first: true } => of(2, place, slot),
+            Self::Context { place, context } => of(3, place, context),
+        }
+    }
+    fn of(word: u64) -> Self {
+        let (place, value) = ((word >> 32 & 0xff) as u32, word as u32);
+        match word >> 56 {
+            kind @ 1..=2 => Self::Slot { place, slot: value, first: kind == 2 },
+            3 => Self::Context { place, context: value },
+            _ => Self::All,
+        }
+    }
+}
+
+/// The mapped file.
+pub struct GuestMemory {
+    mapping: Arc<Mapping>,
+    clients: u32,
+    stride: u64,
+    geometry: Geometry,
+}
+
+impl GuestMemory {
+    /// Host: makes and seals the file for `clients` regions of these sizes, and maps it. A BAR's file is a power of two long; what is
+    /// not used of it takes no memory.
+    pub fn create(geometry: Geometry, clients: u32, is_bar: bool) -> Result<(Self, OwnedFd), MapError> {
+        let stride = Layout::new(geometry)?.total_bytes().next_multiple_of(ALIGNMENT) as u64;
+        if !(1..=MAX_CLIENTS).contains(&clients) {
+            return Err(MapError::Format("a card has 1 to 64 clients"));
+        }
+        let total = ALIGNMENT as u64 + stride * u64::from(clients);
+        let bytes = if is_bar { total.next_power_of_two() } else { total };
+        let bytes = usize::try_from(bytes).map_err(|_| MapError::Format("its size is no size"))?;
+        let memfd = unsealed_memfd("towpath-guest", bytes)?;
+        rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
+        // The regions are mapped one by one, when somebody uses them.
+        let mapping = Mapping::new(memfd.as_fd(), ALIGNMENT, Access::ReadWrite)?;
+        let header = GuestHeader { magic: MAGIC, version: VERSION, clients, total, stride, geometry };
+        // SAFETY: the mapping is page-aligned and longer than a header, and nobody else has it yet.
+        unsafe { mapping.base.cast::<GuestHeader>().write(header) };
+        Ok((Self { mapping: Arc::new(mapping), clients, stride, geometry }, memfd))
+    }
+
+    /// How many regions of these sizes fit a file of at most `bytes`.
+    pub fn fit(geometry: Geometry, bytes: u64) -> Result<u32, MapError> {
+        let stride = Layout::new(geometry)?.total_bytes().next_multiple_of(ALIGNMENT) as u64;
+        Ok((bytes.saturating_sub(ALIGNMENT as u64) / stride).min(MAX_CLIENTS.into()) as u32)
+    }
+
+    /// Card: maps what the host has made, all of it. Who gives a card its memory can do anything to it, so nothing but mistakes is
+    /// looked for.
+    pub fn map(device: BorrowedFd<'_>) -> Result<Self, MapError> {
+        let first = Mapping::new(device, ALIGNMENT, Access::ReadWrite)?;
+        // SAFETY: the mapping is aligned and longer than a header; every bit pattern is one, and it is copied before it is checked.
+        let header = unsafe { first.base.cast::<GuestHeader>().read_volatile() };
+        if header.magic != MAGIC {
+            return Err(MapError::Format("no card"));
+        }
+        if header.version != VERSION {
+            return Err(MapError::Format("of another version"));
+        }
+        let (clients, stride) = (header.clients, header.stride);
+        let whole = Layout::new(header.geometry)?.total_bytes() as u64 <= stride
+            && (1..=MAX_CLIENTS).contains(&clients)
+            && stride.checked_mul(clients.into()).and_then(|all| all.checked_add(ALIGNMENT as u64))
+                == Some(header.total);
+        let bytes = usize::try_from(header.total).ok().filter(|_| whole);
+        let bytes = bytes.ok_or(MapError::Format("its sizes are not the announced ones"))?;
+        drop(first);
+        let mapping = Arc::new(Mapping::new(device, bytes, Access::ReadWrite)?);
+        Ok(Self { mapping, clients, stride, geometry: header.geometry })
+    }
+
+    /// How many regions there are.
+    pub fn clients(&self) -> u32 {
+        self.clients
+    }
+    /// The sizes of every region.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    /// Where the region of place `place` begins, bytes.
+    pub fn offset(&self, place: u32) -> u64 {
+        ALIGNMENT as u64 + self.stride * u64::from(place)
+    }
+    /// Whose region begins there?
+    pub fn place(&self, offset: u64) -> Option<u32> {
+        (0..self.clients).find(|place| self.offset(*place) == offset)
+    }
+
+    /// Host: makes an empty region in a place that nobody uses.
+    pub fn begin(&self, memfd: BorrowedFd<'_>, place: u32) -> Result<Region, MapError> {
+        let place = Some(place).filter(|place| *place < self.clients).ok_or(MapError::Format("no such place"))?;
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        // What was there is gone, for whoever may still have it mapped too.
+        rustix::fs::fallocate(memfd, flags, self.offset(place), self.stride).map_err(io::Error::from)?;
+        Region::create_in(memfd, self.offset(place), self.geometry)
+    }
+
+    /// Card: the region in a place, as the host has made it.
+    pub fn region(&self, place: u32) -> Result<Region, MapError> {
+        let place = Some(place).filter(|place| *place < self.clients).ok_or(MapError::Format("no such place"))?;
+        Region::within(&self.mapping, self.offset(place), self.geometry)
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: the words lie inside the first page of the mapping, which is aligned; but for the header, which nobody reads by
+        // this reference, all are atomics.
+        unsafe { &*self.mapping.base.cast() }
+    }
+    fn entry(&self, position: u32) -> &AtomicU64 {
+        let at = QUEUE + (position % WAKES) as usize * size_of::<AtomicU64>();
+        // SAFETY: the queue lies before the first region, aligned.
+        unsafe { &*self.mapping.base.add(at).cast() }
+    }
+
+    /// Card: queues a wake. `put` is its own position. What is announced must be stored before.
+    pub fn put(&self, put: &mut u32, wake: Wake) {
+        let (host, guest) = (&self.words().host, &self.words().guest);
+        if put.wrapping_sub(host.taken.load(Ordering::Acquire)) >= WAKES {
+            let lost = guest.lost.load(Ordering::Relaxed);
+            return guest.lost.store(lost.wrapping_add(1), Ordering::Release);
+        }
+        self.entry(*put).store(wake.word(), Ordering::Relaxed);
+        *put = put.wrapping_add(1);
+        guest.put.store(*put, Ordering::Release);
+    }
+    /// Card, after one or more [`GuestMemory::put`]: must the host be woken? `rung` remembers for which sleep it has been.
+    pub fn must_notify(&self, rung: &mut u32) -> bool {
+        fence(Ordering::SeqCst);
+        let armed = self.words().host.armed.load(Ordering::Relaxed);
+        armed != 0 && std::mem::replace(rung, armed) != armed
+    }
+
+    /// Host: the next wake. `taken` and `lost` are its own positions.
+    pub fn take(&self, taken: &mut u32, lost: &mut u32) -> Option<Wake> {
+        let (host, guest) = (&self.words().host, &self.words().guest);
+        let now_lost = guest.lost.load(Ordering::Acquire);
+        if std::mem::replace(lost, now_lost) != now_lost {
+            return Some(Wake::All);
+        }
+        let put = guest.put.load(Ordering::Acquire);
+        if put == *taken {
+            return None;
+        }
+        // A position further ahead than the queue is long is a lie.
+        if put.wrapping_sub(*taken) > WAKES {
+            *taken = put;
+            host.taken.store(put, Ordering::Release);
+            return Some(Wake::All);
+        }
+        let wake = Wake::of(self.entry(*taken).load(Ordering::Relaxed));
+        *taken = taken.wrapping_add(1);
+        host.taken.store(*taken, Ordering::Release);
+        Some(wake)
+    }
+    /// Host: anything to take? It may be a lie, which [`GuestMemory::take`] finds out.
+    pub fn has_wakes(&self, taken: u32, lost: u32) -> bool {
+        let guest = &self.words().guest;
+        guest.put.load(Ordering::Acquire) != taken || guest.lost.load(Ordering::Acquire) != lost
+    }
+    /// Host: about to sleep. It must look once more after this (it fences). `sleeps` counts them.
+    pub fn arm(&self, sleeps: &mut u32) {
+        *sleeps = sleeps.wrapping_add(1).max(1);
+        self.words().host.armed.store(*sleeps, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+    /// Host: awake.
+    pub fn disarm(&self) {
+        self.words().host.armed.store(0, Ordering::Relaxed);
+    }
+
+    /// Host: the card has died, and another is to be started. The host's own positions begin anew too.
+    pub fn restart(&self) {
+        let (host, guest) = (&self.words().host, &self.words().guest);
+        // Nobody else writes the dead one's words.
+        for word in [&host.taken, &host.armed, &guest.put, &guest.lost, &guest.consumed] {
+            word.store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+    /// Card: it lives.
+    pub fn beat(&self) {
+        let heartbeat = &self.words().guest.heartbeat;
+        heartbeat.store(heartbeat.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+    /// Host: a number that changes while the card lives.
+    pub fn heartbeat(&self) -> u32 {
+        self.words().guest.heartbeat.load(Ordering::Relaxed)
+    }
+    /// Host: it lives.
+    pub fn beat_of_host(&self) {
+        let heartbeat = &self.words().host.heartbeat;
+        heartbeat.store(heartbeat.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+    /// Card: a number that changes while the host's side lives.
+    pub fn heartbeat_of_host(&self) -> u32 {
+        self.words().host.heartbeat.load(Ordering::Relaxed)
+    }
+    /// Card: so many bytes of messages more have been read.
+    pub fn consume(&self, bytes: usize) {
+        let consumed = &self.words().guest.consumed;
+        consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(bytes as u32), Ordering::Release);
+    }
+    /// Host: how many those are, modulo 2^32.
+    pub fn consumed(&self) -> u32 {
+        self.words().guest.consumed.load(Ordering::Acquire)
+    }
+    /// Host: asks for `value` back.
+    pub fn ping(&self, value: u32) {
+        self.words().host.ping.store(value, Ordering::Release);
+    }
+    /// Host: what the card has given back last.
+    pub fn pong(&self) -> u32 {
+        self.words().guest.pong.load(Ordering::Acquire)
+    }
+    /// Card: gives back what is asked for; what that was.
+    pub fn echo(&self) -> u32 {
+        let value = self.words().host.ping.load(Ordering::Acquire);
+        self.words().guest.pong.store(value, Ordering::Release);
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn card() -> (GuestMemory, GuestMemory, OwnedFd) {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
+        let (host, memfd) = GuestMemory::create(geometry, 3, true).unwrap();
+        let guest = GuestMemory::map(memfd.as_fd()).unwrap();
+        (host, guest, memfd)
+    }
+
+    #[test]
+    fn both_sides_of_a_card_see_a_clients_region_and_the_next_client_nothing_of_it() {
+        let (host, guest, memfd) = card();
+        let mine = host.begin(memfd.as_fd(), 1).unwrap();
+        let theirs = guest.region(1).unwrap();
+        let apps = Region::map_at(memfd.as_fd(), host.offset(1), host.geometry()).unwrap();
+        assert_eq!((mine.token(), mine.offset()), (theirs.token(), theirs.offset()));
+        let slot = apps.slot(3).unwrap();
+        apps.tx(slot).write(0, b"bytes");
+        let mut got = [0; 5];
+        theirs.tx(slot).read(0, &mut got);
+        assert_eq!(&got, b"bytes");
+        let next = host.begin(memfd.as_fd(), 1).unwrap();
+        next.tx(slot).read(0, &mut got);
+        assert_eq!(got, [0; 5]);
+        assert_ne!(next.token(), theirs.token());
+        assert!(guest.region(2).is_err() && guest.region(3).is_err() && host.begin(memfd.as_fd(), 3).is_err());
+        assert_eq!((host.place(host.offset(2)), host.place(1)), (Some(2), None));
+    }
+
+    #[test]
+    fn wakes_come_in_order_and_what_there_was_no_room_for_wakes_everybody() {
+        let (host, guest, _memfd) = card();
+        let (mut put, mut rung, mut taken, mut lost, mut sleeps) = (0, 0, 0, 0, 0);
+        let wakes = [
+            Wake::Slot { place: 2, slot: 7, first: false },
+            Wake::Slot { place: 0, slot: 65_535, first: true },
+            Wake::Context { place: 1, context: 63 },
+        ];
+        assert_eq!(host.take(&mut taken, &mut lost), None);
+        assert!(!guest.must_notify(&mut rung), "the host is awake");
+        host.arm(&mut sleeps);
+        for wake in wakes {
+            guest.put(&mut put, wake);
+        }
+        assert!(guest.must_notify(&mut rung) && !guest.must_notify(&mut rung), "once for each sleep");
+        host.arm(&mut sleeps);
+        assert!(guest.must_notify(&mut rung));
+        for wake in wakes {
+            assert_eq!(host.take(&mut taken, &mut lost), Some(wake));
+        }
+        for _ in 0..=WAKES {
+            guest.put(&mut put, Wake::Context { place: 0, context: 0 });
+        }
+        assert_eq!(host.take(&mut taken, &mut lost), Some(Wake::All));
+        let rest = std::iter::from_fn(|| host.take(&mut taken, &mut lost)).count();
+        assert_eq!(rest as u32, WAKES);
+    }
+
+    #[test]
+    fn a_guest_that_is_started_again_begins_with_an_empty_queue() {
+        let (host, guest, _memfd) = card();
+        let (mut put, mut taken, mut lost) = (0, 0, 0);
+        (0..3).for_each(|context| guest.put(&mut put, Wake::Context { place: 0, context }));
+        assert!(host.take(&mut taken, &mut lost).is_some());
+        guest.consume(77);
+        host.restart();
+        (put, taken, lost) = (0, 0, 0);
+        assert_eq!((host.take(&mut taken, &mut lost), host.consumed()), (None, 0));
+        guest.put(&mut put, Wake::Context { place: 1, context: 5 });
+        assert_eq!(host.take(&mut taken, &mut lost), Some(Wake::Context { place: 1, context: 5 }));
+    }
+
+    #[test]
+    fn a_card_that_lies_about_its_wakes_costs_a_look_at_everybody() {
+        let (host, guest, _memfd) = card();
+        let (mut taken, mut lost) = (0, 0);
+        guest.words().guest.put.store(WAKES + 1, Ordering::Relaxed);
+        assert!(host.has_wakes(taken, lost));
+        assert_eq!(host.take(&mut taken, &mut lost), Some(Wake::All));
+        assert!(!host.has_wakes(taken, lost));
+        guest.entry(taken).store(u64::MAX, Ordering::Relaxed);
+        guest.words().guest.put.store(taken.wrapping_add(1), Ordering::Release);
+        assert_eq!(host.take(&mut taken, &mut lost), Some(Wake::All), "a kind that there is not");
+    }
+
+    #[test]
+    fn what_is_no_card_is_not_mapped() {
+        let (memory, memfd) = GuestMemory::create(Geometry::DEFAULT, 1, false).unwrap();
+        drop(memory);
+        rustix::io::pwrite(&memfd, &[0; 8], 24).unwrap();
+        assert!(GuestMemory::map(memfd.as_fd()).is_err(), "its stride is too small");
+        rustix::io::pwrite(&memfd, b"?", 0).unwrap();
+        assert!(GuestMemory::map(memfd.as_fd()).is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! A client as the service hands it to a stack: its number, its region, its doorbells.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use towpath_ring::{Geometry, Region, Slot};
+
+/// A new client.
+pub struct ClientSetup {
+    /// Its region, of [`ClientMemory`].
+    pub region: Arc<Region>,
+    /// Its doorbell eventfds: one per core, then the command queue's. They are never read.
+    pub doorbells: Vec<OwnedFd>,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its program's name.
+    pub name: String,
+    /// How those who sleep are woken where this thread of the stack cannot do it itself.
+    pub remote_waker: Option<Arc<dyn RemoteWaker>>,
+}
+
+/// Wakes the applications of a client from where their futexes and doorbells cannot be reached: from another kernel.
+pub trait RemoteWaker: Send + Sync {
+    /// Those who sleep in calls on this slot: the first, or all.
+    fn wake(&self, slot: Slot, first: bool);
+    /// Who waits for this event context.
+    fn notify(&self, context: u32);
+}
+
+/// The memory and the doorbells of a client that is about to be.
+pub struct ClientMemory {
+    /// Its region.
+    pub region: Region,
+    /// The memfd that the region is in.
+    pub memfd: OwnedFd,
+    /// What the client rings: one per core, then the command queue's.
+    pub doorbells: Vec<OwnedFd>,
+}
+
+impl ClientMemory {
+    /// A memfd for this client alone and fresh doorbells.
+    pub fn new(geometry: Geometry) -> io::Result<Self> {
+        let (region, memfd) = Region::create(geometry).map_err(io::Error::other)?;
+        let doorbells =
+            (0..=geometry.flow_groups).map(|_| towpath_ring::wake::doorbell()).collect::<io::Result<_>>()?;
+        Ok(Self { region, memfd, doorbells })
+    }
+}
+
+/// A client, by number; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct ClientId(pub u32);

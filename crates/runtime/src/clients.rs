@@ -1,0 +1,163 @@
+//! What all threads share of a client. Everything the client cannot be trusted with stands here and not in its region.
+
+use crate::client_setup::{ClientId, ClientSetup, RemoteWaker};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use towpath_ring::dirty::acknowledge;
+use towpath_ring::lines::app_flags;
+use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
+use towpath_ring::{Region, Slot};
+
+/// The private words of one slot. Written by whoever writes the slot's stack line at that time (see there).
+pub struct SlotWords {
+    /// Generation of the slot's present (or last) use.
+    pub generation: AtomicU32,
+    /// Events raised so remote_waker; the shared word is a copy.
+    pub event_seq: AtomicU32,
+    /// A door of this slot is on its way to another thread. It bounds the messages that a client can cause.
+    pub relayed: AtomicBool,
+}
+
+impl SlotWords {
+    const fn new() -> Self {
+        Self { generation: AtomicU32::new(0), event_seq: AtomicU32::new(0), relayed: AtomicBool::new(false) }
+    }
+}
+
+/// Slots whose words lie together.
+const PART: usize = 64;
+
+/// One client, as all threads know it.
+pub struct ClientShared {
+    /// Its number for the service.
+    pub id: ClientId,
+    /// Its place in the threads' tables; used again when every thread has forgotten the client.
+    pub index: u32,
+    /// Its region.
+    pub region: Arc<Region>,
+    /// One eventfd per core, then the command queue's. Watched edge-triggered, never read.
+    pub doorbells: Vec<OwnedFd>,
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+    /// Its program.
+    pub name: String,
+    /// Words and entries of it that contradicted the contract.
+    pub contract_violations: AtomicU64,
+    /// See [`ClientSetup::remote_waker`].
+    remote_waker: Option<Arc<dyn RemoteWaker>>,
+    /// In parts, which come into being with their first use: most clients use few of their slots.
+    slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
+}
+
+impl ClientShared {
+    /// A client that nobody knows yet.
+    pub fn new(id: ClientId, index: u32, setup: ClientSetup) -> Self {
+        let slots = setup.region.geometry().slots as usize;
+        Self {
+            id,
+            index,
+            region: setup.region,
+            doorbells: setup.doorbells,
+            uid: setup.uid,
+            pid: setup.pid,
+            name: setup.name,
+            contract_violations: AtomicU64::new(0),
+            remote_waker: setup.remote_waker,
+            slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
+        }
+    }
+    /// Wakes those who sleep in calls on a slot: the first, or all.
+    pub fn wake(&self, slot: Slot, first: bool) {
+        let word = &self.region.stack(slot).event_seq;
+        match &self.remote_waker {
+            Some(remote_waker) => remote_waker.wake(slot, first),
+            None if first => futex_wake_one(word),
+            None => futex_wake(word),
+        }
+    }
+    /// Rings the doorbell of an event context.
+    pub fn notify(&self, context: usize, doorbell: &OwnedFd) {
+        match &self.remote_waker {
+            Some(remote_waker) => remote_waker.notify(context as u32),
+            None => notify(doorbell.as_fd()),
+        }
+    }
+    /// The private words of a slot.
+    #[inline]
+    pub fn words(&self, slot: Slot) -> &SlotWords {
+        let part = self.slots[slot.index() / PART].get_or_init(|| Box::new([const { SlotWords::new() }; PART]));
+        &part[slot.index() % PART]
+    }
+    /// The generation of the slot's present use.
+    #[inline]
+    pub fn generation(&self, slot: Slot) -> u32 {
+        self.words(slot).generation.load(Ordering::Relaxed)
+    }
+    /// Takes the next slot of data doorbell queue `core`, whose reader stands at `head`; `Some(None)` = a number that is none, which
+    /// is counted.
+    #[inline]
+    pub fn next_data(&self, core: usize, head: &mut u32) -> Option<Option<Slot>> {
+        let raw = self.region.data_queue(core).pop(head)?;
+        let slot = self.known(raw);
+        if let Some(slot) = slot {
+            acknowledge(&self.region.app(slot).data_seq, &self.region.stack(slot).data_ack);
+        }
+        Some(slot)
+    }
+    /// The same of the command queue.
+    pub fn next_command(&self, head: &mut u32) -> Option<Option<Slot>> {
+        let raw = self.region.commands().pop(head)?;
+        let slot = self.known(raw);
+        if let Some(slot) = slot {
+            acknowledge(&self.region.app(slot).ctl_seq, &self.region.stack(slot).ctl_ack);
+        }
+        Some(slot)
+    }
+    #[inline]
+    fn known(&self, raw: u32) -> Option<Slot> {
+        let slot = self.region.slot(raw);
+        if slot.is_none() {
+            self.violated_contract();
+        }
+        slot
+    }
+    /// Counts a contradiction.
+    pub fn violated_contract(&self) {
+        self.contract_violations.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Reads the application's line of a slot once; `None` if it is meant for another generation.
+    ///
+    /// The generation is read first and the flags before the positions: the application stores them in the opposite
+    /// order, so positions are at least as new as the flags, and a line that is being reset is never believed.
+    #[inline]
+    pub fn app_words(&self, slot: Slot) -> Option<AppWords> {
+        let line = self.region.app(slot);
+        if line.generation.load(Ordering::Acquire) != self.generation(slot) {
+            return None;
+        }
+        let flags = line.flags.load(Ordering::Acquire);
+        let urgent = (flags & app_flags::URGENT != 0).then(|| line.urgent.load(Ordering::Acquire));
+        Some(AppWords {
+            flags,
+            tx_tail: line.tx_tail.load(Ordering::Acquire),
+            rx_head: line.rx_head.load(Ordering::Acquire),
+            urgent,
+        })
+    }
+}
+
+/// One reading of an application's line.
+#[derive(Clone, Copy, Debug)]
+pub struct AppWords {
+    /// `app_flags`.
+    pub flags: u32,
+    /// See `AppLine::tx_tail`.
+    pub tx_tail: u32,
+    /// See `AppLine::rx_head`.
+    pub rx_head: u32,
+    /// See `AppLine::urgent`; `None` = nothing was ever urgent.
+    pub urgent: Option<u32>,
+}

@@ -1,0 +1,46 @@
+//! What every stack does that serves the ring contract, and what the service asks of one.
+//!
+//! - [`stack`]: the calls of the service; [`requests`]: how they reach a thread of a stack;
+//! - [`status`]: what a stack tells of itself;
+//! - [`admission`]: the operator's policy, as every stack asks it;
+//! - [`clients`]: what the threads of a stack share of a client, and how an application's words are read;
+//! - [`slots`], [`info`]: the slots of a client and what each is used for; what the application is shown;
+//! - [`events`]: telling an application that something has happened;
+//! - [`execute`]: a program in a stack's kernel;
+//! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]: which serves which,
+//!   when they spin, and what they do with their time;
+//! - [`mailbox`], [`thread`], [`sparse`]: doorbells, messages and sleep of the threads, and a table.
+//!
+//! Nothing here knows how a stack carries bytes.
+
+pub mod adaptive_spin;
+pub mod admission;
+pub mod client_setup;
+pub mod clients;
+pub mod events;
+pub mod execute;
+pub mod files;
+pub mod group_times;
+pub mod info;
+pub mod mailbox;
+pub mod named_counts;
+pub mod placement;
+pub mod policy;
+pub mod requests;
+pub mod resume;
+pub mod sampler;
+pub mod slots;
+pub mod sparse;
+pub mod stack;
+pub mod status;
+pub mod thread;
+pub mod workers;
+#[cfg(test)]
+mod workers_tests;
+
+pub use client_setup::{ClientId, ClientMemory, ClientSetup, RemoteWaker};
+pub use execute::Executed;
+pub use files::{Files, SharedFile};
+pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
+pub use stack::{Movement, PairHandle, Stack, WorkerCount};
+pub use status::{ClientStatus, ConnectionStatus, FlowGroupStatus, Status, WorkerStatus};

@@ -1,0 +1,93 @@
+//! Messages between two threads: a bounded SPSC ring, an overflow queue on the sender's side, and a doorbell that is rung only
+//! while the receiver sleeps.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use towpath_ring::wake::{doorbell, notify};
+
+/// Wakes one thread.
+pub struct Doorbell {
+    armed: AtomicBool,
+    fd: OwnedFd,
+}
+
+impl Doorbell {
+    /// A doorbell whose owner is awake.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { armed: AtomicBool::new(false), fd: doorbell()? }))
+    }
+    /// Owner: about to sleep. It must look at its mailboxes once more after this.
+    pub fn arm(&self) {
+        self.armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+    /// Owner: awake.
+    pub fn disarm(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+    }
+    /// Sender, after sending: wakes the owner if it sleeps.
+    pub fn notify(&self) {
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
+            notify(self.fd.as_fd());
+        }
+    }
+    /// Anyone: wakes the owner whether it sleeps or not, so that what was done before is seen in its next turn.
+    pub fn notify_always(&self) {
+        notify(self.fd.as_fd());
+    }
+    /// What the owner waits for. It is watched edge-triggered and never read.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The sending end.
+pub struct Sender<T> {
+    ring: rtrb::Producer<T>,
+    overflow: VecDeque<T>,
+    doorbell: Arc<Doorbell>,
+    fresh: bool,
+}
+
+/// The receiving end.
+pub type Receiver<T> = rtrb::Consumer<T>;
+
+/// A mailbox of `capacity` messages (more wait on the sender's side) to the owner of `doorbell`.
+pub fn mailbox<T>(capacity: usize, doorbell: Arc<Doorbell>) -> (Sender<T>, Receiver<T>) {
+    let (ring, receiver) = rtrb::RingBuffer::new(capacity);
+    (Sender { ring, overflow: VecDeque::new(), doorbell, fresh: false }, receiver)
+}
+
+impl<T> Sender<T> {
+    /// Sends; never lost, never reordered. [`Sender::flush`] must follow before the sender sleeps.
+    pub fn send(&mut self, message: T) {
+        self.fresh = true;
+        if !self.overflow.is_empty() {
+            self.overflow.push_back(message);
+        } else if let Err(rtrb::PushError::Full(message)) = self.ring.push(message) {
+            self.overflow.push_back(message);
+        }
+    }
+    /// Room for another message without the overflow queue?
+    pub fn has_room(&self) -> bool {
+        self.overflow.is_empty() && !self.ring.is_full()
+    }
+    /// Moves what waits into the ring and wakes the receiver if there is anything new. False = something still waits.
+    pub fn flush(&mut self) -> bool {
+        while let Some(message) = self.overflow.pop_front() {
+            if let Err(rtrb::PushError::Full(message)) = self.ring.push(message) {
+                self.overflow.push_front(message);
+                break;
+            }
+            self.fresh = true;
+        }
+        if std::mem::take(&mut self.fresh) {
+            self.doorbell.notify();
+        }
+        self.overflow.is_empty()
+    }
+}

@@ -1,0 +1,78 @@
+//! The operator's policy, as a stack asks it.
+
+use crate::client_setup::ClientId;
+use std::net::SocketAddr;
+
+/// What the policy says to an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on; with this congestion control whatever the application says (the policy's number for it), 0 = as it likes.
+    Allow(u8),
+    /// A command fails with this errno (positive); a peer's SYN is answered with RST.
+    Refuse(i32),
+    /// A peer's SYN is not answered.
+    Drop,
+    /// The socket is left to the kernel. For a peer's SYN as `Drop`.
+    Kernel,
+    /// The command is for the service's other stack of this number (`towpath_ring::command::give_to`). For a peer's SYN as `Drop`.
+    Stack(u8),
+}
+
+/// Limits that all clients with the same `id` share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Tells limits apart; never used again for another.
+    pub id: u64,
+    /// A small number that no other limit has at this time.
+    pub number: u16,
+    /// Share of each port against other applications, which have 1.
+    pub weight: u16,
+    /// Payload bytes per second that they send together, 0 = no limit.
+    pub rate: u64,
+    /// Connections that they have together, 0 = no limit.
+    pub connections: u32,
+    /// Connections that they open and accept in a second, together, 0 = no limit.
+    pub new_per_s: u32,
+}
+
+/// Which limit has refused something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// [`Limit::connections`].
+    Connections,
+    /// [`Limit::new_per_s`].
+    NewPerSecond,
+}
+
+/// The operator's policy. Called by one thread of a stack only.
+pub trait AdmissionPolicy: Send {
+    /// May this client connect there?
+    fn connect(&mut self, client: ClientId, remote: SocketAddr) -> Verdict;
+    /// May it listen there? `dual`: on :: for IPv4 too.
+    fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict;
+    /// May a listener of it hear from this peer? Asked for each attempt of a peer.
+    fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict;
+    /// The limit that it is under.
+    fn limit(&mut self, client: ClientId) -> Option<Limit>;
+    /// An attempt of it, or a peer's to reach it, has failed because of a limit.
+    fn exceeded(&mut self, client: ClientId, limit: &Limit, what: Exceeded);
+}
+
+/// No policy: everything is allowed.
+pub struct AllowAll;
+
+impl AdmissionPolicy for AllowAll {
+    fn connect(&mut self, _: ClientId, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn listen(&mut self, _: ClientId, _: SocketAddr, _: bool) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn accept(&mut self, _: ClientId, _: SocketAddr, _: SocketAddr) -> Verdict {
+        Verdict::Allow(0)
+    }
+    fn limit(&mut self, _: ClientId) -> Option<Limit> {
+        None
+    }
+    fn exceeded(&mut self, _: ClientId, _: &Limit, _: Exceeded) {}
+}

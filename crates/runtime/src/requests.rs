@@ -1,0 +1,85 @@
+//! What the service's threads ask a thread of a stack for.
+
+use crate::client_setup::{ClientId, ClientSetup};
+use crate::files::SharedFile;
+use crate::mailbox::Doorbell;
+use crate::stack::PairHandle;
+use crate::status::{ConnectionStatus, Status};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+/// One request; [`crate::Stack`] says what each means. A `Sender` carries the answer; where it is a `Sender<()>`, its drop is
+/// the answer.
+pub enum Request {
+    /// See [`crate::Stack::add_client`].
+    AddClient(ClientSetup, Sender<io::Result<ClientId>>),
+    /// See [`crate::Stack::add_context`], and with `None` [`crate::Stack::drop_context`].
+    Context(ClientId, u32, Option<OwnedFd>, Sender<()>),
+    /// See [`crate::Stack::reserve`].
+    Reserve(ClientId, u32, u32, OwnedFd),
+    /// See [`crate::Stack::hangup`].
+    Hangup(ClientId, u32, u32),
+    /// See [`crate::Stack::departed`].
+    Departed(ClientId, u32),
+    /// See [`crate::Stack::remove_client`].
+    RemoveClient(ClientId),
+    /// See [`crate::Stack::add_file`].
+    File(ClientId, SharedFile, Sender<io::Result<u32>>),
+    /// A file of this client and process is not needed any more.
+    ForgetFile(ClientId, u32, u32, Sender<()>),
+    /// See [`crate::Stack::policy_changed`].
+    Policy(Sender<()>),
+    /// See [`crate::Stack::connections`].
+    Connections(Sender<Vec<ConnectionStatus>>),
+    /// See [`crate::Stack::pair`].
+    Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
+    /// See [`crate::Stack::status`].
+    Status(Sender<Status>),
+}
+
+/// Asks one thread.
+#[derive(Clone)]
+pub struct Caller {
+    requests: Sender<Request>,
+    doorbell: Arc<Doorbell>,
+}
+
+impl Caller {
+    /// To the owner of `doorbell`, and what that receives from.
+    pub fn new(doorbell: Arc<Doorbell>) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel();
+        (Self { requests, doorbell }, receiver)
+    }
+
+    /// Asks; nobody waits.
+    pub fn ask(&self, request: Request) {
+        // The receiver lives as long as the stack.
+        let _ = self.requests.send(request);
+        self.doorbell.notify_always();
+    }
+
+    /// Asks and waits; `None` = the thread has ended, or has dropped the sender.
+    pub fn answer<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = mpsc::channel();
+        self.ask(request(reply));
+        answer.recv().ok()
+    }
+
+    /// Has the thread take a turn.
+    pub fn notify_always(&self) {
+        self.doorbell.notify_always();
+    }
+
+    /// [`Request::AddClient`].
+    pub fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        self.answer(|reply| Request::AddClient(setup, reply)).ok_or_else(gone)?
+    }
+
+    /// [`Request::Context`]; returns when it is done.
+    pub fn set_context(&self, client: ClientId, context: u32, wake: Option<OwnedFd>) {
+        self.answer::<()>(|done| Request::Context(client, context, wake, done));
+    }
+}

@@ -1,0 +1,102 @@
+//! Taking over a client that another stack has served until now. Its region says how remote_waker that has come: positions, generations, states.
+//! Nothing in it needs to be believed, as whoever writes there what is not so harms only itself.
+
+use crate::slots::{Listener, Phase, ServedClient};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::command::Accepted;
+use towpath_ring::dirty::DirtySet;
+use towpath_ring::dirty::acknowledge;
+use towpath_ring::lines::state;
+
+/// Takes everything out of a queue: its reader's position after that. Whoever does this looks at every slot.
+pub fn skip(queue: DirtySet<'_>, slots: u32) -> u32 {
+    let mut head = queue.position();
+    // Who pushes meanwhile does not keep us here.
+    for _ in 0..2 * slots {
+        if queue.pop(&mut head).is_none() {
+            break;
+        }
+    }
+    head
+}
+
+impl<C, S: Default> ServedClient<C, S> {
+    /// Goes on where another stack has stopped. The slots in use, which are still free here: the caller claims each for what its `state` says.
+    pub fn resume(&mut self) -> Vec<(Slot, u32)> {
+        let region = Arc::clone(&self.shared.region);
+        let (slots, layout) = (region.geometry().slots, region.layout());
+        self.out.resume(&region);
+        self.command_head = skip(region.commands(), slots);
+        let mut used = Vec::new();
+        for slot in (0..slots).filter_map(|raw| region.slot(raw)) {
+            let (app, line) = (region.app(slot), region.stack(slot));
+            acknowledge(&app.data_seq, &line.data_ack);
+            acknowledge(&app.ctl_seq, &line.ctl_ack);
+            let (generation, done) =
+                (line.generation.load(Ordering::Relaxed), line.command_done.load(Ordering::Relaxed));
+            if done != 0 {
+                self.slot(slot).command_seq = done;
+            }
+            if generation == 0 {
+                continue;
+            }
+            let words = self.shared.words(slot);
+            words.generation.store(generation, Ordering::Relaxed);
+            words.event_seq.store(line.event_seq.load(Ordering::Relaxed), Ordering::Relaxed);
+            let state = line.state.load(Ordering::Relaxed);
+            if !layout.is_app_slot(slot) {
+                self.fresh.start = slot.raw() + 1;
+            }
+            match state {
+                state::FREE if layout.is_app_slot(slot) => {}
+                state::FREE => self.free.push(slot),
+                _ => used.push((slot, state)),
+            }
+        }
+        used
+    }
+
+    /// Takes a slot into use as it is, for what the stack before had used it for.
+    pub fn claim(&mut self, slot: Slot, phase: Phase) {
+        let entry = self.slots.entry(slot.index());
+        entry.phase = phase;
+        entry.app_closed = false;
+        entry.own = S::default();
+        entry.counted = phase != Phase::Listening;
+        if phase != Phase::Listening {
+            self.connections += 1;
+            self.under.iter().for_each(|under| _ = under.fetch_add(1, Ordering::Relaxed));
+        }
+        self.in_use += 1;
+    }
+
+    /// The accept queue of a listener, as the stack before has left it.
+    pub fn resume_listener(&mut self, slot: Slot, backlog: u32) {
+        let region = Arc::clone(&self.shared.region);
+        let mut listener = Listener::new(backlog);
+        let tail = region.stack(slot).rx_tail.load(Ordering::Relaxed);
+        let head = self.shared.app_words(slot).map_or(0, |words| words.rx_head);
+        let (waiting, ring) = (tail.wrapping_sub(head), region.rx(slot));
+        (listener.head, listener.tail) = (tail, tail);
+        if waiting <= ring.capacity() && (waiting as usize).is_multiple_of(Accepted::BYTES) {
+            listener.head = head;
+            for number in 0..waiting / Accepted::BYTES as u32 {
+                let mut record = [0; Accepted::BYTES];
+                ring.read(head.wrapping_add(number * Accepted::BYTES as u32), &mut record);
+                let Accepted { slot: child, generation, .. } = Accepted::from_bytes(&record);
+                // One that is none takes its place in the ring all the same.
+                listener.queue.push_back((region.slot(child).unwrap_or(slot), generation));
+            }
+        }
+        self.slot(slot).listener = Some(Box::new(listener));
+    }
+
+    /// Tells everybody of everything: what the stack before has told last may have been lost with it.
+    pub fn tell_again(&mut self) {
+        for (slot, _) in self.used() {
+            self.out.raise_again(&self.shared, slot);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What applications achieve with a stack, as the rings show it: the bytes that they give and take, and how long one thing after another
+//! takes from the receive ring to the application and back.
+
+/// A sample that is not over after so long is given up, µs: the application has other things to do than to answer.
+const LIMIT_US: u64 = 100_000;
+/// No connection.
+const NOBODY: u64 = u64::MAX;
+
+/// Totals of a flow group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Achieved {
+    /// Bytes that applications have written into send rings and taken from receive rings.
+    pub bytes: u64,
+    /// Samples: times from when something new stood in a receive ring until its stack saw that the application had taken it. With an
+    /// application that answers that is with the answer, so there is in it how long the data waited for the application, how long that
+    /// took, and how long the answer waited for the stack.
+    pub samples: u64,
+    /// Sum of their binary logarithms, of µs, in steps of 1/[`Achieved::OCTAVE`]. Logarithms, because some in a thousand that take a
+    /// thousand times as long say nothing of the stack.
+    pub logarithms: u64,
+}
+
+impl Achieved {
+    /// Steps of a factor of two.
+    pub const OCTAVE: u64 = 256;
+
+    /// The two together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            samples: self.samples + other.samples,
+            logarithms: self.logarithms + other.logarithms,
+        }
+    }
+    /// Geometric mean of the samples since `before`, µs.
+    pub fn latency_us(&self, before: &Self) -> Option<f64> {
+        let samples = self.samples.checked_sub(before.samples).filter(|samples| *samples > 0)?;
+        let logarithms = self.logarithms.saturating_sub(before.logarithms) as f64;
+        Some((logarithms / samples as f64 / Self::OCTAVE as f64).exp2())
+    }
+}
+
+/// Takes one sample at a time, of one connection of a flow group. Its thread's alone.
+#[derive(Debug)]
+pub struct Sampler {
+    achieved: Achieved,
+    connection: u64,
+    /// What the application is to take.
+    mark: u32,
+    since_us: u64,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self { achieved: Achieved::default(), connection: NOBODY, mark: 0, since_us: 0 }
+    }
+}
+
+impl Sampler {
+    /// So remote_waker.
+    pub fn achieved(&self) -> Achieved {
+        self.achieved
+    }
+
+    /// There is something new in a receive ring, up to this position.
+    #[inline]
+    pub fn delivered(&mut self, connection: u64, rx_tail: u32, now_us: u64) {
+        if self.connection == NOBODY || now_us.saturating_sub(self.since_us) > LIMIT_US {
+            (self.connection, self.mark, self.since_us) = (connection, rx_tail, now_us);
+        }
+    }
+
+    /// An application has given and taken so many bytes, and has come to this position in its receive ring.
+    #[inline]
+    pub fn moved(&mut self, connection: u64, given: u32, taken: u32, rx_head: u32, now_us: u64) {
+        self.achieved.bytes += u64::from(given) + u64::from(taken);
+        if self.connection == connection && rx_head.wrapping_sub(self.mark) < 1 << 31 {
+            self.record(now_us.saturating_sub(self.since_us));
+        }
+    }
+
+    #[cold]
+    fn record(&mut self, took_us: u64) {
+        self.connection = NOBODY;
+        if took_us <= LIMIT_US {
+            self.achieved.samples += 1;
+            self.achieved.logarithms += ((took_us.max(1) as f32).log2() * Achieved::OCTAVE as f32) as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_the_time_until_the_application_has_taken_what_was_new() {
+        let mut sampler = Sampler::default();
+        let before = sampler.achieved();
+        sampler.delivered(7, 100, 1_000);
+        // Another one's, more of the same, and a part of it are none.
+        sampler.delivered(8, 50, 1_001);
+        sampler.moved(8, 10, 50, 50, 1_002);
+        sampler.moved(7, 0, 99, 99, 1_003);
+        assert_eq!(sampler.achieved(), Achieved { bytes: 159, ..Achieved::default() });
+        sampler.moved(7, 64, 1, 100, 1_064);
+        let after = sampler.achieved();
+        assert_eq!((after.bytes, after.samples, after.latency_us(&before)), (224, 1, Some(64.0)));
+        // That one is over; the next begins with what comes next.
+        sampler.moved(7, 0, 0, 100, 2_000);
+        sampler.delivered(8, u32::MAX, 3_000);
+        sampler.moved(8, 0, 5, 3, 3_016);
+        assert_eq!(sampler.achieved().latency_us(&after), Some(16.0));
+        assert_eq!(sampler.achieved().latency_us(&before), Some(32.0), "the geometric mean of 64 and 16");
+        assert_eq!(after.latency_us(&after), None);
+    }
+
+    #[test]
+    fn who_does_not_answer_keeps_nobody_else_from_being_sampled() {
+        let mut sampler = Sampler::default();
+        sampler.delivered(7, 100, 0);
+        sampler.moved(7, 0, 100, 100, LIMIT_US + 1);
+        assert_eq!(sampler.achieved().samples, 0, "too late");
+        sampler.delivered(7, 200, 0);
+        sampler.delivered(8, 300, LIMIT_US);
+        sampler.moved(8, 0, 1, 300, LIMIT_US);
+        assert_eq!(sampler.achieved().samples, 0);
+        sampler.delivered(8, 300, LIMIT_US + 1);
+        sampler.moved(8, 0, 1, 300, LIMIT_US + 9);
+        assert_eq!(sampler.achieved().samples, 1);
+        assert_eq!(sampler.achieved().latency_us(&Achieved::default()), Some(8.0));
+    }
+}

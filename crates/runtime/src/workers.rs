@@ -1,0 +1,333 @@
+//! The threads of a stack, and the flow groups that they serve: run to completion over whatever is there, spin for a while without
+//! work, then sleep.
+//!
+//! A group is owned by one thread at a time and goes from one to another as a message, between two of its turns: its ports, its
+//! connections and what applications ring go with it, so nothing is lost, and nothing is reordered.
+
+use crate::adaptive_spin::AdaptiveSpin;
+use crate::mailbox::Doorbell;
+use crate::placement::Placement;
+use crate::stack::WorkerCount;
+use crate::status::WorkerStatus;
+use crate::thread::{epoll_with, now_us, pin, wait, watch};
+use rustix::event::epoll;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What a group finds when it looks once more before its thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// There is something to do.
+    No,
+    /// Nothing, for so many µs; `None` = until something wakes it.
+    For(Option<u64>),
+}
+
+/// A part of a stack that a thread serves. Only the thread that has it calls it.
+pub trait Group: Send + 'static {
+    /// Does everything that is there now; how much it was.
+    fn turn(&mut self, now_us: u64) -> usize;
+    /// A turn is over at `now_us` and has taken `took_us`.
+    fn turned(&mut self, now_us: u64, took_us: u64, worked: bool);
+    /// A turn ended by a panic.
+    fn panicked(&mut self);
+    /// The thread wants to sleep: announces it to all who may wake it, and looks once more. [`Group::disarm`] follows.
+    fn arm(&mut self, now_us: u64) -> Idle;
+    /// The thread is awake, or has not slept after all.
+    fn disarm(&mut self, slept: bool);
+    /// Sleeps until something in the set happens, or for `timeout_us`.
+    fn wait(&mut self, timeout_us: Option<u64>);
+    /// Everything that may wake it. It is watched while the thread has other groups, too.
+    fn set(&self) -> &OwnedFd;
+}
+
+/// How threads are started.
+#[derive(Clone, Debug)]
+pub struct WorkersConfig {
+    /// Thread `i` is has_commands `NAME-i`.
+    pub name: &'static str,
+    /// How long a thread usually spins without work before it sleeps, µs; see [`AdaptiveSpin`].
+    pub spin_us: u64,
+    /// Thread `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
+    pub cpus: Vec<usize>,
+}
+
+/// What a thread is told. A `Sender` is dropped when it is done.
+enum WorkerCommand<G> {
+    Take(usize, Box<G>, Sender<()>),
+    Give { group: usize, to: usize, done: Sender<()> },
+    Stop,
+}
+
+/// How a thread is told, and what it tells: written by it alone, a line of its own.
+#[repr(align(128))]
+struct WorkerShared<G> {
+    commands: Sender<WorkerCommand<G>>,
+    /// There are commands.
+    has_commands: AtomicBool,
+    doorbell: Arc<Doorbell>,
+    turns: AtomicU64,
+    busy_us: AtomicU64,
+    idle_us: AtomicU64,
+    sleeps: AtomicU64,
+}
+
+impl<G> WorkerShared<G> {
+    fn send(&self, command: WorkerCommand<G>) {
+        // The receiver lives until its thread is told to stop.
+        let _ = self.commands.send(command);
+        self.has_commands.store(true, Ordering::Release);
+        self.doorbell.notify_always();
+    }
+}
+
+/// Running threads and the groups that they serve.
+pub struct Workers<G: Group> {
+    shared: Arc<[WorkerShared<G>]>,
+    placement: Mutex<Placement>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<G: Group> Workers<G> {
+    /// Starts a thread for each group.
+    pub fn start(config: &WorkersConfig, groups: Vec<Box<G>>) -> io::Result<Self> {
+        let (mut shared, mut commands) = (Vec::new(), Vec::new());
+        for _ in &groups {
+            let (sender, receiver) = mpsc::channel();
+            shared.push(WorkerShared {
+                commands: sender,
+                has_commands: AtomicBool::new(false),
+                doorbell: Doorbell::new()?,
+                turns: AtomicU64::new(0),
+                busy_us: AtomicU64::new(0),
+                idle_us: AtomicU64::new(0),
+                sleeps: AtomicU64::new(0),
+            });
+            commands.push(receiver);
+        }
+        let placement = Mutex::new(Placement::new(groups.len()));
+        let mut workers = Self { shared: shared.into(), placement, threads: Vec::new() };
+        for ((number, group), commands) in groups.into_iter().enumerate().zip(commands) {
+            let name = format!("{}-{number}", config.name);
+            let mut worker = Worker {
+                number,
+                set: epoll_with(&workers.shared[number].doorbell)?,
+                shared: Arc::clone(&workers.shared),
+                commands,
+                groups: Vec::new(),
+                spin: AdaptiveSpin::new(config.spin_us),
+                cpu: config.cpus.get(number).copied(),
+            };
+            worker.take(number, group);
+            workers.threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+        }
+        Ok(workers)
+    }
+
+    /// See [`crate::Stack::workers`].
+    pub fn count(&self) -> WorkerCount {
+        let placement = self.placement();
+        WorkerCount { running: placement.running(), most: placement.most() }
+    }
+
+    /// See [`crate::Stack::set_workers`].
+    pub fn set_workers(&self, running: usize) -> io::Result<()> {
+        let mut placement = self.placement();
+        if !(1..=placement.most()).contains(&running) {
+            let text = format!("{running} threads: 1 to {} can run", placement.most());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let (done, all_done) = mpsc::channel();
+        for one in placement.resize(running) {
+            self.shared[one.from].send(WorkerCommand::Give { group: one.group, to: one.to, done: done.clone() });
+        }
+        drop(done);
+        // Nothing is sent: the last who has the other end drops it.
+        let _ = all_done.recv();
+        Ok(())
+    }
+
+    /// What the threads have done, and what they serve.
+    pub fn status(&self) -> Vec<WorkerStatus> {
+        let placement = self.placement();
+        let status = |(number, own): (usize, &WorkerShared<G>)| WorkerStatus {
+            groups: placement.groups_of(number),
+            turns: own.turns.load(Ordering::Relaxed),
+            busy_us: own.busy_us.load(Ordering::Relaxed),
+            idle_us: own.idle_us.load(Ordering::Relaxed),
+            sleeps: own.sleeps.load(Ordering::Relaxed),
+        };
+        self.shared.iter().enumerate().map(status).collect()
+    }
+
+    /// Ends the threads, and with them the groups.
+    pub fn stop(&mut self) {
+        for own in self.shared.iter() {
+            own.send(WorkerCommand::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of a stack ended by a panic");
+            }
+        }
+    }
+
+    fn placement(&self) -> MutexGuard<'_, Placement> {
+        self.placement.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<G: Group> Drop for Workers<G> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The state of one thread.
+struct Worker<G> {
+    number: usize,
+    shared: Arc<[WorkerShared<G>]>,
+    commands: Receiver<WorkerCommand<G>>,
+    /// With their numbers.
+    groups: Vec<(usize, Box<G>)>,
+    /// Watches the thread's doorbell and the sets of its groups.
+    set: OwnedFd,
+    spin: AdaptiveSpin,
+    cpu: Option<usize>,
+}
+
+impl<G: Group> Worker<G> {
+    fn run(mut self) {
+        if let Some(cpu) = self.cpu
+            && let Err(error) = pin(cpu)
+        {
+            tracing::warn!(core = self.number, cpu, %error, "cannot pin a core's thread");
+        }
+        let mut last = now_us();
+        let (mut worked, mut spinning) = (last, false);
+        loop {
+            if self.shared[self.number].has_commands.load(Ordering::Acquire) {
+                if !self.run_commands() {
+                    return;
+                }
+                // A group that has come has had a turn meanwhile: its time must not go back.
+                last = now_us();
+            }
+            if self.groups.is_empty() {
+                // Parked.
+                wait(&self.set, None);
+                last = now_us();
+                continue;
+            }
+            let (work, now) = self.turn(last);
+            last = now;
+            if work > 0 {
+                worked = now;
+            }
+            let spin_us = self.spin.spin_us();
+            if work > 0 {
+                self.spin.came(spinning);
+            }
+            spinning = spin_us > 0 && now - worked < spin_us;
+            // After work it looks once more: what came behind a group's turn may have rung a doorbell that the turn has silenced.
+            if work == 0 && !spinning {
+                last = self.sleep(now, worked, spin_us > 0);
+            }
+        }
+    }
+
+    /// A turn of each group, from `began` on; how much work it was, and when it was over.
+    fn turn(&mut self, began: u64) -> (usize, u64) {
+        let own = &self.shared[self.number];
+        let (mut work, mut last) = (0, began);
+        for (number, group) in &mut self.groups {
+            let done = catch_unwind(AssertUnwindSafe(|| group.turn(last))).unwrap_or_else(|_| {
+                tracing::error!(core = *number, "a core panicked; it goes on");
+                group.panicked();
+                1
+            });
+            let now = now_us();
+            let took = now - last;
+            group.turned(now, took, done > 0);
+            if done > 0 {
+                add(&own.turns, 1);
+                add(&own.busy_us, took);
+            } else {
+                add(&own.idle_us, took);
+            }
+            (work, last) = (work + done, now);
+        }
+        (work, last)
+    }
+
+    /// Sleeps until there is something to do, if there is nothing already; what time it is then. `worked`: when there was last.
+    fn sleep(&mut self, now: u64, worked: u64, spun: bool) -> u64 {
+        let own = &self.shared[self.number];
+        let (mut idle, mut timeout) = (true, None);
+        for (_, group) in &mut self.groups {
+            match group.arm(now) {
+                Idle::No => idle = false,
+                Idle::For(until) => timeout = [timeout, until].into_iter().flatten().min(),
+            }
+        }
+        // Who gives an command rings the doorbell even while the thread is awake, so that none is missed here.
+        if idle {
+            match &mut self.groups[..] {
+                [(_, group)] => group.wait(timeout),
+                _ => wait(&self.set, timeout),
+            }
+            add(&own.sleeps, 1);
+        }
+        let awake = if idle { now_us() } else { now };
+        if idle {
+            self.spin.slept(spun, awake - worked);
+        }
+        for (_, group) in &mut self.groups {
+            group.disarm(idle);
+        }
+        add(&own.idle_us, awake - now);
+        awake
+    }
+
+    /// Does as it is told; false = the thread is to end.
+    fn run_commands(&mut self) -> bool {
+        self.shared[self.number].has_commands.swap(false, Ordering::AcqRel);
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                WorkerCommand::Take(number, group, _done) => self.take(number, group),
+                WorkerCommand::Give { group, to, done } => self.give(group, to, done),
+                WorkerCommand::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, number: usize, group: Box<G>) {
+        let doorbell = self.shared[self.number].doorbell.fd();
+        // In both, because either is what the thread sleeps on.
+        if let Err(error) =
+            watch(&self.set, group.set().as_fd(), true).and_then(|()| watch(group.set(), doorbell, true))
+        {
+            tracing::error!(core = number, %error, "a core cannot wake its thread");
+        }
+        self.groups.push((number, group));
+    }
+
+    fn give(&mut self, number: usize, to: usize, done: Sender<()>) {
+        let Some(place) = self.groups.iter().position(|(group, _)| *group == number) else { return };
+        let (_, group) = self.groups.remove(place);
+        let _ = epoll::delete(&self.set, group.set().as_fd());
+        let _ = epoll::delete(group.set(), self.shared[self.number].doorbell.fd());
+        self.shared[to].send(WorkerCommand::Take(number, group, done));
+    }
+}
+
+/// To a word that only this thread writes.
+fn add(word: &AtomicU64, more: u64) {
+    word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}

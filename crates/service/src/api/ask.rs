@@ -1,0 +1,74 @@
+//! The asking side of the control interface.
+
+use super::{Command, MAX_COMMAND_BYTES, TIMEOUT};
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Why a command has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No service listens there.
+    #[error("no Towpath service at {} ({source}); `towpath serve` starts one", socket.display())]
+    Absent {
+        /// Registration socket.
+        socket: PathBuf,
+        /// The error of connect(2).
+        source: io::Error,
+    },
+    /// The socket is closed to this user.
+    #[error("the service at {} does not admit uid {uid}; have its owner add \"uid:{uid}\" to `admit`", socket.display())]
+    NotAdmitted {
+        /// Registration socket.
+        socket: PathBuf,
+        /// The user that asked.
+        uid: u32,
+    },
+    /// The conversation was cut off.
+    #[error("the service at {} does not answer: {source}", socket.display())]
+    Broken {
+        /// Registration socket.
+        socket: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The service refused the command.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Sends a command to the service whose registration socket is `socket`, and returns its answer.
+pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, AskError> {
+    let broken = |source| AskError::Broken { socket: socket.into(), source };
+    let text = serde_json::to_string(&command).map_err(|e| broken(e.into()))? + "\n";
+    if text.len() as u64 > MAX_COMMAND_BYTES {
+        let length = text.len();
+        return Err(AskError::Refused(format!(
+            "a command of {length} bytes is too long; {MAX_COMMAND_BYTES} is the most"
+        )));
+    }
+    let mut stream =
+        UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => {
+                AskError::NotAdmitted { socket: socket.into(), uid: rustix::process::geteuid().as_raw() }
+            }
+            _ => AskError::Absent { socket: socket.into(), source },
+        })?;
+    let line = ask_line(&mut stream, &text).map_err(broken)?;
+    let mut value: serde_json::Value = serde_json::from_str(&line).map_err(|e| broken(e.into()))?;
+    if let Some(error) = value.get_mut("error").and_then(|error| error.as_str()) {
+        return Err(AskError::Refused(error.to_owned()));
+    }
+    // From the text, not from `value`, which has lost the order of the counters.
+    serde_json::from_str(&line).map_err(|e| broken(e.into()))
+}
+
+fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.write_all(text.as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).take(64 << 20).read_line(&mut line)?;
+    if line.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(line) }
+}

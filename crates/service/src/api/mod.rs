@@ -1,0 +1,199 @@
+//! The control interface: JSON lines on a stream socket beside the registration socket. One command, one answer.
+
+use crate::policy::PolicyRequest;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+mod ask;
+mod sizing;
+mod status;
+
+pub use ask::{AskError, ask};
+pub use sizing::{CoreChange, Seen, Sizing};
+pub use status::{NamedPort, NumberedFlowGroup, Status};
+pub use towpath_runtime::ClientId;
+pub use towpath_runtime::named_counts::NamedCounts;
+pub use towpath_runtime::status::{ClientStatus, FlowGroupStatus, PortStatus, Tally, TcpStatus, WorkerStatus};
+
+/// Longest command line that the service reads, bytes.
+pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
+/// How long either side waits for the other.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A command: `{"command":"status"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase")]
+pub enum Command {
+    /// Asks whether a service answers and admits the caller. It postpones the idle exit.
+    Hello {
+        /// Postpone the idle exit until the asking process ends, even if it has not registered yet.
+        #[serde(default)]
+        hold: bool,
+    },
+    /// Lists all sockets that the caller may see.
+    Sockets,
+    /// Reports counters and clients.
+    Status,
+    /// Shows or changes the operator's policy (the service's own user and root only).
+    Policy(PolicyRequest),
+    /// Asks for another stack by its name.
+    Stack {
+        /// Its name.
+        name: String,
+        /// Start it if it does not run. The answer does not wait for that.
+        #[serde(default)]
+        start: bool,
+    },
+    /// Runs a program in the stack's kernel (the service's own user and root only).
+    Exec {
+        /// The program and its arguments.
+        program: Vec<String>,
+    },
+    /// Reports the number of cores that the stack uses, with reasons and changes.
+    Cores {
+        /// Fix the number, or leave it to the configuration (`auto`); the service's own user and root only.
+        #[serde(default)]
+        set: Option<SetCores>,
+    },
+    /// Moves all clients to another kernel of the stack: `host`, `uml` (the service's own user and root only).
+    Move {
+        /// The kernel.
+        to: String,
+    },
+    /// Ends the service (its own user and root only).
+    Stop,
+}
+
+/// Answer to [`Command::Hello`] and [`Command::Stop`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The service's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Every program measures its connections (`auto`).
+    #[serde(default)]
+    pub auto: bool,
+}
+
+/// Answer to [`Command::Stack`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherStackStatus {
+    /// Its name.
+    pub name: String,
+    /// `fast`, `kernel` or `uml`.
+    pub kind: String,
+    /// Its registration socket.
+    pub socket: PathBuf,
+    /// Does it run?
+    pub running: bool,
+}
+
+/// Answer to [`Command::Exec`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executed {
+    /// Its exit code; 128 and the signal's number for a program that was killed.
+    pub code: i32,
+    /// Its standard output, the first MiB.
+    pub out: String,
+    /// Its standard error, likewise.
+    pub err: String,
+}
+
+/// Answer to [`Command::Move`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Clients.
+    pub clients: usize,
+    /// Their connections.
+    pub connections: usize,
+    /// Connections that could not be moved, and were reset.
+    pub lost: usize,
+    /// Time in which no stack served them, µs.
+    pub took_us: u64,
+}
+
+/// Answer to [`Command::Sockets`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// The sockets.
+    pub sockets: Vec<SocketStatus>,
+}
+
+/// One socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketStatus {
+    /// State in the words of `ss`: `ESTAB`, `LISTEN`, `TIME-WAIT` ...
+    pub state: String,
+    /// Unread bytes. Of a listener: connections waiting to be accepted.
+    pub recv_q: u32,
+    /// Bytes not yet acknowledged. Of a listener: its backlog.
+    pub send_q: u32,
+    /// Local address and port.
+    pub local: SocketAddr,
+    /// Peer's address and port.
+    pub peer: SocketAddr,
+    /// Its program. Empty if that has ended.
+    pub program: String,
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its slot in the program's region.
+    pub slot: u32,
+    /// The flow group that owns it.
+    pub flow_group: Option<usize>,
+    /// A direct connection, ring to ring, without the stack.
+    pub direct: bool,
+    /// Details of an established connection.
+    pub tcp: Option<TcpStatus>,
+}
+
+/// The setting of [`Command::Cores`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SetCores {
+    /// The configuration decides.
+    Auto,
+    /// This number.
+    To(usize),
+}
+
+/// An answer, or the reason of a refusal: `{"error":"..."}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Answer<T> {
+    /// The answer.
+    Good(T),
+    /// Why there is none.
+    Error {
+        /// The reason, in words.
+        error: String,
+    },
+}
+
+/// Parses one command.
+pub fn parse_command(line: &str) -> Result<Command, String> {
+    serde_json::from_str(line).map_err(|error| {
+        format!(
+            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, stop"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn commands_are_tagged_objects() {
+        assert_eq!(serde_json::to_string(&Command::Sockets).unwrap(), r#"{"command":"sockets"}"#);
+        assert_eq!(parse_command(r#"{"command":"status"}"#).unwrap(), Command::Status);
+        let error = parse_command(r#"{"command":"reboot"}"#).unwrap_err();
+        assert!(error.starts_with("not a command: unknown variant `reboot`"), "{error}");
+        assert!(parse_command("status").is_err());
+    }
+}

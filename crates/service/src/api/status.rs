@@ -1,0 +1,98 @@
+//! The answer to [`super::Command::Status`].
+
+use super::OtherStackStatus;
+use super::sizing::Sizing;
+use crate::auto::report::ClassReport;
+use crate::policy::request::PolicyTotals;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use towpath_runtime::named_counts::NamedCounts;
+use towpath_runtime::status::{ClientStatus, FlowGroupStatus, PortStatus, Tally, WorkerStatus};
+
+/// Answer to [`super::Command::Status`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The service's version.
+    pub version: String,
+    /// The kind of its stack: `fast`, `kernel`, `uml`, `qemu` or `remote`.
+    #[serde(default)]
+    pub stack: String,
+    /// Its process.
+    pub pid: u32,
+    /// Time since its start, µs.
+    pub uptime_us: u64,
+    /// Its registration socket.
+    pub socket: PathBuf,
+    /// The interface it serves.
+    pub interface: Option<String>,
+    /// The stack's flow groups.
+    pub flow_groups: Vec<NumberedFlowGroup>,
+    /// The workers, which serve flow groups.
+    #[serde(default)]
+    pub workers: Vec<WorkerStatus>,
+    /// The number of workers that run, and the reason.
+    #[serde(default)]
+    pub sizing: Sizing,
+    /// The slow path's counters.
+    pub slow: Tally,
+    /// Connects and listens of programs that were left to the kernel, by reason. The reason `stack` counts those that
+    /// were given to another stack.
+    #[serde(default)]
+    pub kernel: NamedCounts,
+    /// The other stacks that the configuration names.
+    #[serde(default)]
+    pub stacks: Vec<OtherStackStatus>,
+    /// The policy's totals.
+    pub policy: PolicyTotals,
+    /// The measurements and decisions of `auto`.
+    #[serde(default)]
+    pub auto: Vec<ClassReport>,
+    /// Its clients.
+    pub clients: Vec<ClientStatus>,
+}
+
+/// One flow group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedFlowGroup {
+    /// Its number.
+    pub flow_group: usize,
+    /// Its counters.
+    #[serde(flatten)]
+    pub status: FlowGroupStatus,
+    /// Its ports.
+    pub ports: Vec<NamedPort>,
+}
+
+/// One port of a flow group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedPort {
+    /// `memory`, or the interface's name.
+    pub name: String,
+    /// Its counters.
+    #[serde(flatten)]
+    pub status: PortStatus,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn counters_keep_their_order() {
+        let stages = [("pre", 7), ("egress", 0)].into_iter().collect();
+        let drops = [("truncated", 0), ("paws", 1), ("land", 0)].into_iter().collect();
+        let tally = Tally { stages, drops, ..Tally::default() };
+        let text = serde_json::to_string(&tally).unwrap();
+        assert!(text.starts_with(r#"{"stages":{"pre":7,"egress":0},"drops":{"truncated":0,"#));
+        assert!(text.contains(r#""paws":1,"#));
+        assert_eq!(serde_json::from_str::<Tally>(&text).unwrap(), tally);
+        let status = FlowGroupStatus { tally, flows: 3, ..FlowGroupStatus::default() };
+        let ports =
+            vec![NamedPort { name: "memory".into(), status: PortStatus { rx_frames: 5, ..Default::default() } }];
+        let group = NumberedFlowGroup { flow_group: 1, status, ports };
+        let text = serde_json::to_string(&group).unwrap();
+        assert!(text.contains(r#""flow_group":1,"#) && text.contains(r#"{"name":"memory","rx_frames":5,"#), "{text}");
+        assert_eq!(serde_json::from_str::<NumberedFlowGroup>(&text).unwrap(), group);
+    }
+}

@@ -1,0 +1,136 @@
+//! How other threads reach the descriptor broker ([`crate::descriptor_broker`]).
+
+use rustix::fd::{AsFd, OwnedFd};
+use std::io;
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use towpath_ring::control::{Request, send_request};
+use towpath_runtime::ClientId;
+
+/// Work that the broker does in the service's descriptor table.
+pub enum BrokerRequest {
+    /// Open an event context. The writing end of its doorbell comes through the transfer socket.
+    Context {
+        /// The client's token.
+        token: u64,
+        /// Receives the context's number.
+        done: SyncSender<Option<u32>>,
+    },
+    /// Send a pair region over a connection.
+    Pair {
+        /// The connection's number.
+        connection: u64,
+        /// The client that asks.
+        id: ClientId,
+        /// The pair's position and number.
+        pair: (u32, u32),
+    },
+    /// Send the doorbell of the pair's other client over a connection.
+    Doorbell {
+        /// The connection's number.
+        connection: u64,
+        /// The client that asks.
+        id: ClientId,
+        /// The pair's position and number.
+        pair: (u32, u32),
+        /// The event context of the other client.
+        context: u32,
+    },
+    /// Close event contexts.
+    DropContexts {
+        /// The client's token.
+        token: u64,
+        /// One bit per context.
+        contexts: u64,
+    },
+    /// Keep the descriptor that comes through the transfer socket until the slot is freed.
+    Reserve {
+        /// The client.
+        id: ClientId,
+        /// Its slot.
+        slot: u32,
+        /// The sequence number of the command that needs the reservation.
+        seq: u32,
+        /// Receives the slot when the reservation is made.
+        done: SyncSender<Option<u32>>,
+    },
+    /// Give the stack the file that comes through the transfer socket.
+    File {
+        /// The client.
+        id: ClientId,
+        /// The process's number.
+        process: u32,
+        /// The number of a file that this one replaces.
+        replaces: u32,
+        /// Receives the file's number.
+        done: SyncSender<Option<u32>>,
+    },
+    /// All descriptors of a socket are closed.
+    Hangup {
+        /// The client.
+        id: ClientId,
+        /// Its slot.
+        slot: u32,
+        /// The generation to which the descriptors belonged.
+        generation: u32,
+    },
+    /// One process of this client has ended. Others may be left.
+    ProcessExited {
+        /// The client.
+        id: ClientId,
+        /// The process's number.
+        process: u32,
+    },
+    /// A client connection no longer serves this client.
+    Left {
+        /// The client's token.
+        token: u64,
+    },
+    /// The thread of this connection ends.
+    Ended {
+        /// The connection's number.
+        connection: u64,
+    },
+    /// End the broker.
+    Quit,
+}
+
+/// See the module.
+pub struct BrokerHandle {
+    requests: Mutex<Sender<BrokerRequest>>,
+    /// Locked until the broker has taken the descriptor.
+    transfer: Mutex<()>,
+    /// The sending end of the transfer socket. It has the same number in every client connection's table.
+    pub transfer_fd: OwnedFd,
+}
+
+impl BrokerHandle {
+    /// Sends requests over this channel, and descriptors over this socket.
+    pub fn new(requests: Sender<BrokerRequest>, transfer_fd: OwnedFd) -> Self {
+        Self { requests: Mutex::new(requests), transfer: Mutex::new(()), transfer_fd }
+    }
+
+    /// Posts a request without waiting for it.
+    pub fn post(&self, request: BrokerRequest) {
+        // Without a receiver the service is ending.
+        let _ = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
+    }
+
+    /// Moves a descriptor into the service's table and waits for the answer. `None` if the broker did not use it.
+    pub fn transfer(
+        &self,
+        fd: &OwnedFd,
+        request: impl FnOnce(SyncSender<Option<u32>>) -> BrokerRequest,
+    ) -> Option<u32> {
+        let _one_at_a_time = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send_descriptor(fd).ok()?;
+        let (done, answer) = sync_channel(1);
+        self.post(request(done));
+        answer.recv().ok().flatten()
+    }
+
+    fn send_descriptor(&self, fd: &OwnedFd) -> io::Result<()> {
+        // Any message with one descriptor will do; its content is ignored.
+        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0, seq: 0 }, &[fd.as_fd()])
+    }
+}

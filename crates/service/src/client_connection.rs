@@ -1,0 +1,461 @@
+//! One thread per connection of a client process.
+//!
+//! It answers the process's requests and holds the stack's ends of its sockets in a descriptor table of its own. When
+//! such an end hangs up, every descriptor of that socket is closed, in every process.
+
+use crate::broker_handle::BrokerRequest;
+use crate::passed_sockets::cookie;
+use crate::policy::Identity;
+use crate::state::{Membership, ServiceState, errno_of};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, Shutdown, SocketType};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use towpath_ring::control::{Reply, Request, recv_request, send_reply};
+use towpath_ring::layout::VERSION;
+use towpath_ring::wake;
+use towpath_runtime::Files;
+
+/// How long a new connection may take to say Hello.
+const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How often a new connection may ask where a socket lives before Hello. It repeats a question that came too early.
+const QUESTIONS_BEFORE_HELLO: u32 = 1024;
+/// Requests handled before hang-ups are looked at again.
+const REQUESTS_PER_TURN: usize = 64;
+/// Events taken from the kernel at a time.
+const EVENTS: usize = 64;
+
+/// The source of an epoll event: the upper half of its data word.
+mod source {
+    pub const CONNECTION: u64 = 0;
+    pub const STOP: u64 = 1;
+    pub const SOCKET: u64 = 2;
+    pub const RESERVATION: u64 = 3;
+}
+
+/// The peer of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Number of the connection.
+    pub connection: u64,
+    /// User.
+    pub uid: u32,
+    /// Its primary group.
+    pub gid: u32,
+    /// Process.
+    pub pid: i32,
+}
+
+impl Peer {
+    /// The process's number for the stack, never 0.
+    fn process(&self) -> u32 {
+        (self.connection % u64::from(u32::MAX)) as u32 + 1
+    }
+}
+
+/// Serves a connection to its end. This is the body of its thread.
+pub fn serve(state: &ServiceState, socket: &Arc<OwnedFd>, peer: Peer) {
+    if let Some(membership) = hello(state, socket.as_fd(), peer) {
+        let token = membership.token;
+        let keep = [socket.as_fd(), state.broker.transfer_fd.as_fd(), state.stop_fd.as_fd()];
+        if let Err(error) = crate::descriptor_table::separate(&keep) {
+            tracing::debug!(%error, "no descriptor table of its own for this client");
+        }
+        match ClientConnection::new(state, membership, peer, socket.as_fd()) {
+            Ok(mut connection) => connection.run(),
+            Err(error) => {
+                tracing::warn!(pid = peer.pid, %error, "cannot serve a client");
+                state.broker.post(BrokerRequest::Left { token });
+            }
+        }
+    }
+    // The peer must notice although the service's table still holds the connection for a moment.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
+/// Waits for Hello and answers it. `None` if the client was refused.
+fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membership> {
+    let refuse = |errno: i32, why: &str| {
+        tracing::warn!(pid = peer.pid, uid = peer.uid, "client refused: {why}");
+        let _ = send_reply(socket, &Reply::Refused { errno }, &[]);
+        None
+    };
+    let mut questions = 0;
+    let (version, join) = loop {
+        let mut waiting = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&state.stop_fd, PollFlags::IN)];
+        if !matches!(poll(&mut waiting, Some(&HELLO_TIMEOUT)), Ok(n) if n > 0) {
+            return refuse(Errno::TIMEDOUT.raw_os_error(), "it did not say Hello");
+        }
+        match recv_request(socket) {
+            Ok(Some((Request::Hello { version, join }, _))) => break (version, join),
+            // The answer decides which region the process joins.
+            Ok(Some((Request::Adopt, descriptors))) if questions < QUESTIONS_BEFORE_HELLO => {
+                questions += 1;
+                let cookie = descriptors.first().and_then(cookie);
+                let answer = state.registry().locate(cookie, peer.uid);
+                send_reply(socket, &answer, &[]).ok()?;
+            }
+            Ok(None) => return None,
+            Ok(Some(_)) => return refuse(Errno::PROTO.raw_os_error(), "its first message is not Hello"),
+            Err(error) => return refuse(Errno::PROTO.raw_os_error(), &error.to_string()),
+        }
+    };
+    if version != VERSION {
+        let why =
+            format!("its library speaks version {version}, this service version {VERSION}; install matching ones");
+        return refuse(Errno::PROTO.raw_os_error(), &why);
+    }
+    let identity = Identity::of(peer.uid, peer.gid, peer.pid);
+    let (membership, descriptors) = if join == 0 {
+        match state.new_client(identity) {
+            Ok(client) => client,
+            Err(error) => return refuse(errno_of(&error), &error.to_string()),
+        }
+    } else {
+        match state.join_client(identity, join) {
+            Some(client) => client,
+            None => return refuse(Errno::NOENT.raw_os_error(), "the region it wants to join is not there"),
+        }
+    };
+    let (geometry, token, offset) = (state.settings.geometry, membership.token, membership.region.offset());
+    let welcome = Reply::Welcome { geometry, token, process: peer.process(), offset };
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    if send_reply(socket, &welcome, &borrowed).is_err() {
+        state.broker.post(BrokerRequest::Left { token: membership.token });
+        return None;
+    }
+    tracing::debug!(pid = peer.pid, uid = peer.uid, client = membership.id.0, "client admitted");
+    Some(membership)
+}
+
+/// The kernel socket that reserves a port, and the reading end of a pipe. The stack drops the pipe's writing end when
+/// it frees the slot.
+///
+/// The stack does not get the socket itself: a program decides by `SO_LINGER` how long the close of its socket takes.
+/// Here that delays only the program's own connection.
+struct Reservation {
+    slot: u32,
+    _socket: OwnedFd,
+    _freed: OwnedFd,
+}
+
+/// The stack's end of a socket's pair.
+struct SocketEnd {
+    generation: u32,
+    /// The reservation that was made for this socket.
+    reservation: Option<u32>,
+    end: OwnedFd,
+}
+
+struct ClientConnection<'a> {
+    state: &'a ServiceState,
+    client: Membership,
+    peer: Peer,
+    connection: Option<BorrowedFd<'a>>,
+    epoll: OwnedFd,
+    /// Ends of sockets by slot.
+    sockets: HashMap<u32, SocketEnd>,
+    reservations: HashMap<u32, Reservation>,
+    next_reservation: u32,
+    /// Reservations whose socket has not been attached yet, by slot.
+    unattached: HashMap<u32, u32>,
+    /// Event contexts of this process, by bit.
+    contexts: u64,
+    /// The client has not been reported as left.
+    serving: bool,
+}
+
+impl<'a> ClientConnection<'a> {
+    fn new(state: &'a ServiceState, client: Membership, peer: Peer, connection: BorrowedFd<'a>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: BorrowedFd<'_>, source| epoll::add(&epoll, fd, data(source, 0), epoll::EventFlags::IN);
+        add(connection, source::CONNECTION)?;
+        add(state.stop_fd.as_fd(), source::STOP)?;
+        Ok(Self {
+            state,
+            client,
+            peer,
+            connection: Some(connection),
+            epoll,
+            sockets: HashMap::new(),
+            reservations: HashMap::new(),
+            next_reservation: 0,
+            unattached: HashMap::new(),
+            contexts: 0,
+            serving: true,
+        })
+    }
+
+    /// Serves until the connection, all sockets and all reservations are gone, or the service ends.
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while self.serving || !self.reservations.is_empty() {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a client connection cannot wait");
+                    break;
+                }
+            }
+            for event in &events {
+                let (from, id) = (event.data.u64() >> 32, event.data.u64() as u32);
+                match from {
+                    source::STOP => return,
+                    source::CONNECTION => self.requests(),
+                    source::SOCKET => self.hung_up(id),
+                    _ => self.freed(id),
+                }
+            }
+            if self.serving && self.connection.is_none() && self.sockets.is_empty() {
+                self.leave();
+            }
+        }
+        if self.serving {
+            self.leave();
+        }
+    }
+
+    fn leave(&mut self) {
+        self.serving = false;
+        self.state.broker.post(BrokerRequest::Left { token: self.client.token });
+    }
+
+    /// All descriptors of this socket are closed, in every process.
+    ///
+    /// The event may belong to an end that has been replaced since: a request of the same turn may have attached a new
+    /// end after the slot was freed and claimed. So the present end is checked.
+    fn hung_up(&mut self, slot: u32) {
+        if !self.sockets.get(&slot).is_some_and(|socket| is_hung_up(&socket.end)) {
+            return;
+        }
+        if let Some(SocketEnd { generation, .. }) = self.sockets.remove(&slot) {
+            self.state.registry().passed_sockets.forget(self.client.token, slot, generation);
+            self.state.broker.post(BrokerRequest::Hangup { id: self.client.id, slot, generation });
+        }
+    }
+
+    /// The stack has freed the slot of this reservation. The port is released before the end of the socket's pair, so a
+    /// process that waits for its listener's close finds the port free.
+    fn freed(&mut self, number: u32) {
+        let Some(Reservation { slot, .. }) = self.reservations.remove(&number) else { return };
+        if self.unattached.get(&slot) == Some(&number) {
+            self.unattached.remove(&slot);
+        }
+        if self.sockets.get(&slot).is_some_and(|end| end.reservation == Some(number)) {
+            self.sockets.remove(&slot);
+        }
+    }
+
+    fn requests(&mut self) {
+        for _ in 0..REQUESTS_PER_TURN {
+            let Some(connection) = self.connection else { return };
+            match recv_request(connection) {
+                Ok(Some((request, descriptors))) => {
+                    if let Err(error) = self.request(request, descriptors) {
+                        self.log_loss(&error);
+                        return self.disconnect(connection);
+                    }
+                }
+                Ok(None) => return self.disconnect(connection),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    self.log_loss(&error);
+                    return self.disconnect(connection);
+                }
+            }
+        }
+    }
+
+    /// Logs the end of a connection. A client that dies in the middle of a message is not worth a warning.
+    fn log_loss(&self, error: &io::Error) {
+        let client = self.client.id.0;
+        if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            tracing::debug!(client, "client has gone: {error}");
+        } else {
+            tracing::warn!(client, "client loses its connection: {error}");
+        }
+    }
+
+    /// The process has ended or sent a wrong message. Its sockets may live on in other processes.
+    fn disconnect(&mut self, connection: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, connection);
+        let _ = rustix::net::shutdown(connection, Shutdown::Both);
+        self.connection = None;
+        if self.contexts != 0 {
+            let (token, contexts) = (self.client.token, self.contexts);
+            self.state.broker.post(BrokerRequest::DropContexts { token, contexts });
+            self.contexts = 0;
+        }
+        let (id, process) = (self.client.id, self.peer.process());
+        self.state.broker.post(BrokerRequest::ProcessExited { id, process });
+    }
+
+    fn request(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let descriptor = descriptors.pop();
+        match (request, descriptor) {
+            (Request::Attach { slot, generation }, Some(end)) => self.attach(slot, generation, end),
+            (Request::Reserve { slot, seq }, Some(socket)) => self.reserve(slot, seq, socket),
+            (Request::Context, _) => self.open_context(),
+            (Request::DropContext { context }, _) => self.drop_context(context),
+            (Request::Pair { place, pair }, _) => {
+                let (connection, id) = (self.peer.connection, self.client.id);
+                self.state.broker.post(BrokerRequest::Pair { connection, id, pair: (place, pair) });
+                Ok(())
+            }
+            (Request::Doorbell { place, pair, context }, _) => {
+                let (connection, id) = (self.peer.connection, self.client.id);
+                self.state.broker.post(BrokerRequest::Doorbell { connection, id, pair: (place, pair), context });
+                Ok(())
+            }
+            (Request::File { replaces }, Some(file)) => self.file(replaces, &file),
+            (Request::Name { slot, generation }, Some(end)) => self.name(slot, generation, &end),
+            (Request::Stack { stack }, _) => self.other_stack(stack),
+            (Request::NameAt { stack }, Some(end)) => self.name_at(stack, &end),
+            (Request::Adopt, Some(end)) => {
+                let Some(connection) = self.connection else { return Ok(()) };
+                let answer = self.state.registry().locate(cookie(&end), self.peer.uid);
+                send_reply(connection, &answer, &[])
+            }
+            (Request::Stats, _) => self.measure(),
+            _ => Err(invalid("out of place")),
+        }
+    }
+
+    fn attach(&mut self, slot: u32, generation: u32, end: OwnedFd) -> io::Result<()> {
+        self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
+        if sockopt::socket_domain(&end).ok() != Some(AddressFamily::UNIX) {
+            return Err(invalid("not an AF_UNIX socket"));
+        }
+        // An older end of this slot is dropped. Its connection is over, or the stack would not have freed the slot.
+        self.sockets.remove(&slot);
+        // Only hang-ups matter, and epoll always reports them. A half-close is told in the ring.
+        epoll::add(&self.epoll, &end, data(source::SOCKET, slot), epoll::EventFlags::empty())?;
+        let reservation = self.unattached.remove(&slot);
+        self.sockets.insert(slot, SocketEnd { generation, reservation, end });
+        Ok(())
+    }
+
+    fn name(&mut self, slot: u32, generation: u32, end: &OwnedFd) -> io::Result<()> {
+        self.client.region.slot(slot).ok_or_else(|| invalid("no such slot"))?;
+        let cookie = cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
+        self.state.registry().passed_sockets.name(cookie, self.client.token, slot, generation);
+        Ok(())
+    }
+
+    /// Sends the registration socket of another stack. Any client may have it: that stack admits its own users.
+    fn other_stack(&self, stack: u32) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        match self.state.settings.stacks.open(stack as usize) {
+            Ok(socket) => send_reply(connection, &Reply::Stack { stack }, &[socket.as_fd()]),
+            Err(why) => {
+                tracing::debug!(client = self.client.id.0, "a stack that was asked for cannot be reached: {why}");
+                send_reply(connection, &Reply::Refused { errno: Errno::NETUNREACH.raw_os_error() }, &[])
+            }
+        }
+    }
+
+    fn name_at(&mut self, stack: u32, end: &OwnedFd) -> io::Result<()> {
+        if stack as usize >= self.state.settings.stacks.all().len() {
+            return Err(invalid("no such stack"));
+        }
+        let cookie = cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
+        self.state.registry().passed_sockets.name_elsewhere(cookie, self.peer.uid, stack);
+        Ok(())
+    }
+
+    fn reserve(&mut self, slot: u32, seq: u32, socket: OwnedFd) -> io::Result<()> {
+        let region = self.client.region.layout();
+        region.slot(slot).filter(|slot| region.is_app_slot(*slot)).ok_or_else(|| invalid("no such slot"))?;
+        let internet = matches!(sockopt::socket_domain(&socket), Ok(AddressFamily::INET | AddressFamily::INET6));
+        if !internet || sockopt::socket_type(&socket)? != SocketType::STREAM {
+            return Err(invalid("not a TCP socket"));
+        }
+        if self.reservations.len() >= self.client.region.geometry().app_slots as usize {
+            return Err(invalid("more reservations than slots"));
+        }
+        if self.state.stack.shares_ports() {
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+        }
+        let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let number = self.next_reservation;
+        self.next_reservation = number.wrapping_add(1);
+        epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty())?;
+        let id = self.client.id;
+        if self.state.broker.transfer(&held, |done| BrokerRequest::Reserve { id, slot, seq, done }).is_some() {
+            self.reservations.insert(number, Reservation { slot, _socket: socket, _freed: freed });
+            self.unattached.insert(slot, number);
+        }
+        Ok(())
+    }
+
+    fn open_context(&mut self) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        let (wait, notify) = wake::doorbell_pipe()?;
+        let token = self.client.token;
+        match self.state.broker.transfer(&notify, |done| BrokerRequest::Context { token, done }) {
+            Some(context) => {
+                self.contexts |= 1 << context;
+                send_reply(connection, &Reply::Context { context }, &[wait.as_fd()])
+            }
+            None => send_reply(connection, &Reply::Refused { errno: Errno::NFILE.raw_os_error() }, &[]),
+        }
+    }
+
+    /// Gives the stack a file and answers with its number. The file is checked in this thread, where only its owner
+    /// waits.
+    fn file(&mut self, replaces: u32, file: &OwnedFd) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        let refused = |errno: Errno| Reply::Refused { errno: errno.raw_os_error() };
+        let answer = match self.state.stack.files() {
+            Files::None => refused(Errno::OPNOTSUPP),
+            files if !files.take(file) => refused(Errno::ACCESS),
+            _ => {
+                let (id, process) = (self.client.id, self.peer.process());
+                let number =
+                    self.state.broker.transfer(file, |done| BrokerRequest::File { id, process, replaces, done });
+                number.map_or(refused(Errno::ACCESS), |file| Reply::File { file })
+            }
+        };
+        send_reply(connection, &answer, &[])
+    }
+
+    /// Sends the memory in which the process measures its connections.
+    fn measure(&mut self) -> io::Result<()> {
+        let Some(connection) = self.connection else { return Ok(()) };
+        let Peer { uid, gid, pid, .. } = self.peer;
+        match self.state.settings.auto.measure(self.client.id, &Identity::of(uid, gid, pid)) {
+            Ok(memfd) => send_reply(connection, &Reply::Stats, &[memfd.as_fd()]),
+            Err(why) => {
+                tracing::info!(pid, "auto: not measured: {why}");
+                send_reply(connection, &Reply::Refused { errno: Errno::OPNOTSUPP.raw_os_error() }, &[])
+            }
+        }
+    }
+
+    fn drop_context(&mut self, context: u32) -> io::Result<()> {
+        let bit = 1u64.checked_shl(context).filter(|bit| self.contexts & bit != 0);
+        let bit = bit.ok_or_else(|| invalid("no such context"))?;
+        self.contexts &= !bit;
+        self.state.broker.post(BrokerRequest::DropContexts { token: self.client.token, contexts: bit });
+        Ok(())
+    }
+}
+
+fn is_hung_up(end: &OwnedFd) -> bool {
+    let mut waiting = [PollFd::new(end, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut waiting, Some(&now)).is_ok() && waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+fn data(source: u64, id: u32) -> epoll::EventData {
+    epoll::EventData::new_u64(source << 32 | u64::from(id))
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

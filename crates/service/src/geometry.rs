@@ -1,0 +1,54 @@
+//! The sizes of every client's region.
+
+use crate::config::{Config, StackKind};
+use crate::units::Bytes;
+use towpath_ring::Geometry;
+
+/// Descriptors of a client connection beside those of its client's sockets.
+const OTHER_DESCRIPTORS: u64 = 64;
+/// Event contexts (epoll descriptors and polling threads) of one client: the most that a region allows.
+const CONTEXTS: u32 = 64;
+/// Default socket slots of a client in scarce memory.
+const SCARCE_SLOTS: u32 = 1024;
+/// Default rings in scarce memory, bytes.
+const SCARCE_RING: u64 = 64 << 10;
+
+/// The sizes for a configuration. `descriptors` is the limit on open files: a client has at most as many sockets as its
+/// connection can have descriptors. `flow_groups` is the number of the stack's flow groups.
+pub fn geometry(config: &Config, descriptors: u64, flow_groups: usize) -> Geometry {
+    let fit = descriptors.saturating_sub(OTHER_DESCRIPTORS).clamp(16, 65_536) as u32;
+    let most = 1 << fit.ilog2();
+    let is_scarce = has_scarce_memory(config);
+    let default = Config::default();
+    let asked = match config.sockets_per_client {
+        slots if is_scarce && slots == default.sockets_per_client => SCARCE_SLOTS,
+        slots => slots,
+    };
+    let slots = asked.min(most);
+    if slots < asked {
+        tracing::warn!(
+            "the limit of {descriptors} open files allows {slots} sockets per client, not {asked}; raise it with \
+             `ulimit -Hn` or LimitNOFILE="
+        );
+    }
+    let ring = |size: Bytes, default: Bytes| {
+        let small = is_scarce && size == default;
+        (if small { SCARCE_RING } else { size.get() }) as u32
+    };
+    Geometry {
+        slots,
+        app_slots: slots / 2,
+        tx_bytes: ring(config.send_buffer, default.send_buffer),
+        rx_bytes: ring(config.receive_buffer, default.receive_buffer),
+        contexts: CONTEXTS,
+        // With a kernel stack all sockets of a client belong to one flow group.
+        flow_groups: if config.stack == StackKind::Fast { flow_groups as u32 } else { 1 },
+    }
+}
+
+/// Is memory for regions scarce? A guest's page tables for shared memory lie in that memory, used or not. Memory that
+/// an RDMA adapter may write to is locked.
+fn has_scarce_memory(config: &Config) -> bool {
+    let is_rdma = || config.remote.as_deref().is_some_and(|address| address.starts_with("rdma:"));
+    config.stack.is_guest() || config.stack == StackKind::Remote && is_rdma()
+}

@@ -1,0 +1,177 @@
+//! The other stacks that the configuration names (`[stacks.NAME]`). Each is a service of its own, with its own socket.
+//! This service tells its clients where that socket is, and starts the other service if it does not run.
+
+use crate::background::{self, exit};
+use crate::config::Config;
+use crate::paths;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Idle exit of a stack that is started here, unless its table has one.
+const IDLE_EXIT: &str = "30s";
+
+/// Time before a failed start is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// One other stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherStack {
+    /// Its name.
+    pub name: String,
+    /// Its registration socket.
+    pub socket: PathBuf,
+    /// Its kind: `fast`, `kernel` ...
+    pub kind: &'static str,
+    /// Its table has an idle exit.
+    has_idle_exit: bool,
+}
+
+/// All other stacks, by number.
+#[derive(Debug, Default)]
+pub struct OtherStacks {
+    stacks: Vec<OtherStack>,
+    /// The configuration file that names them.
+    file: Option<PathBuf>,
+    /// The last failure of each, by name. Locked while one is started.
+    failed: Mutex<HashMap<String, (Instant, String)>>,
+}
+
+impl OtherStacks {
+    /// The other stacks of a service at the socket `home`.
+    pub fn of(config: &Config, home: &Path) -> Self {
+        let stack = |(name, table): (&String, &Config)| OtherStack {
+            name: name.clone(),
+            socket: table.socket.clone().unwrap_or_else(|| paths::stack_socket(home, name)),
+            kind: table.stack.name(),
+            has_idle_exit: table.idle_exit.is_some(),
+        };
+        let stacks = config.stacks.iter().map(stack).collect();
+        Self { stacks, file: config.file.clone(), failed: Mutex::default() }
+    }
+
+    /// Their names, by number.
+    pub fn names(&self) -> Vec<String> {
+        self.stacks.iter().map(|stack| stack.name.clone()).collect()
+    }
+
+    /// All, by number.
+    pub fn all(&self) -> &[OtherStack] {
+        &self.stacks
+    }
+
+    /// The number of a name.
+    pub fn number(&self, name: &str) -> Option<usize> {
+        self.stacks.iter().position(|stack| stack.name == name)
+    }
+
+    /// Opens the registration socket of a stack (`O_PATH`), and starts the stack if it does not run. The client
+    /// connects by itself, so that the stack sees the client's credentials.
+    pub fn open(&self, number: usize) -> Result<OwnedFd, String> {
+        let stack = self.stacks.get(number).ok_or("there is no stack of this number")?;
+        self.reach(stack)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(&stack.socket, flags, Mode::empty())
+            .map_err(|error| format!("{}: {error}", stack.socket.display()))
+    }
+
+    /// Makes sure that a stack serves. After a failure no attempt is made for a second, so that repeated questions cost
+    /// little.
+    pub fn reach(&self, stack: &OtherStack) -> Result<(), String> {
+        if stack.answers() {
+            return Ok(());
+        }
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if stack.answers() {
+            return Ok(());
+        }
+        if let Some((at, why)) = failed.get(&stack.name)
+            && at.elapsed() < RETRY_AFTER
+        {
+            return Err(why.clone());
+        }
+        let started = self.start(stack).map_err(|why| format!("stack {}: {why}", stack.name));
+        match &started {
+            Ok(()) => _ = failed.remove(&stack.name),
+            Err(why) => {
+                tracing::warn!("{why}");
+                failed.insert(stack.name.clone(), (Instant::now(), why.clone()));
+            }
+        }
+        started
+    }
+
+    fn start(&self, stack: &OtherStack) -> Result<(), String> {
+        let file = self.file.as_ref().ok_or("it does not run")?;
+        let daemon = daemon_path().map_err(|error| error.to_string())?;
+        let mut command = process::Command::new(&daemon);
+        command.arg("--background").arg("--config").arg(file).args(["--stack-name", &stack.name]);
+        command.arg("--socket").arg(&stack.socket);
+        if !stack.has_idle_exit {
+            command.args(["--idle-exit", IDLE_EXIT]);
+        }
+        let output = background::start(&mut command).map_err(|error| format!("{}: {error}", daemon.display()))?;
+        match output.status.code() {
+            Some(0) => {
+                tracing::info!(stack = stack.name, "started");
+                Ok(())
+            }
+            Some(code) if code == i32::from(exit::RUNNING) => Ok(()),
+            _ => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                Err(format!("it did not start: {}", text.lines().last().unwrap_or("no reason given")))
+            }
+        }
+    }
+}
+
+impl OtherStack {
+    /// Does a service answer there? It need not admit this user.
+    pub fn answers(&self) -> bool {
+        let connected = UnixStream::connect(paths::control_socket(&self.socket));
+        connected.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
+    }
+}
+
+/// `towpathd`: this program, or one beside it.
+fn daemon_path() -> io::Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    Ok(exe.with_file_name("towpathd"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_stack_has_a_number_and_a_socket_beside_the_services_unless_it_names_one() {
+        let text = "[stacks.red]\nstack = \"kernel\"\n[stacks.blue]\nsocket = \"/x/y.sock\"\nstack = \"kernel\"\n";
+        let config = Config::parse(Path::new("towpath.toml"), text).unwrap();
+        let stacks = OtherStacks::of(&config, Path::new("/run/towpath/towpath.sock"));
+        assert_eq!(stacks.names(), ["blue", "red"]);
+        assert_eq!((stacks.number("red"), stacks.number("green")), (Some(1), None));
+        let sockets: Vec<_> = stacks.all().iter().map(|stack| stack.socket.to_str().unwrap()).collect();
+        assert_eq!(sockets, ["/x/y.sock", "/run/towpath/kernel-red.sock"]);
+        assert!(stacks.open(2).is_err());
+    }
+
+    #[test]
+    fn a_stack_that_does_not_start_is_not_tried_all_the_time() {
+        let config =
+            Config::parse(Path::new("towpath.toml"), "[stacks.red]\nsocket = \"/nonexistent/red.sock\"\n").unwrap();
+        let stacks = OtherStacks::of(&config, Path::new("/nonexistent/towpath.sock"));
+        let red = &stacks.all()[0];
+        assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
+        stacks.failed.lock().unwrap().get_mut("red").unwrap().1 = "as before".into();
+        assert_eq!(stacks.reach(red).unwrap_err(), "as before");
+        stacks.failed.lock().unwrap().get_mut("red").unwrap().0 = Instant::now().checked_sub(RETRY_AFTER).unwrap();
+        assert_eq!(stacks.reach(red).unwrap_err(), "stack red: it does not run");
+    }
+}

@@ -1,0 +1,129 @@
+//! Sockets that are passed to other processes, over `exec` or `SCM_RIGHTS`.
+//!
+//! A process names a socket before it passes the descriptor on. A process that shows the descriptor later is told in
+//! which slot of which region the socket lives. Sockets are told apart by the kernel's cookie (`SO_COOKIE`): no two
+//! sockets have the same one, and no program can choose one.
+
+use rustix::fd::AsFd;
+use rustix::net::{AddressFamily, sockopt};
+use std::collections::{HashMap, VecDeque};
+
+/// The slot in which a socket lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The client's token.
+    pub token: u64,
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's generation.
+    pub generation: u32,
+}
+
+/// The sockets that have been named: at most one for each slot of each client.
+#[derive(Debug, Default)]
+pub struct PassedSockets {
+    by_cookie: HashMap<u64, Location>,
+    by_slot: HashMap<(u64, u32), u64>,
+    /// Sockets of other stacks, by user: cookie and number of the stack, oldest first. This service does not see them
+    /// close, but a cookie is never used again.
+    elsewhere: HashMap<u32, VecDeque<(u64, u32)>>,
+}
+
+/// Most sockets of other stacks that are remembered for a user. They are asked for soon after they are named.
+pub const MAX_ELSEWHERE: usize = 1024;
+
+/// The kernel's cookie of this socket. `None` if it cannot be one end of a pair.
+pub fn cookie(end: impl AsFd) -> Option<u64> {
+    let unix = sockopt::socket_domain(&end).ok() == Some(AddressFamily::UNIX);
+    if unix { sockopt::socket_cookie(&end).ok() } else { None }
+}
+
+impl PassedSockets {
+    /// The socket with this cookie lives in this slot. A cookie that another client has named keeps its location: a
+    /// receiver cannot redefine a descriptor.
+    pub fn name(&mut self, cookie: u64, token: u64, slot: u32, generation: u32) {
+        if self.by_cookie.get(&cookie).is_some_and(|location| location.token != token) {
+            return;
+        }
+        if let Some(before) = self.by_slot.remove(&(token, slot)) {
+            self.by_cookie.remove(&before);
+        }
+        if let Some(before) = self.by_cookie.insert(cookie, Location { token, slot, generation }) {
+            self.by_slot.remove(&(token, before.slot));
+        }
+        self.by_slot.insert((token, slot), cookie);
+    }
+
+    /// The socket with this cookie, of a client of user `uid`, lives in a region of another stack.
+    pub fn name_elsewhere(&mut self, cookie: u64, uid: u32, stack: u32) {
+        let elsewhere = self.elsewhere.entry(uid).or_default();
+        if elsewhere.len() >= MAX_ELSEWHERE {
+            elsewhere.pop_front();
+        }
+        elsewhere.push_back((cookie, stack));
+    }
+
+    /// Where the socket with this cookie lives.
+    pub fn location(&self, cookie: u64) -> Option<Location> {
+        self.by_cookie.get(&cookie).copied()
+    }
+
+    /// The number of the other stack in which user `uid` has named the socket with this cookie.
+    pub fn other_stack(&self, cookie: u64, uid: u32) -> Option<u32> {
+        self.elsewhere.get(&uid)?.iter().rev().find(|(known, _)| *known == cookie).map(|(_, stack)| *stack)
+    }
+
+    /// All descriptors of the socket that lived in this generation of the slot are closed.
+    pub fn forget(&mut self, token: u64, slot: u32, generation: u32) {
+        let Some(cookie) = self.by_slot.get(&(token, slot)) else { return };
+        if self.by_cookie.get(cookie).is_none_or(|location| location.generation == generation) {
+            self.by_cookie.remove(cookie);
+            self.by_slot.remove(&(token, slot));
+        }
+    }
+
+    /// The client is gone.
+    pub fn forget_client(&mut self, token: u64) {
+        self.by_cookie.retain(|_, location| location.token != token);
+        self.by_slot.retain(|(of, _), _| *of != token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_has_one_location_and_a_slot_one_socket() {
+        let mut sockets = PassedSockets::default();
+        sockets.name(7, 1, 3, 1);
+        sockets.name(8, 1, 3, 2);
+        assert_eq!(sockets.by_cookie.keys().copied().collect::<Vec<_>>(), [8], "the slot has a new socket");
+        sockets.name(8, 1, 4, 1);
+        assert_eq!(sockets.by_slot.keys().copied().collect::<Vec<_>>(), [(1, 4)], "the socket has a new slot");
+        sockets.forget(1, 4, 9);
+        assert_eq!(sockets.by_cookie.len(), 1, "an older socket's end changes nothing");
+        sockets.forget(1, 4, 1);
+        assert!(sockets.by_cookie.is_empty() && sockets.by_slot.is_empty());
+    }
+
+    #[test]
+    fn a_user_has_a_bounded_number_of_sockets_elsewhere() {
+        let mut sockets = PassedSockets::default();
+        (0..=MAX_ELSEWHERE as u64).for_each(|cookie| sockets.name_elsewhere(cookie, 1000, 0));
+        assert_eq!(sockets.elsewhere[&1000].len(), MAX_ELSEWHERE);
+    }
+
+    #[test]
+    fn a_receiver_cannot_redefine_a_descriptor() {
+        let mut sockets = PassedSockets::default();
+        sockets.name(7, 1, 3, 1);
+        sockets.name(7, 2, 5, 1);
+        assert_eq!(sockets.by_cookie[&7], Location { token: 1, slot: 3, generation: 1 });
+        sockets.forget_client(1);
+        sockets.name(7, 2, 5, 1);
+        assert_eq!(sockets.by_cookie[&7].token, 2);
+        sockets.forget_client(2);
+        assert!(sockets.by_cookie.is_empty() && sockets.by_slot.is_empty());
+    }
+}

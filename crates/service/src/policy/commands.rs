@@ -1,0 +1,98 @@
+//! The requests of `towpath policy`, carried out on the policy in force.
+
+use super::decide::{Policy, seen};
+use super::list::{DefaultAction, Entry, RuleList};
+use super::parse::question;
+use super::request::{Listing, PolicyRequest, RuleLine, Tested};
+use towpath_runtime::Verdict;
+
+impl Policy {
+    /// Carries out a request that changes the list. True if the list has changed. A refused request changes nothing.
+    pub fn change(&self, request: &PolicyRequest) -> Result<bool, String> {
+        let mut state = self.lock();
+        let list = &mut state.list;
+        match request {
+            PolicyRequest::List | PolicyRequest::Test { .. } => return Ok(false),
+            PolicyRequest::Add { rule } => list.insert(usize::MAX, rule.parse()?)?,
+            PolicyRequest::Insert { number, rule } => {
+                let most = list.entries().len() + 1;
+                let at = number.checked_sub(1).filter(|at| *at < most);
+                list.insert(
+                    at.ok_or_else(|| format!("there is no place {number}; write 1 to {most}"))?,
+                    rule.parse()?,
+                )?;
+            }
+            PolicyRequest::Delete { rule } => {
+                let at = match rule.trim().parse::<usize>() {
+                    Ok(number) => number.checked_sub(1),
+                    Err(_) => {
+                        let entry: Entry = rule.parse()?;
+                        list.entries().iter().position(|counted| counted.entry == entry)
+                    }
+                };
+                at.and_then(|at| list.remove(at)).ok_or_else(|| format!("there is no rule {rule:?}"))?;
+            }
+            PolicyRequest::Default { default } => {
+                let default: DefaultAction = default.parse()?;
+                if list.default != default {
+                    (list.default, list.default_hits) = (default, 0);
+                }
+            }
+            PolicyRequest::Replace { rules, default } => {
+                let parse =
+                    |(at, rule): (usize, &String)| rule.parse::<Entry>().map_err(|e| format!("rule {}: {e}", at + 1));
+                let entries: Result<Vec<Entry>, String> = rules.iter().enumerate().map(parse).collect();
+                list.replace(entries?, default.parse()?)?;
+            }
+            PolicyRequest::Flush => list.replace(Vec::new(), DefaultAction::Allow)?,
+        }
+        state.forget_matches();
+        Ok(true)
+    }
+
+    /// The list with its counts.
+    pub fn listing(&self) -> Listing {
+        let state = self.lock();
+        let list = &state.list;
+        Listing {
+            rules: (0..list.entries().len()).filter_map(|at| line(list, at)).collect(),
+            default: list.default.name().into(),
+            default_hits: list.default_hits,
+        }
+    }
+
+    /// Finds the rule that would decide an attempt, without counting it.
+    pub fn test(&self, text: &str) -> Result<Tested, String> {
+        let (identity, query) = question(text)?;
+        let state = self.lock();
+        let about = state.list.about(&identity);
+        let (at, verdict) = state.list.first_match(&about, &query);
+        let rule = at.and_then(|at| line(&state.list, at));
+        let limit = state.list.limit(&about).and_then(|(at, _)| line(&state.list, at));
+        let passed = at.unwrap_or(state.list.entries().len());
+        let others = match passed {
+            0 => String::new(),
+            1 => "; the one before it does not match".into(),
+            n => format!("; the {n} before it do not match"),
+        };
+        let why = match &rule {
+            Some(rule) => format!("rule {} is the first that matches: {}{others}", rule.number, rule.rule),
+            None => format!("no rule matches; the default is {}", state.list.default.name()),
+        };
+        let (verdict, with) = match verdict {
+            Verdict::Allow(_) => ("allow".to_owned(), None),
+            Verdict::Kernel => ("kernel".into(), None),
+            Verdict::Stack(number) => {
+                let name = state.list.stacks.get(usize::from(number)).map_or("?", String::as_str);
+                (format!("stack {name}"), None)
+            }
+            refused => ("deny".into(), Some(seen(query.attempt, refused).to_owned())),
+        };
+        Ok(Tested { verdict, with, rule, limit, why })
+    }
+}
+
+fn line(list: &RuleList, at: usize) -> Option<RuleLine> {
+    let counted = list.entries().get(at)?;
+    Some(RuleLine { number: at + 1, rule: counted.entry.to_string(), hits: counted.hits })
+}

@@ -1,0 +1,162 @@
+//! The policy in force: the rules, the clients that they are about, and the decision on each attempt.
+
+use super::identity::Identity;
+use super::list::{DefaultAction, Entry, RuleList};
+use super::query::{Attempt, Query};
+use super::request::PolicyTotals;
+use super::rule::Denial;
+use crate::log_throttle::LogThrottle;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_runtime::{ClientId, Exceeded, Limit, Verdict};
+
+/// Most different processes of one client. More are not admitted.
+const MAX_PROCESSES: usize = 64;
+
+/// One process of a client, with the rules that are about it.
+struct KnownProcess {
+    identity: Identity,
+    /// Positions in the list. `None` until they are found.
+    about: Option<Vec<usize>>,
+}
+
+/// Everything that changes.
+pub(super) struct PolicyState {
+    /// The rules.
+    pub list: RuleList,
+    clients: HashMap<ClientId, Vec<KnownProcess>>,
+    totals: PolicyTotals,
+    throttle: LogThrottle,
+}
+
+impl PolicyState {
+    /// The list has changed: the rules about each process must be found anew.
+    pub fn forget_matches(&mut self) {
+        self.clients.values_mut().flatten().for_each(|known| known.about = None);
+    }
+}
+
+/// See the module. A clone is another handle of the same policy.
+#[derive(Clone)]
+pub struct Policy(Arc<Mutex<PolicyState>>);
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.lock().list.entries()).finish()
+    }
+}
+
+impl Policy {
+    /// The policy of a service without other stacks.
+    pub fn new(entries: Vec<Entry>, default: DefaultAction) -> Result<Self, String> {
+        Self::with_stacks(entries, default, Vec::new())
+    }
+
+    /// The policy of a service with these other stacks, by number.
+    pub fn with_stacks(entries: Vec<Entry>, default: DefaultAction, stacks: Vec<String>) -> Result<Self, String> {
+        let mut list = RuleList::of_stacks(stacks);
+        list.replace(entries, default)?;
+        let (clients, totals, throttle) = (HashMap::new(), PolicyTotals::default(), LogThrottle::default());
+        Ok(Self(Arc::new(Mutex::new(PolicyState { list, clients, totals, throttle }))))
+    }
+
+    /// The state. Every change of it is one step, so a thread that panicked with the lock has left it consistent.
+    pub(super) fn lock(&self) -> MutexGuard<'_, PolicyState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a process to a client. An attempt must be allowed for each of the client's processes. False if there are
+    /// too many.
+    pub fn enter(&self, client: ClientId, identity: Identity) -> bool {
+        let mut state = self.lock();
+        let processes = state.clients.entry(client).or_default();
+        let same = |a: &Identity, b: &Identity| Identity { pid: 0, ..a.clone() } == Identity { pid: 0, ..b.clone() };
+        if processes.iter().any(|known| same(&known.identity, &identity)) {
+            return true;
+        }
+        let room = processes.len() < MAX_PROCESSES;
+        if room {
+            processes.push(KnownProcess { identity, about: None });
+        }
+        room
+    }
+
+    /// The client is gone.
+    pub fn leave(&self, client: ClientId) {
+        self.lock().clients.remove(&client);
+    }
+
+    /// The totals that `towpath status` shows.
+    pub fn totals(&self) -> PolicyTotals {
+        let state = self.lock();
+        PolicyTotals { rules: state.list.entries().len(), ..state.totals.clone() }
+    }
+
+    /// Decides on an attempt: for each process of the client, by the first rule that matches. The first verdict that
+    /// does not allow it counts.
+    pub fn decide(&self, client: ClientId, query: &Query) -> Verdict {
+        let mut state = self.lock();
+        let PolicyState { list, clients, totals, throttle } = &mut *state;
+        let nobody = Identity { uid: u32::MAX, ..Identity::default() };
+        let mut unknown = [KnownProcess { identity: nobody, about: None }];
+        let processes = clients.get_mut(&client).map_or(&mut unknown[..], |known| &mut known[..]);
+        let mut decision = None;
+        for known in processes {
+            let about = known.about.get_or_insert_with(|| list.about(&known.identity));
+            let (rule, verdict) = list.first_match(about, query);
+            if decision.is_none() || !matches!(verdict, Verdict::Allow(_)) {
+                decision = Some((rule, verdict, &known.identity));
+            }
+            if !matches!(verdict, Verdict::Allow(_)) {
+                break;
+            }
+        }
+        let Some((rule, verdict, identity)) = decision else { return Verdict::Kernel };
+        list.hit(rule);
+        if matches!(verdict, Verdict::Refuse(_) | Verdict::Drop) {
+            totals.denied += 1;
+            if throttle.allows() {
+                let by = rule.map_or("the default".to_owned(), |at| format!("rule {}", at + 1));
+                let (what, how) = (query.words(), seen(query.attempt, verdict));
+                let Identity { uid, pid, .. } = identity;
+                tracing::warn!(uid, pid, program = identity.name(), "policy: {what} denied by {by} ({how})");
+            }
+        }
+        verdict
+    }
+
+    /// The limit that a client is under.
+    pub fn limit(&self, client: ClientId) -> Option<Limit> {
+        let state = self.lock();
+        let first = state.clients.get(&client)?.first()?;
+        state.list.limit(&state.list.about(&first.identity)).map(|(_, limit)| limit)
+    }
+
+    /// Counts and logs an attempt that a limit has refused.
+    pub fn exceeded(&self, client: ClientId, limit: &Limit, what: Exceeded) {
+        let mut state = self.lock();
+        let PolicyState { list, clients, totals, throttle } = &mut *state;
+        totals.limited += 1;
+        let Some(at) = list.hit_limit(limit.id) else { return };
+        if !throttle.allows() {
+            return;
+        }
+        if let Some(KnownProcess { identity, .. }) = clients.get(&client).and_then(|known| known.first()) {
+            let what = match what {
+                Exceeded::Connections => format!("{} connections", limit.connections),
+                Exceeded::NewPerSecond => format!("{} new connections per second", limit.new_per_s),
+            };
+            let Identity { uid, pid, .. } = identity;
+            tracing::warn!(uid, pid, program = identity.name(), "policy: rule {} allows no more than {what}", at + 1);
+        }
+    }
+}
+
+/// The effect of a refusal, as the application or the peer sees it.
+pub fn seen(attempt: Attempt, verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Refuse(_) if attempt == Attempt::Accept => Denial::Reset.name(),
+        Verdict::Refuse(errno) => Denial::Errno(errno).name(),
+        _ => Denial::Drop.name(),
+    }
+}

@@ -1,0 +1,75 @@
+//! How a service gets its stack. `towpathd` implements [`StackFactory`]; this crate knows no stack by name.
+
+use crate::config::{Config, ConfigError};
+use std::error::Error;
+use std::io;
+use std::os::fd::BorrowedFd;
+use towpath_ring::Geometry;
+use towpath_runtime::{AdmissionPolicy, Stack};
+
+/// Builds the stack that a configuration names.
+pub trait StackFactory {
+    /// The number of the stack's flow groups.
+    fn flow_groups(&self, config: &Config) -> usize;
+    /// Starts the stack with regions of these sizes. `guard` makes a guard; a stack of several threads needs several.
+    fn start(
+        &self,
+        config: &Config,
+        geometry: Geometry,
+        guard: &dyn Fn() -> Box<dyn AdmissionPolicy>,
+    ) -> Result<StartedStack, StackError>;
+}
+
+/// A stack that runs.
+pub struct StartedStack {
+    /// The stack.
+    pub stack: Box<dyn Stack>,
+    /// Notices changes of addresses, routes and neighbours, if the stack must know them.
+    pub network: Option<Box<dyn NetworkWatcher>>,
+    /// The served interface, if there is one. It is dropped after the stack has stopped, because the stack uses its
+    /// ports.
+    pub interface: Option<Box<dyn Send>>,
+}
+
+impl StartedStack {
+    /// A stack that needs no network watcher and no interface.
+    pub fn alone(stack: impl Stack + 'static) -> Self {
+        Self { stack: Box::new(stack), network: None, interface: None }
+    }
+}
+
+/// Notices changes of addresses, routes and neighbours.
+pub trait NetworkWatcher: Send {
+    /// Waits until `stop` is readable. Calls `changed` after each change.
+    fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()>;
+}
+
+/// Why a stack did not start. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StackError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The stack's own error.
+    #[error(transparent)]
+    Stack(Box<dyn Error + Send + Sync>),
+    /// A step failed.
+    #[error("{doing}: {source}")]
+    Io {
+        /// The step.
+        doing: &'static str,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+impl StackError {
+    /// Wraps a stack's own error.
+    pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Stack(Box::new(error))
+    }
+    /// Wraps the error of a step.
+    pub fn doing(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, source }
+    }
+}

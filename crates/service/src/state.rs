@@ -1,0 +1,198 @@
+//! The state that the service's threads share: its settings, its clients and its stack.
+
+use crate::admission::Admission;
+use crate::auto::Auto;
+use crate::broker_handle::BrokerHandle;
+use crate::config::CoresSetting;
+use crate::other_stacks::OtherStacks;
+use crate::policy::{Identity, Policy};
+use crate::registry::{RegisteredClient, Registry};
+use crate::threads::ThreadController;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use towpath_ring::{Geometry, Region, wake};
+use towpath_runtime::{ClientId, ClientMemory, ClientSetup, Stack};
+
+/// Most expected processes that the idle exit waits for.
+const MAX_EXPECTED: usize = 1024;
+
+/// The settings that the service is built from and reports.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The registration socket.
+    pub socket: PathBuf,
+    /// Sizes of a client's region.
+    pub geometry: Geometry,
+    /// Users that are admitted.
+    pub admission: Admission,
+    /// The operator's policy.
+    pub policy: Policy,
+    /// The other stacks that the configuration names.
+    pub stacks: Arc<OtherStacks>,
+    /// What `auto` has measured and decided.
+    pub auto: Auto,
+    /// The number of cores that the stack may use.
+    pub cores: CoresSetting,
+    /// Most client processes of one user.
+    pub clients_per_user: u32,
+    /// The service ends after this time without a client.
+    pub idle_exit: Option<std::time::Duration>,
+    /// The interface served.
+    pub interface: Option<String>,
+    /// Names of the ports of each flow group, by number.
+    pub ports: Vec<String>,
+}
+
+/// A client as its connection's thread knows it. It holds no descriptors.
+#[derive(Clone)]
+pub struct Membership {
+    /// The stack's number for the client.
+    pub id: ClientId,
+    /// The key of its [`RegisteredClient`].
+    pub token: u64,
+    /// Its region.
+    pub region: Arc<Region>,
+}
+
+/// See the module.
+pub struct ServiceState {
+    /// How it was set up.
+    pub settings: Settings,
+    /// When it was started.
+    pub started: Instant,
+    /// The stack.
+    pub stack: Box<dyn Stack>,
+    /// Decides how many threads the stack runs.
+    pub threads: ThreadController,
+    /// Reaches the descriptor broker.
+    pub broker: BrokerHandle,
+    registry: Mutex<Registry>,
+    /// Readable once all threads shall end.
+    pub stop_fd: OwnedFd,
+    /// Wakes the main loop.
+    wake_fd: OwnedFd,
+    stopping: AtomicBool,
+    /// One more reference per conversation on the control socket.
+    pub conversations: Arc<()>,
+}
+
+impl ServiceState {
+    /// The state of a service whose stack runs already.
+    pub fn new(settings: Settings, stack: Box<dyn Stack>, broker: BrokerHandle) -> io::Result<Self> {
+        let threads = ThreadController::new(settings.cores, stack.workers().most);
+        threads.begin(&*stack);
+        let registry = Registry::new(settings.geometry.contexts);
+        Ok(Self {
+            settings,
+            threads,
+            broker,
+            started: Instant::now(),
+            stack,
+            registry: Mutex::new(registry),
+            stop_fd: wake::doorbell()?,
+            wake_fd: wake::doorbell()?,
+            stopping: AtomicBool::new(false),
+            conversations: Arc::default(),
+        })
+    }
+
+    /// The registry. Every change of it is one step, so a thread that panicked with the lock has left it consistent.
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the main loop, e.g. because the last client is gone.
+    pub fn wake(&self) {
+        wake::notify(self.wake_fd.as_fd());
+    }
+
+    /// The descriptor that the main loop waits on beside its sockets.
+    pub fn wake_fd(&self) -> &OwnedFd {
+        &self.wake_fd
+    }
+
+    /// Ends the main loop.
+    pub fn request_stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has the end been asked for?
+    pub fn stop_requested(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Postpones the idle exit.
+    pub fn used(&self) {
+        self.registry().last_use = Some(Instant::now());
+    }
+
+    /// Postpones the idle exit until this process has ended: a program may compute for an hour before its first socket.
+    pub fn hold(&self, pid: i32) {
+        if self.settings.idle_exit.is_none() {
+            return;
+        }
+        let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
+        let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+        let mut registry = self.registry();
+        if registry.expected.len() < MAX_EXPECTED {
+            registry.expected.push(Arc::new(process));
+            drop(registry);
+            self.wake();
+        }
+    }
+
+    /// Registers a client with a new region. The descriptors are those of `Welcome`.
+    pub fn new_client(&self, identity: Identity) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+        let Identity { uid, pid, .. } = identity;
+        let ClientMemory { region, memfd, doorbells } = self.stack.client_memory(self.settings.geometry)?;
+        let region = Arc::new(region);
+        let copies: Vec<OwnedFd> = doorbells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let descriptors: Arc<Vec<OwnedFd>> = Arc::new([memfd].into_iter().chain(doorbells).collect());
+        let setup = ClientSetup {
+            region: region.clone(),
+            doorbells: copies,
+            uid,
+            pid,
+            name: program_name(pid),
+            remote_waker: None,
+        };
+        let id = self.stack.add_client(setup)?;
+        // The policy must know the client before it has its region, and can post its first command.
+        self.settings.policy.enter(id, identity);
+        self.stack.policy_changed();
+        let membership = Membership { id, token: region.token(), region: region.clone() };
+        let client = RegisteredClient::new(id, uid, region, descriptors.clone());
+        self.registry().clients.insert(membership.token, client);
+        Ok((membership, descriptors))
+    }
+
+    /// Adds a process to an existing client. `None` if this user has no such client.
+    pub fn join_client(&self, identity: Identity, token: u64) -> Option<(Membership, Arc<Vec<OwnedFd>>)> {
+        let mut registry = self.registry();
+        let client = registry.clients.get_mut(&token).filter(|client| client.uid == identity.uid)?;
+        if !self.settings.policy.enter(client.id, identity) {
+            return None;
+        }
+        client.joined();
+        let membership = Membership { id: client.id, token, region: client.region.clone() };
+        Some((membership, client.descriptors.clone()))
+    }
+}
+
+/// The program's name, for people.
+fn program_name(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // A program may call itself anything; control characters would spoil a terminal.
+    name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The errno of a refusal that reports an error.
+pub fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}

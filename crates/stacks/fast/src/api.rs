@@ -1,0 +1,37 @@
+//! What the service asks of an engine.
+
+use std::net::IpAddr;
+use towpath_tcp::flow::FourTuple;
+
+/// How an engine is built.
+#[derive(Clone, Debug)]
+pub struct FastStackConfig {
+    /// Fast-path threads, 1 to 16; the clients' regions must be made for as many.
+    pub flow_groups: usize,
+    /// Connections that can be established at one time, over all flow groups.
+    pub max_flows: u32,
+    /// How long a flow group spins without work before it sleeps, µs.
+    pub spin_us: u64,
+    /// How long an acknowledgement may wait for company, µs.
+    pub delayed_ack_us: u64,
+    /// Core `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
+    pub cpus: Vec<usize>,
+    /// Are connections between applications of this host joined without the stack?
+    pub direct: bool,
+    /// The slow path's settings.
+    pub slow: towpath_tcp::slow::SlowConfig,
+}
+
+/// Routes and steering, as the service knows them. Called by the slow thread only.
+pub trait Network: Send {
+    /// The way to `remote` (from `local` if the socket is bound).
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> towpath_tcp::slow::Route;
+    /// Is this one of our own addresses?
+    fn is_local(&self, addr: IpAddr) -> bool;
+    /// Packets of this tuple shall come to us from now on / no more.
+    fn steer(&mut self, tuple: &FourTuple, on: bool);
+    /// Segments to this listener shall come to us from now on / no more (`0.0.0.0` = every address).
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
+    /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
+    fn changed(&mut self) -> bool;
+}

@@ -1,0 +1,240 @@
+//! Commands of applications: connect and listen.
+
+use crate::host::SlowHost;
+use crate::owner::{owner, split};
+use crate::slots::{Listener, Phase};
+use crate::slow::SlowThread;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::command::{Command, NOT_OURS, V6ONLY, give_to, not_ours, op};
+use towpath_ring::lines::{app_flags, state};
+use towpath_runtime::Verdict;
+use towpath_runtime::admission::AdmissionControl;
+use towpath_runtime::info::any;
+use towpath_tcp::flow::{FourTuple, Owner};
+use towpath_tcp::slow::ConnectError;
+use towpath_tcp::time::Micros;
+
+/// Commands taken from one client before the next has its turn.
+const BATCH: usize = 64;
+
+impl SlowThread {
+    /// Takes the commands that wait; how many.
+    pub fn commands(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        for index in 0..self.host.clients.len() {
+            for _ in 0..BATCH {
+                let Some(client) = self.host.client(index as u32) else { break };
+                let Some(slot) = client.shared.next_command(&mut client.command_head) else { break };
+                work += 1;
+                if let Some(slot) = slot {
+                    self.command(now, index as u32, slot);
+                }
+            }
+        }
+        work
+    }
+
+    fn command(&mut self, now: Micros, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        let (seq, command) = client.shared.region.command(slot).read();
+        if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
+            return self.refresh_one(now, index, slot, seq);
+        }
+        if matches!(command.op, op::FILE..=op::SECURE) && seq != client.slot(slot).command_seq {
+            client.slot(slot).command_seq = seq;
+            return self.answer(index, slot, seq, -libc::EOPNOTSUPP);
+        }
+        let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
+        let entry = client.slot(slot);
+        if seq == 0 || seq == entry.command_seq {
+            match entry.phase {
+                Phase::Direct => self.look_at_direct(now, index, slot),
+                Phase::Listening => client.offer_again(slot),
+                _ => {}
+            }
+            return self.options(now, index, slot);
+        }
+        if !may || entry.phase != Phase::Free {
+            client.shared.violated_contract();
+            return;
+        }
+        entry.command_seq = seq;
+        if client.holder_exited(slot) {
+            return self.answer(index, slot, seq, -libc::ECANCELED);
+        }
+        let result = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
+            (Ok(remote_port), Ok(local_port), op::CONNECT) => {
+                self.connect(now, index, slot, &command, remote_port, local_port)
+            }
+            (Ok(_), Ok(local_port), op::LISTEN) if local_port != 0 => {
+                self.listen(now, index, slot, &command, local_port)
+            }
+            _ => -libc::EINVAL,
+        };
+        if result == 0 {
+            self.show_congestion(index, slot);
+        }
+        self.answer(index, slot, seq, result);
+    }
+
+    fn connect(
+        &mut self,
+        now: Micros,
+        index: u32,
+        slot: Slot,
+        command: &Command,
+        remote_port: u16,
+        local_port: u16,
+    ) -> i32 {
+        let (local, remote) = (command.local_addr.to_canonical(), command.remote_addr.to_canonical());
+        // A socket of IPv6 that is bound to no address reaches IPv4 as well (RFC 3493 §3.7).
+        let local = if local.is_unspecified() { any(remote) } else { local };
+        // Before anything is done, and whoever would carry it: what the application has written is not believed to be its right.
+        let congestion = match self.host.permit_connect(index, SocketAddr::new(remote, remote_port)) {
+            Verdict::Allow(congestion) => congestion,
+            Verdict::Refuse(errno) => return self.denied(index, slot, errno),
+            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
+            Verdict::Stack(stack) => return self.elsewhere(index, slot, stack),
+        };
+        let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
+        client.take(slot, Phase::Opening);
+        client.slot(slot).own.congestion = congestion;
+        // The state comes before the attempt, because that may fail at once and show it.
+        let tuple = FourTuple { local, local_port, remote, remote_port };
+        SlowHost::show_addresses(client, slot, &tuple, 2);
+        client.show(slot, state::CONNECTING, 0);
+        let bound = (!local.is_unspecified() || local_port != 0).then_some((local, local_port));
+        let nodelay = command.flags & app_flags::NODELAY != 0;
+        self.early_options(now, index, slot);
+        if let Some(result) = self.connect_direct(now, index, slot, (remote, remote_port), bound) {
+            return result;
+        }
+        let owner = owner(index, slot);
+        match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
+            Ok(()) => {
+                self.host.spend_token(index);
+                0
+            }
+            Err(error) => {
+                self.refuse(index, slot);
+                match error {
+                    ConnectError::NotOurs => self.not_ours(index, slot, self.why_not_ours(remote, remote_port)),
+                    ConnectError::Errno(errno) => -errno,
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self, now: Micros, index: u32, slot: Slot, command: &Command, port: u16) -> i32 {
+        let local = command.local_addr.to_canonical();
+        let v6only = command.flags & V6ONLY != 0;
+        match self.host.permit_listen(index, SocketAddr::new(local, port), local.is_ipv6() && !v6only) {
+            Verdict::Allow(_) => {}
+            Verdict::Refuse(errno) => return self.denied(index, slot, errno),
+            Verdict::Drop | Verdict::Kernel => return self.not_ours(index, slot, not_ours::POLICY),
+            Verdict::Stack(stack) => return self.elsewhere(index, slot, stack),
+        }
+        if !local.is_unspecified() && !self.host.network.is_local(local) {
+            return self.not_ours(index, slot, not_ours::ELSEWHERE);
+        }
+        // socket(7): those who share a port are one user's. The kernel has seen to that where it was asked to reserve the port.
+        let uid = self.host.client(index).map(|client| client.shared.uid);
+        let others: Vec<Owner> = self.slow.listeners_at(local, port).collect();
+        if others.iter().any(|other| self.host.client(split(*other).0).map(|client| client.shared.uid) != uid) {
+            return self.denied(index, slot, libc::EADDRINUSE);
+        }
+        let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
+        client.take(slot, Phase::Listening);
+        let backlog = command.backlog.max(1);
+        client.slot(slot).listener = Some(Box::new(Listener::new(backlog)));
+        let tuple = FourTuple { local, local_port: port, remote: any(local), remote_port: 0 };
+        SlowHost::show_addresses(client, slot, &tuple, 10);
+        client.show(slot, state::LISTENING, 0);
+        self.early_options(now, index, slot);
+        match self.slow.listen(now, owner(index, slot), local, port, v6only, backlog, &mut self.host) {
+            Ok(()) => 0,
+            Err(errno) => {
+                self.refuse(index, slot);
+                -errno
+            }
+        }
+    }
+
+    /// Copies the figures of a connection to where its application looks.
+    fn refresh_one(&mut self, now: Micros, index: u32, slot: Slot, seq: u32) {
+        // The options may have changed by the same entry of the queue.
+        self.options(now, index, slot);
+        let Some(client) = self.host.client(index) else { return };
+        let live = client.shared.app_words(slot).is_some();
+        let entry = client.slot(slot);
+        entry.command_seq = seq;
+        let flow = entry.own.flow.filter(|_| live && entry.phase == Phase::Open);
+        if let Some(flow) = flow {
+            let snapshot = self.table.snapshot(flow);
+            let unanswered = self.slow.unanswered(owner(index, slot));
+            let sent = self.slow.send_stats(now, owner(index, slot));
+            self.host.show_figures(owner(index, slot), &snapshot, unanswered, sent);
+        }
+        self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
+    }
+
+    /// The application of a direct connection has something to say: only that it is done.
+    fn look_at_direct(&mut self, now: Micros, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        let Some(words) = client.shared.app_words(slot) else { return };
+        if words.flags & app_flags::CLOSED != 0 {
+            let generation = client.shared.generation(slot);
+            self.close(now, index, slot, generation, words.flags & app_flags::ABORT != 0);
+        }
+    }
+
+    /// Shows what was decided about a command.
+    fn answer(&mut self, index: u32, slot: Slot, seq: u32, result: i32) {
+        if let Some(client) = self.host.client(index) {
+            client.answer(slot, seq, result);
+        }
+    }
+
+    fn refuse(&mut self, index: u32, slot: Slot) {
+        if let Some(client) = self.host.client(index) {
+            client.refuse(slot);
+            client.line(slot).state.store(state::FREE, Ordering::Release);
+        }
+    }
+
+    /// The policy forbids it.
+    fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
+        self.forget_socket(index, slot);
+        -errno
+    }
+
+    /// The answer to what the kernel is to do.
+    fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
+        self.forget_socket(index, slot);
+        self.not_ours[why as usize % not_ours::REASONS] += 1;
+        NOT_OURS + why as i32
+    }
+
+    /// The answer to what the service's other stack of this number is to do.
+    fn elsewhere(&mut self, index: u32, slot: Slot, stack: u8) -> i32 {
+        self.not_ours(index, slot, not_ours::STACK);
+        give_to(stack)
+    }
+
+    /// The kernel socket that came with a command goes back.
+    fn forget_socket(&mut self, index: u32, slot: Slot) {
+        if let Some(client) = self.host.client(index) {
+            client.slot(slot).socket = None;
+        }
+    }
+
+    fn why_not_ours(&self, remote: IpAddr, port: u16) -> u32 {
+        match remote {
+            _ if port == 0 || remote.is_multicast() || remote.is_unspecified() => not_ours::ADDRESS,
+            _ if self.host.network.is_local(remote) => not_ours::NO_LISTENER,
+            _ => not_ours::ELSEWHERE,
+        }
+    }
+}

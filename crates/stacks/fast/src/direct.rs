@@ -1,0 +1,163 @@
+//! Direct connections: when both ends are applications of this host, they are joined ring to ring by a region of their own. The
+//! slow thread opens and ends them; what goes over them it never sees.
+
+use crate::direct_end::DirectEnd;
+use crate::host::{Later, SlowHost};
+use crate::owner::{owner, split};
+use crate::slots::{Phase, Queued};
+use crate::slow::SlowThread;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::lines::{app_flags, state, status};
+use towpath_runtime::Verdict;
+use towpath_runtime::admission::AdmissionControl;
+use towpath_runtime::info::ring_addr;
+use towpath_tcp::flow::{FourTuple, Owner, SocketOptions};
+use towpath_tcp::time::Micros;
+
+/// MSS shown: what a loopback device of 64 KiB packets has on Linux.
+const MSS: u16 = 65_483;
+/// Round-trip time shown before anything is known, µs.
+const RTT_US: u32 = 20;
+
+impl SlowThread {
+    /// Tries to join a connect to a listener of this host without the stack. `None`: it goes the ordinary way, which also has all
+    /// errors. `Some` = the command's result.
+    pub fn connect_direct(
+        &mut self,
+        now: Micros,
+        index: u32,
+        slot: Slot,
+        remote: (IpAddr, u16),
+        bound: Option<(IpAddr, u16)>,
+    ) -> Option<i32> {
+        if !self.host.pairs.enabled || !self.host.network.is_local(remote.0) {
+            return None;
+        }
+        let own = self.slow.early_options(owner(index, slot));
+        if !self.may_be_direct(index, &own) {
+            return None;
+        }
+        let tuple = self.slow.choose_direct_tuple(now, owner(index, slot), remote, bound, &mut self.host)?;
+        let (listener, inherited) = self.slow.listener_for(&tuple)?;
+        if !self.may_be_direct(split(listener).0, &inherited) {
+            return None;
+        }
+        let (server, listener_slot) = self.host.find(listener)?;
+        if server.leaving || !server.has_room(listener_slot) {
+            return None;
+        }
+        match self.host.permit_accept(split(listener).0, tuple.remote_end(), tuple.local_end()) {
+            Verdict::Allow(_) => {}
+            Verdict::Refuse(_) => {
+                self.host.client(index)?.over(slot, libc::ECONNREFUSED);
+                return Some(0);
+            }
+            Verdict::Drop | Verdict::Kernel | Verdict::Stack(_) => return None,
+        }
+        self.join(now, (index, slot), listener, &tuple)
+    }
+
+    /// A limit of bytes per second is kept by the stack, and what waits for data before it is accepted, or has segments of a size
+    /// of its own, is the protocol's.
+    fn may_be_direct(&mut self, index: u32, options: &SocketOptions) -> bool {
+        let limited = self.host.client(index).is_none_or(|client| client.limit.is_some_and(|limit| limit.rate != 0));
+        !limited && options.max_pacing == 0 && options.defer_accept_s == 0 && options.max_segment == 0
+    }
+
+    fn join(&mut self, now: Micros, (index, slot): (u32, Slot), listener: Owner, tuple: &FourTuple) -> Option<i32> {
+        let server_index = split(listener).0;
+        if !self.host.within_limits(server_index) {
+            return None;
+        }
+        let (server, listener_slot) = self.host.find(listener)?;
+        let child = server.take_child()?;
+        let ends = self.host.pair_up([(index, slot), (server_index, child)]);
+        let owners = [owner(index, slot), owner(server_index, child)];
+        let Some(ends) = ends.filter(|_| self.slow.add_direct(owners, *tuple)) else {
+            if let Some([first, second]) = ends {
+                self.host.pairs.part(&first, now);
+                self.host.pairs.part(&second, now);
+            }
+            self.host.client(server_index)?.free(child);
+            return None;
+        };
+        self.host.withhold(&ends, [(index, slot), (server_index, listener_slot)]);
+        // The child first: as soon as the other end is shown, bytes may come.
+        self.host.show_direct(server_index, child, ends[1], &tuple.reversed());
+        self.host.show_direct(index, slot, ends[0], tuple);
+        let server = self.host.client(server_index)?;
+        let queued = server.queue(listener_slot, child, ring_addr(tuple.local), tuple.local_port);
+        if queued != Queued::Yes {
+            server.shared.violated_contract();
+            self.host.later.push(Later::EndListener { client: server_index, slot: listener_slot });
+            let generation = self.host.client(server_index)?.shared.generation(child);
+            self.close(now, server_index, child, generation, true);
+        }
+        self.show_congestion(server_index, child);
+        self.host.spend_token(index);
+        self.host.spend_token(server_index);
+        Some(0)
+    }
+
+    /// The application of one end is done with it, or gone: the other sees the end of the stream, or a reset if something was left
+    /// unread (RFC 2525 §2.17).
+    pub fn part(&mut self, now: Micros, index: u32, slot: Slot, abort: bool) {
+        let Some(client) = self.host.client(index) else { return };
+        let Some(end) = client.slot(slot).own.direct else { return };
+        let region = std::sync::Arc::clone(&client.shared);
+        let own = region.region.app(slot);
+        let (rx_head, flags) = (own.rx_head.load(Ordering::Acquire), own.flags.load(Ordering::Acquire));
+        client.free(slot);
+        self.slow.remove_direct(owner(index, slot));
+        let told = self.host.pairs.line(&end).map_or(0, |line| line.flags.load(Ordering::Acquire));
+        if let Some((peer_index, peer_slot)) = self.host.pairs.other(&end) {
+            let peer_end = DirectEnd { side: 1 - end.side, ..end };
+            let sent = self.host.pairs.line(&peer_end).map_or(0, |line| line.tx_tail.load(Ordering::Acquire));
+            // What the application has said itself it has said with its reasons.
+            let reset = if flags & app_flags::CLOSED != 0 {
+                abort || flags & app_flags::ABORT != 0
+            } else {
+                // What was held back may have been read without having been shown.
+                abort || sent.wrapping_sub(rx_head).cast_signed() > 0
+            };
+            if let Some(peer) = self.host.client(peer_index) {
+                let line = peer.line(peer_slot);
+                if reset {
+                    line.error.store(libc::ECONNRESET as u32, Ordering::Release);
+                }
+                let bits = if reset { status::RESET | status::TX_CLOSED } else { status::RX_EOF };
+                line.status.store(status::PEER_CLOSED | bits, Ordering::Release);
+                if reset {
+                    line.state.store(state::CLOSED, Ordering::Release);
+                }
+                if told & app_flags::CLOSED == 0 {
+                    peer.raise(peer_slot);
+                    self.host.pairs.wake(&peer_end);
+                }
+            }
+        }
+        self.host.pairs.part(&end, now);
+    }
+}
+
+impl SlowHost {
+    /// Both ends of a new connection begin with what the options of these two slots keep of the rings from being used.
+    fn withhold(&mut self, ends: &[DirectEnd; 2], from: [(u32, Slot); 2]) {
+        for (end, (index, slot)) in ends.iter().zip(from) {
+            let Some(client) = self.client(index) else { continue };
+            let region = std::sync::Arc::clone(&client.shared);
+            self.pairs.withhold(end, region.region.options(slot));
+        }
+    }
+
+    /// Shows an application its end of a direct connection.
+    fn show_direct(&mut self, index: u32, slot: Slot, end: DirectEnd, tuple: &FourTuple) {
+        let Some(client) = self.client(index) else { return };
+        let entry = client.slot(slot);
+        (entry.phase, entry.own.direct) = (Phase::Direct, Some(end));
+        SlowHost::show_info(client, slot, tuple, MSS, RTT_US, 1);
+        client.show_paired(slot, state::ESTABLISHED, 0, (end.number, end.word()));
+    }
+}

@@ -1,0 +1,406 @@
+//! A flow group of the fast path: ports, the flows on them and what their applications ring. One thread at a time serves it
+//! ([`towpath_runtime::workers`]); it may be another one from turn to turn.
+
+use crate::clients::AppWords;
+use crate::mailbox::{Doorbell, Receiver, Sender};
+use crate::messages::{FromGroup, ToGroup};
+use crate::metrics::{LoopCounters, Metrics};
+use crate::owner::split;
+use crate::portset::{Frames, PortSet};
+use crate::rings::{Endpoints, GroupClient};
+use crate::thread::{wait, watch};
+use rustix::event::epoll;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_ports::RxFrame;
+use towpath_ring::Slot;
+use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_runtime::group_times::GroupTimes;
+use towpath_runtime::sampler::Sampler;
+use towpath_runtime::workers::{Group, Idle};
+use towpath_tcp::fast::FastPath;
+use towpath_tcp::flow::{FlowId, PortId};
+use towpath_tcp::messages::{AppUpdate, FlowEvent, ToFast, ToSlow, event};
+use towpath_tcp::time::Micros;
+
+/// Frames taken from one port in one turn; so many headers fit the first-level cache.
+const RX_BATCH: usize = 64;
+/// Doors looked at in one turn over all clients, and for one client.
+const DATA_BATCH: usize = 64;
+const DATA_PER_CLIENT: usize = 16;
+/// Messages of the slow thread in one turn.
+const MESSAGE_BATCH: usize = 256;
+/// Frames sent in one turn.
+const TX_BUDGET: usize = 128;
+/// How often the counters are published at most, µs; a port's cost a system call.
+const PUBLISH_US: u64 = 1000;
+
+/// The state of one flow group. In the ring contract, and to tools, it is a flow group.
+pub struct FlowGroup {
+    /// Its number, also as a thread that raises events.
+    pub number: usize,
+    /// The protocol.
+    pub fast: FastPath,
+    /// Its ports.
+    pub ports: PortSet,
+    /// Its flows and clients.
+    pub rings: Endpoints,
+    /// From the slow thread.
+    pub inbox: Receiver<ToGroup>,
+    /// To the slow thread.
+    pub outbox: Sender<FromGroup>,
+    /// Rung by the slow thread.
+    pub bell: Arc<Doorbell>,
+    /// Turns that ended by a panic.
+    pub panics: Arc<AtomicU64>,
+    /// Watches the bell, the ports and the clients' doorbells.
+    pub epoll: OwnedFd,
+    /// Where its counters are published.
+    pub metrics: Arc<Metrics>,
+    /// Scratch and positions of the loop.
+    pub scratch: Scratch,
+}
+
+/// Memory that a turn uses and the next uses again.
+#[derive(Default)]
+pub struct Scratch {
+    frames: Vec<RxFrame>,
+    events: Vec<FlowEvent>,
+    ringing: Vec<u32>,
+    first_client: usize,
+    /// When the counters are to be published next, and whether there is anything new in them.
+    publish_at: u64,
+    uncounted: bool,
+    account: GroupTimes,
+    full: u64,
+    /// Since the epoch of the clock, µs: of this turn.
+    now_us: u64,
+    sampler: Sampler,
+}
+
+impl FlowGroup {
+    /// Has its ports wake it.
+    pub fn watch_ports(&self) -> std::io::Result<()> {
+        self.ports.wait_fds().try_for_each(|fd| watch(&self.epoll, fd, false))
+    }
+
+    /// One turn; how much work it was.
+    pub fn turn(&mut self, now: Micros) -> usize {
+        self.scratch.now_us = now.0;
+        let mut work = self.messages(now) + self.receive(now);
+        // Applications start on what has come while this flow group sends.
+        work += self.publish() + self.data_queues(now);
+        work += self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
+        self.ports.flush();
+        work += self.publish();
+        work + self.tell_slow()
+    }
+
+    fn messages(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        while work < MESSAGE_BATCH {
+            let Ok(message) = self.inbox.pop() else { break };
+            work += 1;
+            match message {
+                ToGroup::Tcp(message) => self.protocol_message(now, message),
+                ToGroup::AddClient(shared) => {
+                    let client = GroupClient::new(shared, self.number);
+                    if let Err(error) = watch(&self.epoll, client.shared.doorbells[self.number].as_fd(), true) {
+                        tracing::error!(flow_group = self.number, %error, "a client cannot wake this flow group");
+                    }
+                    self.rings.add_client(client);
+                }
+                ToGroup::DropClient(index) => {
+                    if let Some(client) = self.rings.client(index) {
+                        let _ = epoll::delete(&self.epoll, client.shared.doorbells[self.number].as_fd());
+                    }
+                    self.rings.drop_client(index);
+                    self.outbox.send(FromGroup::Forgotten(index));
+                }
+                ToGroup::Context { client, context, wake, done: _done } => {
+                    if let Some(client) = self.rings.client(client) {
+                        client.out.set_context(context, wake);
+                    }
+                }
+                ToGroup::DataQueued { client, slot } => self.data_queued(now, client, slot, false),
+                ToGroup::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),
+            }
+        }
+        work
+    }
+
+    fn protocol_message(&mut self, now: Micros, message: ToFast) {
+        let mut installed = None;
+        match &message {
+            ToFast::Install(setup) => {
+                let (client, raw) = split(setup.owner);
+                installed = self.rings.install(setup.flow, client, raw, setup.tx_bytes).map(|slot| (client, slot));
+            }
+            // What is to be seen of a flow must be shown while it is there.
+            ToFast::Remove(_) => {
+                self.publish();
+            }
+            _ => {}
+        }
+        self.fast.message(now, message, &mut self.rings);
+        // The application may have rung before the flow was here.
+        if let Some((client, slot)) = installed {
+            self.data_queued(now, client, slot, false);
+        }
+    }
+
+    fn receive(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        for (number, port) in self.ports.iter_mut().enumerate() {
+            let frames = &mut self.scratch.frames;
+            frames.clear();
+            port.receive(frames, RX_BATCH);
+            if frames.is_empty() {
+                continue;
+            }
+            work += frames.len();
+            self.scratch.full += u64::from(frames.len() == RX_BATCH);
+            self.fast.receive(now, PortId(number as u8), &Frames { port: &**port, frames }, &mut self.rings);
+            port.release(frames);
+        }
+        work
+    }
+
+    fn data_queues(&mut self, now: Micros) -> usize {
+        let (places, mut work) = (self.rings.places(), 0);
+        if places == 0 {
+            return 0;
+        }
+        self.scratch.first_client = (self.scratch.first_client + 1) % places;
+        for i in 0..places {
+            let index = ((self.scratch.first_client + i) % places) as u32;
+            for _ in 0..DATA_PER_CLIENT {
+                if work == DATA_BATCH {
+                    self.scratch.full += 1;
+                    return work;
+                }
+                let Some(client) = self.rings.client(index) else { break };
+                let Some(slot) = client.shared.next_data(self.number, &mut client.data_head) else { break };
+                work += 1;
+                if let Some(slot) = slot {
+                    self.data_queued(now, index, slot, true);
+                }
+            }
+        }
+        work
+    }
+
+    /// Looks at what an application has written for a slot. `relay`: if it is not this flow group's, the slow thread knows whose it is.
+    fn data_queued(&mut self, now: Micros, index: u32, slot: Slot, relay: bool) {
+        let Some(flow) = self.rings.flow_of(index, slot) else {
+            let Some(client) = self.rings.client(index) else { return };
+            if relay && !client.shared.words(slot).relayed.swap(true, Ordering::SeqCst) {
+                self.outbox.send(FromGroup::DataQueued { client: index, slot });
+            }
+            return;
+        };
+        if let Some(words) = self.rings.client(index).and_then(|c| c.shared.app_words(slot)) {
+            self.update(now, index, slot, flow, words);
+        }
+    }
+
+    /// The application is gone; what it has queued is still sent, if its words can be believed.
+    fn close(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, abort: bool) {
+        let Some(flow) = self.rings.flow_of(index, slot) else { return };
+        let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
+        let Some(client) = self.rings.client(index) else { return };
+        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head, urgent: None };
+        let mut words = client.shared.app_words(slot).unwrap_or(last);
+        words.flags |= app_flags::CLOSED | if abort { app_flags::ABORT } else { 0 };
+        self.update(now, index, slot, flow, words);
+    }
+
+    fn update(&mut self, now: Micros, index: u32, slot: Slot, flow: FlowId, words: AppWords) {
+        let Some(endpoint) = self.rings.endpoint(flow) else { return };
+        let flag = |bit| words.flags & bit != 0;
+        let (closed, generation) = (flag(app_flags::CLOSED), endpoint.generation);
+        // After CLOSED nothing but an abort is new.
+        if endpoint.closed && !flag(app_flags::ABORT) {
+            return;
+        }
+        let tell = closed && !std::mem::replace(&mut endpoint.closed, closed);
+        let update = AppUpdate {
+            tx_tail: words.tx_tail,
+            rx_head: words.rx_head,
+            shut_wr: flag(app_flags::SHUT_WR),
+            shut_rd: flag(app_flags::SHUT_RD),
+            closed,
+            abort: flag(app_flags::ABORT),
+            nodelay: flag(app_flags::NODELAY),
+            cork: flag(app_flags::CORK),
+            quickack: flag(app_flags::QUICKACK),
+            urgent: words.urgent,
+        };
+        match self.fast.app_update(now, flow, update) {
+            Ok(()) => {
+                let (given, taken) =
+                    (words.tx_tail.wrapping_sub(endpoint.tx_tail), words.rx_head.wrapping_sub(endpoint.rx_head));
+                (endpoint.tx_tail, endpoint.rx_head) = (words.tx_tail, words.rx_head);
+                self.scratch.sampler.moved(flow.0.into(), given, taken, words.rx_head, now.0);
+            }
+            Err(_) => {
+                if let Some(client) = self.rings.client(index) {
+                    client.shared.violated_contract();
+                }
+            }
+        }
+        if tell {
+            self.outbox.send(FromGroup::Closed { client: index, slot, generation });
+        }
+    }
+
+    /// Shows applications what has changed for them.
+    fn publish(&mut self) -> usize {
+        let mut events = std::mem::take(&mut self.scratch.events);
+        events.extend(self.fast.events());
+        for event in &events {
+            self.show(*event);
+        }
+        let work = events.len();
+        events.clear();
+        self.scratch.events = events;
+        for index in self.scratch.ringing.drain(..) {
+            if let Some(client) = self.rings.client(index) {
+                client.ringing = false;
+                client.out.notify(&client.shared);
+            }
+        }
+        work
+    }
+
+    fn show(&mut self, FlowEvent { flow, what }: FlowEvent) {
+        let view = self.fast.view(flow);
+        let Some(endpoint) = self.rings.endpoint(flow) else { return };
+        let has = |bit| what & bit != 0;
+        endpoint.status |= if view.eof || has(event::EOF) { status::RX_EOF } else { 0 }
+            | if view.tx_closed || has(event::TX_CLOSED) { status::TX_CLOSED } else { 0 }
+            | if has(event::ERROR) { status::RESET | status::TX_CLOSED } else { 0 }
+            | if view.urgent.is_some() { status::URGENT } else { 0 };
+        let (index, slot, bits, tx_bytes, tx_tail) =
+            (endpoint.client, endpoint.slot, endpoint.status, endpoint.tx_bytes, endpoint.tx_tail);
+        let Some(client) = self.rings.client(index) else { return };
+        let line = client.shared.region.stack(slot);
+        if let Some(urgent) = view.urgent {
+            line.urgent.store(urgent, Ordering::Release);
+        }
+        line.tx_head.store(view.tx_head, Ordering::Release);
+        line.rx_tail.store(view.rx_tail, Ordering::Release);
+        if has(event::ERROR) {
+            line.error.store(view.errno as u32, Ordering::Release);
+        }
+        line.status.store(bits, Ordering::Release);
+        if bits & status::RESET != 0 {
+            line.state.store(state::CLOSED, Ordering::Release);
+        }
+        if has(event::URGENT) {
+            client.out.announce(&client.shared, slot);
+        }
+        let always = event::READABLE | event::EOF | event::ERROR | event::TX_CLOSED | event::URGENT;
+        if has(event::READABLE) {
+            self.scratch.sampler.delivered(flow.0.into(), view.rx_tail, self.scratch.now_us);
+        }
+        let raise = what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes);
+        if raise && client.out.raise(&client.shared, slot) && !client.ringing {
+            client.ringing = true;
+            self.scratch.ringing.push(index);
+        }
+    }
+
+    /// Passes on what the slow path has to know.
+    fn tell_slow(&mut self) -> usize {
+        let mut work = 0;
+        while self.outbox.has_room() {
+            let Some(message) = self.fast.pop_to_slow() else { break };
+            if let ToSlow::Removed(flow) = message {
+                self.rings.remove(flow);
+            }
+            self.outbox.send(FromGroup::Tcp(message));
+            work += 1;
+        }
+        self.outbox.flush();
+        work
+    }
+
+    fn publish_metrics(&mut self) {
+        let (times, achieved) = (&self.scratch.account, self.scratch.sampler.achieved());
+        let turns = LoopCounters {
+            turns: times.turns,
+            busy_us: times.busy_us,
+            idle_us: times.idle_us,
+            sleeps: times.sleeps,
+            flows: self.rings.flows(),
+            full: self.scratch.full,
+            app_bytes: achieved.bytes,
+            samples: achieved.samples,
+            sample_logarithms: achieved.logarithms,
+        };
+        self.metrics.publish(self.number, self.fast.counters(), &turns);
+        for (number, port) in self.ports.iter_mut().enumerate() {
+            self.metrics.publish_port(self.number, number, port.counters());
+        }
+    }
+}
+
+impl Group for FlowGroup {
+    fn turn(&mut self, now_us: u64) -> usize {
+        FlowGroup::turn(self, Micros(now_us))
+    }
+    fn turned(&mut self, now_us: u64, took_us: u64, worked: bool) {
+        let scratch = &mut self.scratch;
+        scratch.account.turned(now_us, took_us, worked);
+        scratch.uncounted |= worked;
+        if scratch.uncounted && now_us >= scratch.publish_at {
+            (scratch.publish_at, scratch.uncounted) = (now_us + PUBLISH_US, false);
+            self.publish_metrics();
+        }
+    }
+    fn panicked(&mut self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+    fn arm(&mut self, now_us: u64) -> Idle {
+        self.bell.arm();
+        let mut pending = !self.inbox.is_empty() || self.fast.has_work();
+        let number = self.number;
+        for client in self.rings.clients() {
+            let data_queue = client.shared.region.data_queue(number);
+            data_queue.arm();
+            pending |= !data_queue.is_empty(client.data_head);
+        }
+        if pending || self.ports.pending() {
+            return Idle::No;
+        }
+        let publish_us = self.scratch.uncounted.then(|| self.scratch.publish_at.saturating_sub(now_us));
+        let deadline_us = self.fast.next_deadline().map(|end| end.since(Micros(now_us)));
+        // What the slow thread had no room for must be tried again.
+        let waits = !self.outbox.flush() || !self.outbox.has_room();
+        Idle::For([publish_us, deadline_us, waits.then_some(1000)].into_iter().flatten().min())
+    }
+    fn disarm(&mut self, slept: bool) {
+        self.scratch.account.sleeps += u64::from(slept);
+        self.bell.disarm();
+        let number = self.number;
+        for client in self.rings.clients() {
+            client.shared.region.data_queue(number).disarm();
+        }
+    }
+    fn wait(&mut self, timeout_us: Option<u64>) {
+        wait(&self.epoll, timeout_us);
+    }
+    fn set(&self) -> &OwnedFd {
+        &self.epoll
+    }
+}
+
+/// Does the application wait for room, and is a third of the ring free?
+fn wants_room(client: &GroupClient, slot: Slot, queued: u32, tx_bytes: u32) -> bool {
+    // Against the application's "ask, then look again": either it sees the new `tx_head` or we see that it asks.
+    std::sync::atomic::fence(Ordering::SeqCst);
+    let asks = client.shared.region.app(slot).want.load(Ordering::Relaxed) & want::WRITABLE != 0;
+    asks && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
+}

@@ -1,0 +1,235 @@
+//! One flow group, turned by hand.
+#![allow(clippy::unwrap_used)]
+
+use crate::clients::ClientShared;
+use crate::group::{FlowGroup, Scratch};
+use crate::mailbox::{Doorbell, Receiver, Sender, mailbox};
+use crate::messages::{FromGroup, ToGroup};
+use crate::metrics::Metrics;
+use crate::owner::owner;
+use crate::portset::PortSet;
+use crate::rings::Endpoints;
+use crate::thread::epoll_with;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use towpath_ports::memory::Loopback;
+use towpath_ring::lines::app_flags;
+use towpath_ring::wake::doorbell;
+use towpath_ring::{Geometry, Region, Slot};
+use towpath_runtime::{ClientId, ClientSetup};
+use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
+use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, PortId, Window, flow_flags};
+use towpath_tcp::messages::{ToFast, ToSlow};
+use towpath_tcp::seq::Seq;
+use towpath_tcp::time::Micros;
+
+/// A flow group with one client, and both ends of what it says to the slow thread.
+struct Bench {
+    flow_group: FlowGroup,
+    to: Sender<ToGroup>,
+    from: Receiver<FromGroup>,
+    client: Arc<ClientShared>,
+    table: Arc<FlowTable>,
+    tail: u32,
+}
+
+const FLOW: FlowId = FlowId(0);
+const START: u32 = 1000;
+
+impl Bench {
+    fn new() -> Self {
+        let geometry =
+            Geometry { slots: 64, app_slots: 32, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
+        let (region, _memfd) = Region::create(geometry).unwrap();
+        let doorbells = (0..2).map(|_| doorbell().unwrap()).collect();
+        let setup = ClientSetup {
+            region: Arc::new(region),
+            doorbells,
+            uid: 0,
+            pid: 0,
+            name: String::new(),
+            remote_waker: None,
+        };
+        let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));
+        let (bell, slow_bell) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
+        let (mut to, inbox) = mailbox(64, Arc::clone(&bell));
+        let (outbox, from) = mailbox(64, slow_bell);
+        let table = Arc::new(FlowTable::new(16));
+        let flow_group = FlowGroup {
+            number: 0,
+            fast: FastPath::new(0, FastConfig::default(), Arc::clone(&table)),
+            ports: PortSet::new(vec![Box::new(Loopback::new())]),
+            rings: Endpoints::default(),
+            inbox,
+            outbox,
+            epoll: epoll_with(&bell).unwrap(),
+            bell,
+            panics: Arc::new(AtomicU64::new(0)),
+            metrics: Metrics::new(vec![1]).unwrap(),
+            scratch: Scratch::default(),
+        };
+        to.send(ToGroup::AddClient(Arc::clone(&client)));
+        Self { flow_group, to, from, client, table, tail: 0 }
+    }
+    /// A slot in its first use, seen by the application.
+    fn slot(&self, raw: u32) -> Slot {
+        let slot = self.client.region.slot(raw).unwrap();
+        self.client.words(slot).generation.store(1, Relaxed);
+        self.client.region.app(slot).generation.store(1, Relaxed);
+        slot
+    }
+    fn queue_data(&mut self, slot: Slot) {
+        let region = &self.client.region;
+        let (seq, ack) = (&region.app(slot).data_seq, &region.stack(slot).data_ack);
+        region.data_queue(0).push(&mut self.tail, slot, seq, ack);
+    }
+    fn turn(&mut self) {
+        self.flow_group.turn(Micros(1_000_000));
+    }
+    fn install(&mut self, slot: Slot) {
+        let tuple = FourTuple {
+            local: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            local_port: 1,
+            remote: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            remote_port: 2,
+        };
+        let setup = FlowSetup {
+            flow: FLOW,
+            owner: owner(0, slot),
+            tuple,
+            link: Link { port: PortId(0), source: [0; 6], destination: [0; 6], vlan: None },
+            snd_start: Seq(START),
+            rcv_start: Seq(2000),
+            snd_wnd: 4096,
+            snd_wscale: 0,
+            rcv_wscale: 0,
+            window_scaling: false,
+            mss: 1400,
+            timestamps: false,
+            sack: false,
+            ts_recent: 0,
+            ts_offset: 0,
+            rcv_wnd: 4096,
+            tx_bytes: 4096,
+            rx_bytes: 4096,
+            window: Window { cwnd: 14_000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
+            srtt_us: 0,
+            nodelay: true,
+            ecn: Ecn::Off,
+            class: 0,
+            tos: 0,
+            ttl: 64,
+        };
+        self.to.send(ToGroup::Tcp(ToFast::Install(Box::new(setup))));
+    }
+    fn said(&mut self) -> Vec<FromGroup> {
+        std::iter::from_fn(|| self.from.pop().ok()).collect()
+    }
+}
+
+#[test]
+fn what_is_written_before_the_flow_is_here_is_sent() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.client.region.app(slot).tx_tail.store(100, Relaxed);
+    bench.queue_data(slot);
+    bench.turn();
+    assert!(
+        matches!(bench.said()[..], [FromGroup::DataQueued { slot: s, .. }] if s == slot),
+        "no flow: the slow thread is asked"
+    );
+    bench.install(slot);
+    bench.turn();
+    assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START + 100), "no further door is needed");
+}
+
+#[test]
+fn a_slot_without_a_flow_is_relayed_once_until_it_is_looked_at() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    for _ in 0..5 {
+        bench.queue_data(slot);
+        bench.turn();
+    }
+    assert_eq!(bench.said().len(), 1);
+    bench.client.words(slot).relayed.store(false, Relaxed);
+    bench.queue_data(slot);
+    bench.turn();
+    assert_eq!(bench.said().len(), 1);
+}
+
+#[test]
+fn a_line_of_another_generation_is_not_believed() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.install(slot);
+    bench.turn();
+    let line = bench.client.region.app(slot);
+    line.tx_tail.store(100, Relaxed);
+    line.flags.store(app_flags::CLOSED, Relaxed);
+    line.generation.store(2, Relaxed);
+    bench.said();
+    bench.queue_data(slot);
+    bench.turn();
+    assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START));
+    assert!(bench.said().is_empty());
+    bench.client.region.app(slot).generation.store(1, Relaxed);
+    bench.queue_data(slot);
+    bench.turn();
+    assert_eq!(bench.table.snapshot(FLOW).snd_queued, Seq(START + 100));
+    let said = bench.said();
+    assert!(said.iter().any(|m| matches!(m, FromGroup::Closed { generation: 1, .. })), "the slow thread is told");
+}
+
+#[test]
+fn a_vanished_application_closes_with_its_last_good_words() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.install(slot);
+    bench.turn();
+    bench.client.region.app(slot).tx_tail.store(100, Relaxed);
+    bench.queue_data(slot);
+    bench.turn();
+    bench.client.region.app(slot).generation.store(9, Relaxed);
+    for generation in [2, 1] {
+        bench.to.send(ToGroup::Close { client: 0, slot, generation, abort: false });
+        bench.turn();
+        let closed = bench.table.snapshot(FLOW).flags & flow_flags::APP_CLOSED != 0;
+        assert_eq!(closed, generation == 1);
+    }
+    assert_eq!(bench.table.snapshot(FLOW).snd_queued, Seq(START + 100));
+}
+
+#[test]
+fn a_removed_flow_leaves_its_slot_to_the_next() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.install(slot);
+    bench.turn();
+    assert_eq!(bench.flow_group.rings.flows(), 1);
+    bench.to.send(ToGroup::Tcp(ToFast::Remove(FLOW)));
+    bench.turn();
+    bench.turn();
+    assert!(bench.said().iter().any(|m| matches!(m, FromGroup::Tcp(ToSlow::Removed(FLOW)))));
+    assert_eq!(bench.flow_group.rings.flows(), 0);
+    bench.queue_data(slot);
+    bench.turn();
+    assert!(matches!(bench.said()[..], [FromGroup::DataQueued { .. }]));
+}
+
+#[test]
+fn entries_that_name_no_slot_are_counted_and_skipped() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(63);
+    bench.turn();
+    let region = Arc::clone(&bench.client.region);
+    // An entry of a larger region's slot 64.
+    let large = Region::create(Geometry { slots: 128, ..region.geometry() }).unwrap().0.slot(64).unwrap();
+    let (seq, ack) = (AtomicU32::new(0), AtomicU32::new(0));
+    region.data_queue(0).push(&mut bench.tail, large, &seq, &ack);
+    bench.queue_data(slot);
+    bench.turn();
+    assert_eq!(bench.client.contract_violations.load(Relaxed), 1);
+    assert_eq!(bench.said().len(), 1, "the next entry is served");
+}

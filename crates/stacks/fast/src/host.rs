@@ -1,0 +1,308 @@
+//! What the slow path asks of the world.
+
+use crate::api::Network;
+use crate::client::SlowClient;
+use crate::mailbox::Sender;
+use crate::messages::ToGroup;
+use crate::owner::{owner, split};
+use crate::pairs::Pairs;
+use crate::random::Random;
+use crate::slots::{Phase, Queued};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use towpath_ring::Slot;
+use towpath_ring::lines::state;
+use towpath_runtime::admission::{AdmissionControl, AdmissionState};
+use towpath_runtime::info::{self, ring_addr};
+use towpath_runtime::{AdmissionPolicy, Verdict};
+use towpath_tcp::flow::{FlowId, FlowSetup, FourTuple, Owner};
+use towpath_tcp::messages::ToFast;
+use towpath_tcp::slow::{Admission, Host, Route};
+use towpath_tcp::time::Micros;
+
+/// A flow group, as the slow thread knows it.
+pub struct GroupLink {
+    /// Messages to it.
+    pub to: Sender<ToGroup>,
+    /// How many ports it has.
+    pub ports: usize,
+}
+
+/// Something to do when the slow path has returned.
+pub enum Later {
+    /// Close this connection: its application is gone, or never saw it.
+    Close {
+        /// Client index.
+        client: u32,
+        /// Slot.
+        slot: Slot,
+        /// Generation meant.
+        generation: u32,
+        /// With RST.
+        abort: bool,
+    },
+    /// The listener's application breaks the contract.
+    EndListener {
+        /// Client index.
+        client: u32,
+        /// Slot.
+        slot: Slot,
+    },
+}
+
+/// The slow thread's tables.
+pub struct SlowHost {
+    /// Clients by index.
+    pub clients: Vec<Option<SlowClient>>,
+    /// Cores.
+    pub flow_groups: Vec<GroupLink>,
+    /// Routes and steering.
+    pub network: Box<dyn Network>,
+    /// Owner of each flow.
+    pub owners: Vec<Option<Owner>>,
+    /// See [`Later`].
+    pub later: Vec<Later>,
+    /// The operator's policy.
+    pub gate: AdmissionState,
+    /// Groups with a weight or rate of their own.
+    pub shaped: BTreeSet<u16>,
+    /// Regions that two clients share.
+    pub pairs: Pairs,
+    /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
+    child_congestion: u8,
+    /// When the present turn began.
+    pub now: Micros,
+    random: Random,
+}
+
+impl SlowHost {
+    /// Empty tables.
+    pub fn new(
+        flow_groups: Vec<GroupLink>,
+        network: Box<dyn Network>,
+        guard: Box<dyn AdmissionPolicy>,
+    ) -> std::io::Result<Self> {
+        let (clients, owners, later) = (Vec::new(), Vec::new(), Vec::new());
+        let (gate, now) = (AdmissionState::new(guard), Micros(0));
+        let (child_congestion, pairs, shaped) = (0, Pairs::default(), BTreeSet::new());
+        Ok(Self {
+            clients,
+            flow_groups,
+            network,
+            owners,
+            later,
+            gate,
+            shaped,
+            pairs,
+            child_congestion,
+            now,
+            random: Random::new()?,
+        })
+    }
+    /// Client and slot of an owner.
+    pub fn find(&mut self, owner: Owner) -> Option<(&mut SlowClient, Slot)> {
+        let (index, raw) = split(owner);
+        let client = self.clients.get_mut(index as usize)?.as_mut()?;
+        let slot = client.shared.region.slot(raw)?;
+        Some((client, slot))
+    }
+    /// The client in place `index`.
+    pub fn client(&mut self, index: u32) -> Option<&mut SlowClient> {
+        self.clients.get_mut(index as usize)?.as_mut()
+    }
+    /// Fills what `getsockname` and the like show.
+    pub fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
+        let (local, remote) =
+            (SocketAddr::new(tuple.local, tuple.local_port), SocketAddr::new(tuple.remote, tuple.remote_port));
+        info::show(client.shared.region.info(slot), local, remote, mss, srtt_us, tcp_state);
+    }
+    /// Shows the addresses of a slot that has no flow yet.
+    pub fn show_addresses(client: &SlowClient, slot: Slot, tuple: &FourTuple, tcp_state: u32) {
+        Self::show_info(client, slot, tuple, 0, 0, tcp_state);
+    }
+}
+
+/// Core of a tuple among `flow groups`: the same from both ends, so that both ends of a connection within this host are on one flow group.
+pub fn flow_group_of(tuple: &FourTuple, flow_groups: usize) -> usize {
+    let end = |addr: IpAddr, port: u16| {
+        let addr = match addr {
+            IpAddr::V4(addr) => u64::from(addr.to_bits()),
+            IpAddr::V6(addr) => addr.segments().iter().fold(0u64, |sum, part| sum.rotate_left(13) ^ u64::from(*part)),
+        };
+        (addr << 16 ^ addr >> 48 ^ u64::from(port)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    };
+    let sum = end(tuple.local, tuple.local_port).wrapping_add(end(tuple.remote, tuple.remote_port));
+    let mixed = (sum ^ sum >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((mixed >> 32) as usize) % flow_groups.max(1)
+}
+
+impl Host for SlowHost {
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        self.network.route(remote, local)
+    }
+    fn is_local(&self, addr: IpAddr) -> bool {
+        self.network.is_local(addr)
+    }
+    fn flow_group_for(&self, tuple: &FourTuple) -> usize {
+        // A connection that leaves this host belongs to a flow group that has the way out.
+        let most = self.flow_groups.iter().map(|c| c.ports).max().unwrap_or(1);
+        if self.network.is_local(tuple.remote) {
+            return flow_group_of(tuple, self.flow_groups.len());
+        }
+        let able = self.flow_groups.iter().filter(|c| c.ports == most).count();
+        let nth = flow_group_of(tuple, able);
+        self.flow_groups
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.ports == most)
+            .nth(nth)
+            .map_or(0, |(flow_group, _)| flow_group)
+    }
+    fn send(&mut self, flow_group: usize, message: ToFast) {
+        let flow_group = match &message {
+            ToFast::Transmit(port, _)
+                if self.flow_groups.get(flow_group).is_none_or(|c| c.ports <= usize::from(port.0)) =>
+            {
+                0
+            }
+            _ => flow_group,
+        };
+        if let Some(link) = self.flow_groups.get_mut(flow_group) {
+            link.to.send(ToGroup::Tcp(message));
+        }
+    }
+    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+        self.network.steer(tuple, on);
+    }
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
+        self.network.steer_listener(addr, port, on);
+    }
+    fn new_child(&mut self, listener: Owner) -> Option<Owner> {
+        let (index, _) = split(listener);
+        let (client, slot) = self.find(listener)?;
+        if client.slot(slot).phase != Phase::Listening {
+            return None;
+        }
+        if !self.within_limits(index) {
+            return None;
+        }
+        let congestion = std::mem::take(&mut self.child_congestion);
+        let client = self.client(index)?;
+        let child = client.take_child()?;
+        client.slot(child).own.congestion = congestion;
+        self.spend_token(index);
+        Some(owner(index, child))
+    }
+    fn admit(&mut self, listener: Owner, tuple: &FourTuple) -> Admission {
+        match self.permit_accept(split(listener).0, tuple.local_end(), tuple.remote_end()) {
+            Verdict::Allow(congestion) => {
+                self.child_congestion = congestion;
+                Admission::Yes(congestion)
+            }
+            Verdict::Refuse(_) => Admission::Refuse,
+            Verdict::Drop | Verdict::Kernel | Verdict::Stack(_) => Admission::Drop,
+        }
+    }
+    fn class(&self, owner: Owner) -> u16 {
+        let (index, _) = split(owner);
+        self.clients.get(index as usize).and_then(Option::as_ref).map_or(0, |client| client.own.class)
+    }
+    fn drop_child(&mut self, child: Owner) {
+        let Some((client, slot)) = self.find(child) else { return };
+        if client.slot(slot).phase != Phase::Child {
+            return;
+        }
+        let flow = client.slot(slot).own.flow;
+        client.free(slot);
+        if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
+            *place = None;
+        }
+    }
+    fn ring_bytes(&self, owner: Owner) -> (u32, u32) {
+        let (index, _) = split(owner);
+        match self.clients.get(index as usize) {
+            Some(Some(client)) => {
+                let geometry = client.shared.region.geometry();
+                (geometry.tx_bytes, geometry.rx_bytes)
+            }
+            _ => (4096, 4096),
+        }
+    }
+    fn established(&mut self, owner: Owner, setup: &FlowSetup) {
+        let flow_group = self.flow_group_for(&setup.tuple);
+        let flow = setup.flow.0 as usize;
+        if self.owners.len() <= flow {
+            self.owners.resize(flow + 1, None);
+        }
+        self.owners[flow] = Some(owner);
+        let (index, _) = split(owner);
+        let Some((client, slot)) = self.find(owner) else { return };
+        let was = client.slot(slot).phase;
+        if !matches!(was, Phase::Opening | Phase::Child) {
+            return;
+        }
+        Self::show_info(client, slot, &setup.tuple, setup.mss, setup.srtt_us, 1);
+        let generation = client.shared.generation(slot);
+        let entry = client.slot(slot);
+        (entry.own.flow_group, entry.own.flow) = (flow_group, Some(setup.flow));
+        client.show(slot, state::ESTABLISHED, flow_group);
+        if was == Phase::Child {
+            return; // `accepted` follows
+        }
+        let entry = client.slot(slot);
+        entry.phase = Phase::Open;
+        let gone = entry.app_closed;
+        client.raise(slot);
+        if gone {
+            self.later.push(Later::Close { client: index, slot, generation, abort: false });
+        }
+    }
+    fn accepted(&mut self, listener: Owner, child: Owner, tuple: &FourTuple) -> bool {
+        let (index, child_raw) = split(child);
+        let Some((client, slot)) = self.find(listener) else { return false };
+        if client.slot(slot).phase != Phase::Listening {
+            return false;
+        }
+        let Some(child) = client.shared.region.slot(child_raw) else { return false };
+        let region = &client.shared.region;
+        region.info(child).congestion.store(region.info(slot).congestion.load(Ordering::Relaxed), Ordering::Relaxed);
+        match client.queue(slot, child, ring_addr(tuple.remote), tuple.remote_port) {
+            Queued::Yes => {
+                client.slot(child).phase = Phase::Open;
+                true
+            }
+            Queued::Full => false,
+            Queued::ContractViolation => {
+                client.shared.violated_contract();
+                self.later.push(Later::EndListener { client: index, slot });
+                false
+            }
+        }
+    }
+    fn soft_error(&mut self, owner: Owner, errno: i32) {
+        if let Some((client, slot)) = self.find(owner) {
+            client.soft_error(slot, errno);
+        }
+    }
+    fn connect_failed(&mut self, owner: Owner, errno: i32) {
+        let Some((client, slot)) = self.find(owner) else { return };
+        if client.slot(slot).phase == Phase::Opening {
+            client.over(slot, errno);
+        }
+    }
+    fn random(&mut self) -> u64 {
+        self.random.next()
+    }
+    fn released(&mut self, owner: Owner, flow: Option<FlowId>) {
+        if let Some(place) = flow.and_then(|f| self.owners.get_mut(f.0 as usize)) {
+            *place = None;
+        }
+        let Some((client, slot)) = self.find(owner) else { return };
+        match client.slot(slot).phase {
+            Phase::Free | Phase::Over | Phase::Direct => {}
+            Phase::Child | Phase::Listening => client.free(slot),
+            Phase::Opening | Phase::Open => client.over(slot, 0),
+        }
+    }
+}

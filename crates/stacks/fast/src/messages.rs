@@ -1,0 +1,71 @@
+//! What the slow thread and the flow groups say to each other.
+
+use crate::clients::ClientShared;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc;
+use towpath_ring::Slot;
+use towpath_tcp::messages::{ToFast, ToSlow};
+
+/// Slow thread to flow group.
+pub enum ToGroup {
+    /// The protocol's own message.
+    Tcp(ToFast),
+    /// A new client.
+    AddClient(Arc<ClientShared>),
+    /// Forget a client (it has no flows); answered by [`FromGroup::Forgotten`].
+    DropClient(u32),
+    /// Opens or closes an event context. The sender is dropped when this is done.
+    Context {
+        /// The client's index.
+        client: u32,
+        /// Its context.
+        context: usize,
+        /// The context's eventfd; `None` = close it.
+        wake: Option<Arc<OwnedFd>>,
+        /// Its drop is the answer.
+        done: mpsc::Sender<()>,
+    },
+    /// Look at this slot as if it stood in the door queue.
+    DataQueued {
+        /// The client's index.
+        client: u32,
+        /// Its slot.
+        slot: Slot,
+    },
+    /// The application is gone or never saw this connection: as if it had closed the slot.
+    Close {
+        /// The client's index.
+        client: u32,
+        /// Its slot.
+        slot: Slot,
+        /// Only if the slot is still of this generation.
+        generation: u32,
+        /// With RST.
+        abort: bool,
+    },
+}
+
+/// Core to slow thread.
+pub enum FromGroup {
+    /// The protocol's own message.
+    Tcp(ToSlow),
+    /// A door rang for a slot that has no flow on this flow group.
+    DataQueued {
+        /// The client's index.
+        client: u32,
+        /// Its slot.
+        slot: Slot,
+    },
+    /// The application has closed the slot; its flow knows.
+    Closed {
+        /// The client's index.
+        client: u32,
+        /// Its slot.
+        slot: Slot,
+        /// The generation that was closed.
+        generation: u32,
+    },
+    /// A client is forgotten.
+    Forgotten(u32),
+}

@@ -1,0 +1,141 @@
+//! The slow path's work on pairs: which two clients share one, and how a direct connection stands.
+
+use crate::client::SlowClient;
+use crate::direct_end::DirectEnd;
+use crate::host::SlowHost;
+use crate::pairs::{Pair, reset};
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use towpath_ring::lines::app_flags;
+use towpath_ring::pair::release;
+use towpath_ring::{AppLine, PairGeometry, PairRegion, Slot};
+use towpath_runtime::{ClientId, PairHandle};
+use towpath_tcp::slow::TcpState;
+
+impl SlowHost {
+    /// A slot in the region of these two clients, for a connection of theirs: its two ends. `None` = there is no room.
+    pub fn pair_up(&mut self, ends: [(u32, Slot); 2]) -> Option<[DirectEnd; 2]> {
+        let at = self.pair_between(ends[0].0, ends[1].0)?;
+        let first = self.client(ends[0].0)?.shared.id;
+        let pair = self.pairs.all.get_mut(at)?.as_mut()?;
+        let slot = match pair.free.pop() {
+            Some(slot) => slot,
+            None if pair.fresh < pair.region.geometry().slots => {
+                pair.fresh += 1;
+                pair.fresh - 1
+            }
+            None => return None,
+        };
+        let side = pair.side_of(first)?;
+        pair.idle_since = None;
+        for side in [0, 1] {
+            reset(pair.region.lines(slot, side));
+        }
+        let mut sides = [None; 2];
+        (sides[side], sides[1 - side]) = (Some(ends[0]), Some(ends[1]));
+        pair.ends.insert(slot, sides);
+        let number = pair.number;
+        Some([side, 1 - side].map(|side| DirectEnd { pair: at, number, slot, side, place: pair.places[side] }))
+    }
+
+    /// The pair of two clients, made if there is none yet.
+    fn pair_between(&mut self, a: u32, b: u32) -> Option<usize> {
+        let ids = [self.client(a)?.shared.id, self.client(b)?.shared.id];
+        let known = self.clients.get(a as usize)?.as_ref()?.own.pairs.iter().flatten().copied().find(|at| {
+            let pair = self.pairs.all.get(*at).and_then(Option::as_ref);
+            pair.is_some_and(|pair| pair.clients == ids || pair.clients == [ids[1], ids[0]])
+        });
+        if known.is_some() {
+            return known;
+        }
+        let places = [self.free_place(a)?, self.free_place(b)?];
+        let geometry = PairGeometry::of(&self.client(a)?.shared.region.geometry());
+        self.pairs.last = self.pairs.last.wrapping_add(1).max(1);
+        let number = self.pairs.last;
+        let (region, memfd) = PairRegion::create(geometry, number)
+            .inspect_err(|error| tracing::warn!(%error, "no region for two clients; the stack carries what they say"))
+            .ok()?;
+        let (ends, free) = (HashMap::new(), Vec::new());
+        let pair = Pair { number, clients: ids, places, region, memfd, ends, free, fresh: 0, idle_since: None };
+        let at = self.pairs.all.iter().position(Option::is_none).unwrap_or(self.pairs.all.len());
+        if at == self.pairs.all.len() {
+            self.pairs.all.push(None);
+        }
+        self.pairs.all[at] = Some(pair);
+        for (index, place) in [(a, places[0]), (b, places[1])] {
+            self.client(index)?.own.pairs[place as usize] = Some(at);
+        }
+        Some(at)
+    }
+
+    /// A place of a client that has no pair; where all have, one whose pair has no connections loses it.
+    fn free_place(&mut self, index: u32) -> Option<u32> {
+        let places = &self.client(index)?.own.pairs;
+        if let Some(place) = places.iter().position(Option::is_none) {
+            return Some(place as u32);
+        }
+        let idle = |at: &usize| self.pairs.all.get(*at).and_then(Option::as_ref).is_none_or(|p| p.ends.is_empty());
+        let at = self.clients.get(index as usize)?.as_ref()?.own.pairs.iter().flatten().copied().find(|at| idle(at))?;
+        self.drop_pair(at);
+        self.client(index)?.own.pairs.iter().position(Option::is_none).map(|place| place as u32)
+    }
+
+    /// Forgets a pair without connections; its memory goes, wherever it is still mapped.
+    fn drop_pair(&mut self, at: usize) {
+        let Some(pair) = self.pairs.all.get_mut(at).and_then(Option::take) else { return };
+        release(pair.memfd.as_fd(), pair.region.geometry(), false);
+        for client in self.clients.iter_mut().flatten() {
+            for place in client.own.pairs.iter_mut().filter(|place| **place == Some(at)) {
+                *place = None;
+            }
+        }
+    }
+
+    /// A client is forgotten; all its ends are gone. Those of others may still have something to read.
+    pub fn drop_pairs_of(&mut self, id: ClientId) {
+        let gone = |pair: &Pair| pair.ends.is_empty() && pair.side_of(id).is_some();
+        for at in 0..self.pairs.all.len() {
+            if self.pairs.all[at].as_ref().is_some_and(gone) {
+                self.drop_pair(at);
+            }
+        }
+    }
+
+    /// What a client needs to use the pair in one of its places.
+    pub fn pair_handle(&mut self, index: u32, place: u32, number: u32) -> Option<PairHandle> {
+        let client = self.client(index)?;
+        let (id, at) = (client.shared.id, *client.own.pairs.get(place as usize)?);
+        let pair = self.pairs.all.get(at?)?.as_ref().filter(|pair| pair.number == number)?;
+        let peer = pair.clients[1 - pair.side_of(id)?];
+        Some(PairHandle { memfd: pair.memfd.try_clone().ok()?, geometry: pair.region.geometry(), peer })
+    }
+}
+
+/// What a listing shows of a direct connection.
+pub struct DirectView {
+    /// Bytes under way to the other side, and from it.
+    pub queues: (u32, u32),
+    /// Its state.
+    pub state: TcpState,
+}
+
+impl SlowHost {
+    /// How things stand at one end, as far as the two applications' words can be believed.
+    pub fn direct_view(&self, client: &SlowClient, raw: u32, end: &DirectEnd) -> Option<DirectView> {
+        let own = client.shared.region.app(client.shared.region.slot(raw)?);
+        let pair = self.pairs.pair(end)?;
+        let peer = &pair.region.lines(end.slot, 1 - end.side).line;
+        let most = pair.region.geometry().ring_bytes;
+        let unread = peer.tx_tail.load(Ordering::Acquire).wrapping_sub(own.rx_head.load(Ordering::Acquire));
+        let shut = |line: &AppLine| line.flags.load(Ordering::Acquire) & (app_flags::SHUT_WR | app_flags::CLOSED) != 0;
+        let state = match (shut(own), shut(peer)) {
+            (false, false) => TcpState::Established,
+            (true, false) => TcpState::FinWait2,
+            (false, true) => TcpState::CloseWait,
+            (true, true) => TcpState::Closed,
+        };
+        // What has been sent is in the other side's hands: nothing is unacknowledged.
+        Some(DirectView { queues: (0, if unread > most { 0 } else { unread }), state })
+    }
+}

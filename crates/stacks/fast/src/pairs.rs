@@ -1,0 +1,126 @@
+//! Pair regions: which two clients share one, and which connections are in it.
+
+use crate::direct_end::DirectEnd;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use towpath_ring::pair::{PairLines, release};
+use towpath_ring::wake::futex_wake;
+use towpath_ring::{AppLine, OptionsLine, PairRegion, Slot};
+use towpath_runtime::ClientId;
+use towpath_tcp::time::Micros;
+
+/// How long the rings of a pair without connections keep their memory, µs: programs that open one connection after the other do not
+/// have to fault it in each time.
+const IDLE_US: u64 = 1_000_000;
+
+/// A region that two clients share (or one with itself).
+pub struct Pair {
+    pub number: u32,
+    pub clients: [ClientId; 2],
+    pub places: [u32; 2],
+    pub region: PairRegion,
+    pub memfd: OwnedFd,
+    /// Client index and slot of both ends of each connection.
+    pub ends: HashMap<u32, [Option<(u32, Slot)>; 2]>,
+    pub free: Vec<u32>,
+    pub fresh: u32,
+    /// Since when there is no connection, until its memory is given back.
+    pub idle_since: Option<Micros>,
+}
+
+impl Pair {
+    pub fn side_of(&self, client: ClientId) -> Option<usize> {
+        self.clients.iter().position(|c| *c == client)
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Pairs {
+    pub all: Vec<Option<Pair>>,
+    pub last: u32,
+    /// Are connections within this host to be joined without the stack?
+    pub enabled: bool,
+}
+
+/// Makes a side's line ready for a new connection. Its event word goes on.
+pub fn reset(lines: &PairLines) {
+    let line = &lines.line;
+    for word in [&line.tx_tail, &line.rx_head, &line.flags, &line.want, &line.sleepers, &line.urgent] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&line.urgent_doorbell, &line.held_tail, &line.held_ms] {
+        word.store(0, Ordering::Relaxed);
+    }
+    line.ctx_mask.store(0, Ordering::Relaxed);
+    line.exclusive.store(0, Ordering::Relaxed);
+    for word in [&lines.send_withheld, &lines.receive_withheld] {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Pairs {
+    /// When the next memory is to be given back.
+    pub fn next_deadline(&self) -> Option<Micros> {
+        self.all.iter().flatten().filter_map(|pair| pair.idle_since).min().map(|since| since.after(IDLE_US))
+    }
+
+    /// Gives back the rings of pairs that have had no connection for long.
+    pub fn expire(&mut self, now: Micros) {
+        for pair in self.all.iter_mut().flatten() {
+            if pair.idle_since.is_some_and(|since| now >= since.after(IDLE_US)) {
+                release(pair.memfd.as_fd(), pair.region.geometry(), true);
+                pair.idle_since = None;
+            }
+        }
+    }
+
+    /// Client index and slot of the other end, if its application has not closed it yet.
+    pub fn other(&self, end: &DirectEnd) -> Option<(u32, Slot)> {
+        self.pair(end)?.ends.get(&end.slot)?[1 - end.side]
+    }
+
+    /// The line that this end's application writes for the other.
+    pub fn line(&self, end: &DirectEnd) -> Option<&AppLine> {
+        Some(&self.pair(end)?.region.lines(end.slot, end.side).line)
+    }
+
+    /// What the options of an end's socket keep of its rings from being used, until its application says so itself.
+    pub fn withhold(&self, end: &DirectEnd, options: &OptionsLine) {
+        let Some(pair) = self.pair(end) else { return };
+        let (lines, geometry) = (pair.region.lines(end.slot, end.side), pair.region.geometry());
+        let (_, options) = options.read();
+        lines.send_withheld.store(geometry.send_withheld(options.send_buffer), Ordering::Relaxed);
+        lines.receive_withheld.store(geometry.receive_withheld(options.receive_buffer), Ordering::Relaxed);
+    }
+
+    /// Wakes who sleeps on this end's event word.
+    pub fn wake(&self, end: &DirectEnd) {
+        let Some(pair) = self.pair(end) else { return };
+        let word = &pair.region.lines(end.slot, end.side).event_seq;
+        fence(Ordering::SeqCst);
+        word.fetch_add(1, Ordering::SeqCst);
+        futex_wake(word);
+    }
+
+    /// Forgets an end; with the other its slot is free.
+    pub fn part(&mut self, end: &DirectEnd, now: Micros) {
+        let Some(Some(pair)) =
+            self.all.get_mut(end.pair).filter(|p| p.as_ref().is_some_and(|p| p.number == end.number))
+        else {
+            return;
+        };
+        let Some(ends) = pair.ends.get_mut(&end.slot) else { return };
+        ends[end.side] = None;
+        if *ends == [None, None] {
+            pair.ends.remove(&end.slot);
+            pair.free.push(end.slot);
+            pair.idle_since = pair.ends.is_empty().then_some(now);
+        }
+    }
+
+    pub fn pair(&self, end: &DirectEnd) -> Option<&Pair> {
+        self.all.get(end.pair)?.as_ref().filter(|pair| pair.number == end.number)
+    }
+}

@@ -1,0 +1,81 @@
+//! What the service's threads ask the slow thread for.
+
+use crate::client::SlowClient;
+use crate::metrics::tally;
+use crate::slots::Phase;
+use crate::slow::SlowThread;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use towpath_runtime::requests::Request;
+use towpath_runtime::{ClientId, Status};
+use towpath_tcp::time::Micros;
+
+impl SlowThread {
+    /// Serves one request.
+    pub fn request(&mut self, now: Micros, request: Request) {
+        match request {
+            Request::AddClient(setup, reply) => {
+                let _ = reply.send(self.add_client(setup));
+            }
+            Request::Context(id, context, wake, done) => self.set_context(id, context, wake, &done),
+            Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
+            Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
+            Request::Departed(id, process) => self.departed(now, id, process),
+            Request::RemoveClient(id) => self.remove_client(now, id),
+            // It is not asked: what it sends is in rings.
+            Request::File(_, _, reply) => drop(reply),
+            Request::ForgetFile(_, _, _, done) => drop(done),
+            Request::Policy(done) => {
+                self.apply_policy();
+                drop(done);
+            }
+            Request::Pair(id, place, pair, reply) => {
+                let index = self.index_of(id);
+                let _ = reply.send(index.and_then(|index| self.host.pair_handle(index, place, pair)));
+            }
+            Request::Connections(reply) => {
+                let _ = reply.send(self.connections());
+            }
+            Request::Status(reply) => {
+                let _ = reply.send(Status {
+                    flow_groups: self.metrics.flow_groups(),
+                    // The crew knows them.
+                    workers: Vec::new(),
+                    slow: tally(self.slow.counters()),
+                    panics: self.panics.load(Ordering::Relaxed),
+                    not_ours: self.not_ours,
+                    clients: self.host.clients.iter().flatten().map(SlowClient::status).collect(),
+                });
+            }
+        }
+    }
+
+    fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, seq: u32, socket: OwnedFd) {
+        let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
+        let layout = client.shared.region.layout();
+        // Only those have commands.
+        match layout.slot(raw).filter(|slot| layout.is_app_slot(*slot)) {
+            Some(slot) => client.reserve(slot, seq, socket, now.0),
+            None => client.shared.violated_contract(),
+        }
+    }
+
+    fn hangup(&mut self, now: Micros, id: ClientId, raw: u32, generation: u32) {
+        let Some(index) = self.index_of(id) else { return };
+        if let Some(slot) = self.host.client(index).and_then(|c| c.shared.region.slot(raw)) {
+            self.close(now, index, slot, generation, false);
+        }
+    }
+
+    fn departed(&mut self, now: Micros, id: ClientId, process: u32) {
+        let Some(index) = self.index_of(id) else { return };
+        let Some(client) = self.host.client(index) else { return };
+        for (slot, generation) in client.process_exited(process) {
+            self.close(now, index, slot, generation, false);
+        }
+        let Some(client) = self.host.client(index) else { return };
+        for (slot, _) in client.used().into_iter().filter(|(_, phase)| *phase == Phase::Listening) {
+            client.offer_again(slot);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! One flow group's tables: its view of the clients, and which slot each of its flows belongs to.
+
+use crate::clients::ClientShared;
+use crate::events::EventOut;
+use std::sync::Arc;
+use towpath_ring::Slot;
+use towpath_tcp::buffers::Rings;
+use towpath_tcp::flow::FlowId;
+
+/// No flow, no client.
+pub const NONE: u32 = u32::MAX;
+
+/// A client, as one flow group knows it.
+pub struct GroupClient {
+    /// What all threads know.
+    pub shared: Arc<ClientShared>,
+    /// This flow group's flow of each slot, or [`NONE`].
+    pub flows: Box<[u32]>,
+    /// Position in this flow group's door queue.
+    pub data_head: u32,
+    /// Events to it.
+    pub out: EventOut,
+    /// On the list of clients to ring?
+    pub ringing: bool,
+}
+
+impl GroupClient {
+    /// A client without flows, for flow group `thread`.
+    pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
+        let slots = shared.region.geometry().slots as usize;
+        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread), ringing: false }
+    }
+}
+
+/// The slot of a flow.
+#[derive(Clone, Copy)]
+pub struct Endpoint {
+    /// Index of the client.
+    pub client: u32,
+    /// Its slot.
+    pub slot: Slot,
+    /// The generation of the slot that this flow is.
+    pub generation: u32,
+    /// The fast path knows that the application has closed it.
+    pub closed: bool,
+    /// `status` bits shown so far.
+    pub status: u32,
+    /// Bytes of the send ring.
+    pub tx_bytes: u32,
+    /// The last positions that the fast path has accepted.
+    pub tx_tail: u32,
+    /// See `tx_tail`.
+    pub rx_head: u32,
+}
+
+/// Clients by index and endpoints by flow.
+#[derive(Default)]
+pub struct Endpoints {
+    clients: Vec<Option<Box<GroupClient>>>,
+    flows: Vec<Option<Endpoint>>,
+    count: u64,
+}
+
+impl Endpoints {
+    /// How many client places there are.
+    pub fn places(&self) -> usize {
+        self.clients.len()
+    }
+    /// Flows of this flow group.
+    pub fn flows(&self) -> u64 {
+        self.count
+    }
+    /// The client in place `index`.
+    pub fn client(&mut self, index: u32) -> Option<&mut GroupClient> {
+        self.clients.get_mut(index as usize)?.as_deref_mut()
+    }
+    /// All clients.
+    pub fn clients(&mut self) -> impl Iterator<Item = &mut GroupClient> {
+        self.clients.iter_mut().flatten().map(|c| &mut **c)
+    }
+    /// Puts a client into its place.
+    pub fn add_client(&mut self, client: GroupClient) {
+        let index = client.shared.index as usize;
+        if self.clients.len() <= index {
+            self.clients.resize_with(index + 1, || None);
+        }
+        self.clients[index] = Some(Box::new(client));
+    }
+    /// Forgets a client; it has no flows any more.
+    pub fn drop_client(&mut self, index: u32) {
+        if let Some(place) = self.clients.get_mut(index as usize) {
+            *place = None;
+        }
+    }
+    /// Notes a new flow of a slot. The old flow of that slot was forgotten before.
+    pub fn install(&mut self, flow: FlowId, client: u32, raw_slot: u32, tx_bytes: u32) -> Option<Slot> {
+        let entry = self.client(client)?;
+        let slot = entry.shared.region.slot(raw_slot)?;
+        let generation = entry.shared.generation(slot);
+        entry.flows[slot.index()] = flow.0;
+        let index = flow.0 as usize;
+        if self.flows.len() <= index {
+            self.flows.resize(index + 1, None);
+        }
+        self.flows[index] =
+            Some(Endpoint { client, slot, generation, closed: false, status: 0, tx_bytes, tx_tail: 0, rx_head: 0 });
+        self.count += 1;
+        Some(slot)
+    }
+    /// Forgets a flow.
+    pub fn remove(&mut self, flow: FlowId) {
+        let Some(endpoint) = self.flows.get_mut(flow.0 as usize).and_then(Option::take) else { return };
+        self.count -= 1;
+        if let Some(client) = self.client(endpoint.client) {
+            let place = &mut client.flows[endpoint.slot.index()];
+            if *place == flow.0 {
+                *place = NONE;
+            }
+        }
+    }
+    /// The endpoint of a flow.
+    pub fn endpoint(&mut self, flow: FlowId) -> Option<&mut Endpoint> {
+        self.flows.get_mut(flow.0 as usize)?.as_mut()
+    }
+    /// The flow of a slot, if it is this flow group's.
+    pub fn flow_of(&mut self, client: u32, slot: Slot) -> Option<FlowId> {
+        let flow = *self.client(client)?.flows.get(slot.index())?;
+        (flow != NONE).then_some(FlowId(flow))
+    }
+    fn at(&self, flow: FlowId) -> Option<(&ClientShared, Slot)> {
+        let endpoint = self.flows.get(flow.0 as usize)?.as_ref()?;
+        let client = self.clients.get(endpoint.client as usize)?.as_ref()?;
+        Some((&client.shared, endpoint.slot))
+    }
+}
+
+impl Rings for Endpoints {
+    fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]) {
+        if let Some((client, slot)) = self.at(flow) {
+            client.region.rx(slot).write(position, bytes);
+        }
+    }
+    fn fetch(&self, flow: FlowId, position: u32, out: &mut [u8]) {
+        match self.at(flow) {
+            Some((client, slot)) => client.region.tx(slot).read(position, out),
+            None => out.fill(0),
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The slow thread: opening, closing, timers, congestion control, and everything that is not a packet.
+
+use crate::client::{OfClient, SlowClient, now};
+use crate::clients::ClientShared;
+use crate::host::{Later, SlowHost};
+use crate::mailbox::{Doorbell, Receiver};
+use crate::messages::{FromGroup, ToGroup};
+use crate::metrics::{LoopCounters, Metrics};
+use crate::owner::owner;
+use crate::slots::Phase;
+use crate::thread::wait;
+use rustix::event::epoll;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use towpath_ring::Slot;
+use towpath_ring::command::not_ours;
+use towpath_ring::lines::app_flags;
+use towpath_runtime::requests::Request;
+use towpath_runtime::{ClientId, ClientSetup};
+use towpath_tcp::fast::FlowTable;
+use towpath_tcp::flow::{FlowId, FlowSnapshot, flow_flags};
+use towpath_tcp::messages::ToSlow;
+use towpath_tcp::slow::{SlowPath, Snapshots};
+use towpath_tcp::time::Micros;
+
+/// Messages taken from one flow group, and commands from one client, before the next has its turn.
+const BATCH: usize = 256;
+/// Requests of the service in one turn.
+const REQUESTS: usize = 16;
+/// How often the figures of active connections are copied to where their applications see them, µs.
+const REFRESH_US: u64 = 100_000;
+/// How often the counters are published while there is work, µs.
+const PUBLISH_US: u64 = 1000;
+/// How long the kernel socket of a slot is kept without a command for that slot, µs. They come on different ways.
+const LOOSE_US: u64 = 2_000_000;
+
+/// The flow table, as the slow path reads it.
+struct Readings<'a>(&'a FlowTable);
+
+impl Snapshots for Readings<'_> {
+    fn snapshot(&self, flow: FlowId) -> FlowSnapshot {
+        self.0.snapshot(flow)
+    }
+}
+
+/// The slow thread's state.
+pub struct SlowThread {
+    /// The protocol.
+    pub slow: SlowPath,
+    /// What the protocol sees.
+    pub host: SlowHost,
+    /// Readings of the flows.
+    pub table: Arc<FlowTable>,
+    /// From the flow groups.
+    pub inbox: Vec<Receiver<FromGroup>>,
+    /// From the service.
+    pub requests: mpsc::Receiver<Request>,
+    /// Rung by flow groups and requests.
+    pub bell: Arc<Doorbell>,
+    /// Set to end the thread.
+    pub stop: Arc<AtomicBool>,
+    /// Turns that ended by a panic.
+    pub panics: Arc<AtomicU64>,
+    /// Watches the bell and the command doorbells.
+    pub epoll: OwnedFd,
+    /// Where the counters are published, and when that is due next.
+    pub metrics: Arc<Metrics>,
+    /// See `metrics`.
+    pub publish_at: Micros,
+    /// Flows whose figures are copied now and then.
+    pub active: Vec<FlowId>,
+    /// Is a flow, by number, on that list?
+    pub is_active: Vec<bool>,
+    /// When that is due next.
+    pub refresh_at: Micros,
+    /// Commands left to the kernel, by `not_ours` reason.
+    pub not_ours: [u64; not_ours::REASONS],
+    /// Last client number given out.
+    pub last_id: u32,
+    /// How many flow groups there are; also this thread's number as one that raises events.
+    pub flow_groups: usize,
+}
+
+impl SlowThread {
+    /// Runs until stopped.
+    pub fn run(mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.turn(now())));
+            match turn {
+                Ok(0) => self.sleep(),
+                Ok(_) => {}
+                Err(_) => {
+                    self.panics.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!("the slow thread panicked; it goes on");
+                }
+            }
+        }
+    }
+
+    /// Everything that is there now; how much it was.
+    pub fn turn(&mut self, now: Micros) -> usize {
+        self.host.now = now;
+        let mut work = self.requests(now) + self.messages(now) + self.commands(now);
+        if self.host.network.changed() {
+            self.slow.retry_routes(now, &mut self.host);
+            work += 1;
+        }
+        if self.slow.next_deadline().is_some_and(|at| at <= now) {
+            self.slow.poll(now, &Readings(&self.table), &mut self.host);
+            work += 1;
+        }
+        self.later(now);
+        self.refresh(now);
+        self.expire(now);
+        if work == 0 || now >= self.publish_at {
+            self.publish_at = now.after(PUBLISH_US);
+            self.metrics.publish(self.flow_groups, self.slow.counters(), &LoopCounters::default());
+        }
+        self.flush();
+        work
+    }
+
+    fn requests(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        // Not until none is left: the flow groups wait to be told what the first ones have led to, and that may be what keeps the
+        // next from becoming more.
+        while work < REQUESTS
+            && let Ok(request) = self.requests.try_recv()
+        {
+            self.request(now, request);
+            self.later(now);
+            work += 1;
+        }
+        work
+    }
+
+    fn messages(&mut self, now: Micros) -> usize {
+        let mut work = 0;
+        for flow_group in 0..self.inbox.len() {
+            for _ in 0..BATCH {
+                let Ok(message) = self.inbox[flow_group].pop() else { break };
+                work += 1;
+                self.message(now, flow_group, message);
+                self.later(now);
+            }
+        }
+        work
+    }
+
+    fn message(&mut self, now: Micros, flow_group: usize, message: FromGroup) {
+        match message {
+            FromGroup::Tcp(message) => {
+                if let ToSlow::Active(flow) | ToSlow::Closing(flow) = message {
+                    self.note_active(flow);
+                }
+                self.slow.on_message(now, flow_group, message, &mut self.host);
+            }
+            FromGroup::DataQueued { client, slot } => self.data_queued(now, flow_group, client, slot),
+            FromGroup::Closed { client, slot, generation } => {
+                if let Some(client) = self.host.client(client)
+                    && client.shared.generation(slot) == generation
+                    && client.slot(slot).phase != Phase::Free
+                {
+                    client.slot(slot).app_closed = true;
+                    if client.slot(slot).phase == Phase::Over {
+                        client.free(slot);
+                    }
+                }
+            }
+            FromGroup::Forgotten(index) => self.forgotten(index),
+        }
+    }
+
+    /// A door rang on a flow group that does not own the slot.
+    fn data_queued(&mut self, now: Micros, flow_group: usize, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        // Cleared before the words are read, so that a later door comes through.
+        client.shared.words(slot).relayed.store(false, Ordering::SeqCst);
+        let (phase, owner) = (client.slot(slot).phase, client.slot(slot).own.flow_group);
+        if phase == Phase::Open {
+            // The owner looks at the slot itself when it installs the flow.
+            if owner != flow_group {
+                self.host.flow_groups[owner].to.send(ToGroup::DataQueued { client: index, slot });
+            }
+            return;
+        }
+        let Some(words) = client.shared.app_words(slot) else { return };
+        if words.flags & app_flags::CLOSED != 0 {
+            let generation = client.shared.generation(slot);
+            self.close(now, index, slot, generation, words.flags & app_flags::ABORT != 0);
+        } else if phase == Phase::Listening && !client.sync_listener(slot) {
+            client.shared.violated_contract();
+            self.host.later.push(Later::EndListener { client: index, slot });
+        }
+    }
+
+    /// The application is done with a slot.
+    pub fn close(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, abort: bool) {
+        let Some(client) = self.host.client(index) else { return };
+        if client.shared.generation(slot) != generation {
+            return;
+        }
+        let entry = client.slot(slot);
+        let (phase, flow_group, was_closed) = (entry.phase, entry.own.flow_group, entry.app_closed);
+        if phase == Phase::Free {
+            return;
+        }
+        entry.app_closed = true;
+        match phase {
+            Phase::Free | Phase::Child => {}
+            Phase::Direct => self.part(now, index, slot, abort),
+            Phase::Over => client.free(slot),
+            Phase::Open if was_closed && !abort => {}
+            Phase::Open => {
+                self.host.flow_groups[flow_group].to.send(ToGroup::Close { client: index, slot, generation, abort })
+            }
+            Phase::Opening => {
+                self.slow.close(now, owner(index, slot), &mut self.host);
+                self.free_if(index, slot, Phase::Opening);
+            }
+            Phase::Listening => {
+                let waiting = client.take_queue(slot);
+                self.slow.close(now, owner(index, slot), &mut self.host);
+                self.free_if(index, slot, Phase::Listening);
+                for (child, generation) in waiting {
+                    self.close(now, index, child, generation, true);
+                }
+            }
+        }
+    }
+
+    fn free_if(&mut self, index: u32, slot: Slot, phase: Phase) {
+        if let Some(client) = self.host.client(index)
+            && client.slot(slot).phase == phase
+        {
+            client.free(slot);
+        }
+    }
+
+    /// Does what the slow path's callbacks have left to do.
+    fn later(&mut self, now: Micros) {
+        while let Some(later) = self.host.later.pop() {
+            match later {
+                Later::Close { client, slot, generation, abort } => {
+                    if let Some(entry) = self.host.client(client) {
+                        entry.slot(slot).app_closed = false;
+                    }
+                    self.close(now, client, slot, generation, abort);
+                }
+                Later::EndListener { client, slot } => self.end_listener(now, client, slot),
+            }
+        }
+    }
+
+    /// A listener whose words cannot be believed is closed; its application sees an error.
+    fn end_listener(&mut self, now: Micros, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        if client.slot(slot).phase != Phase::Listening {
+            return;
+        }
+        let waiting = client.take_queue(slot);
+        client.over(slot, libc::ECONNRESET);
+        self.slow.close(now, owner(index, slot), &mut self.host);
+        for (child, generation) in waiting {
+            self.close(now, index, child, generation, true);
+        }
+    }
+
+    fn note_active(&mut self, flow: FlowId) {
+        let index = flow.0 as usize;
+        if self.is_active.len() <= index {
+            self.is_active.resize(index + 1, false);
+        }
+        if !std::mem::replace(&mut self.is_active[index], true) {
+            self.active.push(flow);
+        }
+    }
+
+    /// Copies the figures of active flows to where `TCP_INFO` finds them.
+    fn refresh(&mut self, now: Micros) {
+        if self.active.is_empty() || now < self.refresh_at {
+            return;
+        }
+        self.refresh_at = now.after(REFRESH_US);
+        let (host, table, is_active) = (&mut self.host, &self.table, &mut self.is_active);
+        self.active.retain(|flow| {
+            let index = flow.0 as usize;
+            let mut stays = false;
+            if let Some(owner) = host.owners.get(index).copied().flatten() {
+                let snapshot = table.snapshot(*flow);
+                host.show_figures(owner, &snapshot, self.slow.unanswered(owner), self.slow.send_stats(now, owner));
+                host.show_congestion(owner, self.slow.congestion(owner));
+                stays = snapshot.flags & flow_flags::ACTIVE != 0;
+            }
+            is_active[index] = stays;
+            stays
+        });
+    }
+
+    /// Lets kernel sockets go that no command came for, and clients whose sockets are all drained.
+    fn expire(&mut self, now: Micros) {
+        self.host.pairs.expire(now);
+        let flow_groups = &mut self.host.flow_groups;
+        for client in self.host.clients.iter_mut().flatten() {
+            client.expire_sockets(now.0, LOOSE_US);
+            if client.leaving && client.in_use == 0 && client.own.forgetting.is_none() {
+                client.own.forgetting = Some(flow_groups.len());
+                for flow_group in flow_groups.iter_mut() {
+                    flow_group.to.send(ToGroup::DropClient(client.shared.index));
+                }
+            }
+        }
+    }
+
+    fn forgotten(&mut self, index: u32) {
+        let Some(client) = self.host.client(index) else { return };
+        let left = client.own.forgetting.unwrap_or(1) - 1;
+        client.own.forgetting = Some(left);
+        if left == 0 {
+            if let Some(doorbell) = client.shared.doorbells.get(self.flow_groups) {
+                let _ = epoll::delete(&self.epoll, doorbell.as_fd());
+            }
+            let id = client.shared.id;
+            self.host.clients[index as usize] = None;
+            self.host.drop_pairs_of(id);
+        }
+    }
+
+    /// Wakes those who have got something.
+    fn flush(&mut self) {
+        for flow_group in &mut self.host.flow_groups {
+            flow_group.to.flush();
+        }
+        for client in self.host.clients.iter_mut().flatten() {
+            client.out.notify(&client.shared);
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.bell.arm();
+        let mut pending = self.inbox.iter().any(|i| !i.is_empty()) || self.stop.load(Ordering::Relaxed);
+        for client in self.host.clients.iter().flatten() {
+            let commands = client.shared.region.commands();
+            commands.arm();
+            pending |= !commands.is_empty(client.command_head);
+        }
+        // Requests ring the bell even while it is not armed, so that none is missed here.
+        if !pending {
+            let timeout = self.timeout();
+            wait(&self.epoll, timeout);
+        }
+        self.bell.disarm();
+        for client in self.host.clients.iter().flatten() {
+            client.shared.region.commands().disarm();
+        }
+    }
+
+    /// Until when to sleep at most.
+    fn timeout(&mut self) -> Option<u64> {
+        let now = now();
+        let protocol = self.slow.next_deadline();
+        let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
+        let loose = self.host.clients.iter().flatten().any(|c| !c.loose_sockets.is_empty());
+        let expire = loose.then_some(now.after(LOOSE_US));
+        // What a flow group had no room for must be tried again.
+        let crowded = self.host.flow_groups.iter_mut().any(|c| !c.to.flush());
+        let retry = crowded.then_some(now.after(1000));
+        [protocol, refresh, expire, retry, self.host.pairs.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.since(now))
+    }
+
+    /// Takes a client in.
+    pub fn add_client(&mut self, setup: ClientSetup) -> io::Result<ClientId> {
+        if setup.region.geometry().flow_groups as usize != self.flow_groups || setup.doorbells.len() <= self.flow_groups
+        {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let places = &mut self.host.clients;
+        let index = places.iter().position(Option::is_none).unwrap_or(places.len());
+        self.last_id += 1;
+        let id = ClientId(self.last_id);
+        let shared = Arc::new(ClientShared::new(id, index as u32, setup));
+        crate::thread::watch(&self.epoll, shared.doorbells[self.flow_groups].as_fd(), true)?;
+        if places.len() == index {
+            places.push(None);
+        }
+        places[index] = Some(SlowClient::new(Arc::clone(&shared), self.flow_groups, OfClient::new(shared.index)));
+        for flow_group in &mut self.host.flow_groups {
+            flow_group.to.send(ToGroup::AddClient(Arc::clone(&shared)));
+        }
+        Ok(id)
+    }
+
+    /// Index of a client.
+    pub fn index_of(&self, id: ClientId) -> Option<u32> {
+        self.host.clients.iter().position(|c| c.as_ref().is_some_and(|c| c.shared.id == id)).map(|i| i as u32)
+    }
+
+    /// Events of this client go to `context` from now on / no more.
+    pub fn set_context(&mut self, id: ClientId, context: u32, wake: Option<OwnedFd>, done: &mpsc::Sender<()>) {
+        let Some(index) = self.index_of(id) else { return };
+        let wake = wake.map(Arc::new);
+        let context = context as usize;
+        if let Some(client) = self.host.client(index) {
+            client.out.set_context(context, wake.clone());
+        }
+        for flow_group in &mut self.host.flow_groups {
+            flow_group.to.send(ToGroup::Context { client: index, context, wake: wake.clone(), done: done.clone() });
+        }
+    }
+
+    /// No process of the client is left.
+    pub fn remove_client(&mut self, now: Micros, id: ClientId) {
+        let Some(index) = self.index_of(id) else { return };
+        let Some(client) = self.host.client(index) else { return };
+        client.leaving = true;
+        let (open, used) = (client.out.open(), client.used());
+        let (done, _) = mpsc::channel();
+        for context in (0..u64::BITS).filter(|context| open >> context & 1 != 0) {
+            self.set_context(id, context, None, &done);
+        }
+        // Listeners first: what they have not handed out is aborted, not drained.
+        for listeners in [true, false] {
+            for (slot, _) in used.iter().filter(|(_, phase)| (*phase == Phase::Listening) == listeners) {
+                let Some(client) = self.host.client(index) else { return };
+                let generation = client.shared.generation(*slot);
+                self.close(now, index, *slot, generation, false);
+            }
+        }
+    }
+}

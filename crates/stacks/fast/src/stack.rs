@@ -1,0 +1,201 @@
+//! Starting, asking and stopping the threads.
+
+use crate::api::{FastStackConfig, Network};
+use crate::group::{FlowGroup, Scratch};
+use crate::host::{GroupLink, SlowHost};
+use crate::mailbox::{Doorbell, mailbox};
+use crate::metrics::Metrics;
+use crate::portset::PortSet;
+use crate::rings::Endpoints;
+use crate::slow::SlowThread;
+use crate::thread::epoll_with;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use towpath_ports::Port;
+use towpath_ring::command::not_ours::REASONS;
+use towpath_runtime::policy::AllowAll;
+use towpath_runtime::requests::{Caller, Request};
+use towpath_runtime::workers::{Workers, WorkersConfig};
+use towpath_runtime::{
+    AdmissionPolicy, ClientId, ClientSetup, ConnectionStatus, PairHandle, Stack, Status, WorkerCount,
+};
+use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
+use towpath_tcp::slow::SlowPath;
+use towpath_tcp::time::Micros;
+
+/// Messages between the slow thread and one flow group, each way; more wait at the sender.
+const MAILBOX: usize = 4096;
+
+/// Running threads.
+pub struct FastStack {
+    slow: Caller,
+    stop: Arc<AtomicBool>,
+    metrics: Arc<Metrics>,
+    slow_thread: Option<JoinHandle<()>>,
+    workers: Workers<FlowGroup>,
+}
+
+impl FastStack {
+    /// Starts the threads, one per flow group. `ports[group]` are that group's ports in the order of their `PortId`; port 0 of every
+    /// group is its loopback.
+    pub fn start(
+        config: FastStackConfig,
+        ports: Vec<Vec<Box<dyn Port>>>,
+        network: Box<dyn Network>,
+    ) -> io::Result<FastStack> {
+        Self::start_guarded(config, ports, network, Box::new(AllowAll))
+    }
+
+    /// [`FastStack::start`] under a policy.
+    pub fn start_guarded(
+        mut config: FastStackConfig,
+        ports: Vec<Vec<Box<dyn Port>>>,
+        network: Box<dyn Network>,
+        guard: Box<dyn AdmissionPolicy>,
+    ) -> io::Result<FastStack> {
+        if !(1..=16).contains(&config.flow_groups)
+            || ports.len() != config.flow_groups
+            || ports.iter().any(Vec::is_empty)
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "1 to 16 flow groups with at least one port each are needed",
+            ));
+        }
+        config.slow.max_flows = config.max_flows;
+        let stop = Arc::new(AtomicBool::new(false));
+        let panics = Arc::new(AtomicU64::new(0));
+        let slow_bell = Doorbell::new()?;
+        let table = Arc::new(FlowTable::new(config.max_flows));
+        let (caller, from_service) = Caller::new(Arc::clone(&slow_bell));
+        let (mut groups, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
+        let metrics = Metrics::new(ports.iter().map(Vec::len).collect())?;
+        for (number, ports) in ports.into_iter().enumerate() {
+            let bell = Doorbell::new()?;
+            let (to_group, group_inbox) = mailbox(MAILBOX, Arc::clone(&bell));
+            let (outbox, from_group) = mailbox(MAILBOX, Arc::clone(&slow_bell));
+            links.push(GroupLink { to: to_group, ports: ports.len() });
+            inbox.push(from_group);
+            let fast = FastConfig { delayed_ack_us: config.delayed_ack_us, ..FastConfig::default() };
+            let group = FlowGroup {
+                number,
+                fast: FastPath::new(number, fast, Arc::clone(&table)),
+                ports: PortSet::new(ports),
+                rings: Endpoints::default(),
+                inbox: group_inbox,
+                outbox,
+                epoll: epoll_with(&bell)?,
+                panics: Arc::clone(&panics),
+                metrics: Arc::clone(&metrics),
+                scratch: Scratch::default(),
+                bell,
+            };
+            group.watch_ports()?;
+            groups.push(Box::new(group));
+        }
+        let mut host = SlowHost::new(links, network, guard)?;
+        host.pairs.enabled = config.direct;
+        let slow = SlowThread {
+            slow: SlowPath::new(config.slow),
+            host,
+            table,
+            inbox,
+            requests: from_service,
+            epoll: epoll_with(&slow_bell)?,
+            bell: Arc::clone(&slow_bell),
+            stop: Arc::clone(&stop),
+            panics: Arc::clone(&panics),
+            metrics: Arc::clone(&metrics),
+            publish_at: Micros(0),
+            active: Vec::new(),
+            is_active: Vec::new(),
+            refresh_at: Micros(0),
+            not_ours: [0; REASONS],
+            last_id: 0,
+            flow_groups: config.flow_groups,
+        };
+        let workers = WorkersConfig { name: "fast", spin_us: config.spin_us, cpus: config.cpus };
+        let workers = Workers::start(&workers, groups)?;
+        let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);
+        Ok(FastStack { slow: caller, stop, metrics, slow_thread, workers })
+    }
+
+    /// The counters of all threads as a [`towpath_ring::metrics`] region that can be mapped but not written: a row per flow group, then
+    /// one for the slow thread.
+    pub fn metrics(&self) -> io::Result<OwnedFd> {
+        self.metrics.memfd()
+    }
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.slow.notify_always();
+        self.workers.stop();
+        if let Some(thread) = self.slow_thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the slow thread ended by a panic");
+        }
+    }
+}
+
+impl Stack for FastStack {
+    fn name(&self) -> &'static str {
+        "fast"
+    }
+    fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
+        self.slow.add_client(setup)
+    }
+    fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd) {
+        self.slow.set_context(client, context, Some(wake));
+    }
+    fn drop_context(&self, client: ClientId, context: u32) {
+        self.slow.set_context(client, context, None);
+    }
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+        self.slow.ask(Request::Reserve(client, slot, seq, socket));
+    }
+    fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
+        self.slow.ask(Request::Hangup(client, slot, generation));
+    }
+    fn departed(&self, client: ClientId, process: u32) {
+        self.slow.ask(Request::Departed(client, process));
+    }
+    fn remove_client(&self, client: ClientId) {
+        self.slow.ask(Request::RemoveClient(client));
+    }
+    fn policy_changed(&self) {
+        self.slow.answer::<()>(Request::Policy);
+    }
+    /// [`Network::changed`] will now answer true.
+    fn network_changed(&self) {
+        self.slow.notify_always();
+    }
+    fn pair(&self, client: ClientId, place: u32, pair: u32) -> Option<PairHandle> {
+        self.slow.answer(|reply| Request::Pair(client, place, pair, reply)).flatten()
+    }
+    fn connections(&self) -> Vec<ConnectionStatus> {
+        self.slow.answer(Request::Connections).unwrap_or_default()
+    }
+    fn status(&self) -> Status {
+        let status = self.slow.answer(Request::Status).unwrap_or_default();
+        Status { workers: self.workers.status(), ..status }
+    }
+    fn workers(&self) -> WorkerCount {
+        self.workers.count()
+    }
+    fn set_workers(&self, running: usize) -> io::Result<()> {
+        self.workers.set_workers(running)
+    }
+    /// Connections are forgotten without a word to their peers.
+    fn stop(self: Box<Self>) {
+        drop(self);
+    }
+}
+
+impl Drop for FastStack {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,77 @@
+//! A minimal application side: it speaks the ring contract and nothing else.
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub use towpath_contract_tests::LOCAL;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use towpath_fast::{FastStack, FastStackConfig, Network};
+use towpath_ports::Port;
+use towpath_ports::memory::Loopback;
+use towpath_runtime::AdmissionPolicy;
+use towpath_tcp::flow::{FourTuple, Link, PortId};
+use towpath_tcp::slow::{Route, SlowConfig};
+
+/// Everything in 127.0.0.0/8 is on port 0, if we have a listener there.
+#[derive(Default)]
+pub struct TestNetwork {
+    listeners: HashSet<(IpAddr, u16)>,
+}
+
+impl Network for TestNetwork {
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        if !remote.is_loopback() || self.listeners.is_empty() {
+            return Route::NotOurs;
+        }
+        let link = Link { port: PortId(0), source: [2, 0, 0, 0, 0, 1], destination: [2, 0, 0, 0, 0, 1], vlan: None };
+        Route::Via { link, source: local.unwrap_or(LOCAL), mtu: 65_535 }
+    }
+    fn is_local(&self, addr: IpAddr) -> bool {
+        addr.is_loopback()
+    }
+    fn steer(&mut self, _: &FourTuple, _: bool) {}
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
+        if on {
+            self.listeners.insert((addr, port));
+        } else {
+            self.listeners.remove(&(addr, port));
+        }
+    }
+    fn changed(&mut self) -> bool {
+        false
+    }
+}
+
+/// An engine with nothing but loopback ports.
+pub fn engine(flow_groups: usize) -> FastStack {
+    let (config, ports) = loopback_only(flow_groups);
+    FastStack::start(config, ports, Box::new(TestNetwork::default())).unwrap()
+}
+
+/// The same under a policy.
+pub fn guarded(flow_groups: usize, guard: Box<dyn AdmissionPolicy>) -> FastStack {
+    let (config, ports) = loopback_only(flow_groups);
+    FastStack::start_guarded(config, ports, Box::new(TestNetwork::default()), guard).unwrap()
+}
+
+fn loopback_only(flow_groups: usize) -> (FastStackConfig, Vec<Vec<Box<dyn Port>>>) {
+    let slow = SlowConfig { time_wait_s: 1, ..SlowConfig::default() };
+    let config = FastStackConfig {
+        flow_groups,
+        max_flows: 8192,
+        spin_us: 0,
+        delayed_ack_us: 1000,
+        cpus: Vec::new(),
+        direct: false,
+        slow,
+    };
+    let ports = (0..flow_groups).map(|_| vec![Box::new(Loopback::new()) as Box<dyn Port>]).collect();
+    (config, ports)
+}
+
+/// A port that no other test of this run uses.
+pub fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(1000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

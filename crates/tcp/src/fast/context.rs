@@ -1,0 +1,164 @@
+//! The context of the stages: the state of a fast path, and one flow's turn.
+
+use super::FastConfig;
+use super::lookup::Lookup;
+use super::out_of_order::OutOfOrder;
+use super::scheduler::{Delayed, Scheduler};
+use super::scoreboard::Scoreboards;
+use super::wheel::Wheel;
+use crate::counters::Counters;
+use crate::flow::{FlowId, PortId};
+use crate::messages::ToSlow;
+use crate::rate_limit::RateLimit;
+use crate::table::bits::{ACK_NOW, ACTIVE, AckDebt, EVENTS, Reports};
+use crate::table::permit::{Owned, Stage, Writes};
+use crate::table::stages::{Close, Control, Egress, Loss, Post, Receive};
+use crate::table::tcb::Tcb;
+use crate::table::{FlowTable, Lines};
+use crate::time::Micros;
+use std::collections::VecDeque;
+
+/// Complete frames of the slow path that wait to be sent.
+#[derive(Debug, Default)]
+pub(super) struct SlowFrames(pub VecDeque<(PortId, Box<[u8]>)>);
+
+/// IPv4 identification of the next packet.
+#[derive(Debug, Default)]
+pub(super) struct Ident(pub u16);
+
+/// Reports that wait for the engine and the slow path. Shared: every stage reports.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    /// Flows with events that the engine has not yet taken.
+    pub events: VecDeque<FlowId>,
+    /// Messages for the slow path.
+    pub messages: VecDeque<ToSlow>,
+    /// `ToSlow::Segment`s among them.
+    pub segments: usize,
+}
+
+/// All that a fast path knows beyond the lines of its flows.
+#[derive(Debug)]
+pub(super) struct FastState {
+    pub flow_group: usize,
+    pub config: FastConfig,
+    pub lookup: Owned<Lookup>,
+    pub out_of_order: Owned<OutOfOrder>,
+    pub challenges: Owned<RateLimit>,
+    pub boards: Owned<Scoreboards>,
+    pub scheduler: Owned<Scheduler>,
+    pub delayed: Owned<Delayed>,
+    pub wheel: Owned<Wheel>,
+    pub frames: Owned<SlowFrames>,
+    pub ident: Owned<Ident>,
+    pub outbox: Outbox,
+    /// Each stage counts for itself.
+    pub counters: Counters,
+}
+
+impl Writes<Lookup> for Control {}
+impl Writes<OutOfOrder> for Receive {}
+impl Writes<OutOfOrder> for Close {}
+impl Writes<RateLimit> for Receive {}
+impl Writes<RateLimit> for Control {}
+impl Writes<Scoreboards> for Loss {}
+impl Writes<Scheduler> for Post {}
+impl Writes<Delayed> for Post {}
+impl Writes<Wheel> for Post {}
+impl Writes<Wheel> for Loss {}
+impl Writes<SlowFrames> for Control {}
+impl Writes<SlowFrames> for Egress {}
+impl Writes<Ident> for Egress {}
+
+impl FastState {
+    pub fn new(flow_group: usize, config: FastConfig) -> Self {
+        let room = 256;
+        Self {
+            flow_group,
+            lookup: Owned::new(Lookup::new(config.seed)),
+            config,
+            out_of_order: Owned::default(),
+            challenges: Owned::default(),
+            boards: Owned::default(),
+            scheduler: Owned::default(),
+            delayed: Owned::default(),
+            wheel: Owned::default(),
+            frames: Owned::default(),
+            ident: Owned::default(),
+            outbox: Outbox {
+                events: VecDeque::with_capacity(room),
+                messages: VecDeque::with_capacity(room),
+                segments: 0,
+            },
+            counters: Counters::default(),
+        }
+    }
+}
+
+/// One flow's way through a stage.
+pub(super) struct FlowTurn<'a> {
+    pub state: &'a mut FastState,
+    pub lines: &'a Lines,
+    pub t: Tcb,
+    pub flow: FlowId,
+    pub now: Micros,
+}
+
+impl<'a> FlowTurn<'a> {
+    /// A turn of a flow that is installed in this fast path.
+    #[inline]
+    pub fn of(table: &'a FlowTable, state: &'a mut FastState, now: Micros, flow: FlowId) -> Option<Self> {
+        let lines = table.get(flow)?;
+        if !lines.identity.is_owned_by(state.flow_group) {
+            return None;
+        }
+        Some(Self { t: lines.protocol.load(), state, lines, flow, now })
+    }
+
+    /// Ends the turn: what the stage and those that it handed the flow to have written goes into the line.
+    #[inline(always)]
+    pub fn store<S: Stage>(&self, by: S) {
+        self.lines.protocol.store(by, &self.t);
+    }
+
+    /// Notes events for the engine; one report per flow and batch.
+    #[inline]
+    pub fn raise<S: Writes<Reports>>(&mut self, by: S, what: u32) {
+        if !self.t.any(EVENTS) {
+            self.state.outbox.events.push_back(self.flow);
+        }
+        self.t.set(by, Reports::of(what));
+    }
+
+    /// Tells the slow path.
+    #[inline]
+    pub fn tell<S: Writes<Reports>>(&mut self, _: S, message: ToSlow) {
+        self.state.outbox.messages.push_back(message);
+    }
+
+    /// Puts the flow on the slow path's list if something is outstanding or stuck.
+    #[inline]
+    pub fn activate<S: Writes<Reports>>(&mut self, by: S) {
+        if !self.t.has(ACTIVE) && (!self.t.idle() || self.t.stuck()) {
+            self.t.set(by, ACTIVE);
+            self.tell(by, ToSlow::Active(self.flow));
+        }
+    }
+
+    /// Asks for an ACK that a stranger may have provoked, within the limits of the flow and of all flows (RFC 5961 §7). The flow's
+    /// limit comes first: two hosts that only exchange ACKs on one flow must not use up the others' challenges.
+    #[cold]
+    pub fn challenge<S: Writes<AckDebt> + Writes<RateLimit>>(&mut self, by: S) {
+        let at = &self.lines.addresses.challenged_at_ms;
+        // 0 means never.
+        let now_ms = ((self.now.0 / 1000) as u32).max(1);
+        let FastState { config, challenges, .. } = &mut *self.state;
+        if at.get() != 0 && now_ms.wrapping_sub(at.get()) < config.challenge_interval_ms {
+            return;
+        }
+        if challenges.by(by).allow(self.now, config.challenge_acks_per_s, config.seed) {
+            at.set(by, now_ms);
+            self.t.set(by, ACK_NOW);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! One frame of a flow: its header fields, its acknowledgement and the window that it promises.
+
+use super::{SendTurn, Sent};
+use crate::buffers::{Rings, TxPorts};
+use crate::fast::{app, report};
+use crate::flow::{FourTuple, Link};
+use crate::seq::Seq;
+use crate::table::Lines;
+use crate::table::bits::{ACK_NOW, ACK_OWED, DSACK, ECN_ECHO, TIMESTAMPS, URGENT_OUT, V6, VLAN};
+use crate::table::stages::Egress;
+use crate::table::tcb::Tcb;
+use crate::time::Micros;
+use towpath_wire::emit::{Header, make, make_inline};
+use towpath_wire::offload::TxOffload;
+use towpath_wire::segment::{Options, SackBlocks, Timestamps, flags};
+
+/// The acknowledgement of a segment.
+#[derive(Clone, Copy)]
+pub(super) struct Acknowledged {
+    pub up_to: Seq,
+    /// With ECE: some of it was marked.
+    pub marked: bool,
+}
+
+/// The fields in which the frames of a flow differ.
+struct Fields {
+    seq: Seq,
+    ack: Seq,
+    flags: u8,
+    window: u16,
+    urgent: u16,
+    /// ECN field.
+    tos: u8,
+    /// The packet's number.
+    ident: u16,
+}
+
+impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+    /// Sequence number of a segment without data: as high as the peer's window lets it pass.
+    pub(super) fn empty_seq(&self) -> Seq {
+        let t = &self.turn.t;
+        let edge = t.snd_una().add(t.snd_wnd());
+        if t.snd_max().after(edge) { edge } else { t.snd_max() }
+    }
+
+    /// Builds and sends one frame. It carries the acknowledgement, so none is owed afterwards.
+    #[inline]
+    pub(super) fn send(&mut self, by: Egress, seq: Seq, flags: u8, len: u32) -> Sent {
+        let present = Acknowledged { up_to: self.turn.t.rcv_nxt(), marked: self.turn.t.has(ECN_ECHO) };
+        self.send_as(by, seq, flags, len, present)
+    }
+
+    /// Builds and sends one frame with this acknowledgement.
+    #[inline]
+    pub(super) fn send_as(&mut self, by: Egress, seq: Seq, flags: u8, len: u32, ack: Acknowledged) -> Sent {
+        let (t, lines) = (&self.turn.t, self.turn.lines);
+        let (window, edge) = advertise(t, lines, ack.up_to);
+        let room = if t.out_of_order() == 0 && !t.has(DSACK) { 0 } else { self.report_room(len) };
+        let (flags, urgent) =
+            if t.has(URGENT_OUT) || ack.marked { self.seldom(by, seq, flags, ack.marked) } else { (flags, 0) };
+        let fields =
+            Fields { seq, ack: ack.up_to, flags, window, urgent, tos: self.ect, ident: self.turn.state.ident.0 };
+        let port = lines.identity.port();
+        let unsummed = self.ports.tx_checksum(port);
+        let Some(buffer) = self.ports.reserve(port) else { return Sent::NoRoom };
+        let (t, now) = (&self.turn.t, self.turn.now);
+        let made = if room != 0 || t.any(V6 | VLAN) {
+            let sack = report::blocks(t, lines, &self.turn.state.out_of_order, room);
+            let route = (lines.link(t.flags()), lines.tuple(t.flags()));
+            make(&header(t, lines, now, fields, route, sack), len as usize, buffer)
+        } else {
+            // Inlined, so that the compiler sees which parts are absent, and writes the frame without a `Header` between.
+            let route = (lines.identity.link(), lines.identity.tuple());
+            make_inline(&header(t, lines, now, fields, route, SackBlocks::NONE), len as usize, buffer)
+        };
+        let Some(made) = made else { return Sent::TooLong };
+        let Some(frame) = buffer.get_mut(..made.end) else { return Sent::TooLong };
+        if len != 0 {
+            let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
+            self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
+        }
+        let offload = if unsummed {
+            made.partial_checksum(frame)
+        } else {
+            made.fill_checksum(frame);
+            TxOffload::default()
+        };
+        let bytes = frame.len();
+        self.ports.commit(port, bytes, offload);
+        self.bytes += bytes;
+        let ident = self.turn.state.ident.by(by);
+        ident.0 = ident.0.wrapping_add(1);
+        lines.measures.segments_out.add(by, 1);
+        let t = &mut self.turn.t;
+        t.advertised(by).rcv_adv = edge;
+        t.sent(by).last_ack = ack.up_to;
+        t.clear(by, ACK_NOW | ACK_OWED);
+        if room != 0 {
+            // It stood first.
+            t.clear(by, DSACK);
+        }
+        let due = t.duplicates_owed();
+        if due != 0 {
+            // Only an empty segment is a duplicate.
+            let due = due - u8::from(len == 0);
+            t.owed_duplicates(by).count = due;
+            if due != 0 {
+                t.set(by, ACK_NOW);
+            }
+        }
+        Sent::Yes
+    }
+
+    /// How many SACK blocks a segment of `len` bytes has room for: with data only those that fit beside it.
+    #[cold]
+    fn report_room(&self, len: u32) -> usize {
+        let beside = u32::from(self.turn.t.mss()).saturating_sub(len + 4) / 8;
+        if len == 0 { usize::MAX } else { beside as usize }
+    }
+
+    /// Flags that are seldom set, added to those `present`, and the urgent pointer.
+    #[cold]
+    fn seldom(&mut self, by: Egress, seq: Seq, present: u8, echo: bool) -> (u8, u16) {
+        let urgent = if self.turn.t.has(URGENT_OUT) { self.urgent(by, seq) } else { 0 };
+        let urg = if urgent == 0 { 0 } else { flags::URG };
+        // RFC 3168 §6.1.3.
+        let ece = if echo && present & flags::RST == 0 { flags::ECE } else { 0 };
+        (present | urg | ece, urgent)
+    }
+
+    /// Urgent pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093 §3.1 MUST-62). Urgent
+    /// data may be longer than the field allows (MUST-31); then it has its largest value.
+    #[cold]
+    fn urgent(&mut self, by: Egress, seq: Seq) -> u16 {
+        let up = Seq(self.turn.lines.recovery.snd_up.get());
+        if !up.after(self.turn.t.snd_una()) {
+            self.turn.t.clear(by, URGENT_OUT);
+        }
+        u16::try_from(up.distance(seq).max(0)).unwrap_or(u16::MAX)
+    }
+}
+
+#[inline(always)]
+fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, route: (Link, FourTuple), sack: SackBlocks) -> Header {
+    let ((link, tuple), id) = (route, &lines.identity);
+    let (tos, ttl) = id.service();
+    let timestamps = t.has(TIMESTAMPS).then(|| {
+        let value = ((now.0 / 1000) as u32).wrapping_add(id.ts_offset.get());
+        Timestamps { value, echo: t.ts_recent() }
+    });
+    Header {
+        seq: fields.seq.0,
+        ack: fields.ack.0,
+        flags: fields.flags,
+        window: fields.window,
+        ident: fields.ident,
+        tos: tos | fields.tos,
+        ttl,
+        urgent: fields.urgent,
+        options: Options { timestamps, sack, ..Options::NONE },
+        ..tuple.header(&link)
+    }
+}
+
+/// The window field of a segment that acknowledges up to `ack`, and the right edge that it promises.
+///
+/// The edge advances in steps worth a segment (RFC 9293 §3.8.6.2.2 MUST-39) and never goes back (SHLD-14). The exception is the rounding
+/// by the window shift (RFC 7323 §2.4): up while there is room for it, else down.
+#[inline]
+fn advertise(t: &Tcb, lines: &Lines, ack: Seq) -> (u16, Seq) {
+    let shift = lines.identity.shift();
+    let room = t.rcv_limit().distance(ack).max(0) as u32;
+    let now = t.rcv_adv().distance(ack).max(0) as u32;
+    let step = u32::from(t.mss()).min(app::step_max(lines.identity.rx_bytes.get()));
+    let mut field = room >> shift;
+    if room.saturating_sub(now) < step {
+        field = field.min(now.div_ceil(1 << shift));
+    }
+    let field = field.min(0xffff);
+    (field as u16, t.rcv_adv().max(ack.add(field << shift)))
+}

@@ -1,0 +1,351 @@
+//! Last stage: headers from the flow's template, payload from the ring straight into the port's buffer, checksum, out.
+
+mod frame;
+mod meter;
+mod repair;
+
+use super::context::{FastState, FlowTurn};
+use super::plan::{self, Plan};
+use super::scheduler::Next;
+use super::{close, credit, ecn, post, recovery};
+use crate::buffers::{Rings, TxPorts};
+use crate::counters::Stage;
+use crate::messages::event;
+use crate::seq::Seq;
+use crate::table::FlowTable;
+use crate::table::bits::FlagSet;
+use crate::table::bits::{
+    ABORTING, ACK_NOW, ACK_OWED, Agreed, BYPASSING, DEAD, DELAYED, ECN, ECN_CWR, ECN_DCTCP, ECN_EDGES, FIN_SENT,
+    KEEPALIVE, LIMIT_WAIT, LOST, PACED, PROBE, QueueFlags, RESEND, RESET, SACK, SCHEDULED, TAIL, TIMING, TRACKED,
+};
+use crate::table::stages::{Close, Egress, Loss, Post};
+use crate::table::tcb::Marks;
+use crate::time::Micros;
+use frame::Acknowledged;
+use meter::Meter;
+use towpath_wire::offload::TxOffload;
+use towpath_wire::segment::flags;
+
+/// Sends what is scheduled, up to `budget` frames.
+pub(super) fn run(
+    by: Egress,
+    table: &FlowTable,
+    state: &mut FastState,
+    now: Micros,
+    budget: usize,
+    rings: &impl Rings,
+    ports: &mut impl TxPorts,
+) -> usize {
+    let post = Post::from(by);
+    let mut sent = frames(by, state, budget, ports);
+    for _ in 0..state.scheduler.ports() {
+        let port = state.scheduler.by(post).next_port();
+        while sent < budget {
+            let Some(Next { flow, share, bypass }) = state.scheduler.by(post).pop(port) else { break };
+            let Some(lines) = table.get(flow) else { continue };
+            let mut quota = state.config.segments_per_turn.min(budget - sent);
+            let turn = FlowTurn { t: lines.protocol.load(), state: &mut *state, lines, flow, now };
+            let mut send =
+                SendTurn { turn, credit: i64::MAX, held: false, ect: 0, bytes: 0, rings, ports: &mut *ports };
+            send.turn.t.clear(post, BYPASSING | LIMIT_WAIT);
+            if share != i64::MAX {
+                quota = quota.min(share as usize / usize::from(send.turn.t.mss()) + 1);
+            }
+            let metered = bypass || send.turn.t.has(PACED) || send.turn.state.scheduler.limits();
+            let meter = if metered { send.meter(post, bypass) } else { Meter::NONE };
+            let (frames, mut end) = send.run(by, quota);
+            sent += frames;
+            if share != i64::MAX {
+                send.turn.state.scheduler.by(post).charge(port, lines.identity.class(), send.bytes);
+            }
+            if bypass {
+                send.end_bypass(post, end);
+            } else {
+                if metered {
+                    end = meter.end(post, &mut send, end);
+                }
+                send.end(by, end);
+            }
+            send.turn.store(by);
+            if end == End::NoRoom && lines.identity.port() == port {
+                break;
+            }
+        }
+    }
+    state.counters.stage(Stage::Egress, sent);
+    sent
+}
+
+/// The slow path's frames, in order per port.
+fn frames(by: Egress, state: &mut FastState, budget: usize, ports: &mut impl TxPorts) -> usize {
+    let (mut sent, mut full) = (0, None);
+    for _ in 0..state.frames.0.len() {
+        if sent == budget && full.is_none() {
+            break;
+        }
+        let Some((port, frame)) = state.frames.by(by).0.pop_front() else { break };
+        let buffer = if sent == budget || full == Some(port) { None } else { ports.reserve(port) };
+        match buffer {
+            Some(buffer) => {
+                if let Some(out) = buffer.get_mut(..frame.len()) {
+                    out.copy_from_slice(&frame);
+                    ports.commit(port, frame.len(), TxOffload::default());
+                    sent += 1;
+                }
+            }
+            None => {
+                // Everything goes around once, so the order stays.
+                full = Some(port);
+                state.frames.by(by).0.push_back((port, frame));
+            }
+        }
+    }
+    sent
+}
+
+/// How a turn to send ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing more to send now.
+    Done,
+    /// The quota is used up.
+    Quota,
+    /// The port has no room.
+    NoRoom,
+    /// The class has no credit.
+    NoCredit,
+}
+
+/// Flags for segments that come before new data.
+const RARE: Marks =
+    Marks::mask(DEAD, QueueFlags::EMPTY, ECN_EDGES, RESET.and(RESEND).and(PROBE).and(KEEPALIVE).and(LOST).and(TAIL));
+/// Flags for segments that go whatever the windows say.
+const MORE: Marks =
+    Marks::mask(Agreed::EMPTY, QueueFlags::EMPTY, ACK_NOW, RESET.and(RESEND).and(PROBE).and(KEEPALIVE).and(TAIL));
+
+/// The result of `SendTurn::send`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Yes,
+    NoRoom,
+    /// The port's buffers are too small for it: as good as lost.
+    TooLong,
+}
+
+/// One flow's turn to send.
+struct SendTurn<'a, R, P> {
+    turn: FlowTurn<'a>,
+    /// Credit that pacing and the class's rate limit leave, see [`credit`].
+    credit: i64,
+    /// Something could be sent but for the credit.
+    held: bool,
+    /// ECN field of the next packet.
+    ect: u8,
+    /// Bytes of its frames.
+    bytes: usize,
+    rings: &'a R,
+    ports: &'a mut P,
+}
+
+impl<R, P> SendTurn<'_, R, P> {
+    #[inline]
+    fn end(&mut self, by: Egress, end: End) {
+        let post = Post::from(by);
+        let turn = &mut self.turn;
+        let (flow, port, class) = (turn.flow, turn.lines.identity.port(), turn.lines.identity.class());
+        if !turn.t.has(DEAD) {
+            turn.activate(by);
+        }
+        if end == End::Done {
+            turn.t.clear(post, SCHEDULED);
+        }
+        if turn.t.has(ABORTING) && !turn.t.has(DEAD) && matches!(end, End::Done | End::NoCredit) {
+            close::abort(Close::from(by), turn);
+        }
+        match end {
+            End::Quota | End::NoCredit => turn.state.scheduler.by(post).push(port, class, flow),
+            End::NoRoom => turn.state.scheduler.by(post).push_front(port, class, flow),
+            End::Done => {
+                if turn.t.has(ACK_OWED) && !turn.t.has(DELAYED) && !turn.t.has(DEAD) {
+                    post::delay(post, turn, turn.state.config.delayed_ack_us);
+                }
+                post::settle(post, &mut turn.t, &mut turn.state.outbox, flow);
+            }
+        }
+    }
+}
+
+impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+    #[inline]
+    fn run(&mut self, by: Egress, quota: usize) -> (usize, End) {
+        let mut frames = 0;
+        while frames < quota {
+            match self.one(by) {
+                Some(Sent::Yes) => frames += 1,
+                Some(Sent::NoRoom) => return (frames, End::NoRoom),
+                None | Some(Sent::TooLong) => return (frames, End::Done),
+            }
+        }
+        let (t, lines) = (&self.turn.t, self.turn.lines);
+        let sends = plan::repair_may_go(t, lines) || plan::next(t, lines).is_some();
+        let more = t.marked(MORE) || (!t.has(DEAD) && sends);
+        (frames, if more { End::Quota } else { End::Done })
+    }
+
+    /// Sends the flow's next frame, the most urgent first; `None` = it has none.
+    #[inline]
+    fn one(&mut self, by: Egress) -> Option<Sent> {
+        if self.credit < 0 {
+            return self.without_credit(by);
+        }
+        if self.turn.t.marked(RARE)
+            && let Some(result) = self.rare(by)
+        {
+            return result;
+        }
+        if let Some(plan) = plan::next(&self.turn.t, self.turn.lines) {
+            let sent = self.data(by, &plan);
+            if sent == Sent::Yes {
+                let t = &mut self.turn.t;
+                t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
+            }
+            return Some(sent);
+        }
+        self.turn.t.has(ACK_NOW).then(|| self.send(by, self.empty_seq(), flags::ACK, 0))
+    }
+
+    /// Sends a RST, a repeated segment or a window probe. `None` = nothing of that is due.
+    #[cold]
+    fn rare(&mut self, by: Egress) -> Option<Option<Sent>> {
+        if self.turn.t.has(RESET) {
+            let sent = self.send(by, self.empty_seq(), flags::RST | flags::ACK, 0);
+            if sent != Sent::NoRoom {
+                self.turn.t.clear(by, RESET);
+                self.turn.state.counters.resets += 1;
+            }
+            return Some(Some(sent));
+        }
+        if self.turn.t.has(DEAD) {
+            if self.turn.t.has(ACK_NOW) {
+                // Removed (an abort would have cleared it) before the peer's FIN was answered.
+                return Some(Some(self.send(by, self.empty_seq(), flags::ACK, 0)));
+            }
+            self.turn.t.clear(by, ACK_NOW | ACK_OWED);
+            self.turn.t.clear(by, RESEND | PROBE | KEEPALIVE);
+            return Some(None);
+        }
+        if let Some((edge, marked)) = ecn::pending(&self.turn.t, self.turn.lines) {
+            return Some(Some(self.acknowledge_edge(by, edge, marked)));
+        }
+        if self.turn.t.has(KEEPALIVE) {
+            return self.keepalive(by);
+        }
+        if !self.turn.t.any(RESEND | PROBE) {
+            return self.repair(by);
+        }
+        let t = &self.turn.t;
+        let (request, limit) = if t.has(RESEND) {
+            (RESEND, t.flight().min(u32::from(t.mss())))
+        } else {
+            (PROBE, t.snd_wnd().clamp(1, u32::from(t.mss())))
+        };
+        // A probe that comes when the window is open again and in use has nothing to do.
+        let late = request == PROBE && t.snd_wnd() != 0 && !t.idle();
+        let Some(plan) = plan::first(t, limit).filter(|_| !late) else {
+            self.turn.t.clear(by, request);
+            return None;
+        };
+        let sent = self.data(by, &plan);
+        let t = &mut self.turn.t;
+        if sent != Sent::NoRoom {
+            t.clear(by, request);
+        }
+        if sent == Sent::Yes && request == PROBE && plan.len <= t.snd_wnd() {
+            // Inside the window: sent like any other. Beyond it, SND.NXT stays, as the peer may not have taken the byte.
+            t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
+            // A new segment waits for half of the largest window ever. Perhaps that one was not the peer's buffer, so it is lowered.
+            let max = &self.turn.lines.measures.max_wnd;
+            max.set(by, t.snd_wnd().max(max.get() / 2));
+        }
+        Some(Some(sent))
+    }
+
+    /// DCTCP's acknowledgement of what came before marks began or ended (RFC 8257 §3.2).
+    fn acknowledge_edge(&mut self, by: Egress, edge: Seq, marked: bool) -> Sent {
+        let sent = self.send_as(by, self.empty_seq(), flags::ACK, 0, Acknowledged { up_to: edge, marked });
+        if sent == Sent::Yes {
+            ecn::acknowledged(by, &mut self.turn.t, self.turn.lines);
+        }
+        sent
+    }
+
+    /// A keepalive probe (RFC 9293 §3.8.4 SHLD-12): nothing, at a number that the peer has acknowledged, so that it answers.
+    fn keepalive(&mut self, by: Egress) -> Option<Option<Sent>> {
+        // MUST-26: only on an idle connection.
+        if !self.turn.t.idle() {
+            self.turn.t.clear(by, KEEPALIVE);
+            return None;
+        }
+        let sent = self.send(by, self.turn.t.snd_max().sub(1), flags::ACK, 0);
+        if sent != Sent::NoRoom {
+            self.turn.t.clear(by, KEEPALIVE);
+        }
+        Some(Some(sent))
+    }
+
+    /// Sends a segment with data or FIN and records it; SND.NXT is the caller's.
+    #[inline]
+    fn data(&mut self, by: Egress, plan: &Plan) -> Sent {
+        let loss = Loss::from(by);
+        let push = if plan.push && plan.len != 0 { flags::PSH } else { 0 };
+        let fin = if plan.fin { flags::FIN } else { 0 };
+        let cwr = if self.turn.t.has(ECN) { self.capable(plan) } else { 0 };
+        let sent = self.send(by, plan.seq, flags::ACK | push | fin | cwr, plan.len);
+        self.ect = 0;
+        if sent != Sent::Yes {
+            return sent;
+        }
+        if cwr != 0 {
+            self.turn.t.clear(by, ECN_CWR);
+        }
+        self.credit -= credit::cost(plan.len);
+        let end = plan.end();
+        let t = &self.turn.t;
+        // RFC 8985 §6.1: of a segment that is not alone in flight the time of sending is kept.
+        if t.has(TRACKED) || (t.snd_una() != t.snd_max() && t.has(SACK)) {
+            self.track(loss, plan.seq, end);
+        }
+        let turn = &mut self.turn;
+        if plan.seq.before(turn.t.snd_max()) {
+            turn.lines.recovery.retransmits.add(by, 1);
+            turn.state.counters.retransmits += 1;
+            recovery::resent(loss, turn, plan.seq, end.bytes_since(plan.seq));
+            // Karn (RFC 9293 MUST-18): an answer now may be to either copy.
+            turn.t.clear(loss, TIMING);
+        } else if !turn.t.has(TIMING) {
+            turn.t.set(loss, TIMING);
+            turn.lines.measures.rtt_seq.set(by, end.0);
+            turn.lines.measures.rtt_at.set(by, turn.now.0 as u32);
+        }
+        turn.t.sent(by).snd_max = turn.t.snd_max().max(end);
+        if plan.fin && !turn.t.has(FIN_SENT) {
+            turn.t.set(by, FIN_SENT);
+            turn.raise(by, event::TX_CLOSED);
+        }
+        sent
+    }
+
+    /// ECN of a segment. Only new data are ECN-capable, no retransmissions and no window probes (RFC 3168 §6.1.5, §6.1.6). The first of
+    /// them after a reduction carries CWR (§6.1.2); this flag is returned. With DCTCP each one of a window below two segments carries it.
+    /// A DCTCP receiver ignores it (RFC 8257 §3.2), but acknowledges at once (as Linux). So a lone segment does not wait for a delayed
+    /// acknowledgement.
+    fn capable(&mut self, plan: &Plan) -> u8 {
+        let t = &self.turn.t;
+        if plan.len == 0 || plan.seq.before(t.snd_max()) || t.has(PROBE) {
+            return 0;
+        }
+        self.ect = ecn::ECT0;
+        let lone = t.has(ECN_DCTCP) && t.cwnd() < 2 * u32::from(t.mss());
+        if t.has(ECN_CWR) || lone { flags::CWR } else { 0 }
+    }
+}

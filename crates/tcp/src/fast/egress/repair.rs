@@ -1,0 +1,80 @@
+//! Egress of a flow with a scoreboard: repairs, tail probes, and the record of when what went out.
+
+use super::{SendTurn, Sent};
+use crate::buffers::{Rings, TxPorts};
+use crate::fast::{plan, rack, recovery};
+use crate::seq::Seq;
+use crate::table::bits::{LOST, RECOVERY, TAIL, TRACKED};
+use crate::table::stages::{Egress, Loss};
+
+impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
+    /// Sends what the scoreboard says is lost, if the window lets it go, else the tail probe. `None` = nothing of that is due.
+    #[cold]
+    pub(super) fn repair(&mut self, by: Egress) -> Option<Option<Sent>> {
+        let loss = Loss::from(by);
+        let (t, lines) = (&self.turn.t, self.turn.lines);
+        let board = self.turn.state.boards.by(loss).get(lines.recovery.board.get())?;
+        if t.has(LOST) {
+            if !plan::repair_may_go(t, lines) {
+                return None;
+            }
+            let (start, last) = board.first_lost()?;
+            let plan = plan::again(t, start, last.bytes_since(start).min(u32::from(t.mss())))?;
+            // Where the peer has taken its window back, repairs wait, but for the first (RFC 9293 §3.8.6).
+            if start != t.snd_una() && plan.len > t.snd_wnd().saturating_sub(start.bytes_since(t.snd_una())) {
+                return None;
+            }
+            return Some(Some(self.data(by, &plan)));
+        }
+        let plan = plan::tail(t).filter(|_| !t.idle());
+        self.turn.t.clear(by, TAIL);
+        let plan = plan?;
+        let again = plan.seq.before(self.turn.t.snd_max());
+        let sent = self.data(by, &plan);
+        if sent == Sent::Yes {
+            let t = &mut self.turn.t;
+            t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
+            self.turn.state.counters.tail_probes += 1;
+            if let Some(board) = self.turn.state.boards.by(loss).get(lines.recovery.board.get()) {
+                board.probe = Some((t.snd_max(), again));
+                board.clean = false;
+            }
+        }
+        Some(Some(sent))
+    }
+
+    /// Notes on the scoreboard that `seq..end` goes out now; SND.MAX has not moved yet.
+    #[inline(never)]
+    pub(super) fn track(&mut self, by: Loss, seq: Seq, end: Seq) {
+        let turn = &mut self.turn;
+        let now = turn.now.0 as u32;
+        if !turn.t.has(TRACKED) {
+            if turn.t.has(RECOVERY) || !end.after(turn.t.snd_max()) {
+                return;
+            }
+            if !recovery::track(by, turn) {
+                return;
+            }
+        }
+        let (entry, grain_us) = (turn.lines.recovery.board.get(), turn.lines.measures.srtt_us.get() / 32);
+        let Some(board) = turn.state.boards.by(by).get(entry) else { return };
+        if turn.t.has(RECOVERY) {
+            board.reduction.out = board.reduction.out.saturating_add(end.bytes_since(seq));
+        }
+        let snd_max = turn.t.snd_max();
+        if seq.before(snd_max) {
+            let last = if end.after(snd_max) { snd_max } else { end };
+            board.resent(seq, last, now);
+            recovery::count(by, &mut turn.state.boards, &mut turn.t, turn.lines);
+        } else if board.clean {
+            board.sent(end, now, grain_us);
+            rack::arm_probe(by, turn, end);
+            return;
+        }
+        if end.after(snd_max)
+            && let Some(board) = turn.state.boards.by(by).get(entry)
+        {
+            board.sent(end, now, grain_us);
+        }
+    }
+}

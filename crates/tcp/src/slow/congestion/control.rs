@@ -1,0 +1,58 @@
+//! The trait of congestion control algorithms, and the rules of RFC 5681 and RFC 6928 that several share.
+
+use super::sample::Sample;
+use crate::flow::Window;
+
+/// An algorithm's state for one flow. In the windows that it returns, a `cwnd` or `ssthresh` of [`Window::KEEP`] keeps
+/// the current value, except in `initial` and `on_timeout`.
+pub trait CongestionControl: Send {
+    /// The first window; `syn_lost`: the handshake needed a retransmission (RFC 6928 §2, RFC 5681 §3.1).
+    fn initial(&mut self, mss: u32, syn_lost: bool) -> Window;
+    /// Takes a flow over from another algorithm, with its current window.
+    fn adopt(&mut self, sample: &Sample) -> Window;
+    /// A control interval is over. `None` = the last decision still holds.
+    fn on_interval(&mut self, sample: &Sample) -> Option<Window>;
+    /// The fast path repairs a loss and has reduced the window by [`Window::beta`]. `None` = no further change.
+    fn on_loss(&mut self, sample: &Sample) -> Option<Window>;
+    /// Retransmission time-out.
+    fn on_timeout(&mut self, sample: &Sample) -> Window;
+    /// The last loss or time-out was spurious (RFC 3522, RFC 5682), and the fast path has restored its old window.
+    fn on_undo(&mut self, _: &Sample) -> Option<Window> {
+        None
+    }
+    /// Nothing was sent for the time of a retransmission time-out. `None` = the window stays.
+    fn on_idle(&mut self, sample: &Sample) -> Option<Window> {
+        restart(sample)
+    }
+    /// Does it set the pacing rate itself?
+    fn paced(&self) -> bool {
+        false
+    }
+    /// Does it decide once per round trip, even if that is shorter than the control interval?
+    fn per_round_trip(&self) -> bool {
+        false
+    }
+}
+
+/// RFC 6928 §2: `min(10 MSS, max(2 MSS, 14600))` bytes.
+pub fn initial_window(mss: u32) -> u32 {
+    mss.saturating_mul(10).min(14_600.max(mss.saturating_mul(2)))
+}
+
+/// RFC 5681 §4.1: after a pause the window is the restart window, `min(IW, cwnd)`, as the ACK clock has stopped. The
+/// threshold keeps three quarters of the old window (RFC 7661 §4.4.1), so that slow start returns to it.
+pub fn restart(sample: &Sample) -> Option<Window> {
+    let cwnd = initial_window(sample.mss);
+    let ssthresh = sample.ssthresh.max(sample.cwnd - sample.cwnd / 4);
+    (sample.cwnd > cwnd).then_some(Window { cwnd, ssthresh, growth: 256, beta: 128, pacing: 0 })
+}
+
+/// RFC 5681 §3.1: the threshold after a time-out is `left`/256 of the flight. It stays while the same segment times out
+/// again.
+pub fn timeout_threshold(sample: &Sample, left: u16) -> u32 {
+    if sample.timeouts > 1 {
+        return sample.ssthresh;
+    }
+    let part = (u64::from(sample.flight) * u64::from(left)) >> 8;
+    (part as u32).max(sample.mss.saturating_mul(2))
+}

@@ -1,0 +1,94 @@
+//! Starts the fast stack: a loopback port and the queues of the interface for each flow group, and the slow path's
+//! settings.
+
+use crate::interface::{self, Interface};
+use crate::network::{HostNetwork, Watcher};
+use towpath_fast::{FastStack, FastStackConfig};
+use towpath_ports::Port;
+use towpath_ports::memory::Loopback;
+use towpath_runtime::AdmissionPolicy;
+use towpath_service::config::Config;
+use towpath_service::stack_factory::{StackError, StartedStack};
+use towpath_tcp::slow::SlowConfig;
+use towpath_tcp::slow::congestion::Algorithm;
+
+/// The most cores that the stack can use, which is the number of its flow groups.
+pub fn most_cores(config: &Config) -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = config.cores.most(cpus, config.cpus.len());
+    match &config.interface {
+        // Of a range only as many cores are useful as there are queues. A fixed number is the operator's choice: if it
+        // is too large, the start fails and says so.
+        Some(interface) if config.cores.is_chosen() => most.min(interface::receive_queues(interface)),
+        _ => most,
+    }
+}
+
+/// Starts the stack.
+pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<StartedStack, StackError> {
+    let cores = most_cores(config);
+    let mut ports: Vec<Vec<Box<dyn Port>>> = Vec::new();
+    let mut loopback_mtu = u16::MAX;
+    for _ in 0..cores {
+        let loopback = Loopback::new();
+        loopback_mtu = u16::try_from(loopback.capabilities().mtu_bytes).unwrap_or(u16::MAX);
+        ports.push(vec![Box::new(loopback)]);
+    }
+    let mut slow = slow_config(config);
+    let (network, interface) = match &config.interface {
+        None => (HostNetwork::new(loopback_mtu).map_err(netlink)?, None),
+        Some(name) => {
+            let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports)?;
+            (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
+            (network, Some(interface))
+        }
+    };
+    let watcher = Watcher::new(network.known()).map_err(StackError::doing("starting the service"))?;
+    let engine = FastStackConfig {
+        flow_groups: cores,
+        max_flows: config.max_connections,
+        spin_us: config.spin.as_micros(),
+        delayed_ack_us: config.delayed_ack.as_micros(),
+        cpus: config.cpus.clone(),
+        direct: config.direct,
+        slow,
+    };
+    let engine = FastStack::start_guarded(engine, ports, Box::new(network), guard)
+        .map_err(StackError::doing("starting the cores"))?;
+    Ok(StartedStack {
+        stack: Box::new(engine),
+        network: Some(Box::new(watcher)),
+        interface: interface.map(|held| Box::new(held) as Box<dyn Send>),
+    })
+}
+
+fn serve_interface(
+    config: &Config,
+    name: &str,
+    loopback_mtu: u16,
+    ports: &mut [Vec<Box<dyn Port>>],
+) -> Result<(HostNetwork, Interface), StackError> {
+    let vlan = (config.vlan != 0).then_some(config.vlan);
+    let (held, steer) = interface::open(name, vlan, ports).map_err(StackError::of)?;
+    let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer).map_err(netlink)?;
+    Ok((network, held))
+}
+
+fn netlink(error: std::io::Error) -> StackError {
+    StackError::doing("asking the kernel for its addresses")(error)
+}
+
+fn slow_config(config: &Config) -> SlowConfig {
+    SlowConfig {
+        max_flows: config.max_connections,
+        congestion: Algorithm::parse(&config.congestion).unwrap_or_default(),
+        time_wait_s: config.time_wait.as_micros().div_ceil(1_000_000) as u32,
+        timestamps: config.timestamps,
+        sack: config.sack,
+        window_scaling: config.window_scaling,
+        ecn: config.ecn,
+        syn_cookies: config.syn_cookies,
+        mss_clamp: config.mss_clamp,
+        ..SlowConfig::default()
+    }
+}

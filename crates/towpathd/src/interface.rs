@@ -1,0 +1,145 @@
+//! The served interface: its AF_XDP sockets, the steering program, and our range of ephemeral ports.
+
+use crate::network::Steer;
+use crate::network::reserved::ReservedPorts;
+use rustix::thread::CapabilitySet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use towpath_ports::Port;
+use towpath_ports::steering::{SteerError, SteerMode, Steering};
+use towpath_ports::xsk::{XskConfig, XskError, XskPort};
+use towpath_tcp::flow::FourTuple;
+
+/// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
+/// The kernel's own sockets keep the lower half.
+pub const EPHEMERAL_PORTS: EphemeralPorts = EphemeralPorts { first: 49_152, last: 60_999 };
+
+/// A range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EphemeralPorts {
+    first: u16,
+    last: u16,
+}
+
+impl EphemeralPorts {
+    /// First and last.
+    pub fn into_inner(self) -> (u16, u16) {
+        (self.first, self.last)
+    }
+    fn range(self) -> RangeInclusive<u16> {
+        self.first..=self.last
+    }
+}
+
+/// A served interface. Dropping it releases its ports.
+pub struct Interface {
+    /// Its number.
+    pub index: u32,
+    /// The largest packet that its ports take, bytes.
+    pub mtu: u32,
+    _ports: ReservedPorts,
+}
+
+/// Why an interface cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// Not privileged.
+    #[error(
+        "--interface {interface} needs {missing}: run as root; without --interface Towpath works for any user, inside this machine"
+    )]
+    Privileges {
+        /// The interface.
+        interface: String,
+        /// The missing capabilities.
+        missing: String,
+    },
+    /// No such interface.
+    #[error("--interface {0}: there is no such interface; `ip -br link` lists them")]
+    Absent(String),
+    /// An AF_XDP socket.
+    #[error(transparent)]
+    Xsk(#[from] XskError),
+    /// The steering program.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
+    /// The reserved ports.
+    #[error("net.ipv4.ip_local_reserved_ports: {0}")]
+    Ports(io::Error),
+}
+
+/// Opens every receive queue of the interface and deals the queues out to the flow groups' ports. All queues are
+/// needed: a packet on a queue without a socket would be lost. Nothing is steered yet. `vlan`: only frames with this
+/// IEEE 802.1Q tag are ours.
+pub fn open(
+    name: &str,
+    vlan: Option<u16>,
+    ports: &mut [Vec<Box<dyn Port>>],
+) -> Result<(Interface, Box<dyn Steer>), InterfaceError> {
+    check_privileges(name)?;
+    let index = interface_index(name).ok_or_else(|| InterfaceError::Absent(name.into()))?;
+    let mut steering = Steering::attach(name)?;
+    steering.set_vlan(vlan)?;
+    let mut mtu = u32::MAX;
+    let copy = steering.mode() == SteerMode::Generic;
+    let groups = ports.len();
+    for queue in 0..receive_queues(name).max(groups) {
+        let port =
+            XskPort::open(name, queue as u32, XskConfig { copy, tagged: vlan.is_some(), ..XskConfig::default() })?;
+        steering.bind(queue as u32, &port)?;
+        mtu = mtu.min(port.capabilities().mtu_bytes);
+        ports[queue % groups].push(Box::new(port));
+    }
+    tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
+    let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS.range()).map_err(InterfaceError::Ports)?;
+    Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
+}
+
+/// The number of the interface's receive queues; 1 if sysfs does not tell.
+pub fn receive_queues(name: &str) -> usize {
+    let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 1 };
+    queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count().max(1)
+}
+
+fn interface_index(name: &str) -> Option<u32> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
+    rustix::net::netdevice::name_to_index(&socket, name).ok()
+}
+
+fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
+    let needed = [
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::BPF, "CAP_BPF"),
+    ];
+    let Ok(held) = rustix::thread::capabilities(None) else { return Ok(()) };
+    // CAP_SYS_ADMIN contains CAP_BPF.
+    let has = |capability| {
+        held.effective.contains(capability)
+            || capability == CapabilitySet::BPF && held.effective.contains(CapabilitySet::SYS_ADMIN)
+    };
+    let missing: Vec<_> = needed.iter().filter(|(set, _)| !has(*set)).map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(InterfaceError::Privileges { interface: interface.into(), missing: missing.join(", ") })
+}
+
+/// Steers the slow path's flows and listeners.
+struct Steered(Steering);
+
+impl Steer for Steered {
+    fn flow(&mut self, tuple: &FourTuple, on: bool) {
+        let local = SocketAddr::new(tuple.local, tuple.local_port);
+        let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
+        if let Err(error) = self.0.steer_flow(local, remote, on) {
+            tracing::warn!(%error, "a connection is not steered");
+        }
+    }
+
+    fn listener(&mut self, addr: IpAddr, port: u16, on: bool) {
+        if let Err(error) = self.0.steer_listener(addr, port, on) {
+            tracing::warn!(%error, "a listener is not steered");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The stacks of `towpathd`: this crate builds the stack that a configuration names, and the service serves it.
+//!
+//! - [`stacks`]: from the configuration to the stack, by its kind;
+//! - [`fast`]: the fast stack, with its ports, the served [`interface`] and the host's [`network`];
+//! - [`guest`]: a kernel stack in a second kernel of this host;
+//! - [`remote`]: a kernel stack at the other end of a link, and [`remote_server`], which serves that end.
+
+pub mod fast;
+pub mod guest;
+pub mod interface;
+pub mod network;
+pub mod remote;
+pub mod remote_server;
+pub mod stacks;

@@ -1,0 +1,312 @@
+//! Routes and neighbours of destinations. The kernel is asked per connection, and its answers are remembered until
+//! something changes.
+//!
+//! The kernel decides, so policy routing, source selection and path MTU are those of the host. No copy of its tables is
+//! kept.
+
+pub mod netlink;
+pub mod reserved;
+
+use netlink::{Changes, LinkInfo, Neighbour, Netlink};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use towpath_fast::Network;
+use towpath_service::stack_factory::NetworkWatcher;
+use towpath_tcp::flow::{FourTuple, Link, PortId};
+use towpath_tcp::slow::Route;
+
+/// The loopback's port number.
+const LOOPBACK: PortId = PortId(0);
+/// The served interface's port number.
+const WIRE: PortId = PortId(1);
+/// Most routes that are remembered. One more and all are forgotten.
+const MAX_REMEMBERED: usize = 4096;
+/// A neighbour entry that fails within this time after our question has not answered it.
+const ASKED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Steers packets of the served interface to us.
+pub trait Steer: Send {
+    /// Begins or ends the steering of a connection.
+    fn flow(&mut self, tuple: &FourTuple, on: bool);
+    /// Begins or ends the steering of a listener.
+    fn listener(&mut self, addr: IpAddr, port: u16, on: bool);
+}
+
+/// The host's addresses, shared by the watching thread and the slow path.
+#[derive(Default)]
+pub struct Known {
+    /// Counts changes.
+    changes: AtomicU64,
+    addresses: RwLock<HashSet<IpAddr>>,
+}
+
+impl Known {
+    fn holds(&self, address: IpAddr) -> bool {
+        self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
+    }
+
+    fn refresh(&self, netlink: &mut Netlink) -> io::Result<()> {
+        let addresses = netlink.addresses()?.into_iter().collect();
+        *self.addresses.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Notices changes of addresses, routes and neighbours.
+pub struct Watcher {
+    known: Arc<Known>,
+    changes: Changes,
+    netlink: Netlink,
+}
+
+impl Watcher {
+    /// Subscribes to changes.
+    pub fn new(known: Arc<Known>) -> io::Result<Self> {
+        let mut watcher = Self { known, changes: Changes::subscribe()?, netlink: Netlink::connect()? };
+        // The addresses may have changed between their first reading and the subscription.
+        watcher.known.refresh(&mut watcher.netlink)?;
+        Ok(watcher)
+    }
+}
+
+impl NetworkWatcher for Watcher {
+    fn run(&mut self, stop: BorrowedFd<'_>, changed: &dyn Fn()) -> io::Result<()> {
+        loop {
+            let changes = self.changes.as_fd();
+            let mut waiting = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+            match poll(&mut waiting, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !waiting[1].revents().is_empty() {
+                return Ok(());
+            }
+            self.changes.drain();
+            self.known.refresh(&mut self.netlink)?;
+            changed();
+        }
+    }
+}
+
+/// The served interface.
+struct Served {
+    /// Index of the interface.
+    port: u32,
+    /// The VLAN tag of its frames.
+    vlan: Option<u16>,
+    /// Index of the device whose routes and neighbours apply: the kernel's VLAN device if there is one, or the
+    /// interface.
+    index: u32,
+    link: LinkInfo,
+    /// The largest packet that the port takes. Interface and routes may allow less.
+    port_mtu: u32,
+    steer: Box<dyn Steer>,
+    /// Neighbours that the kernel keeps resolved for us.
+    managed: HashSet<IpAddr>,
+    /// Neighbours that are not resolved yet, and when they were asked for.
+    asked: HashMap<IpAddr, Instant>,
+}
+
+/// Routes, neighbours and steering of this host.
+pub struct HostNetwork {
+    known: Arc<Known>,
+    netlink: Netlink,
+    served: Option<Served>,
+    seen: u64,
+    remembered: HashMap<(IpAddr, Option<IpAddr>), Route>,
+    loopback_mtu: u16,
+}
+
+impl HostNetwork {
+    /// Without an interface only this host's own addresses can be reached.
+    pub fn new(loopback_mtu: u16) -> io::Result<Self> {
+        let mut netlink = Netlink::connect()?;
+        let known = Arc::new(Known::default());
+        known.refresh(&mut netlink)?;
+        Ok(Self { known, netlink, served: None, seen: 0, remembered: HashMap::new(), loopback_mtu })
+    }
+
+    /// With an interface of index `port`, whose ports take packets of up to `port_mtu` bytes, in frames with this tag.
+    pub fn serving(
+        loopback_mtu: u16,
+        port_mtu: u32,
+        port: u32,
+        vlan: Option<u16>,
+        steer: Box<dyn Steer>,
+    ) -> io::Result<Self> {
+        let mut network = Self::new(loopback_mtu)?;
+        let index = device(&mut network.netlink, port, vlan)?;
+        if let Some(vlan) = vlan.filter(|_| index == port) {
+            tracing::warn!(
+                vlan,
+                "the kernel has no device for this VLAN: routes are the interface's, and its neighbours must be permanent"
+            );
+        }
+        let link = network.netlink.link(index)?;
+        let (managed, asked) = (HashSet::new(), HashMap::new());
+        network.served = Some(Served { port, vlan, index, link, port_mtu, steer, managed, asked });
+        Ok(network)
+    }
+
+    /// The state for a [`Watcher`].
+    pub fn known(&self) -> Arc<Known> {
+        self.known.clone()
+    }
+
+    fn loopback(&self, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        let link = Link { port: LOOPBACK, source: [0; 6], destination: [0; 6], vlan: None };
+        Route::Via { link, source: local.unwrap_or(remote), mtu: self.loopback_mtu }
+    }
+
+    /// Forgets remembered routes if something has changed. True if it has.
+    fn catch_up(&mut self) -> bool {
+        let changes = self.known.changes.load(Ordering::Acquire);
+        if changes == self.seen {
+            return false;
+        }
+        self.seen = changes;
+        self.remembered.clear();
+        if let Some(served) = &mut self.served
+            && let Ok(index) = device(&mut self.netlink, served.port, served.vlan)
+            && let Ok(link) = self.netlink.link(index)
+        {
+            if std::mem::replace(&mut served.index, index) != index {
+                served.managed.clear();
+            }
+            served.link = link;
+        }
+        true
+    }
+}
+
+/// Index of the device whose routes and neighbours apply to a VLAN of an interface.
+fn device(netlink: &mut Netlink, port: u32, vlan: Option<u16>) -> io::Result<u32> {
+    let found = vlan.map(|vlan| netlink.vlan_device(port, vlan)).transpose()?;
+    Ok(found.flatten().unwrap_or(port))
+}
+
+impl Served {
+    fn route(&mut self, netlink: &mut Netlink, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        let found = match netlink.route(remote, local) {
+            Ok(found) if found.interface == self.index && !found.local => found,
+            // Other interfaces and errors are the kernel's.
+            _ => return Route::NotOurs,
+        };
+        let Some(source) = local.or(found.source) else { return Route::NotOurs };
+        let hop = found.gateway.unwrap_or(remote);
+        match self.neighbour(netlink, hop) {
+            Ok(mac) => {
+                let link = Link { port: WIRE, source: self.link.mac, destination: mac, vlan: self.vlan };
+                let mtu = found.mtu.unwrap_or(u32::MAX).min(self.link.mtu).min(self.port_mtu);
+                Route::Via { link, source, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
+            }
+            Err(route) => route,
+        }
+    }
+
+    /// The MAC address of a next hop, or the answer without one.
+    fn neighbour(&mut self, netlink: &mut Netlink, hop: IpAddr) -> Result<[u8; 6], Route> {
+        let asked = self.asked.get(&hop).is_some_and(|at| at.elapsed() < ASKED_WITHIN);
+        match netlink.neighbour(self.index, hop) {
+            Ok(Neighbour::Known(mac)) => {
+                self.asked.remove(&hop);
+                // Kernels before 5.16 refuse. There the entry is asked for again when it has gone.
+                if self.managed.insert(hop) && netlink.manage(self.index, hop, true).is_err() {
+                    self.managed.remove(&hop);
+                }
+                Ok(mac)
+            }
+            Ok(Neighbour::Failed) if asked => {
+                self.asked.remove(&hop);
+                Err(Route::Unreachable(libc::EHOSTUNREACH))
+            }
+            Ok(Neighbour::Asking) if asked => Err(Route::Resolving),
+            Ok(_) => {
+                self.asked.retain(|_, at| at.elapsed() < ASKED_WITHIN);
+                self.asked.insert(hop, Instant::now());
+                match netlink.resolve(self.index, hop) {
+                    Ok(()) => Err(Route::Resolving),
+                    Err(error) => {
+                        tracing::warn!(%hop, %error, "cannot have the kernel resolve a neighbour");
+                        Err(Route::Unreachable(libc::EHOSTUNREACH))
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%hop, %error, "cannot ask the kernel for a neighbour");
+                Err(Route::Unreachable(libc::EHOSTUNREACH))
+            }
+        }
+    }
+}
+
+impl Network for HostNetwork {
+    fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route {
+        if !is_unicast(remote) {
+            return Route::NotOurs;
+        }
+        if self.is_local(remote) {
+            return self.loopback(remote, local);
+        }
+        self.catch_up();
+        let Some(served) = &mut self.served else { return Route::NotOurs };
+        if let Some(route) = self.remembered.get(&(remote, local)) {
+            return *route;
+        }
+        let route = served.route(&mut self.netlink, remote, local);
+        if matches!(route, Route::Via { .. }) {
+            if self.remembered.len() >= MAX_REMEMBERED {
+                self.remembered.clear();
+            }
+            self.remembered.insert((remote, local), route);
+        }
+        route
+    }
+
+    fn is_local(&self, addr: IpAddr) -> bool {
+        addr.is_loopback() || self.known.holds(addr)
+    }
+
+    fn steer(&mut self, tuple: &FourTuple, on: bool) {
+        if let Some(served) = &mut self.served {
+            served.steer.flow(tuple, on);
+        }
+    }
+
+    fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool) {
+        if let Some(served) = &mut self.served
+            && !addr.is_loopback()
+        {
+            served.steer.listener(addr, port, on);
+        }
+    }
+
+    fn changed(&mut self) -> bool {
+        self.catch_up()
+    }
+}
+
+fn is_unicast(addr: IpAddr) -> bool {
+    let broadcast = addr == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(addr.is_unspecified() || addr.is_multicast() || broadcast)
+}
+
+impl Drop for HostNetwork {
+    fn drop(&mut self) {
+        let Some(served) = &self.served else { return };
+        for hop in &served.managed {
+            // The entry itself stays, like any that the host has used.
+            let _ = self.netlink.manage(served.index, *hop, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! From the configuration to the stack, by its kind.
+
+use crate::{fast, guest, remote};
+use towpath_kernel::{Kernel, KernelConfig};
+use towpath_ring::Geometry;
+use towpath_runtime::AdmissionPolicy;
+use towpath_service::config::{Config, StackKind};
+use towpath_service::stack_factory::{StackError, StackFactory, StartedStack};
+
+/// Builds all kinds of stacks.
+pub struct Stacks;
+
+impl StackFactory for Stacks {
+    fn flow_groups(&self, config: &Config) -> usize {
+        fast::most_cores(config)
+    }
+
+    fn start(
+        &self,
+        config: &Config,
+        geometry: Geometry,
+        guard: &dyn Fn() -> Box<dyn AdmissionPolicy>,
+    ) -> Result<StartedStack, StackError> {
+        match config.stack {
+            StackKind::Fast => fast::start(config, guard()),
+            StackKind::Kernel => start_kernel(config, guard),
+            StackKind::Uml | StackKind::Qemu => guest::start(config, geometry, guard),
+            StackKind::Remote => remote::start(config, geometry, guard()),
+        }
+    }
+}
+
+fn start_kernel(config: &Config, guard: &dyn Fn() -> Box<dyn AdmissionPolicy>) -> Result<StartedStack, StackError> {
+    if config.standby.is_some() {
+        tracing::warn!("only the stack \"uml\" can stand by");
+    }
+    let kernel =
+        KernelConfig { cores: fast::most_cores(config), spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
+    let kernel = Kernel::start(&kernel, guard).map_err(StackError::doing("starting the cores"))?;
+    Ok(StartedStack::alone(kernel))
+}

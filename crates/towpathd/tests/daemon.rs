@@ -1,0 +1,259 @@
+//! The `towpathd` binary: starting, refusing to start and ending, and cleaning up after killed clients.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../../service/tests/common/client.rs"]
+mod client;
+
+use client::{Client, Scratch, until};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use towpath_service::api::{self, Hello, Status};
+
+/// Environment variable with the socket, for the process that acts as a client (see `a_client_to_be_killed`).
+const PLAY: &str = "TOWPATH_TEST_PLAY_CLIENT";
+
+fn towpathd(scratch: &Scratch) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_towpathd"));
+    command.arg("--socket").arg(scratch.socket()).env_remove("TOWPATH_SOCKET").stdin(Stdio::null());
+    command
+}
+
+/// A running service. Dropping it kills the service.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.args(["--ready-fd", "1"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut byte = [0];
+        child.stdout.take().unwrap().read_exact(&mut byte).expect("a byte when it is ready");
+        Self(child)
+    }
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+    }
+    fn end(&mut self) -> i32 {
+        let mut code = None;
+        until("the service has ended", || {
+            code = self.0.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code().unwrap_or(-1)
+    }
+    fn entries(&self, what: &str) -> usize {
+        std::fs::read_dir(format!("/proc/{}/{what}", self.0.id())).unwrap().count()
+    }
+    fn regions(&self) -> usize {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.0.id())).unwrap();
+        maps.lines().filter(|line| line.contains("memfd:towpath-region")).count()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn status(socket: &Path) -> Status {
+    api::ask(socket, api::Command::Status).unwrap()
+}
+
+fn error_of(output: &Output) -> (i32, String) {
+    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+#[test]
+fn ends_when_idle_and_removes_its_sockets() {
+    let scratch = Scratch::new("idle");
+    let mut daemon = Daemon::start(towpathd(&scratch).args(["--idle-exit", "4s"]));
+    let client = Client::hello(client::connect(&scratch.socket()).unwrap(), 0).unwrap();
+    std::thread::sleep(Duration::from_millis(4500));
+    assert!(daemon.0.try_wait().unwrap().is_none(), "it has a client");
+    drop(client);
+    assert_eq!(daemon.end(), 0);
+    assert!(!scratch.socket().exists() && !scratch.0.join("control.sock").exists());
+}
+
+#[test]
+fn stays_for_a_program_that_has_no_socket_yet() {
+    let scratch = Scratch::new("hold");
+    let mut daemon = Daemon::start(towpathd(&scratch).args(["--idle-exit", "4s"]));
+    // A client keeps it alive until the program has asked.
+    let client = Client::hello(client::connect(&scratch.socket()).unwrap(), 0).unwrap();
+    // The process asks as `towpath run` does, and then becomes another program.
+    let script = "import socket,sys,os\n\
+        s=socket.socket(socket.AF_UNIX);s.connect(sys.argv[1]);s.sendall(b'{\"command\":\"hello\",\"hold\":true}\\n')\n\
+        s.recv(99);print('held',flush=True);os.execvp('sleep',['sleep','60'])";
+    let mut program = Command::new("python3")
+        .args(["-c", script])
+        .arg(scratch.0.join("control.sock"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), "held");
+    drop(client);
+    std::thread::sleep(Duration::from_millis(4500));
+    assert!(daemon.0.try_wait().unwrap().is_none(), "the program still runs");
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert_eq!(daemon.end(), 0);
+}
+
+#[test]
+fn ends_on_signals_and_on_command() {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let scratch = Scratch::new("signal");
+        let mut daemon = Daemon::start(&mut towpathd(&scratch));
+        let _client = Client::hello(client::connect(&scratch.socket()).unwrap(), 0).unwrap();
+        daemon.signal(signal);
+        assert_eq!(daemon.end(), 0);
+        assert!(!scratch.socket().exists());
+    }
+    let scratch = Scratch::new("stop");
+    let mut daemon = Daemon::start(&mut towpathd(&scratch));
+    let hello: Hello = api::ask(&scratch.socket(), api::Command::Stop).unwrap();
+    assert_eq!(hello.pid, daemon.0.id());
+    assert_eq!(daemon.end(), 0);
+}
+
+#[test]
+fn a_killed_service_is_replaced_and_a_living_one_is_not() {
+    let scratch = Scratch::new("replace");
+    let mut first = Daemon::start(&mut towpathd(&scratch));
+    let second = towpathd(&scratch).output().unwrap();
+    let expected = format!("towpathd: another service already listens on {}", scratch.socket().display());
+    assert_eq!(error_of(&second), (3, expected));
+    first.signal(rustix::process::Signal::KILL);
+    first.end();
+    assert!(scratch.socket().exists(), "killed services leave their socket");
+    let third = Daemon::start(&mut towpathd(&scratch));
+    assert_eq!(status(&scratch.socket()).pid, third.0.id());
+}
+
+#[test]
+fn background_returns_when_it_serves() {
+    let scratch = Scratch::new("background");
+    let output = towpathd(&scratch).args(["--background", "--idle-exit", "300ms"]).output().unwrap();
+    assert_eq!(error_of(&output), (0, String::new()));
+    let pid = status(&scratch.socket()).pid;
+    // It has its own session and none of our descriptors, and is not our child.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    assert_eq!(fields[3], pid.to_string(), "session");
+    assert_ne!(fields[1], std::process::id().to_string(), "parent");
+    until("the idle service has gone", || !scratch.socket().exists());
+    // A second try while one runs.
+    let _daemon = Daemon::start(&mut towpathd(&scratch));
+    let output = towpathd(&scratch).arg("--background").output().unwrap();
+    assert_eq!(error_of(&output).0, 3);
+}
+
+#[test]
+fn wrong_configurations_are_explained() {
+    let scratch = Scratch::new("config");
+    let file = scratch.0.join("towpath.toml");
+    std::fs::write(&file, "cores = 1\nspinn = \"20us\"\n").unwrap();
+    let output = towpathd(&scratch).arg("--config").arg(&file).output().unwrap();
+    let expected = format!("towpathd: {}:2: unknown key \"spinn\"; did you mean \"spin\"?", file.display());
+    assert_eq!(error_of(&output), (2, expected));
+    let output = towpathd(&scratch).args(["--admit", "user:no-such-user"]).output().unwrap();
+    let expected = "towpathd: admit: there is no user \"no-such-user\" on this machine (see `getent passwd`)";
+    assert_eq!(error_of(&output), (2, expected.into()));
+    let output = towpathd(&scratch).args(["--interface", "no-such-if"]).output().unwrap();
+    let (code, text) = error_of(&output);
+    assert_eq!(code, 1);
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(text, "towpathd: --interface no-such-if: there is no such interface; `ip -br link` lists them");
+    } else {
+        assert!(text.contains("needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF: run as root"), "{text}");
+    }
+    assert!(!scratch.socket().exists(), "nothing is left");
+}
+
+#[test]
+fn the_control_interface_answers_and_survives_nonsense() {
+    use std::io::Write;
+    let scratch = Scratch::new("control");
+    let _daemon = Daemon::start(&mut towpathd(&scratch));
+    let connect = || std::os::unix::net::UnixStream::connect(scratch.0.join("control.sock")).unwrap();
+    let mut stream = connect();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    for (command, part) in [
+        (r#"{"command":"hello"}"#, r#"{"version":"#),
+        (r#"{"command":"sockets"}"#, r#"{"sockets":[]}"#),
+        (r#"{"command":"status"}"#, r#""stages":{"pre":0,"protocol":0"#),
+        (r#"{"command":"reboot"}"#, r#"{"error":"not a command: unknown variant `reboot`"#),
+        ("nonsense", r#"{"error":"not a command"#),
+    ] {
+        writeln!(stream, "{command}").unwrap();
+        let line = lines.next().unwrap().unwrap();
+        assert!(line.contains(part), "{command}: {line}");
+    }
+    // Endless lines and silent peers cost only their own connection.
+    let mut long = connect();
+    let _ = long.write_all(&[b'x'; 100_000]);
+    let silent: Vec<_> = (0..100).map(|_| connect()).collect();
+    drop(silent);
+    until("it still answers", || api::ask::<Hello>(&scratch.socket(), api::Command::Hello { hold: false }).is_ok());
+}
+
+/// Not a test by itself: with the variable set, this process registers, attaches sockets, and waits to be killed.
+#[test]
+fn a_client_to_be_killed() {
+    let Some(socket) = std::env::var_os(PLAY) else { return };
+    let client = Client::hello(client::connect(Path::new(&socket)).unwrap(), 0).unwrap();
+    let _ends: Vec<_> = (0..10).map(|slot| client.attach(slot, 1)).collect();
+    let _contexts: Vec<_> = (0..3).map(|_| client.context().unwrap()).collect();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    client.send(&towpath_ring::control::Request::Reserve { slot: 0, seq: 1 }, &[&listener.into()]).unwrap();
+    println!("registered");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn two_hundred_killed_clients_leave_nothing_behind() {
+    let scratch = Scratch::new("killed");
+    let daemon = Daemon::start(&mut towpathd(&scratch));
+    // After an answer it has closed the descriptors that it needed for starting.
+    status(&scratch.socket());
+    client::a_moment();
+    let holds = || [daemon.entries("fd"), daemon.entries("task"), daemon.regions()];
+    let before = holds();
+    for _ in 0..10 {
+        let mut children: Vec<_> = (0..20).map(|_| play(&scratch)).collect();
+        for child in &mut children {
+            let out = BufReader::new(child.stdout.take().unwrap());
+            assert!(out.lines().any(|line| line.unwrap().contains("registered")));
+        }
+        // `towpath run` asks for this; it has no effect in a service without an idle exit.
+        let _: Hello = api::ask(&scratch.socket(), api::Command::Hello { hold: true }).unwrap();
+        assert!(status(&scratch.socket()).clients.len() >= 20);
+        assert!(daemon.entries("task") >= 20 && daemon.regions() >= 20);
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+    until("all clients are gone", || status(&scratch.socket()).clients.is_empty());
+    let mut after = holds();
+    let end = Instant::now() + Duration::from_secs(60);
+    while after.iter().zip(before).any(|(after, before)| *after > before) {
+        assert!(Instant::now() < end, "descriptors, threads, regions: {before:?} before, {after:?} after");
+        std::thread::sleep(Duration::from_millis(5));
+        after = holds();
+    }
+}
+
+fn play(scratch: &Scratch) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_client_to_be_killed", "--nocapture"])
+        .env(PLAY, scratch.socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}

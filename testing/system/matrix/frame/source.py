@@ -1,0 +1,51 @@
+"""Sources of Debian packages, for the test suites that the packages leave out: into target/matrix, never into the tree."""
+import os
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+HOME = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "matrix"
+
+SOURCES = """\
+deb-src http://deb.debian.org/debian bookworm main
+deb-src http://deb.debian.org/debian bookworm-updates main
+deb-src http://security.debian.org/debian-security bookworm-security main
+"""
+
+
+def source(name):
+    """The unpacked source of Debian's source package `name`, fetched once; the machine's own lists of sources stay as they are."""
+    home = HOME / "source" / name
+    done = home / "done"
+    if not done.exists():
+        apt = HOME / "apt"
+        for sub in ("lists/partial", "cache/archives/partial"):
+            (apt / sub).mkdir(parents=True, exist_ok=True)
+        (apt / "sources.list").write_text(SOURCES)
+        options = {"Dir::Etc::sourcelist": apt / "sources.list", "Dir::Etc::sourceparts": "-", "Dir::State::lists": apt / "lists",
+                   "Dir::Cache": apt / "cache", "APT::Sandbox::User": "root"}
+        words = ["apt-get", "-q"] + [f"-o{key}={value}" for key, value in options.items()]
+        home.mkdir(parents=True, exist_ok=True)
+        for step in (["update"], ["source", name]):
+            ran = subprocess.run(words + step, cwd=home, capture_output=True, text=True)
+            if ran.returncode:
+                raise RuntimeError(f"cd {home} && {' '.join(words + step)}:\n{ran.stdout[-500:]}{ran.stderr[-1000:]}")
+        done.touch()
+    return next(path for path in home.iterdir() if path.is_dir())
+
+
+def built(name, edit, commands):
+    """Debian's source package `name`, edited by `edit(directory)` and built by `commands`, once."""
+    tree = HOME / "built" / name
+    done = tree / "done"
+    if not done.exists():
+        shutil.rmtree(tree, ignore_errors=True)
+        shutil.copytree(source(name), tree, symlinks=True)
+        edit(tree)
+        for command in commands:
+            ran = subprocess.run(command, shell=True, cwd=tree, capture_output=True, text=True)
+            if ran.returncode:
+                raise RuntimeError(f"cd {tree} && {command}:\n{ran.stdout[-1000:]}{ran.stderr[-2000:]}")
+        done.touch()
+    return tree

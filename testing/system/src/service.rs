@@ -1,0 +1,108 @@
+//! A `towpath serve` or `towpathd` of the test's own, on a private socket.
+
+use crate::program::{Program, Running};
+use crate::{Lab, Scratch, bin};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// A running service.
+pub struct Service {
+    /// Its registration socket.
+    pub socket: PathBuf,
+    /// The process.
+    pub running: Running,
+    /// Private files; its logs are here.
+    pub scratch: Scratch,
+}
+
+impl Service {
+    /// Embedded: no interface, not ended when idle; the stack carries everything.
+    pub fn embedded() -> Self {
+        Self::start(|program| program.arg("--direct").arg("false"))
+    }
+    /// The same as it is by default: programs of this host are joined without the stack.
+    pub fn direct() -> Self {
+        Self::start(|program| program)
+    }
+    /// The kernel stack, in the network namespace of the test.
+    pub fn kernel() -> Self {
+        Self::start(|program| program.arg("--stack").arg("kernel"))
+    }
+    /// The kernel stack in a second kernel, which is reached over its loopback device only.
+    pub fn second_kernel() -> Self {
+        Self::uml(|program| program)
+    }
+    /// The same with the command line completed by `complete`.
+    pub fn uml(complete: impl FnOnce(Program) -> Program) -> Self {
+        crate::require_program("linux.uml", "user-mode-linux");
+        let mut service = Self::start(|program| complete(program.arg("--stack").arg("uml")));
+        // Two kernels on a busy machine take their time.
+        service.running.wait_for("stack=\"uml\"", 90);
+        service
+    }
+    /// The kernel stack in a guest of QEMU.
+    pub fn qemu(complete: impl FnOnce(Program) -> Program) -> Self {
+        crate::require_guest();
+        let mut service = Self::start(|program| complete(program.arg("--stack").arg("qemu")));
+        // Its processor is imitated.
+        service.running.wait_for("stack=\"qemu\"", 300);
+        service
+    }
+    /// On the server side's `eth1` of a laboratory, admitting every user.
+    pub fn on_interface(lab: &Lab) -> Self {
+        Self::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))
+    }
+    /// `towpath serve` with the command line completed by `complete`.
+    pub fn start(complete: impl FnOnce(Program) -> Program) -> Self {
+        let scratch = Scratch::new("service");
+        let socket = scratch.path("towpath.sock");
+        let program = Program::new(&[bin("towpath")]).arg("serve").arg("--socket").arg(&socket);
+        let mut running = complete(program).start(scratch.path("service.log"));
+        let probe = socket.clone();
+        crate::until("the service's socket", 20, || {
+            assert!(running.alive(), "the service has ended:\n{}", running.output());
+            probe.exists()
+        });
+        Self { socket, running, scratch }
+    }
+    /// `towpath run -- LINE` against this service, `--require`d to be accelerated.
+    pub fn accelerated(&self, line: &str) -> Program {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Program::new(&words).under(&[
+            bin("towpath").as_os_str(),
+            "run".as_ref(),
+            "--require".as_ref(),
+            "--socket".as_ref(),
+            self.socket.as_os_str(),
+            "--".as_ref(),
+        ])
+    }
+    /// `towpath status --json`.
+    pub fn status(&self) -> Value {
+        self.json("status")
+    }
+    /// `towpath sockets -a --json`.
+    pub fn sockets(&self) -> Value {
+        self.json("sockets")
+    }
+    fn json(&self, command: &str) -> Value {
+        let mut program = Program::new(&[bin("towpath")]).arg(command).arg("--json").arg("--socket").arg(&self.socket);
+        if command == "sockets" {
+            program = program.arg("-a");
+        }
+        let out = program.run(20).ok();
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{command}: {e}\n{out}"))
+    }
+    /// A count of the cores of a kernel stack: `sends`, `received_bytes` ...
+    pub fn stage(&self, name: &str) -> u64 {
+        let status = self.status();
+        let groups = status["flow_groups"].as_array().expect("flow groups");
+        groups.iter().map(|group| group["stages"][name].as_u64().expect("a count of the stack")).sum()
+    }
+    /// TCP payload segments that the fast path has handled so far (all cores, protocol stage).
+    pub fn segments(&self) -> u64 {
+        let status = self.status();
+        let groups = status["flow_groups"].as_array().expect("flow groups");
+        groups.iter().map(|group| group["stages"]["protocol"].as_u64().expect("protocol stage counter")).sum()
+    }
+}

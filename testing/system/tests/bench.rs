@@ -1,0 +1,69 @@
+//! The benchmarks of core allocation run, and say what they are read for; how fast is nobody's business here.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use towpath_system_tests::{Program, bin, require_program, require_root};
+
+/// The JSON lines that `towpath bench` prints, and its process.
+fn rows(line: &str, seconds: u64) -> Vec<Value> {
+    require_root();
+    require_program("ethtool", "ethtool");
+    bin("towpath-rpc");
+    bin("towpath-bench");
+    let program = Program::new(&[bin("towpath")]).arg("bench");
+    let said = line.split(' ').fold(program, Program::arg).arg("--json").run(seconds).ok();
+    said.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+}
+
+#[test]
+fn every_arm_has_its_row_or_says_why_not() {
+    let rows = rows("anp --rounds 1 --seconds 1 --settle 2 --connections 8 --loops 2 --most 1 --repeats 0", 300);
+    let arms = ["symmetric", "reserved 1", "chosen", "busy poll"];
+    assert_eq!(rows.len(), 2 * 2 * arms.len(), "two servers, a closed and an open loop: {rows:?}");
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(row["arm"], arms[index % arms.len()], "{row}");
+        assert!(
+            row["load"].as_str().is_some_and(|load| load.starts_with("closed:8") || load.starts_with("open:")),
+            "{row}"
+        );
+        if row["arm"] == "busy poll" && row["why"].is_string() {
+            continue;
+        }
+        for figure in ["requests_per_s", "mean_us", "p50_us", "p99_us", "p999_us", "to_symmetric", "to_best"] {
+            assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
+        }
+        assert!(row["best"] == "symmetric" || row["best"] == "reserved 1", "{row}");
+    }
+    let servers: BTreeSet<&str> = rows.iter().filter_map(|row| row["server"].as_str()).collect();
+    assert_eq!(servers, BTreeSet::from(["loops", "poller"]));
+    assert!(
+        rows.iter().filter(|row| row["arm"] == "chosen").all(|row| row["decided_s"].as_u64() > Some(0)),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn a_ramp_has_ten_loads() {
+    let line = "anp --ramp --rounds 1 --seconds 0.2 --warm-up 0.1 --connections 20 --server loops --arms symmetric --repeats 0";
+    let rows = rows(line, 120);
+    let loads: Vec<&str> = rows.iter().filter_map(|row| row["load"].as_str()).collect();
+    let wanted: Vec<String> = (1..=10).map(|step| format!("closed:{}", 2 * step)).collect();
+    assert_eq!(loads, wanted);
+    assert!(rows.iter().all(|row| row["arm"] == "symmetric" && row["to_best"] == 1.0), "{rows:?}");
+}
+
+#[test]
+fn cores_and_latency_are_there_for_every_tenth_of_a_second() {
+    let rows = rows("cores --seconds 1 --cores 1-2 --low 200 --high 8 --loops 2", 120);
+    let times: Vec<f64> = rows.iter().filter_map(|row| row["t_s"].as_f64()).collect();
+    assert_eq!(times.len(), 50, "five steps of a second: {rows:?}");
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]));
+    let known = rows.iter().filter_map(|row| row["cores"].as_u64());
+    assert!(known.clone().count() > 0 && known.into_iter().all(|cores| (1..=2).contains(&cores)), "{rows:?}");
+    for row in &rows {
+        assert_eq!(row["most"], 2, "{row}");
+        assert_eq!(row["p99_us"].is_null(), row["requests_per_s"] == 0.0, "{row}");
+    }
+    assert!(rows.iter().any(|row| row["load"] == "closed:8" && row["requests_per_s"].as_f64() > Some(0.0)));
+}
