@@ -249,7 +249,7 @@ fn cpus_of_a_service_are_its_own() {
         let (_, status) = host.status();
         let owned = status["cpus"].as_array().unwrap().iter().find(|line| line["cpu"].as_u64() == cpu.parse().ok());
         let why = owned.unwrap()["why"].as_str().unwrap();
-        owned.unwrap()["owner"] == "stack" && why.contains("core-0 of towpath")
+        owned.unwrap()["owner"] == "stack" && why.contains("fast-0 of towpath")
     });
     let after = host.cores("plan --interface eth1 --cpus 1 --force --way rps --json").run(20).ok();
     let after: Value = serde_json::from_str(&after).expect("JSON");
