@@ -1,6 +1,6 @@
-//! What the kernel's interface looks like (`linux/io_uring.h`), as far as it is used.
+//! The part of the kernel's interface that is used (`linux/io_uring.h`).
 
-/// A submission queue entry. (One of 128 bytes goes on behind it.)
+/// A submission queue entry. With `SETUP_SQE128` an entry has 64 more bytes behind this one.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Sqe {
@@ -17,7 +17,7 @@ pub struct Sqe {
     pub user_data: u64,
     pub buf_index: u16,
     pub personality: u16,
-    /// `file_index`, `splice_fd_in`, the flags of a MSG_RING's completion.
+    /// `file_index`, `splice_fd_in`, or the flags of the completion that a MSG_RING posts.
     pub file_index: i32,
     pub addr3: u64,
     pub pad: u64,
@@ -34,7 +34,7 @@ pub struct Cqe {
     pub flags: u32,
 }
 
-/// `struct io_sqring_offsets`; that of the completion queue has the same size.
+/// `struct io_sqring_offsets`. `struct io_cqring_offsets` has the same size.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Offsets {
@@ -42,11 +42,11 @@ pub struct Offsets {
     pub tail: u32,
     pub ring_mask: u32,
     pub ring_entries: u32,
-    /// The submission queue's flags, the completion queue's overflows.
+    /// Submission queue: `flags`. Completion queue: `overflow`.
     pub fifth: u32,
-    /// The submission queue's dropped entries, the completion queue's entries.
+    /// Submission queue: `dropped`. Completion queue: `cqes`.
     pub sixth: u32,
-    /// The submission queue's array.
+    /// Submission queue: `array`.
     pub seventh: u32,
     pub reserved: u32,
     pub user_addr: u64,
@@ -80,7 +80,7 @@ pub mod setup {
     pub const NO_MMAP: u32 = 1 << 14;
     pub const REGISTERED_FD_ONLY: u32 = 1 << 15;
     pub const NO_SQARRAY: u32 = 1 << 16;
-    /// The first that is not known here.
+    /// The first flag that this file does not know.
     pub const UNKNOWN: u32 = 1 << 19;
 }
 
@@ -141,7 +141,7 @@ pub mod op {
     pub const LISTEN: u8 = 57;
     pub const EPOLL_WAIT: u8 = 59;
     pub const WRITEV_FIXED: u8 = 61;
-    /// No operation of any kernel.
+    /// An opcode that no kernel has.
     pub const NONE: u8 = 255;
 }
 
@@ -149,15 +149,15 @@ pub mod op {
 pub const NOP_INJECT_RESULT: u32 = 1;
 /// `IORING_MSG_RING_FLAGS_PASS` (Linux 6.3).
 pub const MSG_RING_FLAGS_PASS: u32 = 1 << 1;
-/// `IORING_CQE_F_BUFFER`, and where the buffer's number stands.
+/// `IORING_CQE_F_BUFFER`, and the position of the buffer's number in the flags.
 pub const CQE_F_BUFFER: u32 = 1;
 pub const CQE_BUFFER_SHIFT: u32 = 16;
 /// `IOU_PBUF_RING_*`.
 pub const PBUF_RING_MMAP: u16 = 1;
 pub const PBUF_RING_INC: u16 = 1 << 1;
-/// `IORING_CQE_F_NOTIF`: the memory of a SEND_ZC is the program's again.
+/// `IORING_CQE_F_NOTIF`: the program may use the memory of a SEND_ZC again.
 pub const CQE_F_NOTIF: u32 = 1 << 3;
-/// `IORING_NOTIF_USAGE_ZC_COPIED`, in such a completion's result.
+/// `IORING_NOTIF_USAGE_ZC_COPIED`, in the result of a completion with `CQE_F_NOTIF`.
 pub const NOTIF_COPIED: i32 = i32::MIN;
 /// `IORING_CQE_F_MORE`.
 pub const CQE_F_MORE: u32 = 1 << 1;
@@ -183,14 +183,14 @@ pub mod cancel {
     pub const OP: u32 = 1 << 5;
 }
 
-/// `IORING_RECVSEND_POLL_FIRST`, in `ioprio`; also `IORING_ACCEPT_POLL_FIRST` of `accept`.
+/// `IORING_RECVSEND_POLL_FIRST` and `IORING_ACCEPT_POLL_FIRST`, in `ioprio`.
 pub const RECVSEND_POLL_FIRST: u16 = 1;
 /// `IORING_RECVSEND_FIXED_BUF` and `IORING_SEND_ZC_REPORT_USAGE`.
 pub const RECVSEND_FIXED_BUF: u16 = 1 << 2;
 pub const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_RECV_MULTISHOT`.
 pub const RECV_MULTISHOT: u16 = 1 << 1;
-/// In `ioprio` of `accept`.
+/// Flags of `accept`, in `ioprio`.
 pub mod accept {
     pub const MULTISHOT: u16 = 1;
     pub const DONTWAIT: u16 = 1 << 1;

@@ -1,6 +1,7 @@
-//! io_uring. Its submissions go past all other calls, so they are looked at when they are handed over (`io_uring_enter`): those on
-//! descriptors of ours are carried here (`submission`, `operation`), at once or when their sockets are ready (`pending`), and their
-//! completions posted by the kernel (`post`). All others the kernel takes as they are.
+//! io_uring. Its operations are no calls that could be caught, so its submissions are looked at in `io_uring_enter`.
+//! Operations on accelerated descriptors are carried out here (`submission`, `operation`), at once or when their
+//! sockets are ready (`pending`). The kernel posts their completions (`post`). All other submissions stay as they are,
+//! for the kernel.
 
 mod abi;
 mod buffers;
@@ -26,19 +27,21 @@ use towpath_hook::Answer;
 use towpath_hook::uring::by_kernel as kernel;
 use towpath_ring::report::Count;
 
-/// A system call. Elsewhere none of these is caught.
+/// Makes a system call. On other architectures the library does not intercept system calls, so libc's `syscall` will
+/// do.
 ///
 /// # Safety
 /// The contract of the system call.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn kernel(number: libc::c_long, [a, b, c, d, e, f]: [u64; 6]) -> Sys<libc::c_long> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of this system call.
     towpath_hook::outcome(unsafe { libc::syscall(number, a, b, c, d, e, f) } as isize).map(|done| done as libc::c_long)
 }
 
-/// Environment variable: `kernel` leaves io_uring to the program, which then must not use it with sockets of ours; `off` refuses it.
+/// Environment variable. `kernel` leaves io_uring to the kernel alone: the program must then not use accelerated
+/// sockets with it. `off` refuses io_uring.
 const VARIABLE: &str = "TOWPATH_IO_URING";
-/// Fixed files that are looked at in one call.
+/// The most fixed files that one `io_uring_register` is checked for.
 const FILES: u32 = 1 << 20;
 
 fn chosen(what: &str) -> bool {
@@ -50,7 +53,7 @@ fn refuse() -> Answer<c_int> {
     Some(Err(libc::ENOSYS))
 }
 
-/// Is io_uring none of our business?
+/// Is io_uring left to the kernel?
 fn is_left() -> bool {
     // Without a service all sockets are the kernel's.
     let left = chosen("kernel") || registration::start().is_none();
@@ -60,7 +63,7 @@ fn is_left() -> bool {
     left
 }
 
-/// A ring whose further calls are not seen: ENOSYS, as from a kernel without io_uring.
+/// `io_uring_setup` by a path that hides the ring's further calls: ENOSYS, as from a kernel without io_uring.
 pub fn unseen() -> Answer<c_int> {
     if is_left() { None } else { refuse() }
 }
@@ -77,9 +80,10 @@ pub unsafe fn set_up(entries: c_uint, params: *mut c_void) -> Answer<c_int> {
         return refuse();
     }
     let params = params.cast::<Params>();
-    // SAFETY: any bytes are parameters. What is nowhere the kernel refuses.
+    // SAFETY: `user::read` accepts any address, and any bytes are valid `Params`. On EFAULT the kernel gives the error.
     let wanted = unsafe { user::read(params) }.ok()?.flags;
-    // Submissions that a thread of the kernel takes are not seen here. EPERM is what programs without the right to that are told.
+    // With SQPOLL a kernel thread takes submissions without a call, so nobody could look at them. EPERM is the error
+    // for programs that lack the right to it.
     if wanted & (setup::SQPOLL | setup::SQ_AFF) != 0 {
         fallback::count(Count::IoUringRefused);
         return Some(Err(libc::EPERM));
@@ -89,21 +93,21 @@ pub unsafe fn set_up(entries: c_uint, params: *mut c_void) -> Answer<c_int> {
         return Some(Err(libc::EINVAL));
     }
     if post::start().is_err() {
-        // The kernel says why there are none.
+        // The library cannot make a ring of its own. The kernel will refuse the program a ring too, with the reason.
         return None;
     }
-    // SAFETY: the caller keeps the contract of the system call.
+    // SAFETY: the kernel checks the address itself and answers EFAULT.
     let made = unsafe { kernel(libc::SYS_io_uring_setup, [entries.into(), params as u64, 0, 0, 0, 0]) };
     Some(made.and_then(|fd| follow(fd as c_int, params)))
 }
 
-/// A ring of the program's own; one that cannot be followed is refused.
+/// Records a ring that the program has made. A ring that cannot be recorded is closed again and refused.
 fn follow(fd: c_int, params: *const Params) -> Sys<c_int> {
-    // SAFETY: as in `set_up`.
+    // SAFETY: `user::read` accepts any address, and any bytes are valid `Params`.
     let params = unsafe { user::read(params) };
     let followed = params.and_then(|params| match params.flags & setup::IOPOLL {
         0 => ring::created(fd, &params),
-        // The kernel lets these work on files only.
+        // An IOPOLL ring takes operations on files only, so there is nothing to look at.
         _ => Ok(()),
     });
     if followed.is_err() {
@@ -115,7 +119,7 @@ fn follow(fd: c_int, params: *const Params) -> Sys<c_int> {
     Ok(fd)
 }
 
-/// A ring has one descriptor less.
+/// A descriptor of the ring `id` has been closed.
 pub fn closed(id: u32) {
     ring::closed(id, || {
         pending::forget(id);
@@ -123,7 +127,7 @@ pub fn closed(id: u32) {
     });
 }
 
-/// `io_uring_enter`: the kernel carries it out, after a look at what is about to be submitted.
+/// `io_uring_enter`: looks at the entries about to be submitted, then leaves the call to the kernel.
 pub fn enter(fd: c_int, submit: c_uint) -> Answer<c_int> {
     let Descriptor::Ring(id) = table::get(fd) else { return None };
     if submit > 0 {
@@ -138,32 +142,33 @@ pub fn enter(fd: c_int, submit: c_uint) -> Answer<c_int> {
 /// The contract of the system call, with any addresses.
 pub unsafe fn register(fd: c_int, op: c_uint, arg: *mut c_void, count: c_uint) -> Answer<c_int> {
     let Descriptor::Ring(id) = table::get(fd) else { return None };
-    // SAFETY: the caller keeps the contract.
+    // SAFETY: `fixed_files` accepts any address.
     let files = |updates: bool, tags: bool| unsafe { fixed_files(arg, count, updates, tags) };
     match op {
-        // By another number the ring is not known; of another size neither; and one may have no NOP.
+        // The library would lose a ring that has another number (RING_FDS) or size. Restrictions might forbid the NOPs
+        // that replace operations.
         register::RING_FDS | register::RESIZE_RINGS | register::RESTRICTIONS => Some(Err(libc::EINVAL)),
         register::FILES => files(false, false),
         register::FILES2 => files(false, true),
         register::FILES_UPDATE => files(true, false),
         register::FILES_UPDATE2 => files(true, true),
         register::ENABLE_RINGS => {
-            // SAFETY: no memory.
+            // SAFETY: IORING_REGISTER_ENABLE_RINGS uses no memory of the program.
             let enabled =
                 unsafe { kernel(libc::SYS_io_uring_register, [fd as u64, op.into(), arg as u64, count.into(), 0, 0]) };
             Some(enabled.map(|done| done as c_int).inspect(|_| ring::ring(id).enabled()))
         }
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: `register` accepts any address.
         register::PBUF_RING => Some(unsafe { buffers::register(fd, id, op, arg, count) }),
         register::UNREGISTER_PBUF_RING => {
-            // SAFETY: as above.
+            // SAFETY: `unregister` accepts any address.
             unsafe { buffers::unregister(id, arg) };
             None
         }
-        // SAFETY: as above.
+        // SAFETY: `status` accepts any address.
         register::PBUF_STATUS => unsafe { buffers::status(id, arg) },
         register::SYNC_CANCEL => {
-            // SAFETY: any bytes are a request.
+            // SAFETY: `user::read` accepts any address, and any bytes are a valid `SyncCancel`.
             let wanted = unsafe { user::read(arg.cast::<SyncCancel>()) }.ok()?;
             submission::cancel_of(id, wanted.flags, wanted.addr, wanted.fd, wanted.opcode).map(|_| Ok(0))
         }
@@ -171,7 +176,7 @@ pub unsafe fn register(fd: c_int, op: c_uint, arg: *mut c_void, count: c_uint) -
     }
 }
 
-/// `struct io_uring_sync_cancel_reg`, as far as it is used.
+/// The beginning of `struct io_uring_sync_cancel_reg`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SyncCancel {
@@ -182,23 +187,24 @@ struct SyncCancel {
     opcode: u8,
 }
 
-/// The kernel would use the pairs behind accelerated descriptors: EBADF, as for a ring among them.
+/// EBADF for fixed files that contain an accelerated descriptor, as Linux answers for a ring among them. The kernel
+/// would use the socketpair behind the descriptor.
 ///
 /// # Safety
-/// As [`register()`].
+/// As [`register()`]: any address is allowed.
 unsafe fn fixed_files(arg: *mut c_void, count: c_uint, updates: bool, tags: bool) -> Answer<c_int> {
-    // SAFETY: the program's memory, wherever it is.
+    // SAFETY: `user::read` accepts any address, and any bytes are valid numbers.
     let (fds, count) = unsafe {
         match (updates, tags) {
             (false, false) => (arg as u64, count),
-            // `struct io_uring_files_update`: a place, nothing, an address.
+            // `struct io_uring_files_update`: an offset, padding, an address.
             (true, false) => (user::read(arg.cast::<[u64; 2]>()).ok()?[1], count),
-            // `struct io_uring_rsrc_register`: their number, nothing, an address.
+            // `struct io_uring_rsrc_register`: a count, padding, an address.
             (false, true) => {
                 let [number, _, data] = user::read(arg.cast::<[u64; 3]>()).ok()?;
                 (data, number as u32)
             }
-            // `struct io_uring_rsrc_update2`: a place, an address, tags, their number.
+            // `struct io_uring_rsrc_update2`: an offset, an address, the address of tags, a count.
             (true, true) => {
                 let [_, data, _, number] = user::read(arg.cast::<[u64; 4]>()).ok()?;
                 (data, number as u32)
@@ -212,7 +218,7 @@ unsafe fn fixed_files(arg: *mut c_void, count: c_uint, updates: bool, tags: bool
     fds.iter().any(|fd| submission::is_ours(*fd)).then_some(Err(libc::EBADF))
 }
 
-/// In a forked child.
+/// In a forked child: the rings are its parent's.
 pub fn forked() {
     ring::forked();
     buffers::forked();
@@ -220,7 +226,7 @@ pub fn forked() {
     post::forked();
 }
 
-/// A mapping of a ring, for as long as this lives. A forked child does not have it.
+/// A mapping of a ring, unmapped on drop. A forked child does not inherit it.
 pub struct Mapping {
     at: *mut c_void,
     bytes: usize,
@@ -229,17 +235,17 @@ pub struct Mapping {
 impl Mapping {
     fn of(fd: c_int, offset: u64, bytes: usize) -> Sys<Self> {
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a fresh mapping.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let at = unsafe { libc::mmap(null_mut(), bytes, access, shared, fd, offset as i64) };
         if at == libc::MAP_FAILED {
             return Err(sys::errno());
         }
-        // SAFETY: the mapping just made.
+        // SAFETY: the range is the mapping just made.
         unsafe { libc::madvise(at, bytes, libc::MADV_DONTFORK) };
         Ok(Self { at, bytes })
     }
 
-    /// The address of an offset within.
+    /// The address of an offset in the mapping. It may lie outside: whoever reads it checks.
     fn at(&self, offset: u32) -> *const u8 {
         self.at.cast::<u8>().wrapping_add(offset as usize)
     }
@@ -247,7 +253,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by `of`, and nobody has it any more.
+        // SAFETY: `of` made this mapping, and all users of its addresses are gone with the owner.
         unsafe { libc::munmap(self.at, self.bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! An operation on a descriptor of ours: what it wants, and one attempt at it that never waits.
+//! An operation on an accelerated descriptor: what it asks for, and one attempt at it that never waits.
 
 use super::abi::{self, Sqe, flag, op};
 use super::{buffers, post};
@@ -14,12 +14,12 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::{Answer, outcome, real};
 
-/// Bits of a poll that name events.
+/// The bits of a poll mask that name events.
 const EVENTS: u32 = 0xffff;
-/// The one flag of `preadv2` that a socket takes.
+/// The only flag of `preadv2` that a socket takes.
 const RWF_NOWAIT: u32 = 8;
 
-/// What an operation works on.
+/// The object that an operation works on.
 #[derive(Clone, Copy)]
 pub enum Target {
     /// A socket in a slot.
@@ -29,7 +29,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// A number of its own.
+    /// A key that no other target has.
     pub fn key(&self) -> u64 {
         match self {
             Self::Socket(socket) => u64::from(socket.generation) << 32 | u64::from(socket.number()),
@@ -38,72 +38,72 @@ impl Target {
     }
 }
 
-/// Which operations wait for each other.
+/// The direction of an operation. Operations of one direction on one socket go in the order of their submission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// All that take from the socket.
+    /// Takes from the socket.
     In,
-    /// All that put into it.
+    /// Puts into the socket.
     Out,
-    /// None.
+    /// Neither: it waits for no other operation.
     Any,
 }
 
-/// What came of an attempt.
+/// The outcome of one attempt.
 pub enum Progress {
-    /// Nothing yet.
+    /// Nothing yet: it has to wait.
     Waits,
-    /// The result.
+    /// The only result, or the last one.
     Done(i32),
-    /// A result, after which more may come.
+    /// A result after which more may come (multishot).
     More(i32),
-    /// The bytes in a buffer that was chosen, the flags that name it, and whether more may come.
+    /// Bytes received into a provided buffer, the completion flags that name it, and whether more may come (multishot).
     Filled(i32, u32, bool),
 }
 
-/// An operation.
+/// An operation that the library carries out for the kernel.
 pub struct Operation {
-    /// The number of its ring.
+    /// The number of the ring that it was submitted to.
     pub ring: u32,
     pub user_data: u64,
     pub opcode: u8,
-    /// Success is not to be told.
+    /// Success posts no completion (IOSQE_CQE_SKIP_SUCCESS).
     pub quiet: bool,
-    /// As the program named it.
+    /// The descriptor number that the program gave.
     pub fd: c_int,
-    /// What ends it early.
+    /// The timeout linked to it (LINK_TIMEOUT).
     pub limit: Option<Limit>,
-    /// What begins when it has ended well.
+    /// The operation linked to it, which begins after this one has succeeded.
     pub next: Option<Box<Operation>>,
-    /// That begins however it has ended.
+    /// With IOSQE_IO_HARDLINK `next` begins even if this one has failed.
     pub hard: bool,
-    /// The result of the second completion, if there is one: everything has been copied.
+    /// The result of the second completion of a zero-copy send: the memory is no longer in use.
     pub notice: Option<i32>,
     work: Work,
 }
 
-/// A LINK_TIMEOUT.
+/// A LINK_TIMEOUT: the time after which the operation before it is cancelled.
 pub struct Limit {
     pub user_data: u64,
     time: Duration,
     absolute: bool,
-    /// When it ends the operation (CLOCK_MONOTONIC), once that has begun.
+    /// When it cancels the operation (CLOCK_MONOTONIC). Known once the operation has begun.
     pub due: Option<Duration>,
 }
 
 impl Limit {
-    /// Of a submission; `None` if it is none, or by a clock that is not looked at here.
+    /// The LINK_TIMEOUT in an entry. `None`: the entry is none, or names another clock than CLOCK_MONOTONIC.
     pub fn of(entry: &Sqe) -> Option<Self> {
         if entry.opcode != op::LINK_TIMEOUT || entry.len != 1 || entry.op_flags & !abi::TIMEOUT_ABS != 0 {
             return None;
         }
-        // SAFETY: wherever the address leads.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid `timespec`.
         let time = sys::duration_of(&unsafe { user::read(entry.addr as *const timespec) }.ok()?)?;
         let absolute = entry.op_flags & abi::TIMEOUT_ABS != 0;
         Some(Self { user_data: entry.user_data, time, absolute, due: None })
     }
 
-    /// The operation begins.
+    /// The operation begins at `now`.
     pub fn begin(&mut self, now: Duration) {
         self.due = Some(if self.absolute { self.time } else { now.saturating_add(self.time) });
     }
@@ -116,7 +116,7 @@ enum Work {
         told: Option<(u32, [u32; 4])>,
     },
     Receive(Buffers),
-    /// Into buffers that are chosen when there is something to receive.
+    /// Receives into a provided buffer, which is chosen once there is something to receive.
     Select {
         group: u16,
         most: usize,
@@ -137,15 +137,16 @@ enum Work {
     Nothing,
 }
 
-/// The program's memory that is to be filled or sent. The vectors are kept here: theirs need not outlive the submission.
+/// The program's memory that is to be filled or sent. The vectors are copied, because the program's need not outlive
+/// the submission.
 struct Buffers {
     iov: Vec<iovec>,
-    /// What has been done of `total`, bytes.
+    /// The bytes moved so far, of `total`.
     done: usize,
     total: usize,
-    /// MSG_*.
+    /// The operation's MSG_* flags.
     flags: c_int,
-    /// Where the rest of a received message's header goes; null = nowhere.
+    /// The program's message header, which a receive completes; null = none.
     header: *mut msghdr,
 }
 
@@ -160,13 +161,13 @@ impl Buffers {
     }
 
     fn vectors(entry: &Sqe, flags: c_int) -> Sys<Self> {
-        // SAFETY: wherever the address leads; copied at once.
+        // SAFETY: `vectors` accepts any address. The slice is copied before the program runs again.
         Self::new(unsafe { message::vectors(entry.addr as *const iovec, entry.len as usize) }?.to_vec(), flags)
     }
 
     fn message(entry: &Sqe, flags: c_int, receives: bool) -> Sys<Self> {
         let header = entry.addr as *mut msghdr;
-        // SAFETY: as above.
+        // SAFETY: `message` accepts any address. The vectors are copied before the program runs again.
         let (_, iov) = unsafe { message::message(header) }?;
         let mut buffers = Self::new(iov.to_vec(), flags)?;
         if receives {
@@ -175,7 +176,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// `bytes` more are done.
+    /// `bytes` more have been moved.
     fn advance(&mut self, bytes: usize) {
         self.done += bytes;
         let mut left = bytes;
@@ -188,7 +189,7 @@ impl Buffers {
         });
     }
 
-    /// What a call gave.
+    /// Judges the outcome of one call: done, or to be tried again.
     fn progress(&mut self, moved: Sys<usize>) -> Progress {
         let waits_for_all = self.flags & libc::MSG_WAITALL != 0 && self.flags & libc::MSG_PEEK == 0;
         match moved {
@@ -205,13 +206,13 @@ impl Buffers {
         Progress::Done(self.done as i32)
     }
 
-    /// The flags of one attempt.
+    /// The flags of one attempt, which never waits.
     fn attempt(&self) -> c_int {
         self.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT
     }
 }
 
-/// The MSG_* flags of a read or write: a socket has no positions.
+/// The MSG_* flags of a read or write. A position other than the current one is ESPIPE: sockets do not seek.
 fn at_no_position(entry: &Sqe) -> Sys<c_int> {
     match entry.op_flags {
         _ if entry.off != 0 && entry.off != u64::MAX => Err(libc::ESPIPE),
@@ -223,11 +224,11 @@ fn at_no_position(entry: &Sqe) -> Sys<c_int> {
 
 /// The MSG_* flags of a `send` or `recv`.
 fn at_once(entry: &Sqe) -> Sys<c_int> {
-    // Several shots and bundles are not carried. Fixed buffers are named by their addresses.
+    // Multishot and bundles without provided buffers are refused. Fixed buffers are used by their addresses.
     let mut known = abi::RECVSEND_POLL_FIRST;
     if is_zero_copy(entry.opcode) {
         known |= abi::RECVSEND_FIXED_BUF | abi::SEND_ZC_REPORT_USAGE;
-        // Its second completion has flags.
+        // The second completion needs a flag (CQE_F_NOTIF), which this kernel cannot post.
         if !post::passes_flags() {
             return Err(libc::EOPNOTSUPP);
         }
@@ -235,13 +236,13 @@ fn at_once(entry: &Sqe) -> Sys<c_int> {
     if entry.ioprio & !known != 0 { Err(libc::EINVAL) } else { Ok(entry.op_flags as c_int) }
 }
 
-/// Does it tell twice: that it has sent, and that its memory is not needed any more?
+/// Does it post two completions: sent, and memory no longer in use?
 fn is_zero_copy(opcode: u8) -> bool {
     matches!(opcode, op::SEND_ZC | op::SENDMSG_ZC)
 }
 
 impl Operation {
-    /// What a submission asks for; the errno if that cannot be.
+    /// The operation that an entry asks for. The error is the errno of its completion.
     pub fn of(ring: u32, entry: &Sqe) -> Sys<Self> {
         let work = match entry.opcode {
             op::READ | op::READ_MULTISHOT | op::RECV if entry.flags & flag::BUFFER_SELECT != 0 => Work::select(entry)?,
@@ -272,7 +273,7 @@ impl Operation {
         Ok(Self { ring, user_data, opcode, quiet, fd, limit: None, next: None, hard, notice, work })
     }
 
-    /// Is what is linked to it not to be done?
+    /// Does this result break the chain? A short transfer does, where Linux lets it.
     pub fn has_failed(&self, result: i32) -> bool {
         let whole = match &self.work {
             Work::Receive(buffers) | Work::Send(buffers) => {
@@ -287,7 +288,7 @@ impl Operation {
         result < 0 || whole.is_some_and(|whole| (result as usize) < whole)
     }
 
-    /// Those that take, or those that put, go in the order of their submission.
+    /// The direction, in which operations keep the order of their submission.
     pub fn way(&self) -> Way {
         match &self.work {
             Work::Receive(_) | Work::Select { .. } | Work::Accept { .. } => Way::In,
@@ -301,7 +302,7 @@ impl Operation {
         matches!(self.work, Work::Poll { .. })
     }
 
-    /// Other events for a poll.
+    /// A poll gets another event mask, and may become multishot.
     pub fn change_events(&mut self, changed: u32, several: bool) {
         if let Work::Poll { events, multishot, told } = &mut self.work {
             *events = poll_events(changed);
@@ -310,7 +311,7 @@ impl Operation {
         }
     }
 
-    /// The events after which to try again.
+    /// The readiness events after which the next attempt is worthwhile.
     pub fn events(&self) -> u32 {
         match &self.work {
             Work::Poll { events, .. } => *events,
@@ -322,12 +323,12 @@ impl Operation {
         }
     }
 
-    /// Tries.
+    /// Makes one attempt; never waits.
     pub fn attempt(&mut self, target: &Target) -> Progress {
         match (&mut self.work, target) {
             (Work::Poll { events, multishot, told }, _) => {
                 let (found, words) = match target {
-                    // The words before the events: what comes in between is told once more.
+                    // The words are read before the events: a change in between is reported twice rather than never.
                     Target::Socket(socket) => {
                         let words = socket.view().words();
                         (readiness::events_for(socket, *events), words)
@@ -352,13 +353,13 @@ impl Operation {
                 if buffers.total == 0 && matches!(self.opcode, op::READ | op::READV | op::READ_FIXED) {
                     return Progress::Done(0);
                 }
-                // SAFETY: the program's memory, as for the kernel.
+                // SAFETY: `receive` accepts any address of the program and checks it.
                 let moved = unsafe { receive::receive(socket, &buffers.iov, buffers.attempt()) };
                 let header = buffers.header;
                 let flags = buffers.flags & libc::MSG_OOB;
                 match buffers.progress(moved) {
                     Progress::Done(done) if done >= 0 && !header.is_null() => {
-                        // SAFETY: as above.
+                        // SAFETY: `received` accepts any address.
                         let written = unsafe { message::received(header, flags) };
                         Progress::Done(written.map_or_else(|errno| -errno, |()| done))
                     }
@@ -366,7 +367,7 @@ impl Operation {
                 }
             }
             (Work::Select { group, most, flags, multishot, begun }, Target::Socket(socket)) => {
-                // That there is no buffer matters at first, and then when there is something to put there.
+                // An empty group is an error at the first attempt, and later only once there is something to receive.
                 if core::mem::replace(begun, true) && readiness::events_for(socket, IN | RDHUP) == 0 {
                     return Progress::Waits;
                 }
@@ -374,7 +375,7 @@ impl Operation {
                     Ok(next) => next,
                     Err(errno) => return Progress::Done(-errno),
                 };
-                // SAFETY: as above.
+                // SAFETY: `receive` accepts any address of the program and checks it.
                 match unsafe { receive::receive(socket, &[vector], *flags | libc::MSG_DONTWAIT) } {
                     Ok(0) => Progress::Done(0),
                     Ok(moved) => {
@@ -387,13 +388,13 @@ impl Operation {
             }
             (Work::Send(buffers), Target::Socket(socket)) => {
                 let flags = buffers.attempt() | libc::MSG_NOSIGNAL;
-                // SAFETY: as above.
+                // SAFETY: `send` accepts any address of the program and checks it.
                 let moved = unsafe { send::send(socket, &buffers.iov, flags) };
                 buffers.progress(moved)
             }
             (Work::Accept { addr, len, flags, multishot }, Target::Socket(socket)) => {
                 let dont_wait = *flags & libc::MSG_DONTWAIT != 0;
-                // SAFETY: as above.
+                // SAFETY: `attempt` accepts any addresses for the peer's address.
                 match unsafe { accept::attempt(self.fd, socket, *addr, *len, *flags & !libc::MSG_DONTWAIT) } {
                     Ok(fd) if *multishot => Progress::More(fd),
                     Ok(fd) => Progress::Done(fd),
@@ -406,7 +407,7 @@ impl Operation {
                 Some(outcome) => Progress::Done(outcome.map_or_else(|errno| -errno, |_| 0)),
             },
             (Work::Shutdown(how), Target::Socket(_)) => done(shutdown::shutdown(self.fd, *how)),
-            // SAFETY: integers only.
+            // SAFETY: `close` takes a number and no memory.
             (Work::Close, _) => done(close::close(self.fd).or_else(|| Some(outcome(unsafe { real::close(self.fd) })))),
             (Work::Nothing, _) => Progress::Done(0),
             (_, Target::Epoll(_)) => Progress::Done(-libc::EINVAL),
@@ -414,17 +415,17 @@ impl Operation {
     }
 }
 
-/// A call's answer.
+/// The result of a call that has been carried out here.
 fn done(answer: Answer<c_int>) -> Progress {
     Progress::Done(answer.unwrap_or(Err(libc::EBADF)).unwrap_or_else(|errno| -errno))
 }
 
-/// What a poll shows. The end of what the peer sends is told whether asked for or not.
+/// The events that a poll reports. Linux reports the end of the peer's data even if nobody asked for it.
 fn poll_events(asked: u32) -> u32 {
     asked & EVENTS | RDHUP
 }
 
-/// What poll says of an epoll instance.
+/// The poll events of an epoll instance.
 fn readable(id: u32) -> u32 {
     let ready = session::get().is_some_and(|session| nested::is_ready(id, session));
     if ready && instance::descriptor(id) >= 0 { (libc::POLLIN | libc::POLLRDNORM) as u32 } else { 0 }
@@ -451,7 +452,7 @@ impl Work {
         if multishot && flags & libc::MSG_WAITALL != 0 {
             return Err(libc::EINVAL);
         }
-        // A completion that cannot name its buffer is none.
+        // The completion must name the buffer in its flags, which this kernel cannot post.
         if !post::passes_flags() {
             return Err(libc::EOPNOTSUPP);
         }
@@ -462,7 +463,7 @@ impl Work {
     fn accept(entry: &Sqe) -> Sys<Self> {
         use abi::accept::{DONTWAIT, MULTISHOT, POLL_FIRST};
         let flags = entry.op_flags as c_int;
-        // A place in a table of fixed files is not carried.
+        // Accepting into the table of fixed files is not carried out here.
         if entry.ioprio & !(MULTISHOT | DONTWAIT | POLL_FIRST) != 0
             || entry.file_index != 0
             || flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0
@@ -476,10 +477,10 @@ impl Work {
     }
 }
 
-/// Reads an array of the program's.
+/// Reads an array of descriptors from the program's memory.
 pub fn numbers(from: u64, count: u32) -> Sys<Vec<c_int>> {
     (0..count as usize)
-        // SAFETY: wherever the address leads.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid number.
         .map(|at| unsafe { user::read((from as *const c_int).wrapping_add(at)) })
         .collect()
 }

@@ -1,4 +1,5 @@
-//! Operations that wait. One hidden thread carries them on when something happens on their sockets; it exists while there are any.
+//! Operations that have to wait. One hidden thread carries them out when their sockets become ready. It exists while
+//! any operation waits.
 
 use super::abi::{CQE_F_MORE, CQE_F_NOTIF, op};
 use super::operation::{Operation, Progress, Target, Way};
@@ -18,38 +19,39 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::{outcome, real};
 
-/// The key of the thread's bell.
+/// The epoll key of the thread's doorbell.
 const BELL: u64 = u64::MAX;
 const ET: u32 = libc::EPOLLET as u32;
-/// Events that are taken at once.
+/// The most events that one wait takes.
 const EVENTS: usize = 64;
 /// The hidden thread's stack, bytes.
 const STACK_BYTES: usize = 256 << 10;
-/// Signals that the hidden thread must not block: the processor's own, and the one by which injected programs' calls are caught.
+/// Signals that the hidden thread must not block: faults of the processor, and SIGSYS, by which an injected program's
+/// calls are caught.
 const FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// What waits, by [`Target::key`].
+/// The waiting operations, by [`Target::key`].
 #[derive(Default)]
 struct Waiting {
     watched: HashMap<u64, Watched>,
-    /// The epoll instance by which the thread waits, and its descriptor.
+    /// The epoll instance on which the thread waits, and its descriptor.
     instance: Option<(u32, c_int)>,
-    /// Wakes the thread when there is an earlier end than it knows.
+    /// The doorbell that wakes the thread when an operation has an earlier timeout than it knows of.
     bell: c_int,
-    /// Is there a thread?
+    /// Does the thread exist?
     running: bool,
-    /// May there be operations with a limit?
+    /// False: no operation has a timeout.
     limited: bool,
 }
 
-/// The operations on one socket.
+/// The operations on one socket or epoll instance.
 struct Watched {
     target: Target,
-    /// By which descriptor the first one named it.
+    /// The descriptor that the first of the operations named.
     fd: c_int,
     /// In the order of their submission.
     operations: Vec<Operation>,
-    /// The events that are asked for; 0 = it is not watched.
+    /// The events that the epoll instance watches for; 0 = it does not watch this target.
     events: u32,
 }
 
@@ -58,23 +60,24 @@ struct Shared {
     waiting: UnsafeCell<Option<Waiting>>,
 }
 
-// SAFETY: only used under the lock.
+// SAFETY: `with` is the only access to `waiting`, and it holds the lock.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared { lock: Lock::new(), waiting: UnsafeCell::new(None) };
 
 fn with<R>(work: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
     let _locked = SHARED.lock.lock()?;
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so this is the only reference.
     Some(work(unsafe { &mut *SHARED.waiting.get() }.get_or_insert_default()))
 }
 
-/// Tries an operation, and keeps it if it has to wait: then there is no result.
+/// Attempts an operation, and keeps it if it has to wait. `None`: no result yet, or a completion has been posted.
 pub fn carry(target: Target, operation: Operation) -> Option<i32> {
     with(|waiting| waiting.carry(target, operation)).unwrap_or(Some(-libc::EAGAIN))
 }
 
-/// Begins an operation with others after it, whose results are all posted; unless it has a result, then what comes after it.
+/// Begins a chain of linked operations and posts all their results. `result`: the first one has ended already, with
+/// this result.
 pub fn carry_chain(operation: Operation, result: Option<i32>) {
     with(|waiting| match result {
         Some(result) => waiting.settle(operation, (result, 0), -libc::ECANCELED),
@@ -82,16 +85,16 @@ pub fn carry_chain(operation: Operation, result: Option<i32>) {
     });
 }
 
-/// Which operations are meant.
+/// A selection of operations. `None` in a field selects by anything.
 pub struct Meant {
     /// The number of the ring.
     pub ring: u32,
     pub user_data: Option<u64>,
     pub fd: Option<c_int>,
     pub opcode: Option<u8>,
-    /// All of them, not the first only.
+    /// Selects all that match, not only the first.
     pub all: bool,
-    /// Only polls.
+    /// Selects polls only.
     pub polls: bool,
 }
 
@@ -105,7 +108,7 @@ impl Meant {
     }
 }
 
-/// Ends operations with ECANCELED; how many.
+/// Cancels operations (ECANCELED) and returns how many.
 pub fn cancel(meant: &Meant) -> usize {
     with(|waiting| {
         let taken = waiting.take(meant);
@@ -116,7 +119,8 @@ pub fn cancel(meant: &Meant) -> usize {
     .unwrap_or(0)
 }
 
-/// Changes a poll: other events (with whether there may be several results), and another mark. False = there is none.
+/// Changes a waiting poll: its events (and whether it becomes multishot), and its `user_data`. False: there is no such
+/// poll.
 pub fn change(meant: &Meant, events: Option<(u32, bool)>, user_data: Option<u64>) -> bool {
     let changed = with(|waiting| {
         let found = waiting.watched.iter().find_map(|(key, watched)| {
@@ -134,13 +138,13 @@ pub fn change(meant: &Meant, events: Option<(u32, bool)>, user_data: Option<u64>
     changed.flatten().is_some()
 }
 
-/// The ring has gone, and with it what was asked by it.
+/// A ring is closed: its operations are dropped without completions.
 pub fn forget(id: u32) {
     let all = Meant { ring: id, user_data: None, fd: None, opcode: None, all: true, polls: false };
     with(|waiting| waiting.take(&all));
 }
 
-/// In a forked child: all that is its parent's.
+/// In a forked child: the operations are its parent's.
 pub fn forked() {
     SHARED.lock.reset();
     with(|waiting| {
@@ -153,11 +157,11 @@ pub fn forked() {
     });
 }
 
-/// A result, and the flags of its completion.
+/// A result and the flags of its completion.
 type Ended = (i32, u32);
 const CANCELED: Ended = (-libc::ECANCELED, 0);
 
-/// Posts a completion.
+/// Posts an operation's completion, or both completions of a zero-copy send.
 fn tell(operation: &Operation, result: i32, flags: u32) {
     if let (Some(notice), 0..) = (operation.notice, result) {
         let to = ring::ring(operation.ring).own();
@@ -170,7 +174,7 @@ fn tell(operation: &Operation, result: i32, flags: u32) {
     }
 }
 
-/// Posts the end of a limit.
+/// Posts the completion of an operation's LINK_TIMEOUT.
 fn tell_limit(operation: &Operation, result: i32) {
     if let Some(limit) = &operation.limit {
         post::post(ring::ring(operation.ring).own(), limit.user_data, result, 0);
@@ -178,7 +182,7 @@ fn tell_limit(operation: &Operation, result: i32) {
 }
 
 impl Waiting {
-    /// Begins one that may have others after it, and those that follow at once.
+    /// Begins an operation. As long as the operations end at once, those linked to them begin too.
     fn begin(&mut self, mut operation: Operation) {
         loop {
             let target = target(operation.fd);
@@ -197,7 +201,7 @@ impl Waiting {
         }
     }
 
-    /// Tells an end, and begins what comes then.
+    /// Posts an operation's end, and begins the operation linked to it. `limit` is the result of its LINK_TIMEOUT.
     fn settle(&mut self, operation: Operation, ended: Ended, limit: i32) {
         if let Some(next) = end(operation, ended, limit) {
             self.begin(next);
@@ -207,7 +211,7 @@ impl Waiting {
     fn carry(&mut self, target: Target, mut operation: Operation) -> Option<i32> {
         match self.attempt_in_turn(&target, &mut operation) {
             Some((result, 0)) if result < 0 || operation.notice.is_none() => Some(result),
-            // Only a completion of its own can have flags.
+            // Only a posted completion can carry flags; a NOP in the entry's place cannot.
             Some((result, flags)) => {
                 tell(&operation, result, flags);
                 None
@@ -216,7 +220,7 @@ impl Waiting {
         }
     }
 
-    /// The result, unless it has to wait, or others wait before it.
+    /// One attempt, unless earlier operations of the same direction wait. `None`: it has to wait.
     fn attempt_in_turn(&self, target: &Target, operation: &mut Operation) -> Option<Ended> {
         let way = operation.way();
         let before = self.watched.get(&target.key());
@@ -224,7 +228,7 @@ impl Waiting {
         if queues { None } else { run(operation, target) }
     }
 
-    /// Keeps one that waits; gives it back if there can be no thread.
+    /// Keeps an operation that has to wait. Gives it back if the thread cannot be started.
     fn keep(&mut self, target: Target, mut operation: Operation) -> Option<Operation> {
         if self.start().is_err() {
             return Some(operation);
@@ -237,7 +241,7 @@ impl Waiting {
         let key = target.key();
         let watched = self.watched.entry(key).or_insert_with(|| {
             if let Target::Socket(socket) = &target {
-                // Until it goes out of the table.
+                // Ends when the socket leaves the map.
                 in_flight::begin(socket);
             }
             Watched { target, fd: operation.fd, operations: Vec::new(), events: 0 }
@@ -247,12 +251,12 @@ impl Waiting {
         None
     }
 
-    /// Makes sure that there is a thread, and that by which it waits.
+    /// Makes the epoll instance and the thread, if they do not exist.
     fn start(&mut self) -> Sys<()> {
         let (id, epfd) = match self.instance {
             Some(instance) => instance,
             None => {
-                // SAFETY: integers only.
+                // SAFETY: `epoll_create1` takes a number and no memory.
                 let made = outcome(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) })?;
                 let protected = descriptors::protected_copy(made);
                 sys::close(made);
@@ -260,7 +264,7 @@ impl Waiting {
                 let bell = towpath_ring::wake::doorbell().map_err(|_| libc::EMFILE)?;
                 self.bell = descriptors::protect(bell)?;
                 let mut event = epoll_event { events: libc::EPOLLIN as u32 | ET, u64: BELL };
-                // SAFETY: a valid event.
+                // SAFETY: `event` lives until the call returns.
                 outcome(unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.bell, &raw mut event) })?;
                 let id = instance::claimed(epfd).ok_or(libc::EMFILE)?;
                 instance::instance(id).with(|interest| interest.native += 1);
@@ -274,7 +278,8 @@ impl Waiting {
         if self.running { Ok(()) } else { Err(libc::EAGAIN) }
     }
 
-    /// Has the thread woken by the events that are waited for, or takes out what nobody waits for.
+    /// Has the epoll instance watch for the events that the operations wait for. A target without operations is
+    /// removed.
     fn watch(&mut self, key: u64) {
         let (Some((id, _)), Some(watched)) = (self.instance, self.watched.get_mut(&key)) else { return };
         let events = watched.operations.iter().fold(0, |all, operation| all | operation.events());
@@ -292,7 +297,7 @@ impl Waiting {
         let _ = control(id, op, fd, &watched.target, Some(&event));
     }
 
-    /// Something has happened.
+    /// An event has come: attempts the target's operations, each direction in order.
     fn go_on(&mut self, key: u64) {
         let Some(watched) = self.watched.get_mut(&key) else { return };
         let (mut at, mut ended) = (0, Vec::new());
@@ -320,7 +325,7 @@ impl Waiting {
         }
     }
 
-    /// How long the thread may sleep.
+    /// How long the thread may sleep: until the next timeout, and at most until it looks for lost targets.
     fn time(&mut self) -> Duration {
         let mut nearest = None;
         if self.limited {
@@ -332,7 +337,7 @@ impl Waiting {
         nearest.map_or(LIFE_CHECK, |nearest| nearest.saturating_sub(now).min(LIFE_CHECK))
     }
 
-    /// Ends those whose time is over.
+    /// Cancels the operations whose timeout has passed.
     fn expire(&mut self) {
         if !self.limited {
             return;
@@ -345,7 +350,7 @@ impl Waiting {
         }
     }
 
-    /// Takes operations out.
+    /// Takes out the selected operations.
     fn take(&mut self, meant: &Meant) -> Vec<Operation> {
         self.take_if(meant.all, |operation| meant.is(operation))
     }
@@ -371,7 +376,8 @@ impl Waiting {
         taken
     }
 
-    /// What is told to nobody any more: sockets that were taken away, epoll instances whose descriptor was closed.
+    /// Cancels the operations of which no event will tell: their socket was taken away, or the descriptor of their
+    /// epoll instance was closed.
     fn look_at_lost(&mut self) {
         let is_lost = |watched: &Watched| match &watched.target {
             Target::Socket(socket) => socket.is_gone(),
@@ -390,7 +396,8 @@ impl Waiting {
     }
 }
 
-/// Tells the end of an operation and of its limit; what comes then. If it has failed nothing does, which is told too.
+/// Posts the end of an operation and of its LINK_TIMEOUT, and returns the operation to begin next. After a failure the
+/// rest of the chain is cancelled, with completions.
 fn end(mut operation: Operation, (result, flags): Ended, limit: i32) -> Option<Operation> {
     tell(&operation, result, flags);
     tell_limit(&operation, limit);
@@ -406,14 +413,14 @@ fn end(mut operation: Operation, (result, flags): Ended, limit: i32) -> Option<O
     None
 }
 
-/// Tries as long as something comes of it; the last result.
+/// Makes attempts for as long as they give results, and posts all but the last, which it returns.
 fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
     let can_say_more = || post::passes_flags();
     loop {
         let (result, flags) = match operation.attempt(target) {
             Progress::Waits => return None,
             Progress::Done(result) => return Some((result, 0)),
-            // A kernel that cannot say that more comes: the program asks again.
+            // This kernel cannot post CQE_F_MORE: the operation ends, and the program submits it again.
             Progress::More(result) if !can_say_more() => return Some((result, 0)),
             Progress::Filled(result, flags, false) => return Some((result, flags)),
             Progress::More(result) => (result, 0),
@@ -433,9 +440,10 @@ fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_
     }
 }
 
-/// Starts the thread; false if there can be none.
+/// Starts the hidden thread. False: it cannot be started.
 fn spawn(id: u32, epfd: c_int) -> bool {
-    // SAFETY: sets are made before they are used; the new thread inherits what is blocked here meanwhile.
+    // SAFETY: the signal sets are initialised before use and live until the calls return. The new thread inherits the
+    // mask, which is restored behind it.
     unsafe {
         let (mut blocked, mut before) = (core::mem::zeroed::<libc::sigset_t>(), core::mem::zeroed());
         libc::sigfillset(&raw mut blocked);
@@ -448,7 +456,7 @@ fn spawn(id: u32, epfd: c_int) -> bool {
     }
 }
 
-/// The thread.
+/// The hidden thread's loop.
 fn serve(id: u32, epfd: c_int) {
     let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
     loop {
@@ -471,7 +479,7 @@ fn serve(id: u32, epfd: c_int) {
     }
 }
 
-/// Is it something that operations can wait on?
+/// The socket or epoll instance behind a descriptor; `None` = neither.
 pub fn target(fd: c_int) -> Option<Target> {
     match table::get(fd) {
         Descriptor::Slot { slot, generation } => Socket::at(slot, generation).map(Target::Socket),

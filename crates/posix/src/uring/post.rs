@@ -1,5 +1,5 @@
-//! Posting completions to the program's rings: by IORING_OP_MSG_RING from a ring of the library's own, so that the kernel is the only
-//! one that writes a completion queue.
+//! Posts completions to the program's rings, by IORING_OP_MSG_RING from a ring of the library's own. So only the kernel
+//! writes a completion queue.
 
 use super::abi::{
     CQE_F_MORE, Cqe, MSG_RING_FLAGS_PASS, NOP_INJECT_RESULT, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, Params, Sqe, flag, op,
@@ -23,9 +23,9 @@ struct Own {
     completion: Mapping,
     entries: Mapping,
     params: Params,
-    /// A NOP can be given its result.
+    /// The kernel lets a NOP be given its result (Linux 6.9).
     injects: bool,
-    /// A MSG_RING can carry a completion's flags.
+    /// The kernel lets a MSG_RING carry a completion's flags (Linux 6.3).
     passes_flags: bool,
 }
 
@@ -34,14 +34,14 @@ struct Shared {
     own: UnsafeCell<Option<Own>>,
 }
 
-// SAFETY: only used under the lock.
+// SAFETY: `with` is the only access to `own`, and it holds the lock.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared { lock: Lock::new(), own: UnsafeCell::new(None) };
 
 fn with<R>(work: impl FnOnce(&mut Option<Own>) -> R) -> Option<R> {
     let _locked = SHARED.lock.lock()?;
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so this is the only reference.
     Some(work(unsafe { &mut *SHARED.own.get() }))
 }
 
@@ -56,30 +56,31 @@ pub fn start() -> Sys<()> {
     started.unwrap_or(Err(libc::EAGAIN))
 }
 
-/// In a forked child, whose parent has it.
+/// In a forked child: the ring is its parent's.
 pub fn forked() {
     SHARED.lock.reset();
     with(|own| {
         if let Some(own) = own.take() {
             descriptors::unprotect(own.fd);
-            // They were not inherited.
+            // The mappings were not inherited (MADV_DONTFORK), so they must not be unmapped.
             core::mem::forget((own.submission, own.completion, own.entries));
         }
     });
 }
 
-/// Can a completion with this result take the place of an operation?
+/// Can a NOP stand in an operation's place and complete with its result?
 pub fn injects() -> bool {
     with(|own| own.as_ref().is_some_and(|own| own.injects)) == Some(true)
 }
 
-/// Can completions have flags: say that more will come, and name a buffer?
+/// Can posted completions have flags, to announce more completions or to name a buffer?
 pub fn passes_flags() -> bool {
     with(|own| own.as_ref().is_some_and(|own| own.passes_flags)) == Some(true)
 }
 
-/// Posts a completion to the ring behind `to`, a descriptor of the library's own. False = it could not be.
-/// `flags`: IORING_CQE_F_*, none unless the kernel [`passes_flags`].
+/// Posts a completion to a program's ring. `to` is the library's own descriptor of that ring. False: it could not be
+/// posted.
+/// `flags` are IORING_CQE_F_*, and 0 unless the kernel [`passes_flags`].
 pub fn post(to: i32, user_data: u64, result: i32, flags: u32) -> bool {
     let posted = with(|own| {
         let own = own.as_mut()?;
@@ -94,7 +95,7 @@ pub fn post(to: i32, user_data: u64, result: i32, flags: u32) -> bool {
     posted.flatten().is_some()
 }
 
-/// A message that says nothing of its own success.
+/// A MSG_RING entry that posts no completion of its own if it succeeds.
 fn message(to: i32, user_data: u64, result: i32) -> Sqe {
     let (opcode, flags) = (op::MSG_RING, flag::CQE_SKIP_SUCCESS);
     Sqe { opcode, flags, fd: to, off: user_data, len: result as u32, ..Sqe::default() }
@@ -104,9 +105,9 @@ impl Own {
     fn new() -> Sys<Self> {
         let mut params = Params::default();
         let arguments = [ENTRIES.into(), &raw mut params as u64, 0, 0, 0, 0];
-        // SAFETY: room for the parameters.
+        // SAFETY: `params` is alive and has the size that the kernel fills in.
         let fd = unsafe { kernel(libc::SYS_io_uring_setup, arguments) }? as i32;
-        // SAFETY: a fresh descriptor.
+        // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
         let fd = descriptors::protect(unsafe { OwnedFd::from_raw_fd(fd) })?;
         let map = || {
             let submission = params.sq_off.seventh as usize + params.sq_entries as usize * size_of::<u32>();
@@ -123,7 +124,7 @@ impl Own {
         Ok(own)
     }
 
-    /// Finds out what this kernel can.
+    /// Finds out what this kernel supports.
     fn probe(&mut self) {
         const RESULT: i32 = -4000;
         let nop =
@@ -141,28 +142,29 @@ impl Own {
     }
 
     fn word(mapping: &Mapping, offset: u32) -> &AtomicU32 {
-        // SAFETY: the kernel says that a word of the ring is there, within what has been mapped.
+        // SAFETY: the kernel has given this offset of a word within the ring, and the mapping covers the ring.
         unsafe { AtomicU32::from_ptr(mapping.at(offset).cast::<u32>().cast_mut()) }
     }
 
-    /// One entry, which the kernel carries out at once.
+    /// Submits one entry, which the kernel carries out at once.
     fn submit(&mut self, entry: &Sqe) -> Sys<()> {
         let offsets = &self.params.sq_off;
         let tail = Self::word(&self.submission, offsets.tail);
         let mask = self.params.sq_entries - 1;
         let (position, before) = (tail.load(Ordering::Relaxed) & mask, tail.load(Ordering::Relaxed));
-        // SAFETY: within the entries, which only this thread writes now.
+        // SAFETY: the mask keeps `position` within the entries. Only this thread writes them, because it holds the
+        // lock.
         unsafe { self.entries.at(0).cast::<Sqe>().cast_mut().add(position as usize).write(*entry) };
         Self::word(&self.submission, offsets.seventh + position * size_of::<u32>() as u32)
             .store(position, Ordering::Relaxed);
         tail.store(before.wrapping_add(1), Ordering::Release);
         loop {
-            // SAFETY: no memory but the ring's.
+            // SAFETY: the call reads no memory but the ring's, which is mapped.
             match unsafe { kernel(libc::SYS_io_uring_enter, [self.fd as u64, 1, 0, GETEVENTS, 0, 0]) } {
                 Ok(_) => return Ok(()),
                 Err(libc::EINTR) => {}
                 Err(errno) => {
-                    // Not taken: nobody else looks at it.
+                    // The kernel has not taken the entry, so it can be withdrawn.
                     if Self::word(&self.submission, offsets.head).load(Ordering::Acquire) == before {
                         tail.store(before, Ordering::Release);
                     }
@@ -172,7 +174,7 @@ impl Own {
         }
     }
 
-    /// The oldest completion.
+    /// Takes the oldest completion.
     fn take(&mut self) -> Option<Cqe> {
         let offsets = &self.params.cq_off;
         let head = Self::word(&self.completion, offsets.head);
@@ -181,7 +183,8 @@ impl Own {
             return None;
         }
         let position = (at & (self.params.cq_entries - 1)) as usize;
-        // SAFETY: within the queue; the kernel has written it.
+        // SAFETY: the mask keeps `position` within the queue, and the tail says that the kernel has written this
+        // completion.
         let completion = unsafe { self.completion.at(offsets.sixth).cast::<Cqe>().add(position).read() };
         head.store(at.wrapping_add(1), Ordering::Release);
         Some(completion)

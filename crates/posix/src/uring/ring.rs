@@ -1,4 +1,4 @@
-//! The program's rings: which descriptors they are, and where their submission queues are.
+//! The program's rings: their descriptors, and where their submission queues are.
 
 use super::Mapping;
 use super::abi::{OFF_SQ_RING, OFF_SQES, Params, Sqe, setup};
@@ -10,23 +10,23 @@ use towpath_client::descriptors;
 use towpath_client::lock::Lock;
 use towpath_client::sys::Sys;
 
-/// Rings of one process at most; further ones cannot be had.
+/// The most rings of one process. A program that asks for more is refused them.
 const RINGS: usize = 256;
 
-/// One ring. Never freed, only used again.
+/// One ring. It is never freed, only used for another ring of the program.
 pub struct Ring {
-    /// One thread at a time looks at what is submitted.
+    /// One thread at a time looks at the submissions.
     lock: Lock,
     queue: UnsafeCell<Option<Queue>>,
-    /// Descriptors of it; 0 = not in use.
+    /// How many descriptors of the program name the ring; 0 = not in use.
     copies: AtomicU32,
-    /// A descriptor that the program cannot close.
+    /// A descriptor of the library's own, which the program cannot close.
     own: AtomicI32,
-    /// The kernel takes nothing yet.
+    /// The ring was made with IORING_SETUP_R_DISABLED and is not enabled yet: the kernel takes no entries.
     disabled: AtomicBool,
 }
 
-// SAFETY: the queue is only used under the lock.
+// SAFETY: `queue` is only accessed under the lock.
 unsafe impl Sync for Ring {}
 
 static ALL: [Ring; RINGS] = [const {
@@ -39,27 +39,27 @@ static ALL: [Ring; RINGS] = [const {
     }
 }; RINGS];
 
-/// Where a submission queue is. The program may write there at any time.
+/// The addresses of a submission queue. The program may write there at any time.
 pub struct Queue {
     head: *const u32,
     tail: *const u32,
-    /// Null: an entry's place is its position.
+    /// Maps a position to the place of its entry. Null: the place is the position itself (IORING_SETUP_NO_SQARRAY).
     array: *const u32,
     entries: *mut Sqe,
     count: u32,
-    /// How many times the size of an [`Sqe`] each is.
+    /// The distance between entries, in units of [`Sqe`].
     stride: usize,
-    /// What comes before this position has been looked at.
+    /// All entries before this position have been looked at.
     seen: u32,
-    /// What is being looked at, and where it is.
+    /// Copies of the entries that are being looked at, and their addresses.
     copies: Vec<Sqe>,
     places: Vec<*mut Sqe>,
-    /// What the addresses are in, unless that is the program's memory.
+    /// The mappings behind the addresses; none if the program has provided the memory (IORING_SETUP_NO_MMAP).
     _mappings: [Option<Mapping>; 2],
 }
 
 impl Queue {
-    /// That of the ring `fd` with these parameters, as the kernel has filled them in.
+    /// The queue of the ring `fd`, with the parameters that the kernel has filled in.
     pub fn of(fd: i32, params: &Params) -> Sys<Self> {
         let count = params.sq_entries;
         let stride = if params.flags & setup::SQE128 == 0 { 1 } else { 2 };
@@ -88,9 +88,9 @@ impl Queue {
         })
     }
 
-    /// Shows the entries that have come since, and puts others where it is told to.
+    /// Shows `judge` the new entries. `judge` may have some of them replaced.
     fn look(&mut self, judge: impl FnOnce(&[Sqe], &mut dyn FnMut(usize, Sqe))) -> Sys<()> {
-        // SAFETY: any addresses will do; the bytes are numbers.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid number.
         let (head, tail) = unsafe { (user::read(self.head)?, user::read(self.tail)?) };
         let waiting = tail.wrapping_sub(head);
         if waiting > self.count {
@@ -104,32 +104,32 @@ impl Queue {
         for ahead in 0..tail.wrapping_sub(first) {
             let mut place = first.wrapping_add(ahead) & (self.count - 1);
             if !self.array.is_null() {
-                // SAFETY: as above.
+                // SAFETY: `user::read` accepts any address, and any bytes are a valid number.
                 place = unsafe { user::read(self.array.wrapping_add(place as usize)) }?;
             }
             if place >= self.count {
                 continue;
             }
             let entry = self.entries.wrapping_add(place as usize * self.stride);
-            // SAFETY: as above.
+            // SAFETY: `user::read` accepts any address, and any bytes are a valid `Sqe`.
             self.copies.push(unsafe { user::read(entry) }?);
             self.places.push(entry);
         }
         let mut put_all = Ok(());
         judge(&self.copies, &mut |at, instead| {
-            // SAFETY: as above.
+            // SAFETY: `user::write` accepts any address of the program.
             put_all = put_all.and(unsafe { user::write(self.places[at], instead) });
         });
         put_all
     }
 }
 
-/// The ring of a number from the descriptor table.
+/// The ring of a number in the descriptor table.
 pub fn ring(id: u32) -> &'static Ring {
     &ALL[id as usize % RINGS]
 }
 
-/// A new ring of the program's, which the kernel has made.
+/// Records a ring that the kernel has made for the program.
 pub fn created(fd: i32, params: &Params) -> Sys<()> {
     let queue = Queue::of(fd, params)?;
     for (id, ring) in ALL.iter().enumerate() {
@@ -139,7 +139,7 @@ pub fn created(fd: i32, params: &Params) -> Sys<()> {
         let made = ring.lock.lock().ok_or(libc::EAGAIN).and_then(|_locked| {
             ring.own.store(descriptors::protected_copy(fd)?, Ordering::Release);
             ring.disabled.store(params.flags & setup::R_DISABLED != 0, Ordering::Relaxed);
-            // SAFETY: locked.
+            // SAFETY: the lock is held, so nobody else has a reference.
             unsafe { *ring.queue.get() = Some(queue) };
             table::set(fd, Descriptor::Ring(id as u32));
             Ok(())
@@ -149,17 +149,17 @@ pub fn created(fd: i32, params: &Params) -> Sys<()> {
     Err(libc::EMFILE)
 }
 
-/// One more descriptor of a ring.
+/// The program has one more descriptor of a ring.
 pub fn copied(id: u32) {
     ring(id).copies.fetch_add(1, Ordering::AcqRel);
 }
 
-/// One descriptor less; after the last one nothing is added any more, and `forget` is called.
+/// The program has one descriptor less of a ring. The last one ends it, and `forget` drops what belongs to it.
 pub fn closed(id: u32, forget: impl FnOnce()) {
     let ring = ring(id);
     if ring.copies.load(Ordering::Acquire) == 1 {
         if let Some(_locked) = ring.lock.lock() {
-            // SAFETY: locked.
+            // SAFETY: the lock is held, so nobody else has a reference.
             unsafe { *ring.queue.get() = None };
         }
         forget();
@@ -183,8 +183,8 @@ pub fn forked() {
             continue;
         }
         ring.lock.reset();
-        // They were not inherited.
-        // SAFETY: there is no other thread.
+        // The mappings were not inherited (MADV_DONTFORK), so they must not be unmapped.
+        // SAFETY: a forked child has one thread.
         core::mem::forget(unsafe { (*ring.queue.get()).take() });
         let own = ring.own.swap(-1, Ordering::Relaxed);
         if own >= 0 {
@@ -194,25 +194,25 @@ pub fn forked() {
 }
 
 impl Ring {
-    /// Where completions go.
+    /// The library's own descriptor of the ring, to which completions are posted.
     pub fn own(&self) -> i32 {
         self.own.load(Ordering::Acquire)
     }
 
-    /// The kernel takes entries from now on.
+    /// The ring has been enabled: from now on the kernel takes entries.
     pub fn enabled(&self) {
         self.disabled.store(false, Ordering::Relaxed);
     }
 
-    /// Shows what is about to be submitted.
+    /// Shows `judge` the entries about to be submitted.
     pub fn look(&self, judge: impl FnOnce(&[Sqe], &mut dyn FnMut(usize, Sqe))) {
         if self.disabled.load(Ordering::Relaxed) {
             return;
         }
         let Some(_locked) = self.lock.lock() else { return };
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so this is the only reference.
         if let Some(queue) = unsafe { &mut *self.queue.get() } {
-            // Memory that is not there the kernel will find too.
+            // On EFAULT the kernel will find the same, and tell the program.
             let _ = queue.look(judge);
         }
     }
@@ -223,7 +223,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// A queue of four entries in memory of our own.
+    /// A queue of four entries in the test's own memory.
     struct Memory {
         words: [u32; 2],
         array: [u32; 4],
@@ -265,18 +265,18 @@ mod tests {
         let mut queue = memory.queue();
         for (head, tail, expected) in [
             (0, 2, vec![0, 1]),
-            // The kernel has taken none of them yet, or one.
+            // The kernel has taken none of them yet; then one.
             (0, 2, vec![]),
             (1, 3, vec![2]),
             (3, 3, vec![]),
             (3, 6, vec![3, 0, 1]),
-            // The kernel is ahead of what was seen.
+            // The kernel has gone further than this library has seen.
             (8, 9, vec![0]),
         ] {
             memory.words = [head, tail];
             assert_eq!(seen(&mut queue), expected, "{head} {tail}");
         }
-        // Positions go round.
+        // Positions wrap around.
         (memory.words, queue.seen) = ([u32::MAX, 1], u32::MAX);
         assert_eq!(seen(&mut queue), [3, 0]);
     }

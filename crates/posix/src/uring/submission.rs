@@ -1,5 +1,7 @@
-//! What becomes of a submission: the kernel's goes on to the kernel; what is on a descriptor of ours is carried here, and in its place the
-//! kernel gets a NOP, with the result if that is known at once.
+//! Decides about each submission. All but those on accelerated descriptors stay as they are, for the kernel.
+//!
+//! An operation on an accelerated descriptor is carried out here. A NOP for the kernel replaces it, with the result if
+//! that is known at once.
 
 use super::abi::{self, Sqe, cancel, flag, op};
 use super::operation::{self, Limit, Operation};
@@ -13,22 +15,22 @@ use crate::ready::epoll_ctl;
 use libc::{c_int, c_void, epoll_event, sockaddr};
 use towpath_hook::{Answer, outcome, real};
 
-/// What becomes of one.
+/// The decision about one submission.
 enum Verdict {
-    /// The kernel carries it.
+    /// The kernel carries it out.
     Leave,
-    /// The result is known.
+    /// It has been carried out, with this result.
     Done(i32),
-    /// It is carried, and has no result yet.
+    /// It is being carried out and has no result yet.
     Waits,
 }
 
 use Verdict::{Done, Leave, Waits};
 
-/// One call's submissions to a ring.
+/// The submissions of one `io_uring_enter`.
 pub struct Batch {
     ring: u32,
-    /// Known once it matters.
+    /// Does this kernel let a NOP have a result? `None`: not asked yet.
     injects: Option<bool>,
 }
 
@@ -36,18 +38,18 @@ fn refuse(errno: c_int) -> Verdict {
     Done(-errno)
 }
 
-/// A call's answer; `None` leaves it to the kernel.
+/// The verdict that follows from a call's answer. `None` leaves it to the kernel.
 fn answered(answer: Answer<c_int>) -> Verdict {
     answer.map_or(Leave, |answer| Done(answer.unwrap_or_else(|errno| -errno)))
 }
 
 impl Batch {
-    /// For a ring.
+    /// For the ring of this number.
     pub fn of(ring: u32) -> Self {
         Self { ring, injects: None }
     }
 
-    /// Looks at entries; `put` puts others in their places.
+    /// Looks at the entries; `put` replaces one.
     pub fn look(&mut self, entries: &[Sqe], put: &mut dyn FnMut(usize, Sqe)) {
         let mut at = 0;
         while let Some(entry) = entries.get(at) {
@@ -75,7 +77,7 @@ impl Batch {
         }
     }
 
-    /// Looks at entries that are linked to each other. Those of one chain are all carried here, or all by the kernel.
+    /// Looks at entries that are linked. The library carries out either all operations of a chain or none.
     fn look_at_chain(&mut self, entries: &[Sqe], put: &mut dyn FnMut(usize, Sqe)) {
         let begun = match (self.chain(entries), entries) {
             (Some(first), [entry, ..]) if entry.opcode == op::CONNECT => match connect_by(entry) {
@@ -95,7 +97,8 @@ impl Batch {
         }
     }
 
-    /// The first operation of a chain, if all are on accelerated sockets, or on the one that the first connects.
+    /// The first operation of a chain that the library can carry out: all are on accelerated sockets, or on the socket
+    /// that the first connects.
     fn chain(&self, entries: &[Sqe]) -> Option<Operation> {
         let connects = entries.first().filter(|entry| entry.opcode == op::CONNECT).map(|entry| entry.fd);
         let mut chain: Vec<Operation> = Vec::new();
@@ -124,12 +127,13 @@ impl Batch {
         })
     }
 
-    /// `ordered`: it is not to begin before others have ended, or others not before it has.
+    /// `ordered`: the entry is linked or drained, so its operation must keep its place in an order that only the kernel
+    /// knows.
     fn judge(&self, entry: &Sqe, ordered: bool) -> Verdict {
         match entry.opcode {
             op::POLL_REMOVE => self.remove_poll(entry),
             op::ASYNC_CANCEL => self.cancel(entry),
-            // A place in a table of fixed files is the kernel's.
+            // Sockets in the table of fixed files belong to the kernel.
             op::SOCKET if entry.file_index == 0 && entry.op_flags == 0 && !ordered => {
                 answered(socket::socket(entry.fd, entry.off as c_int, entry.len as c_int))
             }
@@ -163,18 +167,18 @@ impl Batch {
             }
             (Descriptor::Epoll(_), op::EPOLL_CTL) => {
                 let event = entry.addr as *mut epoll_event;
-                // SAFETY: wherever the address leads.
+                // SAFETY: `control` accepts any address for the event.
                 answered(unsafe { epoll_ctl::control(entry.fd, entry.len as c_int, entry.off as c_int, event) })
             }
             (Descriptor::Slot { .. } | Descriptor::Pending(_) | Descriptor::Epoll(_), op::CLOSE) => close(entry.fd),
-            // It is being looked at.
+            // The ring is locked while its entries are looked at.
             (Descriptor::Ring(_), op::CLOSE) => refuse(libc::EOPNOTSUPP),
             (Descriptor::Slot { .. }, op::SHUTDOWN) => answered(shutdown::shutdown(entry.fd, entry.len as c_int)),
             (Descriptor::Slot { .. } | Descriptor::Pending(_), op::LISTEN) => {
                 answered(listen::listen(entry.fd, entry.len as c_int))
             }
             (Descriptor::Slot { .. } | Descriptor::Pending(_), op::BIND) => answered(
-                // SAFETY: wherever the address leads.
+                // SAFETY: `bind` accepts any address.
                 unsafe { bind::bind(entry.fd, entry.addr as *const sockaddr, entry.off as u32) },
             ),
             (Descriptor::Slot { .. } | Descriptor::Pending(_), op::URING_CMD) => option(entry),
@@ -236,7 +240,7 @@ impl Batch {
             };
         }
         if ordered {
-            // What follows is not to be done. The kernel says EINVAL, and ends the chain.
+            // The chain must end here. The kernel completes an unknown opcode with EINVAL and cancels the rest.
             return Sqe { opcode: op::NONE, flags: entry.flags, user_data: entry.user_data, ..Sqe::default() };
         }
         if result < 0 || entry.flags & flag::CQE_SKIP_SUCCESS == 0 {
@@ -246,7 +250,8 @@ impl Batch {
     }
 }
 
-/// Ends what is meant by these flags of ASYNC_CANCEL, and gives its result; `None` if that is none of ours.
+/// Cancels the operations that the flags of an ASYNC_CANCEL select. `None`: the library has none of them, so the kernel
+/// is asked.
 pub fn cancel_of(ring: u32, flags: u32, user_data: u64, fd: c_int, opcode: u8) -> Option<i32> {
     if flags & (cancel::FD_FIXED | cancel::ANY) == cancel::FD_FIXED {
         return None;
@@ -264,30 +269,30 @@ pub fn cancel_of(ring: u32, flags: u32, user_data: u64, fd: c_int, opcode: u8) -
     };
     match pending::cancel(&meant) {
         0 => None,
-        // The kernel's own are among them.
+        // The kernel's own operations are selected too.
         _ if flags & cancel::ANY != 0 => None,
         ended if all => Some(ended as i32),
         _ => Some(0),
     }
 }
 
-/// Is the next one not to begin before this one has ended?
+/// Is the next entry linked to this one?
 fn links(entry: &Sqe) -> bool {
     entry.flags & (flag::IO_LINK | flag::IO_HARDLINK) != 0
 }
 
-/// A NOP that says nothing.
+/// A NOP that posts no completion.
 fn silent(entry: &Sqe) -> Sqe {
     let (opcode, flags) = (op::NOP, flag::CQE_SKIP_SUCCESS);
     Sqe { opcode, flags, fd: -1, user_data: entry.user_data, ..Sqe::default() }
 }
 
-/// Can nothing but a caught call use it?
+/// Is it a descriptor that the kernel must not use, because an accelerated socket or the library itself is behind it?
 pub fn is_ours(fd: c_int) -> bool {
     matches!(table::get(fd), Descriptor::Slot { .. } | Descriptor::Internal)
 }
 
-/// Is the descriptor one of the process's, not one of a table of fixed files?
+/// Is the descriptor in the process's table rather than in the table of fixed files?
 fn is_by_number(entry: &Sqe) -> bool {
     match entry.opcode {
         op::CLOSE => entry.file_index == 0,
@@ -295,7 +300,7 @@ fn is_by_number(entry: &Sqe) -> bool {
     }
 }
 
-/// Does `fd` name what the operation works on?
+/// Is `fd` the descriptor that an operation of this opcode works on?
 fn names_descriptor(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -318,22 +323,22 @@ fn names_descriptor(opcode: u8) -> bool {
 }
 
 fn connect_by(entry: &Sqe) -> Answer<c_int> {
-    // SAFETY: wherever the address leads.
+    // SAFETY: `begin` accepts any address.
     unsafe { connect::begin(entry.fd, entry.addr as *const sockaddr, entry.off as u32) }
 }
 
 fn close(fd: c_int) -> Verdict {
-    // SAFETY: integers only.
+    // SAFETY: `close` takes a number and no memory.
     answered(close::close(fd).or_else(|| Some(outcome(unsafe { real::close(fd) }))))
 }
 
-/// `getsockopt` and `setsockopt` (SOCKET_URING_OP_*).
+/// `getsockopt` and `setsockopt` through a ring (SOCKET_URING_OP_*).
 fn option(entry: &Sqe) -> Verdict {
     const GET: u32 = 2;
     const SET: u32 = 3;
     let (level, name) = (entry.addr as u32 as c_int, (entry.addr >> 32) as c_int);
     let (value, mut len) = (entry.addr3, entry.file_index as u32);
-    // SAFETY: wherever the address leads.
+    // SAFETY: the program gives memory as for the kernel; a bad address is EFAULT. `len` outlives the call.
     unsafe {
         match entry.off as u32 {
             GET => answered(
