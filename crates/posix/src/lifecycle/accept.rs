@@ -23,13 +23,13 @@ use towpath_ring::report::Count;
 /// The contract of `accept4`: `addr` is null, or `len` is valid and `addr` has `*len` writable bytes.
 pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Answer<c_int> {
     let Some(listener) = table::socket(fd) else {
-        // SAFETY: the caller keeps the contract of `accept`.
+        // SAFETY: the caller keeps the contract of `accept4`, and so `addr` and `len`.
         return if table::is_measured(fd) { Some(unsafe { by_kernel(fd, addr, len, flags) }) } else { None };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Some(Err(libc::EINVAL));
     }
-    // SAFETY: the caller keeps the contract of `accept`.
+    // SAFETY: the caller keeps the contract of `accept4`.
     Some(unsafe { accept_on(fd, &listener, addr, len, flags) })
 }
 
@@ -38,7 +38,7 @@ pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags:
 /// # Safety
 /// As [`accept`].
 unsafe fn by_kernel(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Sys<c_int> {
-    // SAFETY: the caller keeps the contract of `accept`.
+    // SAFETY: the caller keeps the contract of `accept4`; the kernel checks the addresses.
     let accepted = outcome(unsafe { real::accept4(fd, addr, len, flags) });
     accepted.inspect(|new| measure::accepted_by_kernel(fd, *new))
 }
@@ -60,7 +60,7 @@ unsafe fn accept_on(
             return Err(libc::EINVAL);
         }
         if waiting() {
-            // SAFETY: the caller keeps the contract of `accept`.
+            // SAFETY: the caller keeps the contract of `accept4`.
             if let Some(fd) = unsafe { accept_next(fd, listener, addr, len, flags) }? {
                 return Ok(fd);
             }
@@ -68,7 +68,7 @@ unsafe fn accept_on(
             return Err(libc::EAGAIN);
         } else {
             if held.is_none() {
-                // Linux takes the descriptor before it waits, so EMFILE comes at once.
+                // Linux allocates the descriptor before it waits, so EMFILE comes at once.
                 sys::close(sys::socket(libc::AF_INET)?);
             }
             held.get_or_insert_with(|| in_flight::Call::on(listener));
@@ -77,7 +77,7 @@ unsafe fn accept_on(
     }
 }
 
-/// Takes the next connection, if there still is one.
+/// Takes the next connection. `None`: another thread has taken it.
 ///
 /// # Safety
 /// As [`accept`].
@@ -88,7 +88,7 @@ unsafe fn accept_next(
     len: *mut socklen_t,
     flags: c_int,
 ) -> Sys<Option<c_int>> {
-    // Before the record leaves the queue, so that nothing is lost if no descriptor is left.
+    // The socketpair is made before the record leaves the queue: without a descriptor nothing is lost.
     let [ours, theirs] = descriptor_reserve::pair_for_one()?;
     match next(listener, |socket| take(fd, listener, socket, ours, theirs)) {
         // SAFETY: the caller keeps the contract of `accept`: `addr` and `len` are null or name room for an address.
@@ -100,7 +100,7 @@ unsafe fn accept_next(
     }
 }
 
-/// `accept4` that never waits: EAGAIN.
+/// `accept4` that never waits: EAGAIN if there is no connection.
 ///
 /// # Safety
 /// As [`accept`].
@@ -117,11 +117,11 @@ pub unsafe fn attempt(
     if (listener.readable() as usize) < Accepted::BYTES {
         return Err(libc::EAGAIN);
     }
-    // SAFETY: the caller keeps the contract of `accept`.
+    // SAFETY: the caller keeps the contract of `accept4`.
     unsafe { accept_next(fd, listener, addr, len, flags) }?.ok_or(libc::EAGAIN)
 }
 
-/// Makes a connection this process's own, with `ours` as its descriptor.
+/// Makes an accepted connection this process's own. `ours` becomes its descriptor.
 fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_int) {
     Socket::reset(socket.session, socket.slot, listener.app().flags.load(Relaxed) & INHERITED_FLAGS);
     inherit(listener.private(), socket.private());
@@ -129,7 +129,7 @@ fn take(fd: c_int, listener: &Socket, socket: &Socket, ours: c_int, theirs: c_in
     handover::inherit_emulated(fd, listener, ours, socket);
     socket.adopt();
     if socket.options().receive_buffer.load(Relaxed) != 0 {
-        // The stack has applied the buffer size that the listener had when the connection came.
+        // The stack applied the buffer sizes that the listener had when the connection came. They may have changed.
         doorbell::notify_commands(socket.session, socket.slot);
     }
     attach(socket, theirs);
@@ -153,10 +153,10 @@ unsafe fn install(
         sys::fcntl(ours, libc::F_SETFD, 0)?;
     }
     let six = socket.has(flag::SIX);
-    // SAFETY: the caller keeps the contract of `accept`.
+    // SAFETY: the caller keeps the contract of `accept4`: `addr` has the room that `len` names.
     let named = if addr.is_null() { Ok(()) } else { unsafe { address::write(six, remote, addr, len) } };
     if let Err(errno) = named {
-        // On Linux the connection has been taken by then, and ends.
+        // As on Linux, the connection has been accepted by now, and ends.
         close::let_go(ours, socket);
         sys::close(ours);
         return Err(errno);
@@ -164,11 +164,11 @@ unsafe fn install(
     Ok(ours)
 }
 
-/// Private flags that a connection takes over.
+/// The private flags that a connection inherits from its listener.
 const INHERITED: u32 =
     flag::REUSEADDR | flag::REUSEPORT | flag::SIX | flag::V6ONLY | flag::OOBINLINE | flag::QUICKACK_OFF | flag::CORKED;
 
-/// Options that a connection takes over from its listener, as on Linux.
+/// Copies the options that a connection inherits from its listener, as on Linux.
 fn inherit(from: &Private, to: &Private) {
     to.flags.store(from.flags.load(Relaxed) & INHERITED, Relaxed);
     to.linger_s.store(from.linger_s.load(Relaxed), Relaxed);
@@ -177,5 +177,5 @@ fn inherit(from: &Private, to: &Private) {
     to.low_water.store(from.low_water.load(Relaxed), Relaxed);
 }
 
-/// Application flags that a connection takes over.
+/// The application flags that a connection inherits from its listener.
 const INHERITED_FLAGS: u32 = app_flags::NODELAY | app_flags::CORK;

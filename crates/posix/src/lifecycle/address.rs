@@ -1,4 +1,5 @@
-//! Socket addresses as C programs pass them. Inside, every address is an IPv6 one, with IPv4 as `::ffff:a.b.c.d`.
+//! Socket addresses in the form of C programs. Inside the library every address is an IPv6 address; IPv4 is
+//! `::ffff:a.b.c.d`.
 
 use crate::io::user;
 use core::mem::zeroed;
@@ -11,10 +12,10 @@ pub use towpath_client::address::{ANY, Address, is_kernels, local};
 
 const LEN: usize = size_of::<sockaddr_in>();
 const LEN6: usize = size_of::<sockaddr_in6>();
-/// The least length that Linux takes for an IPv6 address: all but the scope (RFC 2133).
+/// The least length that Linux accepts for an IPv6 address: without the scope (RFC 2133).
 const LEN6_LEAST: usize = 24;
 
-/// Reads an address. `None` unless it is a whole one of the family (`six`: AF_INET6); EFAULT if it cannot be read.
+/// Reads an address. `None`: it is incomplete or of another family (`six`: AF_INET6). EFAULT: it cannot be read.
 ///
 /// # Safety
 /// `addr` may be any address.
@@ -23,13 +24,13 @@ pub unsafe fn read(six: bool, addr: *const sockaddr, len: socklen_t) -> Sys<Opti
     if (len as usize) < least {
         return Ok(None);
     }
-    // SAFETY: `whole` has the bytes that are copied; all zero, and any bytes, are a valid address.
+    // SAFETY: `whole` has room for the bytes that are copied, and any bytes are a valid address.
     let whole = unsafe {
         let mut whole: Either = zeroed();
         user::copy((&raw mut whole).cast(), addr.cast(), least)?;
         whole
     };
-    // SAFETY: integers all through.
+    // SAFETY: both members of the union consist of integers, so any bytes are valid.
     Ok(unsafe {
         if six {
             let whole = whole.six;
@@ -41,7 +42,7 @@ pub unsafe fn read(six: bool, addr: *const sockaddr, len: socklen_t) -> Sys<Opti
     })
 }
 
-/// Is this AF_UNSPEC, which dissolves a connection?
+/// Is this AF_UNSPEC, which ends a connection?
 ///
 /// # Safety
 /// `addr` may be any address.
@@ -50,7 +51,7 @@ pub unsafe fn is_unspecified(addr: *const sockaddr, len: socklen_t) -> bool {
     if (len as usize) < size_of::<libc::sa_family_t>() {
         return false;
     }
-    // SAFETY: the program's memory.
+    // SAFETY: `user::read` accepts any address, and any bytes are a valid family.
     unsafe { user::read(family) }.is_ok_and(|family| c_int::from(family) == libc::AF_UNSPEC)
 }
 
@@ -59,14 +60,14 @@ fn of_four(addr: &sockaddr_in) -> Address {
     (four.to_ipv6_mapped(), u16::from_be(addr.sin_port))
 }
 
-/// Writes an address of a socket of that family as `accept` and `getsockname` do: cut to `*len`, and `*len` becomes the
-/// full length.
+/// Writes an address as `accept` and `getsockname` do: cut to `*len`, which becomes the full length. `six` is the
+/// socket's family.
 ///
 /// # Safety
 /// `addr` and `len` may be any addresses.
 pub unsafe fn write(six: bool, address: Address, addr: *mut sockaddr, len: *mut socklen_t) -> Sys<()> {
     let (value, full) = make(six, address);
-    // SAFETY: `value` has `full` bytes; the rest is the program's memory.
+    // SAFETY: `value` has `full` bytes, and `user` accepts any address of the program.
     unsafe {
         let room = user::read(len)?;
         if (room as i32) < 0 {
@@ -77,7 +78,7 @@ pub unsafe fn write(six: bool, address: Address, addr: *mut sockaddr, len: *mut 
     }
 }
 
-/// Room for either family.
+/// Room for an address of either family.
 #[repr(C)]
 union Either {
     four: sockaddr_in,
@@ -109,13 +110,13 @@ fn make(six: bool, (address, port): Address) -> (Either, usize) {
 pub fn of_kernel(fd: c_int, six: bool) -> Sys<Address> {
     let (mut value, full) = make(six, ANY);
     let mut len = full as socklen_t;
-    // SAFETY: `value` has `len` bytes.
+    // SAFETY: `value` has room for `len` bytes.
     outcome(unsafe { real::getsockname(fd, (&raw mut value).cast(), &raw mut len) })?;
-    // SAFETY: integers all through, and `make` has set those of the family.
+    // SAFETY: both members of the union consist of integers, so any bytes are valid.
     unsafe { read(six, (&raw const value).cast(), full as socklen_t) }?.ok_or(libc::EINVAL)
 }
 
-/// Binds a kernel socket to any address and a port of the kernel's choice.
+/// Binds a kernel socket to the unspecified address and a port that the kernel chooses.
 pub fn bind_any(fd: c_int, six: bool) -> Sys<()> {
     bind(fd, six, ANY)
 }
@@ -134,9 +135,9 @@ pub fn connect(fd: c_int, six: bool, address: Address) -> Sys<()> {
     outcome(unsafe { real::connect(fd, (&raw const value).cast(), full as socklen_t) }).map(|_| ())
 }
 
-/// Dissolves a kernel socket's connection.
+/// Ends a kernel socket's connection (AF_UNSPEC).
 pub fn disconnect(fd: c_int) -> Sys<()> {
     let nowhere = sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
-    // SAFETY: a whole address.
+    // SAFETY: `nowhere` is a whole `sockaddr`.
     outcome(unsafe { real::connect(fd, &raw const nowhere, size_of::<sockaddr>() as socklen_t) }).map(|_| ())
 }

@@ -18,12 +18,12 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c
         return Some(Err(libc::EINVAL));
     }
     let Descriptor::Pending(pending) = kind else { return None };
-    // SAFETY: the caller keeps the contract of `bind`.
+    // SAFETY: `read` accepts any address.
     let local = unsafe { address::read(pending.six, addr, len) }.ok().flatten();
     if local.is_some_and(|local| is_taken(fd, pending, local)) {
         return Some(Err(libc::EADDRINUSE));
     }
-    // SAFETY: the caller keeps the contract of `bind`.
+    // SAFETY: the kernel checks the program's address.
     let bound = reserve(fd, pending, local, || outcome(unsafe { real::bind(fd, addr, len) }));
     if bound.is_ok() {
         table::update_pending(fd, |u| u.bound = true);
@@ -31,8 +31,8 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c
     Some(bound)
 }
 
-/// Binds without SO_REUSEADDR, or another program could bind the port beside it. The option is put on again only if
-/// the port cannot be had without it.
+/// Binds without SO_REUSEADDR, with which another program could bind the same port. The option is set again only if the
+/// port is not to be had without it.
 fn reserve(fd: c_int, pending: Pending, local: Option<Address>, bind: impl Fn() -> Sys<c_int>) -> Sys<c_int> {
     let reuse = pending.options
         && sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok_and(|reuse| reuse != 0);
@@ -52,7 +52,7 @@ fn reserve(fd: c_int, pending: Pending, local: Option<Address>, bind: impl Fn() 
     bound
 }
 
-/// Does the stack use this port? (The kernel is asked anyway.)
+/// Does the stack use this port? The kernel must be asked too.
 fn is_taken(fd: c_int, pending: Pending, local: Address) -> bool {
     let asked_for = !pending.bound && local.1 != 0 && !address::is_kernels(local.0);
     let six_only = || pending.six && pending::is_v6only(fd);

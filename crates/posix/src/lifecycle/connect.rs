@@ -19,19 +19,19 @@ use towpath_ring::stats::CarriedBy;
 
 const LOOPBACK: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
 
-/// The longest address that Linux looks at.
+/// The longest address that Linux accepts.
 const ADDRESS_MAX: socklen_t = 128;
 
-/// How a socket is connected that the stack does not carry.
+/// How the kernel connects a socket that the stack does not carry.
 #[derive(Clone, Copy)]
 enum Kernel {
-    /// The kernel's `connect`, with the arguments of the call.
+    /// By `connect`, with the program's arguments.
     Connects(*const sockaddr, socklen_t),
-    /// The kernel's io_uring, later.
+    /// By the program's io_uring, after this call.
     IsLeft,
 }
 
-/// The kernel's io_uring is to connect it.
+/// The program's io_uring connects the socket.
 #[derive(Debug)]
 struct LeftToKernel;
 
@@ -42,17 +42,17 @@ type Outcome = Result<Answer<c_int>, LeftToKernel>;
 /// # Safety
 /// `addr` may be any address.
 pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
-    // SAFETY: any address may be given.
+    // SAFETY: `connect_or` accepts any address.
     unsafe { connect_or(fd, addr, len, true, Kernel::Connects(addr, len)) }.unwrap_or(None)
 }
 
-/// As [`connect`], but it never waits: EINPROGRESS, and [`outcome_if_any`] tells the end. A socket that the stack
-/// does not carry is left to the kernel (`None`).
+/// [`connect`] that never waits: EINPROGRESS, and later [`outcome_if_any`] has the result. A socket that the stack does
+/// not carry is left to the kernel (`None`).
 ///
 /// # Safety
 /// As [`connect`].
 pub unsafe fn begin(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c_int> {
-    // SAFETY: any address may be given.
+    // SAFETY: `connect_or` accepts any address.
     match unsafe { connect_or(fd, addr, len, false, Kernel::IsLeft) } {
         Ok(begun) => begun,
         Err(LeftToKernel) => {
@@ -64,7 +64,7 @@ pub unsafe fn begin(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<
     }
 }
 
-/// The end of what [`begin`] has begun; `None` = not yet.
+/// The result of a connect that [`begin`] has begun; `None` = not yet.
 pub fn outcome_if_any(socket: &Socket) -> Option<Sys<c_int>> {
     if socket.state() == state::CONNECTING {
         return None;
@@ -73,7 +73,7 @@ pub fn outcome_if_any(socket: &Socket) -> Option<Sys<c_int>> {
     Some(outcome_of(socket))
 }
 
-/// `sendto` with MSG_FASTOPEN: connects first. The data follow the handshake, as they do for a server that gave no
+/// `sendto` with MSG_FASTOPEN: connects first. The data follow the handshake, as with a server that has given no
 /// cookie.
 ///
 /// # Safety
@@ -82,11 +82,11 @@ pub unsafe fn fast_open(fd: c_int, kind: Descriptor, addr: *const sockaddr, len:
     if matches!(kind, Descriptor::Slot { .. }) {
         return Some(Err(libc::EISCONN));
     }
-    // SAFETY: any address may be given.
+    // SAFETY: `connect` accepts any address.
     unsafe { connect(fd, addr, len) }
 }
 
-/// Connects a pending socket, or one that has connected or listened before.
+/// Connects a pending socket, or a socket that has connected or listened before.
 ///
 /// # Safety
 /// As [`connect`].
@@ -99,7 +99,7 @@ unsafe fn connect_or(fd: c_int, addr: *const sockaddr, len: socklen_t, waits: bo
         Descriptor::Pending(pending) => pending.six,
         _ => table::socket(fd).is_some_and(|socket| socket.has(flag::SIX)),
     };
-    // SAFETY: any address may be given.
+    // SAFETY: both functions accept any address.
     let (remote, ends) = unsafe { (address::read(six, addr, len), address::is_unspecified(addr, len)) };
     match (kind, remote) {
         (Descriptor::Pending(pending), Ok(_)) if pending.refused => {
@@ -115,12 +115,12 @@ unsafe fn connect_or(fd: c_int, addr: *const sockaddr, len: socklen_t, waits: bo
             Some(socket) if ends => Ok(Some(disconnect(fd, &socket))),
             Some(socket) => connect_again(fd, &socket, remote, waits, kernel),
         },
-        // AF_UNSPEC and nonsense: the kernel knows the answer, and the socket stays pending.
+        // AF_UNSPEC and invalid addresses are left to the kernel, which has the answer. The socket stays pending.
         _ => Ok(None),
     }
 }
 
-/// The first `connect` of a socket: asks the stack, and waits for the handshake if the socket blocks.
+/// The first `connect` of a socket. It asks the stack, and waits for the handshake if the socket blocks.
 fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits: bool, kernel: Kernel) -> Outcome {
     let Some(session) = registration::start() else {
         return fall_back(fd, pending, fallback::why_no_session(), kernel);
@@ -132,12 +132,12 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
     };
     let (remote_addr, port) = remote;
     let mapped = remote_addr.to_ipv4_mapped();
-    // The kernel knows the error for an IPv4 address on a socket that is for IPv6 only.
+    // For an IPv4 address on an IPv6-only socket the kernel has the error.
     let refused = pending.six && mapped.is_some() && pending::is_v6only(fd);
     if address::is_kernels(remote_addr) || address::is_kernels(local.0) || refused {
         return fall_back(fd, pending, Count::Address, kernel);
     }
-    // Connecting to "any" is connecting to this host.
+    // Connecting to the unspecified address means connecting to this host.
     let remote_addr = match mapped {
         Some(Ipv4Addr::UNSPECIFIED) => LOOPBACK,
         None if remote_addr.is_unspecified() => Ipv6Addr::LOCALHOST,
@@ -175,10 +175,10 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
 fn await_handshake(fd: c_int, socket: &Socket) -> Sys<c_int> {
     let deadline = wait::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed));
     match wait::until(socket, deadline, || socket.state() != state::CONNECTING) {
-        // After a failure that has been told, a socket is as it was before, as on Linux.
+        // After a failure has been reported, the socket is as before, as on Linux.
         Ok(()) => outcome_of(socket).inspect_err(|_| _ = demote::demote(fd, socket, None)),
         Err(errno) => {
-            // It goes on in the background.
+            // The handshake goes on in the background.
             socket.mark(flag::CONNECT_PENDING, true);
             Err(if errno == libc::EAGAIN { libc::EINPROGRESS } else { errno })
         }
@@ -193,8 +193,8 @@ fn outcome_of(socket: &Socket) -> Sys<c_int> {
     }
 }
 
-/// The stack does not carry it, for this reason: the kernel connects it, unless the program is to fail without its
-/// stack.
+/// The stack does not carry the connection, for the reason `why`. The kernel connects it, unless the service is
+/// required.
 fn fall_back(fd: c_int, pending: Pending, why: Count, kernel: Kernel) -> Outcome {
     fallback::count(why);
     match registration::required_but_gone() {
@@ -203,13 +203,13 @@ fn fall_back(fd: c_int, pending: Pending, why: Count, kernel: Kernel) -> Outcome
     }
 }
 
-/// The kernel connects it. It is the kernel's from then on, unless that fails.
+/// The kernel connects the socket, and has it from then on unless that fails.
 fn by_kernel(fd: c_int, pending: Pending, kernel: Kernel) -> Outcome {
     let Kernel::Connects(addr, len) = kernel else { return Err(LeftToKernel) };
-    // SAFETY: the arguments of `connect` as the program gave them; the kernel checks the address.
+    // SAFETY: the arguments are those of the program's `connect`, and the kernel checks the address.
     let connected = outcome(unsafe { real::connect(fd, addr, len) });
     match connected {
-        // Within this host a refusal is known at once. The program may try again when there is a listener.
+        // Within this host a refusal is known at once. The program may try again once there is a listener.
         Err(libc::EINPROGRESS) if sys::is_closed(fd) => {
             table::update_pending(fd, |pending| pending.refused = true);
         }
@@ -231,12 +231,12 @@ fn connect_again(fd: c_int, socket: &Socket, remote: Option<address::Address>, w
         }
         state::ESTABLISHED => Err(libc::EISCONN),
         _ => match socket.take_error() {
-            // It has failed, and the program has asked for the error.
+            // The connect has failed, and the program has read the error already.
             0 if socket.has(flag::CONNECT_PENDING) => {
                 socket.mark(flag::CONNECT_PENDING, false);
                 Err(libc::ECONNABORTED)
             }
-            // After a failure a socket may be used for another try: it becomes a pending one.
+            // After a failure the socket can connect again: it becomes a pending one.
             0 => match (demote::demote(fd, socket, None), remote) {
                 (Ok(pending), Some(remote)) => return connect_pending(fd, pending, remote, waits, kernel),
                 (Ok(_), None) => return Ok(None),
@@ -251,7 +251,7 @@ fn connect_again(fd: c_int, socket: &Socket, remote: Option<address::Address>, w
     Ok(Some(answer))
 }
 
-/// `connect` to AF_UNSPEC: the connection is reset, and the socket may be used anew.
+/// `connect` to AF_UNSPEC: resets the connection. The socket can be used again.
 fn disconnect(fd: c_int, socket: &Socket) -> Sys<c_int> {
     if !matches!(socket.state(), state::LISTENING | state::CLOSED) {
         socket.mark_app(app_flags::CLOSED | app_flags::ABORT, true);

@@ -1,5 +1,5 @@
-//! Demotion: a socket that has connected or listened becomes a pending one again. A fresh kernel socket takes the
-//! slot's place behind all its descriptors, with the same options.
+//! Demotion: a socket that has connected or listened becomes a pending one again. A fresh kernel socket with the same
+//! options replaces the slot behind all its descriptors.
 
 use crate::fd::table::{self, Descriptor, Pending};
 use crate::lifecycle::{address, end};
@@ -12,14 +12,14 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::{outcome, real};
 
-/// Lets the slot behind `fd` go and puts a fresh kernel socket in its place, bound to `local` if that is given.
+/// Gives the slot behind `fd` up and puts a fresh kernel socket in its place, bound to `local` if given.
 pub fn demote(fd: c_int, socket: &Socket, local: Option<address::Address>) -> Sys<Pending> {
     let six = socket.has(flag::SIX);
     let domain = if six { libc::AF_INET6 } else { libc::AF_INET };
     put_fresh(fd, socket, sys::socket(domain)?, local)
 }
 
-/// As [`demote`], after a connection was dissolved: the fresh socket has a pending ECONNRESET, as on Linux.
+/// [`demote`] after a connection was dissolved: the fresh socket has a pending ECONNRESET, as on Linux.
 pub fn demote_reset(fd: c_int, socket: &Socket) -> Sys<Pending> {
     let six = socket.has(flag::SIX);
     let fresh = sys::socket(if six { libc::AF_INET6 } else { libc::AF_INET })?;
@@ -28,13 +28,13 @@ pub fn demote_reset(fd: c_int, socket: &Socket) -> Sys<Pending> {
     put_fresh(fd, socket, fresh, None)
 }
 
-/// Makes the fresh socket connect and dissolve the connection: only that leaves the error behind.
+/// Lets the fresh socket connect and dissolve the connection: only that leaves ECONNRESET behind.
 fn give_up_a_connection(fresh: c_int, six: bool) -> Sys<()> {
     let listener = sys::socket(libc::AF_INET)?;
     let given_up = || {
         let loopback = (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0);
         address::bind(listener, false, loopback)?;
-        // SAFETY: integers only.
+        // SAFETY: `listen` takes numbers and no memory.
         outcome(unsafe { real::listen(listener, 1) })?;
         address::connect(fresh, six, address::of_kernel(listener, false)?)?;
         address::disconnect(fresh)

@@ -1,5 +1,5 @@
-//! Calls in flight: calls that sleep on a socket keep it in use, as in the kernel. If its descriptor is closed
-//! meanwhile, the connection goes on until the last of them returns.
+//! Calls in flight: a call that sleeps on a socket keeps it in use, as in the kernel. If the descriptor is closed
+//! meanwhile, the connection stays until the last such call returns.
 
 use crate::lifecycle::end;
 use core::cell::UnsafeCell;
@@ -10,19 +10,19 @@ use towpath_client::lock::Lock;
 use towpath_client::socket::Socket;
 use towpath_client::undo_log::{self, Entry, Undo};
 
-/// Sockets whose descriptor has been closed, each with a descriptor that is kept for it.
+/// Sockets whose last descriptor has been closed, each with a descriptor that the library keeps for it.
 struct Held {
     lock: Lock,
     sockets: UnsafeCell<Vec<(Socket, c_int)>>,
 }
 
-// SAFETY: the vector is only used under the lock.
+// SAFETY: `sockets` is only accessed under the lock.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held { lock: Lock::new(), sockets: UnsafeCell::new(Vec::new()) };
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// A call in flight on a socket; until dropped.
+/// A call in flight on a socket. Dropping it ends the call.
 pub struct Call(#[allow(dead_code, reason = "it is dropped")] Entry);
 
 impl Call {
@@ -49,10 +49,10 @@ pub fn end(socket: &Socket) {
     }
 }
 
-/// The last descriptor `fd` of a socket is about to be closed. True if calls are in flight; then the socket is kept.
+/// The last descriptor `fd` of a socket is about to be closed. True: calls are in flight, and the socket is kept.
 pub fn keep(fd: c_int, socket: &Socket) -> bool {
     if socket.private().users.load(Ordering::SeqCst) != 0 {
-        // A signal handler may have left a call of this thread.
+        // A signal handler may have jumped out of a call of this thread.
         undo_log::undo_left_calls();
     }
     if socket.private().users.load(Ordering::SeqCst) == 0 {
@@ -60,7 +60,7 @@ pub fn keep(fd: c_int, socket: &Socket) -> bool {
     }
     let Some(_locked) = HELD.lock.lock() else { return false };
     let Ok(kept) = descriptors::protected_copy(fd) else { return false };
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so this is the only reference.
     unsafe { &mut *HELD.sockets.get() }.push((*socket, kept));
     COUNT.fetch_add(1, Ordering::SeqCst);
     true
@@ -70,7 +70,7 @@ pub fn keep(fd: c_int, socket: &Socket) -> bool {
 fn release(socket: &Socket) {
     let kept = {
         let Some(_locked) = HELD.lock.lock() else { return };
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so this is the only reference.
         let sockets = unsafe { &mut *HELD.sockets.get() };
         let same = |held: &Socket| held.number() == socket.number() && held.generation == socket.generation;
         let Some(at) = sockets.iter().position(|(held, _)| same(held)) else { return };
@@ -85,7 +85,7 @@ fn release(socket: &Socket) {
 pub fn forked() {
     HELD.lock.reset();
     if let Some(_locked) = HELD.lock.lock() {
-        // SAFETY: locked, and there is no other thread.
+        // SAFETY: a forked child has one thread, and it holds the lock.
         for (_, kept) in unsafe { &mut *HELD.sockets.get() }.drain(..) {
             descriptors::unprotect(kept);
         }

@@ -39,7 +39,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
         Ok(local) => local,
         Err(errno) => return Some(Err(errno)),
     };
-    // A negative backlog is a huge unsigned one to Linux.
+    // Linux takes a negative backlog for a huge unsigned one.
     let backlog = if backlog < 0 { BACKLOG_LIMIT } else { backlog.min(BACKLOG_LIMIT) } as u32;
     let flags = if pending.six && pending::is_v6only(fd) { V6ONLY } else { 0 };
     let (local_addr, local_port) = (local.0, local.1.into());
@@ -49,7 +49,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
             fallback::count(Count::Listening);
             Some(Ok(0))
         }
-        // The kernel could listen there, but no packets would come.
+        // The kernel could listen on this address, but would get no packets.
         Err(Refusal::Kernel(_)) if pending.bound && stack_address::is_not_local(pending.six, local) => {
             Some(Err(libc::EADDRNOTAVAIL))
         }
@@ -65,7 +65,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
     }
 }
 
-/// Leaves a pending socket to the kernel for good, and the call, too.
+/// Leaves a pending socket and its `listen` to the kernel, for good.
 fn settle_kernel<T>(fd: c_int, pending: Pending, why: Count) -> Answer<T> {
     fallback::count(why);
     if let Some(errno) = registration::required_but_gone() {

@@ -10,7 +10,7 @@ pub fn is_v6only(fd: c_int) -> bool {
     sys::getsockopt::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0).is_ok_and(|only| only != 0)
 }
 
-/// A pending socket is the kernel's from now on.
+/// Leaves a pending socket to the kernel, for good.
 pub fn leave(fd: c_int, pending: Pending) {
     if pending.reuse_hidden {
         let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);

@@ -15,7 +15,7 @@ use towpath_ring::command::{Command, V6ONLY};
 use towpath_ring::control::Request;
 use towpath_ring::report::Count;
 
-/// Asks the stack to take a pending socket by a command. If it names another stack, that one is asked.
+/// Asks the stack by a command to take a pending socket. If the answer names another stack, that one is asked.
 pub fn promote(fd: c_int, pending: Pending, session: &'static Session, command: Command) -> Result<Socket, Refusal> {
     match promote_at(fd, pending, session, command) {
         Err(Refusal::OtherStack(stack)) => {
@@ -41,7 +41,7 @@ fn promote_at(fd: c_int, pending: Pending, session: &'static Session, mut comman
     Ok(socket)
 }
 
-/// Puts one end of a socketpair in the place of all the kernel socket's descriptors.
+/// Puts one end of a socketpair in the place of all descriptors of the kernel socket.
 fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> {
     let status = sys::fcntl(fd, libc::F_GETFL, 0)?;
     let copies = table::copies(fd);
@@ -77,10 +77,10 @@ fn replace_descriptors(fd: c_int, pending: Pending, socket: &Socket) -> Sys<()> 
     Ok(())
 }
 
-/// Gives the service the other end of a socket's pair. It hangs up when the last descriptor is closed.
+/// Gives the service the other end of a socket's pair, which hangs up when the last descriptor is closed.
 pub fn attach(socket: &Socket, theirs: c_int) {
     let request = Request::Attach { slot: socket.slot.raw(), generation: socket.generation };
-    // If this fails the service has died, and every later call on the socket finds that out.
+    // If this fails the service has died, which every later call on the socket finds out.
     let _ = socket.session.send(&request, &[theirs]);
     sys::close(theirs);
     descriptor_reserve::refill(socket.session.control());

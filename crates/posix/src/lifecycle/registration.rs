@@ -9,11 +9,11 @@ use towpath_client::session::{self, Session};
 use towpath_client::stacks::{self, SocketPlace};
 use towpath_client::sys::borrow;
 
-/// Held while the process registers.
+/// Held while the process registers with the service.
 static REGISTERING: Lock = Lock::new();
 static TRIED: AtomicBool = AtomicBool::new(false);
 
-/// The session; the first call registers with the service. `None` for good if that fails.
+/// The session. The first call registers with the service; if that fails, the answer is `None` for good.
 pub fn start() -> Option<&'static Session> {
     if !TRIED.load(Ordering::Acquire) {
         let _registering = REGISTERING.lock()?;
@@ -36,8 +36,8 @@ pub fn start() -> Option<&'static Session> {
     session::get().filter(|session| !session.is_dead())
 }
 
-/// Where the socket lives whose descriptor has come from elsewhere. The process joins the family that the socket is
-/// from: with its first session, or with one more. `None`: the socket cannot be used here.
+/// The place of the socket behind a descriptor that has come from another process. This process joins that socket's
+/// client, with its first session or one more. `None`: the socket cannot be used here.
 pub fn adopt(fd: i32) -> Option<SocketPlace> {
     if !TRIED.load(Ordering::Acquire) {
         let _registering = REGISTERING.lock()?;
@@ -56,13 +56,13 @@ fn registered(session: &Session) {
     fault::install();
 }
 
-/// Must a program fail without its stack, instead of using kernel sockets?
+/// Must TCP sockets fail without the service, rather than be the kernel's?
 pub fn required() -> bool {
     std::env::var_os("TOWPATH_REQUIRE").is_some_and(|value| value == "1")
 }
 
-/// The error if the kernel may not take a socket instead: the service is required, and has gone or was never there.
-/// Other reasons for a fallback are no errors, so that services of the kernel stay reachable.
+/// The error if the service is required, and has died or never ran. Other reasons for a fallback give no error, so that
+/// servers on kernel sockets stay reachable.
 pub fn required_but_gone() -> Option<i32> {
     (required() && session::get().is_none_or(Session::is_dead)).then_some(libc::ENETDOWN)
 }

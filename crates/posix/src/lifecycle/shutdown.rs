@@ -27,8 +27,7 @@ fn shutdown_socket(fd: c_int, socket: &Socket, how: c_int) -> Sys<c_int> {
         state::LISTENING => return Ok(0),
         _ => {}
     }
-    // On Linux, bytes that come after SHUT_RD can still be read. Only if nothing is sent either, nothing more is
-    // wanted.
+    // On Linux, bytes that come after SHUT_RD can still be read. Only if sending ends too are they unwanted.
     if reading {
         socket.mark(flag::SHUT_RD, true);
     }
@@ -38,13 +37,13 @@ fn shutdown_socket(fd: c_int, socket: &Socket, how: c_int) -> Sys<c_int> {
     if socket.has(flag::SHUT_RD) && socket.has_app(app_flags::SHUT_WR) {
         socket.app().flags.fetch_or(app_flags::SHUT_RD, Ordering::AcqRel);
     }
-    // Threads of this program that sleep on the socket, or watch it, must see it, too.
+    // Threads of this program that sleep on the socket or watch it must notice too.
     doorbell::notify(socket);
     doorbell::wake_sleepers(socket);
     Ok(0)
 }
 
-/// A listener that is shut down becomes a bound socket again.
+/// A listener that is shut down becomes a bound pending socket again.
 fn stop_listening(fd: c_int, socket: &Socket) -> Sys<c_int> {
     let local = address::local(socket);
     demote::demote(fd, socket, Some(local)).map(|_| 0)

@@ -6,8 +6,8 @@ use crate::observe::fallback;
 use libc::c_int;
 use towpath_hook::{Answer, outcome, real};
 
-/// `socket`: a TCP socket over IPv4 or IPv6 becomes a pending one. So does an MPTCP socket, which Go's servers ask
-/// for by default: with a peer that does not speak it, it falls back to TCP (RFC 8684 §3.7).
+/// `socket`: a TCP socket over IPv4 or IPv6 becomes a pending one. So does an MPTCP socket, which Go's servers ask for
+/// by default. With a peer that does not speak MPTCP it falls back to TCP (RFC 8684 §3.7).
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let six = domain == libc::AF_INET6;
@@ -20,7 +20,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Answer<c_int> {
         fallback::count(fallback::why_no_session());
         return if registration::required() { Some(Err(libc::ENETDOWN)) } else { None };
     }
-    // SAFETY: integers only.
+    // SAFETY: `socket` takes numbers and no memory.
     let fd = outcome(unsafe { real::socket(domain, kind, libc::IPPROTO_TCP) });
     if let Ok(fd) = fd {
         table::set(fd, Descriptor::Pending(Pending { six, ..Pending::default() }));

@@ -1,18 +1,18 @@
-//! Addresses that the stack's network has and this kernel has not. A socket can be bound to one: the kernel reserves
-//! the port, by `IP_FREEBIND`, and the stack binds the address.
+//! Addresses that the stack's network has and this kernel lacks. A socket can be bound to one: the kernel reserves the
+//! port with `IP_FREEBIND`, and the stack binds the address.
 
 use crate::lifecycle::address::{self, Address};
 use crate::lifecycle::registration;
 use libc::c_int;
 use towpath_client::{query, sys};
 
-/// Allows a pending socket to be bound to an address that only the stack has. False: it has not either.
+/// Allows a pending socket to be bound to an address that only the stack has. False: the stack lacks it too.
 pub fn allow(fd: c_int, six: bool, address: Address) -> bool {
     let named = !address.0.is_unspecified() && !address::is_kernels(address.0);
     named && registration::start().is_some_and(|session| query::has(session, address)) && free(fd, six)
 }
 
-/// Is this an address that the kernel has not?
+/// Does the kernel lack this address?
 pub fn is_not_local(six: bool, address: Address) -> bool {
     let Ok(probe) = sys::socket(if six { libc::AF_INET6 } else { libc::AF_INET }) else { return false };
     let bound = address::bind(probe, six, (address.0, 0));
@@ -20,7 +20,7 @@ pub fn is_not_local(six: bool, address: Address) -> bool {
     bound == Err(libc::EADDRNOTAVAIL)
 }
 
-/// The kernel binds the socket to any address.
+/// Lets the kernel bind the socket to any address (IP_FREEBIND).
 fn free(fd: c_int, six: bool) -> bool {
     let (level, option) =
         if six { (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND) } else { (libc::IPPROTO_IP, libc::IP_FREEBIND) };

@@ -1,6 +1,6 @@
-//! `SO_SNDBUF` and `SO_RCVBUF`. The fast stack's rings are as long as the service has made them; of a direct connection's rings each side
-//! keeps as much from being used as the options ask for. A kernel stack passes them on to its kernel's socket; of the rings before that
-//! only a share is used then.
+//! `SO_SNDBUF` and `SO_RCVBUF`. The fast stack's rings keep the length that the service gave them. Of a direct
+//! connection's rings each side uses no more than the options ask for. A kernel stack sets the options on its kernel's
+//! socket, and then uses only a share of the rings before it.
 
 use crate::options::stack;
 use crate::options::table::At;
@@ -10,16 +10,16 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::{doorbell, limits};
 
-/// `setsockopt` with `name`, which forces the option or not. The option's own name is `reads_as`, and its word is `at`. `fd` is the
-/// socketpair's, which knows the system's limits.
+/// `setsockopt` with `name`: the option itself, or the variant that forces it. `reads_as` is the option itself, and
+/// `at` its word. `fd` is the slot's socketpair, whose `setsockopt` applies the system's limits.
 pub fn set(fd: c_int, socket: &Socket, (name, reads_as): (c_int, c_int), at: At, asked: c_int) -> Sys<()> {
     sys::setsockopt(fd, libc::SOL_SOCKET, name, asked)?;
     let size = sys::getsockopt::<u32>(fd, libc::SOL_SOCKET, reads_as, 0)?;
     at(socket.options()).store(size, Ordering::Relaxed);
-    // The stack must not know of a lower limit before those who read.
+    // The readers of the limit come first: the stack must not learn of a smaller buffer before they do.
     limits::apply(socket);
     stack::changed(socket);
-    // There may be more room now.
+    // A larger buffer may give the peer room to send.
     if let Some(direct) = socket.direct() {
         direct.notify(socket.session);
     }
@@ -27,7 +27,7 @@ pub fn set(fd: c_int, socket: &Socket, (name, reads_as): (c_int, c_int), at: At,
     Ok(())
 }
 
-/// `getsockopt`: a size that was not asked for is that of the ring.
+/// `getsockopt`. Reads as the ring's size if the program has set no other.
 pub fn get(socket: &Socket, name: c_int, at: At) -> c_int {
     let geometry = socket.session.geometry;
     let ring = if name == libc::SO_SNDBUF { geometry.tx_bytes } else { geometry.rx_bytes };

@@ -11,7 +11,7 @@ use towpath_ring::report::Call;
 /// `getsockopt`.
 ///
 /// # Safety
-/// Its contract: `value` has `*len` writable bytes.
+/// The contract of `getsockopt`: `value` has `*len` writable bytes.
 pub unsafe fn getsockopt(
     fd: c_int,
     level: c_int,
@@ -30,7 +30,7 @@ pub unsafe fn getsockopt(
         Descriptor::Pending(pending)
             if pending.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
         {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the contract of `getsockopt`: `value` has `*len` writable bytes.
             Some(unsafe { options::pending::get_congestion(pending, value, len) })
         }
         _ => None,
@@ -40,7 +40,7 @@ pub unsafe fn getsockopt(
 /// `setsockopt`.
 ///
 /// # Safety
-/// Its contract: `value` has `len` readable bytes.
+/// The contract of `setsockopt`: `value` has `len` readable bytes.
 pub unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Answer<c_int> {
     match table::get(fd) {
         Descriptor::Slot { slot, generation } => {
@@ -50,7 +50,7 @@ pub unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
                 fallback::refused_if(*errno, Call::SetOption, level, name);
             }))
         }
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
         Descriptor::Pending(_) => unsafe { options::pending::set(fd, level, name, value, len) },
         _ => None,
     }

@@ -1,5 +1,5 @@
-//! Options that move: from a kernel socket to the slot that takes its place, from a slot to a kernel socket that takes its place, and
-//! from a listener to a connection that it has accepted.
+//! Moves the values of options: from a kernel socket to its slot (promotion), and from a slot to a fresh kernel socket
+//! (demotion). An accepted connection gets those of its listener.
 
 use crate::fd::table::Pending;
 use crate::options::table::{self, Import, Place, Row, TABLE, mark};
@@ -17,12 +17,13 @@ use towpath_ring::lines::app_flags;
 use towpath_ring::options::{Options, option_flags};
 use towpath_ring::{OptionsLine, Slot};
 
-/// The number that an option of a kernel socket has.
+/// The value of a kernel socket's option, if that is a number.
 fn kernels(fd: c_int, row: &Row) -> Option<c_int> {
     sys::getsockopt::<c_int>(fd, row.level, row.name, 0).ok()
 }
 
-/// The `app_flags` that a kernel socket's options ask for. (`TCP_QUICKACK` is none of them, because it is on unless it is taken off.)
+/// The `app_flags` that a kernel socket's options ask for. `TCP_QUICKACK` is left out: it is on until a program
+/// switches it off.
 pub fn initial_flags(fd: c_int) -> u32 {
     let on = |row: &Row| match row.place {
         Place::AppFlag(flag) if flag != app_flags::QUICKACK && kernels(fd, row).is_some_and(|on| on != 0) => flag,
@@ -31,7 +32,7 @@ pub fn initial_flags(fd: c_int) -> u32 {
     TABLE.iter().fold(0, |flags, row| flags | on(row))
 }
 
-/// Before the command that takes a kernel socket over: shows the stack what the program has set on it.
+/// Before the command that promotes a kernel socket: shows the stack the options that the program has set on it.
 pub fn show_initial(fd: c_int, pending: Pending, session: &Session, slot: Slot) {
     let line = session.region.options(slot);
     let some = pending.steered | u32::from(pending.congestion) != 0 || pending.kept;
@@ -52,7 +53,7 @@ pub fn show_initial(fd: c_int, pending: Pending, session: &Session, slot: Slot) 
     }
 }
 
-/// Puts into the line what a kernel socket has of an option on which the stack acts.
+/// Copies an option on which the stack acts from the kernel socket to the options line.
 fn show(fd: c_int, row: &Row, line: &OptionsLine) {
     let value = kernels(fd, row).unwrap_or(0);
     match row.place {
@@ -75,7 +76,7 @@ fn show_emulated(fd: c_int, line: &OptionsLine) {
     for row in table::emulated() {
         let Some(value) = kernels(fd, row) else { continue };
         match row.place {
-            // As the kernel has it, even if a program could not set it.
+            // The kernel's value is stored unchecked: a default may lie outside what a program can set.
             Place::StackWord(word) => word.store(line, value),
             Place::Pair(shown) => _ = shown.show(line, value),
             Place::Bit(bit) => _ = bit.shown.show(line, value),
@@ -84,7 +85,7 @@ fn show_emulated(fd: c_int, line: &OptionsLine) {
     }
 }
 
-/// From the kernel socket `fd` to the slot that takes its place: the options on which the library acts.
+/// Promotion: gives the slot the values of the kernel socket `fd`, for options on which the library acts.
 pub fn import(fd: c_int, pending: Pending, socket: &Socket) {
     let private = socket.private();
     let int = |level, name| sys::getsockopt::<c_int>(fd, level, name, 0).unwrap_or(0);
@@ -110,7 +111,8 @@ pub fn import(fd: c_int, pending: Pending, socket: &Socket) {
     private.low_water.store(int(libc::SOL_SOCKET, libc::SO_RCVLOWAT) as u32, Relaxed);
 }
 
-/// From the kernel socket `from` to the slot that takes its place, whose pair is `pair`: the emulated options.
+/// Promotion: gives the slot the values of the kernel socket `from`, for emulated options. `pair` is the slot's
+/// socketpair.
 pub fn import_emulated(from: c_int, pair: c_int, socket: &Socket) {
     for row in table::emulated() {
         if let Some(value) = kernels(from, row)
@@ -121,7 +123,7 @@ pub fn import_emulated(from: c_int, pair: c_int, socket: &Socket) {
     }
 }
 
-/// From the slot's socket `fd` to the kernel socket `fresh` that takes its place, as far as a program can set it there.
+/// Demotion: gives the kernel socket `fresh` the values of the slot behind `fd`, where a program could set them.
 pub fn export(fd: c_int, socket: &Socket, fresh: c_int, pending: &mut Pending) {
     for row in &TABLE {
         let on = |flag_is_set: bool| flag_is_set.then_some(1);
@@ -135,7 +137,7 @@ pub fn export(fd: c_int, socket: &Socket, fresh: c_int, pending: &mut Pending) {
         };
         let Some(value) = value else { continue };
         let now = kernels(fresh, row);
-        // An option that the fresh socket does not have is none that it emulates.
+        // An emulated option that the fresh socket lacks is not set on it.
         let differs = if row.is_emulated() { now.is_some_and(|now| now != value) } else { now != Some(value) };
         if differs && sys::setsockopt(fresh, row.level, row.name, value).is_ok() {
             pending.steered |= row.if_set_bit();
@@ -154,12 +156,12 @@ pub fn export(fd: c_int, socket: &Socket, fresh: c_int, pending: &mut Pending) {
 
 fn set_value<T: Copy>(fd: c_int, name: c_int, value: T) {
     let len = size_of::<T>() as socklen_t;
-    // SAFETY: `value` has `len` bytes.
+    // SAFETY: `value` has `len` bytes and lives until the call returns.
     let _ = unsafe { real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast::<c_void>(), len) };
 }
 
-/// From a listener to a connection that it has accepted, whose options line has the listener's numbers: the emulated options. Only the
-/// priority is not handed on.
+/// Gives an accepted connection the emulated options of its listener, except the priority. Its options line has the
+/// listener's numbers already.
 pub fn inherit_emulated(listener_fd: c_int, listener: &Socket, fd: c_int, socket: &Socket) {
     socket.private().kept.store(listener.private().kept.load(Relaxed), Relaxed);
     if !listener.has(flag::KEPT_BY_PAIR) {

@@ -1,5 +1,7 @@
-//! Socket options of sockets in slots. The [`table`] says who acts on each: the stack, this library, a kernel behind the stack, or nobody,
-//! which is emulated: the value is stored and read back. An option that is not known fails with ENOPROTOOPT.
+//! Socket options of sockets in slots. The [`table`] says who acts on each: the stack, this library, or a kernel behind
+//! the stack.
+//! An option on which nobody acts is emulated: its value is stored and read back. An unknown option fails with
+//! ENOPROTOOPT.
 
 pub mod buffers;
 pub mod by_descriptor;
@@ -33,7 +35,7 @@ pub unsafe fn set(
     len: socklen_t,
 ) -> Sys<c_int> {
     let private = socket.private();
-    // SAFETY: the caller vouches for `value`; every pattern of bits is a value of each of these types.
+    // SAFETY: the caller vouches for `value`, and any bytes are a value of each of these types.
     let number = unsafe {
         if let Some(what) = secure::option(level, name) {
             return secure::set(socket, what, value, len);
@@ -57,7 +59,7 @@ pub unsafe fn set(
                 stack::set_max_pacing(socket, values::pacing_rate(value, len)?);
                 return Ok(0);
             }
-            // The family of a socket that has an address is settled.
+            // A connected or bound socket keeps its address family, as on Linux.
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if socket.has(flag::SIX) => return Err(libc::EINVAL),
             (libc::IPPROTO_IPV6, _) if !socket.has(flag::SIX) => return Err(libc::ENOPROTOOPT),
             _ => values::number(level, value, len)?,
@@ -70,13 +72,13 @@ pub unsafe fn set(
     Ok(0)
 }
 
-/// The numbers that are not in the table.
+/// `setsockopt` for options of one number that are not in the table.
 fn set_other(socket: &Socket, level: c_int, name: c_int, number: c_int) -> Sys<()> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let asked = if number < 0 { c_int::MAX } else { number } as u32;
             let limit = socket.private().receive_limit.load(Relaxed);
-            // As on Linux: more than `SO_RCVBUF` has room for never comes.
+            // Linux clamps it to what `SO_RCVBUF` has room for: a higher mark would never be reached.
             let most = if socket.options().receive_buffer.load(Relaxed) == 0 { asked } else { limit };
             socket.private().low_water.store(asked.min(most), Relaxed);
             Ok(())
@@ -100,7 +102,7 @@ pub unsafe fn get(
     len: *mut socklen_t,
 ) -> Sys<c_int> {
     let private = socket.private();
-    // SAFETY: the caller keeps the contract of `getsockopt`.
+    // SAFETY: the caller vouches for `len` and `out`.
     unsafe {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_LINGER) => values::give(values::linger_of(private), out, len),
@@ -125,7 +127,7 @@ pub unsafe fn get(
     }
 }
 
-/// The numbers that are not in the table.
+/// `getsockopt` for options of one number that are not in the table.
 fn get_other(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
@@ -133,7 +135,7 @@ fn get_other(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
         (libc::SOL_SOCKET, libc::SO_DOMAIN) if socket.has(flag::SIX) => libc::AF_INET6,
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => libc::AF_INET,
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.has(flag::V6ONLY).into(),
-        // No CPU of the program's has received for it.
+        // -1, as on Linux for a socket for which no CPU has received: the stack's CPUs are not the program's.
         (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => -1,
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (socket.state() == state::LISTENING).into(),

@@ -11,7 +11,7 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_ring::lines::{app_flags, state};
 
-/// `setsockopt` by a row of the table. `name` is the option's, or that of the option that forces it.
+/// `setsockopt` by a row of the table. `name` is the row's option, or the variant that forces it.
 pub fn set(fd: c_int, socket: &Socket, row: &Row, name: c_int, value: c_int) -> Sys<()> {
     let line = socket.options();
     match row.place {
@@ -51,7 +51,7 @@ fn set_app_flag(socket: &Socket, flag: u32, on: bool) {
     match flag {
         app_flags::QUICKACK => socket.mark(flag::QUICKACK_OFF, !on),
         app_flags::CORK => socket.mark(flag::CORKED, on),
-        // Held bytes are sent when Nagle's algorithm is switched off.
+        // Switching Nagle's algorithm off sends the bytes that it held back.
         app_flags::NODELAY if on => send::let_go(socket),
         _ => {}
     }
@@ -77,7 +77,7 @@ fn set_bit(socket: &Socket, row: &Row, Bit { bit, only_two, shown }: Bit, value:
         return Err(libc::EINVAL);
     }
     let kept = &socket.private().kept;
-    // Linux forgets `TCP_THIN_DUPACK`.
+    // Linux accepts `TCP_THIN_DUPACK` and always reads it as 0.
     if value != 0 && !row.is(libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK) {
         kept.fetch_or(bit, Relaxed);
     } else {

@@ -1,4 +1,4 @@
-//! Socket options of a kernel socket that may move to a slot: the kernel answers, except for what only the stack knows.
+//! Socket options of a pending socket. The kernel has their values, except for those that only the stack knows.
 
 use crate::fd::table::{self as descriptors, Descriptor, Pending};
 use crate::lifecycle::pending;
@@ -25,11 +25,12 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
         pending.steered |= if set.is_ok() { row.map_or(0, Row::if_set_bit) } else { 0 };
         let limit = TIME_LIMITS.iter().position(|limit| (level, name) == (libc::SOL_SOCKET, *limit));
         if let (Some(limit), Ok(_)) = (limit, set) {
-            // SAFETY: the kernel has just read a time there.
+            // SAFETY: the kernel has just read a `timeval` there.
             pending.no_wait[limit] = unsafe { given::<timeval>(value, len) }.is_ok_and(|time| time.tv_sec < 0);
         }
     });
-    // Source routes and the like (RFC 9293 §3.9.2.1, MUST-51, MUST-52): the kernel sends IP options, the stack does not.
+    // With IP options (source routes, for instance) the socket is left to the kernel: the stack sends none (RFC 9293
+    // §3.9.2.1, MUST-51, MUST-52).
     if (level, name) == (libc::IPPROTO_IP, libc::IP_OPTIONS)
         && set.is_ok()
         && let Descriptor::Pending(pending) = descriptors::get(fd)
@@ -47,11 +48,12 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
     }))
 }
 
-/// `getsockopt` of `TCP_CONGESTION`, if the program has set it. (The kernel may not have the algorithm.)
+/// `getsockopt` of `TCP_CONGESTION`, if the program has set it. The kernel is not asked, because it may not have the
+/// algorithm.
 ///
 /// # Safety
 /// The contract of `getsockopt`: `len` is null or valid, `out` is null or has `*len` writable bytes.
 pub unsafe fn get_congestion(pending: Pending, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
-    // SAFETY: the caller keeps the contract of `getsockopt`.
+    // SAFETY: the caller vouches for `len` and `out`.
     unsafe { give(stack::name_of(pending.congestion.into()), out, len) }
 }

@@ -1,4 +1,4 @@
-//! What Linux makes of the numbers that programs set: the values it takes, and how it rounds them.
+//! The values that Linux accepts for numeric options, and how it rounds them.
 
 use libc::c_int;
 use towpath_client::sys::Sys;
@@ -11,17 +11,17 @@ const MOST_MSS: c_int = 32_767;
 const LINGER2_MAX_S: c_int = 120;
 /// Longest time between two SYN-ACKs, s (Linux: `TCP_RTO_MAX`).
 const RTO_MAX_S: c_int = 120;
-/// Least `TCP_WINDOW_CLAMP` but 0 (Linux: half of `SOCK_MIN_RCVBUF`).
+/// Least `TCP_WINDOW_CLAMP` other than 0 (Linux: half of `SOCK_MIN_RCVBUF`).
 const LEAST_WINDOW: c_int = 1152;
-/// The two bits of a type of service that are not an application's (RFC 3168 §5).
+/// The two ECN bits of a type of service, which applications cannot set (RFC 3168 §5).
 const ECN: c_int = 3;
 
-/// Any number.
+/// Any number is accepted.
 pub fn any(value: c_int) -> Sys<c_int> {
     Ok(value)
 }
 
-/// A number between two.
+/// A number from LOW to HIGH.
 pub fn within<const LOW: c_int, const HIGH: c_int>(value: c_int) -> Sys<c_int> {
     if (LOW..=HIGH).contains(&value) { Ok(value) } else { Err(libc::EINVAL) }
 }
@@ -66,7 +66,7 @@ pub fn hop_limit(value: c_int) -> Sys<c_int> {
     if value == -1 { Ok(0) } else { within::<0, 255>(value) }
 }
 
-/// `TCP_DEFER_ACCEPT`, in whole time-outs of the SYN-ACK: 1, 3, 7, 15, ... seconds.
+/// `TCP_DEFER_ACCEPT`, rounded up to a whole number of SYN-ACK time-outs: 1, 3, 7, 15, ... seconds.
 pub fn deferral(seconds: c_int) -> Sys<c_int> {
     let (mut timeout, mut period) = (1, if seconds > 0 { 1 } else { 0 });
     // Linux counts the time-outs in eight bits.

@@ -1,4 +1,5 @@
-//! Options on which the stack acts: they stand in the slot's options line, where `getsockopt` finds them too.
+//! Options on which the stack acts. Their values are in the slot's options line, from which `getsockopt` reads them
+//! too.
 
 use core::sync::atomic::Ordering::Relaxed;
 use towpath_client::doorbell;
@@ -20,7 +21,7 @@ pub fn set_congestion(socket: &Socket, number: u32) {
     changed(socket);
 }
 
-/// `TCP_CONGESTION` as it reads: what was set, else what the stack says is at work.
+/// `TCP_CONGESTION` as it reads: the algorithm that was set, else the one that the stack uses.
 pub fn congestion_name(socket: &Socket) -> [u8; 16] {
     let set = socket.options().congestion.load(Relaxed);
     name_of(if set != 0 { set } else { socket.info().congestion.load(Relaxed) })
@@ -34,7 +35,7 @@ pub fn name_of(number: u32) -> [u8; 16] {
     out
 }
 
-/// `SO_MAX_PACING_RATE` of its 32-bit form, in bytes per second; all ones = no limit.
+/// The rate that `SO_MAX_PACING_RATE` sets in its 32-bit form, in bytes per second; all ones = no limit.
 pub fn rate_of(rate: u32) -> u64 {
     if rate == u32::MAX { u64::MAX } else { rate.into() }
 }
@@ -60,7 +61,7 @@ pub fn max_pacing(socket: &Socket) -> u64 {
     }
 }
 
-/// Shows the stack the line as it is now.
+/// Tells the stack that the options line has changed.
 pub fn changed(socket: &Socket) {
     let line = socket.options();
     line.post(&line.read().1);

@@ -1,5 +1,5 @@
-//! The table of socket options: of each it says where the value stands, and so who acts on it. Setting, reading, and moving options
-//! between a kernel socket and a slot all follow the table.
+//! The table of socket options. Each row says where the option's value is stored, and so who acts on it. Setting,
+//! reading, promotion and demotion all follow the table.
 
 use crate::options::ranges::{
     any, deferral, hop_limit, linger2, not_negative, segment, time_to_live, traffic_class, type_of_service,
@@ -13,7 +13,7 @@ use towpath_ring::OptionsLine;
 use towpath_ring::lines::app_flags;
 use towpath_ring::options::option_flags;
 
-/// Names of Linux that libc lacks.
+/// A name of Linux that libc lacks.
 const TCP_TX_DELAY: c_int = 37;
 const IPV6_MINHOPCOUNT: c_int = 73;
 /// The highest number of `IP_MTU_DISCOVER` (`IP_PMTUDISC_OMIT`).
@@ -27,13 +27,13 @@ pub struct Row {
     pub level: c_int,
     /// Its name.
     pub name: c_int,
-    /// Where the value stands.
+    /// Where the value is stored.
     pub place: Place,
-    /// When the value moves from the kernel socket to the slot that takes its place.
+    /// When the value is copied from a kernel socket to its slot.
     pub import: Import,
 }
 
-/// Where a value stands.
+/// Where an option's value is stored, and who acts on it.
 #[derive(Clone, Copy)]
 pub enum Place {
     /// In `app_flags`. The stack acts on it.
@@ -42,42 +42,42 @@ pub enum Place {
     OwnFlag(u32),
     /// In `option_flags`. The stack acts on it.
     StackFlag(u32),
-    /// In a word of the options line. The stack acts on it, or a kernel behind the stack.
+    /// In a word of the options line. The stack acts on it, or a kernel behind the stack does.
     StackWord(Word),
-    /// In a buffer size of the options line. The library acts on it, and a kernel behind the stack.
+    /// In a buffer size of the options line. The library acts on it, and so does a kernel behind the stack.
     Buffer(At),
-    /// In `SO_MAX_PACING_RATE`'s two words of the options line. The stack acts on it.
+    /// In the two words of the options line for `SO_MAX_PACING_RATE`. The stack acts on it.
     PacingRate,
-    /// In the socketpair that stands in the descriptor's place. It is emulated.
+    /// In the AF_UNIX socketpair behind the descriptor. It is emulated.
     Pair(Shown),
     /// In a bit of `Private::kept`. It is emulated.
     Bit(Bit),
 }
 
-/// A word of the options line.
+/// A field of the options line.
 pub type At = fn(&OptionsLine) -> &AtomicU32;
 
-/// A number in a word of the options line.
+/// An option whose number is in a word of the options line.
 #[derive(Clone, Copy)]
 pub struct Word {
     at: At,
-    /// What becomes of a number that a program sets.
+    /// Checks and rounds a number that a program sets.
     pub accepts: fn(c_int) -> Sys<c_int>,
-    /// What the word 0 reads as.
+    /// How the word 0 reads.
     zero: Zero,
 }
 
-/// What the word 0 of the options line stands for.
+/// The meaning of 0 in a word of the options line.
 #[derive(Clone, Copy)]
 enum Zero {
-    /// Nothing is set, and the option reads as this.
+    /// The program has set nothing, and the option reads as this number.
     Unset(c_int),
-    /// This number: it and the number that a program set differ by these bits.
+    /// This number. The word is the option's number XOR this one.
     Inverted(c_int),
 }
 
 impl Word {
-    /// Stores a number that is accepted.
+    /// Stores a number that `accepts` has let through.
     pub fn store(&self, line: &OptionsLine, value: c_int) {
         let word = match self.zero {
             Zero::Unset(_) => value,
@@ -101,31 +101,31 @@ impl Word {
 pub struct Bit {
     /// The bit in `Private::kept`.
     pub bit: u32,
-    /// Only 0 and 1 may be set.
+    /// Only 0 and 1 are accepted.
     pub only_two: bool,
-    /// What a kernel behind the stack is shown.
+    /// How a kernel behind the stack learns of it.
     pub shown: Shown,
 }
 
-/// What the options line shows of an emulated option, for a kernel behind the stack.
+/// The part of the options line that shows an emulated option to a kernel behind the stack.
 #[derive(Clone, Copy)]
 pub enum Shown {
     /// Nothing.
     Nothing,
-    /// One of `option_flags`.
+    /// This flag of `option_flags`.
     Flag(u32),
-    /// The number.
+    /// The number, in this word.
     Number(At),
 }
 
-/// When a value moves from the kernel socket to the slot.
+/// When a value is copied from the kernel socket to its slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Import {
     /// If the program has set this option.
     IfSet,
     /// If the program has set any emulated option.
     IfEmulated,
-    /// Never, because another row has the same word; but it counts as emulated.
+    /// Never: another row has the same word. It counts as emulated.
     Alias,
     /// Always.
     Always,
@@ -135,17 +135,17 @@ const fn row(level: c_int, name: c_int, place: Place, import: Import) -> Row {
     Row { level, name, place, import }
 }
 
-/// A number that the stack acts on; the word 0 reads as `default`.
+/// An option on which the stack acts. The word 0 reads as `default`.
 const fn word(level: c_int, name: c_int, at: At, accepts: fn(c_int) -> Sys<c_int>, default: c_int) -> Row {
     row(level, name, Place::StackWord(Word { at, accepts, zero: Zero::Unset(default) }), Import::IfSet)
 }
 
-/// A flag that the stack acts on.
+/// A flag on which the stack acts.
 const fn stack_flag(level: c_int, name: c_int, flag: u32) -> Row {
     row(level, name, Place::StackFlag(flag), Import::IfSet)
 }
 
-/// A number that only a kernel behind the stack acts on.
+/// A number on which only a kernel behind the stack acts.
 const fn kernels(level: c_int, name: c_int, at: At, accepts: fn(c_int) -> Sys<c_int>) -> Row {
     row(level, name, Place::StackWord(Word { at, accepts, zero: Zero::Unset(0) }), Import::IfEmulated)
 }
@@ -161,22 +161,22 @@ const fn least_hops(level: c_int, name: c_int, import: Import) -> Row {
     row(level, name, Place::StackWord(word), import)
 }
 
-/// An option of `SOL_SOCKET` that an AF_UNIX socket treats as a TCP socket does.
+/// An option of `SOL_SOCKET` that AF_UNIX sockets store and read as TCP sockets do.
 const fn pair(name: c_int, shown: Shown) -> Row {
     row(SOCKET, name, Place::Pair(shown), Import::IfEmulated)
 }
 
-/// An emulated flag that is set by any number but 0.
+/// An emulated flag, which any number but 0 switches on.
 const fn bit(place: u32, level: c_int, name: c_int) -> Row {
     row(level, name, Place::Bit(Bit { bit: 1 << place, only_two: false, shown: Shown::Nothing }), Import::IfEmulated)
 }
 
-/// An emulated flag that may be set to 0 and 1 only.
+/// An emulated flag that accepts 0 and 1 only.
 const fn switch(place: u32, level: c_int, name: c_int, shown: Shown) -> Row {
     row(level, name, Place::Bit(Bit { bit: 1 << place, only_two: true, shown }), Import::IfEmulated)
 }
 
-/// All options of numbers. (`TCP_CONGESTION`, `SO_LINGER`, the time-outs and kTLS have values of other types.)
+/// All options whose value is one number. `TCP_CONGESTION`, `SO_LINGER`, the time limits and kTLS have other types.
 pub static TABLE: [Row; 60] = [
     row(TCP, libc::TCP_NODELAY, Place::AppFlag(app_flags::NODELAY), Import::Always),
     row(TCP, libc::TCP_CORK, Place::AppFlag(app_flags::CORK), Import::Always),
@@ -240,7 +240,7 @@ pub static TABLE: [Row; 60] = [
     least_hops(IPV6, IPV6_MINHOPCOUNT, Import::Alias),
 ];
 
-/// The row of an option. `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE` have that of the option that they force.
+/// The row of an option. `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE` share the rows of the options that they force.
 pub fn find(level: c_int, name: c_int) -> Option<&'static Row> {
     let name = match (level, name) {
         (SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
@@ -255,7 +255,7 @@ pub fn imported_if_set() -> impl Iterator<Item = (u32, &'static Row)> {
     TABLE.iter().filter(|row| row.import == Import::IfSet).enumerate().map(|(place, row)| (1 << place, row))
 }
 
-/// The options that are emulated, or acted on only by a kernel behind the stack.
+/// The options that are emulated, or on which only a kernel behind the stack acts.
 pub fn emulated() -> impl Iterator<Item = &'static Row> {
     TABLE.iter().filter(|row| row.import == Import::IfEmulated)
 }
@@ -266,7 +266,7 @@ impl Row {
         imported_if_set().find(|(_, row)| core::ptr::eq(*row, self)).map_or(0, |(bit, _)| bit)
     }
 
-    /// Is it emulated, or acted on only by a kernel behind the stack?
+    /// Is it emulated, or does only a kernel behind the stack act on it?
     pub fn is_emulated(&self) -> bool {
         matches!(self.import, Import::IfEmulated | Import::Alias)
     }
@@ -278,7 +278,7 @@ impl Row {
 }
 
 impl Shown {
-    /// Puts into the line what it shows of a number; false = nothing.
+    /// Shows a number in the options line. False: this option is not shown there.
     pub fn show(&self, line: &OptionsLine, value: c_int) -> bool {
         match self {
             Self::Nothing => return false,
@@ -289,7 +289,7 @@ impl Shown {
     }
 }
 
-/// Sets one of `option_flags`, or takes it off.
+/// Switches one of `option_flags` on or off.
 pub fn mark(line: &OptionsLine, flag: u32, on: bool) {
     let flags = line.flags.load(Relaxed);
     line.flags.store(if on { flags | flag } else { flags & !flag }, Relaxed);
@@ -306,7 +306,7 @@ mod tests {
         }
         let bits = TABLE.iter().filter_map(|row| if let Place::Bit(bit) = row.place { Some(bit.bit) } else { None });
         assert_eq!(bits.clone().fold(0, |all, bit| all | bit).count_ones() as usize, bits.count());
-        // The table of descriptors has 18 bits for these.
+        // `Pending` has 18 bits for these.
         assert_eq!(imported_if_set().count(), 18);
     }
 }

@@ -8,7 +8,7 @@ use towpath_client::socket::Socket;
 use towpath_client::{command, stack_info};
 use towpath_ring::lines::{app_flags, observed, state, status};
 
-/// RFC 9293 states in Linux's numbers.
+/// States of RFC 9293, by Linux's numbers.
 const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
 const FIN_WAIT2: u8 = 5;
@@ -20,12 +20,13 @@ const HEADERS: u32 = 40;
 const HEADERS_SIX: u32 = 60;
 /// Bytes of the timestamps option, padded.
 const TIMESTAMPS: u32 = 12;
-/// Reported segments that mean a loss until reordering has been seen (RFC 8985 §5.3), as Linux's `tcp_reordering`.
+/// The segments reported above a hole that mean a loss, until reordering has been seen (RFC 8985 §5.3). Linux:
+/// `tcp_reordering`.
 const DUP_THRESHOLD: u32 = 3;
 /// Linux's `TCPI_OPT_TIMESTAMPS`.
 const WITH_TIMESTAMPS: u32 = 1;
 
-/// Linux's `struct tcp_info`, of which libc has the beginning only; programs ask for as much as they know.
+/// Linux's `struct tcp_info`, of which libc has only the beginning. Programs ask for as many bytes as they know.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct TcpInfo {
@@ -105,13 +106,14 @@ pub fn tcp_state(socket: &Socket) -> u8 {
     }
 }
 
-/// The retransmission time-out in µs, doubled with each that has run out (RFC 6298 §2.3, §5.5), from Linux's 200 ms to its 120 s.
+/// The retransmission time-out in µs, doubled with each expiry (RFC 6298 §2.3, §5.5) and clamped to Linux's 200 ms to
+/// 120 s.
 fn rto(srtt: u32, rttvar: u32, timeouts: u32) -> u32 {
     let first = if srtt == 0 { 1_000_000 } else { u64::from(srtt) + u64::from(rttvar).saturating_mul(4).max(200_000) };
     (first << timeouts.min(16)).min(120_000_000) as u32
 }
 
-/// What it shows of a direct connection: a path without loss, delay or limit but the peer's ring.
+/// TCP_INFO of a direct connection: a path without loss or delay, whose only limit is the peer's ring.
 fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
     let line = socket.info();
     let (mss, srtt) = (line.mss.load(Relaxed).max(1), line.srtt_us.load(Relaxed));
@@ -122,7 +124,7 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
     let segments = |bytes: u64| bytes.div_ceil(mss.into()).min(u32::MAX.into()) as u32;
     TcpInfo {
         state: tcp_state(socket),
-        // As between two ends that agree on timestamps, SACK and window scaling.
+        // Timestamps, SACK and window scaling, as two ends of Linux agree on.
         options: WITH_TIMESTAMPS as u8 | 2 | 4,
         window_scales: 0x77,
         rto: 200_000,
@@ -151,7 +153,7 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
     }
 }
 
-/// What `getsockopt(TCP_INFO)` shows; what the stack does not tell is zero.
+/// The answer to `getsockopt(TCP_INFO)`. Fields that the stack does not tell are zero.
 pub fn tcp_info(socket: &Socket) -> TcpInfo {
     command::refresh(socket);
     if let Some(direct) = socket.direct() {
@@ -159,7 +161,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
     }
     let line = socket.info();
     let mss = line.mss.load(Relaxed).max(1);
-    // Linux counts these in segments, the stack in bytes.
+    // Linux counts these fields in segments, the stack counts in bytes.
     let segments = |bytes: u32| bytes.div_ceil(mss);
     let options = line.agreed.load(Relaxed);
     let (srtt, rttvar) = (line.srtt_us.load(Relaxed), line.rttvar_us.load(Relaxed));
@@ -176,7 +178,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
         state: tcp_state(socket),
         options: options as u8,
         ca_state: line.ca_state.load(Relaxed) as u8,
-        // RFC 9293 §3.8.3, SHLD-9: a program that asks sees how long its peer has been silent.
+        // Shows the program for how long its peer has been silent (RFC 9293 §3.8.3, SHLD-9).
         retransmits: line.timeouts.load(Relaxed).min(255) as u8,
         backoff: line.timeouts.load(Relaxed).min(255) as u8,
         probes: line.probes.load(Relaxed).min(255) as u8,
@@ -192,7 +194,7 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
         rttvar,
         min_rtt: line.min_rtt_us.load(Relaxed),
         snd_cwnd: segments(line.cwnd.load(Relaxed)),
-        // Linux's "infinite" is as many segments as there can be.
+        // Linux's infinite threshold is the largest number of segments.
         snd_ssthresh: match line.ssthresh.load(Relaxed) {
             0 | 0x4000_0000.. => i32::MAX as u32,
             bytes => segments(bytes),

@@ -1,4 +1,4 @@
-//! The values of options as programs give and get them: in memory of theirs, and in types of C.
+//! Reads the values of options from the program's memory and writes them there, in their C types.
 
 use crate::io::user;
 use crate::options::stack;
@@ -8,15 +8,15 @@ use towpath_client::private::Private;
 use towpath_client::sys::Sys;
 use towpath_client::wait;
 
-/// The options of time limits: of receiving, then of sending.
+/// The options of time limits: receiving first, then sending.
 pub const TIME_LIMITS: [c_int; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
 
-/// Gives the program a value, cut to the room that it has, as on Linux.
+/// Writes a value to the program's memory, cut to its room, as Linux does.
 ///
 /// # Safety
 /// `len` is null or valid, and `out` is null or has `*len` writable bytes.
 pub unsafe fn give<T: Copy>(value: T, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
-    // SAFETY: the program's memory, which is written with care.
+    // SAFETY: `user::read` and `user::copy` accept any address of the program.
     unsafe {
         let room = user::read(len)?;
         if (room as i32) < 0 {
@@ -29,7 +29,7 @@ pub unsafe fn give<T: Copy>(value: T, out: *mut c_void, len: *mut socklen_t) -> 
     Ok(0)
 }
 
-/// The value that the program gives.
+/// Reads the value that the program gives.
 ///
 /// # Safety
 /// `value` is null or has `len` readable bytes, and every pattern of bits is a `T`.
@@ -37,16 +37,16 @@ pub unsafe fn given<T: Copy>(value: *const c_void, len: socklen_t) -> Sys<T> {
     if (len as i32) < 0 || (len as usize) < size_of::<T>() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the program's memory, which is read with care.
+    // SAFETY: `user::read` accepts any address, and the caller says that any bytes are a `T`.
     unsafe { user::read(value.cast::<T>()) }
 }
 
-/// A number. Linux takes a single byte for those of IPv4.
+/// Reads a number. For options of IPv4 Linux also accepts a single byte.
 ///
 /// # Safety
 /// `value` is null or has `len` readable bytes.
 pub unsafe fn number(level: c_int, value: *const c_void, len: socklen_t) -> Sys<c_int> {
-    // SAFETY: the caller vouches for `value`; every pattern of bits is a number.
+    // SAFETY: the caller vouches for `value`, and any bytes are a number.
     unsafe {
         if level == libc::IPPROTO_IP && len > 0 && (len as usize) < size_of::<c_int>() {
             given::<u8>(value, len).map(c_int::from)
@@ -56,7 +56,7 @@ pub unsafe fn number(level: c_int, value: *const c_void, len: socklen_t) -> Sys<
     }
 }
 
-/// The algorithm that `TCP_CONGESTION` names.
+/// Reads the name of a congestion control algorithm, and gives its number.
 ///
 /// # Safety
 /// `value` is null or has `len` readable bytes.
@@ -65,7 +65,7 @@ pub unsafe fn congestion(value: *const c_void, len: socklen_t) -> Sys<u32> {
         return Err(libc::EINVAL);
     }
     let mut text = [0; 16];
-    // SAFETY: the program's memory, and `text` has the room.
+    // SAFETY: `user::copy` accepts any address of the program, and `text` has room for the length.
     unsafe { user::copy(text.as_mut_ptr(), value.cast(), len.min(15) as usize)? };
     stack::congestion_of(&text)
 }
@@ -75,16 +75,16 @@ pub unsafe fn congestion(value: *const c_void, len: socklen_t) -> Sys<u32> {
 /// # Safety
 /// `value` is null or has `len` readable bytes.
 pub unsafe fn pacing_rate(value: *const c_void, len: socklen_t) -> Sys<u64> {
-    // SAFETY: the caller vouches for `value`; every pattern of bits is a number.
+    // SAFETY: the caller vouches for `value`, and any bytes are a number.
     unsafe { if len as usize == size_of::<u64>() { given(value, len) } else { given(value, len).map(stack::rate_of) } }
 }
 
-/// Gives `SO_MAX_PACING_RATE` in the form that there is room for.
+/// Writes `SO_MAX_PACING_RATE` in its 64-bit form if there is room for that, else in its 32-bit form.
 ///
 /// # Safety
 /// As [`give`].
 pub unsafe fn give_pacing_rate(rate: u64, out: *mut c_void, len: *mut socklen_t) -> Sys<c_int> {
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the caller vouches for `out` and `len`.
     unsafe {
         match user::read(len)? as usize {
             8.. => give(rate, out, len),
@@ -95,7 +95,7 @@ pub unsafe fn give_pacing_rate(rate: u64, out: *mut c_void, len: *mut socklen_t)
 
 /// Sets `SO_LINGER`.
 pub fn set_linger(private: &Private, value: linger) {
-    // Switched off, the time stays and reads as before.
+    // Switching it off keeps the time, which `getsockopt` still shows.
     let before = private.linger_s.load(Relaxed);
     let seconds = if value.l_onoff == 0 { before.min(!before) } else { value.l_linger.max(0) };
     private.linger_s.store(seconds, Relaxed);
@@ -116,7 +116,7 @@ pub fn set_time(word: &AtomicU64, time: timeval) -> Sys<c_int> {
     Ok(0)
 }
 
-/// A time limit in µs: 0 is none; a negative time, as on Linux, is not to wait at all.
+/// A time limit in µs, 0 = none. A negative time means, as on Linux, not to wait at all.
 pub fn microseconds(time: timeval) -> u64 {
     match u64::try_from(time.tv_sec) {
         Ok(seconds) => seconds.saturating_mul(1_000_000).saturating_add(time.tv_usec as u64).min(wait::NO_WAIT - 1),
@@ -124,7 +124,7 @@ pub fn microseconds(time: timeval) -> u64 {
     }
 }
 
-/// A time limit as it reads: not to wait reads as 0, too.
+/// A time limit as it reads. One that means not to wait reads as 0, as none does.
 pub fn time_of(word: &AtomicU64) -> timeval {
     let us = match word.load(Relaxed) {
         wait::NO_WAIT => 0,

@@ -9,7 +9,7 @@ use towpath_client::sys::Sys;
 use towpath_client::{process, session};
 use towpath_hook::{Answer, outcome, real};
 
-/// A new epoll descriptor of the kernel becomes an instance.
+/// Makes an instance of a new epoll descriptor of the kernel.
 pub fn created(fd: c_int) {
     if let Some(id) = instance::claimed(fd) {
         table::set(fd, Descriptor::Epoll(id));
@@ -26,17 +26,17 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         return Some(Err(libc::EBADF));
     }
     if let Descriptor::Slot { slot, generation } = kind {
-        // SAFETY: the program's memory; any bytes are an event.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
         let event = unsafe { user::read(event) }.ok();
         let socket = Socket::at(slot, generation)?;
         return Some(control_slot(id, op, fd, &socket, event.as_ref()));
     }
     if let (Descriptor::Epoll(inner), true) = (kind, session::get().is_some()) {
-        // SAFETY: the program's memory; any bytes are an event.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
         let event = unsafe { user::read(event) }.ok();
         return Some(nested::control(id, op, fd, inner, event.as_ref()));
     }
-    // SAFETY: the arguments of `epoll_ctl` as the program gave them; the kernel checks the event.
+    // SAFETY: the caller keeps the contract of `epoll_ctl`, and the kernel checks the event's address.
     let done = outcome(unsafe { real::epoll_ctl(epfd, op, fd, event) });
     if done.is_ok() {
         instance::instance(id).with(|interest| {
@@ -70,7 +70,7 @@ pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Optio
             libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
             _ => return Err(libc::EINVAL),
         }
-        // A sleeping thread has armed only the pair regions that there were then.
+        // A sleeping thread has armed only the pair regions that existed when it fell asleep.
         if socket.can_subscribe()
             && socket.direct().is_some()
             && instance.has_sleepers()

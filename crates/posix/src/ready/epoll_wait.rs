@@ -1,6 +1,6 @@
 //! `epoll_wait`: slots and kernel descriptors in one call.
 //!
-//! While slots are ready, the kernel is asked only in every sixteenth call or if the last time was some microseconds
+//! While slots are ready, the kernel is asked only in every sixteenth call, or if it was last asked some microseconds
 //! ago. So its descriptors are not starved, and a busy program pays little for them.
 
 use crate::fd::table::{self, Descriptor};
@@ -22,8 +22,8 @@ use towpath_hook::{Answer, outcome, real};
 
 /// The most calls with ready slots before the kernel is asked again.
 const NATIVE_EVERY: u32 = 16;
-/// The longest time between two such calls before the kernel is asked again (in ticks of the time stamp counter: 10
-/// to 50 µs).
+/// The longest time for which ready slots keep the kernel from being asked, in ticks of the time stamp counter: 10 to
+/// 50 µs.
 const NATIVE_TICKS: u64 = 50_000;
 /// The longest sleep of an instance that watches slots but could get no context.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ pub unsafe fn epoll_pwait(
     unsafe { epoll_wait(epfd, events, count, || timeout, mask) }
 }
 
-/// The same. `timeout` is called only if nothing is ready.
+/// [`epoll_pwait`], with a `timeout` that is computed only if nothing is ready.
 ///
 /// # Safety
 /// As [`epoll_pwait`].
@@ -88,7 +88,7 @@ pub unsafe fn fast_path(epfd: c_int, events: *mut epoll_event, count: c_int) -> 
         return None;
     }
     let native_is_due = |waits| waits >= NATIVE_EVERY || instance.since_native_look() >= NATIVE_TICKS;
-    // SAFETY: the program's memory; no more is put than it has given room for.
+    // SAFETY: `user::write` accepts any address, and `at` stays below `count`, for which the program has given room.
     let put = |at, event| unsafe { user::write(events.wrapping_add(at), event) }.is_ok();
     let found = instance.try_with(|interest| interest.report_plain(session, native_is_due, put, count as usize))??;
     Some(found as c_int)
@@ -108,7 +108,7 @@ unsafe fn wait_without_session(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Answer<c_int> {
-    // The kernel keeps so short a time more precisely.
+    // The kernel keeps so short a timeout more precisely.
     if timeout.is_some_and(|timeout| timeout < Duration::from_millis(1)) {
         return None;
     }
@@ -129,7 +129,7 @@ unsafe fn wait_without_session(
         Some(Ok(found)) => found as usize,
         None => 0,
     };
-    // SAFETY: the kernel has written `found` events there.
+    // SAFETY: the kernel has just written `found` events there.
     let kept = unsafe { retain(events, found, |event| event.u64 != instance.mark()) };
     let has_session = slept.is_none() || kept < found;
     if kept < found {
@@ -143,7 +143,7 @@ unsafe fn wait_without_session(
     unsafe { epoll_pwait(epfd, events, count, left, mask) }
 }
 
-/// Waits on an instance of the library's own.
+/// Waits on an epoll instance of the library's own, which the program does not know.
 pub fn wait_internal(id: u32, epfd: c_int, events: &mut [epoll_event], timeout: Duration) -> Sys<usize> {
     let session = session::get().ok_or(libc::EINVAL)?;
     let (instance, room) = (instance::instance(id), events.len());
@@ -151,19 +151,19 @@ pub fn wait_internal(id: u32, epfd: c_int, events: &mut [epoll_event], timeout: 
     wait.until_ready(wait.collect(0), Some(timeout))
 }
 
-/// A time as `epoll_wait` takes it, rounded up; `None` = no limit.
+/// A timeout as `epoll_wait` takes it, rounded up; `None` = no limit.
 fn milliseconds(timeout: Option<Duration>) -> c_int {
     timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int)
 }
 
-/// Keeps those of `count` events that are to be kept, in order; returns how many.
+/// Removes the events that `keep` rejects from the first `count`, in place. Returns how many are left.
 ///
 /// # Safety
 /// `events` has `count` events.
 unsafe fn retain(events: *mut epoll_event, count: usize, mut keep: impl FnMut(epoll_event) -> bool) -> usize {
     let mut kept = 0;
     for at in 0..count {
-        // SAFETY: the caller has `count` events there, and `kept <= at`.
+        // SAFETY: the caller vouches for `count` events, and `kept <= at < count`.
         unsafe {
             let event = events.add(at).read_unaligned();
             if keep(event) {
@@ -188,14 +188,14 @@ struct Wait {
     mask: *const sigset_t,
 }
 
-/// The result of collecting from slots and inner instances. The other words count if that is nothing.
+/// The outcome of one look at slots and inner instances. The flags count only if `found` is 0.
 struct Collected {
     found: usize,
-    /// Slots or inner instances are watched.
+    /// The instance watches slots or inner instances.
     watched: bool,
-    /// A context gets the events of all of them.
+    /// All watched slots are subscribed to a context, so a doorbell will tell of their events.
     subscribed: bool,
-    /// Kernel descriptors are watched.
+    /// The instance watches kernel descriptors.
     native: bool,
     /// The kernel has not been asked for a while.
     native_is_due: bool,
@@ -206,7 +206,7 @@ impl Collected {
 }
 
 impl Wait {
-    /// The last call left no room for the kernel's events, so they come first.
+    /// Asks the kernel first: the last call left no room for its events.
     #[inline(never)]
     fn native_first(self, timeout: Option<Duration>) -> Sys<usize> {
         self.instance.native_first.store(false, Ordering::Relaxed);
@@ -255,7 +255,7 @@ impl Wait {
         self.collect_inline(skip)
     }
 
-    /// The same within its caller, for the first look of a call.
+    /// [`Wait::collect`], inlined for the first look of a call.
     #[inline(always)]
     fn collect_inline(&self, skip: usize) -> Sys<Collected> {
         self.instance.with(|interest| self.collect_from(interest, skip)).unwrap_or(Ok(Collected::NOTHING))
@@ -267,7 +267,8 @@ impl Wait {
         instance::own(self.instance, self.session, interest);
         let (mut found, mut put_all) = (0, Ok(()));
         let mut put = |event| {
-            // SAFETY: the program's memory; no more is put than it has given room for.
+            // SAFETY: `user::write` accepts any address, and `skip + found` stays below `count`, for which there is
+            // room.
             let put = unsafe { user::write(self.events.wrapping_add(skip + found), event) };
             if put.is_err() {
                 put_all = put;
@@ -279,7 +280,7 @@ impl Wait {
             interest.drain(self.session);
             slots = interest.collect(self.session, &mut put, room);
         } else if interest.context.is_some() {
-            // Events of slots that are not watched any more must not keep the thread awake.
+            // Events of slots that are no longer watched must not keep the thread awake.
             interest.drain(self.session);
         }
         if !interest.pending.is_empty() {
@@ -309,7 +310,7 @@ impl Wait {
         Ok(Collected { found, watched, subscribed, native, native_is_due })
     }
 
-    /// Sleeps on the kernel's epoll descriptor. `None`: something may have happened, look again.
+    /// Sleeps on the kernel's epoll descriptor. `None`: something may have happened, so the caller looks again.
     fn sleep(&self, deadline: wait::Deadline, slots: &Collected) -> Sys<Option<usize>> {
         let sleeping = nested::all(self.id);
         let instances = || sleeping.iter().map(|id| instance::instance(*id));
@@ -356,7 +357,7 @@ impl Wait {
             return Ok(None);
         }
         if left.is_some_and(|left| time == Some(left)) {
-            // The time is over. Events that came meanwhile still count.
+            // The time is up, but events that have come meanwhile count.
             return Ok(Some(self.collect(0)?.found));
         }
         if slots.subscribed && session::gone(true) != 0 {
@@ -365,7 +366,7 @@ impl Wait {
         Ok(None)
     }
 
-    /// Is this native event that of an instance inside this one?
+    /// Does this native event belong to an inner instance?
     fn is_inner(&self, mark: u64) -> bool {
         self.instance.with(|interest| !interest.nested.is_empty() && nested::woken(interest, mark)) == Some(true)
     }
@@ -373,27 +374,27 @@ impl Wait {
     /// Asks the kernel for at most `room` events, which go after the first `skip`. Returns their number, and whether
     /// one of the library's own descriptors was ready.
     fn native(&self, skip: usize, room: usize, timeout: Option<Duration>) -> Sys<(usize, bool)> {
-        // SAFETY: the program's array has room for `skip + room` events at least.
+        // SAFETY: the program's array has room for at least `skip + room` events.
         let rest = unsafe { self.events.add(skip) };
         // SAFETY: `rest` has room for `room` events; the mask is null or valid by the contract of `epoll_pwait`.
         let asked = unsafe { real::epoll_pwait(self.epfd, rest, room as c_int, milliseconds(timeout), self.mask) };
         let found = outcome(asked)? as usize;
         self.instance.looked_at_native();
         let (mut ours, mut hung_up) = (false, false);
-        // The doorbell's events and those of a nudge are not the program's.
+        // Events of the doorbells and of a nudge are not for the program.
         let is_programs = |event: epoll_event| {
             if self.is_inner(event.u64) {
                 ours = true;
             } else if event.u64 == self.instance.mark() {
                 ours = true;
-                // No process is left to notify: most likely the service has gone.
+                // No process holds the doorbell's other end: most likely the service has died.
                 hung_up |= event.events & libc::EPOLLHUP as u32 != 0;
             } else {
                 return true;
             }
             false
         };
-        // SAFETY: the kernel has written `found` events there.
+        // SAFETY: the kernel has just written `found` events there.
         let kept = unsafe { retain(rest, found, is_programs) };
         if ours {
             self.instance.silence();

@@ -1,5 +1,5 @@
-//! Epoll instances. The program holds a real epoll descriptor, which watches the kernel's descriptors and the
-//! doorbells of the instance's event contexts; slots are in the instance's interest list.
+//! Epoll instances. The program holds a real epoll descriptor, the native set. It watches kernel descriptors, and the
+//! doorbells of the instance's event contexts. Slots are in the instance's interest list.
 
 use crate::ready::interest::Interest;
 use core::cell::UnsafeCell;
@@ -12,29 +12,29 @@ use towpath_client::session::{self, SESSIONS, Session};
 use towpath_client::{descriptors, process, sys};
 use towpath_hook::real;
 
-/// The most instances of a process. Further epoll descriptors are the kernel's, and cannot watch slots.
+/// The most instances of a process. Further epoll descriptors stay with the kernel and cannot watch slots.
 const INSTANCES: usize = 1024;
 const NO_CONTEXT: u32 = u32::MAX;
 const LAST_CONTEXT: u32 = NO_CONTEXT - 1;
 
-/// One epoll instance. Never freed, only reused: another thread may be waiting on it while it is closed.
+/// One epoll instance. It is never freed, only reused: another thread may be waiting on it while it is closed.
 pub struct Instance {
     lock: Lock,
     interest: UnsafeCell<Interest>,
-    /// Number of its descriptors; 0 = not in use.
+    /// How many descriptors name the instance; 0 = not in use.
     copies: AtomicU32,
     fd: AtomicI32,
-    /// Number of the context, for threads that do not hold the lock.
+    /// The number of its context, for threads that do not hold the lock.
     context: AtomicU32,
-    /// The context's doorbell, likewise.
+    /// The context's doorbell, for threads that do not hold the lock.
     wake: AtomicI32,
-    /// The same for contexts at other stacks, by session from 1 on.
+    /// Its contexts at other stacks, for threads that do not hold the lock; by session, from 1 on.
     others: OnceLock<Box<[Other; SESSIONS - 1]>>,
     /// Threads asleep in `epoll_wait` (or in a `poll` on the epoll descriptor), which keep the context armed.
     sleepers: AtomicU32,
     /// `nudge` has put a descriptor into the native set.
     nudged: AtomicBool,
-    /// When the kernel was last asked, in ticks.
+    /// When the kernel was last asked, in ticks of the time stamp counter.
     native_at: AtomicU64,
     /// The last call had no room left for the kernel's events.
     pub native_first: AtomicBool,
@@ -43,13 +43,13 @@ pub struct Instance {
 /// A context at another stack, for threads that do not hold the lock.
 #[derive(Default)]
 struct Other {
-    /// Its number plus one; 0 = there is none.
+    /// The context's number plus one; 0 = there is none.
     context: AtomicU32,
-    /// Its doorbell.
+    /// The context's doorbell.
     wake: AtomicI32,
 }
 
-// SAFETY: the interest list is only used under the lock.
+// SAFETY: `interest` is only accessed under the lock.
 unsafe impl Sync for Instance {}
 
 static ALL: [Instance; INSTANCES] = [const {
@@ -76,7 +76,7 @@ pub fn instance(id: u32) -> &'static Instance {
     &ALL[id as usize % INSTANCES]
 }
 
-/// Its descriptor.
+/// The native descriptor of an instance.
 pub fn descriptor(id: u32) -> c_int {
     instance(id).fd.load(Ordering::Relaxed)
 }
@@ -86,7 +86,7 @@ impl Instance {
     #[inline]
     pub fn with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
         let _locked = self.lock.lock()?;
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so this is the only reference.
         Some(work(unsafe { &mut *self.interest.get() }))
     }
 
@@ -94,11 +94,11 @@ impl Instance {
     #[inline(always)]
     pub fn try_with<R>(&self, work: impl FnOnce(&mut Interest) -> R) -> Option<R> {
         let _locked = self.lock.try_lock(false)?;
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so this is the only reference.
         Some(work(unsafe { &mut *self.interest.get() }))
     }
 
-    /// The data by which the library's own events in the native set are known.
+    /// The data that marks the library's own events in the native set.
     pub fn mark(&self) -> u64 {
         core::ptr::from_ref(self) as u64
     }
@@ -134,32 +134,32 @@ impl Instance {
         self.others().for_each(|(session, id, _)| work(session, id));
     }
 
-    /// A thread is about to sleep on the native descriptor. It must look once more afterwards.
+    /// A thread is about to sleep on the native descriptor. It must look at the slots once more after this call.
     pub fn falling_asleep(&self, session: &Session) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.each_context(session, context::arm);
     }
 
-    /// The thread is awake.
+    /// A thread that slept on the native descriptor is awake.
     pub fn awake(&self, session: &Session) {
         let last = self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1;
         if last {
             self.each_context(session, context::disarm);
         }
-        // Another thread may have fallen asleep in between. A doorbell that has notified this thread is not armed for
-        // the other.
+        // Another thread may have fallen asleep in between. A doorbell that has woken this thread is not armed for the
+        // other one.
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.each_context(session, context::arm);
         }
     }
 
-    /// As `falling_asleep`, while there is no session. The thread must look once more afterwards whether there is
+    /// A thread is about to sleep while there is no session. After this call it must look once more whether there is
     /// one.
     pub fn falling_asleep_without_session(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The thread is awake. There may be a session by now.
+    /// A thread's sleep ends. If it began without a session, there may be one by now.
     fn awake_at_last(&self) {
         match session::get() {
             Some(session) => self.awake(session),
@@ -167,7 +167,7 @@ impl Instance {
         }
     }
 
-    /// In a forked child the inherited context is the parent's.
+    /// In a forked child: gives up the inherited context, which is the parent's.
     fn leave_parents(&self, interest: &mut Interest) {
         interest.take_contexts().for_each(|parents| descriptors::unprotect(parents.wake));
         interest.pid = process::pid();
@@ -181,7 +181,7 @@ impl Instance {
         });
     }
 
-    /// Makes sure that this process has a context at the session's stack.
+    /// Makes sure that the instance has a context of this process at the session's stack.
     pub fn subscribe(&self, session: &'static Session, interest: &mut Interest) {
         if interest.pid != process::pid() {
             self.leave_parents(interest);
@@ -192,7 +192,7 @@ impl Instance {
         let Some(context) = Context::open(session) else { return };
         let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: self.mark() };
         let fd = self.fd.load(Ordering::Relaxed);
-        // SAFETY: a valid event.
+        // SAFETY: `event` lives until the call returns.
         if unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, context.wake, &raw mut event) } != 0 {
             context.close(session);
             return;
@@ -226,12 +226,12 @@ impl Instance {
         sys::ticks().wrapping_sub(self.native_at.load(Ordering::Relaxed))
     }
 
-    /// Its native descriptor.
+    /// The native descriptor.
     pub fn descriptor(&self) -> c_int {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Drains the doorbells after their event, so that the next notification is seen.
+    /// Empties the doorbells after they have notified, so that the next notification is seen.
     pub fn silence(&self) {
         let wake = self.wake.load(Ordering::Relaxed);
         if self.context.load(Ordering::Relaxed) != NO_CONTEXT && wake >= 0 {
@@ -240,8 +240,8 @@ impl Instance {
         self.others().for_each(|(_, _, wake)| _ = towpath_ring::wake::drain(sys::borrow(&wake)));
     }
 
-    /// Wakes a thread of this process that sleeps on it. Puts an always-readable eventfd into the native set, which
-    /// counts as an edge.
+    /// Wakes a thread of this process that sleeps on the instance. It puts an eventfd that is always readable into the
+    /// native set, which counts as an edge.
     pub fn nudge(&self) {
         if self.sleepers.load(Ordering::SeqCst) == 0 {
             return;
@@ -251,7 +251,7 @@ impl Instance {
         let events = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
         let mut event = epoll_event { events, u64: self.mark() };
         let fd = self.fd.load(Ordering::Relaxed);
-        // SAFETY: a valid event.
+        // SAFETY: `event` lives until the calls return.
         unsafe {
             if real::epoll_ctl(fd, libc::EPOLL_CTL_MOD, ready, &raw mut event) != 0 {
                 real::epoll_ctl(fd, libc::EPOLL_CTL_ADD, ready, &raw mut event);
@@ -266,7 +266,7 @@ impl Instance {
         if self.nudged.swap(false, Ordering::SeqCst)
             && let Some(ready) = always_readable()
         {
-            // SAFETY: a deletion reads no event.
+            // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
             unsafe { real::epoll_ctl(self.descriptor(), libc::EPOLL_CTL_DEL, ready, core::ptr::null_mut()) };
         }
     }
@@ -291,7 +291,7 @@ fn always_readable() -> Option<c_int> {
     }
 }
 
-/// A thread that slept on the instance of this number is awake.
+/// A thread's sleep on the instance of this number ends.
 pub fn awake_at_last(id: usize) {
     instance(id as u32).awake_at_last();
 }
@@ -305,7 +305,7 @@ pub fn each(mut work: impl FnMut(u32, &mut Interest)) {
     }
 }
 
-/// As `each`, but only instances that may watch a slot that is subscribed to these contexts.
+/// [`each`], but only instances that may watch a slot with a subscription to one of these contexts (bits).
 pub fn each_subscribed(contexts: u64, mut work: impl FnMut(&mut Interest)) {
     for id in 0..HIGHEST.load(Ordering::Relaxed) {
         let instance = instance(id);
@@ -319,21 +319,21 @@ pub fn each_subscribed(contexts: u64, mut work: impl FnMut(&mut Interest)) {
     }
 }
 
-/// The session of this number (from 1 on) has ended, and another will have the number.
+/// A session has ended, and another may get its number (from 1 on).
 pub fn forget_session(number: u32) {
     each(|id, interest| {
         let instance = instance(id);
         let Some(other) = instance.others.get().and_then(|others| others.get(number as usize - 1)) else { return };
         other.context.store(0, Ordering::SeqCst);
         if let Some(context) = interest.forget_session(number) {
-            // SAFETY: a deletion reads no event.
+            // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
             unsafe { real::epoll_ctl(instance.descriptor(), libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
             descriptors::unprotect(context.wake);
         }
     });
 }
 
-/// Makes an instance of a descriptor, of which the program need not know.
+/// Makes an instance of an epoll descriptor, which may be one that the program does not know. `None`: all are in use.
 pub fn claimed(fd: c_int) -> Option<u32> {
     for (id, instance) in ALL.iter().enumerate() {
         if instance.copies.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -345,7 +345,7 @@ pub fn claimed(fd: c_int) -> Option<u32> {
     None
 }
 
-/// In a forked child: gives up an instance that only its parent uses.
+/// In a forked child: gives up an instance that only the parent uses.
 pub fn disowned(id: u32) {
     let instance = instance(id);
     let cleared = instance.with(|interest| interest.clear(false));
@@ -354,12 +354,12 @@ pub fn disowned(id: u32) {
     instance.copies.store(0, Ordering::Release);
 }
 
-/// One more descriptor of an instance.
+/// The instance has one more descriptor.
 pub fn copied(id: u32) {
     instance(id).copies.fetch_add(1, Ordering::AcqRel);
 }
 
-/// One descriptor less.
+/// The instance has one descriptor less. With the last one it ends.
 pub fn closed(id: u32) {
     let instance = instance(id);
     if instance.copies.load(Ordering::Acquire) == 1 {
@@ -373,12 +373,14 @@ pub fn closed(id: u32) {
             match session::numbered(context.session) {
                 Some(session) if ours => {
                     let fd = instance.fd.load(Ordering::Relaxed);
-                    // A copy of the descriptor in another process keeps the native set alive.
-                    // SAFETY: the caller keeps the contract of the function.
+                    // The doorbell is taken out, because a copy of the descriptor in another process may keep the
+                    // native set alive.
+                    // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed. Both descriptors are
+                    // this process's own.
                     unsafe { real::epoll_ctl(fd, libc::EPOLL_CTL_DEL, context.wake, core::ptr::null_mut()) };
                     context.close(session);
                 }
-                // The doorbell is the parent's, which may go on waiting in the set.
+                // The doorbell belongs to the parent, which may still wait on it in this native set.
                 _ => descriptors::unprotect(context.wake),
             }
         }
@@ -386,7 +388,7 @@ pub fn closed(id: u32) {
     instance.copies.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// In a forked child: the owners of locks do not exist.
+/// In a forked child: the threads that hold locks or sleep do not exist.
 pub fn forked() {
     for instance in ALL.iter().take(HIGHEST.load(Ordering::Relaxed) as usize) {
         instance.lock.reset();
@@ -394,7 +396,7 @@ pub fn forked() {
     }
 }
 
-/// Before a wait: makes an inherited instance this process's own.
+/// Makes an instance that was inherited over `fork` this process's own. Called before each wait.
 #[inline(always)]
 pub fn own(instance: &Instance, session: &'static Session, interest: &mut Interest) {
     if interest.pid != process::pid() || (interest.watched > 0 && interest.context.is_none()) {

@@ -20,8 +20,7 @@ const WITH_EXCLUSIVE: u32 =
         | EXCLUSIVE;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
-/// In the place of a descriptor number, if the library watches a socket for itself. The socket is kept in use for as
-/// long.
+/// Stands for a descriptor number where the library watches a socket for itself. The library keeps that socket in use.
 pub const UNNAMED: c_int = -2;
 
 /// One watched descriptor of a slot.
@@ -31,24 +30,24 @@ struct Entry {
     slot: u32,
     generation: u32,
     events: u32,
-    /// -1: it has been closed, but copies of it are open.
+    /// -1: the descriptor has been closed, but copies of it are open.
     fd: i32,
     state: EntryState,
-    /// It is in `ready`.
+    /// The entry is in `ready`.
     queued: bool,
-    /// The events that were last reported by edge, and the socket's words then.
+    /// The events of the last report by edge, and the socket's words at that time.
     reported: Option<(u32, [u32; 4])>,
 }
 
-/// Does an entry watch?
+/// The state of an entry.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum EntryState {
-    /// The place is free.
+    /// The entry is not in use.
     #[default]
     Free,
     /// Events are reported.
     Watching,
-    /// ONESHOT: an event has been reported, and no more are.
+    /// EPOLLONESHOT: an event has been reported, and no more are.
     Served,
 }
 
@@ -67,7 +66,7 @@ impl Entry {
     }
 }
 
-/// An inner instance.
+/// An inner instance: one that this instance watches.
 #[derive(Clone, Copy)]
 pub struct Nested {
     /// Its descriptor.
@@ -78,53 +77,53 @@ pub struct Nested {
     pub data: u64,
     /// The events that the program asks for.
     pub events: u32,
-    /// The inner instance's activity as of the last report.
+    /// The inner instance's `activity` at the last report.
     pub seen: u32,
-    /// ONESHOT: it has been reported.
+    /// EPOLLONESHOT: it has been reported.
     pub disabled: bool,
 }
 
-/// The list. Under its epoll instance's lock.
+/// An interest list. It is used only under its instance's lock.
 pub struct Interest {
-    /// By slot, as long as the slot table once anything is watched. Behind it are entries of further descriptors of
-    /// the same slots, and of other families' sockets.
+    /// The first `slots` entries are by slot. Behind them are entries of further descriptors of the same slots, and of
+    /// other clients' sockets.
     entries: Vec<Entry>,
-    /// Slots in the table, 0 as long as nothing is watched.
+    /// The number of entries by slot; 0 as long as nothing is watched.
     slots: usize,
-    /// Entries to look at. Level-triggered ones stay while they are ready.
+    /// Entries to look at. A level-triggered one stays here while it is ready.
     ready: VecDeque<u32>,
-    /// Entries whose other side holds bytes back, which will be due.
+    /// Entries for which the sender holds bytes back. They become due without an event.
     held: Vec<u32>,
-    /// How many are watched.
+    /// The number of watched descriptors.
     pub watched: usize,
-    /// Where each entry behind the table is, by slot.
+    /// The entries behind the first `slots`: slot and place of each.
     further: BTreeSet<(u32, u32)>,
-    /// Those of them that are not watched any more.
+    /// The places of those that are free again.
     free: Vec<u32>,
-    /// Entries that are not subscribed to a context: of other families' sockets, or for want of a context.
+    /// How many entries have no subscription: sockets of other clients, or there was no context.
     unsubscribed: usize,
-    /// The context at the process's own stack.
+    /// The context at the process's own stack (session 0).
     pub context: Option<Context>,
     /// Contexts at other stacks.
     others: Vec<Context>,
     /// The process that `context` belongs to.
     pub pid: i32,
-    /// Descriptors in the native set, roughly.
+    /// The number of descriptors in the native set, roughly.
     pub native: usize,
     /// Inner instances in the native set.
     pub nested: Vec<Nested>,
-    /// Counts events, for outer instances that watch this one by edges.
+    /// Counts events for outer instances that watch this one by edge.
     pub activity: u32,
-    /// Pending sockets (and epoll descriptors from before there was a session) in the native set.
+    /// Pending sockets in the native set, and epoll descriptors that were added before there was a session.
     pub pending: Vec<(c_int, epoll_event)>,
-    /// Waits that found events without asking the kernel.
+    /// How many waits in a row have found events without asking the kernel.
     pub since_native: u32,
-    /// Sessions, by bit, whose end has made all entries be looked at.
+    /// Sessions (bits) for whose end all entries have been looked at.
     ended: u32,
 }
 
 impl Interest {
-    /// An empty one.
+    /// An empty list.
     pub const fn new() -> Self {
         Self {
             entries: Vec::new(),
@@ -147,7 +146,7 @@ impl Interest {
         }
     }
 
-    /// The place of the descriptor's entry. An entry of an earlier user of the slot does not count.
+    /// The place of a descriptor's entry. Entries of an earlier socket in the same slot are ignored.
     fn find(&self, fd: c_int, socket: &Socket) -> Option<usize> {
         self.of_slot(socket.number()).find(|at| self.entries[*at].fd == fd && self.is_current(*at, socket))
     }
@@ -188,7 +187,7 @@ impl Interest {
         taken
     }
 
-    /// The session of this number, from 1 on, has ended, and another will have the number. Returns its context.
+    /// A session has ended, and another may get its number (from 1 on). Returns its context.
     pub fn forget_session(&mut self, session: u32) -> Option<Context> {
         self.ended &= !(1 << session);
         let at = self.others.iter().position(|context| context.session == session)?;
@@ -197,7 +196,7 @@ impl Interest {
         Some(context)
     }
 
-    /// Is a socket watched of the session of this number, from 1 on?
+    /// Does the list watch a socket of this session (number from 1 on)?
     pub fn watches_of(&self, session: u32) -> bool {
         let first = session << SLOT_BITS;
         let last = first | ((1 << SLOT_BITS) - 1);
@@ -214,10 +213,10 @@ impl Interest {
         self.unsubscribed = self.entries.get(self.slots..).unwrap_or_default().iter().filter(unsubscribed).count();
     }
 
-    /// A place for a new entry: the slot's own, else one behind the table.
+    /// A place for a new entry: the slot's own, else one behind the first `slots`.
     fn place(&mut self, socket: &Socket) -> usize {
         if self.entries.is_empty() {
-            // All regions of a service have as many slots.
+            // All regions of a service have the same number of slots.
             self.slots = session::get().unwrap_or(socket.session).geometry.slots as usize;
             self.entries = vec![Entry::default(); self.slots];
         }
@@ -259,8 +258,8 @@ impl Interest {
     }
 
     /// Subscribes the context to the socket's events, exclusively if all entries ask for that. A connection that is
-    /// watched for room, too, is not exclusive: an event does not say what has changed, and another waiter may want
-    /// the other.
+    /// also watched for room is never exclusive. An event does not say what has changed, and another waiter may want
+    /// the other change.
     fn watch(&self, socket: &Socket, bit: u64) {
         let mut current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
         let listening = socket.state() == state::LISTENING;
@@ -303,7 +302,7 @@ impl Interest {
         }
     }
 
-    /// The descriptor is closed. While copies of it are open it is still watched, though no call can name it.
+    /// The descriptor is closed. While copies of it are open it stays watched, though no call can name it.
     pub fn closed(&mut self, fd: c_int, socket: &Socket, copies: bool, ours: bool) {
         if self.watched == 0 {
             return;
@@ -320,7 +319,7 @@ impl Interest {
         }
     }
 
-    /// The descriptors by which a socket is watched, and the events.
+    /// The descriptors by which a socket is watched, each with its event.
     pub fn watching(&self, socket: &Socket) -> Vec<(c_int, epoll_event)> {
         let current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
         current
@@ -340,15 +339,15 @@ impl Interest {
         queue(&mut self.entries, &mut self.ready, at);
     }
 
-    /// Looks at all watched entries: there is no context that has their changes, or it is a new one.
+    /// Looks at all watched entries: no context has their changes, or the context is new.
     pub fn look_at_all(&mut self) {
         for at in 0..self.entries.len() {
             self.queue(at);
         }
     }
 
-    /// The stacks of these sessions (bits) have gone, which ends all their connections. Looks at all entries, once.
-    /// False if that has been done.
+    /// The stacks of these sessions (bits) have ended, and all their connections with them. Looks at all entries, once.
+    /// False: that has been done before.
     pub fn look_at_the_end(&mut self, gone: u32) -> bool {
         if gone & !self.ended == 0 {
             return false;
@@ -371,13 +370,13 @@ impl Interest {
         }
     }
 
-    /// Is a socket watched of which no context tells?
+    /// Does the list watch a socket without a subscription?
     #[inline]
     pub fn has_unsubscribed(&self) -> bool {
         self.unsubscribed > 0
     }
 
-    /// Empties the list. Returns the contexts, to be closed.
+    /// Empties the list and returns the contexts, which the caller closes.
     pub fn clear(&mut self, ours: bool) -> Vec<Context> {
         let contexts: Vec<Context> = self.take_contexts().collect();
         for entry in self.entries.iter().filter(|entry| entry.is_used() && ours) {

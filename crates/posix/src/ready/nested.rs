@@ -1,8 +1,8 @@
 //! Epoll instances that watch epoll instances.
 //!
-//! The kernel watches the inner descriptor, too, whose native set has the doorbells of the inner instance's contexts.
-//! Its events carry the inner instance's mark in place of the program's data. They only say that the inner instance
-//! is to be looked at.
+//! The kernel also watches the inner descriptor, whose native set has the doorbells of the inner instance's contexts.
+//! The kernel's event carries the inner instance's mark in place of the program's data. It only says that the inner
+//! instance needs a look.
 
 use crate::fd::table::{self, Descriptor};
 use crate::ready::instance::{self, Instance};
@@ -15,7 +15,7 @@ use towpath_hook::{outcome, real};
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-/// The events that an epoll descriptor can show.
+/// The events that an epoll descriptor can have.
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
 /// `epoll_ctl` of instance `id` on the descriptor of another one.
@@ -23,12 +23,12 @@ pub fn control(id: u32, op: c_int, fd: c_int, inner: u32, event: Option<&epoll_e
     let instance = instance::instance(id);
     let mut native = event.map(|event| epoll_event { events: event.events, u64: instance::instance(inner).mark() });
     let pointer = native.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: a valid event or none, which the kernel refuses where it needs one.
+    // SAFETY: `pointer` is null or names an event that lives until the call returns. The kernel checks it.
     let done = outcome(unsafe { real::epoll_ctl(instance::descriptor(id), op, fd, pointer) })?;
     instance.with(|interest| {
         interest.nested.retain(|nested| nested.fd != fd);
         if let (Some(event), true) = (event, op != libc::EPOLL_CTL_DEL) {
-            // It has never been reported, so its present state is news.
+            // It has never been reported, so its present state is an edge.
             let seen = activity(inner).wrapping_sub(1);
             interest.nested.push(Nested {
                 fd,
@@ -48,7 +48,7 @@ fn activity(id: u32) -> u32 {
     instance::instance(id).with(|interest| interest.activity).unwrap_or(0)
 }
 
-/// Passes the inner instances that are ready to `put`.
+/// Reports the inner instances that are ready to `put`.
 pub fn collect(
     outer: c_int,
     interest: &mut Interest,
@@ -74,14 +74,14 @@ pub fn collect(
         if nested.events & ONESHOT != 0 {
             nested.disabled = true;
             let mut nothing = epoll_event { events: 0, u64: 0 };
-            // SAFETY: a valid event.
+            // SAFETY: `nothing` lives until the call returns.
             unsafe { real::epoll_ctl(outer, libc::EPOLL_CTL_MOD, nested.fd, &raw mut nothing) };
         }
     }
     found
 }
 
-/// Notes the native event with this mark for the inner instance that it belongs to. False = it belongs to none.
+/// Counts the native event with this mark as activity of its inner instance. False: it belongs to none.
 pub fn woken(interest: &Interest, mark: u64) -> bool {
     let inner = interest.nested.iter().map(|nested| instance::instance(nested.id)).find(|inner| inner.mark() == mark);
     inner.is_some_and(|inner| inner.with(|interest| interest.activity = interest.activity.wrapping_add(1)).is_some())
@@ -103,7 +103,7 @@ pub fn is_ready(id: u32, session: &'static Session) -> bool {
     ready || native_is_ready(instance, native)
 }
 
-/// Are its kernel descriptors ready? Its own doorbells are drained first, because they would show, too.
+/// Are its kernel descriptors ready? The doorbells are drained first, because they would count as ready too.
 fn native_is_ready(instance: &Instance, native: bool) -> bool {
     instance.silence();
     instance.calm();
@@ -114,7 +114,7 @@ fn native_is_ready(instance: &Instance, native: bool) -> bool {
     sys::ppoll(&mut poll, Some(Duration::ZERO), core::ptr::null()) == Ok(1)
 }
 
-/// The instance and all inside it.
+/// The instance and all instances nested inside it.
 pub fn all(id: u32) -> Vec<u32> {
     let mut ids = vec![id];
     let mut next = 0;
@@ -127,13 +127,13 @@ pub fn all(id: u32) -> Vec<u32> {
     ids
 }
 
-/// The descriptor of an inner instance is closed.
+/// The descriptor of an inner instance has been closed.
 pub fn forget(fd: c_int) {
     instance::each(|_, interest| interest.nested.retain(|nested| nested.fd != fd));
 }
 
-/// Takes over inner instances that were added before there was a session. The kernel has them under the program's
-/// data.
+/// Takes over inner instances that were added before there was a session. In the native set they still have the
+/// program's data.
 pub fn adopt(outer: c_int, interest: &mut Interest) {
     let mut at = 0;
     while let Some((fd, event)) = interest.pending.get(at).copied() {
@@ -143,7 +143,7 @@ pub fn adopt(outer: c_int, interest: &mut Interest) {
         };
         interest.pending.swap_remove(at);
         let mut native = epoll_event { events: event.events, u64: instance::instance(inner).mark() };
-        // SAFETY: a valid event.
+        // SAFETY: `native` lives until the call returns.
         if unsafe { real::epoll_ctl(outer, libc::EPOLL_CTL_MOD, fd, &raw mut native) } == 0 {
             interest.native = interest.native.saturating_sub(1);
             let seen = activity(inner).wrapping_sub(1);

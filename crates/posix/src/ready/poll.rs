@@ -17,12 +17,12 @@ use towpath_client::{held, wait};
 use towpath_hook::Answer;
 use towpath_ring::wake::spin_until;
 
-/// Up to this many descriptors, no memory is allocated.
+/// Up to this many descriptors are handled without allocating memory.
 const ON_STACK: usize = 64;
-/// The longest sleep if no context could be had.
+/// The longest sleep if no context was to be had.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
 
-/// Is one of these descriptors ours?
+/// Does one of these descriptors need the library?
 pub fn concerns(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| matches!(table::get(p.fd), Descriptor::Slot { .. } | Descriptor::Epoll(_)))
 }
@@ -35,13 +35,13 @@ pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask:
     if n == 0 || fds.is_null() || n > 1 << 20 {
         return None;
     }
-    // SAFETY: the program's memory. The kernel checks the rest.
+    // SAFETY: both functions accept any address of the program.
     if unsafe {
         user::is_there(fds, n as usize).is_err() || (!mask.is_null() && user::read(mask.cast::<u64>()).is_err())
     } {
         return None;
     }
-    // SAFETY: the caller keeps the contract of `poll`.
+    // SAFETY: the caller keeps the contract of `poll`: `n` entries, which have just been touched.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
     if !concerns(fds) {
         return None;
@@ -53,7 +53,7 @@ pub unsafe fn poll(fds: *mut pollfd, n: nfds_t, timeout: Option<Duration>, mask:
 pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Sys<usize> {
     let session = session::get().ok_or(libc::EINVAL)?;
     let blank = pollfd { fd: -1, events: 0, revents: 0 };
-    // The kernel's array: everything but slots, and at the end the doorbells, one for each stack.
+    // The kernel's array has all descriptors but those of slots. At its end are the doorbells, one for each stack.
     let len = fds.len() + 1 + others(fds);
     if len <= ON_STACK {
         let mut native = [blank; ON_STACK];
@@ -64,7 +64,7 @@ pub fn run(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t)
     }
 }
 
-/// The number of other stacks that carry these sockets.
+/// The number of other stacks that carry some of these sockets.
 fn others(fds: &[pollfd]) -> usize {
     let sessions = fds.iter().fold(0u64, |sessions, entry| match table::get(entry.fd) {
         Descriptor::Slot { slot, .. } => sessions | 1 << (slot >> SLOT_BITS & 63),
@@ -73,7 +73,7 @@ fn others(fds: &[pollfd]) -> usize {
     (sessions & !1).count_ones() as usize
 }
 
-/// Fills the kernel's array with the kernel's descriptors. True if there are any.
+/// Fills the kernel's array with the descriptors that are not slots. True: there are some.
 fn sort(fds: &[pollfd], native: &mut [pollfd]) -> bool {
     let mut kernels = false;
     for (entry, native) in fds.iter().zip(native.iter_mut()) {
@@ -89,7 +89,7 @@ struct Poll<'a> {
     fds: &'a mut [pollfd],
     native: &'a mut [pollfd],
     mask: *const sigset_t,
-    /// Must the kernel be asked?
+    /// Are there descriptors other than slots, for which the kernel must be asked?
     kernels: bool,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Poll<'a> {
             let interest = interest_of(one);
             let waited = wait::until_signal(&socket, deadline, || readiness::events_for(&socket, interest) != 0);
             return match waited {
-                // The socket may have become the kernel's, or have been closed.
+                // The socket may have become the kernel's meanwhile, or have been closed.
                 Ok(()) | Err(libc::EAGAIN) if table::socket(one.fd).is_none() => {
                     sys::ppoll(self.fds, Some(Duration::ZERO), core::ptr::null())
                 }
@@ -129,7 +129,7 @@ impl<'a> Poll<'a> {
         self.block(deadline)
     }
 
-    /// Sets `revents` of slots and instances; returns how many have any.
+    /// Sets `revents` of slots and instances. Returns how many have events.
     fn slots(&mut self) -> usize {
         let mut ready = 0;
         for entry in self.fds.iter_mut() {
@@ -153,7 +153,7 @@ impl<'a> Poll<'a> {
         ready
     }
 
-    /// Looks at all descriptors. The kernel may sleep for this time.
+    /// Looks at all descriptors, and lets the kernel sleep for up to `time`.
     fn ask(&mut self, time: Duration) -> Sys<usize> {
         if self.kernels || !time.is_zero() {
             sys::ppoll(self.native, Some(time), self.mask)?;
@@ -161,7 +161,7 @@ impl<'a> Poll<'a> {
         self.slots();
         let mut ready = 0;
         for (entry, native) in self.fds.iter_mut().zip(self.native.iter()) {
-            // An event that wakes an instance is not always one for the program.
+            // The native event of an instance may be a doorbell's, which is not for the program.
             if native.fd >= 0 && !matches!(table::get(entry.fd), Descriptor::Epoll(_)) {
                 entry.revents |= native.revents;
             }
@@ -180,7 +180,7 @@ impl<'a> Poll<'a> {
         let subscription =
             Box::into_raw(Box::new(Subscription::new(self.session, self.fds, self.native.len() - known)));
         let asleep = Sleep::on(None, Undo::Number(unsubscribe, subscription.expose_provenance()));
-        // SAFETY: it is dropped with the sleep.
+        // SAFETY: the box lives until `asleep`, which outlasts this reference, is dropped.
         let subscription = unsafe { &*subscription };
         for (context, native) in subscription.contexts.iter().zip(&mut self.native[known..]) {
             *native = pollfd { fd: context.wake, events: libc::POLLIN, revents: 0 };
@@ -201,7 +201,7 @@ impl<'a> Poll<'a> {
             asleep.check()?;
             subscription.contexts.iter().for_each(|context| _ = towpath_ring::wake::drain(sys::borrow(&context.wake)));
             session::gone(true);
-            // Meanwhile a descriptor may have become the kernel's, or have been closed.
+            // A descriptor may have become the kernel's meanwhile, or have been closed.
             self.kernels |= sort(self.fds, &mut self.native[..known]);
         }
     }
@@ -212,23 +212,23 @@ fn interest_of(entry: &pollfd) -> u32 {
     u32::from(entry.events as u16)
 }
 
-/// The subscription of one `poll` to its slots and instances, until dropped.
+/// The subscription of one `poll` to its slots and instances. Dropping it ends it.
 struct Subscription {
     session: &'static Session,
-    /// One for each stack that carries the sockets, as far as they can be had.
+    /// One context for each stack that carries the sockets, unless none was to be had.
     contexts: Vec<Context>,
     sockets: Vec<Socket>,
     instances: Vec<u32>,
 }
 
-/// Ends the subscription at this address, once.
+/// Ends the subscription at this address. Called once, by the undo log.
 fn unsubscribe(subscription: usize) {
-    // SAFETY: `block` has boxed it, and the undo log runs each entry once.
+    // SAFETY: `block` made this address from a box, and the undo log runs each entry once.
     drop(unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut::<Subscription>(subscription)) });
 }
 
 impl Subscription {
-    /// Uses at most this many contexts.
+    /// Subscribes with at most `contexts` contexts.
     fn new(session: &'static Session, fds: &[pollfd], contexts: usize) -> Self {
         let mut subscription = Self { session, contexts: Vec::new(), sockets: Vec::new(), instances: Vec::new() };
         subscription.contexts.extend(Context::open(session));
@@ -262,7 +262,7 @@ impl Subscription {
         self.contexts.iter().find(|context| context.session == session)
     }
 
-    /// Do the contexts have the events of all sockets?
+    /// Do the contexts get the events of all sockets?
     fn is_subscribed(&self) -> bool {
         let unsubscribed =
             |id: &u32| instance::instance(*id).with(|interest| interest.has_unsubscribed()).unwrap_or(false);

@@ -1,4 +1,4 @@
-//! The events that a socket shows to poll, select and epoll: the rules of Linux's `tcp_poll`.
+//! The events of a socket for poll, select and epoll, by the rules of Linux's `tcp_poll`.
 
 use crate::io::urgent;
 use core::sync::atomic::Ordering;
@@ -14,17 +14,17 @@ use towpath_ring::lines::{app_flags, state, status};
 pub const IN: u32 = libc::EPOLLIN as u32;
 /// Writable.
 pub const OUT: u32 = libc::EPOLLOUT as u32;
-/// The peer sends no more.
+/// The peer has ended its stream.
 pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Over in both directions.
+/// Both directions have ended.
 pub const HUP: u32 = libc::EPOLLHUP as u32;
 /// An error is pending.
 pub const ERR: u32 = libc::EPOLLERR as u32;
-/// An urgent byte has come.
+/// An urgent byte is to be read.
 pub const PRI: u32 = libc::EPOLLPRI as u32;
 const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
-/// Reported whether asked for or not.
+/// Events that are reported whether asked for or not.
 pub const ALWAYS: u32 = HUP | ERR;
 
 /// The events of a socket, as epoll bits (poll's are the same numbers).
@@ -40,11 +40,11 @@ fn events_of(view: &View) -> u32 {
     if state == state::CONNECTING {
         return 0;
     }
-    // The end is loaded before the data, so that no byte before it is missed.
+    // The end of the stream is loaded before the data, so that no byte before the end is missed.
     let receive_closed = view.receive_closed_in(state);
     let send_closed = state == state::CLOSED || view.has_app(app_flags::SHUT_WR);
     let unread = view.readable();
-    // After the data: an urgent byte is announced before it.
+    // Loaded after the data, because an urgent byte is announced before the data in front of it.
     let status = view.status();
     let (unread, urgent) = if status & status::URGENT != 0 { urgent::seen(view, unread) } else { (unread, false) };
     let mut events = 0;
@@ -68,15 +68,15 @@ fn events_of(view: &View) -> u32 {
     events
 }
 
-/// Any of these: the connection is more than just open.
+/// With any of these, a connection is not in the ordinary open state.
 const ENDED: u32 = status::RX_EOF | status::RESET | status::TX_CLOSED | status::PEER_CLOSED | status::URGENT;
 
-/// The events of an established connection without an end, an error or urgent data. `None`: there is one of these, or
-/// room is asked for and there is none. Then everything has to be looked at.
+/// The events of an established connection without an end, an error or urgent data. `None`: it is not in that state, or
+/// room is asked for and there is none. Then the full way is needed.
 #[inline(always)]
 fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
     let unread = view.readable();
-    // After the data: an urgent byte is announced before it, and nothing comes after an end.
+    // Loaded after the data: an urgent byte is announced before it, and nothing follows an end.
     let steady = view.is_established()
         && view.status() & ENDED == 0
         && !view.has_app(app_flags::SHUT_WR)
@@ -93,7 +93,7 @@ fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
     }
 }
 
-/// The same for a connection that the stack carries.
+/// [`events_of_steady`] for a connection that the stack carries.
 #[inline(always)]
 pub fn events_by_stack(session: &Session, lines: &Lines, interest: u32) -> Option<u32> {
     let &Lines { app, stack, private } = lines;
@@ -112,7 +112,7 @@ pub fn events_by_stack(session: &Session, lines: &Lines, interest: u32) -> Optio
     Some(if readable { interest & (IN | RDNORM) } else { 0 })
 }
 
-/// The events out of `interest`. If room is asked for and there is none, also asks the stack for an event.
+/// The events of `interest` that the socket has. If room is asked for and there is none, the stack is asked to notify.
 #[inline(always)]
 pub fn events_for(socket: &Socket, interest: u32) -> u32 {
     events_of_steady(&socket.view(), interest).unwrap_or_else(|| events_of_all(*socket, interest))

@@ -1,4 +1,4 @@
-//! Moves the watches of a socket that changes: promoted, demoted, left to the kernel, or closed.
+//! Moves the watches of a socket that is promoted, demoted, left to the kernel, or closed.
 
 use crate::fd::table;
 use crate::ready::{epoll_ctl, instance};
@@ -8,18 +8,18 @@ use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_hook::real;
 
-/// A pending socket is left to the kernel, or closed.
+/// A pending socket is left to the kernel, or has been closed: the instances that watch it forget it.
 pub fn forget_pending(fd: c_int) {
     instance::each(|_, interest| interest.pending.retain(|(watched, _)| *watched != fd));
 }
 
-/// Takes a pending socket that is about to be promoted out of the native sets. Returns the instances that watched it.
+/// Takes a pending socket that is about to be promoted out of the native sets. Returns each instance with its event.
 pub fn take_pending(fd: c_int) -> Vec<(u32, epoll_event)> {
     let mut watchers = Vec::new();
     instance::each(|id, interest| {
         if let Some(at) = interest.pending.iter().position(|(watched, _)| *watched == fd) {
             let (_, event) = interest.pending.swap_remove(at);
-            // SAFETY: a deletion reads no event.
+            // SAFETY: for EPOLL_CTL_DEL the kernel reads no event, so null is allowed.
             unsafe { real::epoll_ctl(instance::descriptor(id), libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
             watchers.push((id, event));
         }
@@ -27,8 +27,8 @@ pub fn take_pending(fd: c_int) -> Vec<(u32, epoll_event)> {
     watchers
 }
 
-/// Takes the slot of a socket that is being demoted out of all instances. Returns the instances, the descriptors and
-/// the events.
+/// Takes the slot of a socket that is about to be demoted out of all instances. Returns each instance, descriptor and
+/// event.
 pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
     let mut watchers = Vec::new();
     instance::each(|id, interest| {
@@ -41,9 +41,9 @@ pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
     watchers
 }
 
-/// Has an instance watch a pending socket by the kernel.
+/// Lets an instance watch a pending socket, through the kernel.
 pub fn watch_pending(id: u32, fd: c_int, mut event: epoll_event) {
-    // SAFETY: a valid event.
+    // SAFETY: `event` lives until the call returns.
     if unsafe { real::epoll_ctl(instance::descriptor(id), libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
         instance::instance(id).with(|interest| {
             interest.native += 1;
@@ -52,7 +52,7 @@ pub fn watch_pending(id: u32, fd: c_int, mut event: epoll_event) {
     }
 }
 
-/// Has the instances that watched a pending socket watch its slot.
+/// Lets the instances that watched a pending socket watch its slot.
 pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
     for (id, event) in watchers {
         let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, fd, socket, Some(&event));
@@ -61,7 +61,7 @@ pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_even
 
 /// The descriptor `fd` of a socket is being closed.
 pub fn forget(fd: c_int, socket: &Socket) {
-    // The bits of other sessions' sockets do not name contexts of this one.
+    // The bits of a socket of another session do not stand for contexts of this process.
     let own = socket.session.number == 0;
     let contexts = if own { socket.app().ctx_mask.load(Ordering::SeqCst) } else { u64::MAX };
     let kind = table::kind_of(socket);

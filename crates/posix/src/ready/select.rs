@@ -8,12 +8,12 @@ use libc::{c_int, fd_set, pollfd, sigset_t};
 use towpath_client::sys::Sys;
 use towpath_hook::Answer;
 
-/// Bits of `poll` that make a descriptor readable, writable, exceptional: Linux's `POLLIN_SET` and so on.
+/// The `poll` bits that make a descriptor readable, writable, or exceptional: Linux's `POLLIN_SET` and so on.
 const READ: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR;
 const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
 const EXCEPT: i16 = libc::POLLPRI;
 
-/// Bits of an `fd_set`.
+/// The number of bits in an `fd_set`.
 const FD_SETSIZE: c_int = libc::FD_SETSIZE as c_int;
 
 /// The bits of one set. Programs may pass sets longer than FD_SETSIZE, so `count` says how many there are.
@@ -22,13 +22,13 @@ struct Bits(*mut u64);
 
 impl Bits {
     fn get(self, fd: c_int) -> bool {
-        // SAFETY: `select`'s caller gives sets of at least `count` bits, in whole words.
+        // SAFETY: the caller of `select` gives sets of at least `count` bits, in whole words.
         !self.0.is_null() && unsafe { self.0.add(fd as usize / 64).read_unaligned() } & 1 << (fd % 64) != 0
     }
 
     fn set(self, fd: c_int, on: bool) {
         if !self.0.is_null() {
-            // SAFETY: `select`'s caller gives sets of at least `count` bits, in whole words.
+            // SAFETY: the caller of `select` gives sets of at least `count` bits, in whole words.
             unsafe {
                 let word = self.0.add(fd as usize / 64);
                 let bit = 1 << (fd % 64);
@@ -42,8 +42,8 @@ impl Bits {
 /// `select` and `pselect`. `timeout` `None` = no limit.
 ///
 /// # Safety
-/// The contract of `pselect`: each set is null or has `count` bits, in whole words, as far as the kernel looks;
-/// `mask` is null or valid.
+/// The contract of `pselect`: each set is null or has `count` bits, in whole words, up to the bits that the kernel
+/// looks at. `mask` is null or valid.
 pub unsafe fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
@@ -55,7 +55,7 @@ pub unsafe fn select(
     let count = if count > FD_SETSIZE { count.min(table_size()) } else { count };
     for set in &sets {
         let bytes = (count.max(0) as usize).div_ceil(64) * 8;
-        // SAFETY: the program's memory. The kernel checks the rest.
+        // SAFETY: `is_there` accepts any address.
         if !set.0.is_null() && unsafe { user::is_there(set.0.cast::<u8>(), bytes) }.is_err() {
             return None;
         }
@@ -67,8 +67,8 @@ pub unsafe fn select(
     Some(run(count, sets, named, timeout, mask))
 }
 
-/// How many bits of a longer set the kernel looks at. `select(getdtablesize(), ...)` on ordinary sets is common; the
-/// memory behind them is not theirs.
+/// How many bits of a longer set the kernel looks at. Programs often call `select(getdtablesize(), ...)` on ordinary
+/// sets, whose memory ends before that.
 fn table_size() -> c_int {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));

@@ -1,4 +1,4 @@
-//! The fast path of a wait: connections are ready, and nothing else has to be looked at.
+//! The fast path of a wait: connections are ready, and nothing else needs a look.
 
 use super::{ET, Entry, EntryState, Interest, ONESHOT};
 use crate::ready::readiness;
@@ -7,8 +7,8 @@ use towpath_client::carrier::Carrier;
 use towpath_client::session::Session;
 
 impl Entry {
-    /// The events of a level-triggered connection that the stack carries and in which nothing is out of the ordinary.
-    /// `None`: everything has to be looked at.
+    /// The events of a level-triggered connection that the stack carries, in its ordinary state. `None`: the full way
+    /// is needed.
     #[inline(always)]
     fn steady_events(&self, session: &'static Session) -> Option<u32> {
         if self.state != EntryState::Watching || self.events & (ET | ONESHOT) != 0 {
@@ -22,7 +22,7 @@ impl Entry {
 }
 
 impl Interest {
-    /// Are there only the own stack's events and the kernel's descriptors to look at?
+    /// Are the process's own stack and the kernel's descriptors the only sources of events?
     #[inline(always)]
     fn is_plain(&self) -> bool {
         self.watched > 0
@@ -35,9 +35,9 @@ impl Interest {
             && self.nested.is_empty()
     }
 
-    /// [`Interest::drain`] and [`Interest::collect`] if nothing else has to be done. `put` gets each event with its
-    /// number; false = it could not be stored. Returns the number of events, at least 1. `None`: there are none, or
-    /// everything has to be looked at, or the kernel is due (`native_is_due`).
+    /// [`Interest::drain`] and [`Interest::collect`] in one, if nothing else has to be done. `put` gets each event with
+    /// its number; false = it could not be stored. Returns the number of events, at least 1.
+    /// `None`: nothing is ready, the full way is needed, or the kernel is due (`native_is_due`).
     #[inline(always)]
     pub fn report_plain(
         &mut self,
@@ -90,7 +90,7 @@ impl Interest {
         (found > 0).then_some(found)
     }
 
-    /// The event of the front entry could not be stored: the entry stays as it was.
+    /// Puts the entry back to the front: its event could not be stored.
     #[cold]
     fn put_back(&mut self, raw: u32) {
         if let Some(entry) = self.entries.get_mut(raw as usize) {

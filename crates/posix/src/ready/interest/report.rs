@@ -11,7 +11,7 @@ use towpath_client::socket::{SLOT_BITS, Socket};
 use towpath_ring::lines::want;
 
 impl Interest {
-    /// Moves events from all contexts into the list of entries to look at.
+    /// Drains the events of all contexts into the list of entries to look at.
     #[inline(always)]
     pub fn drain(&mut self, session: &'static Session) {
         if !self.held.is_empty() {
@@ -26,7 +26,7 @@ impl Interest {
         self.drain_own(session);
     }
 
-    /// The same for the own stack.
+    /// [`Interest::drain`] for the process's own stack.
     #[inline(always)]
     pub(super) fn drain_own(&mut self, session: &'static Session) {
         let Self { context: Some(context), entries, ready, further, activity, .. } = self else {
@@ -56,7 +56,7 @@ impl Interest {
         });
     }
 
-    /// The same for other stacks.
+    /// [`Interest::drain`] for other stacks.
     #[cold]
     fn drain_others(&mut self) {
         let Self { others, entries, ready, further, activity, .. } = self;
@@ -75,11 +75,11 @@ impl Interest {
         }
     }
 
-    /// Passes ready entries to `put`. Returns how many.
+    /// Reports ready entries to `put`, at most `room`. Returns how many.
     #[inline(always)]
     pub fn collect(&mut self, session: &'static Session, put: &mut impl FnMut(epoll_event), room: usize) -> usize {
         let mut found = 0;
-        // Each entry at most once: level-triggered ones go to the back.
+        // Each entry is looked at once: level-triggered ones go to the back of the queue.
         for _ in 0..self.ready.len() {
             if found == room {
                 break;
@@ -111,14 +111,14 @@ impl Interest {
             return (false, false);
         }
         let Some(socket) = entry.socket(session) else { return (false, false) };
-        // Loaded before the events: a change in between is an edge of its own.
+        // The words are loaded before the events, so that a change in between counts as the next edge.
         let words = if entry.events & ET == 0 { None } else { Some(socket.words()) };
         let events = readiness::events_for(&socket, entry.events);
         if held::is_waited_for(&socket) && !self.held.contains(&raw) {
             self.held.push(raw);
         }
-        // The stack notifies a moment after a change can be seen, and of several changes at once. Neither makes
-        // another edge.
+        // The stack notifies a moment after a change becomes visible, and once for several changes. Neither is another
+        // edge.
         let reported = words.map(|words| (events, words));
         if events == 0 || (reported.is_some() && reported == entry.reported && events & readiness::ERR == 0) {
             return (false, false);
@@ -153,7 +153,7 @@ impl Interest {
         let Self { entries, ready, held, .. } = self;
         held.retain(|at| {
             let waits = entries.get(*at as usize).and_then(|entry| entry.socket(session)).is_some_and(|socket| {
-                // This notes until when to sleep.
+                // Computes until when a wait may sleep.
                 socket.readable();
                 held::is_waited_for(&socket)
             });
@@ -174,7 +174,7 @@ impl Interest {
     }
 }
 
-/// Renews the request for room after an event.
+/// Asks the stack to notify about room again, after an event has used up the request.
 #[cold]
 #[inline(never)]
 fn event_seen(socket: Socket) {
@@ -183,7 +183,7 @@ fn event_seen(socket: Socket) {
     }
 }
 
-/// Queues the entries of a slot that are behind the table.
+/// Queues the further entries of a slot.
 fn look_at(entries: &mut [Entry], ready: &mut VecDeque<u32>, further: &BTreeSet<(u32, u32)>, slot: u32) {
     further.range((slot, 0)..=(slot, u32::MAX)).for_each(|(_, at)| queue(entries, ready, *at as usize));
 }
