@@ -10,7 +10,7 @@ pub fn words(address: Ipv6Addr) -> [u32; 4] {
     [0, 4, 8, 12].map(|i| u32::from_ne_bytes([o[i], o[i + 1], o[i + 2], o[i + 3]]))
 }
 
-/// The address that four words are.
+/// The address that four words hold.
 pub fn of_words(words: [u32; 4]) -> Ipv6Addr {
     let mut octets = [0; 16];
     for (place, word) in octets.chunks_exact_mut(4).zip(words) {
@@ -26,7 +26,7 @@ pub fn store(place: &[AtomicU32; 4], address: Ipv6Addr) {
     }
 }
 
-/// Loads an address, word by word: while the other side stores it, some mixture.
+/// Loads an address, word by word. While the other side stores it, the result is a mixture of old and new.
 pub fn load(place: &[AtomicU32; 4]) -> Ipv6Addr {
     of_words(place.each_ref().map(|word| word.load(Ordering::Relaxed)))
 }

@@ -3,8 +3,8 @@
 use crate::shared_bytes::copy;
 use core::marker::PhantomData;
 
-/// The bytes of one ring. The memory is shared with another process that may write it at any moment, so it is only
-/// ever copied in or out, never borrowed as a slice.
+/// The bytes of one ring. Another process shares the memory and may write it at any moment. So bytes are copied in or
+/// out, and never borrowed as a slice.
 #[derive(Clone, Copy)]
 pub struct ByteRing<'a> {
     base: *mut u8,
@@ -12,9 +12,8 @@ pub struct ByteRing<'a> {
     mapping: PhantomData<&'a ()>,
 }
 
-// SAFETY: a ring is a view of a shared mapping that outlives it (`'a`), and it is only copied from and to; which thread
-// does that makes no difference. Who may touch which positions is the protocol's business, and a breach of it garbles
-// bytes but nothing else.
+// SAFETY: a ring is a view of a shared mapping that outlives it (`'a`). Bytes are only copied from and to it, which any
+// thread may do. The protocol says which side may touch which positions; a breach of it garbles bytes and nothing else.
 unsafe impl Send for ByteRing<'_> {}
 // SAFETY: all methods take `&self`, and a ring has no state but its address and size, which never change.
 unsafe impl Sync for ByteRing<'_> {}
@@ -37,7 +36,7 @@ impl ByteRing<'_> {
         self.mask + 1
     }
 
-    /// Copies `from` into the ring at position `at` (wraps). Panics never; `from` longer than the ring is cut.
+    /// Copies `from` into the ring at position `at` (wraps). Never panics; a `from` longer than the ring is cut.
     #[inline]
     pub fn write(&self, at: u32, from: &[u8]) {
         let len = from.len().min(self.capacity() as usize);
@@ -84,7 +83,7 @@ impl ByteRing<'_> {
     /// Where the byte at `at` lies.
     #[inline(always)]
     pub fn place(&self, at: u32) -> *mut u8 {
-        // SAFETY: no more than `mask`, so it is inside the ring.
+        // SAFETY: the offset is at most `mask`, so it is inside the ring.
         unsafe { self.base.add((at & self.mask) as usize) }
     }
 

@@ -1,9 +1,9 @@
-//! The words that cross where the two sides do not share memory: each keeps a copy of a region, and somebody carries what one writes to
-//! the other's copy.
+//! The words that cross where the two sides do not share memory. Each side keeps a copy of a region, and a forwarder
+//! carries the words that one writes to the other's copy.
 //!
-//! A writer publishes words one after the other, and whoever sees one must see those before it. So they are read here in the
-//! opposite order of their publication (what is read later is at least as new), and stored in that order. Dirty sets, futex words
-//! and bells do not cross; each copy has its own.
+//! A writer publishes words one after the other, and a reader that sees one must see those before it. So they are read
+//! here in the opposite order of their publication, because a later load is at least as new. They are stored in the
+//! order of their publication. Dirty sets, futex words and doorbells do not cross; each copy has its own.
 
 use crate::options::WORDS;
 use crate::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
@@ -74,11 +74,11 @@ impl AppLine {
     fn carried(&self) -> [&AtomicU32; 5] {
         [&self.tx_tail, &self.rx_head, &self.urgent, &self.flags, &self.generation]
     }
-    /// Reads what crosses.
+    /// Reads the words that cross.
     pub fn load(&self) -> AppLineWords {
         read(self.carried())
     }
-    /// Stores what has crossed.
+    /// Stores words that have crossed.
     pub fn store(&self, words: &AppLineWords) {
         write(self.carried(), words);
     }
@@ -91,11 +91,11 @@ impl CommandLine {
         let (backlog, flags, holder) = (&self.backlog, &self.flags, &self.holder);
         [holder, op, r0, r1, r2, r3, remote_port, l0, l1, l2, l3, local_port, backlog, flags, seq]
     }
-    /// Reads what crosses.
+    /// Reads the words that cross.
     pub fn load(&self) -> CommandLineWords {
         read(self.carried())
     }
-    /// Stores what has crossed.
+    /// Stores words that have crossed.
     pub fn store(&self, words: &CommandLineWords) {
         write(self.carried(), words);
     }
@@ -109,11 +109,11 @@ impl OptionsLine {
         all[..=LINGER2].rotate_right(1);
         all
     }
-    /// Reads what crosses.
+    /// Reads the words that cross.
     pub fn load(&self) -> OptionsLineWords {
         read(self.carried())
     }
-    /// Stores what has crossed.
+    /// Stores words that have crossed.
     pub fn store(&self, words: &OptionsLineWords) {
         write(self.carried(), words);
     }
@@ -133,7 +133,7 @@ impl StackLine {
             &self.state,
         ]
     }
-    /// Reads what crosses.
+    /// Reads the words that cross.
     pub fn load(&self) -> StackLineWords {
         let done = self.command_done.load(Ordering::Acquire);
         let result = self.command_result.load(Ordering::Acquire);
@@ -142,7 +142,7 @@ impl StackLine {
         (all[9], all[10]) = (result as u32, done);
         all
     }
-    /// Stores what has crossed.
+    /// Stores words that have crossed.
     pub fn store(&self, words: &StackLineWords) {
         let [before @ .., result, done] = words;
         write(self.before_result(), before);
@@ -202,7 +202,7 @@ impl InfoLine {
         ];
         (small, large)
     }
-    /// Reads what crosses.
+    /// Reads the words that cross.
     pub fn load(&self) -> InfoLineWords {
         let (small, large) = self.all();
         let mut all = [0; 47];
@@ -213,7 +213,7 @@ impl InfoLine {
         }
         all
     }
-    /// Stores what has crossed.
+    /// Stores words that have crossed.
     pub fn store(&self, words: &InfoLineWords) {
         let (small, large) = self.all();
         for (word, value) in small.into_iter().zip(words) {
@@ -229,7 +229,7 @@ impl InfoLine {
 mod tests {
     use super::*;
 
-    /// What is read from a line after `store` is what was brought; and all words of it are different.
+    /// A line that stored some words loads the same words, and all of them differ from each other.
     fn there_and_back<const N: usize>(store: impl Fn(&[u32; N]), load: impl Fn() -> [u32; N]) {
         let words = core::array::from_fn(|n| n as u32 * 0x0101_0101 + 1);
         store(&words);

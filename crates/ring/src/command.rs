@@ -7,25 +7,27 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Values of [`crate::CommandLine::op`].
 pub mod op {
-    /// Open a connection to `remote_addr:remote_port`.
+    /// Opens a connection to `remote_addr:remote_port`.
     pub const CONNECT: u32 = 1;
-    /// Listen on `local_addr:local_port`. The bound kernel socket that reserves the port was passed before by
+    /// Listens on `local_addr:local_port`. The bound kernel socket that reserves the port was passed before by
     /// [`crate::control::Request::Reserve`].
     pub const LISTEN: u32 = 2;
-    /// Bring the information line of a connection up to date. The only command for a slot in use, and for slots that the
-    /// stack has allocated; `AppLine::generation` must be the slot's.
+    /// Brings the information line of a connection up to date. The only command for a slot in use, and for slots that
+    /// the stack has allocated; `AppLine::generation` must be the slot's.
     pub const REFRESH: u32 = 3;
-    /// Send a part of a file. This and the next two are for established connections, as `REFRESH`; see [`crate::sideband`].
+    /// Sends a part of a file. Like `REFRESH`, this and the next two are for established connections; see
+    /// [`crate::sideband`].
     pub const FILE: u32 = 4;
-    /// Send a TLS record that is no data.
+    /// Sends a TLS record that is not application data.
     pub const RECORD: u32 = 5;
-    /// Set an option of kTLS.
+    /// Sets an option of kTLS.
     pub const SECURE: u32 = 6;
-    /// Is `local_addr` an address of the stack's network? 0 if it is, else an error: of a stack that does not know the command, too.
-    /// The slot is free again with the answer.
+    /// Asks whether `local_addr` is an address of the stack's network. The answer is 0 if it is, else an error. A stack
+    /// that does not know the command answers with an error, too. The answer frees the slot.
     pub const HAS: u32 = 7;
-    /// May a socket be bound to `local_addr:local_port` (with [`super::V6ONLY`], if so) beside what the stack has there? 0 if it may,
-    /// `-EADDRINUSE` if a connection or a listener of its has the port, any other error: ask nobody. The slot is free again with the answer.
+    /// Asks whether a socket may be bound to `local_addr:local_port`, given what the stack has there. [`super::V6ONLY`]
+    /// counts. The answer is 0 if it may, or `-EADDRINUSE` if a connection or a listener of the stack has the port. Any
+    /// other error means that the stack cannot tell. The answer frees the slot.
     pub const BIND: u32 = 8;
 }
 
@@ -36,28 +38,28 @@ pub const V6ONLY: u32 = 1 << 31;
 /// To it one of [`not_ours`] is added.
 pub const NOT_OURS: i32 = i32::MIN;
 
-/// Why the stack does not carry something: for people, nothing depends on it.
+/// Why the stack does not carry something. It is for people; nothing depends on it.
 pub mod not_ours {
-    /// It does not say.
+    /// No reason is given.
     pub const UNSAID: u32 = 0;
     /// An address of this host at which no client of the service listens.
     pub const NO_LISTENER: u32 = 1;
-    /// No interface of the service leads there, or the local address is none of its.
+    /// No interface of the service leads there, or the service does not have the local address.
     pub const ELSEWHERE: u32 = 2;
     /// The operator's policy leaves it to the kernel.
     pub const POLICY: u32 = 3;
-    /// No address that TCP connects to.
+    /// TCP does not connect to such an address.
     pub const ADDRESS: u32 = 4;
-    /// The operator's policy gives it to another stack, whose number stands above the reason ([`super::given_to`]): the command is
-    /// to be repeated there, and nowhere else ([`crate::control::Request::Stack`]).
+    /// The operator's policy gives it to another stack, whose number stands above the reason ([`super::given_to`]). The
+    /// command is to be repeated there ([`crate::control::Request::Stack`]), and nowhere else.
     pub const STACK: u32 = 5;
-    /// How many there are.
+    /// How many reasons there are.
     pub const REASONS: usize = 6;
     /// Their names, for people and counters.
     pub const NAMES: [&str; REASONS] = ["unsaid", "no_listener", "elsewhere", "policy", "address", "stack"];
 }
 
-/// Most stacks beside its own that a service may name.
+/// Most other stacks that a service may name.
 pub const MAX_STACKS: usize = 15;
 /// Where the number of a stack begins in a `command_result`, bits.
 const STACK_SHIFT: u32 = 8;
@@ -70,7 +72,7 @@ pub fn not_ours_because(result: i32) -> Option<u32> {
     ((reason as usize) < not_ours::REASONS && whole).then_some(reason)
 }
 
-/// The `command_result` for what goes to the stack of this number (below [`MAX_STACKS`]).
+/// The `command_result` that gives a command to the stack of this number (below [`MAX_STACKS`]).
 pub fn give_to(stack: u8) -> i32 {
     NOT_OURS + not_ours::STACK as i32 + (i32::from(stack) << STACK_SHIFT)
 }
@@ -117,8 +119,8 @@ impl CommandLine {
         publish(&self.seq, self.fields(), values)
     }
 
-    /// Stack: copies the command once, with its sequence number. Whole if the application keeps to the protocol, and
-    /// else some mixture of values, each of which is checked anyway.
+    /// Stack: copies the command once, with its sequence number. The copy is whole if the application keeps to the
+    /// protocol. Else it is a mixture of values, each of which is checked anyway.
     pub fn read(&self) -> (u32, Command) {
         let (seq, fields) = consume(&self.seq, self.fields());
         let [op, r0, r1, r2, r3, remote_port, l0, l1, l2, l3, local_port, backlog, flags] = fields;

@@ -3,9 +3,9 @@
 //! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack` and `Stats` have an answer. `Adopt`
 //! may also come before `Hello`, from a process that has received a socket before it has a region.
 //!
-//! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), then the fields in the order of their declaration,
-//! each 4 or 8 bytes in the machine's byte order at multiples of 4, then zeros. What is not such a packet, or has not
-//! just the descriptors of its kind, is an error of kind [`io::ErrorKind::InvalidData`], and its descriptors are closed.
+//! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), the fields in the order of their declaration, then
+//! zeros. Each field has 4 or 8 bytes in the machine's byte order, at a multiple of 4. Any other packet, or one without
+//! exactly the descriptors of its kind, is an error of kind [`io::ErrorKind::InvalidData`]. Its descriptors are closed.
 
 use crate::layout::VERSION;
 use crate::{Geometry, PairGeometry};
@@ -26,8 +26,8 @@ const MAX_FDS: usize = 2 + Geometry::MAX_FLOW_GROUPS as usize;
 /// Application to service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// First message. `join` = 0 asks for a new region; else it is the token of the region of the parent process
-    /// (after fork) and the reply carries the same region again.
+    /// First message. `join` = 0 asks for a new region. After fork, `join` is the token of the parent process's region,
+    /// and the reply carries the same region again.
     Hello {
         /// [`crate::layout::VERSION`] of the library.
         version: u32,
@@ -43,7 +43,7 @@ pub enum Request {
         generation: u32,
     },
     /// The bound, not listening kernel TCP socket that reserves the port of the LISTEN or CONNECT command which follows
-    /// on this slot (one descriptor). The two come on different ways, so either may arrive first.
+    /// on this slot (one descriptor). The socket and the command come on different ways, so either may arrive first.
     Reserve {
         /// Slot number.
         slot: u32,
@@ -73,8 +73,8 @@ pub enum Request {
         /// The context of the other side.
         context: u32,
     },
-    /// This is the application's end of the socketpair of a slot (one descriptor), and is about to leave the process: whoever shows
-    /// the service a descriptor of the same end is told where the socket lives.
+    /// The application's end of the socketpair of a slot (one descriptor) is about to leave the process. Any process
+    /// that shows the service a descriptor of the same end learns where the socket lives.
     Name {
         /// Slot number.
         slot: u32,
@@ -88,8 +88,8 @@ pub enum Request {
         /// The service's number of it.
         stack: u32,
     },
-    /// As `Name`, but the socket lives in a region of the other stack of this number, which has been told its name: whoever shows
-    /// this service a descriptor of the same end is told to ask there.
+    /// As `Name`, but the socket lives in a region of the other stack of this number, which has been told its name. Any
+    /// process that shows this service a descriptor of the same end is told to ask there.
     NameAt {
         /// The service's number of it.
         stack: u32,
@@ -97,10 +97,10 @@ pub enum Request {
     /// Asks for the number of an open regular file (one descriptor, readable), by which it can be sent ([`crate::sideband`]). It is
     /// good for all processes of the client until this one ends.
     File {
-        /// Number of a file of this process that is not needed any more; 0 = none.
+        /// Number of a file of this process that it no longer needs; 0 = none.
         replaces: u32,
     },
-    /// The process will measure its connections ([`crate::stats`]), and has the service choose their way by that.
+    /// The process will measure its connections ([`crate::stats`]). The service chooses their carrier by that.
     Stats,
 }
 
@@ -116,7 +116,7 @@ pub enum Reply {
         token: u64,
         /// Number of the process, never 0: for `CommandLine::holder`.
         process: u32,
-        /// Where the region begins in the memfd, bytes; 0 = it is all of it.
+        /// Where the region begins in the memfd, bytes; 0 = the memfd holds nothing else.
         offset: u64,
     },
     /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell ([`crate::wake::doorbell_pipe`]).
@@ -157,14 +157,15 @@ pub enum Reply {
     },
     /// Answer to `File`.
     File {
-        /// Its number, never 0, never given twice.
+        /// Its number. It is never 0 and never given twice.
         file: u32,
     },
     /// Answer to `Stats`: one descriptor, the memfd of a [`crate::stats::StatsRegion`].
     Stats,
-    /// Not admitted (the connection is closed after it), or no context is left, or what was asked for is not there (it stays open).
+    /// The process is not admitted (the connection is closed after it), or no context is left, or the requested thing
+    /// is not there. In the last two cases the connection stays open.
     Refused {
-        /// errno that fits (EPERM, ENFILE, EPROTO ...).
+        /// A fitting errno (EPERM, ENFILE, EPROTO ...).
         errno: i32,
     },
 }
@@ -424,7 +425,7 @@ fn send(
     }
     loop {
         match rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL) {
-            // Packets go whole or not at all.
+            // A packet is sent whole or not at all.
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -455,7 +456,7 @@ fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; MESSAGE_BYTES], Vec<O
         return Err(invalid("message too long or with too many descriptors"));
     }
     match received.bytes {
-        // A packet of no bytes looks the same; nobody sends one in good faith.
+        // An empty packet looks the same. No correct sender sends one.
         0 => Ok(None),
         MESSAGE_BYTES => Ok(Some((packet, fds))),
         _ => Err(invalid("message cut short")),

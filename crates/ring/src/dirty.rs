@@ -1,16 +1,17 @@
-//! Coalescing dirty sets: queues of slot numbers as long as the slot table, in which a slot stands at most once, so
-//! they cannot overflow. One writer thread (or a writer lock) and one reader thread (or a reader lock) per set.
+//! Coalescing dirty sets: queues of slot numbers. A queue is as long as the slot table, and a slot stands in it at most
+//! once, so it cannot overflow. Each set has one writer thread (or a writer lock) and one reader thread (or a reader
+//! lock).
 //!
 //! Writer: store the slot's new state, then [`DirtySet::push`], then [`DirtySet::must_notify`].
 //! Reader: [`DirtySet::pop`], then [`acknowledge`] (which fences), then load the slot's state.
 //!
-//! Two pairs of fences carry the whole protocol; both are of the store-then-load kind that no acquire or release can
-//! replace:
+//! The protocol rests on two pairs of fences. Each orders a store before a later load, which no acquire or release can
+//! do:
 //!
 //! | writer | reader | what they exclude |
 //! |---|---|---|
 //! | state stored, [`Fence::Push`], acknowledgement loaded | acknowledgement stored, [`Fence::Acknowledge`], state loaded | the writer leaves an entry out as still queued, and the reader misses the state |
-//! | entry stored, [`Fence::Notify`], armed flag loaded | armed flag stored, [`Fence::Arm`], entries looked for | the writer does not ring, and the reader goes to sleep |
+//! | entry stored, [`Fence::Notify`], armed flag loaded | armed flag stored, [`Fence::Arm`], entries looked for | the writer does not notify, and the reader goes to sleep |
 //!
 //! The algorithms are generic over the word type, so that the model checker can run them on words of its own.
 
@@ -19,8 +20,8 @@ pub use crate::word::{Fence, Word, full_fence};
 use crate::Slot;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// A view of one dirty set in shared memory. Positions are kept by the caller in memory of its own, because the other
-/// side may scribble over the shared words.
+/// A view of one dirty set in shared memory. The caller keeps its positions in its own memory, because the other side
+/// may scribble over the shared words.
 pub struct DirtySet<'a, W = AtomicU32> {
     /// Slot numbers; as many as slots (a power of two). Written by the writer.
     pub(crate) entries: &'a [W],
@@ -28,7 +29,7 @@ pub struct DirtySet<'a, W = AtomicU32> {
     pub(crate) tail: &'a W,
     /// Count of pops. Written by the reader.
     pub(crate) head: &'a W,
-    /// 1 while the reader sleeps and wants the bell. Written by the reader.
+    /// 1 while the reader sleeps and wants to be notified. Written by the reader.
     pub(crate) armed: &'a W,
 }
 
@@ -61,8 +62,9 @@ impl<'a, W: Word> DirtySet<'a, W> {
         if ack.load(Ordering::Acquire) != sequence {
             return false;
         }
-        // With an honest reader this cannot be: whoever has acknowledged all but `n` entries has popped all but `n`. A
-        // reader that acknowledges what it has not popped loses entries, and does not make us overwrite others.
+        // An honest reader that has acknowledged all but `n` entries has popped all but `n`, so this cannot be. A
+        // dishonest one that acknowledges entries which it has not popped loses them, and does not make us overwrite
+        // others.
         if tail.wrapping_sub(self.head.load(Ordering::Relaxed)) >= self.capacity() {
             return false;
         }
@@ -73,7 +75,8 @@ impl<'a, W: Word> DirtySet<'a, W> {
         true
     }
 
-    /// Queues `slot` once more, whether it is queued or not: after a writer that was killed somewhere in [`DirtySet::push`].
+    /// Queues `slot` once more, whether it is queued or not. It repairs the set after a writer was killed somewhere in
+    /// [`DirtySet::push`].
     pub fn push_again(&self, tail: &mut u32, slot: Slot) -> bool {
         if tail.wrapping_sub(self.head.load(Ordering::Relaxed)) >= self.capacity() {
             return false;
@@ -87,8 +90,9 @@ impl<'a, W: Word> DirtySet<'a, W> {
     /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private position.
     /// The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
     ///
-    /// A tail further ahead than the set is long is a lie: everything up to it is skipped. A writer that goes on lying
-    /// can keep the set from ever being empty, so a reader that serves others as well must limit each turn.
+    /// A tail further ahead than the set is long is a contract violation: everything up to it is skipped. A writer that
+    /// goes on like that can keep the set from ever being empty. So a reader that serves others, too, must limit each
+    /// turn.
     #[inline]
     pub fn pop(&self, head: &mut u32) -> Option<u32> {
         let tail = self.tail.load(Ordering::Acquire);
@@ -107,7 +111,7 @@ impl<'a, W: Word> DirtySet<'a, W> {
         Some(raw)
     }
 
-    /// Reader: about to sleep. After it (it fences) the reader must look at the set once more before sleeping.
+    /// Reader: about to sleep. It fences. The reader must look at the set once more after it, before sleeping.
     #[inline]
     pub fn arm(&self) {
         self.armed.store(1, Ordering::Relaxed);
@@ -120,7 +124,7 @@ impl<'a, W: Word> DirtySet<'a, W> {
         self.armed.store(0, Ordering::Relaxed);
     }
 
-    /// Writer, after one or more pushes (it fences): must the reader's bell be rung?
+    /// Writer, after one or more pushes: must the reader be notified? It fences.
     #[inline]
     pub fn must_notify(&self) -> bool {
         W::fence(Fence::Notify);
@@ -133,20 +137,20 @@ impl<'a, W: Word> DirtySet<'a, W> {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
-    /// Anything to pop? False also for a tail that is a lie, so that nobody stays awake for it.
+    /// Anything to pop? A tail that violates the contract counts as empty, so that nobody stays awake for it.
     #[inline]
     pub fn is_empty(&self, head: u32) -> bool {
         let queued = self.tail.load(Ordering::Acquire).wrapping_sub(head);
         queued == 0 || queued > self.capacity()
     }
 
-    /// The reader's position as it stands in shared memory: where a reader that takes the set over goes on.
+    /// The reader's position in shared memory. A reader that takes the set over goes on from there.
     #[inline]
     pub fn position(&self) -> u32 {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// The writer's position as it stands in shared memory: where the next of several writers goes on.
+    /// The writer's position in shared memory. The next of several writers goes on from there.
     #[inline]
     pub fn written(&self) -> u32 {
         self.tail.load(Ordering::Relaxed)
@@ -163,16 +167,16 @@ impl<'a, W: Word> DirtySet<'a, W> {
     }
 }
 
-/// Writer, after storing the slot's new state and a fence ([`Fence::Push`]): is the slot queued already, by an entry whose reader will see that
-/// state? Needs no writer's lock. Whoever has queued it rings the bell; if that writer may have been killed before it did, see
-/// [`QueueWords::armed`](crate::layout::QueueWords::armed).
+/// True if a queued entry of the slot covers its new state. The writer must have stored the state and fenced
+/// ([`Fence::Push`]) before. It needs no writer's lock. The writer that queued it notifies. If it may have been killed
+/// before that, see [`QueueWords::armed`](crate::layout::QueueWords::armed).
 #[inline]
 pub fn is_queued<W: Word>(seq: &W, ack: &W) -> bool {
     seq.load(Ordering::Acquire) != ack.load(Ordering::Acquire)
 }
 
-/// Reader: allows the slot to be queued again; fences, so that what the caller loads next is at least as new as any push
-/// that was suppressed before.
+/// Reader: allows the slot to be queued again. It fences: the caller's next loads are at least as new as any push that
+/// was suppressed before.
 #[inline]
 pub fn acknowledge<W: Word>(seq: &W, ack: &W) {
     ack.store(seq.load(Ordering::Relaxed), Ordering::Release);

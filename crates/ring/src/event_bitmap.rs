@@ -1,14 +1,14 @@
-//! Notice boards: sets of slot numbers into which any thread of the other side puts a slot, and which this side empties. Two
-//! levels of bits, so that emptying costs as much as there is in it; nothing can be full, and nobody keeps a position.
+//! Event bitmaps: sets of slot numbers. Any thread of the other side puts slots in, and this side empties the set. Two levels of
+//! bits make emptying cost as much as there is in it. The set cannot be full, and nobody keeps a position.
 //!
 //! Writer: store the slot's new state, then [`EventBitmap::post`], then [`EventBitmap::must_notify`].
 //! Reader: [`EventBitmap::take`], then load the state of each slot it hands out. Before sleeping: [`EventBitmap::arm`], look at
 //! [`EventBitmap::is_empty`] and at the state once more, sleep.
 //!
-//! Both sides do read-modify-write on the bits, which words between processors of one host allow. A writer sets the upper bit after
-//! the lower one and the reader clears them in the same order, so no lower bit stays behind without its upper one. The rest is the
-//! same two pairs of fences as in [`crate::dirty`], under the same names: a bit that is left as it is because it is set already, and a
-//! bell that is not rung.
+//! Both sides do read-modify-write on the bits, which words between processors of one host allow. A writer sets the
+//! upper bit after the lower one. The reader clears the upper one first, so no lower bit stays behind without its upper
+//! one. The rest is the two pairs of fences of [`crate::dirty`], under the same names. One covers a bit that is left
+//! alone because it is set already, the other a notification that is left out.
 //!
 //! Generic over the words, so that the model checker can run it on words of its own.
 
@@ -21,7 +21,7 @@ pub trait Bits {
     fn load(&self) -> u64;
     /// Sets bits.
     fn set(&self, bits: u64);
-    /// Clears all; those that were set.
+    /// Clears all bits and returns those that were set.
     fn clear(&self) -> u64;
     /// A sequentially consistent fence.
     fn fence(which: Fence);
@@ -46,13 +46,13 @@ impl Bits for AtomicU64 {
     }
 }
 
-/// The flag by which a reader asks for its bell.
+/// The flag by which a reader asks to be notified.
 pub trait Flag {
     /// Sets it.
     fn raise(&self);
     /// Takes it back.
     fn lower(&self);
-    /// Is it set? If so it is taken: one bell is enough.
+    /// Is it set? If so it is taken: one notification is enough.
     fn take(&self) -> bool;
 }
 
@@ -73,10 +73,10 @@ impl Flag for AtomicU32 {
 
 /// Slots of one word.
 pub const WORD_SLOTS: u32 = u64::BITS;
-/// Most slots of a board.
+/// Most slots of an event bitmap.
 pub const MAX_SLOTS: u32 = WORD_SLOTS * u64::BITS;
 
-/// A view of one board.
+/// A view of one event bitmap.
 pub struct EventBitmap<'a, B = AtomicU64, F = AtomicU32> {
     /// Bit n: look at word n.
     summary: &'a B,
@@ -93,13 +93,13 @@ impl<B, F> Clone for EventBitmap<'_, B, F> {
 impl<B, F> Copy for EventBitmap<'_, B, F> {}
 
 impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
-    /// A board over these words, at most 64 of them.
+    /// An event bitmap over these words, at most 64 of them.
     #[inline]
     pub fn over(summary: &'a B, words: &'a [B], armed: &'a F) -> Self {
         Self { summary, words, armed }
     }
 
-    /// Puts `slot` on the board, after its state has been stored.
+    /// Puts `slot` into the bitmap, after its state has been stored.
     #[inline]
     pub fn post(&self, slot: u32) {
         B::fence(Fence::Push);
@@ -108,27 +108,27 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         if word.load() & lower == 0 {
             word.set(lower);
         }
-        // Even if the bit was there: its writer may have died before it came this far.
+        // This is done even if the lower bit was set: its writer may have died before it came this far.
         if self.summary.load() & 1 << upper == 0 {
             self.summary.set(1 << upper);
         }
     }
 
-    /// Is `slot` on the board and not taken yet?
+    /// Is `slot` in the bitmap and not taken yet?
     #[inline]
     pub fn is_posted(&self, slot: u32) -> bool {
         let word = self.words.get((slot / WORD_SLOTS) as usize);
         word.is_some_and(|word| word.load() & 1 << (slot % WORD_SLOTS) != 0)
     }
 
-    /// After one or more posts: must the reader's bell be rung? Asked for once, it is answered once.
+    /// After one or more posts: must the reader be notified? One request gets one notification.
     #[inline]
     pub fn must_notify(&self) -> bool {
         B::fence(Fence::Notify);
         self.armed.take()
     }
 
-    /// Takes everything off the board. Bounded, whatever the other side does: each word is looked at once.
+    /// Empties the bitmap. It looks at each word once, so it ends whatever the other side does.
     #[inline]
     pub fn take(&self, mut each: impl FnMut(u32)) {
         if self.summary.load() == 0 {
@@ -148,13 +148,13 @@ impl<'a, B: Bits, F: Flag> EventBitmap<'a, B, F> {
         }
     }
 
-    /// Is nothing on it?
+    /// Is nothing in it?
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.summary.load() == 0
     }
 
-    /// Reader: about to sleep. Look once more after it.
+    /// Reader: about to sleep. It must look once more after this.
     #[inline]
     pub fn arm(&self) {
         self.armed.raise();

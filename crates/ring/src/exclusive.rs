@@ -1,7 +1,8 @@
 //! The choice among event contexts that share a socket exclusively (`EPOLLEXCLUSIVE`).
 
-/// Notifies contexts of `contexts` (bits), in turn from `turn` on, until one of them was asleep; returns the next turn. As on
-/// Linux, a context that is awake is told and looks by itself, the first that sleeps is woken, and the rest are not told.
+/// Notifies contexts of `contexts` (bits), in turn from `turn` on, until one of them was asleep; returns the next turn.
+/// As on Linux, contexts that are awake are told and look by themselves. The first that sleeps is woken, and the rest
+/// are not told.
 ///
 /// `notify` queues the event for a context and wakes it if it sleeps; true = it slept.
 #[inline]

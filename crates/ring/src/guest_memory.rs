@@ -1,8 +1,9 @@
-//! A *card*: another kernel that serves the contract, and the one file that both it and this host map. In the file lie, at fixed
-//! places, the regions of as many clients as the card can have, and a few words by which the two sides wake each other.
+//! The file that this host and a guest map. A guest is another kernel that serves the contract. The file holds, at
+//! fixed places, the regions of as many clients as the guest can have. A few words let the two sides wake each other.
 //!
-//! A futex and a bell are things of one kernel. So where the stack would wake an application, a card writes an entry into its *wake
-//! queue*, and a thread on the host does it. Only loads and stores cross, and each word has one writer.
+//! A futex and a doorbell belong to one kernel. So a guest cannot wake an application. It writes an entry into its
+//! *wake queue* instead, and a thread on the host wakes the application. Only loads and stores cross, and each word has
+//! one writer.
 
 use crate::layout::VERSION;
 use crate::region::{Access, Mapping, SEALS, unsealed_memfd};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"TOWPCARD";
-/// Most clients of a card.
+/// Most clients of a guest.
 pub const MAX_CLIENTS: u32 = 64;
 /// Entries of the wake queue.
 const WAKES: u32 = 4096;
@@ -23,7 +24,7 @@ const QUEUE: usize = 4096;
 /// Where the first region begins, bytes; each begins at a multiple of this.
 const ALIGNMENT: usize = 65_536;
 
-/// The file's first bytes, written once by the host before the card has it.
+/// The file's first bytes, written once by the host before the guest has it.
 #[repr(C, align(64))]
 struct GuestHeader {
     magic: [u8; 8],
@@ -42,7 +43,7 @@ struct GuestHeader {
 /// Written by the host.
 #[repr(C, align(64))]
 struct HostLine {
-    /// Not 0 while the host's thread sleeps and wants to be woken; another number each time.
+    /// Not 0 while the host's thread sleeps and wants to be woken. Each sleep has another number.
     armed: AtomicU32,
     /// Wakes taken from the queue.
     taken: AtomicU32,
@@ -52,14 +53,14 @@ struct HostLine {
     heartbeat: AtomicU32,
 }
 
-/// Written by the card.
+/// Written by the guest.
 #[repr(C, align(64))]
 struct GuestLine {
     /// Wakes put into the queue.
     put: AtomicU32,
-    /// Wakes for which there was no room: after a change everybody is to be woken.
+    /// Count of wakes for which there was no room. After a change everybody is to be woken.
     lost: AtomicU32,
-    /// Counts up while the card lives.
+    /// Counts up while the guest lives.
     heartbeat: AtomicU32,
     /// See [`HostLine::ping`].
     pong: AtomicU32,
@@ -74,19 +75,19 @@ struct Words {
     guest: GuestLine,
 }
 
-/// Whom to wake.
+/// A request to wake somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Those who sleep in calls on a slot of a client.
+    /// The threads that sleep in calls on a slot of a client.
     Slot {
         /// Place of the client's region.
         place: u32,
         /// The slot.
         slot: u32,
-        /// Only the one that has slept for longest.
+        /// Wakes only the one that has slept for longest.
         first: bool,
     },
-    /// Who waits for an event context of a client.
+    /// The threads that wait for an event context of a client.
     Context {
         /// Place of the client's region.
         place: u32,
@@ -126,12 +127,12 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Host: makes and seals the file for `clients` regions of these sizes, and maps it. A BAR's file is a power of two long; what is
-    /// not used of it takes no memory.
+    /// Host: makes and seals the file for `clients` regions of these sizes, and maps it. The file of a PCI BAR is a
+    /// power of two long. Its unused bytes take no memory.
     pub fn create(geometry: Geometry, clients: u32, is_bar: bool) -> Result<(Self, OwnedFd), MapError> {
         let stride = Layout::new(geometry)?.total_bytes().next_multiple_of(ALIGNMENT) as u64;
         if !(1..=MAX_CLIENTS).contains(&clients) {
-            return Err(MapError::Format("a card has 1 to 64 clients"));
+            return Err(MapError::Format("a guest has 1 to 64 clients"));
         }
         let total = ALIGNMENT as u64 + stride * u64::from(clients);
         let bytes = if is_bar { total.next_power_of_two() } else { total };
@@ -152,14 +153,14 @@ impl GuestMemory {
         Ok((bytes.saturating_sub(ALIGNMENT as u64) / stride).min(MAX_CLIENTS.into()) as u32)
     }
 
-    /// Card: maps what the host has made, all of it. Who gives a card its memory can do anything to it, so nothing but mistakes is
-    /// looked for.
+    /// Guest: maps all that the host has made. The host can do anything to a guest, so this looks for mistakes only,
+    /// not for attacks.
     pub fn map(device: BorrowedFd<'_>) -> Result<Self, MapError> {
         let first = Mapping::new(device, ALIGNMENT, Access::ReadWrite)?;
         // SAFETY: the mapping is aligned and longer than a header; every bit pattern is one, and it is copied before it is checked.
         let header = unsafe { first.base.cast::<GuestHeader>().read_volatile() };
         if header.magic != MAGIC {
-            return Err(MapError::Format("no card"));
+            return Err(MapError::Format("not a guest's memory"));
         }
         if header.version != VERSION {
             return Err(MapError::Format("of another version"));
@@ -188,7 +189,7 @@ impl GuestMemory {
     pub fn offset(&self, place: u32) -> u64 {
         ALIGNMENT as u64 + self.stride * u64::from(place)
     }
-    /// Whose region begins there?
+    /// The place whose region begins there.
     pub fn place(&self, offset: u64) -> Option<u32> {
         (0..self.clients).find(|place| self.offset(*place) == offset)
     }
@@ -197,20 +198,20 @@ impl GuestMemory {
     pub fn begin(&self, memfd: BorrowedFd<'_>, place: u32) -> Result<Region, MapError> {
         let place = Some(place).filter(|place| *place < self.clients).ok_or(MapError::Format("no such place"))?;
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        // What was there is gone, for whoever may still have it mapped too.
+        // This empties the place for every process that may still have it mapped.
         rustix::fs::fallocate(memfd, flags, self.offset(place), self.stride).map_err(io::Error::from)?;
         Region::create_in(memfd, self.offset(place), self.geometry)
     }
 
-    /// Card: the region in a place, as the host has made it.
+    /// Guest: the region in a place, as the host has made it.
     pub fn region(&self, place: u32) -> Result<Region, MapError> {
         let place = Some(place).filter(|place| *place < self.clients).ok_or(MapError::Format("no such place"))?;
         Region::within(&self.mapping, self.offset(place), self.geometry)
     }
 
     fn words(&self) -> &Words {
-        // SAFETY: the words lie inside the first page of the mapping, which is aligned; but for the header, which nobody reads by
-        // this reference, all are atomics.
+        // SAFETY: the words lie inside the first page of the mapping, which is aligned. All are atomics but the header,
+        // which nobody reads by this reference.
         unsafe { &*self.mapping.base.cast() }
     }
     fn entry(&self, position: u32) -> &AtomicU64 {
@@ -219,7 +220,7 @@ impl GuestMemory {
         unsafe { &*self.mapping.base.add(at).cast() }
     }
 
-    /// Card: queues a wake. `put` is its own position. What is announced must be stored before.
+    /// Guest: queues a wake. `put` is its own position. The state that it announces must be stored before.
     pub fn put(&self, put: &mut u32, wake: Wake) {
         let (host, guest) = (&self.words().host, &self.words().guest);
         if put.wrapping_sub(host.taken.load(Ordering::Acquire)) >= WAKES {
@@ -230,7 +231,8 @@ impl GuestMemory {
         *put = put.wrapping_add(1);
         guest.put.store(*put, Ordering::Release);
     }
-    /// Card, after one or more [`GuestMemory::put`]: must the host be woken? `rung` remembers for which sleep it has been.
+    /// Guest, after one or more [`GuestMemory::put`]: must the host be woken? `rung` remembers for which sleep it has
+    /// been.
     pub fn must_notify(&self, rung: &mut u32) -> bool {
         fence(Ordering::SeqCst);
         let armed = self.words().host.armed.load(Ordering::Relaxed);
@@ -248,7 +250,7 @@ impl GuestMemory {
         if put == *taken {
             return None;
         }
-        // A position further ahead than the queue is long is a lie.
+        // A position further ahead than the queue is long violates the contract.
         if put.wrapping_sub(*taken) > WAKES {
             *taken = put;
             host.taken.store(put, Ordering::Release);
@@ -259,12 +261,12 @@ impl GuestMemory {
         host.taken.store(*taken, Ordering::Release);
         Some(wake)
     }
-    /// Host: anything to take? It may be a lie, which [`GuestMemory::take`] finds out.
+    /// Host: is there anything to take? [`GuestMemory::take`] checks the positions.
     pub fn has_wakes(&self, taken: u32, lost: u32) -> bool {
         let guest = &self.words().guest;
         guest.put.load(Ordering::Acquire) != taken || guest.lost.load(Ordering::Acquire) != lost
     }
-    /// Host: about to sleep. It must look once more after this (it fences). `sleeps` counts them.
+    /// Host: about to sleep. It fences, and the host must look once more after it. `sleeps` counts the sleeps.
     pub fn arm(&self, sleeps: &mut u32) {
         *sleeps = sleeps.wrapping_add(1).max(1);
         self.words().host.armed.store(*sleeps, Ordering::Relaxed);
@@ -275,7 +277,7 @@ impl GuestMemory {
         self.words().host.armed.store(0, Ordering::Relaxed);
     }
 
-    /// Host: the card has died, and another is to be started. The host's own positions begin anew too.
+    /// Host: the guest has died, and another is to be started. The host's own positions begin anew, too.
     pub fn restart(&self) {
         let (host, guest) = (&self.words().host, &self.words().guest);
         // Nobody else writes the dead one's words.
@@ -284,30 +286,30 @@ impl GuestMemory {
         }
         fence(Ordering::SeqCst);
     }
-    /// Card: it lives.
+    /// Guest: counts up the guest's heartbeat.
     pub fn beat(&self) {
         let heartbeat = &self.words().guest.heartbeat;
         heartbeat.store(heartbeat.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
-    /// Host: a number that changes while the card lives.
+    /// Host: a number that changes while the guest lives.
     pub fn heartbeat(&self) -> u32 {
         self.words().guest.heartbeat.load(Ordering::Relaxed)
     }
-    /// Host: it lives.
+    /// Host: counts up the host's heartbeat.
     pub fn beat_of_host(&self) {
         let heartbeat = &self.words().host.heartbeat;
         heartbeat.store(heartbeat.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
-    /// Card: a number that changes while the host's side lives.
+    /// Guest: a number that changes while the host's side lives.
     pub fn heartbeat_of_host(&self) -> u32 {
         self.words().host.heartbeat.load(Ordering::Relaxed)
     }
-    /// Card: so many bytes of messages more have been read.
+    /// Guest: notes that `bytes` more bytes of messages have been read.
     pub fn consume(&self, bytes: usize) {
         let consumed = &self.words().guest.consumed;
         consumed.store(consumed.load(Ordering::Relaxed).wrapping_add(bytes as u32), Ordering::Release);
     }
-    /// Host: how many those are, modulo 2^32.
+    /// Host: how many bytes of messages the guest has read, modulo 2^32.
     pub fn consumed(&self) -> u32 {
         self.words().guest.consumed.load(Ordering::Acquire)
     }
@@ -315,11 +317,11 @@ impl GuestMemory {
     pub fn ping(&self, value: u32) {
         self.words().host.ping.store(value, Ordering::Release);
     }
-    /// Host: what the card has given back last.
+    /// Host: the value that the guest has given back last.
     pub fn pong(&self) -> u32 {
         self.words().guest.pong.load(Ordering::Acquire)
     }
-    /// Card: gives back what is asked for; what that was.
+    /// Guest: gives back the value that the host asks for, and returns it.
     pub fn echo(&self) -> u32 {
         let value = self.words().host.ping.load(Ordering::Acquire);
         self.words().guest.pong.store(value, Ordering::Release);
@@ -332,7 +334,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn card() -> (GuestMemory, GuestMemory, OwnedFd) {
+    fn mapped_twice() -> (GuestMemory, GuestMemory, OwnedFd) {
         let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, ..Geometry::DEFAULT };
         let (host, memfd) = GuestMemory::create(geometry, 3, true).unwrap();
         let guest = GuestMemory::map(memfd.as_fd()).unwrap();
@@ -340,8 +342,8 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_of_a_card_see_a_clients_region_and_the_next_client_nothing_of_it() {
-        let (host, guest, memfd) = card();
+    fn both_sides_see_a_clients_region_and_the_next_client_nothing_of_it() {
+        let (host, guest, memfd) = mapped_twice();
         let mine = host.begin(memfd.as_fd(), 1).unwrap();
         let theirs = guest.region(1).unwrap();
         let apps = Region::map_at(memfd.as_fd(), host.offset(1), host.geometry()).unwrap();
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn wakes_come_in_order_and_what_there_was_no_room_for_wakes_everybody() {
-        let (host, guest, _memfd) = card();
+        let (host, guest, _memfd) = mapped_twice();
         let (mut put, mut rung, mut taken, mut lost, mut sleeps) = (0, 0, 0, 0, 0);
         let wakes = [
             Wake::Slot { place: 2, slot: 7, first: false },
@@ -390,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_is_started_again_begins_with_an_empty_queue() {
-        let (host, guest, _memfd) = card();
+        let (host, guest, _memfd) = mapped_twice();
         let (mut put, mut taken, mut lost) = (0, 0, 0);
         (0..3).for_each(|context| guest.put(&mut put, Wake::Context { place: 0, context }));
         assert!(host.take(&mut taken, &mut lost).is_some());
@@ -403,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_lies_about_its_wakes_costs_a_look_at_everybody() {
-        let (host, guest, _memfd) = card();
+    fn a_guest_that_lies_about_its_wakes_costs_a_look_at_everybody() {
+        let (host, guest, _memfd) = mapped_twice();
         let (mut taken, mut lost) = (0, 0);
         guest.words().guest.put.store(WAKES + 1, Ordering::Relaxed);
         assert!(host.has_wakes(taken, lost));
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_card_is_not_mapped() {
+    fn what_is_no_guest_memory_is_not_mapped() {
         let (memory, memfd) = GuestMemory::create(Geometry::DEFAULT, 1, false).unwrap();
         drop(memory);
         rustix::io::pwrite(&memfd, &[0; 8], 24).unwrap();

@@ -31,13 +31,15 @@ pub struct Geometry {
     pub rx_bytes: u32,
     /// Event contexts, 1 to 64.
     pub contexts: u32,
-    /// Fast-path cores, 1 to 16. There are `cores` data doorbell queues and one command queue; and `cores` + 1 event
-    /// queues per context (one per stack thread that raises events: cores, then the slow path).
+    /// Flow groups, 1 to 16. The application has one data queue for each flow group, and one command queue. Each
+    /// context has an event queue for each thread of the stack that raises events: one for each flow group, then the
+    /// slow path's.
     pub flow_groups: u32,
 }
 
 impl Geometry {
-    /// What a service uses unless it is configured otherwise. The memory is sparse: only slots in use cost pages.
+    /// The sizes that a service uses unless it is configured otherwise. The memory is sparse: only slots in use cost
+    /// pages.
     pub const DEFAULT: Self = Self {
         // Enough for the connections of most programs; 512 bytes of lines each.
         slots: 16_384,
@@ -49,17 +51,17 @@ impl Geometry {
         flow_groups: 1,
     };
 
-    /// Most cores a region can be made for.
+    /// Most flow groups that a region can be made for.
     pub const MAX_FLOW_GROUPS: u32 = 16;
 
-    /// Bytes of a send ring that are used where a socket behind it, which a stack takes them into, has an `SO_SNDBUF` as well: it reads
-    /// `buffer`, 0 = not asked for. Half of that is for data, which the socket behind holds; half as much again is the ring's share, so both
-    /// together hold what Linux lets go to within a factor of two.
+    /// Usable bytes of a send ring when a kernel socket with an `SO_SNDBUF` sits behind the ring. `buffer` is the
+    /// option as it reads; 0 = not set. Half of `buffer` is for data, which the socket behind holds. The ring's share
+    /// is a quarter of `buffer`. So both together hold as much as Linux lets go, to within a factor of two.
     pub fn send_limit(&self, buffer: u32) -> u32 {
         if buffer == 0 { self.tx_bytes } else { (buffer / 4).clamp(1, self.tx_bytes) }
     }
 
-    /// The same of a receive ring and an `SO_RCVBUF`. As much as `SO_RCVLOWAT` can ask for on Linux is room for.
+    /// The same of a receive ring and an `SO_RCVBUF`. There is room for as much as `SO_RCVLOWAT` can ask for on Linux.
     pub fn receive_limit(&self, buffer: u32) -> u32 {
         if buffer == 0 { self.rx_bytes } else { (buffer / 2).clamp(1, self.rx_bytes) }
     }
@@ -96,7 +98,7 @@ pub enum GeometryError {
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be.
+        /// The rule that it breaks.
         rule: &'static str,
     },
 }
@@ -135,8 +137,8 @@ pub struct Header {
     pub(crate) _reserved2: [u32; 2],
 }
 
-/// The cache lines of one slot: first the application's, then the stack's, so that a processor that fetches lines in
-/// pairs does not fetch the other side's.
+/// The cache lines of one slot: first the application's, then the stack's. So a processor that fetches lines in pairs
+/// does not fetch the other side's.
 #[repr(C, align(512))]
 pub struct SlotLines {
     /// Written by the application.
@@ -159,7 +161,7 @@ pub struct QueueWords {
     pub(crate) _writer: [u32; 31],
     /// Count of pops. Written by the reader.
     pub head: AtomicU32,
-    /// 1 while the reader wants the bell. Written by the reader.
+    /// 1 while the reader wants to be notified. Written by the reader.
     pub armed: AtomicU32,
     pub(crate) _reader: [u32; 30],
 }
@@ -246,7 +248,7 @@ impl Layout {
         HEADER_BYTES + self.index(slot) * size_of::<SlotLines>()
     }
 
-    /// Offset of a door queue (`0..cores` data, `cores` commands). A higher number is taken as the last.
+    /// Offset of a dirty set of the application: of a flow group's data, or, as the last, of commands. A higher number is taken as the last.
     #[inline]
     pub fn data_queue(&self, queue: usize) -> usize {
         self.data_queues + queue.min(self.geometry.flow_groups as usize) * self.data_stride

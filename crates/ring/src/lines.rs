@@ -28,19 +28,19 @@ pub struct AppLine {
     pub data_seq: AtomicU32,
     /// Dirty-set sequence word for the command doorbell of this slot.
     pub ctl_seq: AtomicU32,
-    /// Position after the newest urgent byte put into the send ring (`MSG_OOB`); valid with [`app_flags::URGENT`], and
-    /// stored before that flag and before the `tx_tail` that covers it.
+    /// Position after the newest urgent byte put into the send ring (`MSG_OOB`), valid with [`app_flags::URGENT`]. It
+    /// is stored before that flag and before the `tx_tail` that covers it.
     pub urgent: AtomicU32,
-    /// Context, counted from 1, whose bell is rung for every new urgent byte of the peer's, armed or not; 0 = none.
+    /// Context, counted from 1, to notify of every new urgent byte of the peer's, armed or not; 0 = none.
     pub urgent_doorbell: AtomicU32,
-    /// In a pair region only: position after the bytes that are held back behind `tx_tail` (`TCP_CORK`, `MSG_MORE`); valid with
+    /// In a pair region only: position after the held bytes behind `tx_tail` (`TCP_CORK`, `MSG_MORE`). It is valid with
     /// `held_ms`, and stored before it.
     pub held_tail: AtomicU32,
-    /// In a pair region only: when the oldest of them was sent (CLOCK_MONOTONIC, ms, bit 0 set), 0 = nothing is held. The other
-    /// side counts them as sent when that is 200 ms ago, or when the sender has ended.
+    /// In a pair region only: when the oldest held byte was sent (CLOCK_MONOTONIC, ms, bit 0 set); 0 = nothing is held.
+    /// The other side counts held bytes as sent after 200 ms, or when the sender has ended.
     pub held_ms: AtomicU32,
-    /// Contexts among those of [`AppLine::ctx_mask`] of which a new connection of this listener, or data of this connection, have to wake
-    /// only one (`EPOLLEXCLUSIVE`).
+    /// Some contexts of [`AppLine::ctx_mask`]. A new connection of this listener, or data of this connection, must wake
+    /// only one of them (`EPOLLEXCLUSIVE`).
     pub exclusive: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ pub mod app_flags {
 
 /// Bits of [`AppLine::want`].
 pub mod want {
-    /// Raise an event when a third of the send ring is free again.
+    /// Asks for an event when a third of the send ring is free again.
     pub const WRITABLE: u32 = 1;
 }
 
@@ -95,8 +95,9 @@ pub struct CommandLine {
     pub flags: AtomicU32,
     /// No part of a command: how many of [`AppLine::sleepers`] are in `accept`. If all are, a new connection wakes one.
     pub accepting: AtomicU32,
-    /// No part of a command: number of the process ([`crate::control::Reply::Welcome`]) that gives the command, until nothing of what comes
-    /// of it depends on that process any more. When the process ends before, the stack closes the slot. 0 = nobody.
+    /// No part of a command: number of the process ([`crate::control::Reply::Welcome`]) that gives the command. It
+    /// stays until the socket no longer depends on that process. If the process ends before, the stack closes the slot.
+    /// 0 = nobody.
     pub holder: AtomicU32,
 }
 
@@ -118,25 +119,25 @@ pub struct StackLine {
     pub event_seq: AtomicU32,
     /// Incremented by the stack each time the slot is given to a new connection or listener.
     pub generation: AtomicU32,
-    /// The flow group that serves this slot, and so the update queue to use.
+    /// The flow group that serves this slot, and so the data queue to use.
     pub flow_group: AtomicU32,
     /// Acknowledges [`AppLine::data_seq`].
     pub data_ack: AtomicU32,
     /// Acknowledges [`AppLine::ctl_seq`].
     pub ctl_ack: AtomicU32,
-    /// Equals [`CommandLine::seq`] when that command has been decided.
+    /// Equals [`CommandLine::seq`] when that command has been answered.
     pub command_done: AtomicU32,
     /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno;
     /// `command::NOT_OURS` and a reason = use a kernel socket.
     pub command_result: AtomicI32,
     /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before it.
     pub urgent: AtomicU32,
-    /// The newest error that does not end the connection: its errno in the low 16 bits, 0 = none, and in the high ones how many
-    /// there have been in this slot. Only where [`option_flags`](crate::options::option_flags) ask for it.
+    /// The newest error that does not end the connection. The low 16 bits are its errno, 0 = none. The high ones count
+    /// such errors in this slot. Only where [`option_flags`](crate::options::option_flags) ask for it.
     pub soft_error: AtomicU32,
-    /// Number of the pair region that carries the connection, 0 = the stack does; stored before `state`.
+    /// Number of the pair region that carries the connection; 0 = the stack carries it. Stored before `state`.
     pub pair: AtomicU32,
-    /// Where in that region (`pair_slot`).
+    /// Its place in that region (`pair_slot`).
     pub pair_slot: AtomicU32,
 }
 
@@ -150,7 +151,8 @@ pub mod state {
     pub const ESTABLISHED: u32 = 2;
     /// A listener; its receive ring holds `command::Accepted` records.
     pub const LISTENING: u32 = 3;
-    /// Over (refused, reset, timed out or closed in both directions); the slot is kept until the application closes it.
+    /// The connection is over: refused, reset, timed out, or closed in both directions. The slot is kept until the
+    /// application closes it.
     pub const CLOSED: u32 = 4;
 }
 
@@ -164,7 +166,7 @@ pub mod status {
     pub const TX_CLOSED: u32 = 4;
     /// The peer has sent urgent data: see [`StackLine::urgent`](super::StackLine::urgent).
     pub const URGENT: u32 = 8;
-    /// The other side's application has closed a direct connection, or is gone: what is sent now nobody reads.
+    /// The other side's application has closed a direct connection, or is gone. Nobody reads bytes that are sent now.
     pub const PEER_CLOSED: u32 = 16;
 }
 
@@ -191,8 +193,8 @@ pub mod pair_slot {
     }
 }
 
-/// What `getsockname`, `getpeername` and `TCP_INFO` show. Written by the stack. Three cache lines, of which the fast path
-/// touches none.
+/// The values that `getsockname`, `getpeername` and `TCP_INFO` show. Written by the stack. Three cache lines, of which
+/// the fast path touches none.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct InfoLine {
@@ -216,7 +218,7 @@ pub struct InfoLine {
     pub srtt_us: AtomicU32,
     /// Round-trip time variation, µs.
     pub rttvar_us: AtomicU32,
-    /// Smallest round-trip time of late, µs; 0 = none.
+    /// Smallest recent round-trip time, µs; 0 = none.
     pub min_rtt_us: AtomicU32,
     /// Congestion window, bytes.
     pub cwnd: AtomicU32,
@@ -260,14 +262,14 @@ pub struct InfoLine {
     pub silent_ms: AtomicU32,
     /// Payload acknowledged over the last round trip with data out, bytes per second.
     pub delivery_rate: AtomicU64,
-    /// How long there has been something to send or to be acknowledged, µs.
+    /// How long there has been something to send or unacknowledged, µs.
     pub busy_us: AtomicU64,
-    /// How much of that the peer's window held data back, µs.
+    /// How long of that the peer's window held data back, µs.
     pub window_limited_us: AtomicU64,
     /// Bytes of files that were to be sent ([`crate::sideband`]) and have not been. Always up to date.
     pub file_bytes: AtomicU32,
-    /// Of a stack that takes bytes out of the send ring before they are acknowledged: one more than those that it holds, the end of the
-    /// stream among them, as of the last `REFRESH`. 0 = it holds none, ever.
+    /// For a stack that takes bytes out of the send ring before they are acknowledged: one more than the bytes that it
+    /// holds, as of the last `REFRESH`. The end of the stream counts as a byte. 0 = the stack never holds any.
     pub held: AtomicU32,
 }
 

@@ -73,8 +73,9 @@ impl Shape {
         if row >= self.rows {
             return None;
         }
-        // SAFETY: `row` is in range, so its words are inside the mapping of `total` bytes; they are aligned to 128 and
-        // only used atomically (and only loaded where the mapping is read-only: `MetricsReader` hands out values).
+        // SAFETY: `row` is in range, so its words are inside the mapping of `total` bytes. They are aligned to 128 and
+        // only used atomically. Where the mapping is read-only they are only loaded, because `MetricsReader` hands out
+        // values.
         Some(unsafe {
             let first = mapping.base.add(WORDS + row as usize * self.stride()).cast::<AtomicU64>();
             core::slice::from_raw_parts(first, self.words as usize)
@@ -89,7 +90,8 @@ pub struct MetricsRegion {
 }
 
 impl MetricsRegion {
-    /// Makes a region of zeros. The descriptor can be given to anybody: nobody can make a writable mapping of it any more.
+    /// Makes a region of zeros. The descriptor can be given to anybody, because nobody can make a writable mapping of
+    /// it any more.
     pub fn create(rows: u32, words_per_row: u32) -> Result<(Self, OwnedFd), MapError> {
         let shape = Shape::new(rows, words_per_row)?;
         let memfd = unsealed_memfd("towpath-metrics", shape.total())?;
@@ -154,7 +156,7 @@ pub struct MetricsReader {
 impl MetricsReader {
     /// Maps a metrics region.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, MapError> {
-        // Sealed first, so that the size cannot change between the look and the use.
+        // The seals are checked first, so that the size cannot change between the check and the use.
         let bytes = check_sealed(fd)?;
         if bytes < WORDS {
             return Err(MapError::Format("no metrics region"));

@@ -39,9 +39,9 @@ impl Value<2> for u64 {
 /// Makes the line and its copy of `option: type in [words]`. The words stand in the line in this order, behind `seq`.
 macro_rules! options {
     ($($(#[$about:meta])* $option:ident: $type:ident in [$($word:ident),+];)*) => {
-        /// What `setsockopt` has set and the stack has to know; 0 = the stack's default, unless said otherwise. Written by the
-        /// application and published like a command, `seq` last; the stack looks at it with every command and whenever the slot
-        /// stands in the command queue.
+        /// The socket options that the stack has to know. 0 = the stack's default, unless said otherwise. The
+        /// application writes the line and publishes it like a command, `seq` last. The stack looks at it with every
+        /// command, and whenever the slot stands in the command queue.
         #[repr(C, align(64))]
         #[derive(Default)]
         pub struct OptionsLine {
@@ -67,8 +67,8 @@ macro_rules! options {
                 publish(&self.seq, self.words(), [$($($word),+),*]);
             }
 
-            /// Copies the options once, with their sequence number (0 = none were ever set). If the application changes them
-            /// meanwhile, a mixture of both; the application notifies again then.
+            /// Copies the options once, with their sequence number (0 = none were ever set). If the application changes
+            /// them meanwhile, the copy is a mixture of old and new. The application notifies again then.
             pub fn read(&self) -> (u32, Options) {
                 let (seq, [$($($word),+),*]) = consume(&self.seq, self.words());
                 (seq, Options { $($option: $type::of_words([$($word),+]),)* })
@@ -132,9 +132,9 @@ options! {
     fast_open: u32 in [fast_open];
     /// `TCP_TX_DELAY`, µs.
     send_delay_us: u32 in [send_delay_us];
-    /// `SO_PRIORITY`; above 6 of root's applications only.
+    /// `SO_PRIORITY`. A value above 6 counts for root's applications only.
     priority: u32 in [priority];
-    /// `SO_MARK`, of root's applications only.
+    /// `SO_MARK`, for root's applications only.
     mark: u32 in [mark];
 }
 

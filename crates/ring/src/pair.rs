@@ -1,5 +1,5 @@
-//! The region of a pair of clients: what two of them share for the connections between them, and nobody else has. See the
-//! section *Pair region* of LAYOUT.md.
+//! The region of a pair of clients: memory that two clients share for the connections between them, and nobody else
+//! maps. See the section *Pair region* of LAYOUT.md.
 
 use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
@@ -31,21 +31,24 @@ pub struct PairGeometry {
 }
 
 impl PairGeometry {
-    /// Of the pairs of a service whose clients' regions have this geometry. A ring is what the send ring of one side and the
-    /// receive ring of the other hold together, so programs that rely on how much can be under way need not know the difference.
+    /// The sizes for a service whose clients' regions have this geometry. A ring holds as much as the send ring of one
+    /// side and the receive ring of the other together. So a program may have as many bytes under way as through a
+    /// stack.
     pub fn of(geometry: &Geometry) -> Self {
         let ring_bytes = (geometry.tx_bytes + geometry.rx_bytes).next_power_of_two();
         let fit = (SPACE / (2 * u64::from(ring_bytes))) as u32;
         Self { slots: fit.clamp(FEWEST_SLOTS, MAX_SLOTS), ring_bytes }
     }
 
-    /// What a sender's `SO_SNDBUF` (as it reads, 0 = not asked for) keeps it from using of the half of a ring that is its own. As many
-    /// bytes as the program has asked for remain: on Linux the other half of what it reads goes to bookkeeping.
+    /// Bytes of the sender's half of a ring that its `SO_SNDBUF` keeps it from using. `buffer` is the option as it
+    /// reads; 0 = not set. As many bytes as the program has asked for remain: on Linux the other half of the value goes
+    /// to bookkeeping.
     pub fn send_withheld(&self, buffer: u32) -> u32 {
         self.withheld(buffer, buffer / 2)
     }
 
-    /// The same of a receiver's `SO_RCVBUF` and the other half: three quarters of what it reads remain, as over Linux's loopback device.
+    /// The same of a receiver's `SO_RCVBUF` and the other half. Three quarters of the option's value remain, as over
+    /// Linux's loopback device.
     pub fn receive_withheld(&self, buffer: u32) -> u32 {
         self.withheld(buffer, buffer - buffer / 4)
     }
@@ -69,13 +72,13 @@ pub struct PairHeader {
 /// One side's lines of a connection.
 #[repr(C, align(256))]
 pub struct PairLines {
-    /// Written by this side: what it lets the other know. Its own positions it keeps in its own region.
+    /// The words that this side shows the other. It keeps its own positions in its own region.
     pub line: AppLine,
     /// Counts events for this side; futex word of its blocking calls. Written by the other side and by the service.
     pub event_seq: AtomicU32,
     _other: u32,
-    /// When the other side put this side's slot on a board: a clock that all processors share, so that this side can tell what came
-    /// first. Written by the other side.
+    /// When the other side put this side's slot into an event bitmap. The clock is one that all processors share, so
+    /// this side can tell which event came first. Written by the other side.
     pub raised: AtomicU64,
     /// Bytes of the ring that this side writes which its `SO_SNDBUF` keeps it from using. Written by this side.
     pub send_withheld: AtomicU32,
@@ -83,15 +86,15 @@ pub struct PairLines {
     pub receive_withheld: AtomicU32,
 }
 
-/// One side's board for one of its event contexts.
+/// The event bitmap of one side for one of its event contexts.
 #[repr(C, align(128))]
 pub struct BitmapWords {
     /// See [`EventBitmap`].
     pub summary: AtomicU64,
     _other: [u64; 7],
-    /// 1 while this side wants its bell.
+    /// 1 while this side wants to be notified.
     pub armed: AtomicU32,
-    /// Number of the bell, never 0: another one means that the bell must be asked for anew. Written by this side.
+    /// Number of the doorbell, never 0. If it has changed, the writer must ask for the doorbell anew. Written by this side.
     pub doorbell: AtomicU32,
     _this: [u32; 14],
     /// See [`EventBitmap`].
@@ -129,8 +132,8 @@ impl PairRegion {
         Ok(region)
     }
 
-    /// Puts another pair's region in the place of this one, under the same addresses: who still looks at the old one's words sees
-    /// the new one's.
+    /// Puts another pair's region in the place of this one, under the same addresses. A thread that still looks at the
+    /// old one's words sees the new one's.
     pub fn replace(&self, fd: BorrowedFd<'_>, geometry: PairGeometry, pair: u32) -> Result<(), MapError> {
         if geometry != self.geometry {
             return Err(MapError::Format("its sizes are not those of the other pairs"));
@@ -163,15 +166,15 @@ impl PairRegion {
         unsafe { &*self.mapping.base.add(at).cast() }
     }
 
-    /// The words of one side's board for a context (modulo 64).
+    /// The words of one side's event bitmap for a context (modulo 64).
     #[inline]
     pub fn bitmap_words(&self, side: usize, context: usize) -> &BitmapWords {
         let at = size_of::<BitmapWords>() * (CONTEXTS * (side & 1) + context % CONTEXTS);
         // SAFETY: inside the mapping and a multiple of 128; all words are atomics.
-        unsafe { &*self.mapping.base.add(boards(self.geometry) + at).cast() }
+        unsafe { &*self.mapping.base.add(bitmaps(self.geometry) + at).cast() }
     }
 
-    /// One side's board for a context: written by the other side.
+    /// One side's event bitmap for a context: written by the other side.
     #[inline]
     pub fn event_bitmap(&self, side: usize, context: usize) -> EventBitmap<'_> {
         let words = self.bitmap_words(side, context);
@@ -201,23 +204,23 @@ pub fn release(memfd: BorrowedFd<'_>, geometry: PairGeometry, rings_only: bool) 
     let _ = fallocate(memfd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from as u64, bytes as u64);
 }
 
-/// Where the boards begin.
-fn boards(geometry: PairGeometry) -> usize {
+/// Where the event bitmaps begin.
+fn bitmaps(geometry: PairGeometry) -> usize {
     HEADER_BYTES + 2 * size_of::<PairLines>() * geometry.slots as usize
 }
 
 /// Where the rings begin, a multiple of 4096.
 fn rings(geometry: PairGeometry) -> usize {
-    (boards(geometry) + 2 * CONTEXTS * size_of::<BitmapWords>()).next_multiple_of(4096)
+    (bitmaps(geometry) + 2 * CONTEXTS * size_of::<BitmapWords>()).next_multiple_of(4096)
 }
 
 fn total_bytes(geometry: PairGeometry) -> usize {
     rings(geometry) + 2 * geometry.slots as usize * geometry.ring_bytes as usize
 }
 
-/// Where boards and rings begin, and the end: for the documentation's table.
+/// Where event bitmaps and rings begin, and the end, for the table in the documentation.
 pub fn parts(geometry: PairGeometry) -> [usize; 3] {
-    [boards(geometry), rings(geometry), total_bytes(geometry)]
+    [bitmaps(geometry), rings(geometry), total_bytes(geometry)]
 }
 
 fn check(fd: BorrowedFd<'_>, geometry: PairGeometry) -> Result<(), MapError> {

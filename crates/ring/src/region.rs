@@ -97,8 +97,8 @@ impl Region {
     /// Checks the header.
     fn check(mapping: Mapping, layout: Layout, offset: u64) -> Result<Self, MapError> {
         let geometry = layout.geometry();
-        // SAFETY: `HEADER_BYTES` are mapped and aligned, every bit pattern is a `Header`, and volatile makes it one copy
-        // of the (possibly changing) memory, which is then checked.
+        // SAFETY: `HEADER_BYTES` are mapped and aligned, and every bit pattern is a `Header`. The volatile load makes
+        // one copy of memory that may be changing; the copy is then checked.
         let header = unsafe { mapping.base.cast::<Header>().read_volatile() };
         if header.magic != MAGIC {
             return Err(MapError::Format("no Towpath region"));
@@ -225,11 +225,12 @@ impl Region {
         seq.store(ack.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// All of them: the sequence and the acknowledge words of an event set, by slot.
+    /// The sequence and the acknowledge words of an event set, of all slots.
     pub fn all_event_words(&self, context: usize, thread: usize) -> (&[AtomicU32], &[AtomicU32]) {
         let slots = self.geometry().slots as usize;
         let (seq, ack) = self.layout.event_words(context, thread, Slot(0));
-        // SAFETY: as above; there is a word for each slot from there on.
+        // SAFETY: the layout's offsets are inside the mapping and aligned. From each on there is an atomic word for
+        // every slot.
         unsafe {
             let of = |offset| core::slice::from_raw_parts(self.at(offset).cast::<AtomicU32>(), slots);
             (of(seq), of(ack))
@@ -245,8 +246,8 @@ impl Region {
 
     #[inline]
     fn queue(&self, offset: usize) -> DirtySet<'_> {
-        // SAFETY: a queue's offset is a multiple of 4096 and its words and `slots` entries are inside the mapping; all of
-        // them are atomics (`QueueWords` has others only as padding, never touched).
+        // SAFETY: a queue's offset is a multiple of 4096, and its words and `slots` entries are inside the mapping. All
+        // of them are atomics; `QueueWords` has others only as padding, which nobody touches.
         unsafe {
             let words: &QueueWords = &*self.at(offset).cast();
             let entries = self.at(self.layout.entries(offset)).cast::<AtomicU32>();
@@ -263,7 +264,7 @@ impl Region {
     }
 }
 
-/// What a mapping may be used for.
+/// The permitted use of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -278,10 +279,9 @@ pub(crate) struct Mapping {
     whole: Option<Arc<Mapping>>,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; who uses it for what is for the wrappers to say, which
-// hand out atomics and copying views only.
+// SAFETY: the mapping belongs to the process, not to a thread. Its wrappers hand out atomics and copying views only.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the wrappers of a mapping hand out atomics and copying views only, which threads may share.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

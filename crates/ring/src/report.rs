@@ -1,5 +1,5 @@
-//! What the processes under `towpath doctor` tell about their sockets: a memfd that all of them map and write with atomics. Records
-//! stay when their process has been killed. Whatever stands in it concerns the report only; nobody acts on it.
+//! The report of the processes under `towpath doctor` about their sockets: a memfd that all of them map and write with
+//! atomics. Records stay when their process has been killed. Nobody acts on the report.
 //!
 //! | offset | what |
 //! |---|---|
@@ -28,7 +28,7 @@ pub const WHY_BYTES: usize = 160;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What is counted for each program.
+        /// A count that is kept for each program.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Count { $($(#[$doc])* $name,)* }
@@ -48,11 +48,11 @@ macro_rules! counts {
 counts! {
     /// Accelerated: connections that it has opened, joined with the other program directly.
     ConnectedDirect = "connected_direct",
-    /// The same by the stack.
+    /// Accelerated: connections that it has opened, carried by the stack.
     ConnectedStack = "connected_stack",
     /// Accelerated: connections that it has accepted, joined with the other program directly.
     AcceptedDirect = "accepted_direct",
-    /// The same by the stack.
+    /// Accelerated: connections that it has accepted, carried by the stack.
     AcceptedStack = "accepted_stack",
     /// Accelerated: listeners.
     Listening = "listening",
@@ -102,7 +102,7 @@ counts! {
     AioRefused = "aio_refused",
     /// Failed: the policy gives it to another stack, which cannot be reached or does not carry it.
     StackUnreachable = "stack_unreachable",
-    /// No event context was to be had: `epoll_wait` looks again and again.
+    /// No event context was available: `epoll_wait` polls.
     NoContext = "no_context",
 }
 
@@ -149,7 +149,7 @@ pub struct Head {
     next: AtomicU32,
 }
 
-/// What one program has done.
+/// The record of one program.
 #[repr(C, align(64))]
 pub struct Record {
     /// Its process; 0 = the record is not complete. Stored last.
@@ -166,7 +166,7 @@ pub struct Record {
 const BYTES: usize = size_of::<Head>() + RECORDS as usize * size_of::<Record>();
 const _: () = assert!(size_of::<Head>() == 64);
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The process.
@@ -179,19 +179,19 @@ pub struct Program {
     pub line: String,
     /// Why it is hooked as it is; empty = the usual.
     pub why: String,
-    /// All that is not zero.
+    /// All counts that are not zero.
     pub counts: Vec<(Count, u32)>,
     /// Refused calls: which, level, name, how often.
     pub refused: Vec<(Call, u32, u32, u32)>,
 }
 
 impl Record {
-    /// One more of these.
+    /// Counts one more of these.
     pub fn count(&self, what: Count) {
         self.counts[what as usize].fetch_add(1, Relaxed);
     }
 
-    /// One more refusal of such a call.
+    /// Counts one more refusal of such a call.
     pub fn refused(&self, call: Call, level: i32, name: i32) {
         let key = (call as u64) << 48 | u64::from(level as u16) << 32 | u64::from(name as u32);
         for refusal in &self.refusals {
@@ -239,7 +239,7 @@ impl Record {
     }
 }
 
-/// What stands there, without what would spoil a terminal.
+/// The text, without characters that would spoil a terminal.
 fn text(bytes: &[AtomicU8]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| byte.load(Relaxed)).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -253,7 +253,7 @@ fn store(room: &[AtomicU8], text: &[u8]) {
 pub struct Report(Mapping);
 
 impl Report {
-    /// An empty one, and the memfd to be opened by others.
+    /// Makes an empty report and the memfd that others open.
     pub fn create() -> Result<(Self, OwnedFd), MapError> {
         let memfd = unsealed_memfd("towpath-report", BYTES)?;
         let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite)?;
@@ -264,7 +264,7 @@ impl Report {
         Ok((Self(mapping), memfd))
     }
 
-    /// One that somebody else has made.
+    /// Maps a report that another process has made.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, MapError> {
         if check_sealed(fd)? != BYTES {
             return Err(MapError::Format("not the size of a report"));
@@ -287,14 +287,14 @@ impl Report {
         if number >= RECORDS {
             return None;
         }
-        // SAFETY: the mapping has room for so many records after the header, each aligned as the header is; they hold only
-        // atomics, for which all bits are valid.
+        // SAFETY: the mapping has room for `RECORDS` records after the header, each aligned like the header. They hold
+        // only atomics, for which all bits are valid.
         Some(unsafe { &*self.0.base.add(size_of::<Head>()).cast::<Record>().add(number as usize) })
     }
 
     /// Takes a record for a program. `None` = there is none left.
     pub fn enter(&self, pid: u32, parent: u32, way: HookMethod, line: &[u8], why: &[u8]) -> Option<&Record> {
-        // A number that is already too large is not raised, or it would begin anew some time.
+        // A number that is already too large is not counted up, because it would wrap some time.
         let next = &self.head().next;
         if next.load(Relaxed) > 2 * RECORDS {
             return None;
@@ -361,13 +361,13 @@ mod tests {
     fn nonsense_is_read_without_harm() {
         let (report, memfd) = Report::create().unwrap();
         let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite).unwrap();
-        // SAFETY: the mapping has so many bytes, and everything behind the plain words is atomics.
+        // SAFETY: the mapping has `BYTES` bytes, and everything behind the plain words is atomics.
         unsafe { mapping.base.add(16).write_bytes(0xff, BYTES - 16) };
         assert_eq!(report.programs().len(), RECORDS as usize);
         assert!(report.enter(1, 1, HookMethod::Preload, b"x", b"").is_none());
         let (_report, other) = Report::create().unwrap();
         let mapping = Mapping::new(other.as_fd(), BYTES, Access::ReadWrite).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the mapping is longer than 64 bytes, and this test is its only user.
         unsafe { mapping.base.write_bytes(1, 64) };
         assert!(Report::map(other.as_fd()).is_err());
     }

@@ -1,5 +1,6 @@
-//! What goes out between the bytes of a send ring: parts of files, TLS records that are no data, the keys of TLS. Each is told by a
-//! command on a connection's slot that names a position; while the command is undecided, nothing is put into the ring behind that.
+//! Sideband commands: parts of files, TLS records that are not application data, and TLS keys, which go out between the
+//! bytes of a send ring. A sideband command is posted in a connection's slot and names a position in its send ring.
+//! While it is unanswered, nothing is put into the ring behind that position.
 
 use crate::command::{Command, op};
 use core::net::Ipv6Addr;
@@ -11,10 +12,10 @@ pub const RECORD_MOST: u32 = 1 << 14;
 /// Most bytes of the value of an option.
 pub const VALUE_MOST: u32 = 128;
 
-/// One of them. `at` is a position in the send ring: what is before it goes before.
+/// A sideband command. `at` is a position in the send ring. The bytes before it go out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SidebandCommand {
-    /// A part of a file. The ring goes on at `at` behind it.
+    /// A part of a file. The bytes of the ring from `at` on follow it.
     File {
         /// See the enum.
         at: u32,
@@ -34,7 +35,7 @@ pub enum SidebandCommand {
         /// Its content type (RFC 8446 §5.1).
         kind: u8,
     },
-    /// From here on: an option, whose value stands in the ring from `at` on without being a part of what is sent. Everything before `at`
+    /// An option that holds from `at` on. Its value stands in the ring there and is not sent. Everything before `at`
     /// must have been taken.
     Secure {
         /// See the enum.
@@ -62,7 +63,7 @@ impl Secure {
 }
 
 impl SidebandCommand {
-    /// As a command.
+    /// It, as a command.
     pub fn command(&self) -> Command {
         let none = Command::default();
         match *self {
@@ -86,7 +87,7 @@ impl SidebandCommand {
         }
     }
 
-    /// What a command says; `None` = it is none of these, or says too much.
+    /// The sideband command in a command; `None` = it is another command, or a length is too large.
     pub fn of(command: &Command) -> Option<Self> {
         let Command { op, local_port: at, backlog: length, remote_port: number, remote_addr, .. } = *command;
         let up_to = |most| (1..=most).contains(&length).then_some(());
@@ -115,15 +116,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asides_are_commands_and_back() {
+    fn sideband_commands_are_commands_and_back() {
         let all = [
             SidebandCommand::File { at: 7, file: 3, offset: 1 << 40, length: FILE_MOST },
             SidebandCommand::Record { at: u32::MAX, length: 2, kind: 21 },
             SidebandCommand::Secure { at: 0, length: 56, what: Secure::Send },
             SidebandCommand::Secure { at: 0, length: 3, what: Secure::Protocol },
         ];
-        for aside in all {
-            assert_eq!(SidebandCommand::of(&aside.command()), Some(aside));
+        for command in all {
+            assert_eq!(SidebandCommand::of(&command.command()), Some(command));
         }
     }
 

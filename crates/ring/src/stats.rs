@@ -1,6 +1,6 @@
-//! What a program's library measures of its TCP sockets where the service is to find out which way suits them: a sealed memfd per
-//! process, made by the service, in which the library adds and the service reads. Nobody's data depends on it; a program that writes
-//! nonsense there harms the choices that are made for it.
+//! Measurements of a program's TCP sockets, by which the service finds out which carrier suits them. The service makes
+//! a sealed memfd for each process. The library adds, and the service reads. Nobody's data depends on it. A program
+//! that writes nonsense there harms only the choices that are made for it.
 //!
 //! | offset | what |
 //! |---|---|
@@ -18,17 +18,17 @@ pub const VARIABLE: &str = "TOWPATH_AUTO";
 const MAGIC: [u8; 8] = *b"TOWPFIG\0";
 /// Version of the format.
 const VERSION: u32 = 1;
-/// Classes of sockets that one process can have; what is beyond them is not measured.
+/// Classes of sockets that one process can have. Sockets of further classes are not measured.
 pub const CLASSES: usize = 128;
-/// Port numbers from here on are mostly picked by the kernel (Linux's default `ip_local_port_range`), and say nothing: they are
-/// one class, 0.
+/// The kernel picks most port numbers from here on (Linux's default `ip_local_port_range`), so they say nothing. They
+/// are one class, 0.
 pub const NAMELESS_PORTS: u16 = 32_768;
 /// Buckets of a histogram: eight to each doubling, from 1 µs to 1 s.
 pub const BUCKETS: usize = 160;
 /// See [`BUCKETS`].
 const BUCKETS_PER_DOUBLING: f64 = 8.0;
 
-/// Which way a connection takes.
+/// The carrier of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum CarriedBy {
@@ -51,12 +51,12 @@ impl CarriedBy {
     }
 }
 
-/// Which sockets of a program are alike.
+/// The class of a socket: sockets of a program that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClassKey {
     /// Has the program accepted it, or connected?
     pub accepts: bool,
-    /// Of what has connected: is the peer on this host?
+    /// If the program has connected: is the peer on this host?
     pub local: bool,
     /// The listener's port; 0 = one of [`NAMELESS_PORTS`].
     pub port: u16,
@@ -92,7 +92,7 @@ pub struct Head {
     classes: u32,
 }
 
-/// What is added up for one class and way. Only the library writes it.
+/// Sums for one class and carrier. Only the library writes them.
 #[repr(C, align(64))]
 pub struct ClassCounters {
     /// Connections that were measured.
@@ -103,17 +103,18 @@ pub struct ClassCounters {
     pub received: AtomicU64,
     /// Bytes sent.
     pub sent: AtomicU64,
-    /// Times that something was sent after something was received, or first of all: requests, where it is requests and answers.
+    /// Times that something was sent after something was received, or first of all. For requests and answers, this is
+    /// the requests.
     pub turns: AtomicU64,
-    /// CPU time of the program's threads from a call to the next, ns, of some calls.
+    /// CPU time of the program's threads from one call to the next, ns, over a sample of the calls.
     pub cpu_ns: AtomicU64,
-    /// How many.
+    /// Calls in that sample.
     pub cpu_calls: AtomicU64,
-    /// Time in which bytes went to and fro, ns.
+    /// Time during which bytes were moving, ns.
     pub busy_ns: AtomicU64,
-    /// How many went.
+    /// Bytes that moved in that time.
     pub busy_bytes: AtomicU64,
-    /// Times from sending to the next byte received, by their logarithm, of some turns.
+    /// Histogram of the times from sending to the next byte received, by their logarithm, over a sample of the turns.
     pub waits: [AtomicU32; BUCKETS],
 }
 
@@ -122,9 +123,9 @@ pub struct ClassCounters {
 pub struct Class {
     /// [`ClassKey`]; 0 = free.
     key: AtomicU64,
-    /// Every how many calls CPU time and waits are taken; 0 = as the library likes. The service writes it.
+    /// One call in this many has its CPU time and wait taken; 0 = the library chooses. The service writes it.
     pub interval: AtomicU32,
-    /// One of how many connections is measured; 0 = each. The service writes it.
+    /// One connection in this many is measured; 0 = each. The service writes it.
     pub one_of: AtomicU32,
     /// Of [`CarriedBy::Stack`] and of [`CarriedBy::Kernel`].
     pub by_carrier: [ClassCounters; 2],
@@ -150,7 +151,7 @@ impl ClassCounters {
         self.waits[bucket(ns)].fetch_add(1, Relaxed);
     }
 
-    /// What stands there.
+    /// The counters as they stand.
     pub fn read(&self) -> ClassStats {
         let of = |word: &AtomicU64| word.load(Relaxed);
         ClassStats {
@@ -168,7 +169,7 @@ impl ClassCounters {
     }
 }
 
-/// What was measured of a class and way: [`ClassCounters`] as they stood.
+/// The measurements of a class and carrier: [`ClassCounters`] as they stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassStats {
     /// See [`ClassCounters::connections`].
@@ -211,7 +212,7 @@ impl Default for ClassStats {
 }
 
 impl ClassStats {
-    /// Both, number by number.
+    /// Joins both, number by number.
     fn with(&self, other: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             connections: join(self.connections, other.connections),
@@ -226,15 +227,15 @@ impl ClassStats {
             waits: core::array::from_fn(|at| join(self.waits[at].into(), other.waits[at].into()) as u32),
         }
     }
-    /// These and those.
+    /// The sum of both.
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::saturating_add)
     }
-    /// What has come since `before`.
+    /// The difference since `before`.
     pub fn since(&self, before: &Self) -> Self {
         self.with(before, u64::saturating_sub)
     }
-    /// Bytes both by_carrier.
+    /// Bytes in both directions.
     pub fn bytes(&self) -> u64 {
         self.sent.saturating_add(self.received)
     }
@@ -242,7 +243,7 @@ impl ClassStats {
     pub fn wait_count(&self) -> u64 {
         self.waits.iter().map(|count| u64::from(*count)).sum()
     }
-    /// The wait that half of them do not exceed, ns; `None` = none was measured.
+    /// The median wait, ns; `None` = none was measured.
     pub fn median_wait_ns(&self) -> Option<f64> {
         let half = self.wait_count().div_ceil(2);
         let mut seen = 0;
@@ -254,11 +255,11 @@ impl ClassStats {
             })
             .map(time_of)
     }
-    /// CPU time of all its calls, ns: of those that were measured, times how many there are to one of them.
+    /// CPU time of all calls, ns, extrapolated from those that were measured.
     pub fn all_cpu_ns(&self) -> Option<f64> {
         (self.cpu_calls > 0).then(|| self.cpu_ns as f64 / self.cpu_calls as f64 * self.calls as f64)
     }
-    /// Bytes per second while some went.
+    /// Bytes per second while bytes were moving.
     pub fn goodput(&self) -> Option<f64> {
         (self.busy_ns > 0).then(|| self.busy_bytes as f64 * 1e9 / self.busy_ns as f64)
     }
@@ -268,7 +269,7 @@ impl ClassStats {
 pub struct StatsRegion(Mapping);
 
 impl StatsRegion {
-    /// Empty, and the memfd for the library.
+    /// Makes an empty one, and the memfd for the library.
     pub fn create() -> Result<(Self, OwnedFd), MapError> {
         let memfd = unsealed_memfd("towpath-figures", BYTES)?;
         let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite)?;
@@ -279,18 +280,18 @@ impl StatsRegion {
         Ok((Self(mapping), memfd))
     }
 
-    /// One that the service has made.
+    /// Maps one that the service has made.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, MapError> {
         if check_sealed(fd)? != BYTES {
-            return Err(MapError::Format("not the size of a board of figures"));
+            return Err(MapError::Format("not the size of a stats region"));
         }
-        let board = Self(Mapping::new(fd, BYTES, Access::ReadWrite)?);
+        let region = Self(Mapping::new(fd, BYTES, Access::ReadWrite)?);
         // SAFETY: the mapping begins page-aligned with the header, whose words are written once, before anybody else maps it.
-        let head = unsafe { &*board.0.base.cast::<Head>() };
+        let head = unsafe { &*region.0.base.cast::<Head>() };
         if (head.magic, head.version, head.classes) != (MAGIC, VERSION, CLASSES as u32) {
-            return Err(MapError::Format("not a board of figures"));
+            return Err(MapError::Format("not a stats region"));
         }
-        Ok(board)
+        Ok(region)
     }
 
     /// One class by number.
@@ -298,8 +299,8 @@ impl StatsRegion {
         if number >= CLASSES {
             return None;
         }
-        // SAFETY: the mapping has room for so many classes after the header, each aligned as the header is; they hold only
-        // atomics, for which all bits are valid.
+        // SAFETY: the mapping has room for `CLASSES` classes after the header, each aligned like the header. They hold
+        // only atomics, for which all bits are valid.
         Some(unsafe { &*self.0.base.add(size_of::<Head>()).cast::<Class>().add(number) })
     }
 
@@ -367,17 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn a_board_is_bounded_and_nonsense_on_it_is_read_without_harm() {
-        let (board, memfd) = StatsRegion::create().unwrap();
+    fn a_stats_region_is_bounded_and_nonsense_in_it_is_read_without_harm() {
+        let (region, memfd) = StatsRegion::create().unwrap();
         for port in 0..CLASSES as u16 {
-            assert_eq!(board.enter(ClassKey::accepted(port)), Some(usize::from(port)));
+            assert_eq!(region.enter(ClassKey::accepted(port)), Some(usize::from(port)));
         }
-        assert_eq!((board.enter(ClassKey::accepted(9999)), board.class(CLASSES).is_none()), (None, true));
+        assert_eq!((region.enter(ClassKey::accepted(9999)), region.class(CLASSES).is_none()), (None, true));
         let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite).unwrap();
-        // SAFETY: the mapping has so many bytes, and everything behind the header is atomics.
+        // SAFETY: the mapping has `BYTES` bytes, and everything behind the header is atomics.
         unsafe { mapping.base.add(64).write_bytes(0xff, BYTES - 64) };
-        assert_eq!(board.keys().count(), 0);
-        let read = board.class(3).unwrap().by_carrier[0].read();
+        assert_eq!(region.keys().count(), 0);
+        let read = region.class(3).unwrap().by_carrier[0].read();
         assert!(read.plus(&read).bytes() == u64::MAX && read.median_wait_ns().is_some());
         assert_eq!(ClassStats::default().since(&read), ClassStats::default());
         assert!(read.all_cpu_ns().is_some_and(f64::is_finite) && read.goodput().is_some_and(f64::is_finite));

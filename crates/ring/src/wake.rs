@@ -1,13 +1,14 @@
 //! Armed-flag wake-ups: spin, arm, fence, look again, sleep.
 //!
-//! A reader of dirty sets: [`spin_until`] there is work; if there is none, [`crate::dirty::DirtySet::arm`] all its sets,
-//! look at each once more, sleep on its eventfd (`poll`/`epoll`), then disarm and [`drain`] it.
+//! A reader of dirty sets first spins until there is work ([`spin_until`]). If there is none, it arms all its sets
+//! ([`crate::dirty::DirtySet::arm`]), and looks at each once more. Then it sleeps on its eventfd (`poll`/`epoll`), and
+//! disarms and [`drain`]s it.
 //!
-//! A thread that waits for one slot: load `event_seq`, count itself into `sleepers`, look at the slot once more, then
-//! [`futex_wait`] for `event_seq` to change. The other side changes the word first and looks at `sleepers` then, with
-//! [`must_wake`].
+//! A thread that waits for one slot loads `event_seq`, counts itself into `sleepers`, and looks at the slot once more.
+//! Then it waits for `event_seq` to change ([`futex_wait`]). The other side changes the word first and looks at
+//! `sleepers` then ([`must_wake`]).
 //!
-//! All of it goes straight to the kernel, past any libc function that the library itself stands in for.
+//! All system calls go straight to the kernel, past any libc function that the library replaces.
 
 use crate::word::{Fence, Word};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +24,7 @@ use std::time::Instant;
 /// How a [`futex_wait`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The word is, or may be, another one now. Look again.
+    /// The word has changed, or may have. Look again.
     Changed,
     /// The time is over.
     TimedOut,
@@ -33,7 +34,7 @@ pub enum Woken {
 
 /// Sleeps while `word` is `expected`, for at most `timeout` (`None` = for ever). The word may be in shared memory.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
-    // A time too long for the kernel's type is as good as for ever.
+    // A time too long for the kernel's type counts as for ever.
     let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
     match futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref()) {
         Ok(()) | Err(Errno::AGAIN) => Ok(Woken::Changed),
@@ -51,19 +52,19 @@ pub fn futex_wake(word: &AtomicU32) {
 
 /// Wakes the thread, in any process, that has slept on `word` for longest.
 pub fn futex_wake_one(word: &AtomicU32) {
-    // As above.
+    // It cannot fail for an aligned word of a live mapping.
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
-/// After a change of a futex word (it fences): does a thread sleep on it? Pairs with [`about_to_sleep`].
+/// After a change of a futex word: does a thread sleep on it? It fences, and pairs with [`about_to_sleep`].
 #[inline]
 pub fn must_wake<W: Word>(sleepers: &W) -> bool {
     W::fence(Fence::Notify);
     sleepers.load(Ordering::Relaxed) != 0
 }
 
-/// After counting oneself into the sleepers: fences, so that the look at the slot which must follow sees every change
-/// whose maker did not see the count.
+/// Fences, after a thread has counted itself into the sleepers. The thread must look at the slot after it. It sees
+/// every change whose maker did not see the count.
 #[inline]
 pub fn about_to_sleep<W: Word>() {
     W::fence(Fence::Arm);
@@ -74,31 +75,31 @@ pub fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// A bell for the other side of a contract, as (its end to wait on, our end to ring): a pipe, non-blocking, close-on-exec. Unlike
-/// an eventfd, whose flags both sides share, the ringing end is ours alone: nobody else can make it block.
+/// A doorbell for the other side of a contract, as (its end to wait on, our end to write to): a pipe, non-blocking, close-on-exec. The
+/// two sides of an eventfd share its flags. The writing end of a pipe is ours alone, so nobody else can make it block.
 pub fn doorbell_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?)
 }
 
-/// Rings a doorbell or a bell.
+/// Notifies through a doorbell of either kind.
 pub fn notify(doorbell: BorrowedFd<'_>) {
     let _nobody = try_notify(doorbell);
 }
 
-/// [`notify`]; false = nobody has the bell's other end any more, of which a signal tells too (SIGPIPE).
+/// [`notify`]; false = nobody has the doorbell's other end any more. The kernel sends SIGPIPE then, too.
 pub fn try_notify(doorbell: BorrowedFd<'_>) -> bool {
-    // EAGAIN: it has been rung very often and is readable anyway.
+    // EAGAIN: it has been written to very often and is readable anyway.
     rustix::io::retry_on_intr(|| rustix::io::write(doorbell, &1u64.to_ne_bytes())) != Err(Errno::PIPE)
 }
 
-/// Silences a doorbell or a bell; true if it had been rung. It must be non-blocking.
+/// Takes all notifications out of a doorbell; true if there was one. It must be non-blocking.
 pub fn drain(doorbell: BorrowedFd<'_>) -> bool {
-    // An eventfd gives its 8 bytes at once; a bell 8 bytes for each time it was rung. What a full read leaves is for the next.
-    let mut rings = [0u8; 512];
-    matches!(rustix::io::retry_on_intr(|| rustix::io::read(doorbell, &mut rings)), Ok(n) if n >= 8)
+    // An eventfd gives its 8 bytes at once, a pipe 8 bytes for each notification. The next call reads the rest of a full one.
+    let mut notifications = [0u8; 512];
+    matches!(rustix::io::retry_on_intr(|| rustix::io::read(doorbell, &mut notifications)), Ok(n) if n >= 8)
 }
 
-/// Looks at `condition` again and again for up to `micros` µs; true as soon as it holds. With 0 it looks once.
+/// Evaluates `condition` again and again for up to `micros` µs; true as soon as it holds. With 0 it does so once.
 #[inline]
 pub fn spin_until(micros: u64, mut condition: impl FnMut() -> bool) -> bool {
     // Reading the clock costs as much as some tens of looks.

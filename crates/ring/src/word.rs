@@ -17,7 +17,7 @@ pub enum Fence {
     Notify,
 }
 
-/// A shared 32-bit word: loads and stores, nothing else, because nothing else crosses to a device cheaply.
+/// A shared 32-bit word. It has only loads and stores, because nothing else crosses to a device cheaply.
 pub trait Word {
     /// Loads it.
     fn load(&self, order: Ordering) -> u32;
@@ -42,11 +42,11 @@ impl Word for AtomicU32 {
     }
 }
 
-/// What `fence(SeqCst)` does. On x86-64 any locked instruction does that, in half of the time that `mfence` takes.
+/// The same as `fence(SeqCst)`. On x86-64 any locked instruction does that, in half of the time that `mfence` takes.
 #[inline(always)]
 pub fn full_fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: changes nothing: a bitwise or with 0, in the red zone of this thread's stack.
+    // SAFETY: it changes nothing, because it is a bitwise or with 0, in the red zone of this thread's stack.
     unsafe {
         core::arch::asm!("lock or dword ptr [rsp - 64], 0");
     }

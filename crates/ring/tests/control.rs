@@ -1,4 +1,4 @@
-//! The registration socket: what honest peers exchange, and what dishonest ones send.
+//! The registration socket, with honest and with dishonest peers.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// Something to pass, whose other end tells when every copy is closed.
+/// A descriptor to pass. Its other end tells when every copy is closed.
 fn passed() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
@@ -162,7 +162,7 @@ fn other_versions_are_told_apart() {
 }
 
 proptest! {
-    /// Any bytes are read or refused; what is read encodes to the same fields again.
+    /// Any bytes are read or refused. A message that is read encodes to the same fields again.
     #[test]
     fn any_packet_is_read_or_refused(bytes in prop::array::uniform32(any::<u16>()), kind in 0u32..110, known: bool) {
         let mut packet = [0; MESSAGE_BYTES];

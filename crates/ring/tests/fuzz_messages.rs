@@ -1,4 +1,4 @@
-//! Registration messages: whatever 64 bytes come, they are refused, or mean one message that is written as it was read.
+//! Registration messages: any 64 bytes are refused, or mean one message that is written as it was read.
 
 use towpath_ring::control::{MESSAGE_BYTES, Reply, Request};
 use towpath_ring::layout::VERSION;

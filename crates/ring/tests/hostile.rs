@@ -1,5 +1,5 @@
-//! One side writes garbage into every word and byte it can reach, at any time; the other side goes on working: no panic,
-//! no span outside its ring, no private position that another can move, no endless work.
+//! One side writes garbage into every word and byte that it can reach, at any time. The other side goes on working: no
+//! panic, no span outside its ring, no endless work. The attacker moves no private position.
 #![allow(clippy::unwrap_used)]
 
 use bolero::{TypeGenerator, check};
@@ -12,27 +12,27 @@ use towpath_ring::{Geometry, Region, Slot};
 const GEOMETRY: Geometry =
     Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 2, flow_groups: 2 };
 
-/// What happens next. Offsets and numbers are taken modulo what there is, except those that stand in shared memory.
+/// One step. Offsets and numbers are taken modulo their limits, except those that stand in shared memory.
 #[derive(Debug, Clone, Copy, TypeGenerator)]
 enum Step {
     /// Garbage into a word of the lines, queues or private area.
     Word { at: u32, value: u32 },
     /// The same value into every word that is not a ring.
     Everywhere { value: u32 },
-    /// The victim as stack: takes a door or command and serves the slot.
-    ServeDoor { queue: u8 },
+    /// The victim as stack: takes a slot from a dirty set and serves the slot.
+    ServeQueue { queue: u8 },
     /// The victim as stack: raises an event.
     Raise { context: u8, thread: u8, slot: u8 },
     /// The victim as application: takes an event and looks at the slot.
     TakeEvent { context: u8, thread: u8 },
-    /// The victim as application: sends, and rings the queue that the stack's word names.
+    /// The victim as application: sends, and queues the slot with the flow group that the stack's word names.
     Send { slot: u8, bytes: u8 },
 }
 
 /// The private positions of a victim that is application and stack at once.
 #[derive(Default)]
 struct Positions {
-    door_tail: [u32; 3],
+    queue_tail: [u32; 3],
     data_head: [u32; 3],
     event_tail: [u32; 6],
     event_head: [u32; 6],
@@ -58,8 +58,8 @@ impl World {
         let layout = self.attacker.layout();
         let private = self.attacker.private().0;
         let first = layout.tx(layout.slot(0).unwrap());
-        // SAFETY: from the start of the attacker's mapping (the private area's address less its offset) to the send
-        // rings everything is mapped, and the victim uses it through another mapping.
+        // SAFETY: everything is mapped from the start of the attacker's mapping (the private area's address less its
+        // offset) to the send rings. The victim uses it through another mapping.
         unsafe { std::slice::from_raw_parts(private.sub(layout.private()).cast(), first / 4) }
     }
 
@@ -70,14 +70,14 @@ impl World {
                 words[at as usize % words.len()].store(value, Relaxed);
             }
             Step::Everywhere { value } => self.words().iter().for_each(|word| word.store(value, Relaxed)),
-            Step::ServeDoor { queue } => self.serve_door(queue as usize % 3),
+            Step::ServeQueue { queue } => self.serve_queue(queue as usize % 3),
             Step::Raise { context, thread, slot } => self.raise(context as usize % 2, thread as usize % 3, slot),
             Step::TakeEvent { context, thread } => self.take_event(context as usize % 2, thread as usize % 3),
             Step::Send { slot, bytes } => self.send(self.victim.slot(u32::from(slot) % 16).unwrap(), bytes as usize),
         }
     }
 
-    fn serve_door(&mut self, queue: usize) {
+    fn serve_queue(&mut self, queue: usize) {
         let region = &self.victim;
         let set = if queue == 2 { region.commands() } else { region.data_queue(queue) };
         let popped = drained(set, &mut self.positions.data_head[queue], self.in_turns);
@@ -136,16 +136,17 @@ impl World {
         let at = app.tx_tail.load(Relaxed);
         region.tx(slot).write(at, &[7; 256][..bytes]);
         app.tx_tail.store(at.wrapping_add(bytes as u32), Relaxed);
-        // The queue's number is the attacker's to choose: a position of our own for it, and never another queue's words.
+        // The attacker chooses the queue's number. The victim keeps its own position for that queue, and touches no
+        // other queue's words.
         let queue = stack.flow_group.load(Relaxed) as usize;
         let set = region.data_queue(queue);
-        set.push(&mut self.positions.door_tail[queue.min(1)], slot, &app.data_seq, &stack.data_ack);
+        set.push(&mut self.positions.queue_tail[queue.min(1)], slot, &app.data_seq, &stack.data_ack);
         let _ = set.must_notify();
     }
 }
 
-/// Takes one turn's entries: no more than the set has, because a writer that goes on lying can go on for ever. One that has
-/// stopped must have come to an end by then.
+/// Takes one turn's entries: no more than the set has, because a hostile writer can go on for ever. After a writer has
+/// stopped, the set must be empty by then.
 fn drained(set: DirtySet<'_>, head: &mut u32, in_turns: bool) -> Vec<u32> {
     let popped: Vec<u32> = std::iter::from_fn(|| set.pop(head)).take(GEOMETRY.slots as usize).collect();
     assert!(!in_turns || set.is_empty(*head), "more entries than slots");
@@ -184,7 +185,7 @@ fn garbage_while_working_harms_nobody() {
         });
         for round in 0..20_000u32 {
             let [a, b, ..] = round.wrapping_mul(0x85eb_ca6b).to_le_bytes();
-            world.step(Step::ServeDoor { queue: a });
+            world.step(Step::ServeQueue { queue: a });
             world.step(Step::Raise { context: a, thread: b, slot: b });
             world.step(Step::TakeEvent { context: a, thread: b });
             world.step(Step::Send { slot: a, bytes: b });

@@ -1,5 +1,5 @@
-//! Dirty sets and their wake-ups under every interleaving and every reordering that the memory model allows. Each
-//! model is also run without each thing that it depends on, and must then fail.
+//! Dirty sets and their wake-ups under every interleaving and every reordering that the memory model allows. Each model
+//! also runs without each fence or order that it depends on, and must then fail.
 
 mod model;
 
@@ -32,7 +32,7 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
         DirtySet::over(&self.entries, &self.tail, &self.head, &self.armed).expect("two entries")
     }
 
-    /// Writer: changes a slot's state and tells of it. True if the bell is to be rung.
+    /// Writer: changes a slot's state and queues the slot. True if the reader is to be notified.
     fn change(&self, tail: &mut u32, slot: Slot, value: u32) -> bool {
         let i = slot.index();
         self.state[i].store(value, Relaxed);
@@ -56,8 +56,8 @@ fn slots() -> [Slot; 2] {
     [0, 1].map(|raw| layout.slot(raw).expect("inside"))
 }
 
-/// Two changes of one slot and one of another: whatever is suppressed as already queued, a reader that has emptied the
-/// set has seen the last state of both. No slot ever stands in the set twice.
+/// Two changes of one slot and one of another. Some pushes are suppressed because the slot is queued. A reader that has
+/// emptied the set has seen the last state of both all the same. No slot ever stands in the set twice.
 fn nothing_is_lost<const WITHOUT: u8>() {
     let [a, b] = slots();
     loom::model(move || {
@@ -151,9 +151,9 @@ fn without_the_fence_before_ringing_wake_ups_are_lost() {
     sleepers_have_seen_everything::<NO_RING_FENCE>();
 }
 
-/// The same for a reader that goes on until it has seen the last state, through several sleeps. The bell is what an
-/// eventfd is: sticky until it is drained. A sleep with the bell silent lasts until the writer has ended: if the bell is
-/// still silent then, it lasts for ever. (The model checker could report a deadlock itself, but only by aborting.)
+/// The same for a reader that goes on until it has seen the last state, through several sleeps. The doorbell works like
+/// an eventfd: a notification stays until it is drained. A sleep without one lasts until the writer has ended. If there
+/// is none then, it lasts for ever. (The model checker could report a deadlock itself, but only by aborting.)
 fn reader_comes_to_its_end<const WITHOUT: u8>() {
     let [a, _] = slots();
     let mut model = loom::model::Builder::new();
@@ -161,14 +161,14 @@ fn reader_comes_to_its_end<const WITHOUT: u8>() {
     model.preemption_bound = Some(3);
     model.check(move || {
         let shared = Shared::<WITHOUT>::new();
-        let bell = Arc::new(Mutex::new(false));
+        let doorbell = Arc::new(Mutex::new(false));
         let writer = thread::spawn({
-            let (shared, bell) = (shared.clone(), bell.clone());
+            let (shared, doorbell) = (shared.clone(), doorbell.clone());
             move || {
                 let mut tail = 0;
                 for value in 1..=2 {
                     if shared.change(&mut tail, a, value) {
-                        *bell.lock().expect("bell") = true;
+                        *doorbell.lock().expect("doorbell") = true;
                     }
                 }
             }
@@ -181,12 +181,12 @@ fn reader_comes_to_its_end<const WITHOUT: u8>() {
             }
             shared.set().arm();
             if shared.set().is_empty(head) {
-                if !*bell.lock().expect("bell") {
+                if !*doorbell.lock().expect("doorbell") {
                     writer.take().expect("asleep for ever").join().expect("writer");
-                    assert!(*bell.lock().expect("bell"), "asleep for ever");
+                    assert!(*doorbell.lock().expect("doorbell"), "asleep for ever");
                 }
                 shared.set().disarm();
-                *bell.lock().expect("bell") = false;
+                *doorbell.lock().expect("doorbell") = false;
             } else {
                 shared.set().disarm();
             }

@@ -1,5 +1,5 @@
-//! Notice boards under every interleaving and every reordering that the memory model allows, with two writers; and their wake-ups
-//! without the fences that they depend on, when the model must fail.
+//! Event bitmaps under every interleaving and every reordering that the memory model allows, with two writers. Without
+//! the fences that the wake-ups depend on, the model must fail.
 
 mod model;
 
@@ -49,7 +49,7 @@ impl Flag for ModelFlag {
     }
 }
 
-/// One board of one word, and the state of two slots of it.
+/// One event bitmap of one word, and the state of two slots of it.
 struct Shared<const WITHOUT: u8> {
     summary: ModelBits<WITHOUT>,
     words: [ModelBits<WITHOUT>; 1],
@@ -66,19 +66,19 @@ impl<const WITHOUT: u8> Shared<WITHOUT> {
     fn event_bitmap(&self) -> EventBitmap<'_, ModelBits<WITHOUT>, ModelFlag> {
         EventBitmap::over(&self.summary, &self.words, &self.armed)
     }
-    /// Writer: changes a slot's state and tells of it. True if the bell is to be rung.
+    /// Writer: changes a slot's state and posts the slot. True if the reader is to be notified.
     fn change(&self, slot: usize, value: u32) -> bool {
         self.state[slot].store(value, Ordering::Relaxed);
         self.event_bitmap().post(slot as u32);
         self.event_bitmap().must_notify()
     }
-    /// Reader: takes what is there.
+    /// Reader: takes all slots that are posted.
     fn take(&self, seen: &mut [u32; 2]) {
         self.event_bitmap().take(|slot| seen[slot as usize] = self.state[slot as usize].load(Ordering::Relaxed));
     }
 }
 
-/// One slot changes twice and another once: a reader that has emptied the board has seen the last states.
+/// One slot changes twice and another once: a reader that has emptied the bitmap has seen the last states.
 fn nothing_is_lost<const WITHOUT: u8>() {
     loom::model(|| {
         let shared = Shared::<WITHOUT>::new();
@@ -98,18 +98,18 @@ fn nothing_is_lost<const WITHOUT: u8>() {
 fn no_event_is_lost() {
     nothing_is_lost::<WHOLE>();
 }
-/// A reader that sleeps while the bell is silent, after all writers have ended, has seen everything.
+/// A reader that sleeps without a notification, after all writers have ended, has seen everything.
 fn sleepers_have_seen_everything<const WITHOUT: u8>() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
         let shared = Shared::<WITHOUT>::new();
-        let bell = Arc::new(Mutex::new(false));
+        let doorbell = Arc::new(Mutex::new(false));
         let change = |slot| {
-            let (shared, bell) = (shared.clone(), bell.clone());
+            let (shared, doorbell) = (shared.clone(), doorbell.clone());
             thread::spawn(move || {
                 if shared.change(slot, 1) {
-                    *bell.lock().expect("bell") = true;
+                    *doorbell.lock().expect("doorbell") = true;
                 }
             })
         };
@@ -121,13 +121,13 @@ fn sleepers_have_seen_everything<const WITHOUT: u8>() {
                 break;
             }
             shared.event_bitmap().arm();
-            if shared.event_bitmap().is_empty() && !*bell.lock().expect("bell") {
+            if shared.event_bitmap().is_empty() && !*doorbell.lock().expect("doorbell") {
                 assert!(!writers.is_empty(), "asleep for ever");
                 writers.drain(..).for_each(|writer| writer.join().expect("writer"));
-                assert!(*bell.lock().expect("bell"), "asleep for ever");
+                assert!(*doorbell.lock().expect("doorbell"), "asleep for ever");
             }
             shared.event_bitmap().disarm();
-            *bell.lock().expect("bell") = false;
+            *doorbell.lock().expect("doorbell") = false;
         }
     });
 }

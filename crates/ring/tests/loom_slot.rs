@@ -1,4 +1,4 @@
-//! What passes through the lines of one slot, under every interleaving: commands and blocking calls.
+//! Commands and blocking calls, which pass through the lines of one slot, under every interleaving.
 
 mod model;
 
@@ -49,8 +49,8 @@ fn without_release_commands_are_torn() {
     commands_are_whole::<NO_RELEASE>();
 }
 
-/// A blocking call: `event_seq` is loaded before the slot is looked at, and is the futex word of the sleep. Who sleeps
-/// and is not woken has missed nothing.
+/// A blocking call: `event_seq` is loaded before the slot is looked at, and is the futex word of the sleep. A thread
+/// that sleeps and is not woken has missed nothing.
 fn blocking_calls_are_woken<const WITHOUT: u8>() {
     loom::model(|| {
         let [state, event_seq, sleepers] = [(); 3].map(|()| ModelWord::<WITHOUT>::new());
@@ -69,7 +69,7 @@ fn blocking_calls_are_woken<const WITHOUT: u8>() {
         sleepers.store(1, Relaxed);
         about_to_sleep::<ModelWord<WITHOUT>>();
         let missed = state.load(Relaxed) == 0;
-        // What FUTEX_WAIT does first.
+        // FUTEX_WAIT compares first.
         let asleep = missed && event_seq.load(Relaxed) == expected;
         let woken = stack.join().expect("stack");
         assert!(!asleep || woken, "wake-up lost");

@@ -1,4 +1,4 @@
-//! The region of a pair: who gets what, and what is refused.
+//! Pair regions: the memory that each side gets, and the calls that are refused.
 #![allow(clippy::unwrap_used)]
 
 use rustix::fd::AsFd;
@@ -21,21 +21,21 @@ fn both_sides_see_each_others_words_and_rings() {
     assert_eq!(&got, b"hello, world");
     assert_eq!(service.lines(63, 0).line.tx_tail.load(Relaxed), 4102);
     assert!(service.ring(63, 0).is_none(), "the service does not even map what others say to each other");
-    // A slot that is none is another one of the region, not memory outside it.
+    // A slot number out of range gives another slot of the region, not memory outside it.
     a.lines(64 + 5, 1).line.rx_head.store(9, Relaxed);
     assert_eq!(b.lines(5, 1).line.rx_head.load(Relaxed), 9);
 }
 
 #[test]
-fn boards_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
+fn event_bitmaps_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
     let (_, memfd) = PairRegion::create(GEOMETRY, 1).unwrap();
     let [a, b] = [0, 1].map(|_| PairRegion::map(memfd.as_fd(), GEOMETRY, 1).unwrap());
     for slot in [3, 3, 60, 0, 3, 64, u32::MAX] {
         a.event_bitmap(1, 9).post(slot);
     }
-    let taken = |board: towpath_ring::event_bitmap::EventBitmap<'_>| {
+    let taken = |bitmap: towpath_ring::event_bitmap::EventBitmap<'_>| {
         let mut slots = Vec::new();
-        board.take(|slot| slots.push(slot));
+        bitmap.take(|slot| slots.push(slot));
         slots
     };
     assert_eq!(taken(b.event_bitmap(1, 9)), [0, 3, 60]);
@@ -103,7 +103,7 @@ fn sizes_follow_from_the_clients_rings() {
 #[test]
 fn a_side_keeps_at_most_its_own_half_of_a_ring_from_being_used() {
     let geometry = PairGeometry { slots: 64, ring_bytes: 262_144 };
-    // What was not asked for, and more than there is, keeps nothing.
+    // An option that is not set, or is larger than the ring, keeps nothing back.
     assert_eq!([0, 262_144, u32::MAX].map(|buffer| geometry.send_withheld(buffer)), [0; 3]);
     assert_eq!([0, 262_144, u32::MAX].map(|buffer| geometry.receive_withheld(buffer)), [0; 3]);
     assert_eq!(131_072 - geometry.send_withheld(8192), 4096);

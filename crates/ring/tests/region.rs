@@ -31,7 +31,7 @@ fn both_sides_see_the_same_words_and_bytes() {
 }
 
 #[test]
-fn a_door_is_queued_once_until_acknowledged() {
+fn a_slot_is_queued_once_until_acknowledged() {
     let (stack, memfd) = Region::create(small()).unwrap();
     let app = Region::map(memfd.as_fd(), small()).unwrap();
     let slot = app.slot(3).unwrap();

@@ -1,4 +1,4 @@
-//! Byte rings and dirty sets against simple models of them, and against peers that lie.
+//! Byte rings and dirty sets against simple models of them, and against hostile peers.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ impl Guarded {
 }
 
 proptest! {
-    /// What is written at a position is read there, however the ring wraps, and nothing outside is touched.
+    /// Bytes written at a position are read there, however the ring wraps. Nothing outside is touched.
     #[test]
     fn bytes_come_out_as_they_went_in(bits in 4u32..10, at: u32, bytes in prop::collection::vec(any::<u8>(), 0..1200)) {
         let capacity = 1usize << bits;
@@ -150,8 +150,8 @@ proptest! {
         }
     }
 
-    /// A reader that acknowledges and counts as it likes can never make the writer overwrite an entry that, by the
-    /// reader's own word, has not been popped.
+    /// A hostile reader acknowledges and counts as it likes. It can never make the writer overwrite an entry that, by
+    /// the reader's own word, has not been popped.
     #[test]
     fn a_lying_reader_makes_nothing_overflow(lies in prop::collection::vec((0..SLOTS, any::<u32>(), any::<bool>()), 0..300)) {
         let slots = slots();
@@ -171,7 +171,7 @@ proptest! {
         prop_assert!(set.tail <= SLOTS as u32, "the reader has not moved its head");
     }
 
-    /// A writer that lies about its tail costs the reader at most one set's worth of entries, and never its sleep.
+    /// A writer with a wrong tail costs the reader at most one set's worth of entries, and never its sleep.
     #[test]
     fn a_lying_writer_costs_little(tails in prop::collection::vec(prop_oneof![any::<u32>(), 0..40u32], 1..100), entries in prop::collection::vec(any::<u32>(), SLOTS)) {
         let mut set = Set::starting_at(0);
@@ -224,7 +224,8 @@ fn two_threads_lose_nothing() {
     });
 }
 
-/// A writer that is killed in the middle of a push has counted the slot as queued, and perhaps queued it: the next puts it in once more.
+/// A writer that is killed in the middle of a push has counted the slot as queued, and perhaps queued it. The next
+/// writer puts it in once more.
 #[test]
 fn a_slot_whose_writer_was_killed_while_it_queued_it_comes_out() {
     let word = || AtomicU32::new(0);
@@ -238,7 +239,7 @@ fn a_slot_whose_writer_was_killed_while_it_queued_it_comes_out() {
     assert!(set.push_again(&mut written, slot));
     assert_eq!(set.pop(&mut read), Some(3));
     acknowledge(&seq, &ack);
-    // Queued, and queued again: it comes out twice, and then as ever.
+    // The slot is queued, and queued again. It comes out twice, and then once for each push.
     assert!(set.push(&mut written, slot, &seq, &ack) && set.push_again(&mut written, slot));
     assert_eq!((set.pop(&mut read), set.pop(&mut read), set.pop(&mut read)), (Some(3), Some(3), None));
     acknowledge(&seq, &ack);

@@ -40,16 +40,16 @@ fn a_futex_wait_ends_at_once_or_in_time() {
 
 #[test]
 fn a_doorbell_is_sticky_until_drained() {
-    let bell = doorbell().unwrap();
-    assert!(!drain(bell.as_fd()));
-    notify(bell.as_fd());
-    notify(bell.as_fd());
-    assert!(drain(bell.as_fd()));
-    assert!(!drain(bell.as_fd()));
-    // Full: ringing must neither block nor fail.
-    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    notify(bell.as_fd());
-    assert!(drain(bell.as_fd()));
+    let doorbell = doorbell().unwrap();
+    assert!(!drain(doorbell.as_fd()));
+    notify(doorbell.as_fd());
+    notify(doorbell.as_fd());
+    assert!(drain(doorbell.as_fd()));
+    assert!(!drain(doorbell.as_fd()));
+    // The eventfd is full: to notify must neither block nor fail.
+    rustix::io::write(&doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    notify(doorbell.as_fd());
+    assert!(drain(doorbell.as_fd()));
 }
 
 #[test]

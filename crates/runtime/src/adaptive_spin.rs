@@ -1,34 +1,35 @@
-//! How long spinning before a sleep is worth it.
+//! How long a thread spins before it sleeps.
 
-/// Most sleeps in a row without spinning before.
+/// Most sleeps in a row without a spin before.
 const LONGEST_REST: u32 = 63;
-/// How many times as long as usual a thread spins that has something to wait for.
+/// A thread spins this many times as long as usual while short sleeps show that work comes soon.
 const REACH: u64 = 5;
-/// So many sleeps in a row that were over within that time show that there is.
+/// So many short sleeps in a row show that.
 const SHORT_SLEEPS: u32 = 8;
 
-/// How long spinning before a sleep is worth it. Where the thread has no CPU of its own it is in vain, because the CPU is taken from
-/// whom it waits for; spinning in vain becomes rarer each time, down to every 64th sleep, and coming work makes it usual again.
-/// Where the next work always comes soon after the last, as with a client that waits for each answer, it is worth to spin for longer
-/// than is usual: to wake a thread on another CPU may cost more than the work itself.
+/// Learns how long a thread should spin before it sleeps. A thread that shares its CPU with its clients spins in vain,
+/// because it takes the CPU from those that it waits for. Each vain spin makes the next one rarer, down to every 64th
+/// sleep; work that comes during a spin makes spins usual again. Sometimes the next work always comes soon after the
+/// last, as with a client that waits for each answer. Then a longer spin is worth it, because to wake a thread on
+/// another CPU may cost more than the work itself.
 #[derive(Debug)]
 pub struct AdaptiveSpin {
-    /// How long it usually spins, µs.
+    /// Length of a usual spin, µs.
     usual_us: u64,
-    /// Sleeps still to come without spinning.
+    /// Sleeps still to come without a spin.
     rest: u32,
-    /// How many there were after the last time in vain.
+    /// The number of sleeps without a spin after the last vain spin.
     last_rest: u32,
-    /// Sleeps in a row that longer spinning would have spared.
+    /// Sleeps in a row that a longer spin would have spared.
     short: u32,
 }
 
 impl AdaptiveSpin {
-    /// Of a thread that usually spins for so long, µs; 0: it never does.
+    /// For a thread that usually spins for `usual_us`; with 0 it never does.
     pub const fn new(usual_us: u64) -> Self {
         Self { usual_us, rest: 0, last_rest: 0, short: 0 }
     }
-    /// How long to look for work before the next sleep, µs.
+    /// How long to spin before the next sleep, µs.
     pub const fn spin_us(&self) -> u64 {
         match self.rest {
             0 if self.short >= SHORT_SLEEPS => self.usual_us * REACH,
@@ -36,13 +37,13 @@ impl AdaptiveSpin {
             _ => 0,
         }
     }
-    /// Work came. If it did while the thread was spinning, that was worth it.
+    /// Work came. `spinning`: it came during a spin, so the spin was worth it.
     pub fn came(&mut self, spinning: bool) {
         if spinning {
             (self.rest, self.last_rest) = (0, 0);
         }
     }
-    /// It has slept, after spinning in vain or at once, until there was something to do `gap_us` after the last work.
+    /// The thread has slept, and work came `gap_us` after the last. `spun`: it had spun in vain before it slept.
     pub fn slept(&mut self, spun: bool, gap_us: u64) {
         self.short = if gap_us <= self.usual_us * REACH { (self.short + 1).min(SHORT_SLEEPS) } else { 0 };
         if spun {
@@ -60,7 +61,7 @@ mod tests {
 
     const USUAL_US: u64 = 20;
 
-    /// Of `sleeps` sleeps of `gap_us`, those with spinning.
+    /// The number of spins in `sleeps` sleeps of `gap_us`.
     fn spun(spin: &mut AdaptiveSpin, sleeps: u32, gap_us: u64) -> u32 {
         let one = |_: &u32| {
             let spins = spin.spin_us() > 0;
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn where_the_cpu_is_taken_from_whom_it_waits_for_longer_spinning_becomes_as_rare() {
         let mut spin = AdaptiveSpin::new(USUAL_US);
-        // Whoever is waited for comes only when the thread sleeps, and then soon.
+        // Work comes only when the thread sleeps, and then soon.
         let (mut long, mut sleeps) = (0, 0);
         while sleeps < 6400 {
             let spin_us = spin.spin_us();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// New connections that a limit still allows at a time: one second's worth at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tokens {
-    /// In millionths, so that slow rates gather too.
+    /// In millionths, so that slow rates add up, too.
     micro: u64,
     at_us: u64,
 }
@@ -34,7 +34,7 @@ impl Tokens {
 pub struct ConnectionCounts(HashMap<u64, Arc<AtomicU64>>);
 
 impl<C, S> ServedClient<C, S> {
-    /// Its limit is this from now on, and its connections count together with those of all others in `under`.
+    /// Puts the client under this limit. Its connections count together with those of all others in `under`.
     pub fn put_under(&mut self, limit: Option<Limit>, under: &mut ConnectionCounts) {
         self.limit = limit;
         self.under = limit.map(|limit| {
@@ -43,7 +43,7 @@ impl<C, S> ServedClient<C, S> {
             count
         });
     }
-    /// As the policy knows it.
+    /// The client as the policy knows it.
     pub fn subject(&self) -> Subject {
         Subject { id: self.shared.id, limit: self.limit }
     }
@@ -58,7 +58,7 @@ pub struct Subject {
     pub limit: Option<Limit>,
 }
 
-/// A thread that asks the policy before it does what clients want.
+/// A thread that asks the policy before it carries out clients' commands.
 pub trait AdmissionControl {
     /// The policy.
     fn gate(&mut self) -> &mut AdmissionState;
@@ -67,7 +67,7 @@ pub trait AdmissionControl {
     /// The time, µs.
     fn now_us(&self) -> u64;
 
-    /// May client `index` connect there? Its limits come after the rules.
+    /// May client `index` connect there? The rules come before its limits.
     fn permit_connect(&mut self, index: u32, remote: SocketAddr) -> Verdict {
         let Some(who) = self.subject(index) else { return Verdict::Kernel };
         match self.gate().guard.connect(who.id, remote) {
@@ -75,12 +75,12 @@ pub trait AdmissionControl {
             verdict => verdict,
         }
     }
-    /// May it listen there? `dual`: on :: for IPv4 too.
+    /// May it listen there? `dual`: on `::`, for IPv4, too.
     fn permit_listen(&mut self, index: u32, local: SocketAddr, dual: bool) -> Verdict {
         let Some(who) = self.subject(index) else { return Verdict::Kernel };
         self.gate().guard.listen(who.id, local, dual)
     }
-    /// May a listener of it hear from this peer?
+    /// May a peer connect to a listener of it?
     fn permit_accept(&mut self, index: u32, local: SocketAddr, remote: SocketAddr) -> Verdict {
         let Some(who) = self.subject(index) else { return Verdict::Drop };
         self.gate().guard.accept(who.id, local, remote)
@@ -91,7 +91,7 @@ pub trait AdmissionControl {
         let now_us = self.now_us();
         self.gate().within(who, now_us)
     }
-    /// It has one more connection.
+    /// Counts one more connection of it.
     fn spend_token(&mut self, index: u32) {
         let Some(limit) = self.subject(index).and_then(|who| who.limit) else { return };
         let now_us = self.now_us();
@@ -99,7 +99,7 @@ pub trait AdmissionControl {
     }
 }
 
-/// The policy and what has to be remembered of its limits.
+/// The policy, and the state of its limits.
 pub struct AdmissionState {
     /// The policy.
     pub guard: Box<dyn AdmissionPolicy>,
@@ -108,7 +108,7 @@ pub struct AdmissionState {
 }
 
 impl AdmissionState {
-    /// With nothing to remember yet.
+    /// No limit has been used yet.
     pub fn new(guard: Box<dyn AdmissionPolicy>) -> Self {
         Self { guard, tokens: HashMap::new(), under: ConnectionCounts::default() }
     }
@@ -132,7 +132,7 @@ impl AdmissionState {
         tokens.micro = tokens.micro.saturating_sub(Tokens::ONE);
         self.tokens.insert(limit.id, tokens);
     }
-    /// The limits in force are these from now on, with the connections under each.
+    /// Puts these limits in force, with the connections under each.
     pub fn set_limits(&mut self, under: ConnectionCounts) {
         let ids: HashSet<u64> = under.0.keys().copied().collect();
         self.tokens.retain(|id, _| ids.contains(id));

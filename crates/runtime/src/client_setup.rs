@@ -9,7 +9,7 @@ use towpath_ring::{Geometry, Region, Slot};
 pub struct ClientSetup {
     /// Its region, of [`ClientMemory`].
     pub region: Arc<Region>,
-    /// Its doorbell eventfds: one per core, then the command queue's. They are never read.
+    /// Its doorbell eventfds: one for each flow group, then the command queue's. They are never read.
     pub doorbells: Vec<OwnedFd>,
     /// Its user.
     pub uid: u32,
@@ -17,15 +17,15 @@ pub struct ClientSetup {
     pub pid: i32,
     /// Its program's name.
     pub name: String,
-    /// How those who sleep are woken where this thread of the stack cannot do it itself.
+    /// Wakes sleeping threads of the client where this thread of the stack cannot do so itself.
     pub remote_waker: Option<Arc<dyn RemoteWaker>>,
 }
 
-/// Wakes the applications of a client from where their futexes and doorbells cannot be reached: from another kernel.
+/// Wakes the applications of a client on behalf of another kernel, which cannot reach their futexes and doorbells.
 pub trait RemoteWaker: Send + Sync {
-    /// Those who sleep in calls on this slot: the first, or all.
+    /// Wakes the threads that sleep in calls on this slot: the first, or all.
     fn wake(&self, slot: Slot, first: bool);
-    /// Who waits for this event context.
+    /// Wakes the threads that wait for this event context.
     fn notify(&self, context: u32);
 }
 
@@ -35,7 +35,7 @@ pub struct ClientMemory {
     pub region: Region,
     /// The memfd that the region is in.
     pub memfd: OwnedFd,
-    /// What the client rings: one per core, then the command queue's.
+    /// The doorbells by which the client notifies: one for each flow group, then the command queue's.
     pub doorbells: Vec<OwnedFd>,
 }
 

@@ -1,4 +1,5 @@
-//! What all threads share of a client. Everything the client cannot be trusted with stands here and not in its region.
+//! The state of a client that all threads share. State that the client must not be trusted with stands here and not in
+//! its region.
 
 use crate::client_setup::{ClientId, ClientSetup, RemoteWaker};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,13 +10,13 @@ use towpath_ring::lines::app_flags;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
 use towpath_ring::{Region, Slot};
 
-/// The private words of one slot. Written by whoever writes the slot's stack line at that time (see there).
+/// The private words of one slot. The thread that writes the slot's stack line writes them, too.
 pub struct SlotWords {
     /// Generation of the slot's present (or last) use.
     pub generation: AtomicU32,
-    /// Events raised so remote_waker; the shared word is a copy.
+    /// Events raised so far; the shared word is a copy.
     pub event_seq: AtomicU32,
-    /// A door of this slot is on its way to another thread. It bounds the messages that a client can cause.
+    /// A message about this slot is on its way to another thread. It bounds the messages that a client can cause.
     pub relayed: AtomicBool,
 }
 
@@ -32,11 +33,11 @@ const PART: usize = 64;
 pub struct ClientShared {
     /// Its number for the service.
     pub id: ClientId,
-    /// Its place in the threads' tables; used again when every thread has forgotten the client.
+    /// Its place in the threads' tables. It is used again when every thread has forgotten the client.
     pub index: u32,
     /// Its region.
     pub region: Arc<Region>,
-    /// One eventfd per core, then the command queue's. Watched edge-triggered, never read.
+    /// One eventfd for each flow group, then the command queue's. Watched edge-triggered, never read.
     pub doorbells: Vec<OwnedFd>,
     /// Its user.
     pub uid: u32,
@@ -48,7 +49,7 @@ pub struct ClientShared {
     pub contract_violations: AtomicU64,
     /// See [`ClientSetup::remote_waker`].
     remote_waker: Option<Arc<dyn RemoteWaker>>,
-    /// In parts, which come into being with their first use: most clients use few of their slots.
+    /// In parts, which are made at their first use: most clients use few of their slots.
     slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
 }
 
@@ -69,7 +70,7 @@ impl ClientShared {
             slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
         }
     }
-    /// Wakes those who sleep in calls on a slot: the first, or all.
+    /// Wakes the threads that sleep in calls on a slot: the first, or all.
     pub fn wake(&self, slot: Slot, first: bool) {
         let word = &self.region.stack(slot).event_seq;
         match &self.remote_waker {
@@ -78,7 +79,7 @@ impl ClientShared {
             None => futex_wake(word),
         }
     }
-    /// Rings the doorbell of an event context.
+    /// Notifies through the doorbell of an event context.
     pub fn notify(&self, context: usize, doorbell: &OwnedFd) {
         match &self.remote_waker {
             Some(remote_waker) => remote_waker.notify(context as u32),
@@ -96,8 +97,8 @@ impl ClientShared {
     pub fn generation(&self, slot: Slot) -> u32 {
         self.words(slot).generation.load(Ordering::Relaxed)
     }
-    /// Takes the next slot of data doorbell queue `core`, whose reader stands at `head`; `Some(None)` = a number that is none, which
-    /// is counted.
+    /// Takes the next slot of a flow group's data queue, whose reader stands at `head`. `Some(None)` = an invalid
+    /// number, which is counted.
     #[inline]
     pub fn next_data(&self, core: usize, head: &mut u32) -> Option<Option<Slot>> {
         let raw = self.region.data_queue(core).pop(head)?;
@@ -124,14 +125,14 @@ impl ClientShared {
         }
         slot
     }
-    /// Counts a contradiction.
+    /// Counts a contract violation.
     pub fn violated_contract(&self) {
         self.contract_violations.fetch_add(1, Ordering::Relaxed);
     }
     /// Reads the application's line of a slot once; `None` if it is meant for another generation.
     ///
-    /// The generation is read first and the flags before the positions: the application stores them in the opposite
-    /// order, so positions are at least as new as the flags, and a line that is being reset is never believed.
+    /// The generation is read first, then the flags, then the positions. The application stores them in the opposite
+    /// order. So positions are at least as new as the flags, and a line that is being reset is never used.
     #[inline]
     pub fn app_words(&self, slot: Slot) -> Option<AppWords> {
         let line = self.region.app(slot);

@@ -1,4 +1,4 @@
-//! Telling an application that something has happened on a slot.
+//! Events: a stack tells an application that something has happened on a slot.
 
 use crate::clients::ClientShared;
 use std::os::fd::OwnedFd;
@@ -12,14 +12,14 @@ use towpath_ring::{Region, Slot, StackLine};
 /// Most contexts that a region has.
 const CONTEXTS: usize = 64;
 
-/// Is this a connection that goes on? Of an end everybody is told, as on Linux.
+/// Does the connection go on? If it ends, every context is told, as on Linux.
 fn is_open(stack: &StackLine) -> bool {
     let ended = status::RX_EOF | status::RESET | status::TX_CLOSED;
     stack.state.load(Ordering::Relaxed) == state::ESTABLISHED && stack.status.load(Ordering::Relaxed) & ended == 0
 }
 
-/// One thread's way to tell one client. The positions in the event queues are private, because the client can write over
-/// the shared ones.
+/// The events of one thread to one client. The positions in the event queues are private, because the client can
+/// overwrite the shared ones.
 pub struct EventOut {
     thread: usize,
     tails: [u32; CONTEXTS],
@@ -31,7 +31,7 @@ pub struct EventOut {
 }
 
 impl EventOut {
-    /// For stack thread `thread` (the cores, then the slow thread).
+    /// For stack thread `thread` (the flow groups, then the slow thread).
     pub fn new(thread: usize) -> Self {
         Self { thread, tails: [0; CONTEXTS], wakes: [const { None }; CONTEXTS], valid: 0, pending: 0, turn: 0 }
     }
@@ -53,13 +53,13 @@ impl EventOut {
     pub fn open(&self) -> u64 {
         self.valid
     }
-    /// Raises an event: the slot's words must be stored before. True if [`EventOut::notify`] must follow.
+    /// Raises an event. The slot's words must be stored before. True if [`EventOut::notify`] must follow.
     #[inline]
     pub fn raise(&mut self, client: &ClientShared, slot: Slot) -> bool {
         self.count(client, slot);
         let app = client.region.app(slot);
-        // `must_wake` fences, against the application's "announce, then look again": either it sees our words or we see its
-        // announcement, as a sleeper or in `ctx_mask`.
+        // `must_wake` fences. It pairs with the application, which announces itself as a sleeper or in `ctx_mask`, and
+        // looks again then. So the application sees our words, or we see its announcement.
         if must_wake(&app.sleepers) {
             client.wake(slot, false);
         }
@@ -72,20 +72,22 @@ impl EventOut {
         self.post(client, slot, mask);
         self.pending != 0
     }
-    /// Wakes those who sleep on a slot for an answer that is no event: no context is told of it.
+    /// Wakes the threads that sleep on a slot, for an answer that is not an event. No context is told of it.
     pub fn wake(&mut self, client: &ClientShared, slot: Slot) {
         self.count(client, slot);
         if must_wake(&client.region.app(slot).sleepers) {
             client.wake(slot, false);
         }
     }
-    /// Raises the event of a new connection that waits in a listener's queue. As on Linux it wakes one of those who sleep in
-    /// `accept`, the first, and one of the contexts that share the listener (`EPOLLEXCLUSIVE`), in turn; and all others.
+    /// Raises the event of a new connection that waits in a listener's queue. As on Linux it wakes the first of the
+    /// threads that sleep in `accept`. Of the contexts that share the listener (`EPOLLEXCLUSIVE`) it wakes one, in
+    /// turn. It wakes all other contexts.
     pub fn offer(&mut self, client: &ClientShared, slot: Slot) {
         self.count(client, slot);
         let app = client.region.app(slot);
         if must_wake(&app.sleepers) {
-            // A sleeper counts itself first as such. So if the counts are equal, all who sleep are in `accept`.
+            // A thread in `accept` counts itself among the sleepers first. So if the counts are equal, all sleepers are
+            // in `accept`.
             let accepting = client.region.command(slot).accepting.load(Ordering::Acquire);
             client.wake(slot, accepting != 0 && accepting == app.sleepers.load(Ordering::Acquire));
         }
@@ -103,7 +105,8 @@ impl EventOut {
         });
         self.turn = next;
     }
-    /// Raises an event whether the last one has been seen or not: the stack that raised it may have died over it.
+    /// Raises an event whether the last one has been seen or not. The stack that raised the last one may have died
+    /// meanwhile.
     pub fn raise_again(&mut self, client: &ClientShared, slot: Slot) {
         self.count(client, slot);
         client.wake(slot, false);
@@ -122,7 +125,7 @@ impl EventOut {
         words.event_seq.store(seq, Ordering::Relaxed);
         client.region.stack(slot).event_seq.store(seq, Ordering::Release);
     }
-    /// The open contexts that are to be told of the slot's events. A line that is meant for another generation asks for nothing.
+    /// The open contexts that are to be told of the slot's events. A line of another generation asks for nothing.
     fn watching(&self, client: &ClientShared, slot: Slot) -> u64 {
         let app = client.region.app(slot);
         if app.generation.load(Ordering::Acquire) != client.words(slot).generation.load(Ordering::Relaxed) {
@@ -140,7 +143,7 @@ impl EventOut {
             self.pending |= 1 << context;
         }
     }
-    /// An urgent byte is announced: rings the doorbell that the application has named for that, whether it sleeps or not.
+    /// Announces an urgent byte through the doorbell that the application has named for that, whether it sleeps or not.
     pub fn announce(&self, client: &ClientShared, slot: Slot) {
         let app = client.region.app(slot);
         if app.generation.load(Ordering::Acquire) != client.generation(slot) {
@@ -151,7 +154,7 @@ impl EventOut {
             client.notify(context, wake);
         }
     }
-    /// Wakes the contexts that have got something since the last call and sleep.
+    /// Wakes the contexts that sleep and have got an event since the last call.
     #[inline]
     pub fn notify(&mut self, client: &ClientShared) {
         while self.pending != 0 {

@@ -1,4 +1,4 @@
-//! Running a program where a stack's kernel is: to look at it, or to set it up.
+//! Runs a program in a stack's kernel, to look at it or to set it up.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 /// Most bytes that are kept of each of the two outputs.
 const OUTPUT_BYTES: usize = 1 << 20;
 
-/// Where programs are looked for if nobody has said so: a kernel gives its first program no `PATH`, and what sets up networks is in `sbin`.
+/// The default `PATH`. A kernel gives its first program none, and the programs that set up networks are in `sbin`.
 const SEARCHED: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a program has left.
+/// The result of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
-    /// Its exit code; 128 and the signal's number for one that was killed.
+    /// Its exit code; 128 plus the signal's number if it was killed.
     pub code: i32,
     /// Its standard output, the first MiB.
     pub out: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Executed {
     pub err: Vec<u8>,
 }
 
-/// Runs a program here and waits for it: with the kernel and the network namespace of this thread, without input.
+/// Runs a program and waits for it. It has the network namespace of this thread, and no input.
 pub fn execute(words: &[String]) -> io::Result<Executed> {
     let (program, rest) = words.split_first().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
     let path = std::env::var_os("PATH").unwrap_or_else(|| SEARCHED.into());

@@ -1,18 +1,18 @@
-//! Files that an application sends without reading them: it shows the service an open file once, and then names parts of it
-//! ([`towpath_ring::sideband`]).
+//! Files that an application sends without reading them. It shows the service an open file once, and then names parts
+//! of it ([`towpath_ring::sideband`]).
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, OFlags};
 
-/// Which files a stack takes.
+/// The files that a stack takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
     /// None.
     None,
-    /// Those whose reading waits for nobody but this machine: a file system that a program or another machine serves could keep a thread
-    /// waiting that has other clients, too.
+    /// Files of this machine's own file systems. A program or another machine that serves a file system could keep the
+    /// stack's thread waiting, and with it the thread's other clients.
     Local,
-    /// All that are regular files, because it serves one user only.
+    /// All regular files, because the stack serves one user only.
     Any,
 }
 
@@ -20,14 +20,14 @@ pub enum Files {
 pub struct SharedFile {
     /// The number of its process: the file is forgotten with it.
     pub process: u32,
-    /// Which other file of this process is not needed any more; 0 = none.
+    /// The number of another file of this process that it no longer needs; 0 = none.
     pub replaces: u32,
     /// The open file.
     pub file: OwnedFd,
 }
 
-/// File systems of this machine by `statfs.f_type`: ext4 and its ancestors, XFS, Btrfs, F2FS, tmpfs, ramfs, SquashFS, EROFS, ISO 9660, FAT, the
-/// host's of user-mode Linux. Not overlayfs, which may lie over anything.
+/// File systems of this machine by `statfs.f_type`: ext4 and its ancestors, XFS, Btrfs, F2FS, tmpfs, ramfs, SquashFS,
+/// EROFS, ISO 9660, FAT, hostfs. Overlayfs is not among them, because it may lie over anything.
 const LOCAL: [u64; 11] = [
     0xef53,
     0x5846_5342,
@@ -43,7 +43,7 @@ const LOCAL: [u64; 11] = [
 ];
 
 impl Files {
-    /// Is this an open file that may be taken: regular, open for reading, of a file system that will do?
+    /// May this open file be taken: is it regular, open for reading, and on a file system that is allowed?
     pub fn take(self, file: impl AsFd) -> bool {
         let file = file.as_fd();
         let readable = rustix::fs::fcntl_getfl(file)
@@ -78,7 +78,7 @@ mod tests {
         assert!(!Files::Local.take(open(OFlags::PATH)));
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
         assert!(!Files::Any.take(pipe));
-        // The kernel's own files wait for whatever they like.
+        // A read of one of the kernel's own files may wait for anything.
         assert!(!Files::Local.take(std::fs::File::open("/proc/self/maps").unwrap()));
     }
 }

@@ -1,6 +1,6 @@
-//! What a flow group has done with its time.
+//! The busy and idle times of a flow group.
 
-/// Turns and times of one group, whichever thread has served it.
+/// Turns and times of one group, on all threads that have served it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupTimes {
     /// Turns with work.

@@ -1,4 +1,4 @@
-//! What `getsockname`, `getpeername` and `TCP_INFO` show of a slot.
+//! The values that `getsockname`, `getpeername` and `TCP_INFO` show of a slot.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ pub fn show_over(region: &Region, slot: Slot, errno: i32) {
     let line = region.stack(slot);
     if errno != 0 {
         line.error.store(errno as u32, Ordering::Relaxed);
-        // The peer's end of file stays shown, if it has been.
+        // If the peer's end of file has been shown, it stays.
         let shown = line.status.load(Ordering::Relaxed);
         line.status.store(shown | status::RESET | status::TX_CLOSED, Ordering::Relaxed);
     }
@@ -39,14 +39,14 @@ pub fn show_ends(info: &InfoLine, local: SocketAddr, remote: SocketAddr) {
     info.ports.store(u32::from(local.port()) << 16 | u32::from(remote.port()), Ordering::Relaxed);
 }
 
-/// Shows the ends of a new connection or listener, its first figures (MSS in bytes, round-trip time in µs) and its state in Linux's
-/// numbers.
+/// Shows the ends of a new connection or listener, its MSS in bytes, its round-trip time in µs, and its state in
+/// Linux's numbers.
 pub fn show(info: &InfoLine, local: SocketAddr, remote: SocketAddr, mss: u16, srtt_us: u32, tcp_state: u32) {
     show_ends(info, local, remote);
     info.mss.store(u32::from(mss), Ordering::Relaxed);
     info.srtt_us.store(srtt_us, Ordering::Relaxed);
     info.rttvar_us.store(srtt_us / 2, Ordering::Relaxed);
-    // The rest is an earlier connection's.
+    // The other words hold values of an earlier connection.
     for word in [
         &info.retransmits,
         &info.agreed,

@@ -1,14 +1,14 @@
-//! What every stack does that serves the ring contract, and what the service asks of one.
+//! The common part of all stacks that serve the ring contract, and the interface between the service and a stack.
 //!
 //! - [`stack`]: the calls of the service; [`requests`]: how they reach a thread of a stack;
-//! - [`status`]: what a stack tells of itself;
+//! - [`status`]: a stack's status;
 //! - [`admission`]: the operator's policy, as every stack asks it;
-//! - [`clients`]: what the threads of a stack share of a client, and how an application's words are read;
-//! - [`slots`], [`info`]: the slots of a client and what each is used for; what the application is shown;
+//! - [`clients`]: the state of a client that the threads of a stack share, and how an application's words are read;
+//! - [`slots`], [`info`]: the slots of a client and their uses; the values that the application is shown;
 //! - [`events`]: telling an application that something has happened;
 //! - [`execute`]: a program in a stack's kernel;
-//! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]: which serves which,
-//!   when they spin, and what they do with their time;
+//! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]:
+//!   which thread serves which group, how long it spins, and its busy times;
 //! - [`mailbox`], [`thread`], [`sparse`]: doorbells, messages and sleep of the threads, and a table.
 //!
 //! Nothing here knows how a stack carries bytes.

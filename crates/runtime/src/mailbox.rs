@@ -1,5 +1,5 @@
-//! Messages between two threads: a bounded SPSC ring, an overflow queue on the sender's side, and a doorbell that is rung only
-//! while the receiver sleeps.
+//! Messages between two threads: a bounded SPSC ring, an overflow queue on the sender's side, and a doorbell. The
+//! doorbell is used only while the receiver sleeps.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,11 +35,11 @@ impl Doorbell {
             notify(self.fd.as_fd());
         }
     }
-    /// Anyone: wakes the owner whether it sleeps or not, so that what was done before is seen in its next turn.
+    /// Anyone: wakes the owner whether it sleeps or not. Its next turn sees everything that was stored before.
     pub fn notify_always(&self) {
         notify(self.fd.as_fd());
     }
-    /// What the owner waits for. It is watched edge-triggered and never read.
+    /// The descriptor that the owner waits for. It is watched edge-triggered and never read.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -72,11 +72,12 @@ impl<T> Sender<T> {
             self.overflow.push_back(message);
         }
     }
-    /// Room for another message without the overflow queue?
+    /// Is there room for another message without the overflow queue?
     pub fn has_room(&self) -> bool {
         self.overflow.is_empty() && !self.ring.is_full()
     }
-    /// Moves what waits into the ring and wakes the receiver if there is anything new. False = something still waits.
+    /// Moves waiting messages into the ring, and wakes the receiver if there is anything new. False = a message still
+    /// waits.
     pub fn flush(&mut self) -> bool {
         while let Some(message) = self.overflow.pop_front() {
             if let Err(rtrb::PushError::Full(message)) = self.ring.push(message) {

@@ -1,4 +1,4 @@
-//! Counters with names. Which names there are depends on the stack.
+//! Counters with names, which depend on the stack.
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::ser::Serializer;

@@ -1,22 +1,22 @@
-//! Which thread serves which flow group: a pure function of what was before and how many threads run now.
+//! Which thread serves which flow group: a pure function of the previous placement and the number of running threads.
 
-/// A flow group goes to another thread.
+/// The move of a flow group to another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which group.
+    /// The group's number.
     pub group: usize,
-    /// From this thread.
+    /// The thread that gives it.
     pub from: usize,
-    /// To this one.
+    /// The thread that takes it.
     pub to: usize,
 }
 
-/// Where the groups are. There are as many as threads, and the first threads run.
+/// The places of the groups. There are as many groups as threads, and the first threads run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The thread of each group.
     thread_of: Vec<usize>,
-    /// What each thread had when it was last parked: it gets that back first.
+    /// The groups of each thread when it was last parked. It gets those back first.
     had: Vec<Vec<usize>>,
     running: usize,
 }
@@ -30,7 +30,7 @@ impl Placement {
     pub fn running(&self) -> usize {
         self.running
     }
-    /// Most that can.
+    /// Most threads that can run.
     pub fn most(&self) -> usize {
         self.thread_of.len()
     }
@@ -39,7 +39,7 @@ impl Placement {
         (0..self.most()).filter(|group| self.thread_of[*group] == thread).collect()
     }
 
-    /// The first `running` threads run, at least one. The moves that this takes: as few as can be.
+    /// Lets the first `running` threads run, at least one. Returns the moves, as few as possible.
     pub fn resize(&mut self, running: usize) -> Vec<Move> {
         let running = running.clamp(1, self.most().max(1));
         for thread in running..self.running {
@@ -58,7 +58,8 @@ impl Placement {
         moves
     }
 
-    /// How many groups each thread is to have: as many as any other or one more, and one more if it has more already.
+    /// How many groups each thread is to have. The numbers differ by at most one, and threads that have more groups now
+    /// get the larger number.
     fn shares(&self) -> Vec<usize> {
         let has: Vec<usize> = (0..self.most()).map(|thread| self.groups_of(thread).len()).collect();
         let mut fullest: Vec<usize> = (0..self.running).collect();
@@ -70,7 +71,7 @@ impl Placement {
         shares
     }
 
-    /// A group of a thread that has more than its share, for thread `to`: one that it had, its own, or the last one.
+    /// A group for thread `to` from a thread that has more than its share: one that `to` had, its own, or the last one.
     fn spare(&self, to: usize, shares: &[usize]) -> Option<usize> {
         let spare = |group: &usize| {
             let thread = self.thread_of[*group];
@@ -91,7 +92,8 @@ mod tests {
         (0..placement.running()).map(|thread| placement.groups_of(thread).len()).collect()
     }
 
-    /// The fewest moves there can be: every group of a parked thread, and what running threads have too much however the shares are dealt.
+    /// The fewest possible moves: every group of a parked thread, and the surplus of running threads however the shares
+    /// are dealt.
     fn fewest(before: &Placement, running: usize) -> usize {
         let has: Vec<usize> = (0..before.most()).map(|thread| before.groups_of(thread).len()).collect();
         let mut kept: Vec<usize> = has[..running].to_vec();

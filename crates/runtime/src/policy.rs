@@ -3,18 +3,20 @@
 use crate::client_setup::ClientId;
 use std::net::SocketAddr;
 
-/// What the policy says to an attempt.
+/// The policy's verdict on an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on; with this congestion control whatever the application says (the policy's number for it), 0 = as it likes.
+    /// Allowed, with this congestion control (the policy's number for it) whatever the application asks for. 0 = the
+    /// application chooses.
     Allow(u8),
     /// A command fails with this errno (positive); a peer's SYN is answered with RST.
     Refuse(i32),
     /// A peer's SYN is not answered.
     Drop,
-    /// The socket is left to the kernel. For a peer's SYN as `Drop`.
+    /// The socket is left to the kernel. For a peer's SYN it means `Drop`.
     Kernel,
-    /// The command is for the service's other stack of this number (`towpath_ring::command::give_to`). For a peer's SYN as `Drop`.
+    /// The command is for the service's other stack of this number (`towpath_ring::command::give_to`). For a peer's SYN
+    /// it means `Drop`.
     Stack(u8),
 }
 
@@ -25,7 +27,7 @@ pub struct Limit {
     pub id: u64,
     /// A small number that no other limit has at this time.
     pub number: u16,
-    /// Share of each port against other applications, which have 1.
+    /// Weight in the sharing of each port. Applications without a limit have 1.
     pub weight: u16,
     /// Payload bytes per second that they send together, 0 = no limit.
     pub rate: u64,
@@ -35,7 +37,7 @@ pub struct Limit {
     pub new_per_s: u32,
 }
 
-/// Which limit has refused something.
+/// The limit that has refused something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceeded {
     /// [`Limit::connections`].
@@ -48,13 +50,13 @@ pub enum Exceeded {
 pub trait AdmissionPolicy: Send {
     /// May this client connect there?
     fn connect(&mut self, client: ClientId, remote: SocketAddr) -> Verdict;
-    /// May it listen there? `dual`: on :: for IPv4 too.
+    /// May it listen there? `dual`: on `::`, for IPv4, too.
     fn listen(&mut self, client: ClientId, local: SocketAddr, dual: bool) -> Verdict;
-    /// May a listener of it hear from this peer? Asked for each attempt of a peer.
+    /// May this peer connect to a listener of it? Asked for each attempt of a peer.
     fn accept(&mut self, client: ClientId, local: SocketAddr, remote: SocketAddr) -> Verdict;
     /// The limit that it is under.
     fn limit(&mut self, client: ClientId) -> Option<Limit>;
-    /// An attempt of it, or a peer's to reach it, has failed because of a limit.
+    /// An attempt by it, or by a peer to reach it, has failed because of a limit.
     fn exceeded(&mut self, client: ClientId, limit: &Limit, what: Exceeded);
 }
 

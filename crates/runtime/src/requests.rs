@@ -1,4 +1,4 @@
-//! What the service's threads ask a thread of a stack for.
+//! Requests of the service's threads to a thread of a stack.
 
 use crate::client_setup::{ClientId, ClientSetup};
 use crate::files::SharedFile;
@@ -10,8 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
-/// One request; [`crate::Stack`] says what each means. A `Sender` carries the answer; where it is a `Sender<()>`, its drop is
-/// the answer.
+/// One request; see [`crate::Stack`]. A `Sender` carries the answer. The drop of a `Sender<()>` is the answer.
 pub enum Request {
     /// See [`crate::Stack::add_client`].
     AddClient(ClientSetup, Sender<io::Result<ClientId>>),
@@ -27,7 +26,7 @@ pub enum Request {
     RemoveClient(ClientId),
     /// See [`crate::Stack::add_file`].
     File(ClientId, SharedFile, Sender<io::Result<u32>>),
-    /// A file of this client and process is not needed any more.
+    /// This process of this client no longer needs a file.
     ForgetFile(ClientId, u32, u32, Sender<()>),
     /// See [`crate::Stack::policy_changed`].
     Policy(Sender<()>),
@@ -39,7 +38,7 @@ pub enum Request {
     Status(Sender<Status>),
 }
 
-/// Asks one thread.
+/// Sends requests to one thread.
 #[derive(Clone)]
 pub struct Caller {
     requests: Sender<Request>,
@@ -47,27 +46,27 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// To the owner of `doorbell`, and what that receives from.
+    /// A caller of the owner of `doorbell`, and the receiving end for that thread.
     pub fn new(doorbell: Arc<Doorbell>) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel();
         (Self { requests, doorbell }, receiver)
     }
 
-    /// Asks; nobody waits.
+    /// Sends a request without waiting.
     pub fn ask(&self, request: Request) {
         // The receiver lives as long as the stack.
         let _ = self.requests.send(request);
         self.doorbell.notify_always();
     }
 
-    /// Asks and waits; `None` = the thread has ended, or has dropped the sender.
+    /// Sends a request and waits for its answer. `None` = the thread has ended, or has dropped the sender.
     pub fn answer<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = mpsc::channel();
         self.ask(request(reply));
         answer.recv().ok()
     }
 
-    /// Has the thread take a turn.
+    /// Makes the thread take a turn.
     pub fn notify_always(&self) {
         self.doorbell.notify_always();
     }

@@ -1,5 +1,5 @@
-//! Taking over a client that another stack has served until now. Its region says how remote_waker that has come: positions, generations, states.
-//! Nothing in it needs to be believed, as whoever writes there what is not so harms only itself.
+//! Takes over a client that another stack has served until now. Its region says how far that stack has come: positions,
+//! generations, states. A client that writes wrong values there harms only itself.
 
 use crate::slots::{Listener, Phase, ServedClient};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use towpath_ring::dirty::DirtySet;
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::state;
 
-/// Takes everything out of a queue: its reader's position after that. Whoever does this looks at every slot.
+/// Takes everything out of a queue and returns its reader's position. The caller must look at every slot then.
 pub fn skip(queue: DirtySet<'_>, slots: u32) -> u32 {
     let mut head = queue.position();
-    // Who pushes meanwhile does not keep us here.
+    // The bound ends the loop even if the writer pushes meanwhile.
     for _ in 0..2 * slots {
         if queue.pop(&mut head).is_none() {
             break;
@@ -23,7 +23,8 @@ pub fn skip(queue: DirtySet<'_>, slots: u32) -> u32 {
 }
 
 impl<C, S: Default> ServedClient<C, S> {
-    /// Goes on where another stack has stopped. The slots in use, which are still free here: the caller claims each for what its `state` says.
+    /// Goes on where another stack has stopped. Returns the slots in use, with their states. They are still free here;
+    /// the caller claims each according to its state.
     pub fn resume(&mut self) -> Vec<(Slot, u32)> {
         let region = Arc::clone(&self.shared.region);
         let (slots, layout) = (region.geometry().slots, region.layout());
@@ -58,7 +59,7 @@ impl<C, S: Default> ServedClient<C, S> {
         used
     }
 
-    /// Takes a slot into use as it is, for what the stack before had used it for.
+    /// Takes a slot into use as it is, for the same use as by the previous stack.
     pub fn claim(&mut self, slot: Slot, phase: Phase) {
         let entry = self.slots.entry(slot.index());
         entry.phase = phase;
@@ -72,7 +73,7 @@ impl<C, S: Default> ServedClient<C, S> {
         self.in_use += 1;
     }
 
-    /// The accept queue of a listener, as the stack before has left it.
+    /// Takes over the accept queue of a listener as the previous stack has left it.
     pub fn resume_listener(&mut self, slot: Slot, backlog: u32) {
         let region = Arc::clone(&self.shared.region);
         let mut listener = Listener::new(backlog);
@@ -86,14 +87,14 @@ impl<C, S: Default> ServedClient<C, S> {
                 let mut record = [0; Accepted::BYTES];
                 ring.read(head.wrapping_add(number * Accepted::BYTES as u32), &mut record);
                 let Accepted { slot: child, generation, .. } = Accepted::from_bytes(&record);
-                // One that is none takes its place in the ring all the same.
+                // A record with an invalid slot number takes its place in the ring all the same.
                 listener.queue.push_back((region.slot(child).unwrap_or(slot), generation));
             }
         }
         self.slot(slot).listener = Some(Box::new(listener));
     }
 
-    /// Tells everybody of everything: what the stack before has told last may have been lost with it.
+    /// Raises every event again, because the last events of the previous stack may have been lost with it.
     pub fn tell_again(&mut self) {
         for (slot, _) in self.used() {
             self.out.raise_again(&self.shared, slot);

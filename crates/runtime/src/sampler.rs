@@ -1,7 +1,7 @@
-//! What applications achieve with a stack, as the rings show it: the bytes that they give and take, and how long one thing after another
-//! takes from the receive ring to the application and back.
+//! The throughput and latency that applications achieve, as the rings show them. Throughput is the bytes that they give
+//! and take. Latency is sampled from the receive ring to the application and back.
 
-/// A sample that is not over after so long is given up, µs: the application has other things to do than to answer.
+/// A sample that takes longer than this is given up, µs: the application does something else than answer.
 const LIMIT_US: u64 = 100_000;
 /// No connection.
 const NOBODY: u64 = u64::MAX;
@@ -11,20 +11,20 @@ const NOBODY: u64 = u64::MAX;
 pub struct Achieved {
     /// Bytes that applications have written into send rings and taken from receive rings.
     pub bytes: u64,
-    /// Samples: times from when something new stood in a receive ring until its stack saw that the application had taken it. With an
-    /// application that answers that is with the answer, so there is in it how long the data waited for the application, how long that
-    /// took, and how long the answer waited for the stack.
+    /// Number of samples. A sample is the time from when new data stood in a receive ring until the stack saw that the
+    /// application had taken them. An application that answers shows that with its answer. So a sample has three parts:
+    /// the data wait for the application, the application works, the answer waits for the stack.
     pub samples: u64,
-    /// Sum of their binary logarithms, of µs, in steps of 1/[`Achieved::OCTAVE`]. Logarithms, because some in a thousand that take a
-    /// thousand times as long say nothing of the stack.
+    /// Sum of the samples' binary logarithms, of µs, in steps of 1/[`Achieved::OCTAVE`]. Logarithms keep a few samples
+    /// in a thousand that take a thousand times as long from deciding the mean.
     pub logarithms: u64,
 }
 
 impl Achieved {
-    /// Steps of a factor of two.
+    /// Steps in a factor of two.
     pub const OCTAVE: u64 = 256;
 
-    /// The two together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             bytes: self.bytes + other.bytes,
@@ -40,12 +40,12 @@ impl Achieved {
     }
 }
 
-/// Takes one sample at a time, of one connection of a flow group. Its thread's alone.
+/// Takes one sample at a time, of one connection of a flow group. Only the group's thread uses it.
 #[derive(Debug)]
 pub struct Sampler {
     achieved: Achieved,
     connection: u64,
-    /// What the application is to take.
+    /// The position up to which the application is to take.
     mark: u32,
     since_us: u64,
 }
@@ -57,12 +57,12 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// So remote_waker.
+    /// The totals so far.
     pub fn achieved(&self) -> Achieved {
         self.achieved
     }
 
-    /// There is something new in a receive ring, up to this position.
+    /// New data stand in a receive ring, up to this position.
     #[inline]
     pub fn delivered(&mut self, connection: u64, rx_tail: u32, now_us: u64) {
         if self.connection == NOBODY || now_us.saturating_sub(self.since_us) > LIMIT_US {
@@ -98,7 +98,7 @@ mod tests {
         let mut sampler = Sampler::default();
         let before = sampler.achieved();
         sampler.delivered(7, 100, 1_000);
-        // Another one's, more of the same, and a part of it are none.
+        // Data of another connection, more data of this one, and a part of its data end no sample.
         sampler.delivered(8, 50, 1_001);
         sampler.moved(8, 10, 50, 50, 1_002);
         sampler.moved(7, 0, 99, 99, 1_003);

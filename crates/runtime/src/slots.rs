@@ -1,5 +1,5 @@
-//! A stack's view of a client: what each slot is used for, and who may allocate it. What a particular stack keeps beside that is its
-//! own: `C` of a client, `S` of a slot.
+//! A stack's view of a client: the use of each slot, and who may allocate it. A particular stack adds its own state:
+//! `C` for a client, `S` for a slot.
 
 use crate::clients::ClientShared;
 use crate::events::EventOut;
@@ -17,23 +17,23 @@ use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::{Slot, StackLine};
 
-/// What a slot is used for.
+/// The use of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing.
     #[default]
     Free,
-    /// A connect that is not established.
+    /// A connection that the application opens, not yet established.
     Opening,
     /// A listener.
     Listening,
-    /// A connection to a listener that is not established.
+    /// A connection to a listener, not yet established.
     Child,
     /// A connection through which data may go.
     Open,
     /// A connection that needs no stack: both ends are applications of this host, joined ring to ring.
     Direct,
-    /// The stack knows it no more; the application has not closed it.
+    /// The stack has forgotten it; the application has not closed it.
     Over,
 }
 
@@ -84,7 +84,7 @@ pub struct SlotState<S> {
     pub counted: bool,
     /// The last options taken.
     pub options_seq: u32,
-    /// What reserves the port, and since when it has been here, µs.
+    /// The socket that reserves the port, and since when it has been here, µs.
     pub socket: Option<(OwnedFd, u64)>,
     /// The accept queue.
     pub listener: Option<Box<Listener>>,
@@ -92,10 +92,11 @@ pub struct SlotState<S> {
     pub own: S,
 }
 
-/// How many processes that are gone are remembered, for commands of theirs that are still to be seen: those came with the last ones.
+/// How many exited processes are remembered. A command of one may still be seen later, and only the last ones can have
+/// such commands.
 const MOST_GONE: usize = 64;
 
-/// What became of an accepted connection.
+/// The result of queueing an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queued {
     /// The application has been told.
@@ -108,7 +109,7 @@ pub enum Queued {
 
 /// One client, as the thread of a stack knows it that takes its commands.
 pub struct ServedClient<C, S> {
-    /// What all threads know.
+    /// The state that all threads share.
     pub shared: Arc<ClientShared>,
     /// Events to it.
     pub out: EventOut,
@@ -118,7 +119,7 @@ pub struct ServedClient<C, S> {
     pub slots: Sparse<SlotState<S>>,
     /// Slots in use.
     pub in_use: u32,
-    /// Those of connections.
+    /// Slots in use for connections.
     pub connections: u32,
     /// The policy's limit for it.
     pub limit: Option<Limit>,
@@ -130,11 +131,11 @@ pub struct ServedClient<C, S> {
     pub own: C,
     /// Slots that are not in use but have a port reserved.
     pub loose_sockets: BTreeSet<Slot>,
-    /// Processes of it that are gone, the last ones.
+    /// Its processes that exited last.
     gone: VecDeque<u32>,
-    /// Slots of the stack's own range that are free again.
+    /// Slots of the stack's own range that have been freed.
     pub(crate) free: Vec<Slot>,
-    /// Those that were never used.
+    /// Slots of that range that were never used.
     pub(crate) fresh: Range<u32>,
 }
 
@@ -164,7 +165,7 @@ impl<C, S: Default> ServedClient<C, S> {
     pub fn slot(&mut self, slot: Slot) -> &mut SlotState<S> {
         self.slots.entry(slot.index())
     }
-    /// The slots in use and what for.
+    /// The slots in use, and their uses.
     pub fn used(&self) -> Vec<(Slot, Phase)> {
         let used = self.slots.iter().filter(|(_, entry)| entry.phase != Phase::Free);
         used.filter_map(|(i, entry)| Some((self.shared.region.slot(i as u32)?, entry.phase))).collect()
@@ -185,12 +186,12 @@ impl<C, S: Default> ServedClient<C, S> {
             leaving: self.leaving,
         }
     }
-    /// Shows what was decided about the command of number `seq`.
+    /// Answers the command of number `seq`.
     pub fn answer(&mut self, slot: Slot, seq: u32, result: i32) {
         self.decide(slot, seq, result);
         self.raise(slot);
     }
-    /// The same of a command that changes nothing, which is no edge to who watches the slot.
+    /// Answers a command that changes nothing. It raises no event, because an epoll instance would see an edge.
     pub fn answer_asker(&mut self, slot: Slot, seq: u32, result: i32) {
         self.decide(slot, seq, result);
         self.out.wake(&self.shared, slot);
@@ -200,7 +201,7 @@ impl<C, S: Default> ServedClient<C, S> {
         line.command_result.store(result, Ordering::Relaxed);
         line.command_done.store(seq, Ordering::Release);
     }
-    /// Takes a free slot into use under a new generation (not shown to the application yet).
+    /// Takes a free slot into use under a new generation, which is not shown to the application yet.
     pub fn take(&mut self, slot: Slot, phase: Phase) {
         let words = self.shared.words(slot);
         words.generation.store(words.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -215,7 +216,7 @@ impl<C, S: Default> ServedClient<C, S> {
         self.take(slot, Phase::Child);
         Some(slot)
     }
-    /// Undoes `take` for an application's slot whose command was refused; what reserves its port is let go.
+    /// Undoes `take` for an application's slot whose command was refused, and frees the reserved port.
     pub fn refuse(&mut self, slot: Slot) {
         let entry = self.slot(slot);
         entry.phase = Phase::Free;
@@ -239,7 +240,8 @@ impl<C, S: Default> ServedClient<C, S> {
             return;
         }
         let (command_seq, counted) = (entry.command_seq, entry.counted);
-        // What the stack has at the port goes before the reservation does: with that the application takes the port for free.
+        // The stack's own socket at the port is closed before the reservation. Without the reservation the application
+        // takes the port for free.
         entry.own = S::default();
         *entry = SlotState { command_seq, ..SlotState::default() };
         self.discount(counted);
@@ -248,7 +250,7 @@ impl<C, S: Default> ServedClient<C, S> {
             self.free.push(slot);
         }
     }
-    /// Shows a new use of a slot to the application, of which core `queue` takes the data doorbells. The state is stored last.
+    /// Shows a new use of a slot to the application. Flow group `queue` takes its data queue. The state is stored last.
     pub fn show(&self, slot: Slot, new_state: u32, queue: usize) {
         self.show_paired(slot, new_state, queue, (0, 0));
     }
@@ -259,7 +261,7 @@ impl<C, S: Default> ServedClient<C, S> {
         line.rx_tail.store(0, Ordering::Relaxed);
         line.status.store(0, Ordering::Relaxed);
         line.error.store(0, Ordering::Relaxed);
-        // The count goes on, so that the next one is not taken for one that was reported of an earlier connection.
+        // The count goes on. Else the next error could look like one that was reported for an earlier connection.
         let soft_errors = line.soft_error.load(Ordering::Relaxed) & !0xffff;
         line.soft_error.store(soft_errors, Ordering::Relaxed);
         line.flow_group.store(queue as u32, Ordering::Relaxed);
@@ -268,7 +270,8 @@ impl<C, S: Default> ServedClient<C, S> {
         line.generation.store(self.shared.generation(slot), Ordering::Relaxed);
         line.state.store(new_state, Ordering::Release);
     }
-    /// The stack is done with a slot: frees it if the application is too, else shows that (with an error, if any).
+    /// The stack is done with a slot. If the application is, too, this frees it; else it shows the end, with an error
+    /// if there is one.
     pub fn over(&mut self, slot: Slot, errno: i32) {
         let closed = self.shared.app_words(slot).is_some_and(|w| w.flags & app_flags::CLOSED != 0);
         let entry = self.slot(slot);
@@ -291,13 +294,14 @@ impl<C, S: Default> ServedClient<C, S> {
     pub fn raise(&mut self, slot: Slot) {
         self.out.raise(&self.shared, slot);
     }
-    /// Somebody who was told of the connections that wait in a listener's queue may not have taken them: tells everybody.
+    /// Tells everybody of the connections that wait in a listener's queue. A thread that was told before may have
+    /// exited without taking them.
     pub fn offer_again(&mut self, slot: Slot) {
         if self.sync_listener(slot) && self.slot(slot).listener.as_ref().is_some_and(|l| l.waiting() > 0) {
             self.raise(slot);
         }
     }
-    /// A process of the client is gone: the slots, with their generations, of which nobody else knows.
+    /// A process of the client has exited. Returns the slots that nobody else knows, with their generations.
     pub fn process_exited(&mut self, process: u32) -> Vec<(Slot, u32)> {
         self.gone.truncate(MOST_GONE - 1);
         self.gone.push_front(process);
@@ -305,14 +309,14 @@ impl<C, S: Default> ServedClient<C, S> {
         slots.retain(|slot| self.holder(*slot) == process);
         slots.into_iter().map(|slot| (slot, self.shared.generation(slot))).collect()
     }
-    /// Has the process ended that gave the slot's command?
+    /// Has the process exited that gave the slot's command?
     pub fn holder_exited(&self, slot: Slot) -> bool {
         !self.gone.is_empty() && self.gone.contains(&self.holder(slot))
     }
     fn holder(&self, slot: Slot) -> u32 {
         self.shared.region.command(slot).holder.load(Ordering::Relaxed)
     }
-    /// Looks at what a listener's application has accepted. False = its position is impossible.
+    /// Forgets the connections that a listener's application has accepted. False = its position is impossible.
     pub fn sync_listener(&mut self, slot: Slot) -> bool {
         let Some(words) = self.shared.app_words(slot) else { return true };
         let Some(listener) = self.slot(slot).listener.as_mut() else { return true };
@@ -349,8 +353,8 @@ impl<C, S: Default> ServedClient<C, S> {
         let _ = self.sync_listener(slot);
         self.slot(slot).listener.take().map(|l| l.queue.into()).unwrap_or_default()
     }
-    /// Keeps what reserves the port of the command with number `seq`. It may come before its command, but not
-    /// when the use of the slot is over already, however short that was: the port must not stay taken.
+    /// Keeps the socket that reserves the port of the command with number `seq`. It may come before its command. If the
+    /// use of the slot is over already, the socket is closed, so that the port does not stay taken.
     pub fn reserve(&mut self, slot: Slot, seq: u32, socket: OwnedFd, now_us: u64) {
         let entry = self.slots.entry(slot.index());
         let ahead = seq.wrapping_sub(entry.command_seq) as i32;
@@ -364,7 +368,7 @@ impl<C, S: Default> ServedClient<C, S> {
             _ => {}
         }
     }
-    /// Lets go what has been here for `limit_us` without a command for its slot.
+    /// Closes sockets that have been here for `limit_us` without a command for their slots.
     pub fn expire_sockets(&mut self, now_us: u64, limit_us: u64) {
         let slots = &mut self.slots;
         self.loose_sockets.retain(|slot| {

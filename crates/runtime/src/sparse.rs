@@ -1,10 +1,10 @@
-//! A table with a fixed number of entries, parts of which come into being when they are first asked for: a client may have many
-//! slots, and most use few.
+//! A table with a fixed number of entries, in parts that are made at their first use. A client may have many slots, and
+//! most use few.
 
 /// Entries of one part.
 const PART: usize = 64;
 
-/// See the module.
+/// A table that makes its parts at their first use.
 pub struct Sparse<T> {
     parts: Box<[Option<Box<[T]>>]>,
 }

@@ -38,7 +38,7 @@ pub struct ConnectionStatus {
     pub remote: SocketAddr,
     /// Its state in the words of `ss` (`ESTAB`, `LISTEN`, `SYN-SENT` ...).
     pub state: &'static str,
-    /// Its client; `None` = it has none any more (TIME-WAIT).
+    /// Its client; `None` = it no longer has one (TIME-WAIT).
     pub client: Option<ClientId>,
     /// Its slot in the client's region.
     pub slot: u32,
@@ -87,7 +87,8 @@ pub struct TcpStatus {
     pub segs_out: u64,
     /// Segments retransmitted.
     pub retrans: u64,
-    /// Retransmission time-outs since the peer last acknowledged new data. Above 2, a program that asked for it has been told.
+    /// Retransmission time-outs since the peer last acknowledged new data. Above 2, a program that has set `IP_RECVERR`
+    /// has been told.
     pub backoff: u32,
     /// Probes of a closed window, and keep-alives, since the last answer.
     pub probes: u32,
@@ -171,8 +172,8 @@ pub struct WorkerStatus {
     pub groups: Vec<usize>,
     /// Turns with work.
     pub turns: u64,
-    /// Time in turns with work, µs, by the clock: a worker that waits for its CPU in a turn is busy meanwhile. A worker that
-    /// spins uses its CPU all the time.
+    /// Time in turns with work, µs, by the clock. A worker that waits for its CPU in a turn counts as busy. A worker
+    /// that spins uses its CPU all the time.
     pub busy_us: u64,
     /// Time without work, spinning or asleep, µs, without the time parked.
     pub idle_us: u64,
@@ -210,7 +211,7 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// Counters of the work beside the flow groups.
     pub slow: Tally,
-    /// Turns that ended by a panic: errors of this program, never of a client or a peer.
+    /// Turns that ended by a panic. They are errors of this program, never of a client or a peer.
     pub panics: u64,
     /// Commands of applications that were left to the kernel, by reason (`towpath_ring::command::not_ours`).
     pub not_ours: [u64; REASONS],

@@ -14,7 +14,7 @@ pub fn now_us() -> u64 {
     t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
 }
 
-/// Adds a descriptor to an epoll set. `edge`: every write to it counts, and it is never read.
+/// Adds a descriptor to an epoll set. `edge`: edge-triggered, for a doorbell that is never read.
 pub fn watch(set: &OwnedFd, fd: BorrowedFd<'_>, edge: bool) -> io::Result<()> {
     let flags = if edge { epoll::EventFlags::IN | epoll::EventFlags::ET } else { epoll::EventFlags::IN };
     Ok(epoll::add(set, fd, epoll::EventData::new_u64(0), flags)?)
@@ -32,7 +32,7 @@ pub fn wait(set: &OwnedFd, timeout_us: Option<u64>) {
     let timeout = timeout_us
         .map(|us| Timespec { tv_sec: (us / 1_000_000).min(3600) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
     let mut events = [std::mem::MaybeUninit::uninit(); 32];
-    // Whatever comes out, the caller looks at everything.
+    // The result does not matter, because the caller looks at everything.
     let _ = epoll::wait(set.as_fd(), &mut events, timeout.as_ref());
 }
 

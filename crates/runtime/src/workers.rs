@@ -1,8 +1,8 @@
-//! The threads of a stack, and the flow groups that they serve: run to completion over whatever is there, spin for a while without
-//! work, then sleep.
+//! The threads of a stack, and the flow groups that they serve. A thread does all work that there is, spins for a while
+//! without work, then sleeps.
 //!
-//! A group is owned by one thread at a time and goes from one to another as a message, between two of its turns: its ports, its
-//! connections and what applications ring go with it, so nothing is lost, and nothing is reordered.
+//! One thread owns a group at a time. A group goes from one thread to another as a message, between two of its turns.
+//! Its ports, its connections and its doorbells go with it, so nothing is lost or reordered.
 
 use crate::adaptive_spin::AdaptiveSpin;
 use crate::mailbox::Doorbell;
@@ -19,18 +19,18 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What a group finds when it looks once more before its thread sleeps.
+/// The result of a group's last look before its thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// There is something to do.
     No,
-    /// Nothing, for so many µs; `None` = until something wakes it.
+    /// There is nothing to do for so many µs; `None` = until something wakes it.
     For(Option<u64>),
 }
 
 /// A part of a stack that a thread serves. Only the thread that has it calls it.
 pub trait Group: Send + 'static {
-    /// Does everything that is there now; how much it was.
+    /// Does all work that there is now; returns how much it was.
     fn turn(&mut self, now_us: u64) -> usize;
     /// A turn is over at `now_us` and has taken `took_us`.
     fn turned(&mut self, now_us: u64, took_us: u64, worked: bool);
@@ -49,7 +49,7 @@ pub trait Group: Send + 'static {
 /// How threads are started.
 #[derive(Clone, Debug)]
 pub struct WorkersConfig {
-    /// Thread `i` is has_commands `NAME-i`.
+    /// Thread `i` is called `NAME-i`.
     pub name: &'static str,
     /// How long a thread usually spins without work before it sleeps, µs; see [`AdaptiveSpin`].
     pub spin_us: u64,
@@ -57,14 +57,14 @@ pub struct WorkersConfig {
     pub cpus: Vec<usize>,
 }
 
-/// What a thread is told. A `Sender` is dropped when it is done.
+/// A command to a thread. A `Sender` is dropped when the command is done.
 enum WorkerCommand<G> {
     Take(usize, Box<G>, Sender<()>),
     Give { group: usize, to: usize, done: Sender<()> },
     Stop,
 }
 
-/// How a thread is told, and what it tells: written by it alone, a line of its own.
+/// A thread's mailbox for commands, and its counters, which only the thread writes. It has cache lines of its own.
 #[repr(align(128))]
 struct WorkerShared<G> {
     commands: Sender<WorkerCommand<G>>,
@@ -147,12 +147,12 @@ impl<G: Group> Workers<G> {
             self.shared[one.from].send(WorkerCommand::Give { group: one.group, to: one.to, done: done.clone() });
         }
         drop(done);
-        // Nothing is sent: the last who has the other end drops it.
+        // Nothing is sent. The wait ends when the last sender is dropped.
         let _ = all_done.recv();
         Ok(())
     }
 
-    /// What the threads have done, and what they serve.
+    /// The work of the threads, and the groups that they serve.
     pub fn status(&self) -> Vec<WorkerStatus> {
         let placement = self.placement();
         let status = |(number, own): (usize, &WorkerShared<G>)| WorkerStatus {
@@ -215,7 +215,7 @@ impl<G: Group> Worker<G> {
                 if !self.run_commands() {
                     return;
                 }
-                // A group that has come has had a turn meanwhile: its time must not go back.
+                // A new group may have had a turn on another thread meanwhile. Its time must not go back.
                 last = now_us();
             }
             if self.groups.is_empty() {
@@ -234,14 +234,15 @@ impl<G: Group> Worker<G> {
                 self.spin.came(spinning);
             }
             spinning = spin_us > 0 && now - worked < spin_us;
-            // After work it looks once more: what came behind a group's turn may have rung a doorbell that the turn has silenced.
+            // After work the thread looks once more. Work that came after a group's turn may have used a doorbell that
+            // the turn has drained.
             if work == 0 && !spinning {
                 last = self.sleep(now, worked, spin_us > 0);
             }
         }
     }
 
-    /// A turn of each group, from `began` on; how much work it was, and when it was over.
+    /// Gives each group a turn, from `began` on. Returns how much work it was, and when it was over.
     fn turn(&mut self, began: u64) -> (usize, u64) {
         let own = &self.shared[self.number];
         let (mut work, mut last) = (0, began);
@@ -265,7 +266,8 @@ impl<G: Group> Worker<G> {
         (work, last)
     }
 
-    /// Sleeps until there is something to do, if there is nothing already; what time it is then. `worked`: when there was last.
+    /// Sleeps until there is something to do, unless there is already. Returns the time then. `worked`: the time of the
+    /// last work.
     fn sleep(&mut self, now: u64, worked: u64, spun: bool) -> u64 {
         let own = &self.shared[self.number];
         let (mut idle, mut timeout) = (true, None);
@@ -275,7 +277,7 @@ impl<G: Group> Worker<G> {
                 Idle::For(until) => timeout = [timeout, until].into_iter().flatten().min(),
             }
         }
-        // Who gives an command rings the doorbell even while the thread is awake, so that none is missed here.
+        // The sender of a command notifies even while the thread is awake, so that none is missed here.
         if idle {
             match &mut self.groups[..] {
                 [(_, group)] => group.wait(timeout),
@@ -294,7 +296,7 @@ impl<G: Group> Worker<G> {
         awake
     }
 
-    /// Does as it is told; false = the thread is to end.
+    /// Carries out its commands; false = the thread is to end.
     fn run_commands(&mut self) -> bool {
         self.shared[self.number].has_commands.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
@@ -309,7 +311,7 @@ impl<G: Group> Worker<G> {
 
     fn take(&mut self, number: usize, group: Box<G>) {
         let doorbell = self.shared[self.number].doorbell.fd();
-        // In both, because either is what the thread sleeps on.
+        // It is added to both sets, because the thread may sleep on either.
         if let Err(error) =
             watch(&self.set, group.set().as_fd(), true).and_then(|()| watch(group.set(), doorbell, true))
         {
@@ -327,7 +329,7 @@ impl<G: Group> Worker<G> {
     }
 }
 
-/// To a word that only this thread writes.
+/// Adds to a word that only this thread writes.
 fn add(word: &AtomicU64, more: u64) {
     word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }

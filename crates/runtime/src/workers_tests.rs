@@ -1,4 +1,4 @@
-//! Threads that serve groups of the tests' own.
+//! Workers that serve test groups.
 #![allow(clippy::unwrap_used)]
 
 use crate::mailbox::Doorbell;
@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the test and a group share.
+/// State that the test and a group share.
 #[derive(Default)]
 struct Shared {
-    /// Turns asked for, and turns made.
+    /// Requested turns, and turns made.
     asked: AtomicU64,
     made: AtomicU64,
     panics: AtomicU64,
-    /// Somebody is in a call of it.
+    /// A thread is in a call of the group.
     inside: AtomicBool,
-    /// What must not be.
+    /// Count of errors: two threads in one group, or a time that goes back.
     wrong: AtomicU64,
 }
 
-/// A group whose work is what the test asks for; every seventh turn panics.
+/// A group that makes the turns that the test requests. Every seventh turn panics.
 struct Counter {
     shared: Arc<Shared>,
     doorbell: Arc<Doorbell>,
@@ -84,16 +84,16 @@ impl Group for Counter {
     }
 }
 
-/// What the test knows of a group.
+/// The test's handles of a group.
 type Known = (Arc<Shared>, Arc<Doorbell>);
 
-/// A workers of so many groups.
+/// Workers of so many groups.
 fn workers(most: usize, spin_us: u64) -> (Workers<Counter>, Vec<Known>) {
     let (workers, known, _) = workers_and_sets(most, spin_us);
     (workers, known)
 }
 
-/// And other descriptors of the groups' epoll sets.
+/// The same, with duplicates of the descriptors of the groups' epoll sets.
 fn workers_and_sets(most: usize, spin_us: u64) -> (Workers<Counter>, Vec<Known>, Vec<OwnedFd>) {
     let (mut groups, mut known, mut sets) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..most {
@@ -112,7 +112,7 @@ fn workers_and_sets(most: usize, spin_us: u64) -> (Workers<Counter>, Vec<Known>,
     (Workers::start(&config, groups).unwrap(), known, sets)
 }
 
-/// Has each group make so many more turns, and waits until they are made.
+/// Lets each group make so many more turns, and waits until they are made.
 fn work(known: &[Known], turns: u64) {
     for _ in 0..turns {
         for (shared, doorbell) in known {
@@ -128,7 +128,7 @@ fn work(known: &[Known], turns: u64) {
 }
 
 #[test]
-fn a_group_is_in_one_thread_at_a_time_misses_no_bell_and_its_time_never_goes_back() {
+fn a_group_is_in_one_thread_at_a_time_misses_no_doorbell_and_its_time_never_goes_back() {
     for spin_us in [0, 20] {
         let (workers, known) = workers(5, spin_us);
         let mut random = 1u64;
@@ -149,7 +149,7 @@ fn a_panic_ends_one_turn_of_one_group() {
     workers.set_workers(1).unwrap();
     work(&known, 70);
     let panics: Vec<_> = known.iter().map(|(s, _)| s.panics.load(Ordering::Relaxed)).collect();
-    // The last one may still be on its way.
+    // The last panic may not be counted yet.
     assert!(panics.iter().all(|n| (9..=10).contains(n)), "{panics:?}");
 }
 
@@ -157,7 +157,7 @@ fn a_panic_ends_one_turn_of_one_group() {
 fn groups_of_a_thread_are_all_served_while_others_have_work() {
     let (workers, known) = workers(4, 0);
     workers.set_workers(1).unwrap();
-    // One is always busy.
+    // One group is always busy.
     known[0].0.asked.store(u64::MAX, Ordering::SeqCst);
     known[0].1.notify();
     work(&known[1..], 10);
