@@ -182,7 +182,7 @@ fn a_port_is_reserved_until_the_stack_lets_go() {
         }
     }
     until("the port is free", || TcpListener::bind(address).is_ok());
-    until("the keeper has ended", || service.state.registry().connections.is_empty());
+    until("the client connection has ended", || service.state.registry().connections.is_empty());
 }
 
 #[test]

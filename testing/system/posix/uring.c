@@ -486,17 +486,17 @@ CASE(poll_of_epoll_multishot) {
 CASE(ring_is_watched) {
     struct pair p = pair();
     struct ring r = ring();
-    int ep = (int)MUST(epoll_create1(0)), bell = (int)MUST(eventfd(0, 0));
+    int ep = (int)MUST(epoll_create1(0)), doorbell = (int)MUST(eventfd(0, 0));
     struct epoll_event e = {EPOLLIN, {.u64 = 5}};
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, r.fd, &e));
-    MUST(syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_EVENTFD, &bell, 1));
+    MUST(syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_EVENTFD, &doorbell, 1));
     add(&r, IORING_OP_RECV, p.client, buf, 10, 1);
     MUST(submit(&r, 0));
     CALL("idle", epoll_wait(ep, &e, 1, 20));
     MUST(write(p.server, "abc", 3));
     CALL("ready", epoll_wait(ep, &e, 1, 3000));
     unsigned long rings = 0;
-    CALL("bell", read(bell, &rings, sizeof rings));
+    CALL("doorbell", read(doorbell, &rings, sizeof rings));
     say("rings", "%lu", rings);
     say_cqe_result("received", &r);
     CALL("done", epoll_wait(ep, &e, 1, 0));

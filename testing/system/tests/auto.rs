@@ -85,7 +85,7 @@ fn answer(mut stream: TcpStream) {
 /// A client that posts commands and writes figures itself.
 struct Raw {
     client: RawClient,
-    board: StatsRegion,
+    stats_region: StatsRegion,
     tail: u32,
     slot: u32,
 }
@@ -96,8 +96,8 @@ impl Raw {
         control::send_request(rustix::fd::AsFd::as_fd(&client.socket), &Request::Stats, &[]).expect("request");
         let (reply, memfd) = control::recv_reply(rustix::fd::AsFd::as_fd(&client.socket)).expect("reply");
         assert_eq!(reply, Reply::Stats);
-        let board = StatsRegion::map(rustix::fd::AsFd::as_fd(&memfd[0])).expect("board");
-        Self { client, board, tail: 0, slot: 0 }
+        let stats_region = StatsRegion::map(rustix::fd::AsFd::as_fd(&memfd[0])).expect("stats region");
+        Self { client, stats_region, tail: 0, slot: 0 }
     }
 
     /// Which way does a connect to this port go?
@@ -110,7 +110,7 @@ impl Raw {
         let seq = region.command(slot).post(&command);
         let (app, stack) = (region.app(slot), region.stack(slot));
         region.commands().push(&mut self.tail, slot, &app.ctl_seq, &stack.ctl_ack);
-        wake::notify(rustix::fd::AsFd::as_fd(doorbells.last().expect("bell")));
+        wake::notify(rustix::fd::AsFd::as_fd(doorbells.last().expect("doorbell")));
         until("the answer", 20, || stack.command_done.load(Acquire) == seq);
         match stack.command_result.load(Relaxed) {
             0 => CarriedBy::Stack,
@@ -123,7 +123,10 @@ impl Raw {
 
     /// As if this had been measured: ten thousand requests, this CPU time for each, answers after 20 µs.
     fn figures(&self, port: u16, way: CarriedBy, cpu_ns: u64) {
-        let class = self.board.class(self.board.enter(ClassKey::connected(port, true)).expect("class")).expect("class");
+        let class = self
+            .stats_region
+            .class(self.stats_region.enter(ClassKey::connected(port, true)).expect("class"))
+            .expect("class");
         let sums = &class.by_carrier[way as usize];
         sums.connections.fetch_add(10, Relaxed);
         sums.turns.fetch_add(10_000, Relaxed);

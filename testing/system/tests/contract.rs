@@ -43,7 +43,7 @@ impl Client {
         unsafe { std::slice::from_raw_parts(self.words, self.bytes / 4) }
     }
     fn ring_all(&self) {
-        self.doorbells.iter().for_each(|bell| wake::notify(bell.as_fd()));
+        self.doorbells.iter().for_each(|doorbell| wake::notify(doorbell.as_fd()));
     }
     /// Unmaps the region and closes the memfd, but keeps the connection.
     fn unmap(self) -> OwnedFd {

@@ -387,7 +387,7 @@ except OSError as error:
     let gone = format!(
         "{prelude}
 before = socket.create_server(('127.0.0.1', 0))
-undecided = socket.socket()
+pending = socket.socket()
 os.kill({}, signal.SIGKILL)
 errors = []
 deadline = time.time() + 60
@@ -397,7 +397,7 @@ while time.time() < deadline and 100 not in errors:
     except OSError as error:
         errors.append(error.errno)
     time.sleep(0.05)
-for call in (lambda: undecided.listen(), lambda: socket.socket()):
+for call in (lambda: pending.listen(), lambda: socket.socket()):
     try:
         call()
         errors.append(0)

@@ -26,7 +26,7 @@ struct Holdings {
 
 fn holdings(service: &Service) -> Holdings {
     let pid = service.running.pid();
-    // A keeper thread has a descriptor table of its own, so every thread's table is counted.
+    // The thread of a client connection has a descriptor table of its own, so every thread's table is counted.
     let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks").flatten().collect();
     let descriptors = tasks.iter().map(|t| std::fs::read_dir(t.path().join("fd")).map_or(0, |fds| fds.count())).sum();
     let status: Value = service.status();

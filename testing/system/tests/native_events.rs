@@ -154,7 +154,7 @@ fn a_stack_sleeps_in_another_event_loop() {
             assert!(stack.arm().unwrap(), "something before anything was sent");
             give(&mut ours, &[round]).unwrap();
             let mut waiting = [PollFd::new(&stack, PollFlags::IN)];
-            assert_eq!(poll(&mut waiting, Some(&LIMIT.try_into().unwrap())).unwrap(), 1, "no bell");
+            assert_eq!(poll(&mut waiting, Some(&LIMIT.try_into().unwrap())).unwrap(), 1, "no doorbell");
             assert_eq!(take(&mut theirs, 10).unwrap(), [round]);
         }
     });

@@ -220,7 +220,7 @@ impl Raw {
         let seq = region.command(slot).post(command);
         let (app, stack) = (region.app(slot), region.stack(slot));
         region.commands().push(&mut self.tail, slot, &app.ctl_seq, &stack.ctl_ack);
-        wake::notify(doorbells.last().expect("bell").as_fd());
+        wake::notify(doorbells.last().expect("doorbell").as_fd());
         until("the answer", 20, || stack.command_done.load(Ordering::Acquire) == seq);
         stack.command_result.load(Ordering::Relaxed)
     }

@@ -20,7 +20,7 @@ use towpath_client::sys::{self, Sys};
 use towpath_hook::{outcome, real};
 
 /// The epoll key of the thread's doorbell.
-const BELL: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX;
 const ET: u32 = libc::EPOLLET as u32;
 /// The most events that one wait takes.
 const EVENTS: usize = 64;
@@ -37,7 +37,7 @@ struct Waiting {
     /// The epoll instance on which the thread waits, and its descriptor.
     instance: Option<(u32, c_int)>,
     /// The doorbell that wakes the thread when an operation has an earlier timeout than it knows of.
-    bell: c_int,
+    doorbell: c_int,
     /// Does the thread exist?
     running: bool,
     /// False: no operation has a timeout.
@@ -151,7 +151,7 @@ pub fn forked() {
         if let Some((id, epfd)) = waiting.instance {
             instance::disowned(id);
             descriptors::unprotect(epfd);
-            descriptors::unprotect(waiting.bell);
+            descriptors::unprotect(waiting.doorbell);
         }
         *waiting = Waiting::default();
     });
@@ -236,7 +236,7 @@ impl Waiting {
         if let Some(limit) = &mut operation.limit {
             limit.begin(sys::clock(libc::CLOCK_MONOTONIC));
             self.limited = true;
-            towpath_ring::wake::notify(sys::borrow(&self.bell));
+            towpath_ring::wake::notify(sys::borrow(&self.doorbell));
         }
         let key = target.key();
         let watched = self.watched.entry(key).or_insert_with(|| {
@@ -261,11 +261,11 @@ impl Waiting {
                 let protected = descriptors::protected_copy(made);
                 sys::close(made);
                 let epfd = protected?;
-                let bell = towpath_ring::wake::doorbell().map_err(|_| libc::EMFILE)?;
-                self.bell = descriptors::protect(bell)?;
-                let mut event = epoll_event { events: libc::EPOLLIN as u32 | ET, u64: BELL };
+                let doorbell = towpath_ring::wake::doorbell().map_err(|_| libc::EMFILE)?;
+                self.doorbell = descriptors::protect(doorbell)?;
+                let mut event = epoll_event { events: libc::EPOLLIN as u32 | ET, u64: DOORBELL };
                 // SAFETY: `event` lives until the call returns.
-                outcome(unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.bell, &raw mut event) })?;
+                outcome(unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.doorbell, &raw mut event) })?;
                 let id = instance::claimed(epfd).ok_or(libc::EMFILE)?;
                 instance::instance(id).with(|interest| interest.native += 1);
                 self.instance = Some((id, epfd));

@@ -42,8 +42,8 @@ impl Class {
     }
 
     /// All measurements, with those of living programs.
-    pub fn totals(&self, key: ClassKey, boards: &[&StatsRegion]) -> [ClassStats; 2] {
-        boards.iter().filter_map(|board| board.find(key)).fold(self.retired.clone(), |sum, class| {
+    pub fn totals(&self, key: ClassKey, stats_regions: &[&StatsRegion]) -> [ClassStats; 2] {
+        stats_regions.iter().filter_map(|region| region.find(key)).fold(self.retired.clone(), |sum, class| {
             [0, 1].map(|way: usize| sum[way].plus(&class.by_carrier[way].read()))
         })
     }
@@ -53,23 +53,23 @@ impl Class {
         [0, 1].map(|way: usize| Summary::of(&totals[way].since(&self.base[way]), rules))
     }
 
-    /// A program ends: the measurements on its board are kept.
-    pub fn retire(&mut self, key: ClassKey, board: &StatsRegion) {
-        if let Some(class) = board.find(key) {
+    /// A program ends: the measurements in its stats region are kept.
+    pub fn retire(&mut self, key: ClassKey, stats_region: &StatsRegion) {
+        if let Some(class) = stats_region.find(key) {
             self.retired = [0, 1].map(|way: usize| self.retired[way].plus(&class.by_carrier[way].read()));
         }
     }
 
     /// Evaluates the measurements and decides if there are enough of them.
-    pub fn step(&mut self, key: ClassKey, boards: &[&StatsRegion], rules: &Rules, now_us: u64) {
+    pub fn step(&mut self, key: ClassKey, stats_regions: &[&StatsRegion], rules: &Rules, now_us: u64) {
         let Some(state) = self.state else { return };
         // A server is not started for a trial.
         if key.accepts && matches!(state.phase, Phase::Settled(_)) {
-            return self.advise(key, boards, state);
+            return self.advise(key, stats_regions, state);
         }
-        let totals = self.totals(key, boards);
+        let totals = self.totals(key, stats_regions);
         let seen = self.seen(&totals, rules);
-        let measured = totals.iter().any(|way| way.calls > 0) || !boards.is_empty();
+        let measured = totals.iter().any(|way| way.calls > 0) || !stats_regions.is_empty();
         // A listener's trial may take any number of runs, and so any time.
         let rules = Rules { trial_most_us: if key.accepts { u64::MAX } else { rules.trial_most_us }, ..*rules };
         let next = decide::step(&rules, state, key.accepts, measured.then_some(&seen), now_us);
@@ -77,14 +77,14 @@ impl Class {
             (self.placed, self.base) = ([0; 2], totals);
         }
         self.state = Some(next);
-        self.advise(key, boards, next);
+        self.advise(key, stats_regions, next);
     }
 
     /// A run of a listener begins: the run before it is judged.
-    pub fn run(&mut self, key: ClassKey, boards: &[&StatsRegion], rules: &Rules, now_us: u64) {
+    pub fn run(&mut self, key: ClassKey, stats_regions: &[&StatsRegion], rules: &Rules, now_us: u64) {
         let Some(state) = self.state else { return };
         if let Some(way) = state.settled() {
-            let totals = self.totals(key, boards);
+            let totals = self.totals(key, stats_regions);
             let seen = self.seen(&totals, rules)[way as usize];
             self.state = Some(decide::rerun(rules, state, seen, now_us));
             self.base = totals;
@@ -107,9 +107,9 @@ impl Class {
         Some(way)
     }
 
-    fn advise(&self, key: ClassKey, boards: &[&StatsRegion], state: ClassState) {
+    fn advise(&self, key: ClassKey, stats_regions: &[&StatsRegion], state: ClassState) {
         let (interval, one_of) = if state.settled().is_some() { LATER } else { ON_TRIAL };
-        for class in boards.iter().filter_map(|board| board.find(key)) {
+        for class in stats_regions.iter().filter_map(|region| region.find(key)) {
             class.interval.store(interval, Relaxed);
             class.one_of.store(one_of, Relaxed);
         }

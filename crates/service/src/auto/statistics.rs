@@ -13,8 +13,8 @@ use towpath_runtime::ClientId;
 
 /// Most classes. Connections of further classes go as if nothing were measured.
 const MAX_CLASSES: usize = 1024;
-/// Most measuring boards of one client. Each of its programs has one.
-const MAX_BOARDS: usize = 16;
+/// Most stats regions of one client. Each of its programs has one.
+const MAX_STATS_REGIONS: usize = 16;
 /// Time between two evaluations of a class, µs. Reading its measurements takes some microseconds.
 const EVALUATE_US: u64 = 50_000;
 /// Most addresses that are remembered as this host's or not.
@@ -38,7 +38,7 @@ pub enum Reach {
 struct MeasuredClient {
     uid: u32,
     program: String,
-    boards: Vec<Arc<StatsRegion>>,
+    stats_regions: Vec<Arc<StatsRegion>>,
     /// The way that each of its listeners has taken.
     listeners: HashMap<ClassKey, CarriedBy>,
 }
@@ -106,16 +106,16 @@ impl Auto {
         if network(&program.pid.to_string()).is_none_or(|theirs| Some(theirs) != network("thread-self")) {
             return Err("it is in another network namespace, or that cannot be seen".into());
         }
-        let (board, memfd) = StatsRegion::create().map_err(|error| error.to_string())?;
+        let (stats_region, memfd) = StatsRegion::create().map_err(|error| error.to_string())?;
         let mut stats = self.lock();
         let client = stats.clients.entry(id).or_default();
-        if client.boards.len() >= MAX_BOARDS {
+        if client.stats_regions.len() >= MAX_STATS_REGIONS {
             return Err("it has asked too often".into());
         }
-        if client.boards.is_empty() {
+        if client.stats_regions.is_empty() {
             (client.uid, client.program) = (program.uid, program.name().to_owned());
         }
-        client.boards.push(Arc::new(board));
+        client.stats_regions.push(Arc::new(stats_region));
         Ok(memfd)
     }
 
@@ -124,11 +124,11 @@ impl Auto {
         let now_us = self.now_us();
         let mut stats = self.lock();
         let Some(client) = stats.clients.remove(&id) else { return };
-        for board in &client.boards {
-            for key in board.keys() {
+        for stats_region in &client.stats_regions {
+            for key in stats_region.keys() {
                 let name = ClassName { program: client.program.clone(), uid: client.uid, key };
                 if let Some(tracked) = stats.class(&name, || None) {
-                    tracked.class.retire(key, board);
+                    tracked.class.retire(key, stats_region);
                 }
                 stats.evaluate(&name, now_us);
             }
@@ -177,7 +177,7 @@ impl Auto {
         let now_us = self.now_us();
         let mut stats = self.lock();
         let of = |client: &MeasuredClient| {
-            let keys = client.boards.iter().flat_map(|board| board.keys());
+            let keys = client.stats_regions.iter().flat_map(|region| region.keys());
             keys.map(|key| ClassName { program: client.program.clone(), uid: client.uid, key }).collect::<Vec<_>>()
         };
         let live: Vec<ClassName> = stats.clients.values().flat_map(of).collect();
@@ -189,10 +189,10 @@ impl Auto {
         let mut rows = Vec::new();
         for name in names {
             stats.evaluate(&name, now_us);
-            let boards = stats.boards(&name);
-            let boards: Vec<&StatsRegion> = boards.iter().map(|board| &**board).collect();
+            let stats_regions = stats.stats_regions(&name);
+            let stats_regions: Vec<&StatsRegion> = stats_regions.iter().map(|region| &**region).collect();
             if let Some(tracked) = stats.classes.get(&name) {
-                let totals = tracked.class.totals(name.key, &boards);
+                let totals = tracked.class.totals(name.key, &stats_regions);
                 let connections = totals.each_ref().map(|way| way.connections);
                 let recent = tracked.class.seen(&totals, &stats.rules);
                 rows.push(show(&name, &tracked.class, Shown { now_us, connections, recent }));
@@ -225,10 +225,10 @@ impl ConnectionStatistics {
         self.classes.get_mut(name)
     }
 
-    /// The measuring boards of a class's programs.
-    fn boards(&self, name: &ClassName) -> Vec<Arc<StatsRegion>> {
+    /// The stats regions of a class's programs.
+    fn stats_regions(&self, name: &ClassName) -> Vec<Arc<StatsRegion>> {
         let its = self.clients.values().filter(|client| (client.uid, &client.program) == (name.uid, &name.program));
-        its.flat_map(|client| client.boards.iter().cloned()).collect()
+        its.flat_map(|client| client.stats_regions.iter().cloned()).collect()
     }
 
     /// Evaluates a class, unless that was done a moment ago.
@@ -238,22 +238,22 @@ impl ConnectionStatistics {
         if !self.classes.get(name).is_some_and(due) {
             return;
         }
-        let boards = self.boards(name);
-        let boards: Vec<&StatsRegion> = boards.iter().map(|board| &**board).collect();
+        let stats_regions = self.stats_regions(name);
+        let stats_regions: Vec<&StatsRegion> = stats_regions.iter().map(|region| &**region).collect();
         if let Some(tracked) = self.classes.get_mut(name) {
             tracked.evaluated_us = Some(now_us);
             let before = tracked.class.state.and_then(|state| state.settled());
-            tracked.class.step(name.key, &boards, &self.rules, now_us);
+            tracked.class.step(name.key, &stats_regions, &self.rules, now_us);
             log_change(name, before, &tracked.class);
         }
     }
 
     fn begin_run(&mut self, name: &ClassName, now_us: u64) {
-        let boards = self.boards(name);
-        let boards: Vec<&StatsRegion> = boards.iter().map(|board| &**board).collect();
+        let stats_regions = self.stats_regions(name);
+        let stats_regions: Vec<&StatsRegion> = stats_regions.iter().map(|region| &**region).collect();
         if let Some(tracked) = self.classes.get_mut(name) {
             let before = tracked.class.state.and_then(|state| state.settled());
-            tracked.class.run(name.key, &boards, &self.rules, now_us);
+            tracked.class.run(name.key, &stats_regions, &self.rules, now_us);
             log_change(name, before, &tracked.class);
         }
     }

@@ -17,8 +17,8 @@ fn client(auto: &Auto, id: u32, name: &str) -> (ClientId, StatsRegion) {
 }
 
 /// Adds measurements of one way, enough for a decision.
-fn measured(board: &StatsRegion, key: ClassKey, way: CarriedBy, cpu_ns_per_turn: u64) {
-    let sums = &board.class(board.enter(key).unwrap()).unwrap().by_carrier[way as usize];
+fn measured(stats_region: &StatsRegion, key: ClassKey, way: CarriedBy, cpu_ns_per_turn: u64) {
+    let sums = &stats_region.class(stats_region.enter(key).unwrap()).unwrap().by_carrier[way as usize];
     sums.connections.fetch_add(5, Relaxed);
     sums.turns.fetch_add(10_000, Relaxed);
     sums.calls.fetch_add(20_000, Relaxed);
@@ -35,7 +35,7 @@ fn evaluate_again(auto: &Auto) {
 #[test]
 fn connections_take_both_ways_in_turn_until_the_better_one_is_known() {
     let auto = Auto::new(Reach::All, false);
-    let (id, board) = client(&auto, 1, "app");
+    let (id, stats_region) = client(&auto, 1, "app");
     let remote: SocketAddr = THERE.parse().unwrap();
     let ways: Vec<_> = (0..40).map(|_| auto.connect(id, remote).unwrap()).collect();
     assert!(ways.chunks(2).all(|pair| pair[0] != pair[1]), "{ways:?}");
@@ -44,10 +44,10 @@ fn connections_take_both_ways_in_turn_until_the_better_one_is_known() {
             && ways.chunks(2).any(|pair| pair[0] == CarriedBy::Kernel)
     );
     let key = ClassKey::connected(6379, false);
-    measured(&board, key, CarriedBy::Kernel, 1000);
+    measured(&stats_region, key, CarriedBy::Kernel, 1000);
     evaluate_again(&auto);
     assert!((0..2).any(|_| auto.connect(id, remote) == Some(CarriedBy::Stack)), "one way is not enough");
-    measured(&board, key, CarriedBy::Stack, 2000);
+    measured(&stats_region, key, CarriedBy::Stack, 2000);
     evaluate_again(&auto);
     assert!((0..10).all(|_| auto.connect(id, remote) == Some(CarriedBy::Kernel)));
     let row = &auto.rows(|_| true)[0];
@@ -56,7 +56,7 @@ fn connections_take_both_ways_in_turn_until_the_better_one_is_known() {
     // Another port is another class, and so is another program.
     let other = "192.0.2.1:80".parse().unwrap();
     assert!((0..2).any(|_| auto.connect(id, other) == Some(CarriedBy::Stack)));
-    assert_eq!(board.find(key).unwrap().one_of.load(Relaxed), 8, "the library is told to measure less");
+    assert_eq!(stats_region.find(key).unwrap().one_of.load(Relaxed), 8, "the library is told to measure less");
 }
 
 #[test]
@@ -69,9 +69,9 @@ fn a_program_that_is_not_measured_goes_as_ever() {
 #[test]
 fn who_connects_on_this_host_follows_where_the_way_is_the_listeners() {
     let auto = Auto::new(Reach::Network, false);
-    let (id, board) = client(&auto, 1, "app");
+    let (id, stats_region) = client(&auto, 1, "app");
     assert_eq!(auto.connect(id, HERE.parse().unwrap()), None);
-    measured(&board, ClassKey::connected(6379, true), CarriedBy::Stack, 1000);
+    measured(&stats_region, ClassKey::connected(6379, true), CarriedBy::Stack, 1000);
     let row = &auto.rows(|_| true)[0];
     assert_eq!((row.decision.as_str(), row.scope.as_deref(), row.stack.turns), ("follows", Some("host"), 10_000));
     assert!((0..2).any(|_| auto.connect(id, THERE.parse().unwrap()) == Some(CarriedBy::Kernel)));
@@ -107,9 +107,9 @@ fn a_port_goes_one_way_in_each_run_and_runs_take_turns() {
 #[test]
 fn figures_of_one_user_do_not_choose_for_another() {
     let auto = Auto::new(Reach::All, false);
-    let (id, board) = client(&auto, 1, "app");
+    let (id, stats_region) = client(&auto, 1, "app");
     auto.connect(id, THERE.parse().unwrap());
-    measured(&board, ClassKey::connected(6379, false), CarriedBy::Stack, 1);
+    measured(&stats_region, ClassKey::connected(6379, false), CarriedBy::Stack, 1);
     assert_eq!((auto.rows(|uid| uid == 1000).len(), auto.rows(|uid| uid == 1001).len()), (1, 0));
     let other = ClientId(2);
     auto.measure(other, &Identity { uid: 1001, ..me("app") }).unwrap();
@@ -124,7 +124,7 @@ fn who_has_another_network_is_not_measured() {
     let auto = Auto::new(Reach::All, true);
     // The namespace of a process that has ended cannot be read.
     assert!(auto.measure(ClientId(1), &Identity { pid: i32::MAX, ..me("app") }).is_err());
-    for _ in 0..MAX_BOARDS {
+    for _ in 0..MAX_STATS_REGIONS {
         auto.measure(ClientId(1), &me("app")).unwrap();
     }
     assert!(auto.measure(ClientId(1), &me("app")).is_err());
@@ -133,7 +133,7 @@ fn who_has_another_network_is_not_measured() {
 #[test]
 fn classes_are_bounded() {
     let auto = Auto::new(Reach::All, false);
-    let (id, _board) = client(&auto, 1, "app");
+    let (id, _stats_region) = client(&auto, 1, "app");
     for port in 1..=MAX_CLASSES as u16 + 9 {
         let way = auto.connect(id, SocketAddr::new("192.0.2.1".parse().unwrap(), port));
         assert_eq!(way.is_some(), usize::from(port) <= MAX_CLASSES);

@@ -25,13 +25,13 @@ struct Load {
     /// There is always work.
     on: AtomicBool,
     bytes: AtomicU64,
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
 }
 
 impl Load {
     fn set(&self, on: bool) {
         self.on.store(on, Ordering::SeqCst);
-        self.bell.notify();
+        self.doorbell.notify();
     }
 }
 
@@ -53,11 +53,11 @@ impl Group for Work {
     fn turned(&mut self, _: u64, _: u64, _: bool) {}
     fn panicked(&mut self) {}
     fn arm(&mut self, _: u64) -> Idle {
-        self.load.bell.arm();
+        self.load.doorbell.arm();
         if self.load.on.load(Ordering::SeqCst) { Idle::No } else { Idle::For(None) }
     }
     fn disarm(&mut self, _: bool) {
-        self.load.bell.disarm();
+        self.load.doorbell.disarm();
     }
     fn wait(&mut self, timeout_us: Option<u64>) {
         wait(&self.set, timeout_us);
@@ -75,9 +75,10 @@ struct Waiting {
 
 impl Waiting {
     fn start(groups: usize) -> Self {
-        let load = || Load { on: AtomicBool::new(false), bytes: AtomicU64::new(0), bell: Doorbell::new().unwrap() };
+        let load = || Load { on: AtomicBool::new(false), bytes: AtomicU64::new(0), doorbell: Doorbell::new().unwrap() };
         let loads: Vec<_> = (0..groups).map(|_| Arc::new(load())).collect();
-        let work = |load: &Arc<Load>| Box::new(Work { load: Arc::clone(load), set: epoll_with(&load.bell).unwrap() });
+        let work =
+            |load: &Arc<Load>| Box::new(Work { load: Arc::clone(load), set: epoll_with(&load.doorbell).unwrap() });
         let config = WorkersConfig { name: "waiting", spin_us: 0, cpus: Vec::new() };
         let workers = Workers::start(&config, loads.iter().map(work).collect()).unwrap();
         Self { workers, loads }

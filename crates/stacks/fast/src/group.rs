@@ -26,7 +26,7 @@ use towpath_tcp::time::Micros;
 
 /// Frames taken from one port in one turn; so many headers fit the first-level cache.
 const RX_BATCH: usize = 64;
-/// Doors looked at in one turn over all clients, and for one client.
+/// Queued slots looked at in one turn over all clients, and for one client.
 const DATA_BATCH: usize = 64;
 const DATA_PER_CLIENT: usize = 16;
 /// Messages of the slow thread in one turn.
@@ -51,10 +51,10 @@ pub struct FlowGroup {
     /// To the slow thread.
     pub outbox: Sender<FromGroup>,
     /// Rung by the slow thread.
-    pub bell: Arc<Doorbell>,
+    pub doorbell: Arc<Doorbell>,
     /// Turns that ended by a panic.
     pub panics: Arc<AtomicU64>,
-    /// Watches the bell, the ports and the clients' doorbells.
+    /// Watches the doorbell, the ports and the clients' doorbells.
     pub epoll: OwnedFd,
     /// Where its counters are published.
     pub metrics: Arc<Metrics>,
@@ -364,7 +364,7 @@ impl Group for FlowGroup {
         self.panics.fetch_add(1, Ordering::Relaxed);
     }
     fn arm(&mut self, now_us: u64) -> Idle {
-        self.bell.arm();
+        self.doorbell.arm();
         let mut pending = !self.inbox.is_empty() || self.fast.has_work();
         let number = self.number;
         for client in self.rings.clients() {
@@ -383,7 +383,7 @@ impl Group for FlowGroup {
     }
     fn disarm(&mut self, slept: bool) {
         self.scratch.account.sleeps += u64::from(slept);
-        self.bell.disarm();
+        self.doorbell.disarm();
         let number = self.number;
         for client in self.rings.clients() {
             client.shared.region.data_queue(number).disarm();

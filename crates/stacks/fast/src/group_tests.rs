@@ -52,9 +52,9 @@ impl Bench {
             remote_waker: None,
         };
         let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));
-        let (bell, slow_bell) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
-        let (mut to, inbox) = mailbox(64, Arc::clone(&bell));
-        let (outbox, from) = mailbox(64, slow_bell);
+        let (doorbell, slow_doorbell) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
+        let (mut to, inbox) = mailbox(64, Arc::clone(&doorbell));
+        let (outbox, from) = mailbox(64, slow_doorbell);
         let table = Arc::new(FlowTable::new(16));
         let flow_group = FlowGroup {
             number: 0,
@@ -63,8 +63,8 @@ impl Bench {
             rings: Endpoints::default(),
             inbox,
             outbox,
-            epoll: epoll_with(&bell).unwrap(),
-            bell,
+            epoll: epoll_with(&doorbell).unwrap(),
+            doorbell,
             panics: Arc::new(AtomicU64::new(0)),
             metrics: Metrics::new(vec![1]).unwrap(),
             scratch: Scratch::default(),
@@ -141,7 +141,7 @@ fn what_is_written_before_the_flow_is_here_is_sent() {
     );
     bench.install(slot);
     bench.turn();
-    assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START + 100), "no further door is needed");
+    assert_eq!(bench.table.snapshot(FLOW).snd_max, Seq(START + 100), "no further notification is needed");
 }
 
 #[test]

@@ -17,7 +17,7 @@ impl SlowThread {
         self.slow.connections().iter().map(|info| self.connection(info)).collect()
     }
 
-    /// An application that accepts rings no door for it, so the queues may be older than what they are asked for.
+    /// An application that accepts does not notify the stack of it, so the queues may be older than what they are asked for.
     fn sync_listeners(&mut self) {
         let SlowHost { clients, later, .. } = &mut self.host;
         for client in clients.iter_mut().flatten() {

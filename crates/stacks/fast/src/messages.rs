@@ -26,7 +26,7 @@ pub enum ToGroup {
         /// Its drop is the answer.
         done: mpsc::Sender<()>,
     },
-    /// Look at this slot as if it stood in the door queue.
+    /// Look at this slot as if it stood in the dirty set.
     DataQueued {
         /// The client's index.
         client: u32,
@@ -50,7 +50,7 @@ pub enum ToGroup {
 pub enum FromGroup {
     /// The protocol's own message.
     Tcp(ToSlow),
-    /// A door rang for a slot that has no flow on this flow group.
+    /// The application has queued a slot that has no flow on this flow group.
     DataQueued {
         /// The client's index.
         client: u32,

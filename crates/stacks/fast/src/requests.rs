@@ -39,7 +39,7 @@ impl SlowThread {
             Request::Status(reply) => {
                 let _ = reply.send(Status {
                     flow_groups: self.metrics.flow_groups(),
-                    // The crew knows them.
+                    // The workers know them.
                     workers: Vec::new(),
                     slow: tally(self.slow.counters()),
                     panics: self.panics.load(Ordering::Relaxed),

@@ -16,7 +16,7 @@ pub struct GroupClient {
     pub shared: Arc<ClientShared>,
     /// This flow group's flow of each slot, or [`NONE`].
     pub flows: Box<[u32]>,
-    /// Position in this flow group's door queue.
+    /// Position in this flow group's dirty set.
     pub data_head: u32,
     /// Events to it.
     pub out: EventOut,

@@ -58,12 +58,12 @@ pub struct SlowThread {
     /// From the service.
     pub requests: mpsc::Receiver<Request>,
     /// Rung by flow groups and requests.
-    pub bell: Arc<Doorbell>,
+    pub doorbell: Arc<Doorbell>,
     /// Set to end the thread.
     pub stop: Arc<AtomicBool>,
     /// Turns that ended by a panic.
     pub panics: Arc<AtomicU64>,
-    /// Watches the bell and the command doorbells.
+    /// Watches the doorbell and the command doorbells.
     pub epoll: OwnedFd,
     /// Where the counters are published, and when that is due next.
     pub metrics: Arc<Metrics>,
@@ -173,10 +173,10 @@ impl SlowThread {
         }
     }
 
-    /// A door rang on a flow group that does not own the slot.
+    /// The application has queued a slot with a flow group that does not own it.
     fn data_queued(&mut self, now: Micros, flow_group: usize, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
-        // Cleared before the words are read, so that a later door comes through.
+        // Cleared before the words are read, so that a later entry comes through.
         client.shared.words(slot).relayed.store(false, Ordering::SeqCst);
         let (phase, owner) = (client.slot(slot).phase, client.slot(slot).own.flow_group);
         if phase == Phase::Open {
@@ -339,19 +339,19 @@ impl SlowThread {
     }
 
     fn sleep(&mut self) {
-        self.bell.arm();
+        self.doorbell.arm();
         let mut pending = self.inbox.iter().any(|i| !i.is_empty()) || self.stop.load(Ordering::Relaxed);
         for client in self.host.clients.iter().flatten() {
             let commands = client.shared.region.commands();
             commands.arm();
             pending |= !commands.is_empty(client.command_head);
         }
-        // Requests ring the bell even while it is not armed, so that none is missed here.
+        // Requests ring the doorbell even while it is not armed, so that none is missed here.
         if !pending {
             let timeout = self.timeout();
             wait(&self.epoll, timeout);
         }
-        self.bell.disarm();
+        self.doorbell.disarm();
         for client in self.host.clients.iter().flatten() {
             client.shared.region.commands().disarm();
         }

@@ -68,15 +68,15 @@ impl FastStack {
         config.slow.max_flows = config.max_flows;
         let stop = Arc::new(AtomicBool::new(false));
         let panics = Arc::new(AtomicU64::new(0));
-        let slow_bell = Doorbell::new()?;
+        let slow_doorbell = Doorbell::new()?;
         let table = Arc::new(FlowTable::new(config.max_flows));
-        let (caller, from_service) = Caller::new(Arc::clone(&slow_bell));
+        let (caller, from_service) = Caller::new(Arc::clone(&slow_doorbell));
         let (mut groups, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
         let metrics = Metrics::new(ports.iter().map(Vec::len).collect())?;
         for (number, ports) in ports.into_iter().enumerate() {
-            let bell = Doorbell::new()?;
-            let (to_group, group_inbox) = mailbox(MAILBOX, Arc::clone(&bell));
-            let (outbox, from_group) = mailbox(MAILBOX, Arc::clone(&slow_bell));
+            let doorbell = Doorbell::new()?;
+            let (to_group, group_inbox) = mailbox(MAILBOX, Arc::clone(&doorbell));
+            let (outbox, from_group) = mailbox(MAILBOX, Arc::clone(&slow_doorbell));
             links.push(GroupLink { to: to_group, ports: ports.len() });
             inbox.push(from_group);
             let fast = FastConfig { delayed_ack_us: config.delayed_ack_us, ..FastConfig::default() };
@@ -87,11 +87,11 @@ impl FastStack {
                 rings: Endpoints::default(),
                 inbox: group_inbox,
                 outbox,
-                epoll: epoll_with(&bell)?,
+                epoll: epoll_with(&doorbell)?,
                 panics: Arc::clone(&panics),
                 metrics: Arc::clone(&metrics),
                 scratch: Scratch::default(),
-                bell,
+                doorbell,
             };
             group.watch_ports()?;
             groups.push(Box::new(group));
@@ -104,8 +104,8 @@ impl FastStack {
             table,
             inbox,
             requests: from_service,
-            epoll: epoll_with(&slow_bell)?,
-            bell: Arc::clone(&slow_bell),
+            epoll: epoll_with(&slow_doorbell)?,
+            doorbell: Arc::clone(&slow_doorbell),
             stop: Arc::clone(&stop),
             panics: Arc::clone(&panics),
             metrics: Arc::clone(&metrics),

@@ -173,7 +173,7 @@ fn the_list_knows_what_has_been_accepted() {
     let begun: Vec<Sock> = (0..3).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
     eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 3 * Accepted::BYTES as u32);
     assert_eq!(waiting_at(&world.engine), 3);
-    // No door rings for an accept.
+    // An accept does not notify the stack.
     let accepted: Vec<Sock> = (0..2).map(|_| world.listener.accept()).collect();
     assert_eq!(waiting_at(&world.engine), 1);
     let last = world.listener.accept();
@@ -232,18 +232,18 @@ fn a_removed_client_is_forgotten_when_it_is_drained() {
 fn contexts_are_told_once_and_in_their_own_queue() {
     let mut world = World::new(1);
     let (mut a, b) = world.pair();
-    let bell: OwnedFd = doorbell().unwrap();
-    world.engine.add_context(world.server.id, 2, bell.try_clone().unwrap());
+    let doorbell: OwnedFd = doorbell().unwrap();
+    world.engine.add_context(world.server.id, 2, doorbell.try_clone().unwrap());
     b.line().ctx_mask.store(1 << 2 | 1 << 3, SeqCst); // context 3 does not exist
     let region = &world.server.region;
     let mut head = 0;
     for round in 1..=100u32 {
         region.events(2, 0).arm();
         a.write_all(b"x").unwrap();
-        let mut fds = [PollFd::new(&bell, PollFlags::IN)];
+        let mut fds = [PollFd::new(&doorbell, PollFlags::IN)];
         let limit = Timespec { tv_sec: 5, tv_nsec: 0 };
         assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "the context was not woken in round {round}");
-        assert!(drain(bell.as_fd()));
+        assert!(drain(doorbell.as_fd()));
         assert_eq!(region.events(2, 0).pop(&mut head), Some(b.slot.raw()));
         let (seq, ack) = region.event_words(2, 0, b.slot);
         towpath_ring::dirty::acknowledge(seq, ack);

@@ -19,7 +19,7 @@ struct World {
     engine: FastStack,
     app: Arc<App>,
     listener: Sock,
-    bells: Vec<OwnedFd>,
+    doorbells: Vec<OwnedFd>,
 }
 
 impl World {
@@ -27,15 +27,15 @@ impl World {
         let engine = engine(1);
         let app = App::new(&engine, small(1));
         let listener = app.listen(LOCAL, 80, 16).unwrap();
-        let mut bells = Vec::new();
+        let mut doorbells = Vec::new();
         for context in 0..3 {
             let (wait, notify) = wake::doorbell_pipe().unwrap();
             engine.add_context(app.id, context, notify);
-            bells.push(wait);
+            doorbells.push(wait);
         }
         listener.line().exclusive.store(0b011, SeqCst);
         listener.line().ctx_mask.store(0b111, SeqCst);
-        Self { engine, app, listener, bells }
+        Self { engine, app, listener, doorbells }
     }
     fn sleep_in(&self, context: usize, on: bool) {
         for thread in 0..self.app.region.layout().threads() {
@@ -43,15 +43,15 @@ impl World {
             if on { set.arm() } else { set.disarm() }
         }
     }
-    /// Which bells ring now, or soon.
+    /// Which doorbells ring now, or soon.
     fn rung(&self) -> Vec<usize> {
         let limit = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-        let heard = |bell: &OwnedFd| {
-            let mut fds = [PollFd::new(bell, PollFlags::IN)];
+        let heard = |doorbell: &OwnedFd| {
+            let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
             let rung = poll(&mut fds, Some(&limit)).unwrap() == 1;
-            rung && wake::drain(rustix::fd::AsFd::as_fd(bell))
+            rung && wake::drain(rustix::fd::AsFd::as_fd(doorbell))
         };
-        self.bells.iter().enumerate().filter(|(_, bell)| heard(bell)).map(|(context, _)| context).collect()
+        self.doorbells.iter().enumerate().filter(|(_, doorbell)| heard(doorbell)).map(|(context, _)| context).collect()
     }
 }
 

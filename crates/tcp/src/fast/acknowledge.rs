@@ -163,14 +163,16 @@ fn grow(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, bytes: u32, flight: u32) {
 fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
     let (t, m) = (&turn.t, &turn.lines.measures);
     let growth = m.growth();
-    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return growth };
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else {
+        return growth;
+    };
     let now = turn.now.0 as u32;
     let min_rtt_us = turn.lines.rate.min_rtt_us.get();
-    let verdict = board.hystart.acknowledged(&Ack {
+    let verdict = scoreboard.hystart.acknowledged(&Ack {
         now,
         ack,
         snd_max: t.snd_max(),
-        rtt_us: board.sent_at(ack).map(|at| now.wrapping_sub(at)),
+        rtt_us: scoreboard.sent_at(ack).map(|at| now.wrapping_sub(at)),
         min_rtt_us,
         // While the path is not full, each acknowledgement lets two segments go. So a window that is sent as acknowledgements come takes
         // less than half a round trip to come back. A paced one takes that long anyway (as Linux).

@@ -221,15 +221,15 @@ fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
 /// All that is out and not reported is to be sent again; returns how many bytes. `doubtful`: it may turn out not to be lost (F-RTO).
 fn all_again(by: Loss, turn: &mut FlowTurn<'_>, doubtful: bool) -> u32 {
     let FlowTurn { state, lines, t, .. } = turn;
-    let board = if t.has(TRACKED) { state.boards.by(by).get(lines.recovery.board.get()) } else { None };
-    let Some(board) = board else {
+    let scoreboard = if t.has(TRACKED) { state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) } else { None };
+    let Some(scoreboard) = scoreboard else {
         t.next(by).snd_nxt = t.snd_una();
         return t.flight();
     };
-    board.doubtful = u8::from(doubtful);
+    scoreboard.doubtful = u8::from(doubtful);
     lines.recovery.deadline.set(by, 0);
-    let lost = board.time_out();
-    recovery::count(by, &mut state.boards, t, lines);
+    let lost = scoreboard.time_out();
+    recovery::count(by, &mut state.scoreboards, t, lines);
     lost
 }
 

@@ -74,9 +74,9 @@ fn sent_after(span: &Span, newest: &Newest) -> bool {
 /// An acknowledgement on a flow with a scoreboard; before it SND.UNA was `una`.
 #[inline]
 pub(super) fn acknowledged(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
-    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return };
-    if board.clean && s.options.sack.is_empty() && !turn.t.has(RECOVERY) {
-        board.advance(turn.t.snd_una());
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else { return };
+    if scoreboard.clean && s.options.sack.is_empty() && !turn.t.has(RECOVERY) {
+        scoreboard.advance(turn.t.snd_una());
         if turn.t.idle() {
             recovery::untrack(by, turn);
         } else if turn.t.snd_una() != una {
@@ -92,37 +92,37 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let (lines, ack) = (turn.lines, turn.t.snd_una());
     let blocks = s.options.sack.as_slice();
     let twice = duplicate(blocks, ack);
-    let Some(board) = turn.state.boards.by(by).get(lines.recovery.board.get()) else { return };
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return };
     let mut news = News {
         now: turn.now.0 as u32,
         echo_age_ms: echo_age_ms(&turn.t, lines, turn.now, s),
         min_rtt_us: min_rtt_us(lines),
-        before: board.highest,
-        highest: board.highest,
-        newest: board.newest,
+        before: scoreboard.highest,
+        highest: scoreboard.highest,
+        newest: scoreboard.newest,
         bytes: 0,
         reordered: false,
         recover: Seq(lines.identity.recover.get()),
         original: false,
     };
-    board.acknowledge(ack, |start, span| news.take(start, span));
+    scoreboard.acknowledge(ack, |start, span| news.take(start, span));
     let cumulative = news.bytes;
     for &(start, end) in &blocks[usize::from(twice.is_some())..] {
         // Nothing but what is outstanding can be reported.
         let (start, end) = (Seq(start).max(ack), Seq(end));
         if start.before(end) && !end.after(turn.t.snd_max()) {
-            board.report(start, end, |start, span| news.take(start, span));
+            scoreboard.report(start, end, |start, span| news.take(start, span));
         }
     }
-    (board.highest, board.newest) = (news.highest.max(ack), news.newest);
+    (scoreboard.highest, scoreboard.newest) = (news.highest.max(ack), news.newest);
     if ack != una {
-        board.duplicates = 0;
+        scoreboard.duplicates = 0;
     } else if news.bytes > cumulative {
-        board.duplicates = board.duplicates.saturating_add(1);
-        board.hystart.heard(news.now, news.min_rtt_us);
+        scoreboard.duplicates = scoreboard.duplicates.saturating_add(1);
+        scoreboard.hystart.heard(news.now, news.min_rtt_us);
     }
-    let repaired = probe_answered(board, ack, ack == una && blocks.is_empty(), twice);
-    let stage = board.doubtful;
+    let repaired = probe_answered(scoreboard, ack, ack == una && blocks.is_empty(), twice);
+    let stage = scoreboard.doubtful;
     let known = &lines.recovery.reordering;
     if news.reordered {
         known.set(by, known.get() | learnt::SEEN);
@@ -135,14 +135,19 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
         recovery::undo(by, turn);
     }
     let lost = detect(by, turn);
-    recovery::count(by, &mut turn.state.boards, &mut turn.t, lines);
+    recovery::count(by, &mut turn.state.scoreboards, &mut turn.t, lines);
     if repaired {
         recovery::repaired_by_probe(by, turn);
     }
     recovery::proceed(by, turn, news.bytes, lost, ack != una);
     doubt(by, turn, stage, ack != una);
     // The fate of a tail probe may show later.
-    let probed = turn.state.boards.by(by).get(lines.recovery.board.get()).is_some_and(|board| board.probe.is_some());
+    let probed = turn
+        .state
+        .scoreboards
+        .by(by)
+        .get(lines.recovery.scoreboard.get())
+        .is_some_and(|scoreboard| scoreboard.probe.is_some());
     if turn.t.idle() && !probed {
         recovery::untrack(by, turn);
     }
@@ -190,11 +195,12 @@ pub(super) fn arrived_twice(by: Loss, t: &Tcb, lines: &Lines, (start, end): (Seq
 }
 
 /// How long a segment may be late, µs (RFC 8985 §6.2, step 4).
-fn reordering_window_us(t: &Tcb, lines: &Lines, board: &Scoreboard) -> u32 {
+fn reordering_window_us(t: &Tcb, lines: &Lines, scoreboard: &Scoreboard) -> u32 {
     let known = lines.recovery.reordering.get();
     if known & learnt::SEEN == 0 {
         let mss = u32::from(t.mss());
-        let enough = board.duplicates >= DUP_THRESHOLD || board.bytes(SACKED) > (u32::from(DUP_THRESHOLD) - 1) * mss;
+        let enough =
+            scoreboard.duplicates >= DUP_THRESHOLD || scoreboard.bytes(SACKED) > (u32::from(DUP_THRESHOLD) - 1) * mss;
         if t.has(RECOVERY) || recovery::timed_out(t, lines) || enough {
             return 0;
         }
@@ -207,12 +213,12 @@ fn reordering_window_us(t: &Tcb, lines: &Lines, board: &Scoreboard) -> u32 {
 /// still come the timer runs. Returns the bytes newly lost.
 fn detect(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     let (lines, now) = (turn.lines, turn.now.0 as u32);
-    let FastState { boards, wheel, .. } = &mut *turn.state;
-    let Some(board) = boards.by(by).get(lines.recovery.board.get()) else { return 0 };
-    let window = reordering_window_us(&turn.t, lines, board);
-    let Some(newest) = board.newest else { return 0 };
+    let FastState { scoreboards, wheel, .. } = &mut *turn.state;
+    let Some(scoreboard) = scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return 0 };
+    let window = reordering_window_us(&turn.t, lines, scoreboard);
+    let Some(newest) = scoreboard.newest else { return 0 };
     let mut wait = 0;
-    let lost = board.lose(|span| {
+    let lost = scoreboard.lose(|span| {
         if sent_after(span, &newest) || (span.at, span.end) == (newest.at, newest.end) {
             return false;
         }
@@ -221,10 +227,10 @@ fn detect(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
         left <= 0
     });
     lines.rate.bytes_lost.add(by, u64::from(lost));
-    board.reordering_timer = wait > 0;
+    scoreboard.reordering_timer = wait > 0;
     if wait > 0 {
         arm(by, wheel, &lines.recovery, turn.flow, turn.now, wait as u32);
-    } else if board.bytes(SACKED | LOST) == 0 && board.probe.is_none() && !turn.t.has(RECOVERY) {
+    } else if scoreboard.bytes(SACKED | LOST) == 0 && scoreboard.probe.is_none() && !turn.t.has(RECOVERY) {
         arm_probe(by, turn, turn.t.snd_max());
     } else {
         lines.recovery.deadline.set(by, 0);
@@ -250,11 +256,11 @@ pub(super) fn arm_probe(by: Loss, turn: &mut FlowTurn<'_>, snd_max: Seq) {
 }
 
 /// Takes an acknowledgement for an outstanding tail probe (RFC 8985 §7.4.2). True = the probe has repaired a loss.
-fn probe_answered(board: &mut Scoreboard, ack: Seq, bare_duplicate: bool, twice: Option<(Seq, Seq)>) -> bool {
-    let Some((end, again)) = board.probe.filter(|(end, _)| !ack.before(*end)) else { return false };
+fn probe_answered(scoreboard: &mut Scoreboard, ack: Seq, bare_duplicate: bool, twice: Option<(Seq, Seq)>) -> bool {
+    let Some((end, again)) = scoreboard.probe.filter(|(end, _)| !ack.before(*end)) else { return false };
     let arrived_twice = twice.is_some_and(|(_, last)| last == end);
     if !again || arrived_twice || bare_duplicate || ack.after(end) {
-        board.probe = None;
+        scoreboard.probe = None;
     }
     again && !arrived_twice && ack.after(end)
 }
@@ -262,19 +268,19 @@ fn probe_answered(board: &mut Scoreboard, ack: Seq, bare_duplicate: bool, twice:
 /// Judges a time-out without timestamps (F-RTO, RFC 5682 §3.1). If the first acknowledgement advances, new data go out instead of
 /// repairs. If the next one acknowledges something that was never sent again, the time-out was spurious (see `scored`), else not.
 fn doubt(by: Loss, turn: &mut FlowTurn<'_>, stage: u8, advanced: bool) {
-    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return };
-    if stage == 0 || board.doubtful == 0 {
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else { return };
+    if stage == 0 || scoreboard.doubtful == 0 {
         return;
     }
     let t = &mut turn.t;
     let unsent = t.snd_queued().after(t.snd_nxt()) && t.snd_wnd() > t.flight();
     if stage == 1 && advanced && unsent && recovery::timed_out(t, turn.lines) {
-        board.doubtful = 2;
+        scoreboard.doubtful = 2;
         t.clear(by, bits::LOST);
         t.congestion(by).cwnd = recovery::pipe(t, turn.lines).saturating_add(2 * u32::from(t.mss()));
     } else {
-        board.doubtful = 0;
-        recovery::count(by, &mut turn.state.boards, t, turn.lines);
+        scoreboard.doubtful = 0;
+        recovery::count(by, &mut turn.state.scoreboards, t, turn.lines);
     }
 }
 
@@ -317,12 +323,12 @@ pub(super) fn due(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
 
 /// A deadline has passed: segments are late (RFC 8985 §6.3), or nothing has come back at all (§7.3).
 fn late(by: Loss, turn: &mut FlowTurn<'_>) {
-    let Some(board) = turn.state.boards.by(by).get(turn.lines.recovery.board.get()) else { return };
-    if board.reordering_timer {
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else { return };
+    if scoreboard.reordering_timer {
         let lost = detect(by, turn);
-        recovery::count(by, &mut turn.state.boards, &mut turn.t, turn.lines);
+        recovery::count(by, &mut turn.state.scoreboards, &mut turn.t, turn.lines);
         recovery::proceed(by, turn, 0, lost, false);
-    } else if board.clean && !turn.t.any(RECOVERY) && !turn.t.idle() && turn.t.snd_wnd() != 0 {
+    } else if scoreboard.clean && !turn.t.any(RECOVERY) && !turn.t.idle() && turn.t.snd_wnd() != 0 {
         turn.t.set(by, TAIL);
     }
 }

@@ -40,8 +40,8 @@ pub(super) fn pipe(t: &Tcb, lines: &Lines) -> u32 {
 pub(super) fn track(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
     let FlowTurn { state, lines, t, now, .. } = turn;
     let (at, again) = if t.has(TIMING) { (lines.measures.rtt_at.get(), false) } else { (now.0 as u32, true) };
-    let Some(entry) = state.boards.by(by).take(t.snd_una(), t.snd_max(), at, again) else { return false };
-    lines.recovery.board.set(by, u32::from(entry));
+    let Some(entry) = state.scoreboards.by(by).take(t.snd_una(), t.snd_max(), at, again) else { return false };
+    lines.recovery.scoreboard.set(by, u32::from(entry));
     t.set(by, TRACKED);
     true
 }
@@ -50,22 +50,22 @@ pub(super) fn track(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
 pub(super) fn untrack(by: Loss, turn: &mut FlowTurn<'_>) {
     let line = &turn.lines.recovery;
     if turn.t.has(TRACKED) {
-        turn.state.boards.by(by).release(line.board.get());
-        line.board.set(by, 0);
+        turn.state.scoreboards.by(by).release(line.scoreboard.get());
+        line.scoreboard.set(by, 0);
         line.deadline.set(by, 0);
         turn.t.clear(by, TRACKED | SCORED);
         turn.t.clear(by, LOST | TAIL);
     }
 }
 
-/// Brings the flow's flags and `Recovery::left` into line with its board.
-pub(super) fn count(by: Loss, boards: &mut Owned<Scoreboards>, t: &mut Tcb, lines: &Lines) {
-    let Some(board) = boards.by(by).get(lines.recovery.board.get()) else { return };
-    board.look();
+/// Brings the flow's flags and `Recovery::left` into line with its scoreboard.
+pub(super) fn count(by: Loss, scoreboards: &mut Owned<Scoreboards>, t: &mut Tcb, lines: &Lines) {
+    let Some(scoreboard) = scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return };
+    scoreboard.look();
     t.clear(by, SCORED);
     t.clear(by, LOST);
-    let lost = board.bytes(LOST_SPANS);
-    let sacked = board.bytes(SACKED);
+    let lost = scoreboard.bytes(LOST_SPANS);
+    let sacked = scoreboard.bytes(SACKED);
     let left = lost + sacked;
     lines.recovery.left.set(by, left);
     if left != 0 {
@@ -74,7 +74,7 @@ pub(super) fn count(by: Loss, boards: &mut Owned<Scoreboards>, t: &mut Tcb, line
         t.set(by, SCORED);
     }
     // While a time-out is in doubt (F-RTO), repairs wait.
-    if lost != 0 && board.doubtful != 2 {
+    if lost != 0 && scoreboard.doubtful != 2 {
         t.set(by, LOST);
     }
 }
@@ -130,10 +130,10 @@ pub(super) fn undo(by: Loss, turn: &mut FlowTurn<'_>) {
     // Not from SND.UNA again.
     t.next(by).snd_nxt = t.snd_max();
     if t.has(TRACKED)
-        && let Some(board) = state.boards.by(by).get(line.board.get())
+        && let Some(scoreboard) = state.scoreboards.by(by).get(line.scoreboard.get())
     {
-        board.find();
-        board.doubtful = 0;
+        scoreboard.find();
+        scoreboard.doubtful = 0;
     }
     state.counters.undone += 1;
     turn.tell(by, ToSlow::Undone(turn.flow));
@@ -186,9 +186,9 @@ pub(super) fn proceed(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, lost: u
         }
         let flight = turn.t.flight();
         enter(by, turn);
-        if let Some(board) = turn.state.boards.by(by).get(lines.recovery.board.get()) {
-            board.reduction = Reduction { flight: flight.max(1), ..Reduction::default() };
-            board.doubtful = 0;
+        if let Some(scoreboard) = turn.state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) {
+            scoreboard.reduction = Reduction { flight: flight.max(1), ..Reduction::default() };
+            scoreboard.doubtful = 0;
         }
     }
     proportional(by, turn, delivered, advanced && lost == 0);
@@ -210,9 +210,9 @@ fn recovered(by: Loss, lines: &Lines) {
 /// not more goes out than slow start would send, and that only while repairs arrive.
 fn proportional(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, safe: bool) {
     let (t, lines) = (&mut turn.t, turn.lines);
-    let Some(board) = turn.state.boards.by(by).get(lines.recovery.board.get()) else { return };
+    let Some(scoreboard) = turn.state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return };
     let (mss, ssthresh, pipe) = (u32::from(t.mss()), lines.measures.ssthresh.get(), pipe(t, lines));
-    let r = &mut board.reduction;
+    let r = &mut scoreboard.reduction;
     r.delivered = r.delivered.saturating_add(delivered);
     let mut more = if pipe > ssthresh {
         let share = (u64::from(r.delivered) * u64::from(ssthresh)).div_ceil(u64::from(r.flight));

@@ -2,7 +2,7 @@
 //! whether the peer reports it, and whether it is lost.
 //!
 //! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at about the same
-//! time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a board. For a
+//! time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a scoreboard. For a
 //! single segment `Measures::rtt_at` is enough, and nothing can be reported ahead of it.
 
 use super::hystart::HyStart;
@@ -51,7 +51,7 @@ pub(super) struct Newest {
     pub rtt_us: u32,
 }
 
-/// One flow's board.
+/// One flow's scoreboard.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     spans: [Span; SPANS],
@@ -207,7 +207,7 @@ impl Scoreboard {
         self.advance(una);
     }
 
-    /// The peer reports `start..end`, which is within the board; `new` gets what it had not reported before. A report for which there is
+    /// The peer reports `start..end`, which is within the scoreboard; `new` gets what it had not reported before. A report for which there is
     /// no room is ignored.
     pub fn report(&mut self, start: Seq, end: Seq, mut new: impl FnMut(Seq, &Span)) {
         if !self.split(start) || !self.split(end) {
@@ -297,7 +297,9 @@ impl Scoreboard {
         if !seq.after(self.start) {
             return true;
         }
-        let inside = |board: &Self| (board.first..board.first + board.len).find(|&i| !board.spans[i].end.before(seq));
+        let inside = |scoreboard: &Self| {
+            (scoreboard.first..scoreboard.first + scoreboard.len).find(|&i| !scoreboard.spans[i].end.before(seq))
+        };
         let Some(i) = inside(self) else { return true };
         if self.spans[i].end == seq {
             return true;
@@ -328,7 +330,7 @@ impl Scoreboard {
     }
 }
 
-/// The boards of a fast path. Entry numbers are one-based, 0 is none.
+/// The scoreboards of a fast path. Entry numbers are one-based, 0 is none.
 #[derive(Debug, Default)]
 pub(super) struct Scoreboards {
     entries: Vec<Scoreboard>,
@@ -336,7 +338,7 @@ pub(super) struct Scoreboards {
 }
 
 impl Scoreboards {
-    /// A board on which `start..end` has been sent by `at`; `None` if 65,535 flows have one.
+    /// A scoreboard on which `start..end` has been sent by `at`; `None` if 65,535 flows have one.
     pub fn take(&mut self, start: Seq, end: Seq, at: u32, again: bool) -> Option<u16> {
         let entry = match self.free.pop() {
             Some(entry) => entry,
@@ -350,13 +352,13 @@ impl Scoreboards {
         Some(entry)
     }
 
-    /// The board with this entry number.
+    /// The scoreboard with this entry number.
     #[inline]
     pub fn get(&mut self, entry: u32) -> Option<&mut Scoreboard> {
         self.entries.get_mut((entry as usize).checked_sub(1)?)
     }
 
-    /// Gives a board back.
+    /// Gives a scoreboard back.
     pub fn release(&mut self, entry: u32) {
         if entry != 0
             && let Ok(entry) = u16::try_from(entry)

@@ -217,7 +217,7 @@ flags! {
     RECOVERY = 1;
     /// `Identity::recover` is valid.
     RECOVER_SET = 2;
-    /// `Recovery::board` is the flow's scoreboard.
+    /// `Recovery::scoreboard` is the flow's scoreboard.
     TRACKED = 4;
     /// `Recovery::left` is not 0.
     SCORED = 8;

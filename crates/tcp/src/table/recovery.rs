@@ -17,7 +17,7 @@ pub(crate) struct Recovery {
     /// Range that has come twice and is to be reported, if `bits::DSACK`: first sequence number, and the one after the last.
     pub duplicate: [Word<AckDebt>; 2],
     /// The flow's scoreboard, if `bits::TRACKED`.
-    pub board: Word<Congestion>,
+    pub scoreboard: Word<Congestion>,
     /// Outstanding bytes that have left the network: reported or lost; if `bits::SCORED`.
     pub left: Word<Congestion>,
     /// Deadline of the flow's timer, µs modulo 2^32 with bit 0 set; 0 = no timer runs.

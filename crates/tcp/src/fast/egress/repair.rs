@@ -13,12 +13,12 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
     pub(super) fn repair(&mut self, by: Egress) -> Option<Option<Sent>> {
         let loss = Loss::from(by);
         let (t, lines) = (&self.turn.t, self.turn.lines);
-        let board = self.turn.state.boards.by(loss).get(lines.recovery.board.get())?;
+        let scoreboard = self.turn.state.scoreboards.by(loss).get(lines.recovery.scoreboard.get())?;
         if t.has(LOST) {
             if !plan::repair_may_go(t, lines) {
                 return None;
             }
-            let (start, last) = board.first_lost()?;
+            let (start, last) = scoreboard.first_lost()?;
             let plan = plan::again(t, start, last.bytes_since(start).min(u32::from(t.mss())))?;
             // Where the peer has taken its window back, repairs wait, but for the first (RFC 9293 §3.8.6).
             if start != t.snd_una() && plan.len > t.snd_wnd().saturating_sub(start.bytes_since(t.snd_una())) {
@@ -35,9 +35,9 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
             let t = &mut self.turn.t;
             t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
             self.turn.state.counters.tail_probes += 1;
-            if let Some(board) = self.turn.state.boards.by(loss).get(lines.recovery.board.get()) {
-                board.probe = Some((t.snd_max(), again));
-                board.clean = false;
+            if let Some(scoreboard) = self.turn.state.scoreboards.by(loss).get(lines.recovery.scoreboard.get()) {
+                scoreboard.probe = Some((t.snd_max(), again));
+                scoreboard.clean = false;
             }
         }
         Some(Some(sent))
@@ -56,25 +56,25 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
                 return;
             }
         }
-        let (entry, grain_us) = (turn.lines.recovery.board.get(), turn.lines.measures.srtt_us.get() / 32);
-        let Some(board) = turn.state.boards.by(by).get(entry) else { return };
+        let (entry, grain_us) = (turn.lines.recovery.scoreboard.get(), turn.lines.measures.srtt_us.get() / 32);
+        let Some(scoreboard) = turn.state.scoreboards.by(by).get(entry) else { return };
         if turn.t.has(RECOVERY) {
-            board.reduction.out = board.reduction.out.saturating_add(end.bytes_since(seq));
+            scoreboard.reduction.out = scoreboard.reduction.out.saturating_add(end.bytes_since(seq));
         }
         let snd_max = turn.t.snd_max();
         if seq.before(snd_max) {
             let last = if end.after(snd_max) { snd_max } else { end };
-            board.resent(seq, last, now);
-            recovery::count(by, &mut turn.state.boards, &mut turn.t, turn.lines);
-        } else if board.clean {
-            board.sent(end, now, grain_us);
+            scoreboard.resent(seq, last, now);
+            recovery::count(by, &mut turn.state.scoreboards, &mut turn.t, turn.lines);
+        } else if scoreboard.clean {
+            scoreboard.sent(end, now, grain_us);
             rack::arm_probe(by, turn, end);
             return;
         }
         if end.after(snd_max)
-            && let Some(board) = turn.state.boards.by(by).get(entry)
+            && let Some(scoreboard) = turn.state.scoreboards.by(by).get(entry)
         {
-            board.sent(end, now, grain_us);
+            scoreboard.sent(end, now, grain_us);
         }
     }
 }

@@ -1,19 +1,19 @@
 use super::*;
 use proptest::prelude::*;
 
-fn board(start: Seq, end: Seq, at: u32) -> Scoreboard {
-    let mut board = Scoreboard::default();
-    board.begin(start, end, at, false);
-    board
+fn scoreboard(start: Seq, end: Seq, at: u32) -> Scoreboard {
+    let mut scoreboard = Scoreboard::default();
+    scoreboard.begin(start, end, at, false);
+    scoreboard
 }
 
-fn spans(board: &Scoreboard) -> Vec<(u32, u32, u8)> {
-    board.iter().map(|(start, span)| (start.0, span.end.0, span.state)).collect()
+fn spans(scoreboard: &Scoreboard) -> Vec<(u32, u32, u8)> {
+    scoreboard.iter().map(|(start, span)| (start.0, span.end.0, span.state)).collect()
 }
 
 #[test]
 fn what_is_sent_at_about_the_same_time_is_one_span() {
-    let mut b = board(Seq(0), Seq(10), 5);
+    let mut b = scoreboard(Seq(0), Seq(10), 5);
     b.sent(Seq(20), 50, 100);
     b.sent(Seq(30), 105, 100);
     b.sent(Seq(40), 106, 100);
@@ -24,7 +24,7 @@ fn what_is_sent_at_about_the_same_time_is_one_span() {
 
 #[test]
 fn a_hole_is_lost_repaired_and_found() {
-    let mut b = board(Seq(0), Seq(100), 5);
+    let mut b = scoreboard(Seq(0), Seq(100), 5);
     b.report(Seq(40), Seq(60), |_, _| {});
     assert_eq!(b.lose(|span| span.end == Seq(40)), 40);
     assert_eq!(b.first_lost(), Some((Seq(0), Seq(40))));
@@ -37,7 +37,7 @@ fn a_hole_is_lost_repaired_and_found() {
 
 #[test]
 fn a_peer_that_reports_the_first_missing_byte_has_reneged() {
-    let mut b = board(Seq(0), Seq(100), 5);
+    let mut b = scoreboard(Seq(0), Seq(100), 5);
     b.report(Seq(40), Seq(60), |_, _| {});
     assert_eq!(b.clone().time_out(), 80, "what is reported is not sent again");
     b.acknowledge(Seq(40), |_, _| {});
@@ -45,8 +45,8 @@ fn a_peer_that_reports_the_first_missing_byte_has_reneged() {
 }
 
 #[test]
-fn a_full_board_forgets_reports_before_it_loses_data() {
-    let mut b = board(Seq(0), Seq(3000), 5);
+fn a_full_scoreboard_forgets_reports_before_it_loses_data() {
+    let mut b = scoreboard(Seq(0), Seq(3000), 5);
     for n in 0..600 {
         b.report(Seq(n * 4 + 2), Seq(n * 4 + 4), |_, _| {});
     }
@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn is_a_state_per_byte(base in any::<u32>(), steps in prop::collection::vec(step(), 1..120)) {
         let at = |n: u32| Seq(base).add(n);
-        let (mut b, mut bytes, mut una) = (board(at(0), at(100), 1), vec![0u8; 100], 0u32);
+        let (mut b, mut bytes, mut una) = (scoreboard(at(0), at(100), 1), vec![0u8; 100], 0u32);
         let (mut full, mut reneged) = (false, false);
         for (now, step) in steps.into_iter().enumerate() {
             let max = bytes.len() as u32;

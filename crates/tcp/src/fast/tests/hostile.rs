@@ -73,16 +73,18 @@ fn consistent(h: &mut Harness) -> Result<(), TestCaseError> {
     prop_assert!(!t.rcv_adv().before(t.rcv_nxt()), "{t:?}");
     prop_assert!(h.snapshot().rx_queued <= id.rx_bytes.get(), "{t:?}");
     let (tracked, left) = (t.has(bits::TRACKED), lines.recovery.left.get());
-    if let Some(board) = h.fast.state.boards.by(STAGES.loss).get(if tracked { lines.recovery.board.get() } else { 0 }) {
+    if let Some(scoreboard) =
+        h.fast.state.scoreboards.by(STAGES.loss).get(if tracked { lines.recovery.scoreboard.get() } else { 0 })
+    {
         let mut end = t.snd_una();
-        for (start, span) in board.iter() {
-            prop_assert!(start == end && span.end.after(start), "{board:?} {t:?}");
+        for (start, span) in scoreboard.iter() {
+            prop_assert!(start == end && span.end.after(start), "{scoreboard:?} {t:?}");
             end = span.end;
         }
         prop_assert_eq!(end, t.snd_max());
-        let counted = board.bytes(scoreboard::SACKED | scoreboard::LOST);
+        let counted = scoreboard.bytes(scoreboard::SACKED | scoreboard::LOST);
         prop_assert_eq!(counted, if t.has(bits::SCORED) { left } else { 0 });
-        prop_assert!(!t.idle() || board.probe.is_some(), "nothing is out");
+        prop_assert!(!t.idle() || scoreboard.probe.is_some(), "nothing is out");
     } else {
         prop_assert!(!tracked && !t.has(bits::SCORED) && !t.any(bits::LOST | bits::TAIL));
     }
@@ -152,6 +154,6 @@ proptest! {
         prop_assert_eq!(h.slow.iter().filter(|m| matches!(m, ToSlow::Removed(_))).count(), 1);
         prop_assert!(h.fast.state.scheduler.is_empty() && h.fast.next_deadline().is_none());
         prop_assert_eq!(h.fast.state.out_of_order.in_use(), 0);
-        prop_assert_eq!(h.fast.state.boards.in_use(), 0);
+        prop_assert_eq!(h.fast.state.scoreboards.in_use(), 0);
     }
 }

@@ -37,8 +37,8 @@ fn probe(h: &mut Harness) -> Vec<Seg> {
     panic!("no probe");
 }
 
-fn boards(h: &Harness) -> usize {
-    h.fast.state.boards.in_use()
+fn scoreboards(h: &Harness) -> usize {
+    h.fast.state.scoreboards.in_use()
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn three_reported_segments_repair_the_hole() {
     h.rx(told(10_000, &[]));
     let s = h.snapshot();
     assert_eq!((s.flags & flow_flags::RECOVERY, s.cwnd), (0, 5000));
-    assert_eq!(boards(&h), 0, "nothing is out");
+    assert_eq!(scoreboards(&h), 0, "nothing is out");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn reports_of_what_was_never_sent_mean_nothing() {
         }
     }
     let s = h.snapshot();
-    assert_eq!((s.retransmits, s.cwnd, h.fast.state.boards.in_use()), (0, 10_000, 1));
+    assert_eq!((s.retransmits, s.cwnd, h.fast.state.scoreboards.in_use()), (0, 10_000, 1));
     assert!(!h.fast.table.get(FLOW).unwrap().protocol.load().has(bits::SCORED));
 }
 
@@ -338,12 +338,12 @@ fn a_single_segment_in_flight_needs_no_scoreboard() {
     let mut h = Harness::of(FlowSetup { sack: true, srtt_us: 10_000, ..setup() });
     for n in 0..5 {
         h.write(100);
-        assert_eq!((boards(&h), h.fast.next_deadline()), (0, None));
+        assert_eq!((scoreboards(&h), h.fast.next_deadline()), (0, None));
         h.rx(told((n + 1) * 100, &[]));
     }
     h.write(100);
     h.write(100);
-    assert_eq!(boards(&h), 1);
+    assert_eq!(scoreboards(&h), 1);
     h.rx(told(700, &[]));
-    assert_eq!(boards(&h), 0);
+    assert_eq!(scoreboards(&h), 0);
 }

@@ -167,7 +167,7 @@ fn cork() {
     let mut h = Harness::new();
     h.app.cork = true;
     assert_eq!(h.write(100), []);
-    assert_eq!(h.slow_names(), ["Active"], "the slow path's patience limits how long");
+    assert_eq!(h.slow_names(), ["Active"], "the slow path limits how long it waits");
     assert_eq!(h.write(950)[0].data.len(), 1000);
     h.app.cork = false;
     h.update().unwrap();
