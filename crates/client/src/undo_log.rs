@@ -51,6 +51,8 @@ struct Record {
     undo: Undo,
     /// Cancellation is disabled while it sleeps (see `cancel`), and is to be enabled afterwards.
     cancelable: bool,
+    /// The same call sleeps under entries of its own, at no certain distance on the stack.
+    encloses: bool,
 }
 
 impl Record {
@@ -62,7 +64,7 @@ impl Record {
     }
 }
 
-const BLANK: Record = Record { at: usize::MAX, number: 0, undo: Undo::Nothing, cancelable: false };
+const BLANK: Record = Record { at: usize::MAX, number: 0, undo: Undo::Nothing, cancelable: false, encloses: false };
 
 struct Log {
     records: [Cell<Record>; CAPACITY],
@@ -77,15 +79,22 @@ thread_local! {
 impl Log {
     /// A handler may come between any two steps. It leaves the list as it found it.
     #[inline]
-    fn push(&self, at: usize, undo: Undo, cancelable: bool) -> Option<(usize, u32)> {
+    fn push(&self, record: Record) -> Option<(usize, u32)> {
         let place = self.count.get();
-        let record = self.records.get(place)?;
+        let cell = self.records.get(place)?;
         let number = self.number.get().wrapping_add(1);
         self.number.set(number);
         self.count.set(place + 1);
         compiler_fence(Ordering::SeqCst);
-        record.set(Record { at, number, undo, cancelable });
+        cell.set(Record { number, ..record });
         Some((place, number))
+    }
+
+    /// True if the last record is of a call that may sleep now. Its own sleep is as near on the stack as a call that a
+    /// handler has left, so an address cannot tell them apart.
+    fn is_enclosed(&self) -> bool {
+        let last = self.count.get().checked_sub(1).and_then(|last| self.records.get(last));
+        last.is_some_and(|record| record.get().encloses)
     }
 
     /// Undoes this record and all after it, which are of calls within its own.
@@ -131,14 +140,25 @@ impl Entry {
     /// whether cancellation is to be enabled afterwards.
     #[inline]
     pub fn new(undo: Undo, off: impl FnOnce() -> bool) -> Self {
+        Self::make(undo, false, off)
+    }
+
+    /// As [`Entry::new`], for a call that sleeps under further entries while this one stands.
+    #[inline]
+    pub fn enclosing(undo: Undo, off: impl FnOnce() -> bool) -> Self {
+        Self::make(undo, true, off)
+    }
+
+    #[inline]
+    fn make(undo: Undo, encloses: bool, off: impl FnOnce() -> bool) -> Self {
         let here = 0u8;
         let at = (&raw const here).addr();
         let made = LOG.try_with(|log| {
-            if log.count.get() != 0 {
+            if log.count.get() != 0 && !log.is_enclosed() {
                 log.undo_left(at);
             }
             let cancelable = off();
-            (log.push(at, undo, cancelable), cancelable)
+            (log.push(Record { at, undo, cancelable, encloses, ..BLANK }), cancelable)
         });
         // At the end of a thread it has no log any more.
         let (place, cancelable) = made.unwrap_or((None, false));
@@ -205,6 +225,22 @@ mod tests {
         }
         undo_left_calls();
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn the_sleep_of_a_call_does_not_undo_the_call() {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let call = Entry::enclosing(Undo::Sleeper(&CALLS, None), || {
+            CALLS.fetch_add(1, Ordering::SeqCst);
+            false
+        });
+        for _ in 0..2 {
+            // In the same frame, and so nearer than any handler's call.
+            drop(Entry::new(Undo::Nothing, || false));
+            assert_eq!(CALLS.load(Ordering::SeqCst), 1);
+        }
+        drop(call);
+        assert_eq!(CALLS.load(Ordering::SeqCst), 0);
     }
 
     /// As a handler: a frame far below the interrupted call's.

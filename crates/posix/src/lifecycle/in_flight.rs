@@ -32,7 +32,7 @@ impl Call {
             begin(socket);
             false
         };
-        Self(Entry::new(Undo::Socket(end, *socket), enter))
+        Self(Entry::enclosing(Undo::Socket(end, *socket), enter))
     }
 }
 
