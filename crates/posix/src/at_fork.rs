@@ -16,11 +16,11 @@ use towpath_client::{process, session, single_threaded};
 pub fn init() {
     process::pid();
     single_threaded::init();
-    // SAFETY: handlers of the right type; the library is never unloaded.
+    // SAFETY: the handlers have the right type, and the library is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
 }
 
-/// From now on two processes have each descriptor: `close` in one of them says nothing.
+/// Marks all sockets as shared: from now on two processes have each descriptor, so `close` in one of them ends nothing.
 pub extern "C" fn before() {
     for (_, kind) in table::within(0, u32::MAX) {
         if let Descriptor::Slot { slot, generation } = kind
@@ -32,10 +32,10 @@ pub extern "C" fn before() {
     }
 }
 
-/// In the child: starts anew what belongs to one process only.
+/// In the child: resets what belongs to one process only.
 pub extern "C" fn in_child() {
     towpath_client::at_fork::new_process();
-    // Other threads of the parent may have made sockets since.
+    // Other threads of the parent may have made sockets since `before`.
     before();
     fallback::forked();
     measure::forked();

@@ -17,7 +17,7 @@ use towpath_ring::{Geometry, Region, Slot, address, wake};
 
 /// One end of a connection: client number and slot.
 type End = (usize, Slot);
-/// The backlog of listeners that are refused.
+/// The backlog of listeners that this stack refuses.
 pub const FORBIDDEN: u32 = 1313;
 /// An address and port.
 type Address = (Ipv6Addr, u16);
@@ -43,7 +43,7 @@ struct FakeClient {
     pairs: HashMap<u32, (u32, UnixStream)>,
     reserved: HashMap<u32, OwnedFd>,
     next_slot: u32,
-    /// Positions: command queue, data queues, event queues by (context, thread).
+    /// Positions in the command queue, the data queues, and the event queues by (context, thread).
     commands: u32,
     data_queues: Vec<u32>,
     events: HashMap<u32, u32>,
@@ -64,7 +64,7 @@ pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Re
     use rustix::net::*;
     let listener =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    // No client must find it before it listens.
+    // The socket gets its name when it listens, so that no client finds it before.
     let made = path.with_extension("new");
     bind(&listener, &SocketAddrUnix::new(&made)?)?;
     listen(&listener, 64)?;
@@ -150,7 +150,7 @@ impl Fake {
                 busy = true;
                 self.clients[at].pairs.remove(&raw);
                 if let Some(slot) = self.clients[at].region.slot(raw) {
-                    // The doorbell of the same close may not have been looked at yet, and says whether it is an abort.
+                    // The doorbell of this close may not have been handled yet. It says whether the close is an abort.
                     let app = self.clients[at].region.app(slot);
                     let live = app.generation.load(Acquire) == generation;
                     let flags = if live { app.flags.load(Acquire) } else { 0 };
@@ -193,10 +193,10 @@ impl Fake {
         let remote = (command.remote_addr, command.remote_port as u16);
         let held = client.region.command(end.1).holder.load(Relaxed) != 0;
         let result = match command.op {
-            // No process would know of it if this one were killed now.
+            // Without a holder, nobody would free the slot if the program were killed now.
             op::LISTEN | op::CONNECT if !held => -libc::EPROTO,
             op::LISTEN if self.listeners.iter().any(|(_, taken, _)| *taken == local) => -libc::EADDRINUSE,
-            // A listener that a policy forbids.
+            // Stands for a listener that a policy forbids.
             op::LISTEN if command.backlog == FORBIDDEN => -libc::EACCES,
             op::LISTEN => {
                 self.listeners.push((end, local, command.flags & V6ONLY));
@@ -215,11 +215,11 @@ impl Fake {
 
     fn connect(&mut self, end: End, remote: Address) -> i32 {
         if remote.1 == 2 {
-            // A port that a policy forbids.
+            // Stands for a port that a policy forbids.
             return -libc::EACCES;
         }
         if remote.1 == 1 {
-            // A port that never answers: the connection is refused after a while.
+            // Stands for a port that answers late: the connection is refused after a while.
             self.clients[end.0].open(end.1, state::CONNECTING, (remote.0, 1), remote);
             let stack = self.clients[end.0].region.stack(end.1);
             stack.error.store(libc::ECONNREFUSED as u32, Relaxed);
@@ -274,7 +274,7 @@ impl Fake {
         }
         let unread = stack.rx_tail.load(Relaxed) != app.rx_head.load(Relaxed);
         self.listeners.retain(|(listener, ..)| *listener != end);
-        // The slot alone would not do: it may have been in a connection whose other end still lives.
+        // The slot number is not enough: the slot may have been in a connection whose other end still lives.
         let side = |c: &FakeConnection| (0..2).find(|i| c.ends[*i] == end && c.generations[*i] == generation);
         if let Some((at, side)) = self.connections.iter().enumerate().find_map(|(at, c)| Some((at, side(c)?))) {
             let connection = &mut self.connections[at];
@@ -311,7 +311,7 @@ impl Fake {
                 continue;
             }
             let (app, stack) = (source.app(from.1), sink.stack(to.1));
-            // Before the acceptor has taken it, its line belongs to an earlier connection.
+            // Until the acceptor has taken the slot, its line belongs to an earlier connection.
             let head = match sink.app(to.1).generation.load(Acquire) == connection.generations[1 - side] {
                 true => sink.app(to.1).rx_head.load(Acquire),
                 false => 0,

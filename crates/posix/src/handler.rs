@@ -1,4 +1,4 @@
-//! The caught calls: each goes to the file that implements it, if it is on a descriptor of ours.
+//! The caught calls. A call on a descriptor that concerns the library goes to the file that implements it.
 
 use crate::fd::table::{self, Descriptor, Target};
 use crate::fd::{close, fclose, fcntl, ioctl, passing, streams};
@@ -25,7 +25,7 @@ use towpath_ring::lines::state;
 pub struct Posix;
 
 impl Posix {
-    /// Sets the functions that lower files call.
+    /// Sets the functions that lower layers call.
     pub(crate) fn wire() {
         let streams = streams::Calls { read: Self::read, write: Self::write, close: close::close };
         wiring::install(streams);
@@ -36,15 +36,15 @@ fn count(result: Result<usize, i32>) -> Answer<ssize_t> {
     Some(result.map(|n| n as ssize_t))
 }
 
-/// A call that moves bytes: `$ours` on a socket of ours. On a measured descriptor it is counted, and so is the
-/// kernel's call.
+/// A call that moves bytes: `$ours` on an accelerated socket, else the kernel's. On a measured descriptor either is
+/// counted.
 macro_rules! moves {
     ($fd:expr, $direction:ident, $real:expr, |$socket:ident| $ours:expr) => {
         match table::target($fd) {
             Target::Ours($socket) => $ours,
             Target::Measured => measure::during($fd, Direction::$direction, || match table::socket($fd) {
                 Some($socket) => $ours,
-                // SAFETY: the caller keeps the contract of the function.
+                // SAFETY: `$real` has the arguments of the program's call, whose contract the caller keeps.
                 None => Some(outcome(unsafe { $real })),
             }),
             Target::Other => None,
@@ -210,12 +210,12 @@ impl Handler for Posix {
         moves!(fd, Receive, real::recvfrom(fd, buf, len, flags, addr, alen), |socket| {
             // SAFETY: the caller keeps the contract of `recvfrom`: `buf` has `len` writable bytes.
             let received = unsafe { receive::receive(&socket, &[iovec { iov_base: buf, iov_len: len }], flags) };
-            // A connected stream names no sender.
+            // A connected stream socket names no sender.
             count(received.and_then(|received| {
                 if addr.is_null() {
                     return Ok(received);
                 }
-                // SAFETY: the program's memory; any address may be given.
+                // SAFETY: `user::write` accepts any address of the program.
                 unsafe { user::write(alen, 0) }.map(|()| received)
             }))
         })
@@ -225,7 +225,7 @@ impl Handler for Posix {
         let answer = moves!(fd, Receive, real::recvmsg(fd, msg, flags), |socket| Some(unsafe {
             message::receive_message(&socket, msg, flags)
         }));
-        // SAFETY: the caller keeps the contract of the call.
+        // SAFETY: the caller keeps the contract of `recvmsg`.
         answer.or_else(|| unsafe { passing::receive(fd, msg, flags) })
     }
     unsafe fn recvmmsg(
@@ -312,7 +312,7 @@ impl Handler for Posix {
             message::send_message(&socket, msg, flags)
         }));
         if answer.is_none() {
-            // SAFETY: the caller keeps the contract of the call.
+            // SAFETY: `send` accepts any addresses.
             unsafe { passing::send(msg) };
         }
         answer
@@ -374,7 +374,7 @@ impl Handler for Posix {
             // SAFETY: the caller keeps the contract of `ppoll`: `fds` has `n` entries, `mask` is null or valid.
             None => unsafe { poll::poll(fds, n, None, mask) },
             // The kernel refuses an invalid time.
-            // SAFETY: the caller keeps the contract of the function.
+            // SAFETY: the caller keeps the contract of `ppoll`: `fds` has `n` entries, `mask` is null or valid.
             Some(time) => unsafe { poll::poll(fds, n, Some(sys::duration_of(time)?), mask) },
         }
     }
@@ -390,7 +390,7 @@ impl Handler for Posix {
         let limit = match &time {
             None => None,
             Some(time) => {
-                // More than a second of microseconds is allowed here.
+                // Unlike elsewhere, `tv_usec` may be more than a second.
                 let seconds = time.tv_sec.checked_add(time.tv_usec.div_euclid(1_000_000))?;
                 let valid = time.tv_sec >= 0 && time.tv_usec >= 0;
                 let nanoseconds = if valid { time.tv_usec.rem_euclid(1_000_000) * 1000 } else { -1 };

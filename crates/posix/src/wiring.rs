@@ -1,4 +1,4 @@
-//! Functions that lower files call in higher ones, set when the library is loaded.
+//! Sets the functions that lower layers call in higher ones, when the library is loaded.
 
 use crate::fd::table::{self, Descriptor};
 use crate::fd::{close, streams};
@@ -16,7 +16,7 @@ static CALLBACKS: Callbacks = Callbacks {
     forget_session: instance::forget_session,
 };
 
-/// To be called before there is a session.
+/// Sets them. Called before there is a session.
 pub fn install(streams: streams::Calls) {
     towpath_client::callbacks::install(&CALLBACKS);
     close::set_ring_events(close::RingEvents { copied: uring::copied, closed: uring::closed });

@@ -13,7 +13,7 @@ use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_hook::{Answer, outcome, real};
 
-/// Calls to io_uring when its descriptors come and go.
+/// Functions to be called when a descriptor of an io_uring is copied or closed.
 pub struct RingEvents {
     /// The ring of this number has one more descriptor.
     pub copied: fn(u32),
@@ -23,18 +23,18 @@ pub struct RingEvents {
 
 static RING_EVENTS: OnceLock<RingEvents> = OnceLock::new();
 
-/// Sets these calls. The first time counts.
+/// Sets these functions. Only the first call has an effect.
 pub fn set_ring_events(events: RingEvents) {
     let _ = RING_EVENTS.set(events);
 }
 
-/// Prepares for the kernel to close `fd`. False: the program must not close it.
+/// Prepares for the kernel to close `fd`. False: it is the library's, and stays open.
 pub fn closing(fd: c_int, kind: Descriptor) -> bool {
     match kind {
         Descriptor::Kernel => {}
-        // A vfork child needs them until it executes a program, which does not inherit them.
+        // A vfork child needs these until it executes a program. They are close-on-exec.
         Descriptor::Internal => return false,
-        // A vfork child runs on its parent's memory, but has descriptors of its own.
+        // A vfork child shares its parent's memory but has descriptors of its own.
         _ if process::in_vfork_child() => {}
         Descriptor::Pending(_) => {
             table::set(fd, Descriptor::Kernel);
@@ -71,18 +71,18 @@ pub fn close(fd: c_int) -> Answer<c_int> {
     if kind == Descriptor::Kernel || closing(fd, kind) { None } else { Some(Err(libc::EBADF)) }
 }
 
-/// The descriptor `fd` of a socket goes away.
+/// The descriptor `fd` of a socket is being closed.
 pub fn let_go(fd: c_int, socket: &Socket) {
     table::set(fd, Descriptor::Kernel);
     rewatch::forget(fd, socket);
-    // If other descriptors may exist, the stack sees the pair hang up when the last one is closed. If calls are in
-    // flight, the socket goes on until they return.
+    // If other descriptors may exist, the stack waits until the pair hangs up, with the last one. If calls are in
+    // flight, the socket lives until they return.
     if !socket.has(flag::SHARED) && !in_flight::keep(fd, socket) {
         end::end(fd, socket);
     }
 }
 
-/// The call has made `new`, a copy of `old`, which is of this kind.
+/// A call has made `new`, a copy of `old`. `kind` is the kind of `old`.
 fn copied(kind: Descriptor, old: c_int, new: c_int) {
     match kind {
         Descriptor::Slot { slot, generation } => {
@@ -91,7 +91,7 @@ fn copied(kind: Descriptor, old: c_int, new: c_int) {
             }
             table::set(new, kind);
         }
-        // A promotion replaces all of its descriptors.
+        // Copies of a pending socket are counted, because promotion replaces all of them.
         Descriptor::Pending(pending) => {
             let family = if pending.family == 0 { table::new_family() } else { pending.family };
             table::update_pending(old, |pending| pending.family = family);
@@ -112,7 +112,7 @@ fn copied(kind: Descriptor, old: c_int, new: c_int) {
     standard_streams::follow(new);
 }
 
-/// A call that makes a copy and picks the number itself.
+/// A call that makes a copy of `fd` and chooses its number.
 pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
     let kind = table::get(fd);
     match kind {
@@ -126,7 +126,7 @@ pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
     }
 }
 
-/// `dup2` and `dup3`: `new` is closed on the way.
+/// `dup2` and `dup3`, which close `new` first.
 pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
     if fd != new && table::is_measured(new) {
         measure::end(new);
@@ -142,7 +142,7 @@ pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> An
     if from == Descriptor::Internal {
         return Some(Err(libc::EBADF));
     }
-    // The library's own descriptors have numbers that programs do not pick. If one does, it must pick another.
+    // Programs do not choose the numbers of the library's own descriptors. One that does must choose another.
     if over == Descriptor::Internal {
         return Some(Err(libc::EBUSY));
     }
@@ -155,7 +155,7 @@ pub fn duplicate_over(fd: c_int, new: c_int, make: impl FnOnce() -> c_int) -> An
 
 /// `close_range`, without the library's own descriptors.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> {
-    // The library's own descriptors are close-on-exec anyway.
+    // The library's own descriptors are close-on-exec already.
     if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return None;
     }
@@ -181,6 +181,6 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> 
 }
 
 fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> Sys<c_int> {
-    // SAFETY: integers only.
+    // SAFETY: `close_range` takes numbers and no memory.
     outcome(unsafe { real::close_range(first, last, flags as c_int) })
 }

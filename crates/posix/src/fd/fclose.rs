@@ -4,7 +4,7 @@ use crate::fd::{close, standard_streams, streams, table};
 use crate::observe::measure;
 use libc::FILE;
 
-/// `fclose` (of a stream made by `fdopen`).
+/// `fclose` of a stream, which may be one that `fdopen` made.
 ///
 /// # Safety
 /// `stream` is null or an open stream.
@@ -19,7 +19,7 @@ pub unsafe fn fclose(stream: *mut FILE) {
     }
 }
 
-/// Is this a stream that `fdopen` has made here? It closes its descriptor itself after writing everything.
+/// Has `fdopen` made this stream here? It closes its descriptor itself, after writing everything.
 fn is_ours(stream: *mut FILE) -> bool {
     let ours = streams::closing(stream);
     if ours {

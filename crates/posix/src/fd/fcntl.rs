@@ -9,10 +9,10 @@ use towpath_client::socket::Socket;
 use towpath_client::sys;
 use towpath_hook::{Answer, outcome, real};
 
-/// Linux's name, which libc lacks.
+/// Linux's constant, which libc lacks.
 const F_SETOWN_EX: c_int = 15;
 
-/// `fcntl`, as far as it concerns sockets in slots; the rest is the kernel's.
+/// `fcntl` for sockets in slots. All else is left to the kernel.
 ///
 /// # Safety
 /// The contract of `fcntl`.
@@ -22,7 +22,7 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
         return None;
     }
     match (cmd, kind) {
-        // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
+        // SAFETY: the arguments are those of the program's `fcntl`, and the kernel checks addresses.
         (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => close::duplicate(fd, || unsafe { real::fcntl(fd, cmd, arg) }),
         (libc::F_SETOWN | F_SETOWN_EX, Descriptor::Pending(_)) => {
             table::update_pending(fd, |pending| pending.owned = true);
@@ -30,11 +30,11 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> Answer<c_int> {
         }
         (libc::F_SETOWN | F_SETOWN_EX, Descriptor::Slot { slot, generation }) => {
             let socket = Socket::at(slot, generation)?;
-            // SAFETY: the arguments as the program gave them to `fcntl`; the kernel checks pointers.
+            // SAFETY: the arguments are those of the program's `fcntl`, and the kernel checks addresses.
             let set = outcome(unsafe { real::fcntl(fd, cmd, arg) });
             Some(set.inspect(|_| sigurg::set_owner(&socket, cmd, arg)))
         }
-        // The socketpair keeps the flags that have no effect here.
+        // The socketpair stores the flags that have no effect on a slot.
         (libc::F_GETFL, Descriptor::Slot { slot, generation }) => {
             let socket = Socket::at(slot, generation)?;
             let nonblock = if socket.has(flag::NONBLOCK) { libc::O_NONBLOCK } else { 0 };

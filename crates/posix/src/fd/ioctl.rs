@@ -10,7 +10,7 @@ use towpath_client::{command, stack_info};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::lines::state;
 
-/// Linux's names, which libc lacks.
+/// Linux's constants, which libc lacks.
 const FIOSETOWN: libc::Ioctl = 0x8901;
 const SIOCSPGRP: libc::Ioctl = 0x8902;
 const SIOCATMARK: libc::Ioctl = 0x8905;
@@ -19,7 +19,7 @@ const SIOCOUTQNSD: libc::Ioctl = 0x894b;
 /// `ioctl`.
 ///
 /// # Safety
-/// `arg` is a number or any address, as the request wants it.
+/// `arg` is a number or any address, as `request` has it.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
     let owner = matches!(request as _, FIOSETOWN | SIOCSPGRP);
     if let (Descriptor::Pending(_), true) = (table::get(fd), owner) {
@@ -28,25 +28,25 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
     let socket = table::socket(fd)?;
     let argument = arg as *mut c_int;
     if owner {
-        // SAFETY: the arguments as the program gave them; the kernel checks the pointer.
+        // SAFETY: the arguments are those of the program's `ioctl`, and the kernel checks the address.
         let set = outcome(unsafe { real::ioctl(fd, request, arg) });
         // SAFETY: the kernel has just read an integer there.
         return Some(set.inspect(|_| sigurg::set_owner(&socket, libc::F_SETOWN, unsafe { *argument }.into())));
     }
     if request as libc::Ioctl == libc::FIONBIO {
-        // SAFETY: the program's memory.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid number.
         let on = unsafe { user::read(argument) };
         return Some(on.map(|on| {
             socket.mark(flag::NONBLOCK, on != 0);
             0
         }));
     }
-    // SAFETY: the program's memory.
+    // SAFETY: `user::write` accepts any address of the program.
     let put = |answer| unsafe { user::write(argument, answer) };
     asked(&socket, request as _).map(|answer| answer.and_then(put).map(|()| 0))
 }
 
-/// The answer to a query; `None` = it is left to the kernel.
+/// The answer to a query; `None` leaves it to the kernel.
 fn asked(socket: &Socket, request: libc::Ioctl) -> Option<Sys<c_int>> {
     Some(Ok(match request {
         libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if socket.state() == state::LISTENING => {

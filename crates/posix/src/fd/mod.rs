@@ -1,4 +1,4 @@
-//! Descriptors: the table of their kinds, copying and closing, streams, and those that come from other programs.
+//! Descriptors: the table of their kinds, copying and closing, streams, and descriptor passing.
 
 pub mod close;
 pub mod fclose;

@@ -1,9 +1,10 @@
-//! Descriptor passing: sockets that leave the process by `exec` or in a message (SCM_RIGHTS), and those that arrive.
-//! The sender names the socket to the service. The receiver shows its descriptor to the service, learns where the
-//! socket lives, and goes on where the sender has stopped.
+//! Descriptor passing: sockets that leave the process by `exec` or in a message (SCM_RIGHTS), and sockets that arrive.
+//! The sender tells the service the name of the socket. The receiver shows the service its descriptor, learns the
+//! socket's slot, and goes on where the sender has stopped.
 //!
-//! A passed socket is marked by options of its pair that mean nothing there, so a receiver need not ask the service
-//! about other descriptors. A program without the library cannot use it: writes fail with EPIPE, reads with EAGAIN.
+//! A passed socket is marked by options of its socketpair that have no other use there. So a receiver need not ask the
+//! service about other descriptors. A program without the library cannot use it: writes fail with EPIPE, reads with
+//! EAGAIN.
 
 use crate::fd::standard_streams;
 use crate::fd::table::{self, Descriptor, Pending};
@@ -22,18 +23,18 @@ use towpath_ring::control::Request;
 
 /// Environment variable for a program that inherits descriptors: one more than the highest of them.
 const VARIABLE: &str = "TOWPATH_INHERITED";
-/// Descriptors below this are always looked at, because the numbers that `posix_spawn` uses are not seen.
+/// Descriptors below this are always looked at. `posix_spawn` may have put a socket there without the library's notice.
 const ALWAYS_LOOKED_AT: c_int = 64;
-/// `SO_RCVLOWAT` of a pair whose socket has been named: "towp".
+/// Marks a pair whose socket has been named, as the pair's `SO_RCVLOWAT`: "towp".
 const MARK: c_int = 0x746f_7770;
 /// The most descriptors in one message (Linux: `SCM_MAX_FD`).
 const MOST_RIGHTS: usize = 253;
 
-/// The process that has made a copy, for its next program, that the table does not know; 0 = there is none.
+/// The process that has made a copy for its next program, which the table does not list; 0 = none has.
 static UNSEEN: AtomicI32 = AtomicI32::new(0);
 
-/// Names the socket behind `fd`, which may turn up in another process. Also called in a `vfork` child, on its
-/// parent's memory.
+/// Tells the service the name of the socket behind `fd`, which may appear in another process. Also called in a `vfork`
+/// child, on its parent's memory.
 pub fn name(fd: c_int, socket: &Socket) {
     socket.mark(flag::SHARED, true);
     if socket.has(flag::NAMED) {
@@ -47,7 +48,7 @@ pub fn name(fd: c_int, socket: &Socket) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, MARK);
     let soon = timeval { tv_sec: 0, tv_usec: 1 };
     let len = size_of::<timeval>() as libc::socklen_t;
-    // SAFETY: `soon` has `len` bytes; then integers only.
+    // SAFETY: `soon` has `len` bytes. `shutdown` takes numbers and no memory.
     unsafe {
         real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const soon).cast(), len);
         real::shutdown(fd, libc::SHUT_WR);
@@ -55,7 +56,7 @@ pub fn name(fd: c_int, socket: &Socket) {
     socket.mark(flag::NAMED, true);
 }
 
-/// Takes a descriptor from elsewhere into the table, if it is one of ours.
+/// Takes a descriptor that has come from elsewhere into the table, if it is a socket for the library.
 fn take(fd: c_int) {
     let option = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name, 0);
     match option(libc::SO_DOMAIN) {
@@ -86,16 +87,16 @@ fn pending(fd: c_int, six: bool) -> Option<Pending> {
     sys::is_closed(fd).then(|| Pending { six, bound, options: true, kept: true, ..Pending::default() })
 }
 
-/// Takes the descriptors into the table that the program has inherited.
+/// Takes the descriptors that the program has inherited into the table.
 pub fn inherit() {
     let Some(end) = std::env::var(VARIABLE).ok().and_then(|value| value.parse::<c_int>().ok()) else { return };
-    // SAFETY: the program has not begun, so no other thread looks at the environment.
+    // SAFETY: the program has not begun, so no other thread uses the environment.
     unsafe { std::env::remove_var(VARIABLE) };
     (0..end.clamp(ALWAYS_LOOKED_AT, table::NUMBERS as c_int)).for_each(take);
 }
 
-/// The process is about to execute another program: names the sockets that go along. Returns the environment
-/// variables that the new program needs; none if it inherits nothing.
+/// The process is about to execute another program: names the sockets that it will inherit. Returns the environment
+/// variables that the new program needs; none if it inherits no socket.
 pub fn executing() -> Vec<CString> {
     let Some(session) = session::get().filter(|session| !session.is_dead()) else { return Vec::new() };
     let mut end = 0;
@@ -126,7 +127,7 @@ fn needs(session: &Session, end: c_int) -> Vec<CString> {
         .collect()
 }
 
-/// A copy of `fd` is made that the table cannot note: by `posix_spawn`, or in a `vfork` child.
+/// A copy of `fd` is made that the table cannot list: by `posix_spawn`, or in a `vfork` child.
 pub fn unseen_copy(fd: c_int) {
     if let Some(socket) = table::socket(fd) {
         name(fd, &socket);
@@ -140,12 +141,12 @@ fn in_message(fd: c_int) {
     }
 }
 
-/// The descriptors in a message's control part.
+/// Passes each descriptor in a message's control data to `each`.
 ///
 /// # Safety
 /// `msg` and what it names may be any addresses.
 unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
-    // SAFETY: any bytes are a header; the memory that it names is only read by `user`.
+    // SAFETY: `user::read` accepts any address, and any bytes are a valid header.
     let msg = unsafe { user::read(msg) }?;
     let (start, length) = (msg.msg_control.cast::<u8>().cast_const(), msg.msg_controllen as usize);
     if start.is_null() {
@@ -154,7 +155,7 @@ unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
     let (header, align) = (size_of::<cmsghdr>(), align_of::<cmsghdr>());
     let mut at = 0;
     while at + header <= length {
-        // SAFETY: any bytes are a value; any address may be given.
+        // SAFETY: `user::read` accepts any address, and any bytes are a valid value.
         let part = unsafe { user::read(start.wrapping_add(at).cast::<cmsghdr>()) }?;
         let len = part.cmsg_len as usize;
         if len < header || len > length - at {
@@ -162,7 +163,7 @@ unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
         }
         if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             for n in 0..((len - header) / size_of::<c_int>()).min(MOST_RIGHTS) {
-                // SAFETY: any bytes are a value; any address may be given.
+                // SAFETY: `user::read` accepts any address, and any bytes are a valid descriptor number.
                 each(unsafe { user::read(start.wrapping_add(at + header).cast::<c_int>().wrapping_add(n)) }?);
             }
         }
@@ -171,24 +172,24 @@ unsafe fn rights(msg: *const msghdr, mut each: impl FnMut(c_int)) -> Sys<()> {
     Ok(())
 }
 
-/// A message goes out on a socket that is not ours.
+/// `sendmsg` on a socket that is not accelerated: names the sockets that the message passes.
 ///
 /// # Safety
 /// `msg` and what it names may be any addresses.
 pub unsafe fn send(msg: *const msghdr) {
-    // Without a session there is no socket of ours to pass.
+    // Without a session there is no accelerated socket to pass.
     if session::get().is_some() {
-        // SAFETY: any addresses may be given. The kernel reports errors of the message.
+        // SAFETY: `rights` accepts any addresses. The kernel reports errors of the message.
         let _ = unsafe { rights(msg, in_message) };
     }
 }
 
-/// `recvmsg` on a socket that is not ours.
+/// `recvmsg` on a socket that is not accelerated.
 ///
 /// # Safety
 /// The contract of `recvmsg`.
 pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<isize> {
-    // SAFETY: the caller keeps the contract of the call, and the kernel has filled the message in.
+    // SAFETY: the caller keeps the contract of `recvmsg`, and the kernel has filled the message in.
     unsafe {
         let received = outcome(real::recvmsg(fd, msg, flags));
         if received.is_ok() {
@@ -198,18 +199,18 @@ pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Answer<isize
     }
 }
 
-/// As [`send`], for `sendmmsg`.
+/// [`send`] for `sendmmsg`.
 ///
 /// # Safety
-/// As for [`send`].
+/// As [`send`].
 pub unsafe fn send_many(msgs: *const mmsghdr, count: libc::c_uint) {
     for n in 0..count.min(libc::UIO_MAXIOV as u32) as usize {
-        // SAFETY: an address is computed; the rest is the caller's contract.
+        // SAFETY: the address is only computed; `send` accepts any.
         unsafe { send((&raw const (*msgs.wrapping_add(n)).msg_hdr).cast()) };
     }
 }
 
-/// As [`receive`], for `recvmmsg`.
+/// [`receive`] for `recvmmsg`.
 ///
 /// # Safety
 /// The contract of `recvmmsg`.
@@ -220,9 +221,9 @@ pub unsafe fn receive_many(
     flags: c_int,
     timeout: *mut libc::timespec,
 ) -> Answer<c_int> {
-    // SAFETY: an address is computed.
+    // SAFETY: the address is only computed.
     let header = |n: usize| unsafe { &raw mut (*msgs.wrapping_add(n)).msg_hdr };
-    // SAFETY: the caller keeps the contract of the call, and the kernel has filled the message in.
+    // SAFETY: the caller keeps the contract of `recvmmsg`, and the kernel has filled the messages in.
     unsafe {
         let received = outcome(real::recvmmsg(fd, msgs, count, flags, timeout));
         for n in 0..received.unwrap_or(0) as usize {

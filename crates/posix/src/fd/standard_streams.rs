@@ -1,8 +1,8 @@
-//! `stdin`, `stdout` and `stderr` of a program whose descriptor 0, 1 or 2 is a socket of ours, by `dup2` or
-//! inherited.
+//! `stdin`, `stdout` and `stderr` of a program whose descriptor 0, 1 or 2 is an accelerated socket, inherited or by
+//! `dup2`.
 //!
-//! libc calls the kernel from within its own streams. So while such a descriptor is ours, a stream like those of
-//! `fdopen` replaces libc's. Code with a copy of the old pointer (C++'s `cout`) still writes to libc's own.
+//! libc's own streams call the kernel from within libc. So a stream like those of `fdopen` replaces libc's as long as
+//! the descriptor is such a socket. Code with a copy of the old pointer (C++'s `cout`) still writes to libc's own.
 
 use crate::fd::{streams, table};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn __fpurge(stream: *mut FILE);
 }
 
-/// The first words of glibc's `FILE`. Its macros are compiled into every program, so they do not change.
+/// The first words of glibc's `FILE`. Its macros compile them into every program, so they do not change.
 #[repr(C)]
 struct Layout {
     flags: c_int,
@@ -31,11 +31,11 @@ const LINE_BUFFERED: c_int = 0x200;
 
 /// libc's own streams while they are replaced; 0 = not replaced.
 static FORMER: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
-/// The replacements, once made.
+/// The replacements, made when first needed.
 static OURS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 static CHANGING: Lock = Lock::new();
 
-/// In a forked child: the lock's owner does not exist.
+/// In a forked child: the thread that held the lock does not exist.
 pub fn forked() {
     CHANGING.reset();
 }
@@ -63,15 +63,15 @@ pub fn follow(fd: c_int) {
 }
 
 fn stand_in(fd: c_int, at: usize) {
-    // SAFETY: libc's variable, which holds a stream or null. The program, too, may change it at any time.
+    // SAFETY: this is libc's variable, which holds a stream or null. The program may change it at any time too.
     let own = unsafe { *place(fd) };
-    // SAFETY: a stream of the program's.
+    // SAFETY: `own` is a stream of the program's.
     if own.is_null() || unsafe { real::fileno(own) } != fd {
         return;
     }
     let mut ours = OURS[at].load(Ordering::Relaxed) as *mut FILE;
     if ours.is_null() {
-        // SAFETY: a C string.
+        // SAFETY: the mode is a C string.
         ours = unsafe { streams::open(fd, if fd == 0 { c"r" } else { c"w" }.as_ptr()) };
         if ours.is_null() {
             return;
@@ -101,7 +101,7 @@ fn stand_in(fd: c_int, at: usize) {
 fn stand_back(fd: c_int, at: usize) {
     let own = FORMER[at].swap(0, Ordering::AcqRel) as *mut FILE;
     let ours = OURS[at].load(Ordering::Relaxed) as *mut FILE;
-    // SAFETY: streams, and libc's variable. Buffered bytes of the replacement go to the present descriptor.
+    // SAFETY: these are streams, and libc's variable. Bytes in the replacement's buffer go to the present descriptor.
     unsafe {
         if fd != 0 && !ours.is_null() {
             libc::fflush(ours);
@@ -112,12 +112,12 @@ fn stand_back(fd: c_int, at: usize) {
     }
 }
 
-/// A stream is about to be closed. A replacement is undone.
+/// A stream is about to be closed. If it is a replacement, libc's own stream comes back.
 pub fn closing(stream: *mut FILE) {
     let Some(at) = OURS.iter().position(|ours| ours.load(Ordering::Relaxed) == stream as usize) else { return };
     let own = FORMER[at].swap(0, Ordering::AcqRel) as *mut FILE;
     OURS[at].store(0, Ordering::Relaxed);
-    // SAFETY: libc's variable.
+    // SAFETY: this is libc's variable, which holds a stream or null.
     unsafe {
         if !own.is_null() && *place(at as c_int) == stream {
             *place(at as c_int) = own;

@@ -31,7 +31,7 @@ pub struct Calls {
 
 static CALLS: OnceLock<Calls> = OnceLock::new();
 
-/// Sets the calls. The first time counts.
+/// Sets these functions. Only the first call has an effect.
 pub fn set_calls(calls: Calls) {
     let _ = CALLS.set(calls);
 }
@@ -46,7 +46,7 @@ struct Streams {
     all: UnsafeCell<Vec<(usize, c_int)>>,
 }
 
-// SAFETY: the vector is only used under the lock.
+// SAFETY: `all` is only accessed under the lock.
 unsafe impl Sync for Streams {}
 
 static STREAMS: Streams = Streams { lock: Lock::new(), all: UnsafeCell::new(Vec::new()) };
@@ -63,43 +63,42 @@ pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     Some(if stream.is_null() { Err(sys::errno()) } else { Ok(stream) })
 }
 
-/// A stream on a descriptor, of whatever kind the descriptor is when it is used; null = no memory.
+/// A stream that acts on whatever the descriptor is at the time of each use; null = no memory.
 ///
 /// # Safety
 /// As [`fdopen`].
 pub unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     let functions = Functions { read, write, seek: None, close };
-    // SAFETY: the caller passes a C string; the functions have the contracts of their places.
+    // SAFETY: the caller passes a C string, and each function has the type and contract of its place.
     let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
     if !stream.is_null()
         && let Some(_locked) = STREAMS.lock.lock()
     {
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so this is the only reference.
         unsafe { &mut *STREAMS.all.get() }.push((stream as usize, fd));
         COUNT.fetch_add(1, Ordering::Release);
     }
     stream
 }
 
-/// `fileno`: libc knows no descriptor of these streams.
+/// `fileno`. libc itself knows no descriptor for these streams.
 pub fn fileno(stream: *mut FILE) -> Answer<c_int> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
     let _locked = STREAMS.lock.lock()?;
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so nobody changes it.
     let all = unsafe { &*STREAMS.all.get() };
     all.iter().find(|(known, _)| *known == stream as usize).map(|(_, fd)| Ok(*fd))
 }
 
-/// The stream is about to be closed. True if it was made here; then it closes its descriptor itself after writing
-/// everything.
+/// A stream is about to be closed. True: it was made here, and closes its descriptor itself after writing everything.
 pub fn closing(stream: *mut FILE) -> bool {
     if COUNT.load(Ordering::Acquire) == 0 {
         return false;
     }
     let Some(_locked) = STREAMS.lock.lock() else { return false };
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so this is the only reference.
     let all = unsafe { &mut *STREAMS.all.get() };
     let Some(at) = all.iter().position(|(known, _)| *known == stream as usize) else { return false };
     all.swap_remove(at);
@@ -127,7 +126,7 @@ unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size
         let ours = CALLS.get().and_then(|calls| (calls.write)(fd, buffer.cast(), len));
         ours.map_or_else(|| real::write(fd, buffer.cast(), len), finish)
     };
-    // For `fopencookie` 0 means failure.
+    // A function of `fopencookie` returns 0 for a failure.
     written.max(0)
 }
 

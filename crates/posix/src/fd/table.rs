@@ -1,5 +1,5 @@
-//! The table of descriptors: the kind of each number, in one word, without heap or lock. Most calls of most programs
-//! are on other descriptors, and find that out with one load.
+//! The table of descriptors: the kind of each number in one word, without heap or lock. Most calls of most programs are
+//! on other descriptors, and one load tells them so.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use towpath_client::socket::{SLOT_BITS, Socket};
@@ -14,22 +14,22 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 /// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descriptor {
-    /// The kernel's.
+    /// A descriptor of the kernel's.
     Kernel,
     /// A TCP kernel socket that has neither listened nor connected yet.
     Pending(Pending),
     /// A socket in a slot.
     Slot {
-        /// Its number, and in the bits from [`SLOT_BITS`] on that of its session.
+        /// The slot's number. The bits from [`SLOT_BITS`] on are its session's number.
         slot: u32,
         /// The connection's or listener's generation.
         generation: u32,
     },
-    /// An epoll descriptor; the number of its instance.
+    /// An epoll descriptor, with the number of its instance.
     Epoll(u32),
     /// A descriptor of the library's own that the program must not touch.
     Internal,
-    /// An io_uring; its number.
+    /// An io_uring, with the number of its ring.
     Ring(u32),
 }
 
@@ -38,34 +38,34 @@ pub enum Descriptor {
 pub struct Pending {
     /// `bind` has succeeded.
     pub bound: bool,
-    /// `setsockopt` has been used, so there are options to carry over.
+    /// `setsockopt` has been used, so promotion copies options.
     pub options: bool,
-    /// `SO_REUSEADDR` is set, but off on the kernel socket, because that reserves the port.
+    /// The program has set `SO_REUSEADDR`, but it is off on the kernel socket, so that the port is reserved.
     pub reuse_hidden: bool,
-    /// An AF_INET6 socket.
+    /// It is an AF_INET6 socket.
     pub six: bool,
-    /// F_SETOWN has been used.
+    /// F_SETOWN has been used: the socket has an owner for SIGURG.
     pub owned: bool,
-    /// `TCP_CONGESTION` that was asked for: its number, 0 = none (below 16).
+    /// The number of the `TCP_CONGESTION` that the program has set; 0 = none (below 16).
     pub congestion: u8,
-    /// Which of the options that the stack has to know have been set (18 bits, see `options::table`).
+    /// The options for the stack that the program has set (18 bits, see `options::table`).
     pub steered: u32,
-    /// Options that are emulated have been set.
+    /// The program has set emulated options.
     pub kept: bool,
-    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` are negative: no call waits. (The kernel does not tell.)
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` were set to negative times: no call waits. The kernel does not tell this.
     pub no_wait: [bool; 2],
     /// The kernel has refused a non-blocking connect and has not reported it yet.
     pub refused: bool,
-    /// Descriptors of this process with the same number are copies of one socket; 0 = no copies (30 bits).
+    /// The copies of one socket have the same number here; 0 = it has no copies (30 bits).
     pub family: u32,
 }
 
 const KIND: u64 = 7;
 /// [`Descriptor::Slot`].
 const SLOT: u64 = 2;
-/// The same, measured.
+/// [`Descriptor::Slot`] whose calls are measured.
 const MEASURED_SLOT: u64 = 6;
-/// [`Descriptor::Kernel`], measured.
+/// [`Descriptor::Kernel`] whose calls are measured.
 const MEASURED_KERNEL: u64 = 7;
 /// The bits for the number of a slot and its session.
 const SLOT_MASK: u32 = u32::MAX >> 3;
@@ -120,7 +120,7 @@ fn decode(word: u64) -> Descriptor {
 pub enum Target {
     /// A socket in a slot.
     Ours(Socket),
-    /// A descriptor whose calls are measured (see `measure`), a slot's or the kernel's.
+    /// A descriptor whose calls are measured (see `measure`), of a slot or of the kernel.
     Measured,
     /// Something else.
     Other,
@@ -137,7 +137,7 @@ pub fn target(fd: i32) -> Target {
     }
 }
 
-/// The socket behind a descriptor, if it lives in a slot.
+/// The socket behind a descriptor, if it is in a slot.
 #[inline]
 pub fn socket(fd: i32) -> Option<Socket> {
     match get(fd) {
@@ -175,12 +175,12 @@ pub fn is_measured(fd: i32) -> bool {
     TABLE.get(fd as u32 as usize).is_some_and(|word| word.load(Ordering::Relaxed) & KIND >= MEASURED_SLOT)
 }
 
-/// Measures the calls on a socket in a slot or of the kernel from now on.
+/// From now on, calls on this socket are measured. It is in a slot or the kernel's.
 pub fn measure(fd: i32) {
     change(fd, [(SLOT, MEASURED_SLOT), (0, MEASURED_KERNEL)]);
 }
 
-/// Ends that.
+/// Ends the measuring of a descriptor.
 pub fn unmeasure(fd: i32) {
     change(fd, [(MEASURED_SLOT, SLOT), (MEASURED_KERNEL, 0)]);
 }
@@ -225,7 +225,7 @@ pub fn update_pending(fd: i32, change: impl FnOnce(&mut Pending)) {
     }
 }
 
-/// All descriptors of this process for the socket behind `fd`, which is not the kernel's.
+/// All descriptors of this process for the socket behind `fd`, which is pending or in a slot.
 pub fn copies(fd: i32) -> Vec<i32> {
     let same = |kind: &Descriptor| match (kind, get(fd)) {
         (Descriptor::Pending(one), Descriptor::Pending(other)) => one.family == other.family,
@@ -237,7 +237,7 @@ pub fn copies(fd: i32) -> Vec<i32> {
     }
 }
 
-/// A new number for the copies of one socket.
+/// A new number for the copies of one pending socket.
 pub fn new_family() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     (NEXT.fetch_add(1, Ordering::Relaxed) & FAMILIES).max(1)

@@ -16,9 +16,9 @@ use towpath_hook::{exec, program};
 use towpath_ring::report::{self, Call, Count, HookMethod, Record, Report};
 
 static REPORT: AtomicPtr<Report> = AtomicPtr::new(core::ptr::null_mut());
-/// This process's record; null = it has none yet.
+/// This process's record; null = not made yet.
 static RECORD: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
-/// How this program is hooked, its command line, and why: for the records of its children too.
+/// How this program is hooked, its command line, and why it is hooked so. Records of its children have it too.
 static SELF: OnceLock<(HookMethod, Vec<u8>, &'static str)> = OnceLock::new();
 /// Why there is no session.
 static NO_SESSION: AtomicU32 = AtomicU32::new(Count::ServiceGone as u32);
@@ -33,14 +33,14 @@ pub fn init() {
     record();
 }
 
-/// In a forked child: it gets a record of its own with its first count.
+/// In a forked child: the first count will make a record of its own.
 pub fn forked() {
     RECORD.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 
 #[inline]
 fn report() -> Option<&'static Report> {
-    // SAFETY: null or a leaked box that is never changed back.
+    // SAFETY: the pointer is null or a leaked box, and never changes again.
     unsafe { REPORT.load(Ordering::Relaxed).as_ref() }
 }
 
@@ -48,7 +48,7 @@ fn report() -> Option<&'static Report> {
 #[cold]
 fn record() -> Option<&'static Record> {
     let known = RECORD.load(Ordering::Acquire);
-    // SAFETY: null or a record of the leaked report.
+    // SAFETY: the pointer is null or a record of the report, which is leaked.
     if let Some(record) = unsafe { known.as_ref() } {
         return Some(record);
     }
@@ -74,7 +74,7 @@ fn count_in_report(what: Count) {
     }
 }
 
-/// Counts an option that is refused because it is not known here.
+/// Counts an option that is refused because the library does not know it.
 #[inline]
 pub fn refused_if(errno: c_int, call: Call, level: c_int, name: c_int) {
     if matches!(errno, libc::ENOPROTOOPT | libc::EOPNOTSUPP)
@@ -85,7 +85,7 @@ pub fn refused_if(errno: c_int, call: Call, level: c_int, name: c_int) {
     }
 }
 
-/// Counts a socket that the stack or a direct connection carries.
+/// Counts a socket that is accelerated, by the stack or as a direct connection.
 #[inline]
 pub fn accelerated(socket: &Socket, [by_stack, direct]: [Count; 2]) {
     if report().is_some() {
@@ -107,7 +107,7 @@ pub fn not_tcp(domain: c_int, kind: c_int) {
     });
 }
 
-/// Notes why the program could not register; `None` = it was not told where the service is.
+/// Notes why the program could not register; `None` = nobody has told it where the service is.
 pub fn no_session(error: Option<&std::io::Error>) {
     let why = match error.map(std::io::Error::raw_os_error) {
         None => Count::NoVariable,
@@ -128,7 +128,7 @@ pub fn why_no_session() -> Count {
     Count::ALL.get(NO_SESSION.load(Ordering::Relaxed) as usize).copied().unwrap_or(Count::ServiceGone)
 }
 
-/// How this program is hooked, its command line, and why.
+/// How this program is hooked, its command line, and why it is hooked so.
 fn about() -> (HookMethod, Vec<u8>, &'static str) {
     let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let words: Vec<&[u8]> = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).collect();
@@ -148,7 +148,7 @@ fn about() -> (HookMethod, Vec<u8>, &'static str) {
 /// Counts a program that this one executes and that is not hooked.
 pub fn left_alone(path: &CStr, why: &str) {
     let Some(report) = report().filter(|_| Path::new(OsStr::from_bytes(path.to_bytes())).exists()) else { return };
-    // The program will have this number, even from a `vfork` child.
+    // The program will have this process number, even if a `vfork` child executes it.
     let pid = towpath_client::sys::getpid();
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     report.enter(pid as u32, parent as u32, HookMethod::None, path.to_bytes(), why.as_bytes());

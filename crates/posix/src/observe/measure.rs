@@ -1,9 +1,10 @@
-//! Measures connections, on the stack and on the kernel alike, if the service asks for it (`towpath run --auto`).
+//! Measures connections on the stack and on the kernel if the service asks for it (`towpath run --auto`).
 //!
-//! Calls on a measured descriptor take another path; others do not notice. Each connection is measured for a limited
-//! number of calls. CPU time is the thread's time from one call to its next, so it includes waiting for the next
-//! request. The clock is a system call, so only some calls are drawn for it, at random. Numbers are kept beside the
-//! descriptor, and added to the service's statistics at each draw and at the end.
+//! Calls on a measured descriptor take a path of their own, so others cost nothing. Each connection is measured for a
+//! limited number of calls.
+//! CPU time is the thread's time from one call to its next, so it includes waiting for the next request. Reading that
+//! clock is a system call, so only a random sample of calls is drawn for it. Counts are kept beside the descriptor.
+//! They are added to the service's statistics at each draw and at the end.
 
 use crate::fd::table;
 use crate::lifecycle::address::{self, Address};
@@ -22,9 +23,9 @@ use towpath_ring::stats::{self, CarriedBy, Class, ClassCounters, ClassKey, Stats
 
 /// Descriptors below this can be measured.
 const NUMBERS: usize = 1 << 16;
-/// The calls of a connection that are counted.
+/// The number of calls for which a connection is measured.
 const CALLS: u32 = 1 << 16;
-/// One call in this many is drawn, unless the service says otherwise.
+/// One call in so many is drawn, unless the service says otherwise.
 const INTERVAL: u32 = 32;
 /// The largest interval that the service may set.
 const INTERVAL_MAX: u32 = 1 << 16;
@@ -36,18 +37,18 @@ const PAUSE_NS: u64 = 1_000_000_000;
 pub enum Direction {
     /// From the program.
     Send = 1,
-    /// To it.
+    /// To the program.
     Receive = 2,
 }
 
 /// The counts of one descriptor. Threads that use it at the same time may lose a count.
 #[repr(align(64))]
 struct Measurement {
-    /// The number of the class, from 1 on, times two, plus 1 if the connection is the kernel's. 0 = not measured.
+    /// The number of the class (from 1 on) times two, plus 1 if the kernel carries the connection. 0 = not measured.
     class: AtomicU32,
-    /// Calls until the measurement ends.
+    /// Calls left until the measurement ends.
     left: AtomicU32,
-    /// Calls until one is drawn.
+    /// Calls left until one is drawn.
     until: AtomicU32,
     /// The last [`Direction`] in which bytes went.
     last: AtomicU32,
@@ -63,10 +64,10 @@ struct Measurement {
 
 static MEASUREMENTS: [Measurement; NUMBERS] = [const { Measurement::new() }; NUMBERS];
 static STATS: AtomicPtr<StatsRegion> = AtomicPtr::new(core::ptr::null_mut());
-/// Connections that could have been measured.
+/// The number of connections that could have been measured.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 
-/// A drawn call whose thread has not made its next one.
+/// A drawn call, whose cost is known when the thread makes its next call.
 #[derive(Clone, Copy)]
 struct Drawn {
     /// As in [`Measurement`].
@@ -82,7 +83,7 @@ thread_local! {
 }
 
 fn stats() -> Option<&'static StatsRegion> {
-    // SAFETY: null or a leaked box that is never changed back.
+    // SAFETY: the pointer is null or a leaked box, and never changes again.
     unsafe { STATS.load(Acquire).as_ref() }
 }
 
@@ -105,7 +106,7 @@ pub fn start(session: &Session) {
     }
 }
 
-/// In a forked child: its thread's clock starts anew, and the parent adds its own counts.
+/// In a forked child: the thread's CPU clock starts anew, and the parent adds its own counts.
 pub fn forked() {
     DRAWN.set(None);
     if is_on() {
@@ -114,13 +115,13 @@ pub fn forked() {
     }
 }
 
-/// A connect has gone to the stack or to the kernel.
+/// A connect has been answered: the stack or the kernel carries it.
 pub fn connected(fd: c_int, way: CarriedBy, remote: Address) {
     if !is_on() {
         return;
     }
     let local = match table::socket(fd) {
-        // The policy has sent it to that stack.
+        // The policy has chosen another stack, so there is nothing to decide.
         Some(socket) if socket.session.stack != 0 => return,
         Some(socket) => address::local(&socket).0,
         None => address::of_kernel(fd, remote.0.to_ipv4_mapped().is_none()).map_or(address::ANY.0, |local| local.0),
@@ -130,9 +131,9 @@ pub fn connected(fd: c_int, way: CarriedBy, remote: Address) {
     connection(fd, way, ClassKey::connected(remote.1, here));
 }
 
-/// A connect was left to the kernel for this reason.
+/// A connect was left to the kernel for the reason `why`.
 pub fn left_to_kernel(fd: c_int, why: Count, remote: Address) {
-    // For other reasons the stack could not have taken it.
+    // For any other reason the stack could not have carried it.
     if is_on() && matches!(why, Count::Policy | Count::NoListener) && table::get(fd) == table::Descriptor::Kernel {
         connected(fd, CarriedBy::Kernel, remote);
     }
@@ -145,7 +146,7 @@ pub fn accepted(fd: c_int, socket: &Socket) {
     }
 }
 
-/// A listener at this port was left to the kernel: the connections that it accepts are measured.
+/// A listener at this port was left to the kernel: its connections are measured.
 pub fn listening(fd: c_int, port: u16) {
     if let Some((number, measurement)) =
         stats().and_then(|stats| stats.enter(ClassKey::accepted(port))).zip(MEASUREMENTS.get(fd as usize))
@@ -175,15 +176,15 @@ fn begin(fd: c_int, class: u32) {
     let nth = CONNECTIONS.fetch_add(1, Relaxed);
     let Some(measurement) = MEASUREMENTS.get(fd as usize).filter(|_| nth.is_multiple_of(one_of)) else { return };
     sums(of, class).connections.fetch_add(1, Relaxed);
-    // A random start, so that a connection's first calls are not drawn more often than others.
+    // The first draw is at random, so that a connection's first calls are not drawn more often than others.
     measurement.begin(class, 1 + random() % interval(of));
     table::measure(fd);
 }
 
-/// The descriptor is closed, or has been measured long enough.
+/// The descriptor is closed, or has been measured for long enough.
 #[cold]
 pub fn end(fd: c_int) {
-    // In a `vfork` child this memory is the parent's, but the descriptors are not.
+    // A `vfork` child shares its parent's memory, but not its descriptors.
     if process::in_vfork_child() {
         return;
     }
@@ -255,7 +256,7 @@ impl Measurement {
         if until > 1 && DRAWN.get().is_none() { 0 } else { self.look(until <= 1) }
     }
 
-    /// The thread's last call was drawn, or this one is.
+    /// Ends the drawn call before this one, if there is one, and draws this call if `draw` says so.
     #[cold]
     fn look(&self, draw: bool) -> u64 {
         let cpu_ns = sys::clock(libc::CLOCK_THREAD_CPUTIME_ID).as_nanos() as u64;
@@ -285,7 +286,7 @@ impl Measurement {
             sums.busy_ns.fetch_add(since, Relaxed);
             sums.busy_bytes.fetch_add(moved, Relaxed);
         }
-        // The interval on average, but in no step with patterns of the program.
+        // The interval on average, but out of step with patterns of the program.
         self.until.store(1 + random() % (2 * interval(of) - 1), Relaxed);
     }
 
@@ -340,7 +341,7 @@ impl Measurement {
     }
 }
 
-/// The class of a number as in [`Measurement`].
+/// The class of a number of [`Measurement::class`].
 fn class_of(class: u32) -> Option<&'static Class> {
     stats()?.class((class >> 1).checked_sub(1)? as usize)
 }

@@ -1,4 +1,4 @@
-//! Epoll: triggers, mixtures, and sockets that become ours while they are watched.
+//! Epoll: triggers, slots beside kernel descriptors, and sockets that are promoted while they are watched.
 
 use super::os::*;
 use crate::fd::table;
@@ -39,7 +39,7 @@ fn edge_triggered_reports_each_event_once() {
     let (ours, theirs) = pair();
     let epfd = epoll();
     control(epfd, ADD, ours, EPOLLIN | EPOLLET, 1).expect("add");
-    // The event of the connection's start may still come; together with the data it would make two edges.
+    // The event of the connection's start may still come. Together with the data it would make two edges.
     assert_eq!(wait(epfd, 30), [], "nothing yet");
     send(theirs, b"a", 0).expect("send");
     assert_eq!(wait(epfd, 60_000), [(1, EPOLLIN)]);
@@ -105,7 +105,7 @@ fn a_sleeping_wait_is_woken_by_slots_kernel_descriptors_and_other_threads() {
         writer = sender.join().expect("thread");
     }
     let (third, fourth) = pair();
-    // The liveness check comes after a second. A busy machine may be as slow, but not each time.
+    // The liveness check comes after a second. A busy machine may be as slow once, but not 20 times.
     let soon = (0..20).any(|_| {
         let adder = later(50, move || control(epfd, ADD, third, EPOLLOUT, 3));
         let start = Instant::now();
@@ -167,7 +167,7 @@ fn a_socket_that_is_watched_before_it_connects() {
     let epfd = epoll();
     control(epfd, ADD, listening, EPOLLIN, 1).expect("add");
     let ours = socket(libc::SOCK_NONBLOCK);
-    // Some event loops register first. The kernel socket then shows what unconnected sockets show.
+    // Some event loops register a socket before it connects. The kernel socket has the events of an unconnected one.
     control(epfd, ADD, ours, EPOLLOUT | EPOLLET, 2).expect("add");
     assert_eq!(wait(epfd, 0), [(2, EPOLLOUT | EPOLLHUP)]);
     assert_eq!(connect(ours, port), Err(libc::EINPROGRESS));
@@ -201,7 +201,7 @@ fn writability_comes_back_as_an_edge() {
         }
         Err(_) => sent == (GEOMETRY.tx_bytes + GEOMETRY.rx_bytes) as usize,
     });
-    // Edges that came while it was filling.
+    // Drains the edges that came while the ring was filling.
     while !wait(epfd, 20).is_empty() {}
     let reader = later(20, move || recv(theirs, 30_000, 0));
     assert_eq!(wait(epfd, 60_000), [(1, EPOLLOUT)]);
@@ -217,7 +217,7 @@ fn what_is_usual_is_told_with_what_is_not_and_nothing_twice() {
     for (data, (ours, _)) in (1..).zip(pairs) {
         control(epfd, ADD, ours, EPOLLIN | if data == 3 { EPOLLET } else { 0 }, data).expect("add");
     }
-    // Events of their start.
+    // Drains the events of the connections' start.
     assert_eq!(wait(epfd, 30), []);
     let glance = || {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 1];
@@ -227,7 +227,7 @@ fn what_is_usual_is_told_with_what_is_not_and_nothing_twice() {
     assert_eq!(glance(), None, "nothing is ready, so others have to look");
     send(pairs[0].1, b"data", 0).expect("send");
     eventually(|| glance() == Some((1, 1)));
-    // One that ends, and one that has data, by edges.
+    // One connection ends, and one has data and is watched by edge.
     shutdown(pairs[1].1, libc::SHUT_WR).expect("shutdown");
     send(pairs[2].1, b"data", 0).expect("send");
     let mut told = Vec::new();

@@ -1,4 +1,4 @@
-//! Invalid arguments: they are answered as Linux answers them, and no memory is touched.
+//! Invalid arguments get the answers of Linux, and no memory is touched.
 
 use super::os::*;
 use crate::handler::Posix;
@@ -10,7 +10,7 @@ use towpath_hook::Handler;
 fn buffers_and_messages_that_are_nowhere_fault() {
     let (ours, theirs) = pair();
     send(theirs, b"four", 0).expect("send");
-    // SAFETY: null must not be followed, which is what is tested.
+    // SAFETY: the test is that null is not followed.
     unsafe {
         assert_eq!(Posix::read(ours, null_mut(), 4), Some(Err(libc::EFAULT)));
         assert_eq!(Posix::write(ours, null_mut(), 4), Some(Err(libc::EFAULT)));
@@ -34,7 +34,7 @@ fn times_that_no_clock_reaches_are_for_ever() {
     let mut byte = 0u8;
     let mut vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let mut endless = timespec { tv_sec: i64::MAX, tv_nsec: 999_999_999 };
-    // SAFETY: all zero is a message without a name; its vector is a local.
+    // SAFETY: all zero is a message without a name, and its vector is a local.
     let received = unsafe {
         let mut messages: [mmsghdr; 1] = core::mem::zeroed();
         (messages[0].msg_hdr.msg_iov, messages[0].msg_hdr.msg_iovlen) = (&raw mut vector, 1);
@@ -49,13 +49,13 @@ fn times_that_no_clock_reaches_are_for_ever() {
 fn select_looks_no_further_than_there_are_descriptors() {
     let (ours, theirs) = pair();
     send(theirs, b"x", 0).expect("send");
-    // A set of the usual size, and behind it memory that is not part of it.
+    // A set of the usual size, with memory behind it that is not part of the set.
     let mut words = vec![0u64; (1 << 20) / 64];
     words[1 << 10..].fill(u64::MAX);
     let bit = 1u64 << (ours % 64);
     words[ours as usize / 64] = bit;
     let mut time = timeval { tv_sec: 3, tv_usec: 0 };
-    // SAFETY: the set is longer than any that could be looked at.
+    // SAFETY: the memory is longer than any set that the call could look at.
     let found = unsafe { Posix::select(1 << 20, words.as_mut_ptr().cast(), null_mut(), null_mut(), &raw mut time) };
     assert_eq!(found, Some(Ok(1)));
     assert_eq!(words[ours as usize / 64], bit);

@@ -1,5 +1,4 @@
-//! The library against a stack without a protocol, in one process. The calls are made as the exported functions make
-//! them.
+//! The library and a stack without a protocol, in one process. Calls are made as the exported functions make them.
 
 mod epoll;
 mod hostile;

@@ -42,14 +42,14 @@ fn options_answer_as_the_kernels_do() {
     for (level, name) in INTEGERS {
         let same = |what: &str| {
             let (slot, kernel) = (option(ours, level, name), option(native, level, name));
-            // A connection of the kernel's knows the CPU that received for it.
+            // A kernel connection knows the CPU that received for it.
             if name != libc::SO_INCOMING_CPU || level != libc::SOL_SOCKET {
                 assert_eq!(slot, kernel, "option {level} {name}, {what}");
             }
         };
         same("before");
         for value in [-2, -1, 0, 1, 2, 5, 87, 88, 99, 127, 128, 200, 255, 256, 32_767, 32_768, c_int::MAX] {
-            // The kernel checks what TCP on this host cannot do.
+            // The kernel checks values that no TCP on this host can have.
             if (level, name) == (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) {
                 continue;
             }
@@ -80,7 +80,7 @@ fn congestion_control_has_names() {
     let fd = socket(0);
     let set = |fd, name: &[u8; 16]| set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, *name);
     let name = |fd| get_option::<[u8; 16]>(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-    // An algorithm that the kernel does not have.
+    // An algorithm that the kernel lacks.
     assert_eq!(set(fd, b"timely\0\0\0\0\0\0\0\0\0\0"), Ok(0));
     assert_eq!(name(fd), Ok(*b"timely\0\0\0\0\0\0\0\0\0\0"));
     connect(fd, port).expect("connect");

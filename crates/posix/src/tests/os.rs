@@ -1,4 +1,4 @@
-//! Calls as a program under the library makes them, and a pair of connected sockets to make them on.
+//! Calls as a program makes them under the library, and a pair of connected sockets to make them on.
 
 use crate::fake;
 use crate::fd::table;
@@ -17,12 +17,12 @@ fn ask<T: Failure>(answer: Answer<T>, otherwise: impl FnOnce() -> T) -> Os<T> {
     answer.unwrap_or_else(|| outcome(otherwise()))
 }
 
-/// The fast path is tried before the handler.
+/// Tries the fast path before the handler, as the exported functions do.
 fn usual_or<T: Failure>(usual: Option<T>, answer: impl FnOnce() -> Answer<T>) -> Answer<T> {
     usual.map_or_else(answer, |value| Some(outcome(value)))
 }
 
-/// Small rings, so that tests fill them; one core.
+/// Small rings, which tests can fill, and one flow group.
 pub const GEOMETRY: Geometry =
     Geometry { slots: 256, app_slots: 128, tx_bytes: 16_384, rx_bytes: 16_384, contexts: 64, flow_groups: 1 };
 
@@ -31,7 +31,7 @@ pub fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         let path = std::env::temp_dir().join(format!("towpath-sockets-test-{}", std::process::id()));
-        // SAFETY: before any other thread of this test process looks.
+        // SAFETY: no other thread of the test process reads the environment yet.
         unsafe { std::env::set_var("TOWPATH_SOCKET", &path) };
         let at = path.clone();
         std::thread::spawn(move || fake::serve(&at, GEOMETRY, || false).expect("the stack"));
@@ -81,7 +81,7 @@ pub fn listen(fd: c_int) -> Os<c_int> {
     unsafe { ask(<Posix as Handler>::listen(fd, 16), || real::listen(fd, 16)) }
 }
 
-/// A socket that is bound to a port of the kernel's choice.
+/// A socket that is bound to a port that the kernel chooses.
 pub fn unconnected() -> c_int {
     bound(0)
 }
@@ -96,7 +96,7 @@ fn bound(flags: c_int) -> c_int {
     fd
 }
 
-/// A listener on a port of the kernel's choice.
+/// A listener on a port that the kernel chooses.
 pub fn listener(flags: c_int) -> (c_int, u16) {
     let fd = bound(flags);
     listen(fd).expect("listen");
@@ -116,7 +116,7 @@ pub fn port_of(fd: c_int) -> u16 {
 
 pub fn accept(fd: c_int, flags: c_int) -> Os<c_int> {
     let null = core::ptr::null_mut;
-    // SAFETY: no address is asked for.
+    // SAFETY: null asks for no address.
     unsafe {
         ask(<Posix as Handler>::accept4(fd, null(), core::ptr::null_mut(), flags), || {
             real::accept4(fd, null(), core::ptr::null_mut(), flags)
@@ -202,7 +202,7 @@ pub fn option(fd: c_int, level: c_int, name: c_int) -> Os<c_int> {
     Ok(value)
 }
 
-/// An option that is no integer.
+/// Reads an option whose value is not an integer.
 pub fn get_option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Os<T> {
     // SAFETY: only used with plain integers and C structs, for which all zero is a value.
     let mut value: T = unsafe { core::mem::zeroed() };
@@ -263,7 +263,7 @@ pub fn later<R: Send + 'static>(ms: u64, work: impl FnOnce() -> R + Send + 'stat
     })
 }
 
-/// A port without a listener: the kernel has just given it out and got it back.
+/// A port without a listener: the kernel has just assigned it and got it back.
 pub fn unused_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed);

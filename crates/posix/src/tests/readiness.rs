@@ -1,4 +1,4 @@
-//! Poll and select over mixtures.
+//! `poll` and `select` over slots and kernel descriptors.
 
 use super::os::*;
 use crate::handler::Posix;
@@ -67,7 +67,7 @@ fn select_sets_bits_and_leaves_the_rest_of_the_time() {
 
 #[test]
 fn many_polling_threads() {
-    // More threads than kept contexts, so that contexts are opened, given back and opened again.
+    // More threads than contexts that are kept, so that contexts are opened, given back, and opened again.
     let threads: Vec<_> = (0..12)
         .map(|n| {
             std::thread::spawn(move || {

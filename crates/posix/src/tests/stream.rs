@@ -44,7 +44,7 @@ fn bytes_arrive_in_order_through_small_rings() {
     assert_eq!(sender.join().expect("sender"), Ok(0));
 }
 
-/// A call has looked for the end and then for data. Both come before it decides.
+/// A call looks for the end, then for data. Data and end both arrive before it decides.
 #[test]
 fn an_end_that_comes_after_the_look_at_the_data_is_not_the_end() {
     let (ours, theirs) = pair();
@@ -58,7 +58,7 @@ fn an_end_that_comes_after_the_look_at_the_data_is_not_the_end() {
     assert_eq!(recv(theirs, 10, libc::MSG_WAITALL), Ok(b"last".to_vec()));
     assert_eq!(receive::without_data(&socket, socket.view().end(), 0, false), Some(Ok(0)));
     close_both(ours, theirs);
-    // A reset, too.
+    // The same for a reset.
     let (ours, theirs) = pair();
     let socket = table::socket(theirs).expect("accelerated");
     let before = socket.view().end();
@@ -121,7 +121,7 @@ fn a_full_ring_stops_a_nonblocking_sender_and_room_lets_it_go_on() {
         }
         Err(errno) => {
             assert_eq!(errno, libc::EAGAIN);
-            // Both rings are full, not just the first.
+            // Both rings are full, not only the first.
             sent == (GEOMETRY.tx_bytes + GEOMETRY.rx_bytes) as usize
         }
     });
@@ -172,7 +172,7 @@ fn an_abort_is_reported_once_and_then_it_is_over() {
 #[test]
 fn connecting_to_nobody() {
     start();
-    // The stack refuses port 1 itself.
+    // The stack itself refuses port 1.
     let fd = socket(0);
     assert_eq!(connect(fd, 1), Err(libc::ECONNREFUSED));
     assert_eq!(connect(fd, 1), Err(libc::ECONNREFUSED), "a socket may try again");
@@ -184,7 +184,7 @@ fn connecting_to_nobody() {
     assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_ERROR), Ok(libc::ECONNREFUSED));
     assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
     close(fd).expect("close");
-    // The kernel gets what the stack does not carry, and refuses it, too.
+    // A connect that the stack does not carry goes to the kernel, which refuses it too.
     let fd = socket(0);
     assert_eq!(connect(fd, unused_port()), Err(libc::ECONNREFUSED));
     assert!(table::socket(fd).is_none());
@@ -264,7 +264,7 @@ fn a_copy_keeps_the_connection_open() {
     assert_eq!(recv(theirs, 10, libc::MSG_WAITALL), Ok(b"still here".to_vec()));
     assert_eq!(recv(theirs, 1, libc::MSG_DONTWAIT), Err(libc::EAGAIN));
     close(copy).expect("close");
-    // The stack sees the hang-up of the pair.
+    // The stack sees the pair hang up.
     assert_eq!(recv(theirs, 1, 0), Ok(Vec::new()));
     close(theirs).expect("close");
 }
@@ -318,7 +318,7 @@ fn a_file_is_sent_from_where_it_is_told() {
 #[test]
 fn slots_are_used_again() {
     let (listening, port) = listener(0);
-    // More than the slots of either side.
+    // More connections than either side has slots.
     for i in 0..300u32 {
         let ours = socket(0);
         connect(ours, port).expect("connect");
@@ -334,7 +334,7 @@ fn slots_are_used_again() {
 
 #[test]
 fn shutdown_for_reading_wakes_a_reader_of_the_same_program() {
-    // The liveness check comes after a second. A busy machine may be as slow, but not each time.
+    // The liveness check comes after a second. A busy machine may be as slow once, but not 20 times.
     let soon = (0..20).any(|_| {
         let (ours, theirs) = pair();
         let reader = std::thread::spawn(move || recv(ours, 1, 0));
@@ -372,7 +372,7 @@ fn an_error_that_ends_nothing_is_reported_once() {
 
 #[test]
 fn a_socket_ends_with_its_process_only_until_its_pair_is_handed_over() {
-    // The fake stack takes no command without a holder.
+    // The fake stack accepts no command for a slot without a holder.
     let (client, server) = pair();
     let socket = table::socket(client).expect("a socket of ours");
     assert_eq!(socket.session.region.command(socket.slot).holder.load(core::sync::atomic::Ordering::SeqCst), 0);

@@ -38,13 +38,13 @@ impl Script {
     fn note(&mut self, what: impl Debug) {
         self.seen.push(format!("{what:?}"));
     }
-    /// Sends, then waits for the arrival.
+    /// Sends, and waits until the bytes have arrived.
     fn send(&mut self, bytes: &[u8], flags: c_int) {
         let outcome = send(self.ours, bytes, flags);
         self.note(outcome);
         self.arrive();
     }
-    /// Waits until all sent bytes have arrived: until none is unacknowledged.
+    /// Waits until all bytes that were sent have arrived: none is unacknowledged.
     fn arrive(&self) {
         let give_up = Instant::now() + Duration::from_secs(60);
         while ioctl(self.ours, libc::TIOCOUTQ) != Ok(0) {
@@ -52,7 +52,7 @@ impl Script {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    /// The state of the receiving end.
+    /// Records the state of the receiving end.
     fn look(&mut self) {
         let events = poll(&[(self.theirs, ALL)], 0);
         self.note(events);
