@@ -1,4 +1,4 @@
-//! The queue of a listener: connections that wait to be accepted.
+//! A listener's queue of connections that wait to be accepted.
 
 use crate::address::Address;
 use crate::socket::Socket;
@@ -9,14 +9,14 @@ use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
 use towpath_ring::options::Options;
 
-/// Takes the next connection off the queue of a listener; `take` makes it the caller's own. EAGAIN: a signal handler
-/// has interrupted another `next`.
+/// Takes the next connection off a listener's queue; `take` makes it the caller's own. EAGAIN: the caller is a signal
+/// handler that has interrupted another `next`.
 ///
-/// A record leaves the queue only after `take`. So wherever a process is killed, either the queue or the service
-/// knows of the connection.
+/// A record leaves the queue only after `take`. So wherever a process is killed, the queue or the service knows of the
+/// connection.
 pub fn next(listener: &Socket, mut take: impl FnMut(&Socket)) -> Sys<Option<(Socket, Address)>> {
     let session = listener.session;
-    // A forked child that has not joined its family does so without the lock.
+    // A forked child joins its client before it takes the lock.
     session.join();
     let _taking = listener.private().receiving.lock().ok_or(libc::EAGAIN)?;
     while listener.readable() as usize >= Accepted::BYTES {
@@ -35,13 +35,13 @@ pub fn next(listener: &Socket, mut take: impl FnMut(&Socket)) -> Sys<Option<(Soc
     Ok(None)
 }
 
-/// Can this connection be taken? One that cannot is ended.
+/// Can this connection be taken? If not, it is ended.
 fn may_be_taken(socket: &Socket) -> bool {
     let (session, slot) = (socket.session, socket.slot);
     if session.region.layout().is_app_slot(slot) || socket.is_gone() || socket.state() == state::FREE {
         return false;
     }
-    // A process was killed while it took the connection, perhaps half way. Linux would end it then, too.
+    // A process was killed while it took the connection, perhaps half way. Linux too would end the connection then.
     let begun = socket.app().generation.load(Relaxed) == socket.generation;
     if begun || socket.is_out_of_reach() {
         Socket::reset(session, slot, app_flags::CLOSED | app_flags::ABORT);

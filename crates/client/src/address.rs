@@ -1,4 +1,4 @@
-//! Addresses as the contract has them: IPv6 always, with IPv4 as `::ffff:a.b.c.d`.
+//! Addresses in the contract's form: always IPv6, with IPv4 as `::ffff:a.b.c.d`.
 
 use crate::socket::Socket;
 use core::net::Ipv6Addr;
@@ -10,7 +10,7 @@ pub type Address = (Ipv6Addr, u16);
 /// No address, no port.
 pub const ANY: Address = (Ipv6Addr::UNSPECIFIED, 0);
 
-/// Addresses that mean something only together with an interface, and multicast groups: only the kernel serves them.
+/// Is this an address that only the kernel serves: one that needs an interface beside it, or a multicast group?
 pub fn is_kernels(address: Ipv6Addr) -> bool {
     address.is_unicast_link_local() || address.is_multicast()
 }

@@ -1,16 +1,16 @@
-//! `fork` and the client. The rings and the slots' private words are shared with the child; sessions' connections,
+//! `fork` and the client. The rings and the slots' private words are shared with the child. The sessions' connections,
 //! event contexts and locks are not.
 
 use crate::session::{self, Session};
 use crate::{context, descriptor_reserve, direct, process, tid};
 
-/// In a forked child, before anything else: it has an id of its own.
+/// In a forked child, before anything else: forgets the parent's process id.
 pub fn new_process() {
     process::forked();
     tid::forget();
 }
 
-/// In a forked child: starts anew what belongs to one process only.
+/// In a forked child: resets what belongs to one process only.
 pub fn in_child() {
     if session::get().is_some() {
         context::forked();

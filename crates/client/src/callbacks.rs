@@ -1,20 +1,20 @@
-//! Calls from the client into the library on top of it. A POSIX library keeps a table of descriptors and counts
-//! events for `towpath doctor`; the native API does neither.
+//! Calls from the client into the library above it. The POSIX library keeps a table of descriptors and counts events
+//! for `towpath doctor`. The native API does neither.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 use towpath_ring::report::Count;
 
 /// The functions that the client calls.
 pub struct Callbacks {
-    /// The descriptor is the library's own from now on: the program must not close it.
+    /// The descriptor now belongs to the library: the program must not close it.
     pub protected: fn(i32),
-    /// The descriptor is about to be closed by the library.
+    /// The library is about to close the descriptor.
     pub unprotected: fn(i32),
     /// Counts an event.
     pub count: fn(Count),
-    /// Has the program a descriptor of a socket of the session with this number?
+    /// Does the program have a descriptor of a socket of the session with this number?
     pub is_session_open: fn(u32) -> bool,
-    /// The session of this number has ended, and another will have the number.
+    /// The session of this number has ended. Another session may get the number.
     pub forget_session: fn(u32),
 }
 
@@ -27,7 +27,7 @@ static NONE: Callbacks = Callbacks {
 };
 static INSTALLED: AtomicPtr<Callbacks> = AtomicPtr::new((&raw const NONE).cast_mut());
 
-/// To be called once, before there is a session.
+/// Sets the callbacks. Called once, before there is a session.
 pub fn install(callbacks: &'static Callbacks) {
     INSTALLED.store(core::ptr::from_ref(callbacks).cast_mut(), Ordering::Release);
 }

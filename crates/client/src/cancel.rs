@@ -1,7 +1,7 @@
 //! Cancellation of threads that sleep in a call of this library.
 //!
-//! libc does not know of such a sleep. Its own way out of a cancellation point, unwinding, would leave locks and
-//! lists of the library behind. So cancellation is disabled while a call sleeps. `pthread_cancel` wakes the thread,
+//! libc does not know of such a sleep. Its own way to cancel a thread is to unwind it, which would leave the library's
+//! locks and lists as they are. So cancellation is disabled while a call sleeps. `pthread_cancel` wakes the thread,
 //! which gives the call up in order before it ends (`towpath_hook::cancel`).
 
 use crate::tid::tid;
@@ -57,7 +57,7 @@ pub unsafe fn cancel(thread: pthread_t) -> Answer<c_int> {
     if known {
         place(tid).canceled.store(tid, Ordering::SeqCst);
     }
-    // SAFETY: the caller keeps the contract above.
+    // SAFETY: the caller keeps the contract of `pthread_cancel`.
     let done = unsafe { real::pthread_cancel(thread) };
     if known && place(tid).sleeper.load(Ordering::SeqCst) == tid {
         // SAFETY: a signal whose handler does nothing, and a wake-up of the thread's own futex word. Both only make
@@ -73,7 +73,7 @@ pub unsafe fn cancel(thread: pthread_t) -> Answer<c_int> {
 /// Disables cancellation of this thread. True if it was enabled: then [`awake`] must be called in the end.
 pub(crate) fn disable() -> bool {
     let mut before = DISABLE;
-    // SAFETY: room for a state.
+    // SAFETY: `before` is room for a state.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     before == ENABLE
 }
@@ -99,6 +99,6 @@ pub(crate) fn take() -> bool {
 /// Ends a sleep of this thread: it may be cancelled again.
 pub(crate) fn awake() {
     let _ = place(tid()).sleeper.compare_exchange(tid(), 0, Ordering::SeqCst, Ordering::Relaxed);
-    // SAFETY: the former state is not asked for.
+    // SAFETY: null says that the former state is not asked for.
     unsafe { pthread_setcancelstate(ENABLE, null_mut()) };
 }

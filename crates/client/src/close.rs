@@ -10,16 +10,16 @@ use std::time::Instant;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::wake;
 
-/// How long the end of a socket waits for the stack to have let go of a listener's port, or to have reset a connection.
+/// How long the end of a socket waits for the stack to release a listener's port, or to reset a connection.
 pub const STACK_TIME: Duration = Duration::from_millis(100);
 
-/// Lets the slot of a socket go whose last descriptor is being closed. Waits as SO_LINGER asks.
+/// Gives up the slot of a socket whose last descriptor is being closed. Waits as SO_LINGER asks.
 pub fn abandon(socket: &Socket) {
     if socket.is_gone() {
         return;
     }
     let linger = socket.private().linger_s.load(Ordering::Relaxed);
-    // The stack itself sees unread bytes of the connections that it carries (RFC 2525 §2.17).
+    // Of connections that the stack carries, it sees unread bytes itself (RFC 2525 §2.17).
     let direct = socket.direct().is_some();
     let unread = direct && socket.readable() > 0;
     let held = linger > 0 && stack_info::holds(socket).is_some();
@@ -28,15 +28,15 @@ pub fn abandon(socket: &Socket) {
     }
     let abort = if linger == 0 || unread { app_flags::ABORT } else { 0 };
     let within = linger == 0 && !direct && stack_info::has_buffers(socket) && is_within_a_host(socket);
-    // The slot may be claimed from now on, but only after the stack has freed it.
+    // From now on the slot may be claimed, once the stack has freed it.
     let _ = socket.private().used.compare_exchange(used::LIVE, used::NO, Ordering::AcqRel, Ordering::Relaxed);
     socket.mark_app(app_flags::CLOSED | abort, true);
     if within {
         await_reset(socket);
     }
-    // Bytes sent on a direct connection are already in the other side's hands.
+    // Bytes sent on a direct connection are already in the peer's ring.
     if linger > 0 && !direct && !held {
-        // Until everything is sent and acknowledged, or the time is over.
+        // Waits until everything is sent and acknowledged, or the time is over.
         let deadline = Some(Instant::now() + Duration::from_secs(linger as u64));
         socket.want_room();
         let gone = || socket.view().queued() == 0 && !socket.view().is_sending_file();
@@ -62,8 +62,8 @@ fn await_reset(socket: &Socket) {
     }
 }
 
-/// Waits until the peer has acknowledged everything and the end of the stream. Part of that is in the stack's
-/// buffers, outside the ring.
+/// Waits until the peer has acknowledged all bytes and the end of the stream. Some of that is in the stack's buffers,
+/// outside the ring.
 fn await_acknowledgement(socket: &Socket, seconds: u64) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut pause = Duration::from_micros(200);

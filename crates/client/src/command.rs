@@ -16,7 +16,7 @@ use towpath_ring::lines::{app_flags, state};
 use towpath_ring::report::Count;
 use towpath_ring::{Slot, lines, wake};
 
-/// How long a command may take to be decided. The slow path answers at once; longer than this and the service is
+/// How long a command may stay without an answer. The slow path answers at once, so after this time the service is
 /// stuck.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
 
@@ -25,9 +25,9 @@ const COMMAND_TIME: Duration = Duration::from_secs(10);
 pub enum Refusal {
     /// The call fails.
     Failed(i32),
-    /// The kernel serves it, and why.
+    /// The kernel has to serve it, for this reason.
     Kernel(Count),
-    /// The service's other stack of this number serves it.
+    /// The service's other stack of this number has to serve it.
     OtherStack(u32),
 }
 

@@ -1,5 +1,5 @@
-//! Event contexts: the events of many slots, as the stack reports them. An epoll instance has one for life, a `poll`
-//! while it sleeps. They are few, so unused ones are kept for reuse.
+//! Event contexts: the events of many slots, as the stack reports them. An epoll instance has one for as long as it
+//! exists, a `poll` has one while it sleeps. They are few, so unused ones are kept for reuse.
 
 use crate::descriptors;
 use crate::direct;
@@ -12,7 +12,7 @@ use towpath_ring::Slot;
 use towpath_ring::control::Request;
 use towpath_ring::dirty::{DirtySet, acknowledge};
 
-/// The most that are kept for reuse; others are given back to the service.
+/// The most contexts that are kept for reuse. Others go back to the service.
 const KEPT: usize = 8;
 
 /// An event context of this process.
@@ -34,7 +34,7 @@ struct Told {
     set: DirtySet<'static>,
     /// Sequence and acknowledge words, by slot.
     words: (&'static [AtomicU32], &'static [AtomicU32]),
-    /// The read position. The shared word could be overwritten by other processes.
+    /// The read position. It is not in shared memory, where other processes could overwrite it.
     head: u32,
 }
 
@@ -57,7 +57,7 @@ struct Pool {
     kept: UnsafeCell<Vec<Context>>,
 }
 
-// SAFETY: the vector is only used under the lock.
+// SAFETY: `kept` is only accessed under the lock.
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool { lock: Lock::new(), kept: UnsafeCell::new(Vec::new()) };
@@ -66,17 +66,17 @@ static POOL: Pool = Pool { lock: Lock::new(), kept: UnsafeCell::new(Vec::new()) 
 pub fn forked() {
     POOL.lock.reset();
     if let Some(_locked) = POOL.lock.lock() {
-        // SAFETY: locked, and there is no other thread.
+        // SAFETY: a forked child has one thread, and it holds the lock.
         for context in unsafe { &mut *POOL.kept.get() }.drain(..) {
             descriptors::unprotect(context.wake);
         }
     }
 }
 
-/// The session of this number has ended, and another will have the number.
+/// The session of this number has ended. Another session may get the number.
 pub fn forget_session(number: u32) {
     if let Some(_locked) = POOL.lock.lock() {
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so this is the only reference.
         unsafe { &mut *POOL.kept.get() }.extract_if(.., |context| context.session == number).for_each(|context| {
             descriptors::unprotect(context.wake);
         });
@@ -87,7 +87,7 @@ impl Context {
     /// A kept context, or a new one. `None`: the stack has none left.
     pub fn open(session: &'static Session) -> Option<Self> {
         if let Some(_locked) = POOL.lock.lock() {
-            // SAFETY: locked.
+            // SAFETY: the lock is held, so this is the only reference.
             let kept = unsafe { &mut *POOL.kept.get() };
             if let Some(at) = kept.iter().rposition(|context| context.session == session.number) {
                 return Some(kept.swap_remove(at));
@@ -99,17 +99,17 @@ impl Context {
         forget_former(session, 1 << (id & 63));
         let told = (0..session.region.layout().threads()).map(|thread| {
             let set = session.region.events(id as usize, thread);
-            // The number may have been another process's before. Its queue goes on at its position.
+            // Another process may have had this number. Its queue goes on at its position.
             Told { set, words: session.region.all_event_words(id as usize, thread), head: set.position() }
         });
         Some(Self { id, session: session.number, wake, told: told.collect(), raised: Vec::new() })
     }
 
-    /// Gives it back. No slot may be subscribed to it any more.
+    /// Gives the context back. No slot may be subscribed to it any more.
     pub fn close(self, session: &Session) {
         self.disarm(session);
         if let Some(_locked) = POOL.lock.lock() {
-            // SAFETY: locked.
+            // SAFETY: the lock is held, so this is the only reference.
             let kept = unsafe { &mut *POOL.kept.get() };
             if kept.len() < KEPT {
                 kept.push(self);
@@ -126,11 +126,11 @@ impl Context {
         1 << (self.id & 63)
     }
 
-    /// Takes everything out of the queues and hands each slot to `each`.
+    /// Empties the queues and hands each slot to `each`.
     #[inline(always)]
     pub fn drain(&mut self, session: &Session, mut each: impl FnMut(Slot)) {
         for told in &mut self.told {
-            // Bounded: a slot that is queued again meanwhile comes next time.
+            // Bounded, because slots may be queued again meanwhile: those come next time.
             for _ in 0..session.geometry.slots {
                 let Some(raw) = told.pop() else { break };
                 let Some(slot) = session.region.slot(raw) else { continue };
@@ -142,7 +142,7 @@ impl Context {
         }
     }
 
-    /// The same of events that other sides of direct connections have posted.
+    /// [`Context::drain`] for events that the peers of direct connections have posted.
     #[inline]
     fn drain_direct(&mut self, session: &Session, each: &mut impl FnMut(Slot)) {
         let raised = &mut self.raised;
@@ -158,19 +158,19 @@ impl Context {
         }
     }
 
-    /// From now on events notify the eventfd. Look for events once more before sleeping.
+    /// From now on events notify the eventfd. The caller must look for events once more before it sleeps.
     pub fn arm(&self, session: &Session) {
         arm(session, self.id);
     }
 
-    /// Awake again.
+    /// The caller is awake: events need not notify the eventfd.
     pub fn disarm(&self, session: &Session) {
         disarm(session, self.id);
     }
 }
 
-/// The context's number may have been that of a process that was killed while it watched listeners. It missed their
-/// events, so they are notified again.
+/// Another process may have had this number, and may have been killed while it watched listeners. Their events are
+/// raised again, because it missed them.
 fn forget_former(session: &Session, bit: u64) {
     let claimed = session.header().slots_claimed.load(Ordering::Relaxed).min(session.geometry.app_slots);
     for slot in (0..claimed).filter_map(|raw| session.region.slot(raw)) {

@@ -1,4 +1,4 @@
-//! Corking, the sender's part: bytes that a direct connection [holds back](crate::held).
+//! Corking, the sender's part: the bytes that a direct connection [holds back](crate::held).
 
 use crate::direct::Direct;
 use crate::held::{is_due, now_ms};
@@ -17,7 +17,7 @@ pub fn show_held(socket: Socket, tail: u32, limit: u32) {
     let mut since = line.held_ms.load(Ordering::Relaxed);
     let mut shown = line.tx_tail.load(Ordering::Relaxed);
     if since != 0 && is_due(since) {
-        // The reader has them already.
+        // The held bytes have been published already.
         (shown, since) = (line.held_tail.load(Ordering::Relaxed), 0);
     }
     let segment = SEGMENT.min(limit / 2).max(1);
@@ -38,7 +38,7 @@ pub fn show_held(socket: Socket, tail: u32, limit: u32) {
     }
 }
 
-/// Shows the reader the held bytes. (After the end of the stream it does not wait for that.)
+/// Publishes the held bytes. After the end of the stream the reader counts them as sent in any case.
 pub fn release(socket: &Socket) {
     let Some(direct) = socket.direct() else { return };
     if direct.own().line.held_ms.load(Ordering::Relaxed) == 0 {
@@ -50,7 +50,7 @@ pub fn release(socket: &Socket) {
     }
 }
 
-/// Are partial segments to be held?
+/// Are partial segments held back?
 #[inline]
 pub fn holds(flags: u32) -> bool {
     flags & app_flags::CORK != 0

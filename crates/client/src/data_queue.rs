@@ -1,4 +1,4 @@
-//! The queues by which an application notifies the stack of new data: where their words are, looked up once.
+//! The queues by which an application notifies the stack of new data. Their addresses are looked up once.
 
 use crate::private;
 use core::ptr::NonNull;
@@ -11,13 +11,13 @@ pub struct DataQueue {
     words: NonNull<QueueWords>,
 }
 
-// SAFETY: both are shared references to atomics, without a lifetime.
+// SAFETY: both pointers stand for shared references to atomics, which any thread may use.
 unsafe impl Send for DataQueue {}
-// SAFETY: both are shared references to atomics, without a lifetime.
+// SAFETY: both pointers stand for shared references to atomics, which any thread may use.
 unsafe impl Sync for DataQueue {}
 
 impl DataQueue {
-    /// The data queue of a number; numbers behind the last mean the last. To be kept beside the region only.
+    /// The data queue of a number; too high a number means the last queue. It must not outlive the region.
     pub fn of(region: &Region, number: usize) -> Self {
         let number = number.min(region.geometry().flow_groups as usize - 1);
         let header = private::header(region);
@@ -27,7 +27,7 @@ impl DataQueue {
     /// Its words.
     #[inline(always)]
     pub fn words(&self) -> (&private::Queue, &QueueWords) {
-        // SAFETY: both are in the region beside which this is kept, so they are mapped. They hold atomics only.
+        // SAFETY: both are in the region, which outlives this, so they are mapped. They consist of atomics.
         unsafe { (self.queue.as_ref(), self.words.as_ref()) }
     }
 }

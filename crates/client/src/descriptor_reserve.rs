@@ -1,7 +1,7 @@
-//! The descriptor reserve: a few descriptors for the moments in which the library needs one where Linux needs none.
+//! The descriptor reserve: a few descriptors for calls in which the library needs more of them than Linux does.
 //!
-//! `connect` and `listen` take no descriptor on Linux, and `accept` one. A program at its limit must not notice the
-//! difference. If the program has lowered its limit below the reserve's numbers, the limit is raised for the moment.
+//! On Linux, `connect` and `listen` take no descriptor, and `accept` takes one. A program at its limit must not notice
+//! the difference. If the program has lowered its limit below the reserve's numbers, the limit is raised for a moment.
 
 use crate::descriptors;
 use crate::lock::Lock;
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The size of a socketpair.
+/// The reserve is as large as a socketpair.
 const SPARES: usize = 2;
 
 struct Reserve {
@@ -19,23 +19,23 @@ struct Reserve {
     spares: UnsafeCell<[c_int; SPARES]>,
 }
 
-// SAFETY: the numbers are only used under the lock.
+// SAFETY: `spares` is only accessed under the lock.
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve { lock: Lock::new(), spares: UnsafeCell::new([-1; SPARES]) };
 
-/// Are there fewer than there should be?
+/// Is the reserve incomplete?
 static MISSING: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: it has inherited the reserve.
+/// In a forked child, which has inherited the reserve.
 pub fn forked() {
     RESERVE.lock.reset();
 }
 
-/// Fills the reserve with copies of `of`, as far as there is room.
+/// Fills the reserve with copies of `of`, as far as numbers are left.
 pub fn fill(of: c_int) {
     let Some(_locked) = RESERVE.lock.lock() else { return };
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so this is the only reference.
     let spares = unsafe { &mut *RESERVE.spares.get() };
     for spare in spares.iter_mut().filter(|spare| **spare < 0) {
         *spare = descriptors::protected_copy(of).unwrap_or(-1);
@@ -43,7 +43,7 @@ pub fn fill(of: c_int) {
     MISSING.store(spares.iter().any(|spare| *spare < 0), Ordering::Relaxed);
 }
 
-/// As [`fill`], if something is missing.
+/// [`fill`], if the reserve is incomplete.
 #[inline]
 pub fn refill(of: c_int) {
     if MISSING.load(Ordering::Relaxed) {
@@ -51,16 +51,16 @@ pub fn refill(of: c_int) {
     }
 }
 
-/// Room for some more descriptors, until dropped. By then the caller has closed what it opened.
+/// Room for a few more descriptors. By the time this is dropped, the caller has closed those that it opened.
 pub struct Room(Option<Rlimit>);
 
 impl Room {
-    /// Closes the reserve, and raises the limit if that is possible.
+    /// Closes the reserve, and raises the limit if that is allowed.
     #[cold]
     pub fn make() -> Self {
         if let Some(_locked) = RESERVE.lock.lock() {
             MISSING.store(true, Ordering::Relaxed);
-            // SAFETY: locked.
+            // SAFETY: the lock is held, so this is the only reference.
             for spare in unsafe { &mut *RESERVE.spares.get() }.iter_mut().filter(|spare| **spare >= 0) {
                 descriptors::unprotect(core::mem::replace(spare, -1));
             }
@@ -81,7 +81,7 @@ impl Drop for Room {
     }
 }
 
-/// A socketpair of which the program keeps nothing.
+/// A socketpair of which the program keeps neither end.
 pub fn pair() -> Sys<[c_int; 2]> {
     match sys::socketpair() {
         Err(libc::EMFILE) => {
@@ -92,11 +92,12 @@ pub fn pair() -> Sys<[c_int; 2]> {
     }
 }
 
-/// A socketpair of which the program keeps the first, under the number that it would get on Linux.
+/// A socketpair of which the program keeps the first end, under the number that it would get on Linux.
 pub fn pair_for_one() -> Sys<[c_int; 2]> {
     match sys::socketpair() {
         Err(libc::EMFILE) => {
-            // Does the program have a number left? Those of the reserve may be lower.
+            // The call must fail if the program has no number left. The reserve's numbers, which may be lower, do not
+            // count.
             let number = sys::socket(libc::AF_INET)?;
             sys::close(number);
             let _room = Room::make();

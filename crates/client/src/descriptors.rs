@@ -1,18 +1,19 @@
-//! Descriptors of the library's own, out of the program's way and reach.
+//! The library's own descriptors. They have high numbers and are recorded, so that programs neither meet nor close
+//! them.
 
 use crate::callbacks;
 use crate::sys::{self, Sys};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// Their numbers start here on, because programs expect small numbers.
+/// The library's descriptors have numbers from here on, because programs expect small ones.
 const HIGH_NUMBERS: u64 = 900;
 
-/// Moves a descriptor out of the program's way and reach.
+/// Moves a descriptor to a high number, where the program cannot close it.
 pub fn protect(fd: OwnedFd) -> Sys<i32> {
     protected_copy(fd.as_raw_fd())
 }
 
-/// Another number for a descriptor, out of the program's way and reach.
+/// A copy of a descriptor at a high number, which the program cannot close.
 pub fn protected_copy(fd: i32) -> Sys<i32> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = HIGH_NUMBERS.min(limit / 2) as i32;

@@ -1,8 +1,8 @@
-//! Direct connections. The other side's words, its event bitmap and its doorbells are in a pair region, and take the
-//! place of the stack's.
+//! Direct connections. The peer's words, its event bitmap and its doorbells are in a pair region, in place of the
+//! stack's.
 //!
-//! Positions that this side relies on stay in its own region, where the other side cannot write. Every word of the
-//! other side is loaded once, and checked where it is used.
+//! Positions that this side relies on are in its own region, where the peer cannot write. Every word of the peer is
+//! loaded once, and checked where it is used.
 
 use crate::descriptor_reserve;
 use crate::descriptors;
@@ -17,36 +17,36 @@ use towpath_ring::{ByteRing, PairGeometry, PairRegion, Slot, wake};
 
 use crate::lock::Lock;
 
-/// One of the other side's doorbells.
+/// One of the peer's doorbells.
 struct Doorbell {
-    /// -1 = not asked for yet. The number is never closed, only replaced (`dup3`).
+    /// -1 = not asked for yet. The descriptor is never closed, only replaced (`dup3`).
     fd: AtomicI32,
     /// Which doorbell it is.
     number: AtomicU32,
 }
 
-/// A pair region as this process has mapped it. Never unmapped; another pair may take its place.
+/// A pair region as this process has mapped it. It is never unmapped, but another pair may take its place.
 struct Mapped {
     region: PairRegion,
     /// By side and slot: the slot in this client's own region.
     owners: [Box<[AtomicU32]>; 2],
-    /// By the side that owns them, and context.
+    /// By side of the pair, and context.
     doorbells: [[Doorbell; CONTEXTS]; 2],
-    /// Which sides are this client's, by bit.
+    /// The sides that are this client's (bits).
     sides: AtomicU32,
 }
 
 static REGIONS: [[AtomicPtr<Mapped>; PLACES]; SESSIONS] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES] }; SESSIONS];
-/// Number of the pair in each place, 0 = none.
+/// The number of the pair in each place; 0 = none.
 static NUMBERS: [[AtomicU32; PLACES]; SESSIONS] = [const { [const { AtomicU32::new(0) }; PLACES] }; SESSIONS];
-/// The places in use, by session and bit.
+/// The places in use (bits), by session.
 static HELD: [AtomicU64; SESSIONS] = [const { AtomicU64::new(0) }; SESSIONS];
-/// Held while a region or a doorbell is asked for.
+/// Held while the service is asked for a region or a doorbell.
 static ASKING: Lock = Lock::new();
-/// The context after the one that was last woken alone: the next turn.
+/// Whose turn it is: the context after the one that was last woken alone.
 static TURN: AtomicU32 = AtomicU32::new(0);
-/// Numbers of this process's own doorbells, by session and context.
+/// The numbers of this process's own doorbells, by session and context.
 static OWN_DOORBELLS: [[AtomicU32; CONTEXTS]; SESSIONS] = [const { [const { AtomicU32::new(0) }; CONTEXTS] }; SESSIONS];
 
 /// In a forked child.
@@ -54,23 +54,22 @@ pub fn forked() {
     ASKING.reset();
 }
 
-/// The session of this number has ended. Another will have the number, with pair regions of its own.
+/// The session of this number has ended. Another session may get the number, with pair regions of its own.
 pub fn forget_session(number: u32) {
     HELD[number as usize].store(0, Ordering::SeqCst);
     NUMBERS[number as usize].iter().for_each(|pair| pair.store(0, Ordering::Release));
 }
 
-/// The most waits that sleep at once after a spin in vain.
+/// The most waits in a row that sleep without spinning, after spins that failed.
 const LONGEST_REST: u32 = 63;
-/// Waits that will sleep at once, and the number that was chosen after the last spin in vain.
+/// How many waits are still to sleep without spinning, and how many that were after the last spin that failed.
 static REST: AtomicU32 = AtomicU32::new(0);
 static LAST_REST: AtomicU32 = AtomicU32::new(0);
 
-/// Spins until `ready` holds, for a limited time, before a sleep.
+/// Before a sleep: spins for a limited time until `ready` holds.
 ///
-/// Spinning pays more with a direct connection than with a stack: no third thread needs the CPU, and both sides save
-/// a wake-up. If the other side has no CPU of its own it is in vain. Each failure makes it rarer, down to every 64th
-/// wait.
+/// Spinning pays more with a direct connection than with a stack: no third thread needs the CPU, and both sides save a
+/// wake-up. It fails if the peer has no CPU of its own. Each failure makes it rarer, down to every 64th wait.
 pub fn spin(session: &Session, mut ready: impl FnMut() -> bool) -> bool {
     if HELD[session.number as usize].load(Ordering::Relaxed) == 0 {
         return wake::spin_until(session.spin_us, ready);
@@ -100,14 +99,14 @@ pub struct Direct {
     word: u32,
 }
 
-/// The end that a stack line names. Maps the pair region if this process has not seen it yet; `None` if that fails.
+/// The end that a stack line names. Maps the pair region if this process has not mapped it yet; `None` if that fails.
 #[inline]
 pub fn find(session: &Session, pair: u32, word: u32) -> Option<Direct> {
     let place = pair_slot::place(word) as usize;
     if NUMBERS[session.number as usize][place].load(Ordering::Acquire) != pair {
         map(session, pair, place)?;
     }
-    // SAFETY: null or a leaked box that is never changed back.
+    // SAFETY: the pointer is null or a leaked box, and never changes again.
     let mapped = unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() }?;
     let (slot, side) = (pair_slot::slot(word), pair_slot::side(word));
     let (own, peer) = (mapped.region.lines(slot, side), mapped.region.lines(slot, 1 - side));
@@ -122,11 +121,11 @@ fn map(session: &Session, pair: u32, place: usize) -> Option<()> {
     }
     let ask = || session.request_pair(place as u32, pair);
     let (geometry, memfd) = ask().or_else(|| {
-        // There may have been no descriptor left for it.
+        // The program may have no descriptor left for the region.
         let _room = descriptor_reserve::Room::make();
         ask()
     })?;
-    // SAFETY: as in `find`.
+    // SAFETY: the pointer is null or a leaked box, and never changes again.
     match unsafe { REGIONS[session.number as usize][place].load(Ordering::Acquire).as_ref() } {
         Some(mapped) => {
             NUMBERS[session.number as usize][place].store(0, Ordering::Release);
@@ -167,7 +166,7 @@ impl Direct {
     pub fn own(&self) -> &'static PairLines {
         self.own
     }
-    /// The other side's lines.
+    /// The peer's lines.
     #[inline]
     pub fn peer(&self) -> &'static PairLines {
         self.peer
@@ -182,33 +181,33 @@ impl Direct {
     pub fn geometry(&self) -> PairGeometry {
         self.mapped.region.geometry()
     }
-    /// Tells the other side how much of both rings this side withholds.
+    /// Tells the peer how much of both rings this side withholds.
     pub fn withhold(&self, send: u32, receive: u32) {
         self.own().send_withheld.store(send, Ordering::Release);
         self.own().receive_withheld.store(receive, Ordering::Release);
     }
-    /// Bytes of the send ring that the other side withholds because of its `SO_RCVBUF`.
+    /// How many bytes of the send ring the peer withholds because of its `SO_RCVBUF`.
     #[inline]
     pub fn withheld(&self) -> u32 {
         self.peer().receive_withheld.load(Ordering::Relaxed)
     }
-    /// The ring that this side writes.
+    /// The ring into which this side writes.
     #[inline]
     pub fn send_ring(&self) -> Option<ByteRing<'static>> {
         self.mapped.region.ring(self.slot(), self.side())
     }
-    /// The ring that the other side writes.
+    /// The ring into which the peer writes.
     #[inline]
     pub fn receive_ring(&self) -> Option<ByteRing<'static>> {
         self.mapped.region.ring(self.slot(), 1 - self.side())
     }
-    /// `app_flags` of the other side.
+    /// The peer's `app_flags`.
     #[inline]
     pub fn peer_flags(&self) -> u32 {
         self.peer().line.flags.load(Ordering::Acquire)
     }
 
-    /// Publishes the send tail and notifies the other side. Under `sending`.
+    /// Publishes the send tail and notifies the peer. The caller holds `sending`.
     #[inline(always)]
     pub fn show_sent(&self, session: &Session, tail: u32) {
         let line = &self.own().line;
@@ -219,10 +218,10 @@ impl Direct {
         self.notify(session);
     }
 
-    /// Publishes the receive head, and notifies the other side if it waits for room. Under `receiving`.
+    /// Publishes the receive head, and notifies the peer if it waits for room. The caller holds `receiving`.
     #[inline(always)]
     pub fn show_read(&self, session: &Session, head: u32) {
-        // The other side asks for room, then looks at the head again. Either it sees this head, or this side sees the
+        // The peer asks for room, then looks at the head again. So either it sees this head, or this side sees the
         // request.
         self.own().line.rx_head.store(head, Ordering::SeqCst);
         let peer_lines = self.peer();
@@ -238,7 +237,7 @@ impl Direct {
         }
     }
 
-    /// Publishes those flags that concern the other side and are never taken back, and notifies it of new ones.
+    /// Publishes the flags that the peer needs and that are never cleared. Notifies it of new ones.
     pub fn show_flags(&self, session: &Session, flags: u32) {
         let shown = &self.own().line.flags;
         let flags = flags & (app_flags::SHUT_WR | app_flags::SHUT_RD | app_flags::CLOSED | app_flags::ABORT);
@@ -247,14 +246,14 @@ impl Direct {
         }
     }
 
-    /// Announces an urgent byte that ends at `tail`, before the tail that covers it is published. Under `sending`.
+    /// Announces an urgent byte that ends at `tail`, before that tail is published. The caller holds `sending`.
     pub fn show_urgent(&self, tail: u32) {
         let line = &self.own().line;
         line.urgent.store(tail, Ordering::Release);
         line.flags.fetch_or(app_flags::URGENT, Ordering::AcqRel);
     }
 
-    /// Notifies the doorbell that the other side has named for urgent bytes.
+    /// Notifies the doorbell that the peer has named for urgent bytes.
     pub fn announce(&self, session: &Session) {
         let context = self.peer().line.urgent_doorbell.load(Ordering::Acquire).wrapping_sub(1) as usize;
         if context < CONTEXTS {
@@ -262,7 +261,7 @@ impl Direct {
         }
     }
 
-    /// Notifies the other side of a change: threads that sleep on the socket, and contexts that subscribe to it.
+    /// Notifies the peer of a change: threads that sleep on its socket, and contexts that subscribe to it.
     #[inline(always)]
     pub fn notify(&self, session: &Session) {
         fence(Ordering::SeqCst);
@@ -290,7 +289,7 @@ impl Direct {
         }
     }
 
-    /// Events of this end, which is `slot` in this client's own region, go to these contexts (bits), too.
+    /// Events of this end, whose slot in this client's own region is `slot`, also go to these contexts (bits).
     pub fn subscribe(&self, slot: Slot, contexts: u64) {
         self.mapped.sides.fetch_or(1 << self.side(), Ordering::SeqCst);
         if let Some(owner) = self.mapped.owners[self.side()].get(self.slot() as usize) {
@@ -299,13 +298,13 @@ impl Direct {
         self.own().line.ctx_mask.fetch_or(contexts, Ordering::SeqCst);
     }
 
-    /// Events of this end go to these contexts (bits) no more.
+    /// Events of this end no longer go to these contexts (bits).
     pub fn unsubscribe(&self, contexts: u64) {
         self.share(contexts, false);
         self.own().line.ctx_mask.fetch_and(!contexts, Ordering::SeqCst);
     }
 
-    /// As `Socket::share`.
+    /// [`Socket::share`](crate::socket::Socket::share) for a direct connection.
     pub fn share(&self, contexts: u64, on: bool) {
         let mask = &self.own().line.exclusive;
         if on {
@@ -315,7 +314,7 @@ impl Direct {
         };
     }
 
-    /// Names the context whose doorbell is notified of urgent bytes.
+    /// Names the context whose doorbell is to be notified of urgent bytes.
     pub fn name_urgent_doorbell(&self, session: &Session, context: Option<u32>) {
         if let Some(context) = context {
             let words = self.mapped.region.bitmap_words(self.side(), context as usize);
@@ -325,7 +324,7 @@ impl Direct {
     }
 }
 
-/// Notifies the other side that there is room.
+/// Notifies the peer that there is room.
 #[cold]
 fn notify_room(session: &Session, pair: u32, word: u32) {
     if let Some(direct) = find(session, pair, word) {
@@ -333,8 +332,8 @@ fn notify_room(session: &Session, pair: u32, word: u32) {
     }
 }
 
-/// Notifies those contexts of the other side that share the socket (`EPOLLEXCLUSIVE`): all that are awake and, in
-/// turn, one that sleeps. An end notifies all. Returns the contexts that are still to be notified.
+/// Notifies those contexts of the peer that share the socket (`EPOLLEXCLUSIVE`): all that are awake and, in turn, one
+/// that sleeps. The end of a stream notifies all. Returns the contexts that are still to be notified.
 #[cold]
 fn notify_exclusive(
     mapped: &Mapped,
@@ -360,7 +359,7 @@ fn notify_exclusive(
     contexts & !exclusive
 }
 
-/// Notifies a doorbell of the other side. False if nobody listens to it any more.
+/// Notifies a doorbell of the peer. False: nobody listens to it any more.
 fn notify_doorbell(mapped: &Mapped, pair: u32, word: u32, session: &Session, context: usize) -> bool {
     let owner = 1 - pair_slot::side(word);
     let wanted = mapped.region.bitmap_words(owner, context).doorbell.load(Ordering::Acquire);
@@ -387,7 +386,7 @@ fn fetch_doorbell(session: &Session, pair: u32, word: u32, doorbell: &Doorbell, 
     if known < 0 {
         doorbell.fd.store(fresh, Ordering::Release);
     } else {
-        // The number stays, because another thread may be about to notify through it.
+        // The descriptor keeps its number, because another thread may be notifying through it.
         let _ = sys::dup3(fresh, known, libc::O_CLOEXEC);
         descriptors::unprotect(fresh);
     }
@@ -404,7 +403,7 @@ pub fn new_doorbell(session: &Session, context: u32) {
     OWN_DOORBELLS[session.number as usize][context as usize % CONTEXTS].store(number, Ordering::Release);
 }
 
-/// Every region of the session in use, with the sides of it that are ours.
+/// Passes each region of the session that is in use, with this client's sides of it, to `work`.
 #[inline]
 fn each(session: &Session, mut work: impl FnMut(&'static Mapped, usize)) {
     let number = session.number as usize;
@@ -412,14 +411,14 @@ fn each(session: &Session, mut work: impl FnMut(&'static Mapped, usize)) {
     while held != 0 {
         let place = held.trailing_zeros() as usize;
         held &= held - 1;
-        // SAFETY: as in `find`.
+        // SAFETY: the pointer is null or a leaked box, and never changes again.
         let Some(mapped) = (unsafe { REGIONS[number][place].load(Ordering::Acquire).as_ref() }) else { continue };
         let sides = mapped.sides.load(Ordering::SeqCst);
         (0..2).filter(|side| sides & 1 << side != 0).for_each(|side| work(mapped, side));
     }
 }
 
-/// `Context::arm` for direct connections.
+/// [`Context::arm`](crate::context::Context::arm) for direct connections.
 pub fn arm(session: &Session, context: u32) {
     each(session, |mapped, side| {
         let words = mapped.region.bitmap_words(side, context as usize);
@@ -428,12 +427,12 @@ pub fn arm(session: &Session, context: u32) {
     });
 }
 
-/// `Context::disarm` for direct connections.
+/// [`Context::disarm`](crate::context::Context::disarm) for direct connections.
 pub fn disarm(session: &Session, context: u32) {
     each(session, |mapped, side| mapped.region.event_bitmap(side, context as usize).disarm());
 }
 
-/// Has this process any direct connections of the session?
+/// Does this process have direct connections in this session?
 #[inline]
 pub fn is_used(session: &Session) -> bool {
     HELD[session.number as usize].load(Ordering::SeqCst) != 0
@@ -447,7 +446,7 @@ pub fn is_empty(session: &Session, context: u32) -> bool {
     empty
 }
 
-/// Takes all events for this context. `work` gets the time and this client's slot.
+/// Empties this context's bitmaps. `work` gets the time of each event, and this client's slot.
 #[inline]
 pub fn drain(session: &Session, context: u32, mut work: impl FnMut(u64, u32)) {
     each(session, |mapped, side| {

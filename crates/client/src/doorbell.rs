@@ -1,4 +1,4 @@
-//! Doorbells: notifying the stack, or the other side of a direct connection, that a slot's words have changed.
+//! Notifying the stack, or the peer of a direct connection, that a slot's words have changed.
 
 use crate::private;
 use crate::session::Session;
@@ -21,7 +21,7 @@ impl Socket {
     }
 }
 
-/// Notifies the stack that the application's line of the socket has changed. Of a direct connection the other side is
+/// Notifies the stack that the application's line of the socket has changed. For a direct connection the peer is
 /// notified, and the stack only of its end.
 pub fn notify(socket: &Socket) {
     let session = socket.session;
@@ -36,11 +36,11 @@ pub fn notify(socket: &Socket) {
     notify_stack(&socket.view());
 }
 
-/// The same for a connection that the stack carries.
+/// [`notify`] for a connection that the stack carries.
 #[inline(always)]
 pub fn notify_stack(view: &View) {
     if !is_queued(&view.app.data_seq, &view.stack.data_ack) {
-        // Queueing fences, too.
+        // Queueing also fences.
         return notify_by_queue(view.session, view.slot, view.app, view.stack);
     }
     full_fence();
@@ -49,8 +49,8 @@ pub fn notify_stack(view: &View) {
     }
 }
 
-/// True if an existing queue entry covers this change. The caller must have fenced since the change. A busy sender
-/// nearly always finds it so, and needs no lock and no other fence.
+/// True: an entry that is already in the queue covers this change. The caller must have fenced since the change. A busy
+/// sender nearly always finds one, and so needs no lock and no further fence.
 #[inline(always)]
 pub fn is_notified(session: &Session, app: &AppLine, stack: &StackLine) -> bool {
     let (queue, words) = session.data_queues[named(stack)].words();
@@ -64,15 +64,15 @@ pub fn notify_and_return(session: &Session, slot: Slot, count: usize) -> usize {
     count
 }
 
-/// Could the slot be marked queued while its producer died before notifying? If the reader was notified and has not
-/// woken yet, it will see the slot.
+/// Could the slot be marked as queued although its producer died before it notified? Not if the reader has been
+/// notified and is still asleep: it will see the slot.
 #[inline(always)]
 fn may_be_stuck(queue: &private::Queue, armed: &AtomicU32, tail: &AtomicU32) -> bool {
     let rung_for_all = || queue.notified.load(Ordering::Relaxed) == tail.load(Ordering::Relaxed);
     queue.pushing.load(Ordering::Relaxed) != 0 || armed.load(Ordering::Relaxed) != 0 && !rung_for_all()
 }
 
-/// The data queue that the stack's line names. The modulo keeps a wrong number inside the table.
+/// The number of the data queue in the stack's line. The modulo keeps a wrong number inside the table.
 #[inline(always)]
 fn named(stack: &StackLine) -> usize {
     stack.flow_group.load(Ordering::Relaxed) as usize % Geometry::MAX_FLOW_GROUPS as usize
@@ -104,12 +104,12 @@ struct Queue<'a> {
 }
 
 impl Queue<'_> {
-    /// Queues a slot with its words. True if the stack is to be notified.
+    /// Queues a slot with its words. True: the stack is to be notified.
     #[inline(always)]
     fn push(self, slot: Slot, seq: &AtomicU32, ack: &AtomicU32) -> bool {
         let queue = &self.session.header().queues[self.number];
-        // This thread holds it: a signal handler has interrupted a push. That push does not notify for this slot, so
-        // this one does.
+        // This thread holds the lock: a signal handler has interrupted a push. That push does not notify for this slot,
+        // so this one does.
         let Some(locked) = queue.lock.lock() else { return self.set.must_notify() };
         // Taking and releasing the lock are the fences of the protocol.
         locked.fence();
@@ -123,8 +123,8 @@ impl Queue<'_> {
         self.set.must_notify_fenced()
     }
 
-    /// Queues the slot again that a killed process was about to queue. It may be marked queued without being so; a
-    /// second entry does no harm.
+    /// Finishes the push of a process that was killed. The slot may be marked as queued without being so, and a second
+    /// entry does no harm.
     #[cold]
     fn finish(self, pushing: u32) {
         let Some(unfinished) = self.session.region.slot(pushing.wrapping_sub(1)) else { return };

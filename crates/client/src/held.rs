@@ -1,9 +1,8 @@
-//! Bytes that a direct connection holds back (`TCP_CORK`, `MSG_MORE`): less than a segment, and for at most 200 ms,
-//! as on Linux.
+//! Bytes that a direct connection holds back (`TCP_CORK`, `MSG_MORE`). As on Linux they are less than a segment, and
+//! are held for at most 200 ms.
 //!
-//! The sender notes the bytes and the time. The reader counts them as sent when the time is over, so neither side
-//! needs a timer. A reader that sleeps knows that bytes are held, and sleeps no longer than until then. The sender's
-//! part is [`cork`](crate::cork).
+//! The sender notes the bytes and the time. The reader counts them as sent when the time is over, so neither side needs
+//! a timer. A reader that finds bytes held sleeps only until that time. The sender's part is [`cork`](crate::cork).
 
 use crate::socket::Socket;
 use crate::sys;
@@ -14,7 +13,7 @@ use towpath_ring::AppLine;
 
 /// How long Linux holds a partial segment (its probe timer).
 const HELD_MS: u32 = 200;
-/// Added to the time of a sleep, so that the bytes are due when it ends.
+/// Added to a sleep, so that the bytes are due when it ends.
 const MARGIN: Duration = Duration::from_millis(5);
 
 thread_local! {
@@ -30,16 +29,17 @@ pub(crate) fn now_ms() -> u32 {
 }
 
 pub(crate) fn is_due(since_ms: u32) -> bool {
-    // A time in the future, which a hostile sender may name, is due, too.
+    // A time in the future counts as due too: a hostile sender may name one.
     now_ms().wrapping_sub(since_ms & !1) >= HELD_MS
 }
 
-/// How far the other side's bytes count as sent. `shown` is the tail in its line, `ended` says that it sends no more.
+/// The tail up to which the peer's bytes count as sent. `shown` is the tail in its line; `ended` says that its stream
+/// has ended.
 #[cold]
 pub fn sent(line: &AppLine, shown: u32, ended: bool) -> u32 {
     let since = line.held_ms.load(Ordering::Acquire);
     let held = line.held_tail.load(Ordering::Acquire);
-    // Nothing is held, or it has been published meanwhile.
+    // Nothing is held, or the held bytes have been published since.
     if since == 0 || held.wrapping_sub(shown).cast_signed() <= 0 {
         return shown;
     }
@@ -70,7 +70,7 @@ fn is_waiting(socket: &Socket) -> bool {
     })
 }
 
-/// How long to sleep at most, where a thread would sleep for `time`.
+/// Shortens a sleep of `time` so that it ends when held bytes are due.
 #[inline]
 pub fn sleep_of(time: Duration) -> Duration {
     if SEEN.load(Ordering::Relaxed) { until_due().map_or(time, |due| time.min(due)) } else { time }

@@ -1,8 +1,8 @@
-//! The application's side of the ring contract: the session with the service, the slots and their words, doorbells
-//! and commands, direct connections, and sleeping until something happens.
+//! The application's side of the ring contract: the session with the service, slots and their words, doorbells and
+//! commands. Also direct connections, and sleeping until something happens.
 //!
-//! It knows sockets as slots only. `towpath-posix` puts descriptors, `epoll` and options on top, `towpath-native` an
-//! API of its own. Their part in what the client does is in [`callbacks`].
+//! It knows sockets only as slots. `towpath-posix` puts descriptors, `epoll` and options on top, `towpath-native` an
+//! API of its own. [`callbacks`] are the calls that it makes to them.
 
 pub mod accept;
 pub mod address;

@@ -6,7 +6,7 @@ use crate::stack_info;
 use core::sync::atomic::Ordering;
 
 impl Socket {
-    /// Takes possession of the slot. The stack looks at the application's line from now on.
+    /// Takes possession of the slot. From now on the stack reads the application's line.
     pub fn adopt(&self) {
         self.app().generation.store(self.generation, Ordering::Release);
         self.private().used.store(used::LIVE, Ordering::Release);
@@ -26,7 +26,7 @@ pub fn apply(socket: &Socket) {
         return direct.withhold(send, receive);
     }
     let geometry = socket.session.geometry;
-    // The lock orders this with a reader: it has either notified the stack by the old limit, or will by the new one.
+    // The lock orders this with a reader, which notifies the stack either by the old limit or by the new one.
     let _receiving = private.receiving.lock();
     private.receive_limit.store(geometry.receive_limit(receive), Ordering::Relaxed);
     if receive != 0 {

@@ -1,20 +1,20 @@
-//! Noticing that the service has died. A doorbell hangs up then, which ends `epoll_wait` and `poll`. Nothing ends a
-//! sleep on a socket's event word, so of the threads that sleep there, one checks often. When the service has gone,
-//! it wakes the others.
+//! Notices that the service has died. Its end hangs up a doorbell, which ends `epoll_wait` and `poll`. Nothing ends a
+//! sleep on a socket's event word. So one of the threads that sleep there checks often. When the service has died, it
+//! wakes the others.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// A blocked call checks this often whether the service is alive. No round number: a signal between two sleeps does
-/// not end the call, and programs set alarms to whole seconds.
+/// How often a blocked call checks whether the service is alive. It is not a round number, because programs set alarms
+/// to whole seconds, and a signal between two sleeps does not end the call.
 pub const LIFE_CHECK: Duration = Duration::from_millis(937);
 
-/// How often one thread of a process checks. No round number: a signal that comes just as a sleep ends interrupts
-/// nothing, and programs' timers expire at round times.
+/// How often the one thread of a process checks. It is not a round number, because timers expire at round times, and a
+/// signal just at the end of a sleep interrupts nothing.
 const OFTEN: Duration = Duration::from_millis(83);
 
-/// Which thread of a process checks one session often.
+/// Decides which thread of a process checks a session often.
 #[derive(Default)]
 pub struct Liveness {
     /// When the next check is due on the coarse monotonic clock, in ms. 0 = no thread checks.
@@ -32,7 +32,7 @@ fn now_ms() -> u64 {
 }
 
 impl Liveness {
-    /// This thread falls asleep.
+    /// This thread is about to sleep.
     pub fn turn(&self) -> SleepTurn<'_> {
         self.turn_at(now_ms())
     }
@@ -40,7 +40,7 @@ impl Liveness {
     fn turn_at(&self, now_ms: u64) -> SleepTurn<'_> {
         let before = self.by_ms.load(Ordering::Relaxed);
         let by_ms = now_ms + OFTEN.as_millis() as u64;
-        // A time that has passed was set by a thread that has not slept to its end.
+        // If that time has passed, the thread that set it has left its sleep early.
         let free = before <= now_ms;
         let taken = free && self.by_ms.compare_exchange(before, by_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         SleepTurn { liveness: self, by_ms: taken.then_some(by_ms) }
@@ -48,14 +48,14 @@ impl Liveness {
 }
 
 impl SleepTurn<'_> {
-    /// The longest sleep; after it the thread checks.
+    /// The longest sleep. After it the thread checks.
     pub fn longest(&self) -> Duration {
         if self.by_ms.is_some() { OFTEN } else { LIFE_CHECK }
     }
 }
 
 impl Drop for SleepTurn<'_> {
-    /// The thread is awake. The next one that falls asleep checks.
+    /// The thread is awake. The next one that sleeps will check.
     fn drop(&mut self) {
         if let Some(by_ms) = self.by_ms {
             let _ = self.liveness.by_ms.compare_exchange(by_ms, 0, Ordering::Relaxed, Ordering::Relaxed);

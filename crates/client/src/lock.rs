@@ -1,5 +1,5 @@
-//! Locks that survive a dead owner. A thread spins, then sleeps on a futex; the word holds the owner's thread id.
-//! They may be in memory that processes share.
+//! Locks that survive the death of their owner. A thread spins, then sleeps on a futex. The word holds the owner's
+//! thread id. A lock may be in memory that processes share.
 
 use crate::single_threaded::is_single_threaded;
 use crate::sys;
@@ -15,7 +15,7 @@ const SPINS: u32 = 200;
 /// How often a sleeper checks that the owner is still alive.
 const CHECK_OWNER: Duration = Duration::from_millis(20);
 
-/// The lock. All zero is unlocked.
+/// The lock. All zero means unlocked.
 #[repr(transparent)]
 #[derive(Default)]
 pub struct Lock(AtomicU32);
@@ -38,13 +38,13 @@ impl<'a> Guard<'a> {
         self.abandoned
     }
 
-    /// Fences like `fence(SeqCst)` between everything before the lock was taken and everything from now on.
+    /// Orders everything before the lock was taken before everything from now on, like `fence(SeqCst)`.
     #[inline(always)]
     pub fn fence(&self) {
         fence_by_lock();
     }
 
-    /// Unlocks, and fences likewise.
+    /// Unlocks, with a fence like [`Guard::fence`].
     #[inline(always)]
     pub fn unlock_and_fence(self) {
         drop(self);
@@ -55,12 +55,12 @@ impl<'a> Guard<'a> {
 /// The locked state of a lock taken by [`Lock::try_lock`]; unlocks when dropped.
 pub struct Quick<'a> {
     word: &'a AtomicU32,
-    /// No other thread or process can have seen it.
+    /// No other thread or process can have seen the lock.
     alone: bool,
 }
 
 impl<'a> Quick<'a> {
-    /// For a caller that unlocks and fences by one instruction: it need not remember how the lock was taken.
+    /// For a caller that unlocks and fences in one instruction, however the lock was taken.
     #[inline(always)]
     pub fn into_fencing(self) -> Guard<'a> {
         let word = self.word;
@@ -81,7 +81,7 @@ impl Drop for Quick<'_> {
     }
 }
 
-/// To be called after taking or releasing a lock. On x86-64 either instruction is a full fence for the processor.
+/// Called after taking or releasing a lock. On x86-64 either instruction is a full fence for the processor.
 #[inline(always)]
 fn fence_by_lock() {
     #[cfg(target_arch = "x86_64")]
@@ -107,8 +107,8 @@ impl Lock {
         }
     }
 
-    /// Locks at the first attempt. `None` if another thread holds it, or the calling thread has not asked for its id
-    /// yet. A lock that is not `shared` with other processes costs a single-threaded process no locked instruction.
+    /// Locks if one attempt suffices. `None`: another thread holds it, or the calling thread does not know its id yet.
+    /// In a single-threaded process a lock that is not `shared` with other processes costs no locked instruction.
     #[inline(always)]
     pub fn try_lock(&self, shared: bool) -> Option<Quick<'_>> {
         let me = known();
@@ -129,7 +129,7 @@ impl Lock {
         Some(Quick { word: &self.0, alone })
     }
 
-    /// Unlocks by force, for a forked child, in which the owner does not exist.
+    /// Unlocks by force. For a forked child, in which the owner does not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);
     }
@@ -146,7 +146,7 @@ impl Lock {
         loop {
             let seen = self.0.load(Ordering::Relaxed);
             if seen == 0 {
-                // Others may sleep, too: keep the mark, so that the unlock wakes them.
+                // Others may sleep too: the mark stays, so that the unlock wakes them.
                 if self.0.compare_exchange(0, me | WAITED_FOR, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return Some(Guard::of(&self.0));
                 }
@@ -175,15 +175,15 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Wakes the threads that sleep on the lock. On x86-64 the routine preserves all registers: an unlock hardly ever
-/// wakes anybody, so it should save none.
+/// Wakes a thread that sleeps on the lock. On x86-64 the routine preserves all registers, so that an unlock, which
+/// hardly ever wakes anybody, saves none.
 #[cold]
 #[inline(always)]
 fn wake_one(word: &AtomicU32) {
     #[cfg(not(target_arch = "x86_64"))]
     wake::futex_wake(word);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the routine changes only the registers named here, and the memory that a call may change.
+    // SAFETY: the routine changes only the registers named here, and memory that a call may change.
     unsafe {
         core::arch::asm!(
             "call {routine}",
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_only_thread_of_a_process_needs_no_locked_instruction_for_what_is_its_own() {
-        // SAFETY: the child looks at a lock of its own and ends.
+        // SAFETY: the child uses only its own copy of the lock and ends by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             crate::single_threaded::pretend();
@@ -277,11 +277,11 @@ mod tests {
             let held = guard.alone && lock.try_lock(false).is_none() && lock.lock().is_none();
             drop(guard);
             let shared = lock.try_lock(true).expect("let go");
-            // SAFETY: ends the process.
+            // SAFETY: `_exit` takes a number, and ends the child.
             unsafe { libc::_exit(i32::from(!held || shared.alone)) };
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: `child` is the process just forked, and `status` has room.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
     }
@@ -299,7 +299,7 @@ mod tests {
                     let shared = &shared;
                     for _ in 0..20_000 {
                         let _guard = shared.0.lock().expect("not ours");
-                        // SAFETY: locked.
+                        // SAFETY: the lock is held, which is what the test is about.
                         unsafe { *shared.1.get() += 1 };
                     }
                 });
@@ -325,15 +325,15 @@ mod tests {
         // SAFETY: the child only sleeps.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: no arguments; ends by the signal.
+            // SAFETY: `pause` takes nothing; a signal ends the child.
             unsafe { libc::pause() };
         }
         let lock = Lock(AtomicU32::new(child as u32));
         assert!(sys::alive(child));
-        // SAFETY: our child, which is not waited for yet.
+        // SAFETY: `child` is a child of this process that has not been waited for, so the number is still its own.
         unsafe { libc::kill(child, libc::SIGKILL) };
         assert!(lock.lock().expect("broken").was_abandoned());
-        // SAFETY: our child.
+        // SAFETY: `child` is a child of this process, and null asks for no status.
         unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
     }
 }

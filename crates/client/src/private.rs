@@ -1,12 +1,12 @@
-//! The application's own words for each slot, in the region's private area. All processes of the client see them, and
-//! no stack does.
+//! The application's own words for each slot, in the region's private area. All processes of the client share them, and
+//! no stack reads them.
 
 use crate::lock::Lock;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use towpath_ring::layout::{PRIVATE_HEADER_BYTES, PRIVATE_SLOT_BYTES};
 use towpath_ring::{Geometry, Region, Slot};
 
-/// Data queues, then the command queue.
+/// The data queues and the command queue.
 pub const QUEUES: usize = Geometry::MAX_FLOW_GROUPS as usize + 1;
 
 /// The writer's side of one doorbell queue.
@@ -16,7 +16,7 @@ pub struct Queue {
     pub lock: Lock,
     /// The slot that is being pushed, plus one; 0 = none.
     pub pushing: AtomicU32,
-    /// How many slots had been pushed when the stack was last notified; it has been notified of all of them.
+    /// The number of slots that had been pushed when the stack was last notified.
     pub notified: AtomicU32,
 }
 
@@ -27,8 +27,8 @@ pub struct Header {
     pub next_slot: AtomicU32,
     /// Number of the newest doorbell (`BitmapWords`).
     pub next_doorbell: AtomicU32,
-    /// The PID namespace of the client's processes (its inode; 0 = not known). In another one the owners of locks
-    /// have other ids.
+    /// The PID namespace of the client's processes (its inode; 0 = not known). In another namespace the ids of lock
+    /// owners mean other threads.
     pub pid_namespace: AtomicU64,
     /// No slot of the application's range from this number on has ever been claimed.
     pub slots_claimed: AtomicU32,
@@ -40,7 +40,7 @@ pub struct Header {
 pub mod used {
     /// The application does not use the slot.
     pub const NO: u32 = 0;
-    /// A process makes a command for it. The process's id stands above the low bits.
+    /// A process is making a command for it. The process's id is in the bits above.
     pub const CLAIMED: u32 = 1;
     /// The bits that tell these values apart.
     pub const WHICH: u32 = 3;
@@ -53,7 +53,7 @@ pub mod used {
     pub const fn claimer(word: u32) -> i32 {
         (word >> 2) as i32
     }
-    /// A socket lives in it. If the stack says FREE all the same, the socket's last descriptor was closed unseen.
+    /// A socket uses it. If the stack nevertheless says FREE, the socket's last descriptor was closed unseen.
     pub const LIVE: u32 = 2;
 }
 
@@ -61,7 +61,7 @@ pub mod used {
 pub mod flag {
     /// `O_NONBLOCK`.
     pub const NONBLOCK: u32 = 1;
-    /// More than one descriptor may exist (dup, fork), so `close` of one says nothing.
+    /// More than one descriptor may exist (dup, fork), so `close` of one does not end the socket.
     pub const SHARED: u32 = 2;
     /// The pending error has been reported.
     pub const ERROR_TAKEN: u32 = 4;
@@ -75,7 +75,7 @@ pub mod flag {
     pub const SIX: u32 = 64;
     /// `IPV6_V6ONLY` reads as set.
     pub const V6ONLY: u32 = 128;
-    /// `TCP_QUICKACK` reads as not set.
+    /// `TCP_QUICKACK` reads as switched off.
     pub const QUICKACK_OFF: u32 = 256;
     /// `SO_OOBINLINE`.
     pub const OOBINLINE: u32 = 512;
@@ -83,14 +83,13 @@ pub mod flag {
     pub const SHUT_RD: u32 = 1024;
     /// `TCP_CORK` reads as set.
     pub const CORKED: u32 = 2048;
-    /// The last bytes were sent with MSG_MORE, so the stack holds them as by `TCP_CORK`.
+    /// The last bytes were sent with MSG_MORE, so the stack holds them back as with `TCP_CORK`.
     pub const MORE: u32 = 4096;
-    /// Options have been set on the pair (see `kept`).
+    /// Emulated options have been set on the socketpair (see `kept`).
     pub const KEPT_BY_PAIR: u32 = 8192;
-    /// Bytes were sent on a direct connection after the other side had closed, which acts as if a reset had come
-    /// back.
+    /// Bytes were sent on a direct connection after the peer had closed, which counts as a reset by the peer.
     pub const SENT_TO_NOBODY: u32 = 16384;
-    /// The service knows the socket's descriptors when it sees one (see `passing`).
+    /// The service knows the name of the socket, by which it recognises its descriptors (see `passing`).
     pub const NAMED: u32 = 32768;
     /// A file has been given to the stack to send (see `files`).
     pub const FILE: u32 = 65536;
@@ -125,7 +124,7 @@ pub struct Private {
     pub send_limit: AtomicU32,
     /// Bytes of the receive ring that the stack fills before it waits for the receive head; fewer with `SO_RCVBUF`.
     pub receive_limit: AtomicU32,
-    /// Options that are kept, a bit each (see `kept`).
+    /// Emulated options, one bit each.
     pub kept: AtomicU32,
     /// The urgent byte that the program has read with MSG_OOB, and the one that the receive head has passed (see
     /// `urgent`).
@@ -134,17 +133,17 @@ pub struct Private {
     pub urgent_passed: AtomicU64,
     /// Calls in flight on the socket (see `in_flight`).
     pub users: AtomicU32,
-    /// `StackLine::soft_error` as it was last reported.
+    /// `StackLine::soft_error` when it was last reported.
     pub soft_error: AtomicU32,
-    /// Of a direct connection: bytes sent. Otherwise: bytes of files given to the stack. Under `sending`.
+    /// Direct connection: bytes sent. Others: bytes of files that have been given to the stack. Under `sending`.
     pub sent: AtomicU64,
-    /// Of a direct connection: bytes read, under `receiving`. Otherwise: how much of a file is given to the stack at
-    /// a time (see `files` in `towpath-posix`), under `sending`.
+    /// Direct connection: bytes read, under `receiving`. Others: how much of a file is given to the stack at a time
+    /// (see `files` in `towpath-posix`), under `sending`.
     pub read: AtomicU64,
 }
 
 impl Private {
-    /// Can other processes have the socket, too? [`flag::SHARED`] is set before they have it.
+    /// Can other processes have the socket too? [`flag::SHARED`] is set before they get it.
     #[inline(always)]
     pub fn is_shared(&self) -> bool {
         self.flags.load(core::sync::atomic::Ordering::Relaxed) & flag::SHARED != 0
@@ -158,8 +157,8 @@ const _: () = assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES);
 #[inline]
 pub fn header(region: &Region) -> &Header {
     let (base, _) = region.private();
-    // SAFETY: the private area begins page-aligned with this many bytes (asserted), starts as zeros, which is a valid
-    // value, and only holds atomics.
+    // SAFETY: the private area begins at a page boundary with this many bytes (asserted). It starts as zeros, which is
+    // a valid value, and holds only atomics.
     unsafe {
         const { assert!(size_of::<Header>() <= PRIVATE_HEADER_BYTES) };
         &*base.cast::<Header>()
@@ -170,7 +169,7 @@ pub fn header(region: &Region) -> &Header {
 #[inline]
 pub fn of_slot(region: &Region, slot: Slot) -> &Private {
     let (base, _) = region.private();
-    // SAFETY: the area has `PRIVATE_SLOT_BYTES` for each slot of the region after the header, aligned as they are; it
-    // starts as zeros, which is a valid value, and only holds atomics.
+    // SAFETY: behind the header the area has `PRIVATE_SLOT_BYTES` for each slot of the region, with their alignment. It
+    // starts as zeros, which is a valid value, and holds only atomics.
     unsafe { &*base.add(PRIVATE_HEADER_BYTES + slot.index() * PRIVATE_SLOT_BYTES).cast::<Private>() }
 }

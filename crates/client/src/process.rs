@@ -1,11 +1,11 @@
-//! Which process this is. A `vfork` child runs on its parent's memory and does not count.
+//! The process's id. A `vfork` child uses its parent's memory, and so counts as its parent.
 
 use crate::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 static PID: AtomicI32 = AtomicI32::new(0);
 
-/// This process's id; in a `vfork` child still the parent's.
+/// This process's id; in a `vfork` child it is the parent's.
 #[inline(always)]
 pub fn pid() -> i32 {
     match PID.load(Ordering::Relaxed) {
@@ -21,12 +21,12 @@ fn ask_pid() -> i32 {
     pid
 }
 
-/// Is this a child that runs on its parent's memory (`vfork`, `posix_spawn`) until it executes something?
+/// Is this a child that uses its parent's memory (`vfork`, `posix_spawn`) until it executes a program?
 pub fn in_vfork_child() -> bool {
     sys::getpid() != pid()
 }
 
-/// In a forked child: asks for the id anew.
+/// In a forked child: forgets the parent's process id.
 pub fn forked() {
     PID.store(sys::getpid(), Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Queries to the stack, by commands on a free slot.
+//! Queries to the stack, as commands on a free slot.
 
 use crate::address::Address;
 use crate::command::{self, Failure};
@@ -7,20 +7,20 @@ use crate::session::Session;
 use core::sync::atomic::Ordering;
 use towpath_ring::command::{Command, V6ONLY, op};
 
-/// Is this an address of the stack's network?
+/// Does the stack's network have this address?
 pub fn has(session: &'static Session, (local_addr, _): Address) -> bool {
     ask(session, &Command { op: op::HAS, local_addr, ..Command::default() }) == Some(0)
 }
 
-/// Does a connection or a listener of the stack use this port, so that it cannot be bound? Only a stack with sockets
-/// of its own says so.
+/// Does a connection or a listener of the stack use this port, so that it cannot be bound? Only a stack with sockets of
+/// its own can say yes.
 pub fn is_taken(session: &'static Session, (local_addr, port): Address, six_only: bool) -> bool {
     let flags = if six_only { V6ONLY } else { 0 };
     let command = Command { op: op::BIND, local_addr, local_port: port.into(), flags, ..Command::default() };
     ask(session, &command) == Some(libc::EADDRINUSE)
 }
 
-/// The errno that is the answer, 0 = yes; `None` = there is none.
+/// The errno in the answer, 0 = yes; `None` = no answer.
 fn ask(session: &'static Session, command: &Command) -> Option<i32> {
     let slot = session.claim_slot()?;
     let answer = command::post(session, slot, command);

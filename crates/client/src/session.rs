@@ -17,13 +17,13 @@ mod service;
 use service::{Welcome, hello};
 pub(crate) use service::{Whose, ask, call, whose};
 
-/// How long to spin before sleeping, unless `TOWPATH_SPIN_US` is set: the time of two wake-ups (about 10 µs each). So
+/// How long to spin before sleeping, unless `TOWPATH_SPIN_US` is set: the time of two wake-ups (about 10 µs each). Then
 /// waiting costs at most twice as much as the better choice.
 const SPIN_US: u64 = 20;
-/// With fewer usable CPUs than this, a program does not spin by default: it would take the CPU from the stack or from
-/// its peer. (redis, one connection, two CPUs: 11,000 requests/s with spinning, 18,000 without.)
+/// With fewer usable CPUs than this a program does not spin by default, because it would take the CPU from the stack or
+/// its peer. Example: redis, one connection, two CPUs: 11,000 requests/s with spinning, 18,000 without.
 const SPINNING_CPUS: usize = 4;
-/// The most sessions of a process: its own, and one for each other family whose sockets it has.
+/// The most sessions of a process: its own, and one for each other client or stack whose sockets it has.
 pub const SESSIONS: usize = 16;
 
 /// One region of one service, and the connection to that service.
@@ -52,7 +52,7 @@ pub struct Session {
     joined_pid: AtomicI32,
     /// Eventfds: one per data queue, then the command queue's.
     doorbells: Vec<AtomicI32>,
-    /// Held during a request that has an answer, and while joining.
+    /// Held during a request that has an answer, and while the process joins.
     talking: Lock,
     dead: AtomicBool,
     /// When a thread last checked whether the service is alive, ms.
@@ -61,33 +61,33 @@ pub struct Session {
     pub liveness: Liveness,
     /// The stack has no event contexts left for this process.
     pub out_of_contexts: AtomicBool,
-    /// The stack takes no files.
+    /// The stack does not send files.
     no_files: AtomicBool,
-    /// It uses its parent's connection, because it could not join.
+    /// The process uses its parent's connection, because it could not join.
     shares_connection: AtomicBool,
     /// It is the process's own session with its stack, so contexts can subscribe to its sockets.
     pub can_subscribe: bool,
 }
 
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
-/// Those of other families, from number 1 on.
+/// The other sessions, from number 1 on.
 pub(crate) static OTHERS: [AtomicPtr<Session>; SESSIONS - 1] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SESSIONS - 1];
 pub(crate) static STARTING: Lock = Lock::new();
 
-/// The session, if there is one.
+/// The process's own session, if there is one.
 #[inline]
 pub fn get() -> Option<&'static Session> {
-    // SAFETY: null, or a leaked box that is never changed back.
+    // SAFETY: the pointer is null or a leaked box, and never becomes null again.
     unsafe { SESSION.load(Ordering::Acquire).as_ref() }
 }
 
-/// The session of a number.
+/// The session of this number.
 #[inline]
 pub fn numbered(number: u32) -> Option<&'static Session> {
     match number {
         0 => get(),
-        // SAFETY: as in `get`.
+        // SAFETY: the pointer is null or a leaked box.
         _ => unsafe { OTHERS.get(number as usize - 1)?.load(Ordering::Acquire).as_ref() },
     }
 }
@@ -97,13 +97,13 @@ pub fn all() -> impl Iterator<Item = &'static Session> {
     (0..SESSIONS as u32).map_while(numbered)
 }
 
-/// The sessions whose stacks have gone, by bit. Checks `now`, or if the last check was some time ago.
+/// The sessions (bits) whose stacks have died. Checks `now`, or if the last check was some time ago.
 pub fn gone(now: bool) -> u32 {
     let alive = |session: &Session| if now { session.check_alive() } else { session.check_alive_if_due() };
     all().filter(|session| !alive(session)).fold(0, |gone, session| gone | 1 << session.number)
 }
 
-/// The session. Registers with the service at `path` if there is none yet.
+/// The process's own session. Registers with the service at `path` if there is none yet.
 pub fn open(path: &[u8]) -> Result<&'static Session, std::io::Error> {
     let _starting = STARTING.lock().ok_or(std::io::ErrorKind::WouldBlock)?;
     match get() {
@@ -113,7 +113,7 @@ pub fn open(path: &[u8]) -> Result<&'static Session, std::io::Error> {
     }
 }
 
-/// Under `STARTING`.
+/// Registers. The caller holds `STARTING`.
 fn register(path: &[u8]) -> Result<&'static Session, std::io::Error> {
     Ok(install(Session::register(path, call(path)?, 0)?))
 }
@@ -126,7 +126,7 @@ pub(crate) fn install(session: Session) -> &'static Session {
 }
 
 impl Session {
-    /// Registers with a new region, or as one more process of the family that has the region `join`.
+    /// Registers with a new region, or as one more process of the client that has the region `join`.
     pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
         let Welcome { socket, geometry, token, process, offset, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
@@ -143,8 +143,8 @@ impl Session {
         let default_us = if cpus < SPINNING_CPUS { 0 } else { SPIN_US };
         let chosen = std::env::var("TOWPATH_SPIN_US").ok().and_then(|s| s.parse().ok());
         let spin_us = chosen.unwrap_or(default_us);
-        // The other side may have another CPU even if this program has only one.
-        // SAFETY: an integer only.
+        // The peer may have another CPU, even if this program has only one.
+        // SAFETY: `sysconf` takes a number and no memory.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let direct_spin_us = chosen.unwrap_or(if online > 1 { SPIN_US } else { 0 });
         let session = Self {
@@ -184,7 +184,7 @@ impl Session {
         self.control.load(Ordering::Acquire)
     }
 
-    /// In a forked child, registers it as one more process of its parent's family. Until then the child holds the
+    /// In a forked child: registers it as one more process of its parent's client. Until then the child holds the
     /// parent's registration open, so that the region outlives a parent that exits at once.
     pub fn join(&self) {
         if self.joined_pid.load(Ordering::Relaxed) == process::pid() {
@@ -204,8 +204,8 @@ impl Session {
                 self.shares_connection.store(false, Ordering::Relaxed);
                 unprotect(self.control.swap(control, Ordering::AcqRel));
             }
-            // The child has given up its rights. The parent's registration still serves for everything that has no
-            // answer, so only contexts cannot be had.
+            // The child has given up its rights. The parent's registration still serves for all that needs no answer,
+            // so only contexts are not to be had.
             None => {
                 self.shares_connection.store(true, Ordering::Relaxed);
                 self.out_of_contexts.store(true, Ordering::Relaxed);
@@ -214,11 +214,11 @@ impl Session {
         self.joined_pid.store(process::pid(), Ordering::Release);
     }
 
-    /// Called in a forked child, where no other thread exists.
+    /// In a forked child, which has one thread.
     pub fn forked(&self) {
         self.talking.reset();
         self.out_of_contexts.store(false, Ordering::Relaxed);
-        // While it still may: servers that start as root give that up in their children.
+        // Joins while it may: servers that start as root give that right up in their children.
         if rustix::process::geteuid().is_root() {
             self.join();
         }
@@ -235,14 +235,14 @@ impl Session {
         self.process.load(Ordering::Relaxed)
     }
 
-    /// Has the service gone?
+    /// Has the service died?
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Checks whether the service is alive if no thread has for [`LIFE_CHECK`]. For programs whose sleeps are all
-    /// shorter than that. False = it has gone.
+    /// Checks whether the service is alive if no thread has for [`LIFE_CHECK`]. For programs that only sleep for
+    /// shorter times. False: it has died.
     pub fn check_alive_if_due(&self) -> bool {
         let now_ms = sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u64;
         let last_ms = self.checked_ms.load(Ordering::Relaxed);
@@ -253,7 +253,7 @@ impl Session {
         self.check_alive()
     }
 
-    /// Checks whether the service is alive.
+    /// Checks whether the service is alive. False: it has died.
     pub fn check_alive(&self) -> bool {
         let fd = self.control.load(Ordering::Acquire);
         let mut poll = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
@@ -264,7 +264,7 @@ impl Session {
         !self.is_dead()
     }
 
-    /// Notifies the doorbell of a data queue (`0..cores`) or of the command queue (`cores`).
+    /// Notifies the doorbell of a data queue (`0..flow_groups`) or of the command queue (`flow_groups`).
     pub fn notify_queue(&self, queue: usize) {
         if let Some(doorbell) = self.doorbells.get(queue) {
             towpath_ring::wake::notify(borrow(&doorbell.load(Ordering::Relaxed)));

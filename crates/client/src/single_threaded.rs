@@ -1,23 +1,23 @@
-//! Whether the process is single-threaded. Then words that no other process sees need no locked instructions: only a
-//! signal handler can come between two instructions, and it returns before the second.
+//! Is the process single-threaded? Then words that no other process sees need no locked instructions. Only a signal
+//! handler can come between two instructions, and it returns before the second.
 
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-/// The answer if libc does not know.
+/// The answer if libc has no such word.
 static NO: AtomicU8 = AtomicU8::new(0);
 /// libc's word: `__libc_single_threaded`, which glibc (2.32 and later) clears before it makes a thread.
 static WORD: AtomicPtr<AtomicU8> = AtomicPtr::new((&raw const NO).cast_mut());
 
 /// Called once when the library is loaded.
 pub fn init() {
-    // SAFETY: a name that ends with zero.
+    // SAFETY: the name is a C string.
     let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     if !word.is_null() {
         WORD.store(word.cast(), Ordering::Relaxed);
     }
 }
 
-/// From now on there may be threads that libc does not know of.
+/// From now on the process may have threads that libc does not know of.
 pub fn has_hidden_threads() {
     WORD.store((&raw const NO).cast_mut(), Ordering::Relaxed);
 }
@@ -25,8 +25,8 @@ pub fn has_hidden_threads() {
 /// Is the calling thread the only one of the process?
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
-    // SAFETY: one of the two words above. Both live as long as the library; libc's is a byte that may change at any
-    // time.
+    // SAFETY: the pointer is one of the two words above, which live as long as the library. Libc's is a byte that may
+    // change at any time, so it is read atomically.
     unsafe { &*WORD.load(Ordering::Relaxed) }.load(Ordering::Relaxed) != 0
 }
 

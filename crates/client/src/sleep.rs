@@ -1,18 +1,18 @@
-//! A sleep in a call: it ends in order if the thread is cancelled, or if a signal handler leaves the call.
+//! A sleep in a call. It ends in order if the thread is cancelled, or if a signal handler jumps out of the call.
 
 use crate::cancel;
 use crate::undo_log::{Entry, Undo};
 use core::sync::atomic::AtomicU32;
 use towpath_hook::cancel::CANCELED;
 
-/// A sleep in which the thread is not cancelled, but woken; until dropped.
+/// A sleep during which the thread cannot be cancelled, but is woken instead. Dropping it ends it.
 pub struct Sleep {
     cancelable: bool,
     _entry: Entry,
 }
 
 impl Sleep {
-    /// A sleep on a futex word, or on something that a signal interrupts. `undo` is done after it.
+    /// A sleep on a futex word, or on something that a signal interrupts. `undo` is done at its end.
     #[inline]
     pub fn on(word: Option<&AtomicU32>, undo: Undo) -> Self {
         let mut cancelable = false;
@@ -26,12 +26,12 @@ impl Sleep {
         Self { cancelable, _entry: entry }
     }
 
-    /// Is the call to be given up?
+    /// Must the call be given up, because the thread is cancelled?
     pub fn check(&self) -> Result<(), i32> {
         if self.cancelable && cancel::take() { Err(CANCELED) } else { Ok(()) }
     }
 
-    /// The outcome of a sleep that may have been interrupted for that.
+    /// The result of a sleep that a cancellation may have interrupted.
     pub fn interrupted<T>(&self, slept: Result<T, i32>) -> Result<T, i32> {
         match slept {
             Err(libc::EINTR) => self.check().and(slept),

@@ -30,13 +30,13 @@ impl Socket {
         Some(Self { session, slot: session.region.slot(slot & ((1 << SLOT_BITS) - 1))?, generation })
     }
 
-    /// The number of its slot, and in the bits from [`SLOT_BITS`] on that of its session.
+    /// The number of its slot; the bits from [`SLOT_BITS`] on are the number of its session.
     #[inline]
     pub fn number(&self) -> u32 {
         self.session.number << SLOT_BITS | self.slot.raw()
     }
 
-    /// Can contexts of this process get its events? Not if it is of another family's region.
+    /// Can contexts of this process get its events? Not if the socket is in another client's region.
     #[inline]
     pub fn can_subscribe(&self) -> bool {
         self.session.can_subscribe
@@ -54,7 +54,7 @@ impl Socket {
         self.session.region.stack(self.slot)
     }
 
-    /// The other side's words, if the connection is direct and its region can be had.
+    /// The peer's words, if the connection is direct and its region is mapped or can be.
     #[inline]
     pub fn direct(&self) -> Option<Direct> {
         let stack = self.stack();
@@ -64,7 +64,7 @@ impl Socket {
         }
     }
 
-    /// Is the connection in a region that this process cannot have?
+    /// Is the connection in a pair region that this process cannot map?
     pub fn is_out_of_reach(&self) -> bool {
         self.stack().pair.load(Ordering::Relaxed) != 0 && self.direct().is_none()
     }
@@ -86,7 +86,7 @@ impl Socket {
     }
 
     /// Resets the words of a claimed slot for a connection or listener. The generation, the dirty-set words and the
-    /// sleepers go on.
+    /// sleepers stay.
     pub fn reset(session: &Session, slot: Slot, app_flags: u32) {
         let app = session.region.app(slot);
         app.tx_tail.store(0, Ordering::Relaxed);
@@ -112,13 +112,13 @@ impl Socket {
         private.read.store(0, Ordering::Relaxed);
     }
 
-    /// Has the slot been taken away (by the stack, or because the service died)?
+    /// Has the slot been taken away, by the stack or by the death of the service?
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.session.is_dead() || self.stack().generation.load(Ordering::Acquire) != self.generation
     }
 
-    /// Events of the socket go to these contexts (bits), too.
+    /// Events of the socket also go to these contexts (bits).
     pub fn subscribe(&self, contexts: u64) {
         if !self.can_subscribe() {
             return;
@@ -129,7 +129,7 @@ impl Socket {
         }
     }
 
-    /// Events of the socket go to these contexts (bits) no more.
+    /// Events of the socket no longer go to these contexts (bits).
     pub fn unsubscribe(&self, contexts: u64) {
         if !self.can_subscribe() {
             return;
@@ -141,7 +141,7 @@ impl Socket {
         }
     }
 
-    /// Are these contexts woken one at a time (`EPOLLEXCLUSIVE`), for new connections and for data?
+    /// Sets whether these contexts are woken one at a time (`EPOLLEXCLUSIVE`), for new connections and for data.
     pub fn share(&self, contexts: u64, on: bool) {
         if !self.can_subscribe() {
             return;
@@ -179,19 +179,19 @@ impl Socket {
         self.app().flags.load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Where this side asks for events.
+    /// The word in which this side asks for events.
     #[inline]
     pub(crate) fn want(&self) -> &'static AtomicU32 {
         self.direct().map_or(&self.app().want, |direct| &direct.own().line.want)
     }
 
-    /// Has an event been asked for when there is room again?
+    /// Has this side asked to be notified of room?
     #[inline]
     pub fn wants_room(&self) -> bool {
         self.want().load(Ordering::Relaxed) & want::WRITABLE != 0
     }
 
-    /// Asks for an event when there is room again. The caller must look at the room once more afterwards.
+    /// Asks to be notified when there is room again. The caller must look at the room once more afterwards.
     pub fn want_room(&self) {
         self.want().fetch_or(want::WRITABLE, Ordering::SeqCst);
         // The stack frees room, fences, and looks at `want`. This side stores `want`, fences, and looks at the room.

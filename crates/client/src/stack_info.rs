@@ -1,4 +1,4 @@
-//! Bytes that have not been acknowledged, by the stack's information line.
+//! Bytes that have not been acknowledged, according to the stack's information line.
 
 use crate::private::flag;
 use crate::socket::Socket;
@@ -6,7 +6,7 @@ use crate::{command, cork};
 use core::sync::atomic::Ordering::Relaxed;
 use towpath_ring::lines::state;
 
-/// Bytes in the stack's own buffers behind the send ring when it was last asked; `None` if the stack has no such
+/// Bytes in the stack's own buffers, behind the send ring, when the stack was last asked. `None`: it has no such
 /// buffers.
 pub fn holds(socket: &Socket) -> Option<u32> {
     let none = socket.direct().is_some() || socket.state() != state::ESTABLISHED;
@@ -18,9 +18,9 @@ pub fn has_buffers(socket: &Socket) -> bool {
     socket.info().held.load(Relaxed) != 0
 }
 
-/// As [`queued`], but asks the stack for its present state.
+/// [`queued`], but asks the stack for its present state first.
 pub fn queued_now(socket: &Socket) -> (u32, u32) {
-    // Bytes that it takes out of the ring meanwhile would be missed, or count twice.
+    // Bytes that the stack takes out of the ring between two reads would be missed, or counted twice.
     for _ in 0..4 {
         let room = socket.view().room();
         if holds(socket).is_none() {
@@ -34,9 +34,9 @@ pub fn queued_now(socket: &Socket) -> (u32, u32) {
     queued(socket)
 }
 
-/// Bytes that the peer has not acknowledged, and how many of them were never sent, as far as is known.
+/// How many bytes the peer has not acknowledged, and how many of them were never sent, as far as is known.
 pub fn queued(socket: &Socket) -> (u32, u32) {
-    // Bytes sent on a direct connection are in the other side's hands unless they are held back.
+    // Bytes sent on a direct connection have reached the peer's ring, unless they are held back.
     if let Some(direct) = socket.direct() {
         let held = cork::held(socket, &direct);
         return (held, held);

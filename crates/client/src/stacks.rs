@@ -1,8 +1,8 @@
-//! Sessions with other families and with the service's other stacks.
+//! Sessions of other clients, and sessions with the service's other stacks.
 //!
 //! The operator's policy may give sockets to another stack (`stack NAME connect ...`). The service tells where that
 //! stack is, the process registers there, and the command is posted again. If that fails the call fails: no other
-//! network takes its place.
+//! network may carry it.
 
 use crate::command::Refusal;
 use crate::descriptors::{protect, unprotect};
@@ -19,11 +19,11 @@ use towpath_ring::command::{Command, op};
 use towpath_ring::control::{Reply, Request};
 use towpath_ring::report::Count;
 
-/// Where a socket lives: its session, slot and generation.
+/// The place of a socket: its session, slot and generation.
 pub type SocketPlace = (&'static Session, u32, u32);
 
-/// Registers as one more process of the family that the socket of a descriptor is from, which has come from
-/// elsewhere; for a process that has no session. `None`: it can be nothing here.
+/// For a process without a session: joins the client whose socket is behind a descriptor that has come from elsewhere.
+/// `None`: the descriptor cannot be used here.
 pub fn join(path: &[u8], fd: i32) -> Option<&'static Session> {
     let _starting = STARTING.lock()?;
     let socket = call(path).ok()?;
@@ -34,8 +34,8 @@ pub fn join(path: &[u8], fd: i32) -> Option<&'static Session> {
     Some(session::install(Session::register(path, socket, family).ok()?))
 }
 
-/// Asks the service where the socket of a descriptor lives that has come from elsewhere, and joins the family that it
-/// is from. `None`: it can be nothing here.
+/// Asks the service for the place of a socket whose descriptor has come from elsewhere, and joins its client. `None`:
+/// the descriptor cannot be used here.
 pub fn adopt(own: &Session, fd: i32) -> Option<SocketPlace> {
     match session::whose(|| own.ask_with(&Request::Adopt, &[fd]))? {
         Whose::Here(token, slot, generation) => Some((of_family(own, token)?, slot, generation)),
@@ -43,7 +43,7 @@ pub fn adopt(own: &Session, fd: i32) -> Option<SocketPlace> {
     }
 }
 
-/// The session of the family that has the region `token` of the stack that `own` is with.
+/// The session of the client that has the region `token`, at the same stack as `own`.
 fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
     let known = || session::all().find(|session| session.token == token && session.stack == own.stack);
     known().or_else(|| {
@@ -52,7 +52,7 @@ fn of_family(own: &Session, token: u64) -> Option<&'static Session> {
     })
 }
 
-/// One more session beside the process's own, if there is room. Under `STARTING`.
+/// Adds a session to the process's own, if there is room. The caller holds `STARTING`.
 fn add(make: impl FnOnce() -> Option<Session>, stack: u32, can_subscribe: bool) -> Option<&'static Session> {
     let number = vacant().map_or(session::all().count(), |number| number as usize);
     let place = OTHERS.get(number.checked_sub(1)?)?;
@@ -63,15 +63,15 @@ fn add(make: impl FnOnce() -> Option<Session>, stack: u32, can_subscribe: bool) 
     Some(session)
 }
 
-/// A registration socket of a stack that may be used.
+/// A stack's registration socket that this process trusts.
 struct Reached {
-    /// Its file. It stays open as long as the session, because children connect to it, too.
+    /// The socket's file. It stays open as long as the session, because forked children connect to it too.
     file: i32,
-    /// A connection.
+    /// A connection to it.
     socket: OwnedFd,
 }
 
-/// The process's session with the other stack of this number; registers there if there is none.
+/// The process's session with the other stack of this number. Registers there if there is none.
 pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
     known(stack).or_else(|| {
         let _starting = STARTING.lock()?;
@@ -79,7 +79,7 @@ pub fn session(home: &Session, stack: u32) -> Option<&'static Session> {
     })
 }
 
-/// Registers with a stack. One that is just ending may break off, so it is tried again.
+/// Registers with a stack. A stack that is about to end may break off, so several attempts are made.
 fn registered(home: &Session, stack: u32) -> Option<Session> {
     for _ in 0..TRIES {
         match reach(home, stack).and_then(|reached| register(reached, 0)) {
@@ -91,11 +91,11 @@ fn registered(home: &Session, stack: u32) -> Option<Session> {
     None
 }
 
-/// Errors of a stack that is ending.
+/// Errors from a stack that is about to end.
 const BROKEN_OFF: [ErrorKind; 4] =
     [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
 
-/// How often a stack is tried.
+/// How many attempts are made.
 const TRIES: u32 = 10;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
@@ -112,8 +112,8 @@ fn path(file: i32) -> Vec<u8> {
     format!("/proc/self/fd/{file}").into_bytes()
 }
 
-/// The number of a session whose stack has gone and whose last descriptor is closed. Without reuse, a stack that
-/// restarts often would fill the table. Under `STARTING`.
+/// The number of a session whose stack has died and whose last descriptor is closed. Without reuse, a stack that often
+/// restarts would fill the table. The caller holds `STARTING`.
 fn vacant() -> Option<u32> {
     let over = |session: &&Session| {
         session.stack != 0 && session.is_dead() && !(callbacks::get().is_session_open)(session.number)
@@ -131,7 +131,7 @@ fn reach(home: &Session, stack: u32) -> io::Result<Reached> {
     let answer = home.ask_with(&Request::Stack { stack }, &[]);
     let Some((Reply::Stack { stack: named }, mut files)) = answer else { return Err(refused()) };
     let file = files.pop().filter(|_| named == stack).ok_or_else(refused)?;
-    // The server there sees everything that the program sends.
+    // The stack's service sees everything that the program sends, so it must be trusted.
     let trusted = trusted(home).ok_or_else(refused)?;
     if !trusted.contains(&rustix::fs::fstat(&file)?.st_uid) {
         return Err(refused());
@@ -152,7 +152,7 @@ fn trusted(home: &Session) -> Option<[u32; 3]> {
     Some([0, rustix::process::geteuid().as_raw(), server])
 }
 
-/// As [`adopt`], for a socket of another stack.
+/// [`adopt`] for a socket of another stack.
 fn adopt_at(home: &Session, stack: u32, fd: i32) -> Option<SocketPlace> {
     if let Some(own) = known(stack) {
         let Whose::Here(token, slot, generation) = session::whose(|| own.ask_with(&Request::Adopt, &[fd]))? else {
@@ -164,12 +164,12 @@ fn adopt_at(home: &Session, stack: u32, fd: i32) -> Option<SocketPlace> {
     let reached = reach(home, stack).ok()?;
     let ask = || session::ask(borrow(&reached.socket.as_raw_fd()), &Request::Adopt, &[fd]);
     let Whose::Here(token, slot, generation) = session::whose(ask)? else { return None };
-    // The process has no session there yet: it becomes one more of the family that the socket is from.
+    // The process has no session there yet, so it joins the client that the socket belongs to.
     let session = add(|| register(reached, token).ok(), stack + 1, true)?;
     Some((session, slot, generation))
 }
 
-/// The socket may turn up in another process. That process will ask this service, so it is told which stack to ask.
+/// The socket may appear in another process. That process will ask this service, which is told which stack to ask.
 pub fn name(fd: i32, socket: &Socket) {
     if let Some(stack) = socket.session.stack.checked_sub(1)
         && let Some(home) = session::get()
@@ -178,7 +178,7 @@ pub fn name(fd: i32, socket: &Socket) {
     }
 }
 
-/// Has the stack of this number take a socket: `take` is called with its session.
+/// Lets the stack of this number take a socket: calls `take` with the session there.
 pub fn instead(
     home: &Session,
     stack: u32,

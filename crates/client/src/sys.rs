@@ -1,5 +1,5 @@
-//! The system calls that the library makes for itself, as `Result`s. They go to the real functions, never to the
-//! caught ones.
+//! The system calls that the library makes for itself, as `Result`s. They call the real functions, never the caught
+//! ones.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -10,14 +10,14 @@ use towpath_hook::{outcome, real};
 /// A result whose error is an errno.
 pub type Sys<T> = Result<T, i32>;
 
-/// Borrows a descriptor number of our own.
+/// Borrows one of the library's own descriptors.
 pub fn borrow(fd: &i32) -> BorrowedFd<'_> {
     // SAFETY: the session and the contexts keep their descriptors open as long as their numbers, and the program
     // cannot close them.
     unsafe { BorrowedFd::borrow_raw(*fd) }
 }
 
-/// `close`, whose failure says nothing.
+/// `close`. Its failure would tell nothing.
 pub fn close(fd: c_int) {
     // SAFETY: closing a descriptor number touches no memory.
     let _ = unsafe { real::close(fd) };
@@ -66,7 +66,7 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: c_int) -> Sys<()>
 }
 
 /// `ppoll` without or with a signal mask (null = none) and a timeout (`None` = for ever).
-#[allow(clippy::not_unsafe_ptr_arg_deref)] // the kernel reads the mask, and answers EFAULT where there is none
+#[allow(clippy::not_unsafe_ptr_arg_deref)] // the kernel checks the mask's address and answers EFAULT
 pub fn ppoll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Sys<usize> {
     let time = timeout.map(timespec_of);
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
@@ -79,7 +79,7 @@ pub fn timespec_of(time: Duration) -> timespec {
     timespec { tv_sec: time.as_secs().min(i32::MAX as u64) as libc::time_t, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// A C time as a duration; `None` if it is none.
+/// A C time as a duration; `None` if it is not a valid time.
 pub fn duration_of(time: &timespec) -> Option<Duration> {
     (time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec))
         .then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
@@ -98,9 +98,9 @@ pub unsafe fn preadv(fd: c_int, iov: &[iovec], offset: i64) -> Sys<usize> {
     .map(|n| n as usize)
 }
 
-/// The process id, asked for anew.
+/// The process id, by a system call.
 pub fn getpid() -> i32 {
-    // SAFETY: no arguments. The system call, because a cached answer would be wrong in a `vfork` child.
+    // SAFETY: the call takes no arguments. It is made anew because a cached id would be wrong in a `vfork` child.
     unsafe { libc::syscall(libc::SYS_getpid) as i32 }
 }
 
@@ -116,9 +116,9 @@ pub fn pid_namespace() -> u64 {
     rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |namespace| namespace.st_ino)
 }
 
-/// The thread id, asked for anew.
+/// The thread id, by a system call.
 pub fn gettid() -> i32 {
-    // SAFETY: no arguments.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
@@ -126,7 +126,8 @@ pub fn gettid() -> i32 {
 pub fn notify_quietly(fd: c_int) -> bool {
     let pipe: u64 = 1 << (libc::SIGPIPE - 1);
     let mut before = 0u64;
-    // SAFETY: the kernel's signal sets have 64 bits, and it only writes to those given.
+    // SAFETY: the kernel's signal sets have 64 bits. It reads `pipe` and writes `before`, which both live until it
+    // returns.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const pipe, &raw mut before, size_of::<u64>());
         let heard = towpath_ring::wake::try_notify(borrow(&fd));
@@ -141,19 +142,19 @@ pub fn notify_quietly(fd: c_int) -> bool {
     }
 }
 
-/// Takes the signal, which is this thread's own, before it is delivered.
+/// Takes a SIGPIPE that is pending for this thread before it is delivered.
 #[cold]
 fn take_sigpipe(pipe: u64) {
     let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
     let nowhere = core::ptr::null_mut::<libc::siginfo_t>();
-    // SAFETY: valid for the call, which writes nothing.
+    // SAFETY: the set and the time live until the call returns, and null asks for no details.
     unsafe {
         libc::syscall(libc::SYS_rt_sigtimedwait, &raw const pipe, nowhere, &raw const at_once, size_of::<u64>());
     }
 }
 
-/// Does a thread of this id exist, and may it still run? A killed process keeps its id until its parent waits for it.
-/// That may never happen, if the parent waits for something that the process held.
+/// Does a thread of this id exist that may still run? A killed process keeps its id until its parent waits for it. The
+/// parent may never do so, if it waits for something that the process held.
 pub fn alive(tid: i32) -> bool {
     // SAFETY: integers only.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, tid as c_long, 0) } as c_int;
@@ -163,8 +164,8 @@ pub fn alive(tid: i32) -> bool {
         close(process);
         return !ended;
     }
-    // Not the first thread of a process, or an older kernel.
-    // SAFETY: integers only; libc's errno of this thread is always there.
+    // `tid` is not the first thread of a process, or the kernel is older.
+    // SAFETY: `kill` takes numbers, and errno is this thread's own.
     unsafe { libc::syscall(libc::SYS_kill, tid as c_long, 0) == 0 || *libc::__errno_location() != libc::ESRCH }
 }
 
@@ -174,20 +175,20 @@ pub fn raise_sigpipe() {
     unsafe { libc::syscall(libc::SYS_tgkill, getpid(), gettid(), libc::SIGPIPE) };
 }
 
-/// Do all installed signal handlers restart interrupted calls? It cannot be known which signal came, but programs
-/// hardly ever mix.
+/// Do all installed signal handlers restart interrupted calls? Nothing tells which signal has come, but programs hardly
+/// ever have both kinds.
 pub fn signals_restart() -> bool {
     (1..=64).all(|signal| {
         // SAFETY: an all-zero sigaction is a valid value.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: asks only; `action` has room for the answer.
+        // SAFETY: null changes nothing, and `action` has room for the answer.
         let asked = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut action) };
         let handled = asked == 0 && action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
         !handled || action.sa_flags & libc::SA_RESTART != 0
     })
 }
 
-/// Is this a pipe, or something else without a position? False if it is no descriptor at all.
+/// Is this a pipe, or something else without a position? False also if it is no descriptor.
 pub fn is_pipe(fd: c_int) -> bool {
     // SAFETY: integers only.
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) == -1 && *libc::__errno_location() == libc::ESPIPE }
@@ -212,16 +213,15 @@ const SYS_FUTEX_WAITV: c_long = 449;
 /// A word of 32 bits that other processes may wake.
 const FUTEX_32: u32 = 2;
 
-/// A clock's time, by libc. rustix would look for the vDSO in the program's memory, where it is not found under
-/// Valgrind.
+/// The time of a clock, by libc. rustix would look for the vDSO in the program's memory, where Valgrind hides it.
 pub fn clock(clock: libc::clockid_t) -> Duration {
     let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for a time.
+    // SAFETY: `now` has room for a time.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A clock for telling which event came first.
+/// A clock that tells which of two events came first.
 #[inline]
 pub fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has the counter, and Linux leaves it to user space.
@@ -231,10 +231,10 @@ pub fn ticks() -> u64 {
     return clock(libc::CLOCK_MONOTONIC).as_nanos() as u64;
 }
 
-/// Sleeps while the word has the value. Unlike `futex`, it goes on after a signal handler with SA_RESTART, even with
-/// a time limit; EINTR means a handler without. ENOSYS before Linux 5.16.
+/// Sleeps while the word has the value. Unlike `futex` it goes on after a signal handler with SA_RESTART, even with a
+/// time limit. EINTR means a handler without SA_RESTART. ENOSYS before Linux 5.16.
 pub fn sleep_on(word: &AtomicU32, value: u32, time: Duration) -> Sys<()> {
-    // Asked only once if it is absent: Valgrind reports every call that it does not know.
+    // Not tried again once it is absent: Valgrind reports every call that it does not know.
     static ABSENT: AtomicBool = AtomicBool::new(false);
     if ABSENT.load(Ordering::Relaxed) {
         return Err(libc::ENOSYS);
@@ -258,11 +258,11 @@ pub fn sleep_on(word: &AtomicU32, value: u32, time: Duration) -> Sys<()> {
 
 /// The errno of libc's last failed call.
 pub fn errno() -> i32 {
-    // SAFETY: valid for the calling thread.
+    // SAFETY: the errno of the calling thread always exists.
     unsafe { *libc::__errno_location() }
 }
 
-/// Is this kernel TCP socket in the state CLOSED, so that it neither listens nor connects?
+/// Is this kernel TCP socket in the state CLOSED, neither listening nor connected?
 pub fn is_closed(fd: c_int) -> bool {
     /// `tcpi_state`, the first byte.
     const TCP_CLOSE: u8 = 7;

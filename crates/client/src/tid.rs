@@ -1,6 +1,6 @@
 //! The calling thread's id, kept by the thread. On x86-64 it is an initial-exec thread-local word, which two
-//! instructions read; in a shared library the compiler's own way is a call. The library is loaded with its program,
-//! and glibc keeps room for its few bytes if it is loaded later.
+//! instructions read. In a shared library the compiler's own way is a call. The library is loaded with its program; if
+//! it is loaded later, glibc has room for these few bytes.
 
 use crate::sys;
 
@@ -21,7 +21,7 @@ mod word {
     #[inline(always)]
     pub fn get() -> u32 {
         let at: u64;
-        // SAFETY: reads the thread's own word above.
+        // SAFETY: reads the thread's own word, defined in the assembly of this file.
         unsafe {
             core::arch::asm!(
                 "mov {at}, qword ptr [rip + towpath_tid@GOTTPOFF]",
@@ -34,7 +34,7 @@ mod word {
     }
 
     pub fn set(id: u32) {
-        // SAFETY: writes the thread's own word above.
+        // SAFETY: writes the thread's own word, defined in the assembly of this file.
         unsafe {
             core::arch::asm!(
                 "mov {at}, qword ptr [rip + towpath_tid@GOTTPOFF]",
@@ -73,7 +73,7 @@ pub fn tid() -> u32 {
     }
 }
 
-/// The same; 0 if the thread has not asked yet.
+/// The calling thread's id; 0 if it has not asked for it yet.
 #[inline(always)]
 pub fn known() -> u32 {
     word::get()
@@ -86,7 +86,7 @@ fn ask() -> u32 {
     id
 }
 
-/// In a forked child: the kept id is the parent's.
+/// In a forked child: forgets the parent's id.
 pub fn forget() {
     word::set(0);
 }

@@ -1,25 +1,25 @@
-//! The undo log: what a sleeping call must take back, such as counters, its use of a socket, and disabled
+//! The undo log: what a sleeping call must take back at its end, such as counters, its use of a socket, and disabled
 //! cancellation.
 //!
-//! A signal handler may leave such a call by `siglongjmp`, and then the call never takes it back itself. So each
-//! thread keeps a list of its sleeping calls with their places on the stack. Entries of calls that no longer exist
-//! are undone at the thread's next sleep or `close`.
+//! A signal handler may jump out of such a call with `siglongjmp`, so that its end never comes. So each thread lists
+//! its sleeping calls with their places on the stack. The thread's next sleep or `close` undoes the entries of calls
+//! that no longer exist.
 
 use crate::cancel;
 use crate::socket::Socket;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
-/// The action when the call returns, or is known to have been left.
+/// The action at the end of the call, or once it is known that a handler has jumped out of it.
 #[derive(Clone, Copy)]
 pub enum Undo {
     /// Nothing.
     Nothing,
-    /// It counts among the sleepers of a socket, and perhaps of `accept`.
+    /// The call counts among the sleepers of a socket, and perhaps among those of `accept`.
     Sleeper(&'static AtomicU32, Option<&'static AtomicU32>),
-    /// The function is called with the socket.
+    /// The function is to be called with the socket.
     Socket(fn(&Socket), Socket),
-    /// The function is called with the number: an id, or an address.
+    /// The function is to be called with the number, which is an id or an address.
     Number(fn(usize), usize),
 }
 
@@ -37,10 +37,10 @@ impl Undo {
     }
 }
 
-/// Enough for calls in handlers that have interrupted calls. Further entries are undone only by their own calls.
+/// Enough for calls in handlers that have interrupted calls. Further entries are undone by their own calls only.
 const CAPACITY: usize = 16;
-/// A call in a handler is at least the kernel's signal frame away from the interrupted call. An entry that is less
-/// far up belongs to a call that no longer exists.
+/// A call in a handler is at least the kernel's signal frame away from the interrupted call. A closer entry belongs to
+/// a call that no longer exists.
 const SIGNAL_FRAME: usize = 512;
 
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ struct Record {
     at: usize,
     number: u32,
     undo: Undo,
-    /// Cancellation is disabled while it sleeps (see `cancel`), and is to be enabled afterwards.
+    /// Cancellation is disabled during the sleep (see `cancel`), and must be enabled at its end.
     cancelable: bool,
     /// The same call sleeps under entries of its own, at no certain distance on the stack.
     encloses: bool,
@@ -77,7 +77,7 @@ thread_local! {
 }
 
 impl Log {
-    /// A handler may come between any two steps. It leaves the list as it found it.
+    /// Adds an entry. A handler may come between any two steps; it leaves the list as it has found it.
     #[inline]
     fn push(&self, record: Record) -> Option<(usize, u32)> {
         let place = self.count.get();
@@ -97,7 +97,7 @@ impl Log {
         last.is_some_and(|record| record.get().encloses)
     }
 
-    /// Undoes this record and all after it, which are of calls within its own.
+    /// Undoes this entry and all after it, which belong to calls inside its own.
     fn undo_from(&self, place: usize) {
         while self.count.get() > place {
             let last = self.count.get() - 1;
@@ -119,16 +119,16 @@ impl Log {
     }
 }
 
-/// Is this a handler on an alternate stack? Then addresses say nothing.
+/// Does the thread run on an alternate signal stack? Then addresses say nothing about who called whom.
 fn on_another_stack() -> bool {
     // SAFETY: all zero is a valid value, which the kernel overwrites.
     let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };
-    // SAFETY: only asked; room for the answer.
+    // SAFETY: null changes nothing, and `stack` has room for the answer.
     unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) };
     stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
-/// An entry in the log, until dropped.
+/// An entry in the log. Dropping it undoes it.
 pub struct Entry {
     place: Option<(usize, u32)>,
     undo: Undo,
@@ -136,8 +136,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Undoes what calls of this thread have left, then calls `off`, which does what `undo` takes back. `off` returns
-    /// whether cancellation is to be enabled afterwards.
+    /// Undoes what calls of this thread have left behind, then calls `off`. `off` does what `undo` takes back, and
+    /// returns whether cancellation must be enabled at the end.
     #[inline]
     pub fn new(undo: Undo, off: impl FnOnce() -> bool) -> Self {
         Self::make(undo, false, off)
@@ -160,7 +160,7 @@ impl Entry {
             let cancelable = off();
             (log.push(Record { at, undo, cancelable, encloses, ..BLANK }), cancelable)
         });
-        // At the end of a thread it has no log any more.
+        // A thread that is ending has no log any more.
         let (place, cancelable) = made.unwrap_or((None, false));
         Self { place, undo, cancelable }
     }
@@ -180,7 +180,7 @@ impl Drop for Entry {
     }
 }
 
-/// Undoes what calls of this thread have left.
+/// Undoes what calls of this thread have left behind.
 #[inline(never)]
 pub fn undo_left_calls() {
     let here = 0u8;
@@ -205,7 +205,7 @@ mod tests {
     fn sleep_and_leave(depth: u32) -> u32 {
         let deep = [depth; 64];
         COUNT.fetch_add(1, Ordering::SeqCst);
-        // As `siglongjmp`: nothing is dropped.
+        // Like `siglongjmp`, this drops nothing.
         core::mem::forget(Entry::new(Undo::Sleeper(&COUNT, None), || false));
         core::hint::black_box(deep)[0]
     }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(CALLS.load(Ordering::SeqCst), 0);
     }
 
-    /// As a handler: a frame far below the interrupted call's.
+    /// Stands for a handler: its frame is far below that of the interrupted call.
     #[inline(never)]
     fn within(_outer: &Entry) -> u8 {
         let frame = core::hint::black_box([1u8; 4096]);

@@ -12,13 +12,13 @@ use core::time::Duration;
 use std::time::Instant;
 use towpath_ring::wake::{self, Woken};
 
-/// When a call gives up. `None` = never.
+/// The time at which a call gives up. `None` = never.
 pub type Deadline = Option<Instant>;
 
-/// A socket option's time in µs with which no call waits.
+/// The value of a time limit (µs) with which no call waits.
 pub const NO_WAIT: u64 = u64::MAX;
 
-/// The deadline of a socket option in µs (0 = none).
+/// The deadline that follows from a time limit in µs (0 = none).
 pub fn deadline(timeout_us: u64) -> Deadline {
     match timeout_us {
         0 => None,
@@ -35,30 +35,30 @@ pub fn remaining(deadline: Deadline, longest: Duration) -> Option<Duration> {
     (!left.is_zero()).then(|| left.min(longest))
 }
 
-/// Waits until `ready` holds. EAGAIN = the deadline passed first. EINTR = a signal handler ran that does not restart
-/// calls, or one that does and the call has a deadline.
+/// Waits until `ready` holds. EAGAIN: the deadline has passed. EINTR: a signal handler has run that does not restart
+/// calls. With a deadline, any handler gives EINTR.
 pub fn until(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
     wait(socket, deadline, deadline.is_none(), ready)
 }
 
-/// As `until`, for `accept`: a new connection wakes only one of the threads that sleep in it.
+/// [`until`] for `accept`: a new connection wakes only one of the threads that sleep in it.
 pub fn until_exclusive(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
     wait_as(Some(&socket.session.region.command(socket.slot).accepting), socket, deadline, deadline.is_none(), ready)
 }
 
-/// As `until`, but every signal handler that ran ends it, as it ends `poll`.
+/// [`until`] that any signal handler interrupts, as it interrupts `poll`.
 pub fn until_signal(socket: &Socket, deadline: Deadline, ready: impl FnMut() -> bool) -> Sys<()> {
     wait(socket, deadline, false, ready)
 }
 
-/// Sleeps until the word changes or the time is up. EINTR as for [`until`].
+/// Sleeps until the word changes or the time is up. EINTR as in [`until`].
 fn sleep(word: &AtomicU32, seen: u32, time: Duration, restarts: bool) -> Sys<Woken> {
     if restarts {
         match sys::sleep_on(word, seen, time) {
             Ok(()) => return Ok(Woken::Changed),
             Err(libc::ETIMEDOUT) => return Ok(Woken::TimedOut),
             Err(libc::EINTR) => return Err(libc::EINTR),
-            // An older kernel, or one that forbids the call.
+            // The kernel is older, or a seccomp filter forbids the call.
             Err(_) => {}
         }
     }
@@ -88,8 +88,8 @@ fn wait_as(
         Some(direct) => (&direct.own().line.sleepers, &direct.own().event_seq),
         None => (&socket.app().sleepers, &socket.stack().event_seq),
     };
-    // It counts as a sleeper first and longest: a stack that compares the two counts must not miss a sleeper of no
-    // kind.
+    // The general count is the first to go up and the last to go down. A stack that compares the two counts must not
+    // miss a sleeper.
     sleepers.fetch_add(1, Ordering::SeqCst);
     kind.inspect(|kind| _ = kind.fetch_add(1, Ordering::SeqCst));
     wake::about_to_sleep::<AtomicU32>();
@@ -115,7 +115,7 @@ fn wait_as(
     result
 }
 
-/// After a sleep in which nothing has happened: if the service has gone, wakes all sleepers.
+/// After a sleep in which nothing has happened: wakes all sleepers if the service has died.
 pub fn check_service(session: &'static Session) {
     if session.is_dead() || session.check_alive() {
         return;

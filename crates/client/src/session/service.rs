@@ -11,20 +11,20 @@ use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::report::Count;
 use towpath_ring::{Geometry, PairGeometry};
 
-/// Where a socket is.
+/// The place of a socket.
 pub enum Whose {
-    /// Token of its region, slot, and generation.
+    /// In a region of this service: the region's token, the slot, and the generation.
     Here(u64, u32, u32),
     /// In a region of the service's other stack of this number.
     There(u32),
 }
 
-/// How often to ask again about a socket that is not named yet. Its sender has named it over another connection, so
-/// that may arrive later.
+/// How often to ask again about a socket without a name. Its sender has named it over another connection, so that may
+/// arrive later.
 const ASK_AGAIN: u32 = 200;
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// Asks a service until the socket has been named.
+/// Asks a service until the socket has a name.
 pub fn whose(ask: impl Fn() -> Option<(Reply, Vec<OwnedFd>)>) -> Option<Whose> {
     for _ in 0..ASK_AGAIN {
         match ask()?.0 {
@@ -44,14 +44,14 @@ pub fn ask(control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(R
     control::recv_reply(control).ok()
 }
 
-/// A connection to the service.
+/// Connects to the service.
 pub fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// The contents of `Welcome`.
+/// The contents of a `Welcome` message.
 pub(super) struct Welcome {
     pub socket: OwnedFd,
     pub geometry: Geometry,
@@ -64,7 +64,8 @@ pub(super) struct Welcome {
 pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
     let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
-    // A service that refuses may have answered and hung up already. Its answer says more than EPIPE.
+    // A service that refuses may have answered and hung up before the request was sent. Its answer says more than
+    // EPIPE.
     match control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)))? {
         (Reply::Welcome { geometry, token, process, offset }, fds) => {
             Ok(Welcome { socket, geometry, token, process, offset, fds })
@@ -84,7 +85,7 @@ impl Session {
             _ => control::send_request(borrow(&control), request, &[]),
         };
         sent.map_err(|_| {
-            // A vfork child may have closed descriptors that its parent has open.
+            // A vfork child may have closed descriptors that are still open in its parent.
             if !process::in_vfork_child() {
                 self.check_alive();
             }
@@ -113,7 +114,7 @@ impl Session {
         }
     }
 
-    /// Asks for the region of a pair.
+    /// Asks for the region of a direct pair.
     pub fn request_pair(&self, place: u32, pair: u32) -> Option<(PairGeometry, OwnedFd)> {
         match self.ask(&Request::Pair { place, pair })? {
             (Reply::Pair { pair: named, geometry }, mut fds) if named == pair => fds.pop().map(|fd| (geometry, fd)),
@@ -121,7 +122,7 @@ impl Session {
         }
     }
 
-    /// Asks for a doorbell of the other client of a pair.
+    /// Asks for a doorbell of the peer in a direct pair.
     pub fn request_doorbell(&self, place: u32, pair: u32, context: u32) -> Option<OwnedFd> {
         match self.ask(&Request::Doorbell { place, pair, context })? {
             (Reply::Doorbell { context: named }, mut fds) if named == context => fds.pop(),
@@ -129,8 +130,7 @@ impl Session {
         }
     }
 
-    /// Shows the service an open file. Returns its number, 0 if the service does not want it; `None` if it could not
-    /// be asked.
+    /// Shows the service an open file. Returns its number, or 0 if the service does not want it; `None` = no answer.
     pub fn show_file(&self, input: i32, replaces: u32) -> Option<u32> {
         match self.ask_with(&Request::File { replaces }, &[input])?.0 {
             Reply::File { file } => Some(file),
@@ -142,7 +142,7 @@ impl Session {
         }
     }
 
-    /// Has the stack said that it takes no files?
+    /// Has the stack refused to send files?
     pub fn takes_no_files(&self) -> bool {
         self.no_files.load(Ordering::Relaxed)
     }
@@ -151,10 +151,10 @@ impl Session {
         self.ask_with(request, &[])
     }
 
-    /// One request and its answer on its connection, one at a time.
+    /// One request on the session's connection, and its answer. One thread at a time.
     pub fn ask_with(&self, request: &Request, fds: &[i32]) -> Option<(Reply, Vec<OwnedFd>)> {
         self.join();
-        // A process that could not join shares its connection with another, which would get its answers.
+        // A process that could not join shares its connection with another, and would get that one's answers.
         if self.joined_pid.load(Ordering::Relaxed) != process::pid() || self.shares_connection.load(Ordering::Relaxed) {
             return None;
         }
