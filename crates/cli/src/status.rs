@@ -121,17 +121,17 @@ fn cores(out: &mut String, s: &Status) {
 
 /// The workers, unless each serves its own flow group and no other.
 fn workers(out: &mut String, first: &Status, s: &Status) {
-    if s.workers.iter().enumerate().all(|(number, worker)| worker.groups == [number]) {
+    if s.workers.iter().enumerate().all(|(number, worker)| worker.flow_groups == [number]) {
         return;
     }
     for (number, worker) in s.workers.iter().enumerate() {
-        if worker.groups.is_empty() {
+        if worker.flow_groups.is_empty() {
             let _ = writeln!(out, "worker {number}: parked");
             continue;
         }
         let before = first.workers.get(number).map_or((0, 0), |b| (b.busy_us, b.idle_us));
         let share = share(before, (worker.busy_us, worker.idle_us));
-        let groups: Vec<_> = worker.groups.iter().map(ToString::to_string).collect();
+        let groups: Vec<_> = worker.flow_groups.iter().map(ToString::to_string).collect();
         let groups = groups.join(", ");
         let _ = writeln!(out, "worker {number}: {share} % busy, {} sleeps, flow groups {groups}", worker.sleeps);
     }
@@ -221,7 +221,7 @@ mod tests {
             socket: "/run/towpath/towpath.sock".into(),
             interface: None,
             flow_groups: vec![group],
-            workers: vec![WorkerStatus { groups: vec![0], ..WorkerStatus::default() }],
+            workers: vec![WorkerStatus { flow_groups: vec![0], ..WorkerStatus::default() }],
             sizing: Sizing {
                 cores: 2,
                 most: 4,
@@ -261,8 +261,8 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
 ";
         assert_eq!(page(&first, &second), expected);
         second.workers = vec![
-            WorkerStatus { groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
-            WorkerStatus { groups: vec![1], ..WorkerStatus::default() },
+            WorkerStatus { flow_groups: vec![0, 2], busy_us: 60, idle_us: 40, sleeps: 5, turns: 7 },
+            WorkerStatus { flow_groups: vec![1], ..WorkerStatus::default() },
             WorkerStatus::default(),
         ];
         let expected = expected.replace(

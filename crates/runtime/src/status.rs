@@ -169,7 +169,7 @@ pub struct FlowGroupStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// The numbers of the flow groups that it serves. A parked worker serves none.
-    pub groups: Vec<usize>,
+    pub flow_groups: Vec<usize>,
     /// Turns with work.
     pub turns: u64,
     /// Time in turns with work, µs, by the clock. A worker that waits for its CPU in a turn counts as busy. A worker

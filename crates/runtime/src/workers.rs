@@ -156,7 +156,7 @@ impl<G: Group> Workers<G> {
     pub fn status(&self) -> Vec<WorkerStatus> {
         let placement = self.placement();
         let status = |(number, own): (usize, &WorkerShared<G>)| WorkerStatus {
-            groups: placement.groups_of(number),
+            flow_groups: placement.groups_of(number),
             turns: own.turns.load(Ordering::Relaxed),
             busy_us: own.busy_us.load(Ordering::Relaxed),
             idle_us: own.idle_us.load(Ordering::Relaxed),

@@ -138,7 +138,7 @@ fn a_group_is_in_one_thread_at_a_time_misses_no_doorbell_and_its_time_never_goes
             work(&known, 3);
         }
         assert_eq!(known.iter().map(|(s, _)| s.wrong.load(Ordering::Relaxed)).sum::<u64>(), 0);
-        let served: Vec<_> = workers.status().iter().flat_map(|thread| thread.groups.clone()).collect();
+        let served: Vec<_> = workers.status().iter().flat_map(|thread| thread.flow_groups.clone()).collect();
         assert_eq!(served.len(), 5);
     }
 }

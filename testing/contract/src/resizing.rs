@@ -114,8 +114,8 @@ pub fn parked(stack: &dyn Stack, name: &str, pairs: Vec<(Sock, Sock)>) {
     crate::app::eventually("the others are parked", || threads[1..].iter().all(Thread::sleeps));
     let slices = || threads[1..].iter().map(Thread::schedstat).collect::<Vec<_>>();
     let (before, status) = (slices(), stack.status().workers);
-    assert!(status[1..].iter().all(|thread| thread.groups.is_empty()), "{status:?}");
-    assert_eq!(status[0].groups, (0..most).collect::<Vec<_>>());
+    assert!(status[1..].iter().all(|thread| thread.flow_groups.is_empty()), "{status:?}");
+    assert_eq!(status[0].flow_groups, (0..most).collect::<Vec<_>>());
     echo(pairs, || {
         crate::app::eventually("the one that runs is busy", || stack.status().workers[0].turns > status[0].turns + 100);
     });

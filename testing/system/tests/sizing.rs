@@ -112,7 +112,8 @@ fn threads_of_a_guest_set_by_hand_under_traffic_harm_no_connection() {
     rustix::process::kill_process(kernel, rustix::process::Signal::KILL).unwrap();
     until("the guest serves again", 90, || service.status()["slow"]["stages"]["guest_restarts"] == 1);
     let threads = service.status()["workers"].as_array().unwrap().clone();
-    let running = threads.iter().filter(|thread| thread["groups"].as_array().is_some_and(|groups| !groups.is_empty()));
+    let running =
+        threads.iter().filter(|thread| thread["flow_groups"].as_array().is_some_and(|groups| !groups.is_empty()));
     assert_eq!((running.count(), threads.len()), (2, 4), "as was set before: {threads:?}");
 }
 

@@ -87,7 +87,7 @@ impl Waiting {
         self.loads.iter().for_each(|load| load.set(on));
     }
     fn groups(&self) -> Vec<usize> {
-        self.workers.status().iter().map(|thread| thread.groups.len()).collect()
+        self.workers.status().iter().map(|thread| thread.flow_groups.len()).collect()
     }
 }
 

@@ -275,7 +275,7 @@ mod tests {
             ..Tally::default()
         };
         let core = FlowGroupStatus { tally, turns: 4, ..FlowGroupStatus::default() };
-        let workers = vec![WorkerStatus { groups: vec![0, 2], turns: 1, busy_us: 2, idle_us: 3, sleeps: 4 }];
+        let workers = vec![WorkerStatus { flow_groups: vec![0, 2], turns: 1, busy_us: 2, idle_us: 3, sleeps: 4 }];
         let status = Status { flow_groups: vec![core], workers, panics: 1, ..Status::default() };
         let ToHost::Status(got) = there_and_back(&ToHost::Status(Box::new(status.clone()))) else { panic!() };
         assert_eq!(got.flow_groups[0].tally, status.flow_groups[0].tally);

@@ -19,7 +19,7 @@ fn a_remote_stack_has_as_many_workers_as_the_host_says() {
     let geometry = Geometry { slots: 16, app_slots: 8, ..Geometry::DEFAULT };
     let near = Remote::start(Arc::new(Stream::new(a).unwrap()), geometry, Box::new(AllowAll)).unwrap();
     assert_eq!(near.workers(), WorkerCount { running: 3, most: 3 });
-    let groups = || near.status().workers.iter().map(|thread| thread.groups.len()).collect::<Vec<_>>();
+    let groups = || near.status().workers.iter().map(|thread| thread.flow_groups.len()).collect::<Vec<_>>();
     for (running, expected) in [(1, [3, 0, 0]), (2, [2, 1, 0]), (3, [1, 1, 1])] {
         near.set_workers(running).unwrap();
         assert_eq!((near.workers().running, groups()), (running, expected.to_vec()));
