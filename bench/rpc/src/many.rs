@@ -1,5 +1,5 @@
-//! Many connections into one host. It measures each connection's share when all send as fast as they can, and how long
-//! the host waits when it asks all of them for a block at once.
+//! Many connections into one host. It measures each connection's share when all send as fast as they can. It also
+//! measures how long the host waits when it asks all of them for a block at once.
 //!
 //! The host listens and the senders connect. A connection sends one block for each byte that it is sent.
 

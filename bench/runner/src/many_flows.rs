@@ -1,5 +1,5 @@
-//! Many connections behind one switch port, in two halves: real ones through `towpath-impair`, where Linux and Towpath
-//! with several congestion controls take turns, and simulated ones in `towpath-fabric`.
+//! Many connections behind one switch port, in two halves. Real ones go through `towpath-impair`, where Linux and
+//! Towpath with several congestion controls take turns. Simulated ones run in `towpath-fabric`.
 
 use crate::impaired_path::{Host, ImpairedPath, RECEIVER};
 use clap::{Args, ValueEnum};

@@ -13,9 +13,9 @@ pub const SEND_BUFFER: &str = "1MiB";
 
 /// Runs a service whose stack is this kernel's TCP, in this network namespace, until SIGTERM, SIGINT or `towpath stop`.
 ///
-/// Programs use it through shared memory as they use Towpath's own stack. A send is a copy. This process has a core of
-/// its own, and gives the kernel all waiting bytes in one call. netfilter, tc, routes and congestion control are the
-/// kernel's.
+/// Programs use it through shared memory as they use Towpath's own stack. A send is a copy. This process has its own
+/// core, and gives the kernel all waiting bytes in one call. The kernel's netfilter, tc, routes and congestion control
+/// apply.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   towpath kernel-stack                              for this network namespace

@@ -26,9 +26,9 @@
 //! - **Nothing blocks** but [`Stack::wait`], [`Connection::wait`] and the exchange with the service that begins a
 //!   connection or a listener. Everything else says `WouldBlock`.
 //! - **Errors** are those that Linux gives for sockets.
-//! - **The end of a process** ends its connections: the service sees it, however it comes.
-//! - **Not here:** what needs descriptors (`epoll`, passing sockets on, `fork` with open connections) and out-of-band
-//!   data, which is read in line.
+//! - **The end of a process** ends its connections. The service notices every kind of end.
+//! - **Not here:** features that need descriptors (`epoll`, descriptor passing, `fork` with open connections), and
+//!   out-of-band data, which is read in line.
 
 mod address;
 mod c;

@@ -1,5 +1,5 @@
-//! Pieces of rings. Another process may write this memory at the same time: the service, if it misbehaves, or the
-//! peer of a direct connection, which need not be trusted. So a `&[u8]` of it needs `unsafe` and a promise.
+//! Pieces of rings. Another process may write this memory at the same time: a misbehaving service, or the untrusted
+//! peer of a direct connection. So a `&[u8]` of it needs `unsafe` and a promise.
 
 use crate::rings::Rings;
 use core::marker::PhantomData;

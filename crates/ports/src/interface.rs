@@ -1,5 +1,5 @@
-//! Properties of a network interface, read by ioctl and netlink. /sys is not used: it shows the namespace that it was
-//! mounted in, not the thread's.
+//! Properties of a network interface, read by ioctl and netlink. /sys is not used, because it shows the namespace that
+//! it was mounted in, not the thread's.
 
 use std::ffi::CString;
 use std::io;

@@ -231,12 +231,12 @@ impl GuestMemory {
         *put = put.wrapping_add(1);
         guest.put.store(*put, Ordering::Release);
     }
-    /// Guest, after one or more [`GuestMemory::put`]: must the host be woken? `rung` remembers for which sleep it has
+    /// Guest, after one or more [`GuestMemory::put`]: must the host be woken? `notified` remembers for which sleep it has
     /// been.
-    pub fn must_notify(&self, rung: &mut u32) -> bool {
+    pub fn must_notify(&self, notified: &mut u32) -> bool {
         fence(Ordering::SeqCst);
         let armed = self.words().host.armed.load(Ordering::Relaxed);
-        armed != 0 && std::mem::replace(rung, armed) != armed
+        armed != 0 && std::mem::replace(notified, armed) != armed
     }
 
     /// Host: the next wake. `taken` and `lost` are its own positions.
@@ -364,21 +364,21 @@ mod tests {
     #[test]
     fn wakes_come_in_order_and_what_there_was_no_room_for_wakes_everybody() {
         let (host, guest, _memfd) = mapped_twice();
-        let (mut put, mut rung, mut taken, mut lost, mut sleeps) = (0, 0, 0, 0, 0);
+        let (mut put, mut notified, mut taken, mut lost, mut sleeps) = (0, 0, 0, 0, 0);
         let wakes = [
             Wake::Slot { place: 2, slot: 7, first: false },
             Wake::Slot { place: 0, slot: 65_535, first: true },
             Wake::Context { place: 1, context: 63 },
         ];
         assert_eq!(host.take(&mut taken, &mut lost), None);
-        assert!(!guest.must_notify(&mut rung), "the host is awake");
+        assert!(!guest.must_notify(&mut notified), "the host is awake");
         host.arm(&mut sleeps);
         for wake in wakes {
             guest.put(&mut put, wake);
         }
-        assert!(guest.must_notify(&mut rung) && !guest.must_notify(&mut rung), "once for each sleep");
+        assert!(guest.must_notify(&mut notified) && !guest.must_notify(&mut notified), "once for each sleep");
         host.arm(&mut sleeps);
-        assert!(guest.must_notify(&mut rung));
+        assert!(guest.must_notify(&mut notified));
         for wake in wakes {
             assert_eq!(host.take(&mut taken, &mut lost), Some(wake));
         }

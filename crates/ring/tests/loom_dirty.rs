@@ -129,8 +129,8 @@ fn sleepers_have_seen_everything<const WITHOUT: u8>() {
             }
             shared.set().disarm();
         }
-        let rung = writer.join().expect("writer");
-        if asleep && !rung {
+        let notified = writer.join().expect("writer");
+        if asleep && !notified {
             assert_eq!(seen, [1, 1], "wake-up lost");
         }
     });
@@ -249,8 +249,8 @@ fn who_finds_it_queued_is_seen<const WITHOUT: u8>() {
             }
             shared.set().disarm();
         }
-        let rung = writers.map(|writer| writer.join().expect("writer"));
-        if asleep && rung == [false; 2] {
+        let notified = writers.map(|writer| writer.join().expect("writer"));
+        if asleep && notified == [false; 2] {
             assert_eq!(seen, [1, 1], "event lost");
         }
     });

@@ -51,7 +51,10 @@ fn event_bitmaps_give_each_slot_once_and_bound_what_a_hostile_side_can_do() {
     assert_eq!(all, (0..64).collect(), "never a slot that the region does not have");
     assert!(!a.event_bitmap(1, 9).must_notify());
     b.event_bitmap(1, 9).arm();
-    assert!(a.event_bitmap(1, 9).must_notify() && !a.event_bitmap(1, 9).must_notify(), "who asks once is rung once");
+    assert!(
+        a.event_bitmap(1, 9).must_notify() && !a.event_bitmap(1, 9).must_notify(),
+        "one request gets one notification"
+    );
 }
 
 #[test]

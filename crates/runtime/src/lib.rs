@@ -12,6 +12,7 @@
 //! - [`mailbox`], [`thread`], [`sparse`]: doorbells, messages and sleep of the threads, and a table.
 //!
 //! Nothing here knows how a stack carries bytes.
+#![forbid(unsafe_code)]
 
 pub mod adaptive_spin;
 pub mod admission;

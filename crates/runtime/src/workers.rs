@@ -315,7 +315,7 @@ impl<G: Group> Worker<G> {
         if let Err(error) =
             watch(&self.set, group.set().as_fd(), true).and_then(|()| watch(group.set(), doorbell, true))
         {
-            tracing::error!(core = number, %error, "a core cannot wake its thread");
+            tracing::error!(flow_group = number, %error, "a flow group cannot wake its thread");
         }
         self.groups.push((number, group));
     }

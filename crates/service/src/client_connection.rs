@@ -227,7 +227,7 @@ impl<'a> ClientConnection<'a> {
 
     /// All descriptors of this socket are closed, in every process.
     ///
-    /// The event may belong to an end that has been replaced since: a request of the same turn may have attached a new
+    /// The event may belong to an end that has been replaced since. A request of the same turn may have attached a new
     /// end after the slot was freed and claimed. So the present end is checked.
     fn hung_up(&mut self, slot: u32) {
         if !self.sockets.get(&slot).is_some_and(|socket| is_hung_up(&socket.end)) {

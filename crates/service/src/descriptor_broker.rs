@@ -1,7 +1,7 @@
 //! The descriptor broker: one thread that acts in the service's own descriptor table.
 //!
-//! Each client connection has a descriptor table of its own ([`crate::descriptor_table`]). Whatever concerns
-//! descriptors of the stack or of several clients is therefore sent to this thread.
+//! Each client connection has a descriptor table of its own ([`crate::descriptor_table`]). So work on descriptors of
+//! the stack, or of several clients, is sent to this thread.
 
 use crate::broker_handle::BrokerRequest;
 use crate::state::ServiceState;

@@ -1,7 +1,7 @@
 //! A descriptor table for one thread.
 //!
 //! Every accelerated socket costs the service one descriptor. With a table per client process, the limit on open files
-//! counts per client, no client can use up the others' descriptors, and opening and closing do not contend for one
+//! counts per client. No client can use up the others' descriptors, and opening and closing do not contend for one
 //! lock. The price: a descriptor number differs in meaning between tables. Such a thread must neither use nor drop a
 //! descriptor that it did not keep or open itself.
 

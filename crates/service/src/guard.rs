@@ -1,7 +1,7 @@
 //! The guard that the stack asks before it acts for a client: first the operator's policy, then `auto`.
 //!
-//! The policy's first matching rule decides ([`Policy::decide`]). Where it allows a connect or a listen, `auto` may
-//! still leave the socket to the kernel, because that is what it has measured to be better.
+//! The policy's first matching rule decides ([`Policy::decide`]). If it allows a connect or a listen, `auto` may still
+//! leave the socket to the kernel, because it has measured that to be better.
 
 use crate::auto::Auto;
 use crate::policy::Policy;

@@ -34,7 +34,7 @@ pub struct Settings {
     pub policy: Policy,
     /// The other stacks that the configuration names.
     pub stacks: Arc<OtherStacks>,
-    /// What `auto` has measured and decided.
+    /// The measurements and decisions of `auto`.
     pub auto: Auto,
     /// The number of cores that the stack may use.
     pub cores: CoresSetting,

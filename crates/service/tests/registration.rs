@@ -74,11 +74,11 @@ fn contexts_are_numbered_and_numbers_are_used_again() {
     // The stack notifies the doorbell that the client got.
     {
         let calls = service.stack.calls.lock().unwrap();
-        let rung = calls.iter().find_map(|t| match t {
+        let notified = calls.iter().find_map(|t| match t {
             StackCall::Context { context: 2, wake, .. } => Some(wake),
             _ => None,
         });
-        wake::notify(rung.unwrap().as_fd());
+        wake::notify(notified.unwrap().as_fd());
     }
     assert!(wake::drain(wakes[2].as_fd()));
     assert!(!wake::drain(wakes[1].as_fd()));

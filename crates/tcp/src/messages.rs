@@ -141,7 +141,7 @@ pub struct AppView {
     pub urgent: Option<u32>,
 }
 
-/// The words that the application has written. The engine reads them once, the fast path checks them.
+/// The words that the application has written. The stack reads them once, and the fast path checks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppUpdate {
     /// Position up to which the send ring is filled.

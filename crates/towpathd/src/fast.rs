@@ -44,7 +44,7 @@ pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<Started
         }
     };
     let watcher = Watcher::new(network.known()).map_err(StackError::doing("starting the service"))?;
-    let engine = FastStackConfig {
+    let settings = FastStackConfig {
         flow_groups: cores,
         max_flows: config.max_connections,
         spin_us: config.spin.as_micros(),
@@ -53,10 +53,10 @@ pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<Started
         direct: config.direct,
         slow,
     };
-    let engine = FastStack::start_guarded(engine, ports, Box::new(network), guard)
+    let stack = FastStack::start_guarded(settings, ports, Box::new(network), guard)
         .map_err(StackError::doing("starting the cores"))?;
     Ok(StartedStack {
-        stack: Box::new(engine),
+        stack: Box::new(stack),
         network: Some(Box::new(watcher)),
         interface: interface.map(|held| Box::new(held) as Box<dyn Send>),
     })

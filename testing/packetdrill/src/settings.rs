@@ -17,7 +17,7 @@ pub struct Settings {
     pub tolerance_us: u64,
     /// Tick of our timestamps in µs, to check that they advance; 0 = they are not checked.
     pub tick_us: u32,
-    /// Rules of Linux's own scripts: several segments may make up one of the script's (TSO), PSH is ignored, and
+    /// Rules of Linux's own scripts. Several segments may make up one of the script's (TSO), PSH is ignored, and
     /// segments after the last event are allowed.
     pub linux: bool,
 }

@@ -264,8 +264,8 @@ impl Adversary {
             5 => self.make(from, to, |h, _| h.ack = acked.wrapping_sub(rng.below(1 << 30) as u32)),
             6 => self.make(from, to, |h, _| {
                 h.ack = acked;
-                // Nothing validates a window. After a forged large one, small true ones wait for the persist timer
-                // (RFC 9293 §3.8.6.2.1), and a closed connection waits no longer than its orphan's retries.
+                // Nothing validates a window. After a forged large one, small true ones wait for the persist timer (RFC
+                // 9293 §3.8.6.2.1). A closed connection waits no longer than its orphan's retries.
                 if kills {
                     h.window = rng.next_u64() as u16;
                 }

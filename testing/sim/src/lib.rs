@@ -1,5 +1,5 @@
-//! Deterministic network simulator. It has a virtual clock, wires with bandwidth, delay and finite queues, devices that
-//! lose, delay, duplicate and corrupt frames, and nodes that run the real protocol code. A seed reproduces a run.
+//! Deterministic network simulator. It has a virtual clock, and wires with bandwidth, delay and finite queues. Devices
+//! lose, delay, duplicate and corrupt frames. Nodes run the real protocol code. A seed reproduces a run.
 #![forbid(unsafe_code)]
 
 pub mod adversary;

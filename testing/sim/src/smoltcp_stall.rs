@@ -1,5 +1,5 @@
 //! Detects a stall of smoltcp 0.14. It can send beyond the window. Then it only probes at the end of its sent data, and
-//! never retransmits the rest, although acknowledgements name the missing data and the window is open.
+//! never retransmits the rest. It does so although acknowledgements name the missing data and the window is open.
 
 use towpath_wire::segment::{self, flags};
 

@@ -91,8 +91,9 @@ fn reordering_by_a_quarter_of_the_round_trip_is_no_loss_once_it_has_been_seen() 
     assert!(without.retransmits > 20 * with.retransmits.max(1), "without it would be the other way: {without:?}");
 }
 
-/// Most needless repairs until the reordering window is wide enough: one for each quarter of the round trip, and one
-/// for the third duplicate acknowledgement before any reordering has been seen (RFC 8985 §6.2, steps 3 and 4).
+/// Most needless repairs until the reordering window is wide enough (RFC 8985 §6.2, steps 3 and 4). There is one for
+/// each quarter of the round trip. One more is for the third duplicate acknowledgement, before any reordering has been
+/// seen.
 const LEARNING: u64 = 3;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Our node and smoltcp, in both roles, over a bad wire. Each of our options is tested on and off, and so are smoltcp's
-//! timestamps and window scaling (by the size of its buffers). smoltcp has no ECN, and always permits SACK.
+//! Our node and smoltcp, in both roles, over a bad wire. Each of our options is tested on and off. So are smoltcp's
+//! timestamps, and its window scaling, by the size of its buffers. smoltcp has no ECN, and always permits SACK.
 
 mod common;
 use common::*;

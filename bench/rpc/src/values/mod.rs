@@ -1,8 +1,8 @@
 //! Requests that are values of one size, sent back changed: two architectures of server, and a client that says how
 //! long each took.
 //!
-//! The first bytes of a value say when it was sent, by the clock that all processes of a machine share; all others are
-//! the same, and come back as the next number.
+//! The first bytes of a value say when it was sent, by the clock that all processes of a machine share. All other bytes
+//! are the same number, and come back as the next one.
 
 pub mod client;
 mod connections;

@@ -164,7 +164,7 @@ mod tests {
     use towpath_rxcpus::{Partition, PartitionKind, SteeringWay};
 
     /// Stand-ins for the commands, first in PATH, that act as the kernel and its tools do. They are stricter than
-    /// Linux: threads that do not poll any more stay, and a group that is a partition or has threads is not removed.
+    /// Linux. Threads that no longer poll stay. A group that is a partition or has threads is not removed.
     const TOOLS: [(&str, &str); 6] = [
         ("pgrep", r#"echo "${2##*-}""#),
         ("taskset", r#"test -e "$ROOT/kernel/napi-cpus:eth1:$3" && echo "$2" > "$ROOT/kernel/napi-cpus:eth1:$3""#),

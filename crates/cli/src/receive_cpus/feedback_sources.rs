@@ -32,7 +32,7 @@ pub struct Said {
     pub latency_us: Option<f64>,
     /// 99th percentile, µs.
     pub p99_us: Option<f64>,
-    /// What is wrong with it.
+    /// The problem with it, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

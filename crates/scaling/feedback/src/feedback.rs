@@ -24,7 +24,7 @@ pub struct Heard {
     pub source: String,
     /// Its outcome, if that is fresh.
     pub outcome: Option<Outcome>,
-    /// What is wrong with it.
+    /// The problem with it, if there is one.
     pub problem: Option<String>,
 }
 

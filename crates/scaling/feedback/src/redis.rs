@@ -75,8 +75,8 @@ fn is_own(command: &str) -> bool {
     OWN.iter().any(|own| command.split('|').next().is_some_and(|name| name.eq_ignore_ascii_case(own)))
 }
 
-/// What `INFO commandstats` says: `cmdstat_get:calls=21,usec=175,usec_per_call=8.33,...`. `None`: that is not what it
-/// is.
+/// Reads the answer to `INFO commandstats`: lines such as `cmdstat_get:calls=21,usec=175,usec_per_call=8.33,...`.
+/// `None`: it is another text.
 pub fn reading_of(info: &str) -> Option<Reading> {
     info.lines().find(|line| line.trim().eq_ignore_ascii_case("# Commandstats"))?;
     let (mut calls, mut us) = (0.0, 0.0);

@@ -1,6 +1,6 @@
 //! Changes a network device's indirection table (RSS) with as few moved buckets as possible.
 //!
-//! `ethtool -X equal N` deals the buckets out anew: from 4 queues to 5 it moves 4 of 5 of them, and every flow in them
+//! `ethtool -X equal N` deals the buckets out anew. From 4 queues to 5 it moves 4 of 5 of them, and every flow in them
 //! is reordered once.
 
 /// The table with its buckets spread evenly over the queues `0..queues`. A bucket stays if its queue remains and has no

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What applications report to have achieved.
+/// The throughput and latency that applications report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Requests per second.

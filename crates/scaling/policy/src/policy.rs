@@ -8,7 +8,7 @@
 //!   first.
 //!
 //! The outcome of the applications judges every change. A change that makes it worse is taken back. Once an exploration
-//! has shown which size is better, the band is not asked while the load stays, nor is it asked for a size that was no
+//! has shown which size is better, the band is not asked while the load stays. Nor is it asked for a size that was no
 //! better. So a misleading reading (softirq time by the kernel's ticks) costs trials, and not cores.
 
 mod search;

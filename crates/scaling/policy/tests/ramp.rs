@@ -1,5 +1,5 @@
-//! A ramp of ten loads on modelled machines: how near the policy comes to the best fixed number of cores, and to none
-//! reserved. The machines are the model of `common`. It says nothing about real ones.
+//! A ramp of ten loads on modelled machines. It measures how near the policy comes to the best fixed number of cores,
+//! and to none reserved. The machines are the model of `common`, which says nothing about real ones.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -72,15 +72,15 @@ impl Machine {
 /// One step of a ramp, as parts of what fixed numbers of cores achieve.
 struct Step {
     load: usize,
-    /// The best fixed number of cores, and how many there were at the end.
+    /// The best fixed number of cores, and the number at the end.
     best: u32,
     cores: u32,
-    /// Throughput over the second half, and over all of it, of the best's.
+    /// Throughput over the second half and over the whole step, as parts of that with the best number.
     settled: f64,
     whole: f64,
-    /// Throughput over all of it, of what it is with none reserved.
+    /// Throughput over the whole step, as a part of that with none reserved.
     symmetric: f64,
-    /// Median latency of the second half, of the lowest that any fixed number has that achieves about as much.
+    /// Median latency of the second half over the lowest latency of all fixed numbers with about the same throughput.
     latency: f64,
     path: String,
 }
@@ -179,9 +179,9 @@ fn machines(closed: bool, change: impl Fn(Plant) -> Plant) -> Vec<Machine> {
     machines
 }
 
-/// The two targets, on every machine, with every seed: 5 % at most are ever lost to none reserved, and once it has
-/// settled 3 % to the best. Where measurements waver by 5 % from tick to tick one load of twenty-five may miss that,
-/// else one of a thousand: differences of 3 % can drown.
+/// Checks the two targets on every machine, with every seed. At most 5 % are ever lost to none reserved. Once the
+/// policy has settled, at most 3 % are lost to the best. One load of a thousand may miss that. If measurements waver by
+/// 5 % from tick to tick, one of twenty-five may, because differences of 3 % can drown.
 fn meets_the_targets(closed: bool, order: &[usize], seeds: &[u64]) {
     let (mut table, mut missed, mut quiet, mut noisy) = (HEAD.to_owned(), [0, 0], 0, 0);
     let mut broken = false;
@@ -196,7 +196,8 @@ fn meets_the_targets(closed: bool, order: &[usize], seeds: &[u64]) {
                 } else {
                     quiet += 1
                 }
-                // Of latency near what can be done at all the model knows nothing: it ends at a fixed time.
+                // The model does not hold for latency near the greatest possible load, because its run ends at a fixed
+                // time.
                 let slow = (closed || step.load < 8) && step.latency > 1.2;
                 let harmed = step.settled < 0.9 || step.whole < 0.9 || step.symmetric < 0.95 || slow;
                 broken |= harmed;
@@ -232,8 +233,8 @@ fn clients_that_wait_for_answers_get_as_much_downwards() {
     meets_the_targets(true, &DOWN, &[4242]);
 }
 
-/// One load for so long: what was lost against the best fixed number, as ticks without any throughput; the changes; how
-/// many in the last third.
+/// One load for so many ticks. Returns the loss against the best fixed number, as ticks without any throughput; the
+/// changes; and those in the last third.
 fn steady(machine: &mut Machine, load: usize, start: u32, ticks: u64, seed: u64) -> (f64, usize, usize) {
     let config = machine.config.clone();
     let best = (config.min..=config.most()).map(|cores| machine.achieves(load, cores).0).fold(0.0, f64::max);
@@ -254,7 +255,7 @@ fn steady(machine: &mut Machine, load: usize, start: u32, ticks: u64, seed: u64)
     (lost, changes, late)
 }
 
-/// The fixed number that does best; of those the one that is quickest.
+/// The fixed number with the best throughput, and of those the one with the lowest latency.
 fn best_of(machine: &mut Machine, load: usize) -> u32 {
     let (min, most) = (machine.config.min, machine.config.most());
     let fixed: Vec<(u32, (f64, f64))> = (min..=most).map(|cores| (cores, machine.achieves(load, cores))).collect();
@@ -285,8 +286,8 @@ fn what_is_tried_in_vain_costs_little_and_ends() {
     assert!(!harmed, "the best number of cores is there at first:\n{table}");
 }
 
-/// Who says nothing is not tried on: where reserving pays off, none reserved stay until there are losses. But nothing
-/// is lost to that either.
+/// Without feedback no size is explored. Even where reserving pays off, none are reserved until there are losses. But
+/// nothing is lost to none reserved, either.
 #[test]
 fn without_a_word_of_applications_it_loses_nothing_to_none_reserved_but_does_not_find_the_best() {
     let (mut table, mut harmed, mut missed) = (HEAD.to_owned(), false, 0);

@@ -22,7 +22,7 @@ fn config() -> Config {
     Config::new(20)
 }
 
-/// Throughput and latency of the last 500 ticks' size, without noise: what is better.
+/// The latency with this load and this many cores, without noise.
 fn latency(plant: &Plant, offered: f64, cores: u32) -> f64 {
     let quiet = Plant { noise: 0.0, ..*plant };
     quiet.tick(offered, cores, &mut common::Noise(1)).outcome.unwrap_or_default().latency_us
@@ -110,7 +110,7 @@ fn an_application_that_starves_gets_its_cpus_back() {
 
 #[test]
 fn readings_that_mislead_cost_trials_and_no_cores() {
-    // Softirq time that says five times what it is: the band asks for 7 cores where the application does best with
+    // Softirq time reads five times the real one. So the band asks for 7 cores, and the application does best with
     // fewer.
     let wrong = Plant { exaggeration: 5.0, app_s: 16e-6, ..Plant::USUAL };
     let run = Run::of(&Config { min: 1, ..config() }, 1, 12_000, 10, |_| (wrong, 0.25e6));
@@ -142,7 +142,7 @@ fn losses_that_no_core_cures_take_none() {
 
 #[test]
 fn where_reserving_gains_it_leaves_none_and_stays() {
-    // Caches that each finds filled by the other cost a quarter; there are CPUs enough.
+    // Stack and application evict each other's data from the caches, which costs a quarter. There are CPUs enough.
     let gains = Plant { sharing: 0.25, ..Plant::USUAL };
     let run = Run::of(&config(), 0, 6000, 13, |_| (gains, 7e5));
     assert!(run.last() >= 3, "{}", run.text());
@@ -161,8 +161,8 @@ fn where_reserving_does_not_gain_it_reserves_none() {
 
 #[test]
 fn sizes_with_which_waiting_clients_ask_for_less_are_tried_once() {
-    // Who waits for each answer asks for half as much again where reserved cores have it come sooner: with none nobody
-    // asks for so much.
+    // Clients that wait for each answer ask for half as much again when reserved cores make it come sooner. With none
+    // reserved nobody asks for so much.
     let gains = Plant { sharing: 0.6, noise: 0.01, ..Plant::USUAL };
     for (name, began) in [("waiting-grows", 0), ("waiting-shrinks", 4)] {
         let run = Run::answering(&config(), began, 6000, 17, |_, cores| (gains, gains.closed(8, cores)));

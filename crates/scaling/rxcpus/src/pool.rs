@@ -1,4 +1,4 @@
-//! What there is to share: CPUs, the network device that receives, and the applications that must keep off.
+//! The resources to share: CPUs, the network device that receives, and the applications that must keep off.
 
 use crate::cpulist::CpuSet;
 use crate::error::PlanError;

@@ -22,8 +22,8 @@ pub use stack_kind::StackKind;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The stack: `"fast"` is Towpath's own TCP (the default), `"kernel"` the sockets of this kernel, `"uml"` and
-    /// `"qemu"` those of a second kernel, `"remote"` those of another host.
+    /// The stack: `"fast"` is Towpath's own TCP (the default), and `"kernel"` the sockets of this kernel. `"uml"` and
+    /// `"qemu"` are those of a second kernel, `"remote"` those of another host.
     pub stack: StackKind,
     /// The network namespace to serve: its name (`ip netns`) or a path. Default: the one that the service is started
     /// in.
@@ -88,8 +88,8 @@ pub struct Config {
     /// How long a thread looks for work before it sleeps. Default 20us, twice the cost of a wake-up: that is never more
     /// than three times as expensive as the best choice in hindsight.
     pub spin: Duration,
-    /// Longest delay of an acknowledgement. Default 1ms: longer than a program of this machine takes to answer, and far
-    /// below a peer's shortest time-out (Linux: 200 ms) and the 500 ms of RFC 9293.
+    /// Longest delay of an acknowledgement. Default 1ms. That is longer than a program of this machine takes to answer.
+    /// It is far below a peer's shortest time-out (Linux: 200 ms) and the 500 ms of RFC 9293.
     pub delayed_ack: Duration,
     /// Duration of TIME_WAIT. Default 60s, as Linux; RFC 9293 says 4 minutes.
     pub time_wait: Duration,

@@ -57,8 +57,8 @@ impl Denial {
             Self::Errno(errno) => ERRNOS.iter().find(|(_, value)| *value == errno).map_or("?", |(name, _)| name),
         }
     }
-    /// The denial where a rule names none: the errno of connect(2) for a local firewall rule, that of bind(2) for a
-    /// protected address, and silence for peers.
+    /// The denial of a rule that names none. It is the errno of connect(2) for a local firewall rule, that of bind(2)
+    /// for a protected address, and silence for peers.
     pub fn default_of(attempt: Attempt) -> Self {
         match attempt {
             Attempt::Connect => Self::Errno(libc::EPERM),

@@ -1,20 +1,20 @@
-//! What the service asks of an engine.
+//! The settings of a fast stack, and the network that it asks.
 
 use std::net::IpAddr;
 use towpath_tcp::flow::FourTuple;
 
-/// How an engine is built.
+/// The settings of a fast stack.
 #[derive(Clone, Debug)]
 pub struct FastStackConfig {
-    /// Fast-path threads, 1 to 16; the clients' regions must be made for as many.
+    /// Flow groups, 1 to 16. The clients' regions must be made for as many.
     pub flow_groups: usize,
     /// Connections that can be established at one time, over all flow groups.
     pub max_flows: u32,
     /// How long a flow group spins without work before it sleeps, µs.
     pub spin_us: u64,
-    /// How long an acknowledgement may wait for company, µs.
+    /// How long an acknowledgement may be delayed, µs.
     pub delayed_ack_us: u64,
-    /// Core `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
+    /// Worker `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
     pub cpus: Vec<usize>,
     /// Are connections between applications of this host joined without the stack?
     pub direct: bool,
@@ -28,9 +28,9 @@ pub trait Network: Send {
     fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> towpath_tcp::slow::Route;
     /// Is this one of our own addresses?
     fn is_local(&self, addr: IpAddr) -> bool;
-    /// Packets of this tuple shall come to us from now on / no more.
+    /// Steers packets of this tuple to us (`on`), or no longer.
     fn steer(&mut self, tuple: &FourTuple, on: bool);
-    /// Segments to this listener shall come to us from now on / no more (`0.0.0.0` = every address).
+    /// Steers segments to this listener to us (`on`), or no longer (`0.0.0.0` = every address).
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;

@@ -20,7 +20,7 @@ use towpath_tcp::time::Micros;
 const BATCH: usize = 64;
 
 impl SlowThread {
-    /// Takes the commands that wait; how many.
+    /// Takes waiting commands, and returns how many.
     pub fn commands(&mut self, now: Micros) -> usize {
         let mut work = 0;
         for index in 0..self.host.clients.len() {
@@ -89,9 +89,10 @@ impl SlowThread {
         local_port: u16,
     ) -> i32 {
         let (local, remote) = (command.local_addr.to_canonical(), command.remote_addr.to_canonical());
-        // A socket of IPv6 that is bound to no address reaches IPv4 as well (RFC 3493 §3.7).
+        // An IPv6 socket that is bound to no address reaches IPv4, too (RFC 3493 §3.7).
         let local = if local.is_unspecified() { any(remote) } else { local };
-        // Before anything is done, and whoever would carry it: what the application has written is not believed to be its right.
+        // The policy is asked before anything is done, for every carrier. The application's words do not count as
+        // permission.
         let congestion = match self.host.permit_connect(index, SocketAddr::new(remote, remote_port)) {
             Verdict::Allow(congestion) => congestion,
             Verdict::Refuse(errno) => return self.denied(index, slot, errno),
@@ -101,7 +102,7 @@ impl SlowThread {
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Opening);
         client.slot(slot).own.congestion = congestion;
-        // The state comes before the attempt, because that may fail at once and show it.
+        // The state is shown before the attempt, because the attempt may fail at once and show that.
         let tuple = FourTuple { local, local_port, remote, remote_port };
         SlowHost::show_addresses(client, slot, &tuple, 2);
         client.show(slot, state::CONNECTING, 0);
@@ -139,7 +140,7 @@ impl SlowThread {
         if !local.is_unspecified() && !self.host.network.is_local(local) {
             return self.not_ours(index, slot, not_ours::ELSEWHERE);
         }
-        // socket(7): those who share a port are one user's. The kernel has seen to that where it was asked to reserve the port.
+        // socket(7): sockets that share a port belong to one user. The kernel has checked that if it reserves the port.
         let uid = self.host.client(index).map(|client| client.shared.uid);
         let others: Vec<Owner> = self.slow.listeners_at(local, port).collect();
         if others.iter().any(|other| self.host.client(split(*other).0).map(|client| client.shared.uid) != uid) {
@@ -162,7 +163,7 @@ impl SlowThread {
         }
     }
 
-    /// Copies the figures of a connection to where its application looks.
+    /// Copies the stats of a connection to its information line.
     fn refresh_one(&mut self, now: Micros, index: u32, slot: Slot, seq: u32) {
         // The options may have changed by the same entry of the queue.
         self.options(now, index, slot);
@@ -180,7 +181,7 @@ impl SlowThread {
         self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });
     }
 
-    /// The application of a direct connection has something to say: only that it is done.
+    /// The application of a direct connection has changed its line. Only its end matters here.
     fn look_at_direct(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         let Some(words) = client.shared.app_words(slot) else { return };
@@ -190,7 +191,7 @@ impl SlowThread {
         }
     }
 
-    /// Shows what was decided about a command.
+    /// Shows the answer to a command.
     fn answer(&mut self, index: u32, slot: Slot, seq: u32, result: i32) {
         if let Some(client) = self.host.client(index) {
             client.answer(slot, seq, result);
@@ -204,26 +205,26 @@ impl SlowThread {
         }
     }
 
-    /// The policy forbids it.
+    /// The answer to a command that the policy forbids.
     fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
         self.forget_socket(index, slot);
         -errno
     }
 
-    /// The answer to what the kernel is to do.
+    /// The answer to a command that the kernel is to carry out.
     fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
         self.forget_socket(index, slot);
         self.not_ours[why as usize % not_ours::REASONS] += 1;
         NOT_OURS + why as i32
     }
 
-    /// The answer to what the service's other stack of this number is to do.
+    /// The answer to a command that the service's other stack of this number is to carry out.
     fn elsewhere(&mut self, index: u32, slot: Slot, stack: u8) -> i32 {
         self.not_ours(index, slot, not_ours::STACK);
         give_to(stack)
     }
 
-    /// The kernel socket that came with a command goes back.
+    /// Gives back the kernel socket that came with a command.
     fn forget_socket(&mut self, index: u32, slot: Slot) {
         if let Some(client) = self.host.client(index) {
             client.slot(slot).socket = None;

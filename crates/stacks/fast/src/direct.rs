@@ -1,5 +1,5 @@
-//! Direct connections: when both ends are applications of this host, they are joined ring to ring by a region of their own. The
-//! slow thread opens and ends them; what goes over them it never sees.
+//! Direct connections. If both ends are applications of this host, they are joined ring to ring by a region of their
+//! own. The slow thread opens and ends them, and never sees their bytes.
 
 use crate::direct_end::DirectEnd;
 use crate::host::{Later, SlowHost};
@@ -16,13 +16,13 @@ use towpath_runtime::info::ring_addr;
 use towpath_tcp::flow::{FourTuple, Owner, SocketOptions};
 use towpath_tcp::time::Micros;
 
-/// MSS shown: what a loopback device of 64 KiB packets has on Linux.
+/// The MSS that is shown: that of a loopback device with 64 KiB packets on Linux.
 const MSS: u16 = 65_483;
-/// Round-trip time shown before anything is known, µs.
+/// The round-trip time that is shown before one is known, µs.
 const RTT_US: u32 = 20;
 
 impl SlowThread {
-    /// Tries to join a connect to a listener of this host without the stack. `None`: it goes the ordinary way, which also has all
+    /// Tries to join a connect directly to a listener of this host. `None` = the stack has to carry it, and finds all
     /// errors. `Some` = the command's result.
     pub fn connect_direct(
         &mut self,
@@ -59,8 +59,8 @@ impl SlowThread {
         self.join(now, (index, slot), listener, &tuple)
     }
 
-    /// A limit of bytes per second is kept by the stack, and what waits for data before it is accepted, or has segments of a size
-    /// of its own, is the protocol's.
+    /// A connection must go through the stack if it has a limit of bytes per second, waits for data before it is
+    /// accepted, or has its own segment size.
     fn may_be_direct(&mut self, index: u32, options: &SocketOptions) -> bool {
         let limited = self.host.client(index).is_none_or(|client| client.limit.is_some_and(|limit| limit.rate != 0));
         !limited && options.max_pacing == 0 && options.defer_accept_s == 0 && options.max_segment == 0
@@ -84,7 +84,7 @@ impl SlowThread {
             return None;
         };
         self.host.withhold(&ends, [(index, slot), (server_index, listener_slot)]);
-        // The child first: as soon as the other end is shown, bytes may come.
+        // The child is shown first, because bytes may come as soon as the other end is shown.
         self.host.show_direct(server_index, child, ends[1], &tuple.reversed());
         self.host.show_direct(index, slot, ends[0], tuple);
         let server = self.host.client(server_index)?;
@@ -101,8 +101,8 @@ impl SlowThread {
         Some(0)
     }
 
-    /// The application of one end is done with it, or gone: the other sees the end of the stream, or a reset if something was left
-    /// unread (RFC 2525 §2.17).
+    /// The application of one end is done with it, or gone. The other end sees the end of the stream, or a reset if
+    /// something was left unread (RFC 2525 §2.17).
     pub fn part(&mut self, now: Micros, index: u32, slot: Slot, abort: bool) {
         let Some(client) = self.host.client(index) else { return };
         let Some(end) = client.slot(slot).own.direct else { return };
@@ -115,11 +115,12 @@ impl SlowThread {
         if let Some((peer_index, peer_slot)) = self.host.pairs.other(&end) {
             let peer_end = DirectEnd { side: 1 - end.side, ..end };
             let sent = self.host.pairs.line(&peer_end).map_or(0, |line| line.tx_tail.load(Ordering::Acquire));
-            // What the application has said itself it has said with its reasons.
+            // If the application has closed its end itself, its own choice counts.
             let reset = if flags & app_flags::CLOSED != 0 {
                 abort || flags & app_flags::ABORT != 0
             } else {
-                // What was held back may have been read without having been shown.
+                // The application may have read held bytes before `tx_tail` showed them, so the difference may be
+                // negative.
                 abort || sent.wrapping_sub(rx_head).cast_signed() > 0
             };
             if let Some(peer) = self.host.client(peer_index) {
@@ -143,7 +144,7 @@ impl SlowThread {
 }
 
 impl SlowHost {
-    /// Both ends of a new connection begin with what the options of these two slots keep of the rings from being used.
+    /// Each end of a new connection begins with the buffer limits of the options in these two slots.
     fn withhold(&mut self, ends: &[DirectEnd; 2], from: [(u32, Slot); 2]) {
         for (end, (index, slot)) in ends.iter().zip(from) {
             let Some(client) = self.client(index) else { continue };

@@ -1,5 +1,5 @@
-//! A flow group of the fast path: ports, the flows on them and what their applications ring. One thread at a time serves it
-//! ([`towpath_runtime::workers`]); it may be another one from turn to turn.
+//! A flow group of the fast path: ports, the flows on them, and the data queues of their applications. One thread at a
+//! time serves it ([`towpath_runtime::workers`]), and the thread may change from turn to turn.
 
 use crate::clients::AppWords;
 use crate::mailbox::{Doorbell, Receiver, Sender};
@@ -24,7 +24,7 @@ use towpath_tcp::flow::{FlowId, PortId};
 use towpath_tcp::messages::{AppUpdate, FlowEvent, ToFast, ToSlow, event};
 use towpath_tcp::time::Micros;
 
-/// Frames taken from one port in one turn; so many headers fit the first-level cache.
+/// Frames taken from one port in one turn. The headers of so many fit the first-level cache.
 const RX_BATCH: usize = 64;
 /// Queued slots looked at in one turn over all clients, and for one client.
 const DATA_BATCH: usize = 64;
@@ -33,12 +33,12 @@ const DATA_PER_CLIENT: usize = 16;
 const MESSAGE_BATCH: usize = 256;
 /// Frames sent in one turn.
 const TX_BUDGET: usize = 128;
-/// How often the counters are published at most, µs; a port's cost a system call.
+/// Least time between two publications of the counters, µs. A port's counters cost a system call.
 const PUBLISH_US: u64 = 1000;
 
-/// The state of one flow group. In the ring contract, and to tools, it is a flow group.
+/// The state of one flow group.
 pub struct FlowGroup {
-    /// Its number, also as a thread that raises events.
+    /// Its number, by which it also raises events.
     pub number: usize,
     /// The protocol.
     pub fast: FastPath,
@@ -46,19 +46,19 @@ pub struct FlowGroup {
     pub ports: PortSet,
     /// Its flows and clients.
     pub rings: Endpoints,
-    /// From the slow thread.
+    /// Messages from the slow thread.
     pub inbox: Receiver<ToGroup>,
-    /// To the slow thread.
+    /// Messages to the slow thread.
     pub outbox: Sender<FromGroup>,
-    /// Rung by the slow thread.
+    /// The doorbell through which the slow thread notifies it.
     pub doorbell: Arc<Doorbell>,
     /// Turns that ended by a panic.
     pub panics: Arc<AtomicU64>,
     /// Watches the doorbell, the ports and the clients' doorbells.
     pub epoll: OwnedFd,
-    /// Where its counters are published.
+    /// The memory in which its counters are published.
     pub metrics: Arc<Metrics>,
-    /// Scratch and positions of the loop.
+    /// Memory of its turns.
     pub scratch: Scratch,
 }
 
@@ -67,29 +67,29 @@ pub struct FlowGroup {
 pub struct Scratch {
     frames: Vec<RxFrame>,
     events: Vec<FlowEvent>,
-    ringing: Vec<u32>,
+    to_notify: Vec<u32>,
     first_client: usize,
     /// When the counters are to be published next, and whether there is anything new in them.
     publish_at: u64,
     uncounted: bool,
     account: GroupTimes,
     full: u64,
-    /// Since the epoch of the clock, µs: of this turn.
+    /// The time of this turn, µs.
     now_us: u64,
     sampler: Sampler,
 }
 
 impl FlowGroup {
-    /// Has its ports wake it.
+    /// Lets its ports wake it.
     pub fn watch_ports(&self) -> std::io::Result<()> {
         self.ports.wait_fds().try_for_each(|fd| watch(&self.epoll, fd, false))
     }
 
-    /// One turn; how much work it was.
+    /// Takes one turn, and returns how much work it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.scratch.now_us = now.0;
         let mut work = self.messages(now) + self.receive(now);
-        // Applications start on what has come while this flow group sends.
+        // Applications work on new data while this flow group sends.
         work += self.publish() + self.data_queues(now);
         work += self.fast.transmit(now, TX_BUDGET, &self.rings, &mut self.ports);
         self.ports.flush();
@@ -137,14 +137,14 @@ impl FlowGroup {
                 let (client, raw) = split(setup.owner);
                 installed = self.rings.install(setup.flow, client, raw, setup.tx_bytes).map(|slot| (client, slot));
             }
-            // What is to be seen of a flow must be shown while it is there.
+            // The application must be shown the flow's last state while the flow exists.
             ToFast::Remove(_) => {
                 self.publish();
             }
             _ => {}
         }
         self.fast.message(now, message, &mut self.rings);
-        // The application may have rung before the flow was here.
+        // The application may have queued the slot before the flow was here.
         if let Some((client, slot)) = installed {
             self.data_queued(now, client, slot, false);
         }
@@ -191,7 +191,8 @@ impl FlowGroup {
         work
     }
 
-    /// Looks at what an application has written for a slot. `relay`: if it is not this flow group's, the slow thread knows whose it is.
+    /// Reads the application's words of a slot. `relay`: if the flow is not in this group, the slow thread is told,
+    /// which knows its group.
     fn data_queued(&mut self, now: Micros, index: u32, slot: Slot, relay: bool) {
         let Some(flow) = self.rings.flow_of(index, slot) else {
             let Some(client) = self.rings.client(index) else { return };
@@ -205,7 +206,7 @@ impl FlowGroup {
         }
     }
 
-    /// The application is gone; what it has queued is still sent, if its words can be believed.
+    /// The application is gone. The bytes that it has queued are still sent if its words keep the contract.
     fn close(&mut self, now: Micros, index: u32, slot: Slot, generation: u32, abort: bool) {
         let Some(flow) = self.rings.flow_of(index, slot) else { return };
         let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
@@ -255,7 +256,7 @@ impl FlowGroup {
         }
     }
 
-    /// Shows applications what has changed for them.
+    /// Shows applications the changes of their flows.
     fn publish(&mut self) -> usize {
         let mut events = std::mem::take(&mut self.scratch.events);
         events.extend(self.fast.events());
@@ -265,9 +266,9 @@ impl FlowGroup {
         let work = events.len();
         events.clear();
         self.scratch.events = events;
-        for index in self.scratch.ringing.drain(..) {
+        for index in self.scratch.to_notify.drain(..) {
             if let Some(client) = self.rings.client(index) {
-                client.ringing = false;
+                client.to_notify = false;
                 client.out.notify(&client.shared);
             }
         }
@@ -306,13 +307,13 @@ impl FlowGroup {
             self.scratch.sampler.delivered(flow.0.into(), view.rx_tail, self.scratch.now_us);
         }
         let raise = what & always != 0 || wants_room(client, slot, tx_tail.wrapping_sub(view.tx_head), tx_bytes);
-        if raise && client.out.raise(&client.shared, slot) && !client.ringing {
-            client.ringing = true;
-            self.scratch.ringing.push(index);
+        if raise && client.out.raise(&client.shared, slot) && !client.to_notify {
+            client.to_notify = true;
+            self.scratch.to_notify.push(index);
         }
     }
 
-    /// Passes on what the slow path has to know.
+    /// Passes messages on to the slow path.
     fn tell_slow(&mut self) -> usize {
         let mut work = 0;
         while self.outbox.has_room() {
@@ -377,7 +378,7 @@ impl Group for FlowGroup {
         }
         let publish_us = self.scratch.uncounted.then(|| self.scratch.publish_at.saturating_sub(now_us));
         let deadline_us = self.fast.next_deadline().map(|end| end.since(Micros(now_us)));
-        // What the slow thread had no room for must be tried again.
+        // Messages for which the slow thread had no room must be tried again.
         let waits = !self.outbox.flush() || !self.outbox.has_room();
         Idle::For([publish_us, deadline_us, waits.then_some(1000)].into_iter().flatten().min())
     }
@@ -399,7 +400,8 @@ impl Group for FlowGroup {
 
 /// Does the application wait for room, and is a third of the ring free?
 fn wants_room(client: &GroupClient, slot: Slot, queued: u32, tx_bytes: u32) -> bool {
-    // Against the application's "ask, then look again": either it sees the new `tx_head` or we see that it asks.
+    // The fence pairs with the application, which asks and then looks again. So it sees the new `tx_head`, or we see
+    // that it asks.
     std::sync::atomic::fence(Ordering::SeqCst);
     let asks = client.shared.region.app(slot).want.load(Ordering::Relaxed) & want::WRITABLE != 0;
     asks && tx_bytes.saturating_sub(queued) >= tx_bytes / 3

@@ -24,7 +24,7 @@ use towpath_tcp::messages::{ToFast, ToSlow};
 use towpath_tcp::seq::Seq;
 use towpath_tcp::time::Micros;
 
-/// A flow group with one client, and both ends of what it says to the slow thread.
+/// A flow group with one client, and the slow thread's ends of its mailboxes.
 struct Bench {
     flow_group: FlowGroup,
     to: Sender<ToGroup>,
@@ -72,7 +72,7 @@ impl Bench {
         to.send(ToGroup::AddClient(Arc::clone(&client)));
         Self { flow_group, to, from, client, table, tail: 0 }
     }
-    /// A slot in its first use, seen by the application.
+    /// A slot in its first use, as the application has seen it.
     fn slot(&self, raw: u32) -> Slot {
         let slot = self.client.region.slot(raw).unwrap();
         self.client.words(slot).generation.store(1, Relaxed);

@@ -1,4 +1,4 @@
-//! What the slow path asks of the world.
+//! The host of the slow path: it answers the protocol's questions and shows applications its results.
 
 use crate::api::Network;
 use crate::client::SlowClient;
@@ -29,7 +29,7 @@ pub struct GroupLink {
     pub ports: usize,
 }
 
-/// Something to do when the slow path has returned.
+/// Work that waits until the slow path has returned.
 pub enum Later {
     /// Close this connection: its application is gone, or never saw it.
     Close {
@@ -37,12 +37,12 @@ pub enum Later {
         client: u32,
         /// Slot.
         slot: Slot,
-        /// Generation meant.
+        /// The slot's generation then.
         generation: u32,
         /// With RST.
         abort: bool,
     },
-    /// The listener's application breaks the contract.
+    /// End this listener: its application breaks the contract.
     EndListener {
         /// Client index.
         client: u32,
@@ -55,7 +55,7 @@ pub enum Later {
 pub struct SlowHost {
     /// Clients by index.
     pub clients: Vec<Option<SlowClient>>,
-    /// Cores.
+    /// The flow groups.
     pub flow_groups: Vec<GroupLink>,
     /// Routes and steering.
     pub network: Box<dyn Network>,
@@ -65,7 +65,7 @@ pub struct SlowHost {
     pub later: Vec<Later>,
     /// The operator's policy.
     pub gate: AdmissionState,
-    /// Groups with a weight or rate of their own.
+    /// Sharing classes with a weight or rate of their own.
     pub shaped: BTreeSet<u16>,
     /// Regions that two clients share.
     pub pairs: Pairs,
@@ -111,7 +111,7 @@ impl SlowHost {
     pub fn client(&mut self, index: u32) -> Option<&mut SlowClient> {
         self.clients.get_mut(index as usize)?.as_mut()
     }
-    /// Fills what `getsockname` and the like show.
+    /// Fills the words that `getsockname` and the like show.
     pub fn show_info(client: &SlowClient, slot: Slot, tuple: &FourTuple, mss: u16, srtt_us: u32, tcp_state: u32) {
         let (local, remote) =
             (SocketAddr::new(tuple.local, tuple.local_port), SocketAddr::new(tuple.remote, tuple.remote_port));
@@ -123,7 +123,8 @@ impl SlowHost {
     }
 }
 
-/// Core of a tuple among `flow groups`: the same from both ends, so that both ends of a connection within this host are on one flow group.
+/// The flow group of a tuple. It is the same from both ends, so that both ends of a connection within this host are in
+/// one flow group.
 pub fn flow_group_of(tuple: &FourTuple, flow_groups: usize) -> usize {
     let end = |addr: IpAddr, port: u16| {
         let addr = match addr {
@@ -145,7 +146,7 @@ impl Host for SlowHost {
         self.network.is_local(addr)
     }
     fn flow_group_for(&self, tuple: &FourTuple) -> usize {
-        // A connection that leaves this host belongs to a flow group that has the way out.
+        // A connection that leaves this host belongs to a flow group with the most ports, which has one that leads out.
         let most = self.flow_groups.iter().map(|c| c.ports).max().unwrap_or(1);
         if self.network.is_local(tuple.remote) {
             return flow_group_of(tuple, self.flow_groups.len());

@@ -1,4 +1,4 @@
-//! The figures of a running flow, where `TCP_INFO` finds them.
+//! The stats of a running flow, for `TCP_INFO`.
 
 use crate::host::SlowHost;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use towpath_tcp::slow::{SendStats, TcpState, Unanswered};
 const AGREED: [(u64, u32); 3] = [(flow_flags::TIMESTAMPS, 1), (flow_flags::SACK, 2), (flow_flags::WSCALE, 4)];
 
 impl SlowHost {
-    /// Copies the figures of a running flow to its slot.
+    /// Copies the stats of a running flow to its slot.
     pub fn show_figures(&mut self, owner: Owner, snapshot: &FlowSnapshot, unanswered: Unanswered, sent: SendStats) {
         let Some((client, slot)) = self.find(owner) else { return };
         let info = client.shared.region.info(slot);

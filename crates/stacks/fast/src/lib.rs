@@ -1,9 +1,10 @@
 //! Runs the protocol's stages on flow groups and serves the ring contract with them.
 //!
-//! Threads: up to one fast-path thread per flow group (`group.rs`) and one slow thread (`slow.rs`). A flow belongs to one group,
-//! for good, and a group to one thread at a time (`towpath_runtime::workers`). A slot's stack words are written by the slow thread until
-//! its flow is installed, by the flow's group until the flow is removed, and by the slow thread after that. Groups and slow thread
-//! share nothing but messages and counters. In the names of messages and in the ring contract a group is a flow group.
+//! There are at most as many workers as flow groups (`group.rs`), and one slow thread (`slow.rs`). A flow belongs to
+//! one group for good, and a group to one worker at a time (`towpath_runtime::workers`). The slow thread writes a
+//! slot's stack words until its flow is installed, and again after the flow is removed. In between the flow's group
+//! writes them. Groups and slow thread share nothing but messages and counters.
+#![forbid(unsafe_code)]
 
 mod api;
 mod client;

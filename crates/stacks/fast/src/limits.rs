@@ -31,13 +31,14 @@ impl SlowHost {
 }
 
 impl SlowThread {
-    /// Clients or rules have changed: every client gets its limit and its class, its running connections too.
+    /// Clients or rules have changed. Every client gets its limit and its sharing class, and so do its running
+    /// connections.
     pub fn apply_policy(&mut self) {
         let host = &mut self.host;
         let mut shaped: BTreeMap<u16, Limit> = BTreeMap::new();
         let mut under = ConnectionCounts::default();
         let mut moved = Vec::new();
-        // Those that have left keep what they had while their connections drain; it says nothing to the others.
+        // Clients that have left keep their limits while their connections drain, and do not count for the others.
         let (left, here): (Vec<_>, Vec<_>) = host.clients.iter_mut().flatten().partition(|client| client.leaving);
         for client in here.into_iter().chain(left) {
             let limit = if client.leaving { client.limit } else { host.gate.guard.limit(client.shared.id) };
@@ -58,7 +59,7 @@ impl SlowThread {
         let flow_groups = host.flow_groups.len().max(1) as u64;
         for (class, limit) in &shaped {
             host.tell_flow_groups(ToFast::SetWeight { class: *class, weight: limit.weight.max(1) });
-            // Each flow group keeps its part, so that together they never send more.
+            // Each flow group gets an equal part of the rate, so that together they never send more.
             let bytes_per_s = if limit.rate == 0 { 0 } else { (limit.rate / flow_groups).max(1) };
             host.tell_flow_groups(ToFast::SetLimit { class: *class, bytes_per_s });
         }

@@ -17,7 +17,7 @@ impl SlowThread {
         self.slow.connections().iter().map(|info| self.connection(info)).collect()
     }
 
-    /// An application that accepts does not notify the stack of it, so the queues may be older than what they are asked for.
+    /// Brings the accept queues up to date. An application does not notify the stack when it accepts.
     fn sync_listeners(&mut self) {
         let SlowHost { clients, later, .. } = &mut self.host;
         for client in clients.iter_mut().flatten() {
@@ -65,7 +65,7 @@ impl SlowThread {
     }
 }
 
-/// Queued bytes that the peer has not acknowledged. A FIN is no byte.
+/// Queued bytes that the peer has not acknowledged. A FIN does not count as a byte.
 fn unacknowledged(snapshot: &FlowSnapshot) -> u32 {
     let queued = snapshot.snd_queued.distance(snapshot.snd_una);
     queued.max(0) as u32

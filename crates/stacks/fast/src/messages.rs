@@ -1,4 +1,4 @@
-//! What the slow thread and the flow groups say to each other.
+//! The messages between the slow thread and the flow groups.
 
 use crate::clients::ClientShared;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ pub enum ToGroup {
         /// Its slot.
         slot: Slot,
     },
-    /// The application is gone or never saw this connection: as if it had closed the slot.
+    /// The application is gone or never saw this connection. The group acts as if it had closed the slot.
     Close {
         /// The client's index.
         client: u32,
@@ -46,7 +46,7 @@ pub enum ToGroup {
     },
 }
 
-/// Core to slow thread.
+/// Flow group to slow thread.
 pub enum FromGroup {
     /// The protocol's own message.
     Tcp(ToSlow),
@@ -57,7 +57,7 @@ pub enum FromGroup {
         /// Its slot.
         slot: Slot,
     },
-    /// The application has closed the slot; its flow knows.
+    /// The application has closed the slot, and the flow has been told.
     Closed {
         /// The client's index.
         client: u32,

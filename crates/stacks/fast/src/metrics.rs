@@ -1,5 +1,5 @@
-//! Counters of the threads, copied now and then into memory that anybody may read: a row of words per flow group, and one for the
-//! slow thread.
+//! Counters of the threads. They are copied now and then into memory that anybody may read. Each flow group has a row
+//! of words, and so has the slow thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,14 +27,14 @@ macro_rules! words {
 /// Counters of a flow group's turns, as they are published.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoopCounters {
-    /// See `FlowGroupStatus`; this and the next five.
+    /// This and the next five: see `FlowGroupStatus`.
     pub turns: u64,
     pub busy_us: u64,
     pub idle_us: u64,
     pub sleeps: u64,
     pub flows: u64,
     pub full: u64,
-    /// See `Achieved`; this and the next two.
+    /// This and the next two: see `Achieved`.
     pub app_bytes: u64,
     pub samples: u64,
     pub sample_logarithms: u64,
@@ -57,7 +57,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// For flow groups with so many ports each, and a slow thread.
+    /// Makes rows for flow groups with these numbers of ports, and for a slow thread.
     pub fn new(ports: Vec<usize>) -> io::Result<Arc<Self>> {
         let most = ports.iter().copied().max().unwrap_or(0);
         let words = PORTS + most * PORT.len();
@@ -67,7 +67,7 @@ impl Metrics {
         region.set_names(&names.iter().map(String::as_str).collect::<Vec<_>>()).map_err(io::Error::other)?;
         Ok(Arc::new(Self { region, memfd, ports }))
     }
-    /// A descriptor from which others can map the words, but not write them.
+    /// A descriptor by which others can map the words, but not write them.
     pub fn memfd(&self) -> io::Result<OwnedFd> {
         self.memfd.try_clone()
     }

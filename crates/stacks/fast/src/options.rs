@@ -1,4 +1,4 @@
-//! What applications set on their sockets, from the options line to the protocol.
+//! Socket options of applications, from the options line to the protocol.
 
 use crate::host::SlowHost;
 use crate::owner::owner;
@@ -12,8 +12,8 @@ use towpath_tcp::flow::{Owner, SocketOptions};
 use towpath_tcp::slow::congestion::Algorithm;
 use towpath_tcp::time::Micros;
 
-/// The options as the protocol has them: what is out of Linux's range is cut to it, and an algorithm that this stack does not
-/// have is the default.
+/// The options as the protocol has them. Values out of Linux's range are clamped. An algorithm that this stack does not
+/// have becomes the default.
 fn checked(options: &Options) -> SocketOptions {
     let name = congestion::NAMES.get(options.congestion as usize).copied().unwrap_or_default();
     SocketOptions {
@@ -38,18 +38,18 @@ fn checked(options: &Options) -> SocketOptions {
     }
 }
 
-/// With the congestion control that the policy has chosen, if it has.
+/// The options with the congestion control that the policy has chosen, if it has chosen one.
 fn imposed(options: SocketOptions, congestion: u8) -> SocketOptions {
     if congestion == 0 { options } else { SocketOptions { congestion, ..options } }
 }
 
-/// An algorithm's number on the ring.
+/// An algorithm's number in the ring contract.
 fn number_of(algorithm: Algorithm) -> u32 {
     congestion::NAMES.iter().position(|name| *name == algorithm.name()).unwrap_or(0) as u32
 }
 
 impl SlowThread {
-    /// Before a command: what was set on the socket until now.
+    /// Takes the options that were set on the socket before a command.
     pub fn early_options(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         let (seq, options) = client.shared.region.options(slot).read();
@@ -59,7 +59,7 @@ impl SlowThread {
         self.slow.set_options(now, owner(index, slot), options, &mut self.host);
     }
 
-    /// The slot stands in the command queue and has no new command: have its options changed?
+    /// The slot stands in the command queue and has no new command. Takes its options if they have changed.
     pub fn options(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         let (seq, options) = client.shared.region.options(slot).read();

@@ -3,7 +3,7 @@
 use towpath_ring::Slot;
 use towpath_tcp::flow::Owner;
 
-/// The owner that is this slot of client `index`.
+/// The owner number of this slot of client `index`.
 pub fn owner(index: u32, slot: Slot) -> Owner {
     Owner(u64::from(index) << 32 | u64::from(slot.raw()))
 }

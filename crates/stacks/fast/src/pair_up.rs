@@ -1,4 +1,4 @@
-//! The slow path's work on pairs: which two clients share one, and how a direct connection stands.
+//! The slow path's work on pairs: it makes and drops them, and reads the state of direct connections.
 
 use crate::client::SlowClient;
 use crate::direct_end::DirectEnd;
@@ -14,7 +14,8 @@ use towpath_runtime::{ClientId, PairHandle};
 use towpath_tcp::slow::TcpState;
 
 impl SlowHost {
-    /// A slot in the region of these two clients, for a connection of theirs: its two ends. `None` = there is no room.
+    /// Takes a slot in the pair region of these two clients for a connection, and returns its two ends. `None` = there
+    /// is no room.
     pub fn pair_up(&mut self, ends: [(u32, Slot); 2]) -> Option<[DirectEnd; 2]> {
         let at = self.pair_between(ends[0].0, ends[1].0)?;
         let first = self.client(ends[0].0)?.shared.id;
@@ -69,7 +70,7 @@ impl SlowHost {
         Some(at)
     }
 
-    /// A place of a client that has no pair; where all have, one whose pair has no connections loses it.
+    /// A free place of a client. If there is none, a pair without connections is dropped.
     fn free_place(&mut self, index: u32) -> Option<u32> {
         let places = &self.client(index)?.own.pairs;
         if let Some(place) = places.iter().position(Option::is_none) {
@@ -81,7 +82,7 @@ impl SlowHost {
         self.client(index)?.own.pairs.iter().position(Option::is_none).map(|place| place as u32)
     }
 
-    /// Forgets a pair without connections; its memory goes, wherever it is still mapped.
+    /// Forgets a pair without connections. Its memory is freed even where it is still mapped.
     fn drop_pair(&mut self, at: usize) {
         let Some(pair) = self.pairs.all.get_mut(at).and_then(Option::take) else { return };
         release(pair.memfd.as_fd(), pair.region.geometry(), false);
@@ -92,7 +93,7 @@ impl SlowHost {
         }
     }
 
-    /// A client is forgotten; all its ends are gone. Those of others may still have something to read.
+    /// A client is forgotten, and all its ends are gone. The other ends may still have something to read.
     pub fn drop_pairs_of(&mut self, id: ClientId) {
         let gone = |pair: &Pair| pair.ends.is_empty() && pair.side_of(id).is_some();
         for at in 0..self.pairs.all.len() {
@@ -102,7 +103,7 @@ impl SlowHost {
         }
     }
 
-    /// What a client needs to use the pair in one of its places.
+    /// The pair in one of a client's places, for the client to map.
     pub fn pair_handle(&mut self, index: u32, place: u32, number: u32) -> Option<PairHandle> {
         let client = self.client(index)?;
         let (id, at) = (client.shared.id, *client.own.pairs.get(place as usize)?);
@@ -112,7 +113,7 @@ impl SlowHost {
     }
 }
 
-/// What a listing shows of a direct connection.
+/// The state of a direct connection for a listing.
 pub struct DirectView {
     /// Bytes under way to the other side, and from it.
     pub queues: (u32, u32),
@@ -121,7 +122,7 @@ pub struct DirectView {
 }
 
 impl SlowHost {
-    /// How things stand at one end, as far as the two applications' words can be believed.
+    /// The state at one end, as far as the two applications' words keep the contract.
     pub fn direct_view(&self, client: &SlowClient, raw: u32, end: &DirectEnd) -> Option<DirectView> {
         let own = client.shared.region.app(client.shared.region.slot(raw)?);
         let pair = self.pairs.pair(end)?;
@@ -135,7 +136,7 @@ impl SlowHost {
             (false, true) => TcpState::CloseWait,
             (true, true) => TcpState::Closed,
         };
-        // What has been sent is in the other side's hands: nothing is unacknowledged.
+        // Sent bytes are in the other side's ring at once, so nothing is unacknowledged.
         Some(DirectView { queues: (0, if unread > most { 0 } else { unread }), state })
     }
 }

@@ -1,4 +1,4 @@
-//! Pair regions: which two clients share one, and which connections are in it.
+//! Pair regions, their clients, and their connections.
 
 use crate::direct_end::DirectEnd;
 use std::collections::HashMap;
@@ -10,11 +10,11 @@ use towpath_ring::{AppLine, OptionsLine, PairRegion, Slot};
 use towpath_runtime::ClientId;
 use towpath_tcp::time::Micros;
 
-/// How long the rings of a pair without connections keep their memory, µs: programs that open one connection after the other do not
-/// have to fault it in each time.
+/// How long the rings of a pair without connections keep their memory, µs. A program that opens one connection after
+/// the other does not fault it in each time.
 const IDLE_US: u64 = 1_000_000;
 
-/// A region that two clients share (or one with itself).
+/// A region that two clients share, or that one client shares with itself.
 pub struct Pair {
     pub number: u32,
     pub clients: [ClientId; 2],
@@ -25,7 +25,7 @@ pub struct Pair {
     pub ends: HashMap<u32, [Option<(u32, Slot)>; 2]>,
     pub free: Vec<u32>,
     pub fresh: u32,
-    /// Since when there is no connection, until its memory is given back.
+    /// Since when there has been no connection. `None` again when its memory has been given back.
     pub idle_since: Option<Micros>,
 }
 
@@ -35,7 +35,7 @@ impl Pair {
     }
 }
 
-/// All of them.
+/// All pairs.
 #[derive(Default)]
 pub struct Pairs {
     pub all: Vec<Option<Pair>>,
@@ -61,12 +61,12 @@ pub fn reset(lines: &PairLines) {
 }
 
 impl Pairs {
-    /// When the next memory is to be given back.
+    /// The next time that memory is to be given back.
     pub fn next_deadline(&self) -> Option<Micros> {
         self.all.iter().flatten().filter_map(|pair| pair.idle_since).min().map(|since| since.after(IDLE_US))
     }
 
-    /// Gives back the rings of pairs that have had no connection for long.
+    /// Gives back the rings of pairs that have had no connection for [`IDLE_US`].
     pub fn expire(&mut self, now: Micros) {
         for pair in self.all.iter_mut().flatten() {
             if pair.idle_since.is_some_and(|since| now >= since.after(IDLE_US)) {
@@ -86,7 +86,8 @@ impl Pairs {
         Some(&self.pair(end)?.region.lines(end.slot, end.side).line)
     }
 
-    /// What the options of an end's socket keep of its rings from being used, until its application says so itself.
+    /// Sets the bytes of the rings that an end's buffer options keep it from using, until its application sets them
+    /// itself.
     pub fn withhold(&self, end: &DirectEnd, options: &OptionsLine) {
         let Some(pair) = self.pair(end) else { return };
         let (lines, geometry) = (pair.region.lines(end.slot, end.side), pair.region.geometry());
@@ -95,7 +96,7 @@ impl Pairs {
         lines.receive_withheld.store(geometry.receive_withheld(options.receive_buffer), Ordering::Relaxed);
     }
 
-    /// Wakes who sleeps on this end's event word.
+    /// Wakes threads that sleep on this end's event word.
     pub fn wake(&self, end: &DirectEnd) {
         let Some(pair) = self.pair(end) else { return };
         let word = &pair.region.lines(end.slot, end.side).event_seq;
@@ -104,7 +105,7 @@ impl Pairs {
         futex_wake(word);
     }
 
-    /// Forgets an end; with the other its slot is free.
+    /// Forgets an end. The slot is free when both ends are forgotten.
     pub fn part(&mut self, end: &DirectEnd, now: Micros) {
         let Some(Some(pair)) =
             self.all.get_mut(end.pair).filter(|p| p.as_ref().is_some_and(|p| p.number == end.number))

@@ -21,7 +21,7 @@ impl PortSet {
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
         self.ports.iter_mut()
     }
-    /// Hands out what was committed.
+    /// Sends the committed frames.
     pub fn flush(&mut self) {
         for port in &mut self.ports {
             port.flush();
@@ -31,7 +31,7 @@ impl PortSet {
     pub fn pending(&mut self) -> bool {
         self.ports.iter_mut().any(|p| p.pending())
     }
-    /// What to watch while asleep.
+    /// The descriptors to watch while asleep.
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ports.iter().filter_map(|p| p.wait_fd())
     }

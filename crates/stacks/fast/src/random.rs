@@ -27,7 +27,7 @@ impl Random {
     /// 64 random bits.
     pub fn next(&mut self) -> u64 {
         while self.stock.is_empty() {
-            // The device does not fail once it is open; the pause is for the case that it does all the same.
+            // An open device should not fail. The pause keeps this loop from spinning if it does.
             if self.fill().is_err() {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

@@ -1,4 +1,4 @@
-//! What the service's threads ask the slow thread for.
+//! Requests of the service's threads to the slow thread.
 
 use crate::client::SlowClient;
 use crate::metrics::tally;
@@ -22,7 +22,7 @@ impl SlowThread {
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
             Request::Departed(id, process) => self.departed(now, id, process),
             Request::RemoveClient(id) => self.remove_client(now, id),
-            // It is not asked: what it sends is in rings.
+            // The service does not send these, because this stack takes no files.
             Request::File(_, _, reply) => drop(reply),
             Request::ForgetFile(_, _, _, done) => drop(done),
             Request::Policy(done) => {
@@ -53,7 +53,7 @@ impl SlowThread {
     fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, seq: u32, socket: OwnedFd) {
         let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
         let layout = client.shared.region.layout();
-        // Only those have commands.
+        // Only slots of the application have commands.
         match layout.slot(raw).filter(|slot| layout.is_app_slot(*slot)) {
             Some(slot) => client.reserve(slot, seq, socket, now.0),
             None => client.shared.violated_contract(),

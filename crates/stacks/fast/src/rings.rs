@@ -1,4 +1,4 @@
-//! One flow group's tables: its view of the clients, and which slot each of its flows belongs to.
+//! One flow group's tables: its view of the clients, and the slot of each of its flows.
 
 use crate::clients::ClientShared;
 use crate::events::EventOut;
@@ -12,7 +12,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// A client, as one flow group knows it.
 pub struct GroupClient {
-    /// What all threads know.
+    /// The state that all threads share.
     pub shared: Arc<ClientShared>,
     /// This flow group's flow of each slot, or [`NONE`].
     pub flows: Box<[u32]>,
@@ -20,15 +20,15 @@ pub struct GroupClient {
     pub data_head: u32,
     /// Events to it.
     pub out: EventOut,
-    /// On the list of clients to ring?
-    pub ringing: bool,
+    /// Is it on the list of clients to notify?
+    pub to_notify: bool,
 }
 
 impl GroupClient {
     /// A client without flows, for flow group `thread`.
     pub fn new(shared: Arc<ClientShared>, thread: usize) -> Self {
         let slots = shared.region.geometry().slots as usize;
-        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread), ringing: false }
+        Self { shared, flows: vec![NONE; slots].into(), data_head: 0, out: EventOut::new(thread), to_notify: false }
     }
 }
 
@@ -39,7 +39,7 @@ pub struct Endpoint {
     pub client: u32,
     /// Its slot.
     pub slot: Slot,
-    /// The generation of the slot that this flow is.
+    /// The slot's generation for this flow.
     pub generation: u32,
     /// The fast path knows that the application has closed it.
     pub closed: bool,
@@ -62,7 +62,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// How many client places there are.
+    /// The number of client places.
     pub fn places(&self) -> usize {
         self.clients.len()
     }
@@ -86,13 +86,13 @@ impl Endpoints {
         }
         self.clients[index] = Some(Box::new(client));
     }
-    /// Forgets a client; it has no flows any more.
+    /// Forgets a client without flows.
     pub fn drop_client(&mut self, index: u32) {
         if let Some(place) = self.clients.get_mut(index as usize) {
             *place = None;
         }
     }
-    /// Notes a new flow of a slot. The old flow of that slot was forgotten before.
+    /// Notes a new flow of a slot. The slot's old flow must have been forgotten.
     pub fn install(&mut self, flow: FlowId, client: u32, raw_slot: u32, tx_bytes: u32) -> Option<Slot> {
         let entry = self.client(client)?;
         let slot = entry.shared.region.slot(raw_slot)?;

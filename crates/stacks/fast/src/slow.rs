@@ -1,4 +1,4 @@
-//! The slow thread: opening, closing, timers, congestion control, and everything that is not a packet.
+//! The slow thread: opening, closing, timers, congestion control, and everything else that does not happen per packet.
 
 use crate::client::{OfClient, SlowClient, now};
 use crate::clients::ClientShared;
@@ -29,11 +29,12 @@ use towpath_tcp::time::Micros;
 const BATCH: usize = 256;
 /// Requests of the service in one turn.
 const REQUESTS: usize = 16;
-/// How often the figures of active connections are copied to where their applications see them, µs.
+/// How often the stats of active connections are copied to their information lines, µs.
 const REFRESH_US: u64 = 100_000;
 /// How often the counters are published while there is work, µs.
 const PUBLISH_US: u64 = 1000;
-/// How long the kernel socket of a slot is kept without a command for that slot, µs. They come on different ways.
+/// How long the kernel socket of a slot is kept without a command for that slot, µs. Socket and command come on
+/// different ways.
 const LOOSE_US: u64 = 2_000_000;
 
 /// The flow table, as the slow path reads it.
@@ -49,15 +50,15 @@ impl Snapshots for Readings<'_> {
 pub struct SlowThread {
     /// The protocol.
     pub slow: SlowPath,
-    /// What the protocol sees.
+    /// The host that the protocol asks.
     pub host: SlowHost,
-    /// Readings of the flows.
+    /// The flow table, which this thread reads.
     pub table: Arc<FlowTable>,
-    /// From the flow groups.
+    /// Messages from the flow groups.
     pub inbox: Vec<Receiver<FromGroup>>,
-    /// From the service.
+    /// Requests of the service.
     pub requests: mpsc::Receiver<Request>,
-    /// Rung by flow groups and requests.
+    /// The doorbell through which flow groups and callers notify it.
     pub doorbell: Arc<Doorbell>,
     /// Set to end the thread.
     pub stop: Arc<AtomicBool>,
@@ -65,21 +66,21 @@ pub struct SlowThread {
     pub panics: Arc<AtomicU64>,
     /// Watches the doorbell and the command doorbells.
     pub epoll: OwnedFd,
-    /// Where the counters are published, and when that is due next.
+    /// The memory in which the counters are published.
     pub metrics: Arc<Metrics>,
-    /// See `metrics`.
+    /// When the counters are to be published next.
     pub publish_at: Micros,
-    /// Flows whose figures are copied now and then.
+    /// Flows whose stats are copied now and then.
     pub active: Vec<FlowId>,
     /// Is a flow, by number, on that list?
     pub is_active: Vec<bool>,
-    /// When that is due next.
+    /// When they are to be copied next.
     pub refresh_at: Micros,
     /// Commands left to the kernel, by `not_ours` reason.
     pub not_ours: [u64; not_ours::REASONS],
     /// Last client number given out.
     pub last_id: u32,
-    /// How many flow groups there are; also this thread's number as one that raises events.
+    /// The number of flow groups. This thread also raises events by this number.
     pub flow_groups: usize,
 }
 
@@ -99,7 +100,7 @@ impl SlowThread {
         }
     }
 
-    /// Everything that is there now; how much it was.
+    /// Does all work that there is now, and returns how much it was.
     pub fn turn(&mut self, now: Micros) -> usize {
         self.host.now = now;
         let mut work = self.requests(now) + self.messages(now) + self.commands(now);
@@ -124,8 +125,8 @@ impl SlowThread {
 
     fn requests(&mut self, now: Micros) -> usize {
         let mut work = 0;
-        // Not until none is left: the flow groups wait to be told what the first ones have led to, and that may be what keeps the
-        // next from becoming more.
+        // The number is limited, because the flow groups wait for the results of the first requests. A steady stream of
+        // requests must not hold them up.
         while work < REQUESTS
             && let Ok(request) = self.requests.try_recv()
         {
@@ -180,7 +181,7 @@ impl SlowThread {
         client.shared.words(slot).relayed.store(false, Ordering::SeqCst);
         let (phase, owner) = (client.slot(slot).phase, client.slot(slot).own.flow_group);
         if phase == Phase::Open {
-            // The owner looks at the slot itself when it installs the flow.
+            // The owning group looks at the slot when it installs the flow.
             if owner != flow_group {
                 self.host.flow_groups[owner].to.send(ToGroup::DataQueued { client: index, slot });
             }
@@ -239,7 +240,7 @@ impl SlowThread {
         }
     }
 
-    /// Does what the slow path's callbacks have left to do.
+    /// Does the work that the slow path's callbacks have left.
     fn later(&mut self, now: Micros) {
         while let Some(later) = self.host.later.pop() {
             match later {
@@ -254,7 +255,7 @@ impl SlowThread {
         }
     }
 
-    /// A listener whose words cannot be believed is closed; its application sees an error.
+    /// Closes a listener whose words break the contract. Its application sees an error.
     fn end_listener(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         if client.slot(slot).phase != Phase::Listening {
@@ -278,7 +279,7 @@ impl SlowThread {
         }
     }
 
-    /// Copies the figures of active flows to where `TCP_INFO` finds them.
+    /// Copies the stats of active flows to where `TCP_INFO` finds them.
     fn refresh(&mut self, now: Micros) {
         if self.active.is_empty() || now < self.refresh_at {
             return;
@@ -299,7 +300,7 @@ impl SlowThread {
         });
     }
 
-    /// Lets kernel sockets go that no command came for, and clients whose sockets are all drained.
+    /// Closes kernel sockets for which no command came, and forgets clients whose sockets are all drained.
     fn expire(&mut self, now: Micros) {
         self.host.pairs.expire(now);
         let flow_groups = &mut self.host.flow_groups;
@@ -328,7 +329,7 @@ impl SlowThread {
         }
     }
 
-    /// Wakes those who have got something.
+    /// Wakes the receivers of messages and events.
     fn flush(&mut self) {
         for flow_group in &mut self.host.flow_groups {
             flow_group.to.flush();
@@ -346,7 +347,7 @@ impl SlowThread {
             commands.arm();
             pending |= !commands.is_empty(client.command_head);
         }
-        // Requests ring the doorbell even while it is not armed, so that none is missed here.
+        // A request notifies even while the doorbell is not armed, so that none is missed here.
         if !pending {
             let timeout = self.timeout();
             wait(&self.epoll, timeout);
@@ -357,14 +358,14 @@ impl SlowThread {
         }
     }
 
-    /// Until when to sleep at most.
+    /// The longest sleep.
     fn timeout(&mut self) -> Option<u64> {
         let now = now();
         let protocol = self.slow.next_deadline();
         let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
         let loose = self.host.clients.iter().flatten().any(|c| !c.loose_sockets.is_empty());
         let expire = loose.then_some(now.after(LOOSE_US));
-        // What a flow group had no room for must be tried again.
+        // Messages for which a flow group had no room must be tried again.
         let crowded = self.host.flow_groups.iter_mut().any(|c| !c.to.flush());
         let retry = crowded.then_some(now.after(1000));
         [protocol, refresh, expire, retry, self.host.pairs.next_deadline()]
@@ -374,7 +375,7 @@ impl SlowThread {
             .map(|at| at.since(now))
     }
 
-    /// Takes a client in.
+    /// Adds a client.
     pub fn add_client(&mut self, setup: ClientSetup) -> io::Result<ClientId> {
         if setup.region.geometry().flow_groups as usize != self.flow_groups || setup.doorbells.len() <= self.flow_groups
         {
@@ -401,7 +402,7 @@ impl SlowThread {
         self.host.clients.iter().position(|c| c.as_ref().is_some_and(|c| c.shared.id == id)).map(|i| i as u32)
     }
 
-    /// Events of this client go to `context` from now on / no more.
+    /// Opens (`Some`) or closes an event context of this client.
     pub fn set_context(&mut self, id: ClientId, context: u32, wake: Option<OwnedFd>, done: &mpsc::Sender<()>) {
         let Some(index) = self.index_of(id) else { return };
         let wake = wake.map(Arc::new);
@@ -424,7 +425,7 @@ impl SlowThread {
         for context in (0..u64::BITS).filter(|context| open >> context & 1 != 0) {
             self.set_context(id, context, None, &done);
         }
-        // Listeners first: what they have not handed out is aborted, not drained.
+        // Listeners are closed first: connections that were never accepted are aborted, not drained.
         for listeners in [true, false] {
             for (slot, _) in used.iter().filter(|(_, phase)| (*phase == Phase::Listening) == listeners) {
                 let Some(client) = self.host.client(index) else { return };

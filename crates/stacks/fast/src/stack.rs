@@ -1,4 +1,4 @@
-//! Starting, asking and stopping the threads.
+//! Starts, asks and stops the threads.
 
 use crate::api::{FastStackConfig, Network};
 use crate::group::{FlowGroup, Scratch};
@@ -26,7 +26,7 @@ use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
 use towpath_tcp::time::Micros;
 
-/// Messages between the slow thread and one flow group, each way; more wait at the sender.
+/// Messages between the slow thread and one flow group, each way. More messages wait at the sender.
 const MAILBOX: usize = 4096;
 
 /// Running threads.
@@ -39,8 +39,8 @@ pub struct FastStack {
 }
 
 impl FastStack {
-    /// Starts the threads, one per flow group. `ports[group]` are that group's ports in the order of their `PortId`; port 0 of every
-    /// group is its loopback.
+    /// Starts the threads, one for each flow group. `ports[group]` are that group's ports in the order of their
+    /// `PortId`. Port 0 of every group is its loopback.
     pub fn start(
         config: FastStackConfig,
         ports: Vec<Vec<Box<dyn Port>>>,
@@ -123,8 +123,8 @@ impl FastStack {
         Ok(FastStack { slow: caller, stop, metrics, slow_thread, workers })
     }
 
-    /// The counters of all threads as a [`towpath_ring::metrics`] region that can be mapped but not written: a row per flow group, then
-    /// one for the slow thread.
+    /// The counters of all threads as a [`towpath_ring::metrics`] region that others can map but not write. It has a
+    /// row for each flow group, then one for the slow thread.
     pub fn metrics(&self) -> io::Result<OwnedFd> {
         self.metrics.memfd()
     }
@@ -188,7 +188,7 @@ impl Stack for FastStack {
     fn set_workers(&self, running: usize) -> io::Result<()> {
         self.workers.set_workers(running)
     }
-    /// Connections are forgotten without a word to their peers.
+    /// Connections are forgotten; nothing is sent to their peers.
     fn stop(self: Box<Self>) {
         drop(self);
     }

@@ -1,4 +1,4 @@
-//! What the engine makes of a policy.
+//! The stack under a policy.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use towpath_contract_tests::app::{App, eventually, small};
 use towpath_runtime::{AdmissionPolicy, ClientId, Exceeded, Limit, Stack, Verdict};
 
-/// Answers as it is told, and notes what was asked.
+/// A policy with given answers, which notes the questions.
 #[derive(Clone)]
 struct Told {
     answers: Arc<Mutex<Answers>>,
@@ -64,8 +64,8 @@ impl AdmissionPolicy for Told {
 #[test]
 fn the_policy_is_asked_before_every_connect_listen_and_accept() {
     let told = Told::new();
-    let engine = guarded(1, Box::new(told.clone()));
-    let (server, client) = (App::new(&engine, small(1)), App::new(&engine, small(1)));
+    let stack = guarded(1, Box::new(told.clone()));
+    let (server, client) = (App::new(&stack, small(1)), App::new(&stack, small(1)));
     told.tell(|answers| answers.listen = Verdict::Refuse(libc::EACCES));
     assert_eq!(server.listen(LOCAL, 7, 4).err(), Some(-libc::EACCES));
     told.tell(|answers| answers.listen = Verdict::Allow(0));
@@ -93,26 +93,26 @@ fn the_policy_is_asked_before_every_connect_listen_and_accept() {
 #[test]
 fn clients_under_one_limit_share_its_connections() {
     let told = Told::new();
-    let engine = guarded(1, Box::new(told.clone()));
-    let server = App::new(&engine, small(1));
+    let stack = guarded(1, Box::new(told.clone()));
+    let server = App::new(&stack, small(1));
     let mut listener = server.listen(LOCAL, 7, 8).unwrap();
-    // The server has the first number; it stays without a limit.
+    // The server has the first client number. It stays without a limit.
     let limit = Limit { id: 9, number: 0, weight: 3, rate: 0, connections: 4, new_per_s: 0 };
-    let (one, two) = (App::new(&engine, small(1)), App::new(&engine, small(1)));
+    let (one, two) = (App::new(&stack, small(1)), App::new(&stack, small(1)));
     told.tell(|answers| answers.limit = Some(limit));
-    engine.policy_changed();
-    // Each has an end at the server, which is under the limit as well.
+    stack.policy_changed();
+    // Each connection has an end at the server, which is under the limit, too.
     let first = one.pair(&mut listener, 7);
     let _second = two.pair(&mut listener, 7);
     told.asked();
     assert_eq!(two.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
-    // Counted anew, they are as many: under the same limit, under none, and under it again.
-    engine.policy_changed();
+    // The counts are the same when counted anew: under the same limit, under none, and under it again.
+    stack.policy_changed();
     assert_eq!(two.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
     told.tell(|answers| answers.limit = None);
-    engine.policy_changed();
+    stack.policy_changed();
     told.tell(|answers| answers.limit = Some(limit));
-    engine.policy_changed();
+    stack.policy_changed();
     told.asked();
     assert_eq!(two.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
     assert_eq!(one.connect(LOCAL, 7).err(), Some(-libc::EAGAIN));
@@ -130,7 +130,7 @@ fn clients_under_one_limit_share_its_connections() {
         }
     });
     told.tell(|answers| answers.limit = None);
-    engine.policy_changed();
+    stack.policy_changed();
     let _third = one.pair(&mut listener, 7);
     let _fourth = two.pair(&mut listener, 7);
 }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{LOCAL, engine, port};
+use common::{LOCAL, port, stack};
 use towpath_contract_tests::hostile::{self, Target};
 
 fn run(flow_groups: usize, test: fn(&Target)) {
-    test(&Target { stack: &engine(flow_groups), flow_groups, address: LOCAL, port });
+    test(&Target { stack: &stack(flow_groups), flow_groups, address: LOCAL, port });
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! How connections end, and that nothing stays behind.
+//! The ends of connections, after which nothing stays behind.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{LOCAL, engine};
+use common::{LOCAL, stack};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use towpath_ring::wake::{doorbell, drain};
 use towpath_rng::Rng;
 use towpath_runtime::Stack;
 
-/// An engine, two clients and a connection between them.
+/// A stack, two clients and a connection between them.
 struct World {
-    engine: FastStack,
+    stack: FastStack,
     server: Arc<App>,
     client: Arc<App>,
     listener: Sock,
@@ -26,19 +26,19 @@ struct World {
 
 impl World {
     fn new(flow_groups: usize) -> Self {
-        let engine = engine(flow_groups);
-        let (server, client) = (App::new(&engine, small(flow_groups)), App::new(&engine, small(flow_groups)));
+        let stack = stack(flow_groups);
+        let (server, client) = (App::new(&stack, small(flow_groups)), App::new(&stack, small(flow_groups)));
         let listener = server.listen(LOCAL, 7, 4).unwrap();
-        Self { engine, server, client, listener }
+        Self { stack, server, client, listener }
     }
     fn pair(&mut self) -> (Sock, Sock) {
         self.client.pair(&mut self.listener, 7)
     }
-    /// Nothing is in use any more but what `left` says.
+    /// Nothing is in use any more but `left` slots.
     fn clean(&self, left: usize) {
         eventually("the slots are free", || self.server.busy_slots() + self.client.busy_slots() == left);
-        eventually("no flow group has a flow", || self.engine.status().flow_groups.iter().all(|c| c.flows == 0));
-        let used: u32 = self.engine.status().clients.iter().map(|c| c.slots).sum();
+        eventually("no flow group has a flow", || self.stack.status().flow_groups.iter().all(|c| c.flows == 0));
+        let used: u32 = self.stack.status().clients.iter().map(|c| c.slots).sum();
         assert_eq!(used as usize, left);
     }
 }
@@ -57,7 +57,7 @@ fn half_close_carries_data_the_other_way() {
     b.read_exact(&mut got[..8]).unwrap();
     assert_eq!(&got[..8], b"question");
     assert_eq!(b.read(&mut got), Ok(0), "end of file");
-    // Far more than both rings hold, so that acknowledgements and windows still work after the FIN.
+    // Far more than both rings hold, so that acknowledgements and windows must still work after the FIN.
     let mut sent = vec![0; 300_000];
     Rng::new(3).fill(&mut sent);
     let copy = sent.clone();
@@ -107,37 +107,37 @@ fn hangup_is_a_close_and_frees_everything() {
     let mut world = World::new(1);
     let (mut a, mut b) = world.pair();
     let (reserved, kept) = rustix::pipe::pipe().unwrap();
-    world.engine.reserve(world.client.id, a.slot.raw(), 1, kept);
+    world.stack.reserve(world.client.id, a.slot.raw(), 1, kept);
     a.write_all(b"last words").unwrap();
-    world.engine.hangup(world.client.id, a.slot.raw(), a.generation.wrapping_sub(1));
-    world.engine.hangup(world.client.id, a.slot.raw(), a.generation);
+    world.stack.hangup(world.client.id, a.slot.raw(), a.generation.wrapping_sub(1));
+    world.stack.hangup(world.client.id, a.slot.raw(), a.generation);
     let mut got = [0; 64];
     b.read_exact(&mut got[..10]).unwrap();
     assert_eq!(&got[..10], b"last words", "what was queued is sent");
     assert_eq!(b.read(&mut got), Ok(0));
     b.close();
     world.clean(1);
-    // The kept socket is closed with the slot: its other end sees that.
+    // The kept socket is closed with the slot, and its other end sees that.
     let mut fds = [PollFd::new(&reserved, PollFlags::IN)];
     let limit = Timespec { tv_sec: 5, tv_nsec: 0 };
     assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "the reserved socket is still open");
     let generation = world.listener.generation;
-    world.engine.hangup(world.server.id, world.listener.slot.raw(), generation);
+    world.stack.hangup(world.server.id, world.listener.slot.raw(), generation);
     world.clean(0);
 }
 
 #[test]
 fn sockets_kept_for_a_refused_command_are_let_go() {
-    let engine = engine(1);
-    let client = App::new(&engine, small(1));
+    let stack = stack(1);
+    let client = App::new(&stack, small(1));
     let (seen, kept) = rustix::pipe::pipe().unwrap();
-    engine.reserve(client.id, 0, 1, kept);
+    stack.reserve(client.id, 0, 1, kept);
     assert!(client.connect([192, 0, 2, 1].into(), 80).is_err());
     let (late_seen, late) = rustix::pipe::pipe().unwrap();
-    engine.reserve(client.id, 0, 1, late);
-    // No command ever comes for this one.
+    stack.reserve(client.id, 0, 1, late);
+    // No command ever comes for this socket.
     let (never_seen, never) = rustix::pipe::pipe().unwrap();
-    engine.reserve(client.id, 0, 2, never);
+    stack.reserve(client.id, 0, 2, never);
     for end in [seen, late_seen, never_seen] {
         let mut fds = [PollFd::new(&end, PollFlags::IN)];
         let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -151,20 +151,20 @@ fn closing_a_listener_resets_what_nobody_accepted() {
     let mut waiting: Vec<Sock> = (0..3).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
     let server = Arc::clone(&world.server);
     eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 3 * Accepted::BYTES as u32);
-    let World { engine, client, listener, .. } = world;
-    assert_eq!(waiting_at(&engine), 3);
+    let World { stack, client, listener, .. } = world;
+    assert_eq!(waiting_at(&stack), 3);
     listener.close();
     for sock in &mut waiting {
         assert_eq!(sock.read(&mut [0; 8]), Err(libc_econnreset()));
     }
     waiting.into_iter().for_each(Sock::close);
     eventually("the slots are free", || server.busy_slots() + client.busy_slots() == 0);
-    eventually("no flow group has a flow", || engine.status().flow_groups.iter().all(|c| c.flows == 0));
+    eventually("no flow group has a flow", || stack.status().flow_groups.iter().all(|c| c.flows == 0));
 }
 
 /// Connections that wait to be accepted, as listed.
-fn waiting_at(engine: &towpath_fast::FastStack) -> u32 {
-    engine.connections().iter().find(|c| c.state == "LISTEN").expect("a listener").rx_queue
+fn waiting_at(stack: &towpath_fast::FastStack) -> u32 {
+    stack.connections().iter().find(|c| c.state == "LISTEN").expect("a listener").rx_queue
 }
 
 #[test]
@@ -172,12 +172,12 @@ fn the_list_knows_what_has_been_accepted() {
     let mut world = World::new(1);
     let begun: Vec<Sock> = (0..3).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
     eventually("all three wait", || world.listener.stack().rx_tail.load(Acquire) == 3 * Accepted::BYTES as u32);
-    assert_eq!(waiting_at(&world.engine), 3);
+    assert_eq!(waiting_at(&world.stack), 3);
     // An accept does not notify the stack.
     let accepted: Vec<Sock> = (0..2).map(|_| world.listener.accept()).collect();
-    assert_eq!(waiting_at(&world.engine), 1);
+    assert_eq!(waiting_at(&world.stack), 1);
     let last = world.listener.accept();
-    assert_eq!(waiting_at(&world.engine), 0);
+    assert_eq!(waiting_at(&world.stack), 0);
     begun.into_iter().chain(accepted).chain([last]).for_each(Sock::close);
     world.clean(1);
 }
@@ -186,7 +186,7 @@ fn the_list_knows_what_has_been_accepted() {
 fn more_connects_than_the_backlog_takes_are_served_later() {
     let mut world = World::new(1);
     let mut begun: Vec<Sock> = (0..12).map(|_| world.client.begin(LOCAL, 7).unwrap()).collect();
-    // Those that were answered with a cookie are remembered by nobody else: their next segment brings them back.
+    // No state is kept of connections that were answered with a SYN cookie. Their next segment brings them back.
     for sock in &mut begun {
         sock.wait("the connection", || state_of(sock) == state::ESTABLISHED);
         sock.write_all(b"hello").unwrap();
@@ -208,20 +208,20 @@ fn a_removed_client_is_forgotten_when_it_is_drained() {
     let (mut a, mut b) = world.pair();
     let extra = world.client.connect(LOCAL, 7).unwrap();
     a.write_all(&[7; 10_000]).unwrap();
-    world.engine.remove_client(world.client.id);
+    world.stack.remove_client(world.client.id);
     let mut got = vec![0; 10_000];
     b.read_exact(&mut got).unwrap();
     assert_eq!(b.read(&mut got), Ok(0));
-    assert_eq!(world.engine.status().clients.len(), 2, "its connection is not drained yet");
+    assert_eq!(world.stack.status().clients.len(), 2, "its connection is not drained yet");
     b.close();
     let mut other = world.listener.accept();
     assert_eq!(other.read(&mut got), Ok(0));
     other.close();
-    eventually("the client is forgotten", || world.engine.status().clients.len() == 1);
+    eventually("the client is forgotten", || world.stack.status().clients.len() == 1);
     drop(extra);
     assert_eq!(Arc::strong_count(&world.client.region), 1, "its region is unmapped");
     // Its place is used again.
-    let next = App::new(&world.engine, small(2));
+    let next = App::new(&world.stack, small(2));
     let (c, d) = next.pair(&mut world.listener, 7);
     c.close();
     d.close();
@@ -233,7 +233,7 @@ fn contexts_are_told_once_and_in_their_own_queue() {
     let mut world = World::new(1);
     let (mut a, b) = world.pair();
     let doorbell: OwnedFd = doorbell().unwrap();
-    world.engine.add_context(world.server.id, 2, doorbell.try_clone().unwrap());
+    world.stack.add_context(world.server.id, 2, doorbell.try_clone().unwrap());
     b.line().ctx_mask.store(1 << 2 | 1 << 3, SeqCst); // context 3 does not exist
     let region = &world.server.region;
     let mut head = 0;
@@ -250,7 +250,7 @@ fn contexts_are_told_once_and_in_their_own_queue() {
         assert_eq!(b.stack().rx_tail.load(Acquire), round);
     }
     region.events(2, 0).disarm();
-    world.engine.drop_context(world.server.id, 2);
+    world.stack.drop_context(world.server.id, 2);
     a.write_all(b"y").unwrap();
     b.wait("the byte", || b.stack().rx_tail.load(Acquire) == 101);
     assert_eq!(region.events(2, 0).pop(&mut head), None, "a closed context is not told");
@@ -267,7 +267,7 @@ fn slots_are_reused_many_times() {
         let mut got = [0; 4];
         b.read_exact(&mut got).unwrap();
         assert_eq!(got, word);
-        // Who closes first changes from round to round.
+        // The side that closes first changes from round to round.
         if round % 2 == 0 {
             a.close();
             assert_eq!(b.read(&mut got), Ok(0));

@@ -42,7 +42,7 @@ pub enum GuestError {
     /// It was started, and does not answer.
     #[error("the guest's kernel does not come up ({why}). Its last lines:\n{console}")]
     Silent {
-        /// What was observed instead.
+        /// The observation instead.
         why: &'static str,
         /// Last lines of its console.
         console: String,

@@ -1,4 +1,4 @@
-//! What this stack stores for a client and for a slot, beside the state that every stack stores.
+//! The kernel stack's own state of a client and of a slot.
 
 use crate::batch::BatchedResults;
 use crate::client_files::ClientFiles;

@@ -13,7 +13,7 @@ use towpath_ring::command::{Command, NOT_OURS, give_to, not_ours, op};
 use towpath_ring::lines::state;
 use towpath_runtime::slots::Phase;
 
-/// What follows from a command.
+/// The outcome of a command.
 pub enum CommandOutcome {
     /// The command has this answer.
     Answer(i32),

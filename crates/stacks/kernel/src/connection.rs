@@ -135,7 +135,7 @@ impl ClientGroup {
             (app_flags::QUICKACK, libc::TCP_QUICKACK),
         ];
         if changed & words.flags & app_flags::SHUT_RD != 0 {
-            // What follows is answered as the kernel does.
+            // From here on the kernel answers the peer's data by its own rules.
             let _ = rustix::net::shutdown(fd, Shutdown::Read);
         }
         for (bit, name) in names.into_iter().filter(|(bit, _)| changed & bit != 0) {

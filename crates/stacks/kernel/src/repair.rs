@@ -1,8 +1,8 @@
 //! Moves a connection out of this kernel and into it by `TCP_REPAIR`, as a record that any stack can take over. Needs
 //! CAP_NET_ADMIN.
 //!
-//! While no kernel has the connection, its packets must be dropped, not answered by a reset: by a drop filter, or
-//! because the address has been removed first.
+//! While no kernel has the connection, its packets must be dropped, not answered by a reset. A drop filter does that,
+//! or the address is removed first.
 
 use crate::record::{ConnectionRecord, Invalid, Queue, Settings, Window};
 use crate::sys;

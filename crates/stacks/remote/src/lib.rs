@@ -1,13 +1,15 @@
-//! The remote stack: a kernel stack on another host, reached by a link. No memory is shared. Each side has a copy of every region, and
-//! carries what its own side has written to the other's copy.
+//! The remote stack: a kernel stack on another host, reached by a link. No memory is shared. Each side has a copy of
+//! every region, and carries its own side's words and bytes to the other's copy.
 //!
-//! - [`client`]: the host's side, a stack to the service; it sends what applications write and applies what comes back;
+//! - [`client`]: the host's side, a stack to the service; it sends the words and bytes of applications, and applies
+//!   those that come back;
 //! - [`server`]: the other side, which serves the kernel stack on its copies;
-//! - `update`: what crosses; `transfer`: how it is sent and received; [`link`]: the transports below; [`address`]: where the server is.
+//! - `update`: the messages that cross; `transfer`: sends and receives them; [`link`]: the transports below;
+//!   [`address`]: the server's place.
 //!
-//! For one connection these cross, in this order: bytes of its ring, straight into the other side's ring; then its line, which the
-//! receiver stores word by word as its writer has published it. Then the receiver repeats in its copy the writer's last step: it
-//! puts the slot into a dirty set, or raises an event. So dirty sets, futex words and doorbells never cross.
+//! For one connection the bytes of its ring cross first, straight into the other side's ring. Its line follows, which
+//! the receiver stores word by word in the writer's order. Then the receiver repeats the writer's last step in its
+//! copy: it puts the slot into a dirty set, or raises an event. So dirty sets, futex words and doorbells never cross.
 
 pub mod address;
 pub mod client;

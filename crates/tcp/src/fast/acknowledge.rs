@@ -47,9 +47,9 @@ pub(super) fn take(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     }
 }
 
-/// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. (WL2 never decides: ACKs below SND.UNA
-/// do not come here.) A segment that acknowledges something new is the newest, even if its own data is sent again, below WL1. Else the
-/// window of the old SND.UNA would be added to the new one.
+/// RFC 9293 §3.10.7.4: the window, an unsigned number (MUST-1), is taken from the newest segment. WL2 never decides,
+/// because ACKs below SND.UNA do not come here. A segment that acknowledges something new is the newest, even if its
+/// own data is an old repetition, below WL1. Else the window of the old SND.UNA would be added to the new one.
 #[inline]
 fn window(by: Receive, turn: &mut FlowTurn<'_>, s: &Segment) {
     let t = &mut turn.t;

@@ -85,7 +85,7 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
         return Err(ContractViolation::RxHead);
     }
     t.room(by).rcv_limit = t.rcv_limit().add(read);
-    // Behind our FIN there is nothing.
+    // Nothing may follow our FIN.
     if !t.has(FIN_SENT) {
         t.written(by).snd_queued = t.snd_queued().add(written);
     }

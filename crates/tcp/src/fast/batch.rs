@@ -52,7 +52,7 @@ impl Batch {
         }
         &mut self.items[self.len]
     }
-    /// Adds what [`Batch::next`] has returned.
+    /// Adds the item that [`Batch::next`] has returned.
     #[inline]
     pub fn take(&mut self) {
         self.len += 1;

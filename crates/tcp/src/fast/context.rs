@@ -26,10 +26,10 @@ pub(super) struct SlowFrames(pub VecDeque<(PortId, Box<[u8]>)>);
 #[derive(Debug, Default)]
 pub(super) struct Ident(pub u16);
 
-/// Reports that wait for the engine and the slow path. Shared: every stage reports.
+/// Reports that wait for the stack's thread and the slow path. Shared: every stage reports.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    /// Flows with events that the engine has not yet taken.
+    /// Flows with events that the stack's thread has not yet taken.
     pub events: VecDeque<FlowId>,
     /// Messages for the slow path.
     pub messages: VecDeque<ToSlow>,
@@ -115,13 +115,13 @@ impl<'a> FlowTurn<'a> {
         Some(Self { t: lines.protocol.load(), state, lines, flow, now })
     }
 
-    /// Ends the turn: what the stage and those that it handed the flow to have written goes into the line.
+    /// Ends the turn. It stores the words that the stage, or one that it handed the flow to, has written.
     #[inline(always)]
     pub fn store<S: Stage>(&self, by: S) {
         self.lines.protocol.store(by, &self.t);
     }
 
-    /// Notes events for the engine; one report per flow and batch.
+    /// Notes events for the stack's thread; one report per flow and batch.
     #[inline]
     pub fn raise<S: Writes<Reports>>(&mut self, by: S, what: u32) {
         if !self.t.any(EVENTS) {

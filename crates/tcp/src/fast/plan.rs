@@ -47,7 +47,7 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let by_peer = t.snd_wnd().saturating_sub(flight);
     let left = if t.has(SCORED) { lines.recovery.left.get() } else { 0 };
     let by_network = t.cwnd().saturating_add(extra).saturating_sub(flight.saturating_sub(left));
-    // As full as can be (RFC 9293 SHLD-28).
+    // The segment is as full as possible (RFC 9293 SHLD-28).
     let len = unsent.min(mss).min(by_peer).min(by_network);
     let last = len == unsent;
     let fin = last && fin_wanted && by_peer > len;
@@ -73,8 +73,8 @@ fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32)
     t.idle() && (len == by_network || len >= lines.measures.max_wnd.get() / 2)
 }
 
-/// True if the window lets something go that the scoreboard says is lost. A whole segment has to fit: the proportional rate reduction
-/// saves up for it.
+/// True if the window lets a repair go. A whole segment has to fit, because the proportional rate reduction saves up
+/// for it.
 #[inline]
 pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
     if !t.has(LOST) {
@@ -84,8 +84,8 @@ pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
     pipe == 0 || t.cwnd().saturating_sub(pipe) >= u32::from(t.mss())
 }
 
-/// The segment to be sent again from SND.UNA, whatever the windows say (RFC 9293 §3.8.6, MAY-7): a lost one, or a window probe of
-/// `limit` bytes.
+/// The segment to be sent again from SND.UNA: a lost one, or a window probe of `limit` bytes. No window stops it (RFC
+/// 9293 §3.8.6, MAY-7).
 pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
     again(t, t.snd_una(), limit)
 }
@@ -112,7 +112,7 @@ pub(super) fn tail(t: &Tcb) -> Option<Plan> {
     if len != 0 && len <= room && (len == mss || !t.has(CORK)) {
         return Some(Plan { seq: t.snd_nxt(), len, fin: false, push: len == unsent });
     }
-    // No more than is out: what else is queued may be beyond the peer's window.
+    // The probe repeats only bytes that are out. Other queued bytes may be beyond the peer's window.
     let last = t.flight().min(mss);
     again(t, t.snd_max().sub(last), last)
 }

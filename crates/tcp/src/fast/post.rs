@@ -60,7 +60,7 @@ pub(super) fn schedule(by: Post, turn: &mut FlowTurn<'_>) {
     bypass_limit(by, turn);
 }
 
-/// If the flow's class waits for credit: what the limit does not concern goes now.
+/// If the flow's class waits for credit, segments that bypass the limit go now.
 #[inline]
 fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
     let FlowTurn { state, lines, t, flow, .. } = turn;

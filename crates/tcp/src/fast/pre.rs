@@ -12,7 +12,7 @@ use towpath_wire::icmp;
 use towpath_wire::offload::RxChecksum;
 use towpath_wire::segment::{Segment, checksum_ok, flags, parse_into};
 
-/// Where the stage looks, and where it puts what is not for the next one.
+/// The tables in which the stage looks, and the queue for segments that are not for the next stage.
 pub(super) struct Intake<'a> {
     pub lookup: &'a Lookup,
     pub outbox: &'a mut Outbox,

@@ -162,7 +162,7 @@ impl FlowTurn<'_> {
             return;
         }
         let up = Seq(s.seq).add(u32::from(s.urgent) - 1);
-        // An urgent byte of long ago is no measure: sequence numbers wrap around.
+        // An urgent byte of long ago does not count, because sequence numbers wrap around.
         let pending = t.has(URGENT_IN) && (0..=0xffff).contains(&Seq(word.get()).distance(t.rcv_nxt()));
         if up.before(t.rcv_nxt()) || (pending && !up.after(Seq(word.get()))) {
             return;
@@ -289,7 +289,7 @@ impl FlowTurn<'_> {
         self.t.set(by, ACK_NOW);
         self.t.owed_duplicates(by).count = 0;
         let Some(ranges) = self.state.out_of_order.by(by).get(self.t.out_of_order()) else { return (end, fin) };
-        // Behind a FIN there is nothing, whatever the peer has sent.
+        // Nothing follows a FIN, whatever the peer has sent.
         let end = if fin { end } else { ranges.advance(end) };
         let fin = fin || ranges.fin_at(end);
         if ranges.is_empty() || fin {

@@ -108,7 +108,7 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     scoreboard.acknowledge(ack, |start, span| news.take(start, span));
     let cumulative = news.bytes;
     for &(start, end) in &blocks[usize::from(twice.is_some())..] {
-        // Nothing but what is outstanding can be reported.
+        // Only outstanding bytes can be reported.
         let (start, end) = (Seq(start).max(ack), Seq(end));
         if start.before(end) && !end.after(turn.t.snd_max()) {
             scoreboard.report(start, end, |start, span| news.take(start, span));
@@ -153,7 +153,8 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     }
 }
 
-/// The block that reports what has come twice: it is below the acknowledgement, or a part of the second (RFC 2883 §4).
+/// The block that reports bytes which have come twice. It is below the acknowledgement, or a part of the second block
+/// (RFC 2883 §4).
 pub(super) fn duplicate(blocks: &[(u32, u32)], ack: Seq) -> Option<(Seq, Seq)> {
     let of = |&(start, end): &(u32, u32)| (Seq(start), Seq(end));
     let (start, end) = blocks.first().map(of)?;
@@ -174,8 +175,8 @@ fn min_rtt_us(lines: &Lines) -> u32 {
     }
 }
 
-/// Something was sent twice and arrived twice: the reordering window was too small (RFC 8985 §6.2, step 4). True = all that was sent
-/// again in this recovery has arrived twice.
+/// A segment was sent twice and arrived twice, so the reordering window was too small (RFC 8985 §6.2, step 4). True =
+/// everything that was sent again in this recovery has arrived twice.
 pub(super) fn arrived_twice(by: Loss, t: &Tcb, lines: &Lines, (start, end): (Seq, Seq)) -> bool {
     let line = &lines.recovery;
     let mut known = line.reordering.get();
@@ -209,8 +210,8 @@ fn reordering_window_us(t: &Tcb, lines: &Lines, scoreboard: &Scoreboard) -> u32 
     window.min(u64::from(lines.measures.srtt_us.get())) as u32
 }
 
-/// RFC 8985 §6.2, step 5: what was sent before the newest that has arrived, and is late by more than the window, is lost. For what may
-/// still come the timer runs. Returns the bytes newly lost.
+/// RFC 8985 §6.2, step 5. A span is lost if it was sent before the newest that has arrived, and is late by more than
+/// the window. The timer runs for spans that may still come. Returns the bytes newly lost.
 fn detect(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     let (lines, now) = (turn.lines, turn.now.0 as u32);
     let FastState { scoreboards, wheel, .. } = &mut *turn.state;
@@ -238,8 +239,8 @@ fn detect(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     lost
 }
 
-/// The tail probe's timer (RFC 8985 §7.2), as of an SND.MAX of `snd_max`. Not for a single segment: its probe has to wait for a delayed
-/// acknowledgement, so the slow path's timers will do (`ToFast::ProbeTail`).
+/// Arms the tail probe's timer (RFC 8985 §7.2) for an SND.MAX of `snd_max`. A single segment has no such timer, because
+/// its probe has to wait for a delayed acknowledgement. The slow path's timers do that (`ToFast::ProbeTail`).
 #[inline]
 pub(super) fn arm_probe(by: Loss, turn: &mut FlowTurn<'_>, snd_max: Seq) {
     let FlowTurn { state, lines, t, flow, now } = turn;

@@ -1,5 +1,5 @@
-//! The window during a recovery, and how a needless recovery is undone: entry (RFC 5681 §3.2), proportional rate reduction (RFC 9937),
-//! Eifel (RFC 3522, RFC 4015).
+//! The window during a recovery, and how a needless recovery is undone. Entry is by RFC 5681 §3.2, the proportional
+//! rate reduction by RFC 9937, and Eifel by RFC 3522 and RFC 4015.
 
 use super::context::FlowTurn;
 use super::scoreboard::{LOST as LOST_SPANS, Reduction, SACKED, Scoreboards};

@@ -13,7 +13,8 @@ use crate::flow::{FlowId, PortId};
 use crate::time::Micros;
 use std::collections::VecDeque;
 
-/// Bytes per round and unit of weight: a few frames, so that a turn is worth a flow's cache misses, and a round of many classes short.
+/// Bytes per round and unit of weight. A few frames make a turn worth a flow's cache misses, and keep a round of many
+/// classes short.
 const QUANTUM: i64 = 4 * 1514;
 
 /// A class, on all ports.

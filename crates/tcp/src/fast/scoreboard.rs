@@ -1,9 +1,10 @@
 //! The sender's scoreboard (RFC 6675 §3, RFC 8985 §5). For every byte between SND.UNA and SND.MAX it knows when the byte was sent last,
 //! whether the peer reports it, and whether it is lost.
 //!
-//! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at about the same
-//! time and are in the same state are one span. Only flows that agreed on SACK and have several segments in flight have a scoreboard. For a
-//! single segment `Measures::rtt_at` is enough, and nothing can be reported ahead of it.
+//! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at
+//! about the same time and are in the same state are one span. Only flows that agreed on SACK and have several segments
+//! in flight have a scoreboard. For a single segment `Measures::rtt_at` is enough, because nothing can be reported
+//! ahead of it.
 
 use super::hystart::HyStart;
 use crate::seq::Seq;

@@ -178,8 +178,8 @@ impl SlowPath {
         }
         // Persist, not retransmission, applies in two cases. The peer's window is zero: data in flight was sent before
         // it shrank (RFC 9293 §3.8.6 MUST-35), and no retransmission limit ends the connection (SHLD-17). Or nothing is
-        // in flight although data waits, for a silly window (RFC 9293 §3.8.6.2.1 requires a time-out, as the window's
-        // update may have been lost) or because of TCP_CORK (MUST-60).
+        // in flight although data waits. A silly window holds it, and RFC 9293 §3.8.6.2.1 requires a time-out, because
+        // the window's update may have been lost. Or TCP_CORK holds it (MUST-60).
         let user_timeout_us = user_timeout_us(&installed.options);
         let shut = flight == 0 || snapshot.snd_wnd == 0;
         // Data waits for pacing or a rate limit, which ends by itself. The timer of a retransmission has not started

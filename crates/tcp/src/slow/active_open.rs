@@ -124,8 +124,8 @@ impl SlowPath {
     }
 
     /// Chooses the tuple of an active open: as wanted, or with a random free port (RFC 6056 §3.3.1). A tuple in
-    /// TIME-WAIT is reused only if timestamps protect the new connection (RFC 6191), and for a random port only if no
-    /// other is found soon.
+    /// TIME-WAIT is reused only if timestamps protect the new connection (RFC 6191). A random port reuses one only if
+    /// no other is found soon.
     pub(super) fn choose_tuple(&mut self, now: Micros, wanted: FourTuple, host: &mut dyn Host) -> Option<FourTuple> {
         if wanted.local_port != 0 {
             let free = self.table.by_tuple(&wanted).is_none() && self.time_wait.may_take(now, &wanted);

@@ -20,8 +20,8 @@ enum Meaning {
     TooBig(u32),
     /// A transient error. It is recorded for a time-out only (SHLD-25, MUST-56).
     Soft(i32),
-    /// A permanent error during a handshake (SHLD-26). On an established connection it is soft, too, as an attacker who
-    /// guesses a sequence number in the window could end it otherwise (RFC 5927 §5.2; Linux does the same).
+    /// A permanent error during a handshake (SHLD-26). On an established connection it is soft, too. Else an attacker
+    /// could end the connection by guessing a sequence number in the window (RFC 5927 §5.2; Linux does the same).
     Hard(i32),
     /// Nothing (MUST-55).
     Nothing,

@@ -123,9 +123,9 @@ flags! {
 }
 
 flags! {
-    /// Reports to the engine and to the slow path.
+    /// Reports to the stack's thread and to the slow path.
     Reports in 7:
-    /// The events that the engine has not yet taken (`messages::event`).
+    /// The events that the stack's thread has not yet taken (`messages::event`).
     EVENTS = 0x3f;
     /// On the slow path's list of flows with something outstanding (`ToSlow::Active`).
     ACTIVE = 64;

@@ -1,4 +1,4 @@
-//! Permits: what a stage may write is a matter of types.
+//! Permits: types decide what a stage may write.
 //!
 //! A stage is a value without size. Functions of a stage take it as an argument, and every word of a flow asks for it when it is
 //! written. Reading needs none.

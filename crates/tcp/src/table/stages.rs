@@ -144,7 +144,7 @@ impl Part for PeerWindow {
 pub(crate) struct Permits {
     /// For frames.
     pub receive: Receive,
-    /// For what an application has written.
+    /// For the words of an application.
     pub application: Application,
     /// For messages of the slow path.
     pub control: Control,

@@ -1,4 +1,4 @@
-//! The transmission control block: a working copy of a flow's protocol line, in parts by who writes them.
+//! The transmission control block: a working copy of a flow's protocol line, in parts by their writers.
 
 use super::bits::{
     AckDebt, Agreed, AppFlags, FIN_WANTED, FlagSet, LIMIT_WAIT, LossFlags, PACE_WAIT, QueueFlags, ReceiveFlags,
@@ -113,8 +113,8 @@ part! {
 part! {
     /// Duplicate acknowledgements to be sent. Shared like `AckDebt`.
     DuplicatesOwed in 0b1000_0000 {
-        /// One for each segment that came ahead of a hole, however many there were in a batch, as the peer counts them
-        /// (RFC 5681 §3.2, §4.2). At most 15.
+        /// One for each segment that came ahead of a hole, because the peer counts them (RFC 5681 §3.2, §4.2). A batch
+        /// may have several. At most 15.
         count: u8,
     }
 }

@@ -4,7 +4,7 @@ use super::permit::Writes;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A 32-bit word that belongs to `State`: stages that may write that may write it.
+/// A 32-bit word that belongs to `State`. The stages that may write `State` may write it.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Word<State>(AtomicU32, PhantomData<State>);

@@ -21,8 +21,8 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
-/// A wire of random speed, delay and queue, with up to `loss_ppm` of loss in each direction and, in two of three
-/// worlds, duplication, corruption and reordering.
+/// A wire of random speed, delay and queue, with up to `loss_ppm` of loss in each direction. Two of three worlds add
+/// duplication, corruption and reordering.
 pub fn random_path(rng: &mut Rng, loss_ppm: u32) -> Path {
     let link = LinkConfig {
         bits_per_s: pick(rng, &[10_000_000, 100_000_000, 1_000_000_000, 0]),

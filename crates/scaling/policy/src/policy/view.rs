@@ -9,7 +9,7 @@ use crate::trial::Means;
 /// A number that is compared with a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Term {
-    /// What is measured.
+    /// The measured number.
     pub what: Measure,
     /// The present value.
     pub seen: f64,
@@ -26,7 +26,7 @@ impl Term {
     }
 }
 
-/// What is measured.
+/// A measured number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// The part of its time for which each core works.

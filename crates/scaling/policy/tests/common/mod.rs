@@ -26,13 +26,13 @@ impl Noise {
 pub struct Plant {
     /// CPUs.
     pub cpus: u32,
-    /// Seconds of the stack for a request.
+    /// Seconds of the stack's CPU time for a request.
     pub stack_s: f64,
-    /// Seconds of the application.
+    /// Seconds of the application's CPU time for a request.
     pub app_s: f64,
     /// The relative extra cost of sharing CPUs: each evicts the other's data from the caches.
     pub sharing: f64,
-    /// The reading of `busy` for each real second.
+    /// The value of `busy` that is read for each real second.
     pub exaggeration: f64,
     /// Relative deviation of all measurements.
     pub noise: f64,
@@ -43,7 +43,7 @@ pub struct Plant {
 }
 
 impl Plant {
-    /// Of 20 CPUs.
+    /// A machine with 20 CPUs.
     pub const USUAL: Self = Self {
         cpus: 20,
         stack_s: 4e-6,
@@ -80,7 +80,7 @@ impl Plant {
         }
     }
 
-    /// How it is with so many requests per second, without noise.
+    /// The observation with so many requests per second, without noise.
     pub fn quiet(&self, offered: f64, cores: u32) -> Observation {
         let (all, own, rest) = (f64::from(self.cpus), f64::from(cores), f64::from(self.cpus - cores.min(self.cpus)));
         let dearer = if cores == 0 { 1.0 + self.sharing } else { 1.0 };
@@ -108,7 +108,7 @@ impl Plant {
         }
     }
 
-    /// The same as it is measured, with so many cores.
+    /// The same as it is measured with so many cores, with noise.
     pub fn measured(&self, quiet: &Observation, cores: u32, noise: &mut Noise) -> Observation {
         let of = |value: f64, noise: &mut Noise| (value * (1.0 + self.noise * noise.normal())).max(0.0);
         let app_cpus = f64::from(self.cpus - cores.min(self.cpus));
@@ -151,30 +151,30 @@ fn waiting(servers: f64, per_s: f64, service_s: f64) -> f64 {
 /// One change.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    /// When.
+    /// The tick.
     pub tick: u64,
-    /// To so many cores.
+    /// The new number of cores.
     pub to: u32,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// How a run went.
+/// The record of a run.
 pub struct Run {
     /// Every change.
     pub changes: Vec<Change>,
     /// Cores after each tick.
     pub cores: Vec<u32>,
-    /// Why, in each tick.
+    /// The reason in each tick.
     pub reasons: Vec<Reason>,
 }
 
 impl Run {
-    /// Lets the policy run for so many ticks; `load` says what machine it is and what it is asked for in each.
+    /// Lets the policy run for so many ticks. `load` gives the machine and the requests per second of each tick.
     pub fn of(config: &Config, cores: u32, ticks: u64, seed: u64, load: impl Fn(u64) -> (Plant, f64)) -> Self {
         Self::answering(config, cores, ticks, seed, |tick, _| load(tick))
     }
-    /// The same with a load that depends on how many cores there are.
+    /// The same with a load that depends on the number of cores.
     pub fn answering(
         config: &Config,
         cores: u32,
@@ -197,11 +197,11 @@ impl Run {
         }
         run
     }
-    /// At the end.
+    /// The number of cores at the end.
     pub fn last(&self) -> u32 {
         self.cores.last().copied().unwrap_or(0)
     }
-    /// How many changes from this tick on.
+    /// The number of changes from this tick on.
     pub fn changes_from(&self, tick: u64) -> usize {
         self.changes.iter().filter(|change| change.tick >= tick).count()
     }

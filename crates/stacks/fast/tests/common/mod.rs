@@ -43,8 +43,8 @@ impl Network for TestNetwork {
     }
 }
 
-/// An engine with nothing but loopback ports.
-pub fn engine(flow_groups: usize) -> FastStack {
+/// A fast stack with nothing but loopback ports.
+pub fn stack(flow_groups: usize) -> FastStack {
     let (config, ports) = loopback_only(flow_groups);
     FastStack::start(config, ports, Box::new(TestNetwork::default())).unwrap()
 }

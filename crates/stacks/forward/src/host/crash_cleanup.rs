@@ -11,7 +11,7 @@ use towpath_ring::lines::{app_flags, state};
 use towpath_ring::wake::{futex_wake, notify};
 use towpath_runtime::info::show_over;
 
-/// What happens to listeners.
+/// The fate of listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listeners {
     /// Another guest will serve them.

@@ -63,9 +63,9 @@ impl WakeLine {
     /// Has the host wake an application.
     fn wake(&self, wake: Wake) {
         let mut positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
-        let (put, rung) = &mut *positions;
+        let (put, notified) = &mut *positions;
         self.memory.put(put, wake);
-        if self.memory.must_notify(rung) {
+        if self.memory.must_notify(notified) {
             // The line has room for a byte, or holds thousands of unread ones.
             let _ = rustix::io::write(&self.line, b"!");
         }

@@ -1,9 +1,9 @@
 //! A guest of QEMU: a Linux kernel on an emulated machine, with the regions in a PCI device (ivshmem).
 //!
-//! It stands in for a network card with its own processors. The second base address register (BAR) of the device is
-//! the file with the regions, so the two kernels share nothing but loads and stores on a bus. No disk image is needed.
-//! The kernel is one of this host's, or a named one, with an initial RAM disk that [`super::initramfs`] makes. The
-//! root file system is this host's, by 9P, read-only.
+//! It stands in for a network card with its own processors. The second base address register (BAR) of the device is the
+//! file with the regions. So the two kernels share nothing but loads and stores on a bus. No disk image is needed. The
+//! kernel is one of this host's, or a named one, with an initial RAM disk that [`super::initramfs`] makes. The root
+//! file system is this host's, by 9P, read-only.
 
 use super::initramfs;
 use crate::machine::inherited::{DOORBELLS, MEMORY, MESSAGES, WAKES, WIRE};

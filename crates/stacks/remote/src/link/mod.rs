@@ -6,7 +6,7 @@
 //!   without one, for tests;
 //! - [`inbox`]: ordered entries on top of any transport.
 //!
-//! The peer is not trusted: a write outside registered memory ends the link.
+//! The peer is not trusted. A write outside registered memory ends the link.
 
 pub mod ibverbs;
 pub mod inbox;

@@ -1,6 +1,6 @@
 //! Verbs without an adapter, for tests: two sides in one process, and between them a fabric as unkind as the rules
-//! allow. Writes are delayed, queue pairs overtake each other, a write is half in memory before it is whole and in any
-//! order, and one write can fail. A seed reproduces all of it, except for thread scheduling.
+//! allow. Writes are delayed, and queue pairs overtake each other. A write is half in memory, in any order, before it
+//! is whole. One write can fail. A seed reproduces all of it, except for thread scheduling.
 
 use crate::link::pairs::Pairs;
 use crate::link::verbs::{Access, Completion, Local, Opcode, Registered, Remote, Status, Verbs};

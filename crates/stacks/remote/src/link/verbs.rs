@@ -17,7 +17,7 @@ pub struct Registered {
     pub address: u64,
 }
 
-/// What the peer may do with registered memory.
+/// The peer's rights on registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing. It is only sent from.

@@ -96,7 +96,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         t.sent(by).last_ack = ack.up_to;
         t.clear(by, ACK_NOW | ACK_OWED);
         if room != 0 {
-            // It stood first.
+            // The duplicate SACK block has gone out, as the first block.
             t.clear(by, DSACK);
         }
         let due = t.duplicates_owed();

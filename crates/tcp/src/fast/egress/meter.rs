@@ -20,14 +20,14 @@ const WITHOUT_CREDIT: Marks = Marks::mask(DEAD, QueueFlags::EMPTY, ECN_EDGES, RE
 pub(super) struct Meter {
     /// The flow's own.
     own: i64,
-    /// Its class's; negative also if only what bypasses limits may go.
+    /// Its class's. It is also negative if only segments that bypass limits may go.
     class: i64,
 }
 
 impl Meter {
     pub(super) const NONE: Self = Self { own: i64::MAX, class: i64::MAX };
 
-    /// The turn `send` has ended like this. Returns how it ends when credit is considered.
+    /// The turn `send` has ended with this result. Returns the result after credit has been taken into account.
     #[cold]
     pub(super) fn end<R, P>(self, by: Post, send: &mut SendTurn<'_, R, P>, end: End) -> End {
         let held = send.held;
@@ -61,7 +61,7 @@ impl<R, P> SendTurn<'_, R, P> {
         Meter { own, class }
     }
 
-    /// The end of a turn for what bypasses rate limits: the flow keeps its place in the class's queue.
+    /// The end of a turn for segments that bypass rate limits. The flow keeps its place in the class's queue.
     #[cold]
     pub(super) fn end_bypass(&mut self, by: Post, end: End) {
         let turn = &mut self.turn;

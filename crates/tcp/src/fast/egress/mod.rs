@@ -128,7 +128,7 @@ const MORE: Marks =
 enum Sent {
     Yes,
     NoRoom,
-    /// The port's buffers are too small for it: as good as lost.
+    /// The port's buffers are too small for it. It counts as lost.
     TooLong,
 }
 
@@ -137,7 +137,7 @@ struct SendTurn<'a, R, P> {
     turn: FlowTurn<'a>,
     /// Credit that pacing and the class's rate limit leave, see [`credit`].
     credit: i64,
-    /// Something could be sent but for the credit.
+    /// Only the credit keeps something from being sent.
     held: bool,
     /// ECN field of the next packet.
     ect: u8,
@@ -270,7 +270,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         Some(Some(sent))
     }
 
-    /// DCTCP's acknowledgement of what came before marks began or ended (RFC 8257 §3.2).
+    /// DCTCP's acknowledgement of the data that came before marks began or ended (RFC 8257 §3.2).
     fn acknowledge_edge(&mut self, by: Egress, edge: Seq, marked: bool) -> Sent {
         let sent = self.send_as(by, self.empty_seq(), flags::ACK, 0, Acknowledged { up_to: edge, marked });
         if sent == Sent::Yes {
@@ -311,7 +311,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         self.credit -= credit::cost(plan.len);
         let end = plan.end();
         let t = &self.turn.t;
-        // RFC 8985 §6.1: of a segment that is not alone in flight the time of sending is kept.
+        // RFC 8985 §6.1: the time of sending is kept of a segment that is not alone in flight.
         if t.has(TRACKED) || (t.snd_una() != t.snd_max() && t.has(SACK)) {
             self.track(loss, plan.seq, end);
         }

@@ -8,7 +8,8 @@ use crate::table::bits::{LOST, RECOVERY, TAIL, TRACKED};
 use crate::table::stages::{Egress, Loss};
 
 impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
-    /// Sends what the scoreboard says is lost, if the window lets it go, else the tail probe. `None` = nothing of that is due.
+    /// Sends a segment that the scoreboard counts as lost, if the window lets it go; else the tail probe. `None` =
+    /// neither is due.
     #[cold]
     pub(super) fn repair(&mut self, by: Egress) -> Option<Option<Sent>> {
         let loss = Loss::from(by);
@@ -20,7 +21,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
             }
             let (start, last) = scoreboard.first_lost()?;
             let plan = plan::again(t, start, last.bytes_since(start).min(u32::from(t.mss())))?;
-            // Where the peer has taken its window back, repairs wait, but for the first (RFC 9293 §3.8.6).
+            // If the peer has taken its window back, all repairs but the first wait (RFC 9293 §3.8.6).
             if start != t.snd_una() && plan.len > t.snd_wnd().saturating_sub(start.bytes_since(t.snd_una())) {
                 return None;
             }

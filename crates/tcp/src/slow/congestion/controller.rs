@@ -203,7 +203,8 @@ fn limited(rate: u64, limit: u64) -> u64 {
 }
 
 /// Pacing rate of a window in bytes per second. It is twice the window per round trip in slow start, and 1.2 times
-/// after it (Linux's `tcp_pacing_ss_ratio` and `tcp_pacing_ca_ratio`), so that pacing never limits the window's growth.
+/// after it. So pacing never limits the window's growth. Linux has the same values (`tcp_pacing_ss_ratio`,
+/// `tcp_pacing_ca_ratio`).
 fn window_rate(window: &Window, sample: &Sample) -> u64 {
     let or = |own: u32, present: u32| if own == Window::KEEP { present } else { own };
     let (cwnd, ssthresh) = (or(window.cwnd, sample.cwnd), or(window.ssthresh, sample.ssthresh));

@@ -11,7 +11,7 @@ const ALPHA_FIRST: f64 = 1.0;
 /// RFC 8257 §3.3: additive increase as in Reno.
 const GROWTH: u16 = 256;
 /// Reduction of the additive increase if all traffic is marked for long. This is ours, not RFC 8257's. Simulated with
-/// 50 to 2,000 flows into one 40 Gbit/s port: with less, 2,000 flows overflow its queue; with more, 200 flows share it
+/// 50 to 2,000 flows into one 40 Gbit/s port. With less, 2,000 flows overflow its queue. With more, 200 flows share it
 /// less evenly.
 const STEP_CUT: f64 = 0.85;
 /// Weight of the newest window in the average that decides on the step. Its memory is longer than alpha's. A burst of

@@ -210,7 +210,7 @@ pub struct QpAttr {
     pub sq_psn: u32,
     /// The peer's queue pair.
     pub dest_qp_num: u32,
-    /// What the peer may do.
+    /// The peer's rights.
     pub qp_access_flags: c_uint,
     pub(super) cap: QpCap,
     /// The path to the peer.

@@ -393,7 +393,7 @@ impl Verbs for Adapter {
             return;
         }
         if !both[1].revents().is_empty() {
-            // Whatever arrives there is not part of the protocol.
+            // The protocol sends nothing there, so any arrival ends the link.
             self.ended.store(true, Ordering::Release);
         }
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());

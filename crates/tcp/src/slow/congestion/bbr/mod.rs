@@ -350,8 +350,8 @@ impl Bbr {
             return Window { cwnd: Window::KEEP, ssthresh, growth: 256, beta: FAST_BETA, pacing };
         }
         let cwnd = self.cwnd(sample) as u32;
-        // The threshold is the fast path's target while it repairs a loss and accepts no window. §5.6.4.6: until the
-        // pipe is full, the window grows by acknowledged data.
+        // The threshold is the fast path's target while it repairs a loss and accepts no window. Until the pipe is
+        // full, the window grows by acknowledged data (§5.6.4.6).
         let growth = if self.filled || self.state == TcpState::ProbeRtt { 0 } else { 256 };
         let ssthresh = cwnd.max(initial_window(sample.mss));
         let cwnd = if growth == 0 { cwnd } else { Window::KEEP };
