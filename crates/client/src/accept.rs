@@ -1,9 +1,9 @@
 //! A listener's queue of connections that wait to be accepted.
 
 use crate::address::Address;
+use crate::doorbell;
 use crate::socket::Socket;
 use crate::sys::Sys;
-use crate::{doorbell, transfer};
 use core::sync::atomic::Ordering::Relaxed;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, state};
@@ -27,7 +27,7 @@ pub fn next(listener: &Socket, mut take: impl FnMut(&Socket)) -> Sys<Option<(Soc
             session.region.slot(record.slot).map(|slot| Socket { session, slot, generation: record.generation });
         let good = socket.filter(may_be_taken);
         good.iter().for_each(&mut take);
-        transfer::consumed(&listener.view(), Accepted::BYTES as u32);
+        listener.view().consume(Accepted::BYTES as u32);
         if let Some(socket) = good {
             return Ok(Some((socket, (record.remote_addr, record.remote_port))));
         }

@@ -3,7 +3,6 @@
 use crate::private;
 use crate::session::Session;
 use crate::socket::Socket;
-use crate::view::View;
 use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::dirty::{DirtySet, full_fence, is_queued};
 use towpath_ring::{AppLine, Geometry, Slot, StackLine, lines, wake};
@@ -33,19 +32,19 @@ pub fn notify(socket: &Socket) {
         }
         return;
     }
-    notify_stack(&socket.view());
+    notify_stack(session, socket.slot, socket.app(), socket.stack());
 }
 
 /// [`notify`] for a connection that the stack carries.
 #[inline(always)]
-pub fn notify_stack(view: &View) {
-    if !is_queued(&view.app.data_seq, &view.stack.data_ack) {
+pub fn notify_stack(session: &Session, slot: Slot, app: &AppLine, stack: &StackLine) {
+    if !is_queued(&app.data_seq, &stack.data_ack) {
         // Queueing also fences.
-        return notify_by_queue(view.session, view.slot, view.app, view.stack);
+        return notify_by_queue(session, slot, app, stack);
     }
     full_fence();
-    if !is_notified(view.session, view.app, view.stack) {
-        notify_by_queue(view.session, view.slot, view.app, view.stack);
+    if !is_notified(session, app, stack) {
+        notify_by_queue(session, slot, app, stack);
     }
 }
 

@@ -7,9 +7,9 @@
 pub mod accept;
 pub mod address;
 pub mod at_fork;
+pub mod backend;
 pub mod callbacks;
 pub mod cancel;
-pub mod carrier;
 pub mod claim;
 pub mod close;
 pub mod command;
@@ -35,7 +35,6 @@ pub mod stack_info;
 pub mod stacks;
 pub mod sys;
 pub mod tid;
-pub mod transfer;
 pub mod undo_log;
 pub mod view;
 pub mod wait;

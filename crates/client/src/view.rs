@@ -1,35 +1,40 @@
 //! A socket's lines, looked up once and then read as often as a call needs. A view of a connection that is still
 //! being made says nothing about later, because the connection may become a direct one.
 
+use crate::backend::{Backend, DirectBackend, Kept, Lines, StackBackend};
 use crate::direct::{self, Direct};
-use crate::held;
-use crate::private::{Private, flag};
+use crate::private::flag;
 use crate::session::Session;
 use crate::socket::Socket;
+use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state, status, want};
-use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
+use towpath_ring::{ByteRing, Slot};
 
 /// The lines of a socket. Rarely called functions look them up again, so that hot ones keep them in registers.
 #[derive(Clone, Copy)]
 pub struct View {
-    /// The session that it belongs to.
-    pub session: &'static Session,
-    /// Its slot.
-    pub slot: Slot,
-    generation: u32,
-    /// The application's line.
-    pub app: &'static AppLine,
-    /// The stack's line.
-    pub stack: &'static StackLine,
-    /// The application's own words.
-    pub private: &'static Private,
+    lines: Lines,
     /// The other side, if the connection is direct and its region can be had.
     pub direct: Option<Direct>,
     /// It is direct, and its region cannot be had.
     out_of_reach: bool,
     /// The state before the lines were looked up; CLOSED if they cannot be had.
     found_in: u32,
+}
+
+/// The backend that a view found.
+enum Found<'a> {
+    Stack(StackBackend<'a>),
+    Direct(DirectBackend<'a>),
+}
+
+impl Deref for View {
+    type Target = Lines;
+    #[inline(always)]
+    fn deref(&self) -> &Lines {
+        &self.lines
+    }
 }
 
 impl View {
@@ -46,21 +51,29 @@ impl View {
                 (direct, direct.is_none())
             }
         };
-        let (app, private) = (session.region.app(slot), session.private(slot));
         let found_in = if out_of_reach { state::CLOSED } else { found_in };
-        Self { session, slot, generation, app, stack, private, direct, out_of_reach, found_in }
+        Self { lines: Lines::of(session, slot, generation), direct, out_of_reach, found_in }
+    }
+
+    #[inline(always)]
+    fn backend(&self) -> Found<'_> {
+        match &self.direct {
+            None => Found::Stack(StackBackend(&self.lines)),
+            Some(direct) => Found::Direct(DirectBackend { lines: &self.lines, direct }),
+        }
+    }
+
+    /// The backend of an established direct connection.
+    #[inline(always)]
+    pub fn direct_backend(&self) -> Option<DirectBackend<'_>> {
+        let direct = self.direct.as_ref().filter(|_| self.is_established())?;
+        Some(DirectBackend { lines: &self.lines, direct })
     }
 
     /// Was it an established connection when its lines were looked up, and is the slot still its own?
     #[inline(always)]
     pub fn is_established(&self) -> bool {
         self.found_in == state::ESTABLISHED && !self.is_gone()
-    }
-
-    /// Has the slot been taken away (by the stack, or because the service died)?
-    #[inline(always)]
-    pub fn is_gone(&self) -> bool {
-        self.session.is_dead() || self.stack.generation.load(Ordering::Acquire) != self.generation
     }
 
     /// `state::*`; CLOSED if the slot is gone.
@@ -89,20 +102,10 @@ impl View {
     /// `status` bits. Load them before the positions they speak about.
     #[inline(always)]
     pub fn status(&self) -> u32 {
-        let status = self.stack.status.load(Ordering::Acquire);
-        match &self.direct {
-            None => status,
-            Some(direct) => match direct.peer_flags() & TOLD {
-                0 if !self.has(flag::SENT_TO_NOBODY) => status,
-                flags => status | status_of(flags, self.has(flag::SENT_TO_NOBODY)),
-            },
+        match self.backend() {
+            Found::Stack(stack) => stack.status(),
+            Found::Direct(direct) => direct.status(),
         }
-    }
-
-    /// The socket that they are of.
-    #[inline(always)]
-    pub fn socket(&self) -> Socket {
-        Socket { session: self.session, slot: self.slot, generation: self.generation }
     }
 
     /// Position of the peer's newest urgent byte.
@@ -125,69 +128,66 @@ impl View {
     /// The send ring.
     #[inline(always)]
     pub fn send_ring(&self) -> ByteRing<'static> {
-        let direct = self.direct.as_ref().and_then(Direct::send_ring);
-        direct.unwrap_or_else(|| self.session.region.tx(self.slot))
+        match self.backend() {
+            Found::Stack(stack) => stack.send_ring(),
+            Found::Direct(direct) => direct.send_ring(),
+        }
     }
 
     /// The receive ring.
     #[inline(always)]
     pub fn receive_ring(&self) -> ByteRing<'static> {
-        let direct = self.direct.as_ref().and_then(Direct::receive_ring);
-        direct.unwrap_or_else(|| self.session.region.rx(self.slot))
-    }
-
-    /// `flag::*` of the private part.
-    #[inline(always)]
-    pub fn has(&self, flag: u32) -> bool {
-        self.private.flags.load(Ordering::Relaxed) & flag != 0
-    }
-
-    /// Does the application's line have this flag?
-    #[inline(always)]
-    pub fn has_app(&self, flag: u32) -> bool {
-        self.app.flags.load(Ordering::Relaxed) & flag != 0
+        match self.backend() {
+            Found::Stack(stack) => stack.receive_ring(),
+            Found::Direct(direct) => direct.receive_ring(),
+        }
     }
 
     /// Unread bytes. An impossible receive tail counts as nothing.
     #[inline(always)]
     pub fn readable(&self) -> u32 {
-        let (tail, most) = match &self.direct {
-            Some(direct) => (self.sent_by(direct), direct.ring_bytes()),
-            None => (self.stack.rx_tail.load(Ordering::Acquire), self.session.geometry.rx_bytes),
-        };
-        let unread = tail.wrapping_sub(self.app.rx_head.load(Ordering::Relaxed));
-        if unread > most { 0 } else { unread }
-    }
-
-    /// How far the other side of a direct connection has sent.
-    #[inline(always)]
-    fn sent_by(&self, direct: &Direct) -> u32 {
-        let line = &direct.peer().line;
-        // The held bytes are looked at after the tail.
-        let shown = line.tx_tail.load(Ordering::Acquire);
-        if line.held_ms.load(Ordering::Relaxed) == 0 { shown } else { sent_with_held(self.socket(), line, shown) }
+        match self.backend() {
+            Found::Stack(stack) => stack.readable(),
+            Found::Direct(direct) => direct.readable(),
+        }
     }
 
     /// Free bytes of the send ring. An impossible send head counts as no room.
     #[inline(always)]
     pub fn room(&self) -> u32 {
-        let (head, most) = match &self.direct {
-            // Bytes that the other side withholds count as queued.
-            Some(direct) => (
-                direct.peer().line.rx_head.load(Ordering::Acquire).wrapping_sub(direct.withheld()),
-                self.private.send_limit.load(Ordering::Relaxed),
-            ),
-            None => (self.stack.tx_head.load(Ordering::Acquire), self.private.send_limit.load(Ordering::Relaxed)),
-        };
-        let queued = self.app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
-        most.saturating_sub(queued)
+        match self.backend() {
+            Found::Stack(stack) => stack.room(),
+            Found::Direct(direct) => direct.room(),
+        }
     }
 
     /// Usable bytes of the send ring when it is empty.
     #[inline(always)]
     pub fn send_limit(&self) -> u32 {
-        let limit = self.private.send_limit.load(Ordering::Relaxed);
-        self.direct.as_ref().map_or(limit, |direct| limit.saturating_sub(direct.withheld()))
+        match self.backend() {
+            Found::Stack(stack) => stack.send_limit(),
+            Found::Direct(direct) => direct.send_limit(),
+        }
+    }
+
+    /// Sends the `count` bytes of the ring after the tail. The caller keeps its exclusive access to the send tail.
+    #[inline(always)]
+    pub fn publish(&self, count: usize, urgent: bool) {
+        let tail = self.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
+        match self.backend() {
+            Found::Stack(stack) => stack.publish(Kept, tail, count, urgent),
+            Found::Direct(direct) => direct.publish(Kept, tail, count, urgent),
+        };
+    }
+
+    /// Releases the first `count` unread bytes. The caller keeps its exclusive access to the receive head.
+    #[inline(always)]
+    pub fn consume(&self, count: u32) {
+        let head = self.app.rx_head.load(Ordering::Relaxed).wrapping_add(count);
+        match self.backend() {
+            Found::Stack(stack) => stack.consume(Kept, head, count as usize, stack.readable()),
+            Found::Direct(direct) => direct.consume(Kept, head, count as usize, 0),
+        };
     }
 
     /// Bytes in the send ring that the stack has not taken out. An impossible send head counts as a full ring.
@@ -379,13 +379,6 @@ impl Socket {
     }
 }
 
-/// How far the other side of a direct connection has sent while it holds bytes back. It takes the socket by value, so
-/// that the caller's view stays in registers.
-#[cold]
-fn sent_with_held(socket: Socket, line: &AppLine, shown: u32) -> u32 {
-    held::sent(line, shown, socket.status() & status::RX_EOF != 0)
-}
-
 /// Receive-side end state. Load it before the data, so that no byte is missed.
 #[derive(Clone, Copy)]
 pub struct End {
@@ -396,19 +389,3 @@ pub struct End {
     /// An error was pending.
     pub failed: bool,
 }
-
-/// The other side's flags of a direct connection as `status` bits. `to_nobody`: bytes were sent after its end.
-#[cold]
-fn status_of(flags: u32, to_nobody: bool) -> u32 {
-    let has = |bits| flags & bits != 0;
-    let aborted = has(app_flags::ABORT) && has(app_flags::CLOSED);
-    // A reset is no end of the stream, but one may have come before it.
-    let ended = has(app_flags::SHUT_WR) || has(app_flags::CLOSED) && !aborted;
-    (if ended { status::RX_EOF } else { 0 })
-        | (if has(app_flags::CLOSED | app_flags::SHUT_RD) { status::PEER_CLOSED } else { 0 })
-        | (if aborted || to_nobody { status::RESET | status::TX_CLOSED } else { 0 })
-        | (if has(app_flags::URGENT) { status::URGENT } else { 0 })
-}
-
-/// The flags of the other side of a direct connection that stand for a status.
-const TOLD: u32 = app_flags::ABORT | app_flags::CLOSED | app_flags::SHUT_WR | app_flags::SHUT_RD | app_flags::URGENT;

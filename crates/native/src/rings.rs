@@ -4,7 +4,6 @@ use crate::error::errno;
 use core::sync::atomic::Ordering;
 use std::io;
 use towpath_client::socket::Socket;
-use towpath_client::transfer;
 use towpath_client::view::View;
 use towpath_ring::lines::{state, status};
 
@@ -63,7 +62,7 @@ impl Rings {
     pub fn consume(&self, count: usize) {
         let count = count.min(self.view.readable() as usize);
         if count > 0 && !self.view.is_gone() {
-            transfer::consumed(&self.view, count as u32);
+            self.view.consume(count as u32);
         }
     }
 
@@ -100,8 +99,7 @@ impl Rings {
         if count == 0 || self.view.is_gone() {
             return;
         }
-        let tail = self.view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
-        transfer::publish(&self.view, tail, count, false);
+        self.view.publish(count, false);
     }
 
     pub fn take_error(&self) -> Option<io::Error> {

@@ -1,19 +1,20 @@
 //! Receiving: from the ring straight into the caller's buffers.
 
-use crate::io::copy::{self, Direction, is_usual, total};
+use crate::io::copy::{self, Direction, total};
 use crate::io::{urgent, user};
 use crate::lifecycle::in_flight;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
-use towpath_client::carrier::{Carrier, Lines};
+use towpath_client::backend::{Backend, Carrier, StackBackend};
 use towpath_client::private::flag;
-use towpath_client::session::Session;
 use towpath_client::socket::Socket;
 use towpath_client::sys::Sys;
 use towpath_client::view::{End, View};
-use towpath_client::{doorbell, transfer, wait};
-use towpath_ring::Slot;
+use towpath_client::wait;
 use towpath_ring::lines::{state, status};
+
+/// The flags with which one buffer may be received at once.
+pub const FAST_FLAGS: c_int = libc::MSG_DONTWAIT;
 
 /// `read` and `recv`: into one buffer.
 ///
@@ -21,52 +22,41 @@ use towpath_ring::lines::{state, status};
 /// `buf` has `len` writable bytes.
 #[inline(always)]
 pub unsafe fn receive_into(socket: &Socket, buf: *mut c_void, len: usize, flags: c_int) -> Sys<usize> {
-    if flags & !libc::MSG_DONTWAIT == 0
-        // SAFETY: as the caller says.
-        && let Some(taken) = unsafe { at_once(socket, buf, len) }
-    {
-        return Ok(taken);
+    if flags & !FAST_FLAGS == 0 {
+        // SAFETY: the caller vouches that `buf` has `len` writable bytes.
+        let taken = unsafe {
+            match Carrier::of(socket.session, socket.slot, socket.generation) {
+                Carrier::Stack(lines) => at_once(StackBackend(&lines), buf, len),
+                Carrier::Direct => socket.view().direct_backend().and_then(|direct| at_once(direct, buf, len)),
+                Carrier::Neither => None,
+            }
+        };
+        if let Some(taken) = taken {
+            return Ok(taken);
+        }
     }
-    // SAFETY: as above.
+    // SAFETY: the vector is the buffer, whose `len` bytes the caller vouches for.
     unsafe { receive(socket, &[iovec { iov_base: buf, iov_len: len }], flags) }
 }
 
-/// What a read into one buffer can take without a second look: bytes are there, as many as are wanted, and nothing is urgent. `None`:
-/// it needs [`receive`].
+/// Takes the unread bytes into one buffer if there are as many as are wanted, they lie in one piece, and none is
+/// urgent. `None`: nothing has been done; it needs [`receive`].
+///
+/// Loads come first and the notification is a tail call, so that a caller without other work saves no register.
 ///
 /// # Safety
 /// `buf` has `len` writable bytes.
 #[inline(always)]
-unsafe fn at_once(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
-    match Carrier::of(socket.session, socket.slot, socket.generation) {
-        // SAFETY: as the caller says.
-        Carrier::Stack(lines) => unsafe { take_by_stack(socket.session, socket.slot, &lines, buf, len) },
-        // SAFETY: as the caller says.
-        Carrier::Direct => unsafe { take_directly(socket, buf, len) },
-        Carrier::Neither => None,
-    }
-}
-
-/// [`at_once`] of a connection that the stack carries. As [`put_by_stack`](crate::io::send::put_by_stack).
-///
-/// # Safety
-/// `buf` has `len` writable bytes.
-#[inline(always)]
-pub unsafe fn take_by_stack(
-    session: &'static Session,
-    slot: Slot,
-    &Lines { app, stack, private }: &Lines,
-    buf: *mut c_void,
-    len: usize,
-) -> Option<usize> {
-    let receiving = private.receiving.try_lock(private.is_shared())?;
-    let capacity = session.region.geometry().rx_bytes;
-    let head = app.rx_head.load(Ordering::Relaxed);
-    let unread = stack.rx_tail.load(Ordering::Acquire).wrapping_sub(head);
-    let wanted = private.low_water.load(Ordering::Relaxed);
-    // After the data, before which an urgent byte is announced.
-    let urgent = stack.status.load(Ordering::Acquire) & status::URGENT != 0;
-    // A tail that cannot be is for others to say.
+pub unsafe fn at_once(backend: impl Backend, buf: *mut c_void, len: usize) -> Option<usize> {
+    let lines = *backend.lines();
+    let receiving = lines.private.receiving.try_lock(lines.private.is_shared())?;
+    let capacity = backend.receive_bytes();
+    let head = lines.app.rx_head.load(Ordering::Relaxed);
+    let unread = backend.unread(head);
+    let wanted = lines.private.low_water.load(Ordering::Relaxed);
+    // After the position, because an urgent byte is announced before it.
+    let urgent = backend.status() & status::URGENT != 0;
+    // An impossible tail is for [`receive`] to judge.
     if unread.wrapping_sub(1) >= capacity || unread < wanted || urgent || len == 0 {
         return None;
     }
@@ -74,47 +64,10 @@ pub unsafe fn take_by_stack(
     if count > (capacity - (head & (capacity - 1))) as usize {
         return None;
     }
-    // SAFETY: `count` bytes from there on are in the ring; the caller vouches for the buffer.
-    unsafe { user::copy(buf.cast(), session.region.rx(slot).place(head), count) }.ok()?;
-    let head = head.wrapping_add(count as u32);
-    app.rx_head.store(head, Ordering::Release);
-    if !transfer::is_news(unread, head, private) {
-        return Some(count);
-    }
-    private.notified_head.store(head, Ordering::Relaxed);
-    receiving.into_fencing().unlock_and_fence();
-    Some(if doorbell::is_notified(session, app, stack) {
-        count
-    } else {
-        doorbell::notify_and_return(session, slot, count)
-    })
-}
-
-/// [`at_once`] of a direct connection.
-///
-/// # Safety
-/// `buf` has `len` writable bytes.
-#[inline]
-pub unsafe fn take_directly(socket: &Socket, buf: *mut c_void, len: usize) -> Option<usize> {
-    let view = socket.view();
-    if !is_usual(buf, len) || view.direct.is_none() {
-        return None;
-    }
-    if view.readable() == 0 {
-        return None;
-    }
-    let _receiving = view.private.receiving.lock()?;
-    let unread = view.readable();
-    let wanted = view.private.low_water.load(Ordering::Relaxed).max(1);
-    if !view.is_established() || unread < wanted || urgent::is_marked(&view) {
-        return None;
-    }
-    let count = len.min(unread as usize);
-    let span = view.receive_ring().span(view.app.rx_head.load(Ordering::Relaxed), count)?;
-    // SAFETY: the span is in the ring; the caller vouches for the buffer.
-    unsafe { user::copy(buf.cast(), span, count) }.ok()?;
-    transfer::consumed(&view, count as u32);
-    Some(count)
+    // SAFETY: from that place on `count` bytes are in the ring, which is shared memory without Rust references. The
+    // caller vouches for the buffer.
+    unsafe { user::copy(buf.cast(), backend.receive_place(head)?, count) }.ok()?;
+    Some(backend.consume(receiving, head.wrapping_add(count as u32), count, unread))
 }
 
 /// `recv` and its relatives. `flags` are MSG_*.
@@ -249,7 +202,7 @@ unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_in
     }
     if flags & libc::MSG_PEEK == 0 {
         let moved = count as u32 + hole;
-        transfer::consumed(view, moved);
+        view.consume(moved);
         if let Some(ahead) = mark {
             urgent::moved(view, ahead, moved);
         }

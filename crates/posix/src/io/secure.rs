@@ -131,23 +131,22 @@ pub unsafe fn send_record(socket: &Socket, iov: &[iovec], total: usize, kind: u8
     let most = (socket.session.geometry.tx_bytes / 4).min(socket.view().send_limit());
     let total = total.min(RECORD_MOST.min(most) as usize);
     send::pump(socket, total, flags, |view, done, room| {
-        let none = Filled { count: 0, in_ring: false };
         if room < total - done {
-            return Ok(none);
+            return Ok(Filled::Beside(0));
         }
         // SAFETY: the caller vouches for the vectors.
-        let filled = unsafe { send::from_vectors(view, iov, total, done, room) }?;
-        let (at, length) = (view.app.tx_tail.load(Ordering::Relaxed), filled.count as u32);
+        let count = unsafe { send::from_vectors(view, iov, total, done, room) }?;
+        let (at, length) = (view.app.tx_tail.load(Ordering::Relaxed), count as u32);
         let told = {
             let _commanding = view.private.commanding.lock().ok_or(libc::EAGAIN)?;
             command::post(view.session, view.slot, &SidebandCommand::Record { at, length, kind }.command())
         };
         match told {
-            Ok(()) => Ok(filled),
+            Ok(()) => Ok(Filled::Ring(count)),
             // More records wait than the stack can remember.
             Err(Failure::Errno(libc::EAGAIN)) => {
                 std::thread::sleep(Duration::from_millis(1));
-                Ok(none)
+                Ok(Filled::Beside(0))
             }
             Err(failure) => Err(failure.errno_or(libc::EIO)),
         }

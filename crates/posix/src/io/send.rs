@@ -1,21 +1,21 @@
 //! Sending: from the caller's buffers straight into the ring.
 
 use crate::fd::table;
-use crate::io::copy::{self, Direction, is_usual, total};
+use crate::io::copy::{self, Direction, total};
 use crate::io::{files, urgent, user};
 use crate::lifecycle::in_flight;
-use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
-use towpath_client::carrier::{Carrier, Lines};
+use towpath_client::backend::{Backend, Carrier, StackBackend};
 use towpath_client::private::flag;
-use towpath_client::session::Session;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::view::View;
-use towpath_client::{cork, doorbell, transfer, wait};
-use towpath_ring::Slot;
+use towpath_client::{cork, doorbell, wait};
 use towpath_ring::lines::{app_flags, state, status};
+
+/// The flags with which one buffer may be sent at once.
+pub const FAST_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 /// `write` and `send`: one buffer.
 ///
@@ -23,95 +23,51 @@ use towpath_ring::lines::{app_flags, state, status};
 /// `buf` has `len` readable bytes.
 #[inline(always)]
 pub unsafe fn send_from(socket: &Socket, buf: *const c_void, len: usize, flags: c_int) -> Sys<usize> {
-    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0
-        // SAFETY: as the caller says.
-        && let Some(sent) = unsafe { at_once(socket, buf, len) }
-    {
-        return Ok(sent);
+    if flags & !FAST_FLAGS == 0 {
+        // SAFETY: the caller vouches that `buf` has `len` readable bytes.
+        let sent = unsafe {
+            match Carrier::of(socket.session, socket.slot, socket.generation) {
+                Carrier::Stack(lines) => at_once(StackBackend(&lines), buf, len),
+                Carrier::Direct => socket.view().direct_backend().and_then(|direct| at_once(direct, buf, len)),
+                Carrier::Neither => None,
+            }
+        };
+        if let Some(sent) = sent {
+            return Ok(sent);
+        }
     }
-    // SAFETY: as above.
+    // SAFETY: the vector is the buffer, whose `len` bytes the caller vouches for.
     unsafe { send(socket, &[iovec { iov_base: buf.cast_mut(), iov_len: len }], flags) }
 }
 
-/// Sends one buffer as a whole if that needs no second look: there is room, and nothing is held or over. `None`: it needs [`send`].
+/// Sends one buffer as a whole if it fits into the ring in one piece and nothing is held back. `None`: nothing has been
+/// done; it needs [`send`].
+///
+/// Loads come first and the notification is a tail call, so that a caller without other work saves no register.
 ///
 /// # Safety
 /// `buf` has `len` readable bytes.
 #[inline(always)]
-unsafe fn at_once(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
-    match Carrier::of(socket.session, socket.slot, socket.generation) {
-        // SAFETY: as the caller says.
-        Carrier::Stack(lines) => unsafe { put_by_stack(socket.session, socket.slot, &lines, buf, len) },
-        // SAFETY: as the caller says.
-        Carrier::Direct => unsafe { put_directly(socket, buf, len) },
-        Carrier::Neither => None,
-    }
-}
-
-/// What says that a connection takes no more bytes, or nobody wants them.
-const OVER: u32 = status::TX_CLOSED | status::RESET | status::PEER_CLOSED;
-
-/// [`at_once`] of a connection that the stack carries. A busy sender's way: everything it needs to know has a place of its own, is
-/// looked up first and looked at once, and what it calls is called last.
-///
-/// # Safety
-/// `buf` has `len` readable bytes.
-#[inline(always)]
-pub unsafe fn put_by_stack(
-    session: &'static Session,
-    slot: Slot,
-    &Lines { app, stack, private }: &Lines,
-    buf: *const c_void,
-    len: usize,
-) -> Option<usize> {
-    let over = stack.status.load(Ordering::Acquire) & OVER != 0;
-    if over || app.flags.load(Ordering::Relaxed) & app_flags::SHUT_WR != 0 {
+pub unsafe fn at_once(backend: impl Backend, buf: *const c_void, len: usize) -> Option<usize> {
+    if !backend.may_send() {
         return None;
     }
-    let sending = private.sending.try_lock(private.is_shared())?.into_fencing();
-    let capacity = session.region.geometry().tx_bytes;
-    let tail = app.tx_tail.load(Ordering::Relaxed);
-    let queued = tail.wrapping_sub(stack.tx_head.load(Ordering::Acquire));
-    // In one piece, so no more than the ring has, and the sum of it and what is queued is none that is too large for its type.
+    let lines = *backend.lines();
+    let sending = lines.private.sending.try_lock(lines.private.is_shared())?.into_fencing();
+    let capacity = backend.send_bytes();
+    let tail = lines.app.tx_tail.load(Ordering::Relaxed);
+    let queued = backend.queued(tail);
+    // In one piece, so no more than the ring's size: the sum cannot overflow.
     if len > (capacity - (tail & (capacity - 1))) as usize
-        || queued as usize + len > private.send_limit.load(Ordering::Relaxed) as usize
-        || private.flags.load(Ordering::Relaxed) & flag::MORE != 0
+        || queued as usize + len > lines.private.send_limit.load(Ordering::Relaxed) as usize
+        || lines.has(flag::MORE)
     {
         return None;
     }
-    // SAFETY: `len` bytes from there on are in the ring; the caller vouches for the buffer.
-    unsafe { user::copy(session.region.tx(slot).place(tail), buf.cast(), len) }.ok()?;
-    app.tx_tail.store(tail.wrapping_add(len as u32), Ordering::Release);
-    // The stack sees the receive head too when it looks.
-    private.notified_head.store(app.rx_head.load(Ordering::Relaxed), Ordering::Relaxed);
-    sending.unlock_and_fence();
-    Some(if doorbell::is_notified(session, app, stack) { len } else { doorbell::notify_and_return(session, slot, len) })
-}
-
-/// [`at_once`] of a direct connection.
-///
-/// # Safety
-/// `buf` has `len` readable bytes.
-#[inline]
-pub unsafe fn put_directly(socket: &Socket, buf: *const c_void, len: usize) -> Option<usize> {
-    let view = &socket.view();
-    if !is_usual(buf, len) || view.direct.is_none() {
-        return None;
-    }
-    let _sending = view.private.sending.lock()?;
-    let open = view.is_established()
-        && view.status() & OVER == 0
-        && !view.has_app(app_flags::SHUT_WR)
-        && !view.has(flag::MORE);
-    if !open || (view.room() as usize) < len {
-        return None;
-    }
-    let tail = view.app.tx_tail.load(Ordering::Relaxed);
-    let span = view.send_ring().span(tail, len)?;
-    // SAFETY: the span is in the ring; the caller vouches for the buffer.
-    unsafe { user::copy(span, buf.cast(), len) }.ok()?;
-    transfer::publish(view, tail.wrapping_add(len as u32), len, false);
-    Some(len)
+    // SAFETY: from that place on `len` bytes are in the ring, which is shared memory without Rust references. The caller
+    // vouches for the buffer.
+    unsafe { user::copy(backend.send_place(tail)?, buf.cast(), len) }.ok()?;
+    Some(backend.publish(sending, tail.wrapping_add(len as u32), len, false))
 }
 
 /// `send` and its relatives. `flags` are MSG_*.
@@ -124,7 +80,9 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
         return Err(libc::EISCONN);
     }
     // SAFETY: the caller vouches for the vectors.
-    pump(socket, total, flags, |view, done, room| unsafe { from_vectors(view, iov, total, done, room) })
+    pump(socket, total, flags, |view, done, room| {
+        unsafe { from_vectors(view, iov, total, done, room) }.map(Filled::Ring)
+    })
 }
 
 /// Sends all of `bytes` on a socket of ours; EBADF if `fd` is none (any more).
@@ -143,45 +101,44 @@ pub fn send_all(fd: c_int, bytes: &[u8]) -> Sys<()> {
 ///
 /// # Safety
 /// The vectors must be readable memory.
-pub unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<Filled> {
+pub unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<usize> {
     let count = room.min(total - done);
     let tail = view.app.tx_tail.load(Ordering::Relaxed);
     // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
     unsafe { copy::copy(Direction::In, view.send_ring(), tail, iov, done, count)? };
-    Ok(Filled::ring(count))
+    Ok(count)
 }
 
 /// `sendfile` and the like: the stack sends the file itself, or it is read straight into the ring.
 pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize, flags: c_int) -> Sys<usize> {
-    let (ended, filled) = (Cell::new(false), Cell::new(0));
+    let mut filled = 0;
     let source = files::Source::of(&socket.view(), input, offset, len);
     let fill = |view: &View, done, room: usize| {
         if let Some(count) = source.as_ref().and_then(|source| source.post(view, done, len - done)) {
-            filled.set(filled.get() + count);
-            return Ok(Filled { count, in_ring: false });
+            filled += count;
+            return Ok(Filled::Beside(count));
         }
         let tail = view.app.tx_tail.load(Ordering::Relaxed);
         let spans = view.send_ring().spans(tail, room.min(len - done) as u32);
         let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
-        // SAFETY: the span is in the free part of the send ring, which is ours to write under the lock.
+        // SAFETY: the spans are in the free part of the send ring, which only this thread writes while it has the lock.
         let count = unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + done as i64))? };
-        ended.set(count == 0);
-        filled.set(filled.get() + count);
-        if ended.get() { Err(0) } else { Ok(Filled::ring(count)) }
+        filled += count;
+        Ok(if count == 0 { Filled::Ended } else { Filled::Ring(count) })
     };
     let sent = pump(socket, len, flags, fill);
     if source.is_some() {
         files::settle(socket);
     }
     match sent {
-        Err(0) if ended.get() => Ok(0),
-        Ok(sent) if sent > filled.get() => discard(input, offset, filled.get(), sent - filled.get()),
+        Ok(sent) if sent > filled => discard(input, offset, filled, sent - filled),
         sent => sent,
     }
 }
 
-/// What is sent to a peer that has closed is taken and thrown away: it has to leave the pipe or the file all the same, after the first `done` bytes,
-/// or who uses that next would find it there. No more at once than Linux sends at once; returns how many bytes are gone in all.
+/// Takes bytes for a peer that has closed out of the pipe or file, after the first `done`, and throws them away. Otherwise
+/// the next reader would find them there. Takes no more at once than Linux sends at once; returns how many bytes are
+/// gone in all.
 #[cold]
 fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<usize> {
     let (mut piece, mut gone) = ([0u8; 16384], done);
@@ -199,58 +156,63 @@ fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<us
     Ok(gone)
 }
 
-/// What has been made of the room in a ring.
-pub struct Filled {
-    /// Bytes on their way.
-    pub count: usize,
-    /// They have been written after the tail. (Else they are a file's, of which the stack has been told.)
-    pub in_ring: bool,
+/// The outcome of one attempt to fill the room in a ring.
+pub enum Filled {
+    /// So many bytes have been written after the tail.
+    Ring(usize),
+    /// The stack has been told of so many bytes that do not pass through the ring. 0 = not now.
+    Beside(usize),
+    /// There are no more bytes to send.
+    Ended,
 }
 
-impl Filled {
-    #[inline(always)]
-    fn ring(count: usize) -> Self {
-        Self { count, in_ring: true }
-    }
+/// The outcome of one step of sending.
+enum Step {
+    /// The connection is still being made.
+    Connecting,
+    /// So many bytes of the call are on their way.
+    Sent(usize),
+    /// Nothing follows the bytes that are on their way.
+    Ended,
 }
 
-/// Moves up to `total` bytes into the send ring by `fill(view, done, room)`, which returns how many it has written
-/// after the tail (it has the sending lock), and waits for room as the socket's mode says.
+/// Moves up to `total` bytes into the send ring, and waits for room as the socket's mode says. `fill(view, done, room)`
+/// runs under the sending lock and writes after the tail.
 pub fn pump(
     socket: &Socket,
     total: usize,
     flags: c_int,
     mut fill: impl FnMut(&View, usize, usize) -> Sys<Filled>,
 ) -> Sys<usize> {
-    match step(socket, 0, total, flags, &mut fill) {
-        Some(Ok(count)) if count != total => pump_more(socket, total, count, flags, fill),
-        Some(outcome) => outcome,
-        None => pump_more(socket, total, 0, flags, fill),
+    match step(socket, 0, total, flags, &mut fill)? {
+        Step::Sent(count) if count == total => Ok(count),
+        Step::Sent(count) => pump_more(socket, total, count, flags, fill),
+        Step::Connecting => pump_more(socket, total, 0, flags, fill),
+        Step::Ended => Ok(0),
     }
 }
 
-/// What an established connection takes at once, of `total` bytes those after the first `done`; how many are done then. `None`: it is
-/// still being made.
+/// Sends what an established connection takes at once, of `total` bytes those after the first `done`.
 fn step(
     socket: &Socket,
     done: usize,
     total: usize,
     flags: c_int,
     fill: &mut impl FnMut(&View, usize, usize) -> Sys<Filled>,
-) -> Option<Sys<usize>> {
+) -> Sys<Step> {
     let view = &socket.view();
     let state = view.state();
     if state == state::CONNECTING {
-        return None;
+        return Ok(Step::Connecting);
     }
     if state == state::LISTENING || view.send_closed_in(state) {
-        // What has been done counts.
-        return Some(if done > 0 { Err(0) } else { closed(socket, flags) });
+        // An error is for the next call, if this one has sent anything.
+        return if done > 0 { Ok(Step::Ended) } else { Err(closed(socket, flags)) };
     }
-    Some(if total == 0 { Ok(0) } else { put(socket, view, done, total - done, flags, fill).map(|count| done + count) })
+    if total == 0 { Ok(Step::Sent(0)) } else { put(socket, view, done, total - done, flags, fill) }
 }
 
-/// Goes on after the first look, by which `done` bytes went, less than are to go.
+/// Goes on after the first step, by which `done` bytes went, fewer than are to go.
 fn pump_more(
     socket: &Socket,
     total: usize,
@@ -281,16 +243,17 @@ fn pump_more(
             }
         }
         match step(socket, done, total, flags, &mut fill) {
-            Some(Ok(count)) if count == total => return Ok(count),
-            Some(Ok(count)) => done = count,
-            Some(Err(_)) if done > 0 => return Ok(done),
-            Some(Err(errno)) => return Err(errno),
-            None => {}
+            Ok(Step::Sent(count)) if count == total => return Ok(count),
+            Ok(Step::Sent(count)) => done = count,
+            Ok(Step::Connecting) => {}
+            Ok(Step::Ended) => return Ok(done),
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
         }
     }
 }
 
-/// One step: fills the room that there is and tells the stack.
+/// Fills the room that there is and notifies the reader.
 fn put(
     socket: &Socket,
     view: &View,
@@ -298,34 +261,34 @@ fn put(
     left: usize,
     flags: c_int,
     fill: &mut impl FnMut(&View, usize, usize) -> Sys<Filled>,
-) -> Sys<usize> {
+) -> Sys<Step> {
     let _sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
     let room = view.room();
     let status = view.status();
     if room == 0 && status & status::PEER_CLOSED == 0 || view.is_gone() {
-        return Ok(0);
+        return Ok(Step::Sent(done));
     }
     if status & status::PEER_CLOSED != 0 {
         // It is taken, and answered by a reset.
         socket.mark(flag::SENT_TO_NOBODY, true);
         doorbell::wake_sleepers(socket);
-        return Ok(left);
+        return Ok(Step::Sent(done + left));
     }
-    let Filled { count, in_ring } = fill(view, done, room as usize)?;
-    if !in_ring {
-        return Ok(count);
-    }
+    let count = match fill(view, done, room as usize)? {
+        Filled::Ring(count) => count,
+        Filled::Beside(count) => return Ok(Step::Sent(done + count)),
+        Filled::Ended => return Ok(Step::Ended),
+    };
     hold(socket, flags & libc::MSG_MORE != 0);
-    let tail = view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
-    if flags & libc::MSG_OOB != 0 {
-        urgent::send(socket, tail);
-    }
     let urgent = flags & libc::MSG_OOB != 0;
-    transfer::publish(view, tail, count, urgent);
+    if urgent {
+        urgent::send(socket, view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32));
+    }
+    view.publish(count, urgent);
     if urgent && let Some(direct) = &view.direct {
         direct.announce(socket.session);
     }
-    Ok(count)
+    Ok(Step::Sent(done + count))
 }
 
 /// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.
@@ -355,16 +318,16 @@ fn no_more(socket: &Socket) {
     }
 }
 
-/// Sending on a socket that cannot: the pending error, else EPIPE with its signal.
+/// The error of sending on a socket that cannot: the pending one, else EPIPE with its signal.
 #[cold]
-fn closed(socket: &Socket, flags: c_int) -> Sys<usize> {
+fn closed(socket: &Socket, flags: c_int) -> i32 {
     match socket.take_error() {
         0 | libc::EPIPE => {
             if flags & libc::MSG_NOSIGNAL == 0 {
                 sys::raise_sigpipe();
             }
-            Err(libc::EPIPE)
+            libc::EPIPE
         }
-        errno => Err(errno),
+        errno => errno,
     }
 }

@@ -7,7 +7,7 @@ use libc::{c_int, c_uint, iovec, size_t, ssize_t};
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
-use towpath_client::{transfer, wait};
+use towpath_client::wait;
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::lines::state;
 
@@ -123,7 +123,7 @@ fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
     let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
     // SAFETY: the span is in the unread part of the ring, which stays as it is under the lock.
     let written = outcome(unsafe { real::writev(pipe, iov.as_ptr(), iov.len() as c_int) })? as u32;
-    transfer::consumed(view, written + skip);
+    view.consume(written + skip);
     if let Some(ahead) = mark {
         urgent::moved(view, ahead, written + skip);
     }
@@ -148,8 +148,8 @@ fn unread(pipe: c_int) -> Sys<usize> {
 fn out_of_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usize> {
     let mut waiting = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || sys::fcntl(pipe, libc::F_GETFL, 0)? & libc::O_NONBLOCK != 0;
-    let patience = if nonblock { Some(core::time::Duration::ZERO) } else { None };
-    if sys::ppoll(&mut waiting, patience, core::ptr::null())? == 0 {
+    let limit = if nonblock { Some(core::time::Duration::ZERO) } else { None };
+    if sys::ppoll(&mut waiting, limit, core::ptr::null())? == 0 {
         return Err(libc::EAGAIN);
     }
     // All that is in the pipe, or its end.

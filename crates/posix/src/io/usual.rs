@@ -1,16 +1,38 @@
-//! What most calls find: a connection of the process's own that the stack carries, with bytes or room enough. These ways through them need
-//! few registers and do one thing; all else they leave to the [`handler`](crate::handler).
+//! The fast path of the most frequent calls, for a connection of the process's own session. It needs few registers and
+//! makes only tail calls. Everything else is left to the [`handler`](crate::handler).
 
 use crate::fd::table;
 use crate::handler::Posix;
 use crate::io::{receive, send};
 use crate::ready::epoll_wait;
 use libc::{c_int, c_void, epoll_event, size_t, ssize_t};
-use towpath_client::carrier::Carrier;
+use towpath_client::backend::{Backend, Carrier, StackBackend};
 use towpath_client::session;
 use towpath_client::socket::Socket;
 use towpath_hook::{Answer, Handler, Usual, finish, real};
 use towpath_ring::Slot;
+
+/// A call that moves the bytes of one buffer.
+trait Transfer {
+    type Buffer: Copy;
+    /// The flags that the fast path knows.
+    const FLAGS: c_int;
+    /// Moves them at once; `None`: nothing has been done.
+    ///
+    /// # Safety
+    /// The buffer has `len` bytes that may be read (of a call that sends) or written (of one that receives).
+    unsafe fn at_once(backend: impl Backend, buf: Self::Buffer, len: usize) -> Option<usize>;
+    /// The handler's answer.
+    ///
+    /// # Safety
+    /// The contract of the call.
+    unsafe fn handler(fd: c_int, buf: Self::Buffer, len: size_t, flags: c_int) -> Answer<ssize_t>;
+    /// The kernel's answer.
+    ///
+    /// # Safety
+    /// The contract of the call.
+    unsafe fn real(fd: c_int, buf: Self::Buffer, len: size_t, flags: c_int) -> ssize_t;
+}
 
 /// The socket behind a descriptor, if it is of the process's own session and calls on it are not counted.
 #[inline(always)]
@@ -20,57 +42,98 @@ fn own(fd: c_int) -> Option<Socket> {
     Some(Socket { session, slot: session.region.slot(slot)?, generation })
 }
 
-/// What a call on a direct connection returns, of which most is done at once by `way`, and the rest by the handler and libc. The call ends
-/// with this.
+/// The fast path of a call; `None`: nothing has been done.
+///
+/// # Safety
+/// The contract of the call.
 #[inline(always)]
-fn directly(
-    (slot, generation): (Slot, u32),
-    way: impl FnOnce(&Socket) -> Option<usize>,
-    handler: impl FnOnce() -> Answer<ssize_t>,
-    real: impl FnOnce() -> ssize_t,
-) -> ssize_t {
-    let done = session::get().and_then(|session| way(&Socket { session, slot, generation }));
-    match done {
-        Some(count) => count as ssize_t,
-        None => handler().map_or_else(real, finish),
+unsafe fn fast_path<T: Transfer>(fd: c_int, buf: T::Buffer, len: size_t, flags: c_int) -> Option<ssize_t> {
+    if flags & !T::FLAGS != 0 {
+        return None;
+    }
+    let Socket { session, slot, generation } = own(fd)?;
+    match Carrier::of(session, slot, generation) {
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        Carrier::Stack(lines) => unsafe { T::at_once(StackBackend(&lines), buf, len) }.map(|count| count as ssize_t),
+        // SAFETY: the caller keeps the contract of the call.
+        Carrier::Direct => Some(unsafe { directly::<T>(fd, buf, len, slot, generation, flags) }),
+        Carrier::Neither => None,
     }
 }
 
-/// Calls that move the bytes of one buffer, by both ways.
-macro_rules! usual {
-    ($($name:ident($buf:ty $(, $flags:ident out of $known:expr)?): $module:ident::$by_stack:ident or $directly:ident;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name(fd: c_int, buf: $buf, len: size_t $(, $flags: c_int)?) -> Option<ssize_t> {
-            /// # Safety
-            /// The contract of the function.
-            #[inline(never)]
-            unsafe fn ends(
-                fd: c_int, buf: $buf, len: size_t, slot: Slot, generation: u32 $(, $flags: c_int)?
-            ) -> ssize_t {
-                // SAFETY: as below.
-                unsafe {
-                    directly(
-                        (slot, generation),
-                        |socket| $module::$directly(socket, buf, len),
-                        || <Posix as Handler>::$name(fd, buf, len $(, $flags)?),
-                        || real::$name(fd, buf, len $(, $flags)?),
-                    )
-                }
-            }
-            $(if $flags & !$known != 0 {
-                return None;
-            })?
-            let Socket { session, slot, generation } = own(fd)?;
-            // SAFETY: the caller keeps the contract of the function: the buffer has `len` bytes.
-            unsafe {
-                match Carrier::of(session, slot, generation) {
-                    Carrier::Stack(lines) => $module::$by_stack(session, slot, &lines, buf, len).map(|count| count as ssize_t),
-                    Carrier::Direct => Some(ends(fd, buf, len, slot, generation $(, $flags)?)),
-                    Carrier::Neither => None,
-                }
-            }
+/// The whole call on a direct connection. Being a tail call, it costs the stack's fast path no register.
+///
+/// # Safety
+/// The contract of the call.
+#[inline(never)]
+unsafe fn directly<T: Transfer>(
+    fd: c_int,
+    buf: T::Buffer,
+    len: size_t,
+    slot: Slot,
+    generation: u32,
+    flags: c_int,
+) -> ssize_t {
+    let done = session::get().and_then(|session| {
+        let view = Socket { session, slot, generation }.view();
+        // SAFETY: the caller keeps the contract of the call, so the buffer has `len` bytes.
+        view.direct_backend().and_then(|direct| unsafe { T::at_once(direct, buf, len) })
+    });
+    match done {
+        Some(count) => count as ssize_t,
+        // SAFETY: the caller keeps the contract of the call, and nothing has been done yet.
+        None => unsafe { T::handler(fd, buf, len, flags).map_or_else(|| T::real(fd, buf, len, flags), finish) },
+    }
+}
+
+/// `write` (`PLAIN`) or `send`.
+struct Send<const PLAIN: bool>;
+
+impl<const PLAIN: bool> Transfer for Send<PLAIN> {
+    type Buffer = *const c_void;
+    const FLAGS: c_int = send::FAST_FLAGS;
+    #[inline(always)]
+    unsafe fn at_once(backend: impl Backend, buf: *const c_void, len: usize) -> Option<usize> {
+        // SAFETY: the caller vouches that `buf` has `len` readable bytes.
+        unsafe { send::at_once(backend, buf, len) }
+    }
+    #[inline(always)]
+    unsafe fn handler(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
+        // SAFETY: the caller keeps the contract of `write` or `send`.
+        unsafe {
+            if PLAIN { <Posix as Handler>::write(fd, buf, len) } else { <Posix as Handler>::send(fd, buf, len, flags) }
         }
-    )*};
+    }
+    #[inline(always)]
+    unsafe fn real(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller keeps the contract of `write` or `send`.
+        unsafe { if PLAIN { real::write(fd, buf, len) } else { real::send(fd, buf, len, flags) } }
+    }
+}
+
+/// `read` (`PLAIN`) or `recv`.
+struct Receive<const PLAIN: bool>;
+
+impl<const PLAIN: bool> Transfer for Receive<PLAIN> {
+    type Buffer = *mut c_void;
+    const FLAGS: c_int = receive::FAST_FLAGS;
+    #[inline(always)]
+    unsafe fn at_once(backend: impl Backend, buf: *mut c_void, len: usize) -> Option<usize> {
+        // SAFETY: the caller vouches that `buf` has `len` writable bytes.
+        unsafe { receive::at_once(backend, buf, len) }
+    }
+    #[inline(always)]
+    unsafe fn handler(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Answer<ssize_t> {
+        // SAFETY: the caller keeps the contract of `read` or `recv`.
+        unsafe {
+            if PLAIN { <Posix as Handler>::read(fd, buf, len) } else { <Posix as Handler>::recv(fd, buf, len, flags) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn real(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller keeps the contract of `read` or `recv`.
+        unsafe { if PLAIN { real::read(fd, buf, len) } else { real::recv(fd, buf, len, flags) } }
+    }
 }
 
 impl Usual for Posix {
@@ -79,10 +142,24 @@ impl Usual for Posix {
         // SAFETY: the caller keeps the contract of `epoll_wait`.
         unsafe { epoll_wait::fast_path(epfd, events, count) }
     }
-    usual! {
-        read(*mut c_void): receive::take_by_stack or take_directly;
-        recv(*mut c_void, flags out of libc::MSG_DONTWAIT): receive::take_by_stack or take_directly;
-        write(*const c_void): send::put_by_stack or put_directly;
-        send(*const c_void, flags out of (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)): send::put_by_stack or put_directly;
+    #[inline(always)]
+    unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+        // SAFETY: the caller keeps the contract of `read`.
+        unsafe { fast_path::<Receive<true>>(fd, buf, len, 0) }
+    }
+    #[inline(always)]
+    unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+        // SAFETY: the caller keeps the contract of `recv`.
+        unsafe { fast_path::<Receive<false>>(fd, buf, len, flags) }
+    }
+    #[inline(always)]
+    unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Option<ssize_t> {
+        // SAFETY: the caller keeps the contract of `write`.
+        unsafe { fast_path::<Send<true>>(fd, buf, len, 0) }
+    }
+    #[inline(always)]
+    unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+        // SAFETY: the caller keeps the contract of `send`.
+        unsafe { fast_path::<Send<false>>(fd, buf, len, flags) }
     }
 }

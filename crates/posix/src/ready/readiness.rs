@@ -2,9 +2,8 @@
 
 use crate::io::urgent;
 use core::sync::atomic::Ordering;
-use towpath_client::carrier::Lines;
+use towpath_client::backend::Lines;
 use towpath_client::private::flag;
-use towpath_client::session::Session;
 use towpath_client::socket::Socket;
 use towpath_client::view::View;
 use towpath_ring::command::Accepted;
@@ -95,8 +94,8 @@ fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
 
 /// [`events_of_steady`] for a connection that the stack carries.
 #[inline(always)]
-pub fn events_by_stack(session: &Session, lines: &Lines, interest: u32) -> Option<u32> {
-    let &Lines { app, stack, private } = lines;
+pub fn events_by_stack(lines: &Lines, interest: u32) -> Option<u32> {
+    let &Lines { session, app, stack, private, .. } = lines;
     if interest & (OUT | WRNORM) != 0 {
         return None;
     }

@@ -3,7 +3,7 @@
 use super::{ET, Entry, EntryState, Interest, ONESHOT};
 use crate::ready::readiness;
 use libc::epoll_event;
-use towpath_client::carrier::Carrier;
+use towpath_client::backend::Carrier;
 use towpath_client::session::Session;
 
 impl Entry {
@@ -15,7 +15,7 @@ impl Entry {
             return None;
         }
         match Carrier::of(session, session.region.slot(self.slot)?, self.generation) {
-            Carrier::Stack(lines) => readiness::events_by_stack(session, &lines, self.events),
+            Carrier::Stack(lines) => readiness::events_by_stack(&lines, self.events),
             Carrier::Direct | Carrier::Neither => None,
         }
     }
