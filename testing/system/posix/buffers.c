@@ -1,4 +1,5 @@
-// SO_SNDBUF and SO_RCVBUF: how much goes at once. The sizes are Linux's to a factor of two, so only their order is told.
+// SO_SNDBUF and SO_RCVBUF: how much a connection takes at once. Sizes may differ from Linux's by a factor of two, so a case
+// prints only their magnitude.
 #include "conformance.h"
 #define THEME "buffers"
 
@@ -13,7 +14,7 @@ static int listener_of(int receive) {
     return s;
 }
 
-// A pair whose client and listener have asked for these sizes before, 0 = not.
+// A pair whose client and listener have set these sizes before the connection; 0 = not set.
 static struct pair sized(int send, int receive) {
     struct pair p = {.listener = listener_of(receive), .client = tcp()};
     if (send) MUST(set_int(p.client, SOL_SOCKET, SO_SNDBUF, send));
@@ -22,7 +23,7 @@ static struct pair sized(int send, int receive) {
     return p;
 }
 
-// Sends until nothing more goes; how many bytes went.
+// Sends until the connection takes no more. Returns the number of bytes.
 static long filled(int fd) {
     static char much[65536];
     long sum = 0;
@@ -65,33 +66,39 @@ static void fill_and_drain(struct pair p) {
     say("again", "%d", again > sent / 4 && again < 4 * sent);
 }
 
+// Small buffers on both sides, set before the connection: they fill, drain, and fill again.
 CASE(both_small_before) { fill_and_drain(sized(SMALL, SMALL)); }
 
+// The least buffers that can be had.
 CASE(both_least) {
     struct pair p = sized(1, 1);
     say("sent", "%d", filled(p.client) < 16384);
 }
 
+// A small send buffer: the connection still takes what the receiver has room for.
 CASE(send_small_before) {
-    // Mostly what the other side takes: on Linux 80 to 130 KB.
+    // Most of it is what the receiver takes: on Linux 80 to 130 KB.
     say("sent", "%s", filled(sized(SMALL, 0).client) < 163840 ? "usual" : "more");
 }
 
+// A small send buffer and a medium receive buffer.
 CASE(receive_medium_before) {
     long sent = filled(sized(SMALL, 65536).client);
     say_size("sent", sent);
 }
 
+// Small buffers that are set after the connection is made.
 CASE(both_small_after) {
     struct pair p = pair();
     MUST(set_int(p.client, SOL_SOCKET, SO_SNDBUF, SMALL));
     MUST(set_int(p.server, SOL_SOCKET, SO_RCVBUF, SMALL));
     long sent = filled(p.client);
-    // Linux has told the other side of more room by then.
+    // Linux has announced a larger window by then.
     say("sent", "%d", sent < 262144);
     say("arrived", "%d", drained(p.server, sent) == sent);
 }
 
+// An accepted connection has the buffer sizes of its listener.
 CASE(inherited_by_what_is_accepted) {
     struct pair p = sized(0, SMALL);
     CALL("receive", get_int(p.server, SOL_SOCKET, SO_RCVBUF));
@@ -104,6 +111,7 @@ CASE(inherited_by_what_is_accepted) {
     say_size("sent", filled(server));
 }
 
+// Data that are sent before the connection is accepted fill the buffers and all arrive.
 CASE(before_it_is_accepted) {
     int listener = listener_of(SMALL), client = tcp();
     MUST(set_int(client, SOL_SOCKET, SO_SNDBUF, SMALL));
@@ -114,6 +122,7 @@ CASE(before_it_is_accepted) {
     say("arrived", "%d", drained(server, sent) == sent);
 }
 
+// A larger SO_SNDBUF makes a full connection writable again.
 CASE(more_room_when_asked_for) {
     struct pair p = sized(SMALL, SMALL);
     long sent = filled(p.client);
@@ -128,6 +137,7 @@ static void *reader(void *arg) {
     return NULL;
 }
 
+// A blocking send of much data through small buffers.
 CASE(blocking_through_small_ones) {
     struct pair p = sized(SMALL, SMALL);
     long work[3] = {p.server, 0, 600000};
@@ -139,6 +149,7 @@ CASE(blocking_through_small_ones) {
     say("got", "%ld", work[1]);
 }
 
+// TCP_CORK with small buffers: no byte waits for room that never comes.
 CASE(corked_through_small_ones) {
     struct pair p = sized(SMALL, SMALL);
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
@@ -151,6 +162,7 @@ CASE(corked_through_small_ones) {
     say("got", "%ld", work[1]);
 }
 
+// EPOLLOUT by edge when a full connection with small buffers is drained.
 CASE(epoll_edge_when_there_is_room) {
     struct pair p = sized(SMALL, SMALL);
     int e = MUST(epoll_create1(0));

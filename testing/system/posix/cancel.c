@@ -1,4 +1,4 @@
-// Threads that are cancelled in calls on sockets: while they sleep, and before.
+// Cancellation (pthread_cancel) of threads in calls on sockets: while they sleep, and before.
 #define THEME "cancel"
 #include "conformance.h"
 
@@ -92,7 +92,7 @@ static void every_call(bool pending) {
     cancel_in("poll_of_two", in_poll_of_two, pending);
     cancel_in("select", in_select, pending);
     cancel_in("epoll_wait", in_epoll_wait, pending);
-    // All goes on as if nothing had been.
+    // The sockets work as before.
     MUST(write(p.client, "abc", 3));
     struct epoll_event e;
     CALL("epoll", epoll_wait(ep, &e, 1, 3000));
@@ -110,7 +110,9 @@ static void every_call(bool pending) {
     CALL("close", close(p.server));
 }
 
+// pthread_cancel ends a thread that sleeps in each of these calls, and the sockets stay usable.
 CASE(in_calls_that_sleep) { every_call(false); }
+// A cancellation that is pending ends the thread in its next call.
 CASE(before_a_call) { every_call(true); }
 
 static long got;
@@ -127,6 +129,7 @@ static void *unwilling(void *nothing) {
     return NULL;
 }
 
+// With cancellation disabled a call runs to its end.
 CASE(not_while_it_is_disabled) {
     set_up();
     pthread_t thread;
@@ -142,6 +145,7 @@ CASE(not_while_it_is_disabled) {
     say("then", "%s,%d", result == PTHREAD_CANCELED ? "canceled" : "returned", cleaned);
 }
 
+// Many threads are cancelled in poll, before and during its sleep. Nothing is left behind.
 CASE(many_times) {
     set_up();
     int canceled = 0;

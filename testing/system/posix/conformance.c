@@ -1,4 +1,4 @@
-// The runner: every case in a forked child with a time-out, a few at a time, one line of output each, in order.
+// The runner: each case in a forked child with a time limit, a few at a time. Each prints one line, in the order of names.
 #include "conformance.h"
 #include <stdarg.h>
 
@@ -116,7 +116,7 @@ static void finish(struct child *child, bool late) {
     child->pid = 0;
 }
 
-// Reads what a child has to say; false when it has ended.
+// Reads what a child prints. False: it has ended.
 static bool listen_to(struct child *child) {
     char *line = lines[child->index];
     size_t have = strlen(line);
@@ -124,7 +124,7 @@ static bool listen_to(struct child *child) {
     return n > 0;
 }
 
-// Does it match one of the filters, ended by NULL? All do if there are none.
+// Does the name match one of the filters? NULL ends them; without filters every name matches.
 static bool wanted(const char *name, char **filters) {
     if (*filters == NULL) return true;
     for (; *filters; filters++)
@@ -187,7 +187,7 @@ int epoll_of(int fd, unsigned events) {
     return ep;
 }
 
-// One wait; what it says of the one descriptor.
+// Waits once and prints the event of the one descriptor.
 int wait_one(const char *key, int ep, int ms) {
     struct epoll_event e[4];
     memset(e, 0, sizeof e);

@@ -1,4 +1,5 @@
-// What the cases share. A case prints what it saw; the same program run on the kernel and under Towpath must print the same.
+// Shared by all cases. A case prints the outcome of its calls. The program must print the same on the kernel and under Towpath,
+// except for the differences that differences.txt lists. The comment of a case says what it compares.
 #pragma once
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// One case: runs in a process of its own and ends with the function.
+// One case: it runs in a process of its own, which ends with the function.
 struct test_case {
     const char *theme;
     const char *name;
@@ -51,9 +52,9 @@ void add_case(struct test_case c);
 void say(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The outcome of a call: its value, or the name of its errno.
 void say_result(const char *key, long result);
-// Bytes, with unprintable ones as dots, long runs of one byte as `x*1000`.
+// Bytes: unprintable ones as dots, long runs of one byte as `x*1000`.
 void say_bytes(const char *key, const void *bytes, long count);
-// POLL* bits by name. EPOLL* are the same bits.
+// POLL* bits by name. EPOLL* have the same values.
 void say_events(const char *key, unsigned events);
 
 #define CALL(key, expression)                                                                                          \
@@ -63,7 +64,7 @@ void say_events(const char *key, unsigned events);
         say_result(key, result_);                                                                                      \
         result_;                                                                                                       \
     })
-// Set-up that cannot fail: ends the case with the line of the program if it does.
+// Set-up that must not fail. If it does, the case ends and prints the line of the program.
 #define MUST(expression)                                                                                               \
     ({                                                                                                                 \
         errno = 0;                                                                                                     \
@@ -82,17 +83,17 @@ int tcp6(void);
 struct sockaddr_in loopback(int port);
 struct sockaddr_in6 loopback6(int port);
 int bound(int port);     // bound to 127.0.0.1
-int listening(void);     // on a port of the kernel's choice
+int listening(void);     // on a port that the kernel chooses
 int listening6(void);
 int port_of(int fd);
 int connect_to(int fd, int listener);
 struct pair pair(void);
 struct pair pair6(void);
-// A pair whose client or server was closed with a reset, and the reset has arrived.
+// An end whose peer has closed with a reset, after the reset has arrived.
 int reset_by_peer(void);
 
-// States. The wire is not instantaneous, so a case waits for what it will look at.
-unsigned events_of(int fd);                     // all that poll says now
+// States. Nothing arrives at once, so a case waits until the state that it looks at is there.
+unsigned events_of(int fd);                     // all that poll reports now
 unsigned wait_events(int fd, unsigned wanted);  // waits (5 s at most) until all wanted are there
 bool wait_unread(int fd, int count);            // until FIONREAD says at least count
 bool wait_sent(int fd);                         // until SIOCOUTQ says 0
@@ -104,9 +105,9 @@ int nonblocking(int fd, bool on);
 int get_int(int fd, int level, int name);       // -errno on failure
 int set_int(int fd, int level, int name, int value);
 
-// epoll with one descriptor, of data word 77.
+// epoll with one descriptor, whose data word is 77.
 int epoll_of(int fd, unsigned events);           // a new instance that watches it
-int wait_one(const char *key, int ep, int ms);   // one wait; what it says of the descriptor
+int wait_one(const char *key, int ep, int ms);   // waits once and prints the event of the descriptor
 int control(int ep, int op, int fd, unsigned events);
 
 // Threads and signals.

@@ -4,7 +4,7 @@
 
 static char buf[1000];
 
-// An address as the case may print it: ports are only told apart.
+// Prints an address. A port is printed as 0, as the same as `port`, or as another one, because its number changes.
 static void say_name(const char *key, int fd, int (*ask)(int, struct sockaddr *, socklen_t *), int port) {
     struct sockaddr_in a;
     memset(&a, 0, sizeof a);
@@ -14,24 +14,28 @@ static void say_name(const char *key, int fd, int (*ask)(int, struct sockaddr *,
     say("is", "%d/%s/%s/%d", a.sin_family, inet_ntoa(a.sin_addr), p == 0 ? "0" : p == port ? "same" : "other", (int)len);
 }
 
+// The names of a fresh socket: getsockname gives 0.0.0.0:0, and getpeername ENOTCONN.
 CASE(names_unbound) {
     int fd = tcp();
     say_name("sock", fd, getsockname, 0);
     say_name("peer", fd, getpeername, 0);
 }
 
+// After bind to port 0, getsockname has the port that the kernel chose.
 CASE(names_bound) {
     int fd = bound(0);
     say_name("sock", fd, getsockname, port_of(fd));
     say_name("peer", fd, getpeername, 0);
 }
 
+// A listener has its own name and no peer.
 CASE(names_listening) {
     int fd = listening();
     say_name("sock", fd, getsockname, port_of(fd));
     say_name("peer", fd, getpeername, 0);
 }
 
+// Both ends of a connection name each other.
 CASE(names_connected) {
     struct pair p = pair();
     say_name("client", p.client, getsockname, port_of(p.client));
@@ -40,6 +44,7 @@ CASE(names_connected) {
     say_name("server_peer", p.server, getpeername, port_of(p.client));
 }
 
+// After shutdown in both directions on one end, both ends still have their names.
 CASE(names_after_shutdown) {
     struct pair p = pair();
     int port = port_of(p.client);
@@ -50,6 +55,7 @@ CASE(names_after_shutdown) {
     say_name("server_peer", p.server, getpeername, port);
 }
 
+// Names cut to the length that is given. The length becomes the full one; a negative length is an error.
 CASE(names_cut) {
     struct pair p = pair();
     struct sockaddr_in a;
@@ -67,6 +73,7 @@ CASE(names_cut) {
     say("len100", "%d", (int)len);
 }
 
+// Listen without bind takes a free port on all addresses, to which others can connect.
 CASE(listen_unbound) {
     int fd = tcp();
     CALL("listen", listen(fd, 5));
@@ -80,6 +87,7 @@ CASE(listen_unbound) {
     CALL("accept", accept(fd, NULL, NULL) >= 0);
 }
 
+// The errors of bind: bound already, port in use, foreign address, wrong length or family, listening, connected.
 CASE(bind_errors) {
     int fd = bound(0);
     struct sockaddr_in a = loopback(0);
@@ -102,6 +110,7 @@ CASE(bind_errors) {
     CALL("bind_connected", bind(p.client, (struct sockaddr *)&a, sizeof a));
 }
 
+// A port with a listener cannot be bound again on the same or on any address, but on another one.
 CASE(bind_a_listening_port) {
     int fd = listening();
     int other = tcp();
@@ -116,6 +125,7 @@ CASE(bind_a_listening_port) {
     CALL("listen", listen(other, 1));
 }
 
+// With SO_REUSEADDR two sockets can bind one port. Only the first can listen.
 CASE(reuseaddr_twice_bound_one_listens) {
     int a = tcp(), b = tcp();
     set_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -128,6 +138,7 @@ CASE(reuseaddr_twice_bound_one_listens) {
     CALL("listen2", listen(b, 1));
 }
 
+// A port is in use until its last connection ends, even with SO_REUSEADDR, if its listener had none.
 CASE(reuseaddr_after_a_connection) {
     struct pair p = pair();
     int port = port_of(p.listener);
@@ -143,6 +154,7 @@ CASE(reuseaddr_after_a_connection) {
     CALL("listen", listen(fd, 1));
 }
 
+// A port with a live connection is in use after its listener has closed, if the listener had no SO_REUSEADDR.
 CASE(reuseaddr_with_a_live_connection) {
     struct pair p = pair();
     int port = port_of(p.listener);
@@ -154,6 +166,7 @@ CASE(reuseaddr_with_a_live_connection) {
     CALL("with", bind(fd, (struct sockaddr *)&a, sizeof a));
 }
 
+// Once accept has returned, both ends of the connection are writable, and epoll says so at once.
 CASE(connected_when_accepted) {
     int listener = listening(), both = 0;
     for (int i = 0; i < 50; i++) {
@@ -181,11 +194,13 @@ static void say_bind_beside(int other) {
     CALL("elsewhere", bind(fd, (struct sockaddr *)&a, sizeof a));
 }
 
+// The port that connect chose for a client is in use for bind.
 CASE(bind_to_the_port_of_a_client) {
     struct pair p = pair();
     say_bind_beside(p.client);
 }
 
+// The port of a listener with SO_REUSEADDR is in use while it listens, and free once it is closed.
 CASE(reuseaddr_to_the_port_of_a_listener) {
     int listener = tcp();
     set_int(listener, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -209,6 +224,7 @@ static int port_sharer(int port) {
     return fd;
 }
 
+// SO_REUSEPORT: listeners on one port share its connections. One can be closed, and outsiders cannot bind the port.
 CASE(reuseport_group) {
     int a = port_sharer(0), b = port_sharer(port_of(a)), got = 0;
     for (int i = 0; i < 10; i++) {
@@ -228,6 +244,7 @@ CASE(reuseport_group) {
     CALL("plain", bind(plain, (struct sockaddr *)&address, sizeof address));
 }
 
+// A refused connect gives its error once. The same socket can then connect again.
 CASE(refused) {
     int fd = bound(0), c = tcp();
     struct sockaddr_in a = loopback(port_of(fd));
@@ -240,6 +257,7 @@ CASE(refused) {
     CALL("accept", accept(fd, NULL, NULL) >= 0);
 }
 
+// A refused non-blocking connect: its events, its error by SO_ERROR, and calls after that.
 CASE(refused_nonblocking) {
     int fd = bound(0), c = tcp();
     struct sockaddr_in a = loopback(port_of(fd));
@@ -252,6 +270,7 @@ CASE(refused_nonblocking) {
     CALL("write", send(c, buf, 1, MSG_NOSIGNAL));
 }
 
+// A refused non-blocking connect reports its error by the next connect; the one after that tries again.
 CASE(refused_nonblocking_asked_by_connect) {
     int fd = bound(0), c = tcp();
     struct sockaddr_in a = loopback(port_of(fd));
@@ -262,6 +281,7 @@ CASE(refused_nonblocking_asked_by_connect) {
     CALL("third", connect(c, (struct sockaddr *)&a, sizeof a));
 }
 
+// After a refused non-blocking connect the program tries again, and by then there is a listener.
 CASE(refused_nonblocking_then_there) {
     for (int asked = 0; asked < 2; asked++) {
         int fd = bound(0), c = tcp();
@@ -277,6 +297,7 @@ CASE(refused_nonblocking_then_there) {
         CALL("accept", accept(fd, NULL, NULL) >= 0);
     }
 }
+// A refused non-blocking connect reports its error by read, and only once.
 CASE(refused_nonblocking_asked_by_read) {
     int fd = bound(0), c = tcp();
     struct sockaddr_in a = loopback(port_of(fd));
@@ -288,6 +309,7 @@ CASE(refused_nonblocking_asked_by_read) {
     CALL("error", get_int(c, SOL_SOCKET, SO_ERROR));
 }
 
+// A non-blocking connect: EINPROGRESS, writable when established, 0 once, then EISCONN.
 CASE(nonblocking_connect) {
     int l = listening(), c = tcp();
     nonblocking(c, true);
@@ -302,6 +324,7 @@ CASE(nonblocking_connect) {
     CALL("read", read(s, buf, 10));
 }
 
+// Connect on sockets that are connected, accepted or listening; listen and accept on a connected one.
 CASE(connect_twice) {
     struct pair p = pair();
     CALL("again", connect_to(p.client, p.listener));
@@ -312,6 +335,7 @@ CASE(connect_twice) {
     CALL("accept_connected", accept(p.client, NULL, NULL));
 }
 
+// The errors of connect for wrong lengths, families, ports and addresses.
 CASE(connect_wrong) {
     int fd = tcp();
     struct sockaddr_in a = loopback(1);
@@ -330,6 +354,7 @@ CASE(connect_wrong) {
     CALL("no_descriptor", connect(-1, (struct sockaddr *)&a, sizeof a));
 }
 
+// Connect accepts an address that is longer than sockaddr_in.
 CASE(connect_longer_address) {
     int l = listening(), c = tcp();
     struct sockaddr_storage a = {0};
@@ -338,6 +363,7 @@ CASE(connect_longer_address) {
     CALL("storage", connect(c, (struct sockaddr *)&a, sizeof a));
 }
 
+// Connecting to 0.0.0.0 connects to this host.
 CASE(connect_any_is_this_host) {
     int l = tcp();
     MUST(listen(l, 5));
@@ -348,6 +374,7 @@ CASE(connect_any_is_this_host) {
     say_name("sock", c, getsockname, 0);
 }
 
+// A bound socket that connects to its own port is connected to itself (RFC 9293 simultaneous open).
 CASE(connect_to_self) {
     int fd = bound(0);
     CALL("connect", connect_to(fd, fd));
@@ -360,6 +387,7 @@ CASE(connect_to_self) {
     CALL("end", read(fd, buf, 1));
 }
 
+// A connect from a bound socket uses the bound port, and the acceptor sees it.
 CASE(connect_from_a_bound_port) {
     int l = listening(), c = bound(0), port = port_of(c);
     CALL("connect", connect_to(c, l));
@@ -370,6 +398,7 @@ CASE(connect_from_a_bound_port) {
     say("peer", "%d len=%d", ntohs(a.sin_port) == port, (int)len);
 }
 
+// SO_REUSEADDR on one socket only does not share a port; the other's connect works.
 CASE(simultaneous_connects_from_one_port) {
     int l = listening(), a = bound(0), b = tcp();
     set_int(b, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -378,6 +407,7 @@ CASE(simultaneous_connects_from_one_port) {
     CALL("connect", connect_to(a, l));
 }
 
+// The errors of accept: not listening, nothing to accept, unknown flags, a negative length, a closed descriptor.
 CASE(accept_errors) {
     int fd = tcp();
     CALL("unbound", accept(fd, NULL, NULL));
@@ -397,6 +427,7 @@ CASE(accept_errors) {
     CALL("closed", accept(-1, NULL, NULL));
 }
 
+// An accepted socket gets its flags from accept4, not from the listener. The peer's address is cut to its room.
 CASE(accept_flags) {
     int l = listening(), c[3];
     for (int i = 0; i < 3; i++) c[i] = tcp(), MUST(connect_to(c[i], l));
@@ -415,6 +446,7 @@ CASE(accept_flags) {
     say("len", "%d family=%d", (int)len, address.sin_family);
 }
 
+// A connection that the peer has closed is accepted, with its data and then the end.
 CASE(accept_a_closed_connection) {
     int l = listening(), c = tcp();
     MUST(connect_to(c, l));
@@ -426,6 +458,7 @@ CASE(accept_a_closed_connection) {
     CALL("end", read(s, buf, 10));
 }
 
+// Closing a listener resets the connections that were not accepted.
 CASE(listener_closed_resets_the_waiting) {
     int l = listening(), c = tcp();
     MUST(connect_to(c, l));
@@ -435,6 +468,7 @@ CASE(listener_closed_resets_the_waiting) {
     CALL("read", read(c, buf, 1));
 }
 
+// Listen on a listener changes the backlog, whatever its value.
 CASE(listen_again) {
     int l = listening();
     CALL("again", listen(l, 1));
@@ -443,6 +477,7 @@ CASE(listen_again) {
     CALL("accepting", get_int(l, SOL_SOCKET, SO_ACCEPTCONN));
 }
 
+// A backlog of 0 lets one connection in.
 CASE(backlog_zero) {
     int l = bound(0);
     MUST(listen(l, 0));
@@ -451,6 +486,7 @@ CASE(backlog_zero) {
     CALL("accept", accept(l, NULL, NULL) >= 0);
 }
 
+// With SO_REUSEADDR two sockets bind one port, on any address and on one. Only the first can listen.
 CASE(listen_after_a_bind_in_use) {
     int a = tcp(), b = tcp();
     set_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -463,6 +499,7 @@ CASE(listen_after_a_bind_in_use) {
     CALL("listen_specific", listen(b, 1));
 }
 
+// The arguments of socket: unknown types, protocols and families, and flags. The number is the lowest free one.
 CASE(socket_arguments) {
     CALL("type", socket(AF_INET, SOCK_STREAM | 0x100, 0));
     CALL("protocol", socket(AF_INET, SOCK_STREAM, IPPROTO_UDP));
@@ -474,6 +511,7 @@ CASE(socket_arguments) {
     CALL("lowest", tcp() == fd);
 }
 
+// Accept takes the lowest free descriptor number.
 CASE(lowest_descriptor) {
     struct pair p = pair();
     int c = tcp();

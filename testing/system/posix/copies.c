@@ -1,4 +1,4 @@
-// dup in all its forms, before and after the socket is connected; descriptors passed; what a descriptor is.
+// Copies of descriptors, before and after the socket is connected; passed descriptors; file calls on sockets.
 #include "conformance.h"
 #include <sched.h>
 #include <sys/stat.h>
@@ -6,6 +6,7 @@
 
 static char buf[100];
 
+// A copy from before connect is the connected socket too, and keeps the connection open.
 CASE(before_connect) {
     int l = listening(), c = tcp(), copy = (int)MUST(dup(c));
     CALL("connect", connect_to(c, l));
@@ -19,6 +20,7 @@ CASE(before_connect) {
     CALL("read_rest", recv(s, buf, 3, MSG_WAITALL));
 }
 
+// A copy from before listen is the listener too.
 CASE(before_listen) {
     int l = bound(0), copy = (int)MUST(dup(l));
     CALL("listen", listen(l, 5));
@@ -28,6 +30,7 @@ CASE(before_listen) {
     CALL("listening", get_int(copy, SOL_SOCKET, SO_ACCEPTCONN));
 }
 
+// Connect by a copy connects the original.
 CASE(connect_by_the_copy) {
     int l = listening(), c = tcp(), copy = (int)MUST(fcntl(c, F_DUPFD_CLOEXEC, 100));
     CALL("connect", connect_to(copy, l));
@@ -37,6 +40,7 @@ CASE(connect_by_the_copy) {
     say("flags", "%d,%d", fcntl(c, F_GETFD), fcntl(copy, F_GETFD));
 }
 
+// A child connects a socket that it has from its parent. The parent uses the connection.
 CASE(forked_before_connect) {
     int l = listening(), c = tcp();
     pid_t pid = fork();
@@ -49,6 +53,7 @@ CASE(forked_before_connect) {
     CALL("read", recv(s, buf, 3, MSG_WAITALL));
 }
 
+// A child listens on a socket that it has from its parent. The parent accepts.
 CASE(forked_before_listen) {
     int l = bound(0);
     pid_t pid = fork();
@@ -61,7 +66,7 @@ CASE(forked_before_listen) {
     CALL("accept", accept(l, NULL, NULL) >= 0);
 }
 
-// Forks that libc does not make by `fork`. The parent lets go at once, so that the child alone has the connection.
+// Forks other than by libc's `fork`. The parent closes its descriptor at once, so that only the child has the connection.
 static int in_child(void *arg) {
     int copy = *(int *)arg, to = dup2(copy, 50);
     close(copy);
@@ -85,6 +90,7 @@ static void through_a_child(const char *key, pid_t pid, struct pair p) {
     CALL("end", recv(p.client, buf, 3, MSG_WAITALL));
 }
 
+// Children by the system calls clone, fork and clone3 use their parent's connection, then end it.
 CASE(forked_by_system_calls) {
     struct pair p = pair();
     through_a_child("clone", (pid_t)MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)), p);
@@ -95,6 +101,7 @@ CASE(forked_by_system_calls) {
     through_a_child("clone3", (pid_t)MUST(syscall(SYS_clone3, arguments, sizeof arguments)), p);
 }
 
+// Children by libc's _Fork and clone use their parent's connection, then end it.
 CASE(forked_by_functions) {
     extern pid_t _Fork(void);
     static _Alignas(16) char stack[65536];
@@ -104,6 +111,7 @@ CASE(forked_by_functions) {
     through_a_child("clone", (pid_t)MUST(clone(in_child, stack + sizeof stack, SIGCHLD, &p.server)), p);
 }
 
+// Copies of a connected socket share O_NONBLOCK, not close-on-exec. The last close ends the connection.
 CASE(after_connect) {
     struct pair p = pair();
     int copy = (int)MUST(dup2(p.client, 50));
@@ -124,6 +132,7 @@ CASE(after_connect) {
     CALL("ended", recv(p.server, buf, 10, 0));
 }
 
+// Dup2 over a connected socket ends its connection.
 CASE(over_a_socket) {
     struct pair p = pair(), q = pair();
     CALL("dup2", dup2(q.client, p.client) == p.client);
@@ -132,6 +141,7 @@ CASE(over_a_socket) {
     CALL("read", recv(p.client, buf, 10, 0));
 }
 
+// Copies share the end of the stream and the pending error.
 CASE(shared_error_and_shutdown) {
     struct pair p = pair();
     int copy = (int)MUST(dup(p.client));
@@ -142,6 +152,7 @@ CASE(shared_error_and_shutdown) {
     CALL("copy", get_int(copy2, SOL_SOCKET, SO_ERROR));
 }
 
+// File calls on a connected socket, and its name in /proc.
 CASE(what_a_descriptor_is) {
     struct pair p = pair();
     struct stat s;
@@ -157,6 +168,7 @@ CASE(what_a_descriptor_is) {
     say("link", "%s", link);
 }
 
+// A connection whose descriptor is sent to the same process (SCM_RIGHTS), which closes the original.
 CASE(passed_to_oneself) {
     struct pair p = pair();
     int u[2];
@@ -180,6 +192,7 @@ CASE(passed_to_oneself) {
     CALL("read", recv(p.server, buf, 3, MSG_WAITALL));
 }
 
+// Fdopen on both ends of a connection: print, flush, read lines, close.
 CASE(stdio) {
     struct pair p = pair();
     FILE *out = fdopen(p.client, "w"), *in = fdopen(p.server, "r");
@@ -196,6 +209,7 @@ CASE(stdio) {
     say("end", "%d", fgets(line, sizeof line, in) == NULL && feof(in));
 }
 
+// Dprintf to sockets, a pipe, and no descriptor.
 CASE(print_to_a_descriptor) {
     struct pair p = pair();
     CALL("dprintf", dprintf(p.client, "again\n"));
@@ -217,6 +231,7 @@ CASE(print_to_a_descriptor) {
     CALL("read", read(ends[0], buf, 10));
 }
 
+// Close_range closes connected sockets.
 CASE(close_range_closes) {
     struct pair p = pair();
     unsigned low = (unsigned)(p.client < p.server ? p.client : p.server);
@@ -225,7 +240,7 @@ CASE(close_range_closes) {
     CALL("fresh", tcp() >= 0);
 }
 
-// Memcached counts on getting the very last number that its limit leaves.
+// With all descriptors used but one, accept gets exactly that number, as memcached expects.
 CASE(last_descriptors) {
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1024, 1024}));
     int l = listening(), clients[3] = {tcp(), tcp(), tcp()}, last = -1, next;

@@ -1,9 +1,10 @@
-// Bytes that are held back (TCP_CORK, MSG_MORE): until when, and who sees them.
+// Bytes that are held back (TCP_CORK, MSG_MORE): for how long, and which calls notice them.
 #define THEME "cork"
 #include "conformance.h"
 
 static char buf[200000];
 
+// Poll does not show bytes that MSG_MORE holds back, and wakes when they are sent after 200 ms.
 CASE(poll_waits_for_held_bytes) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -19,6 +20,7 @@ static void send_more(void *fd) {
     send(*(int *)fd, "abc", 3, MSG_MORE);
 }
 
+// Poll already sleeps when a sender holds bytes back, and wakes in time.
 CASE(poll_sleeps_when_bytes_are_held) {
     struct pair p = pair(), q = pair();
     later(50, send_more, &p.client);
@@ -29,6 +31,7 @@ CASE(poll_sleeps_when_bytes_are_held) {
     CALL("read", read(p.server, buf, 10));
 }
 
+// Recv already sleeps when a sender holds bytes back, and gets them in time.
 CASE(recv_sleeps_when_bytes_are_held) {
     struct pair p = pair();
     later(50, send_more, &p.client);
@@ -37,6 +40,7 @@ CASE(recv_sleeps_when_bytes_are_held) {
     say("in_time", "%d", now_ms() - before < 700);
 }
 
+// Select wakes when held bytes are sent after 200 ms.
 CASE(select_waits_for_held_bytes) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -60,21 +64,25 @@ static void epoll_on(struct pair *p, unsigned events) {
     CALL("read", read(p->server, buf, 10));
 }
 
+// Level-triggered epoll wakes when held bytes are sent.
 CASE(epoll_waits_for_held_bytes) {
     struct pair p = pair();
     epoll_on(&p, EPOLLIN);
 }
 
+// Edge-triggered epoll wakes when held bytes are sent.
 CASE(epoll_by_edges_waits_for_held_bytes) {
     struct pair p = pair();
     epoll_on(&p, EPOLLIN | EPOLLET);
 }
 
+// EPOLLONESHOT wakes when held bytes are sent.
 CASE(epoll_once_waits_for_held_bytes) {
     struct pair p = pair();
     epoll_on(&p, EPOLLIN | EPOLLONESHOT);
 }
 
+// SIOCOUTQ and SIOCOUTQNSD count held bytes; FIONREAD of the receiver does not.
 CASE(queued_while_held) {
     struct pair p = pair();
     int n = -1;
@@ -88,6 +96,7 @@ CASE(queued_while_held) {
     say("unread", "%d", n);
 }
 
+// TCP_CORK: after held bytes were sent in time, the next ones are held again.
 CASE(held_again_after_the_time) {
     struct pair p = pair();
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
@@ -100,6 +109,7 @@ CASE(held_again_after_the_time) {
     say_bytes("bytes", buf, 3);
 }
 
+// Close sends the bytes that TCP_CORK holds back.
 CASE(close_lets_go) {
     struct pair p = pair();
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
@@ -108,6 +118,7 @@ CASE(close_lets_go) {
     CALL("recv", recv(p.server, buf, 10, MSG_WAITALL));
 }
 
+// The death of the process sends the bytes that MSG_MORE holds back.
 CASE(exit_lets_go) {
     struct pair p = pair();
     pid_t child = fork();
@@ -120,6 +131,7 @@ CASE(exit_lets_go) {
     CALL("recv", recv(p.server, buf, 10, MSG_WAITALL));
 }
 
+// The reader closes after it has got held bytes: the sender reads the end, not a reset.
 CASE(reader_closes_after_held_bytes) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -129,6 +141,7 @@ CASE(reader_closes_after_held_bytes) {
     CALL("end", recv(p.client, buf, 10, 0));
 }
 
+// TCP_CORK sends whole segments and holds only the last, partial one.
 CASE(more_than_a_segment) {
     struct pair p = pair();
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
@@ -142,6 +155,7 @@ CASE(more_than_a_segment) {
     say("rest", "%d", drain(p.server) == 150000 - n);
 }
 
+// MSG_MORE with TCP_CORK: TCP_NODELAY sends what is held, and the cork stays.
 CASE(more_beside_cork) {
     struct pair p = pair();
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
@@ -157,6 +171,7 @@ CASE(more_beside_cork) {
     CALL("held", recv(p.server, buf, 10, MSG_DONTWAIT));
 }
 
+// An urgent byte sends the bytes that TCP_CORK holds back.
 CASE(urgent_does_not_wait) {
     struct pair p = pair();
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));

@@ -4,6 +4,7 @@
 
 static char buf[1 << 17];
 
+// Write and read move bytes.
 CASE(write_and_read) {
     struct pair p = pair();
     CALL("write", write(p.client, "hello", 5));
@@ -11,6 +12,7 @@ CASE(write_and_read) {
     say_bytes("bytes", buf, 5);
 }
 
+// Send and recv move bytes; recv leaves what it has no room for.
 CASE(send_and_recv) {
     struct pair p = pair();
     CALL("send", send(p.server, "hello", 5, 0));
@@ -20,6 +22,7 @@ CASE(send_and_recv) {
     say_bytes("bytes", buf, 5);
 }
 
+// Reading without data: EAGAIN for non-blocking calls, EINVAL for MSG_OOB.
 CASE(recv_nothing_there) {
     struct pair p = pair();
     CALL("dontwait", recv(p.client, buf, 5, MSG_DONTWAIT));
@@ -31,6 +34,7 @@ CASE(recv_nothing_there) {
     CALL("errqueue", recv(p.client, buf, 5, MSG_ERRQUEUE));
 }
 
+// Calls of length 0 or with null buffers, without data and with it.
 CASE(zero_length) {
     struct pair p = pair();
     CALL("read0", read(p.client, buf, 0));
@@ -51,6 +55,7 @@ CASE(zero_length) {
     CALL("read1", read(p.client, buf, 1));
 }
 
+// Calls of length 0 do not wait; the end of the stream reads as 0, again and again.
 CASE(zero_length_blocks_not) {
     struct pair p = pair();
     struct msghdr m = {0};
@@ -62,6 +67,7 @@ CASE(zero_length_blocks_not) {
     CALL("end_again", read(p.client, buf, 1));
 }
 
+// After SHUT_WR a send of nothing and one of a byte.
 CASE(zero_length_send_after_shutdown) {
     struct pair p = pair();
     signal(SIGPIPE, SIG_IGN);
@@ -70,6 +76,7 @@ CASE(zero_length_send_after_shutdown) {
     CALL("send1", send(p.client, buf, 1, 0));
 }
 
+// MSG_PEEK reads without taking, and starts at what is unread.
 CASE(peek) {
     struct pair p = pair();
     MUST(write(p.server, "abcdef", 6));
@@ -82,6 +89,7 @@ CASE(peek) {
     say_bytes("peeked2", buf, 4);
 }
 
+// MSG_PEEK with MSG_WAITALL gives what is there, if it must not wait or the stream has ended.
 CASE(peek_waitall) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
@@ -93,6 +101,7 @@ CASE(peek_waitall) {
 
 static void send_rest(void *fd) { MUST(write(*(int *)fd, "def", 3)); }
 
+// MSG_PEEK with MSG_WAITALL waits for the whole length.
 CASE(peek_waitall_waits) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
@@ -101,6 +110,7 @@ CASE(peek_waitall_waits) {
     say_bytes("bytes", buf, 6);
 }
 
+// MSG_WAITALL waits for the whole length, but not with MSG_DONTWAIT or past the end.
 CASE(waitall) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
@@ -115,6 +125,7 @@ CASE(waitall) {
     CALL("ended", recv(p.client, buf, 6, MSG_WAITALL));
 }
 
+// MSG_WAITALL with SO_RCVTIMEO gives what has come, and EAGAIN if nothing has.
 CASE(waitall_timeout) {
     struct pair p = pair();
     struct timeval time = {0, 50000};
@@ -124,6 +135,7 @@ CASE(waitall_timeout) {
     CALL("nothing", recv(p.client, buf, 6, MSG_WAITALL));
 }
 
+// MSG_TRUNC discards bytes instead of copying them, so the buffer may be null.
 CASE(trunc) {
     struct pair p = pair();
     MUST(write(p.server, "abcdef", 6));
@@ -136,6 +148,7 @@ CASE(trunc) {
     say_bytes("bytes", buf, 1);
 }
 
+// MSG_TRUNC with MSG_PEEK, and in recvmsg.
 CASE(trunc_peek) {
     struct pair p = pair();
     MUST(write(p.server, "abcdef", 6));
@@ -149,6 +162,7 @@ CASE(trunc_peek) {
     say("flags", "%x", m.msg_flags);
 }
 
+// Unknown flags, and flags without a meaning for TCP, are ignored.
 CASE(unknown_flags) {
     struct pair p = pair();
     CALL("send", send(p.client, "x", 1, 0x800000));
@@ -158,6 +172,7 @@ CASE(unknown_flags) {
     CALL("recv_cloexec", recv(p.server, buf, 1, MSG_CMSG_CLOEXEC));
 }
 
+// MSG_MORE holds a partial segment back until a send without it.
 CASE(more) {
     struct pair p = pair();
     CALL("more", send(p.client, "abc", 3, MSG_MORE));
@@ -169,6 +184,7 @@ CASE(more) {
     say_bytes("bytes", buf, 6);
 }
 
+// Setting TCP_NODELAY sends what MSG_MORE has held back.
 CASE(more_then_nodelay) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -178,6 +194,7 @@ CASE(more_then_nodelay) {
     CALL("flushed", wait_unread(p.server, 3));
 }
 
+// The end of the stream sends what MSG_MORE has held back.
 CASE(more_then_end) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -185,12 +202,14 @@ CASE(more_then_end) {
     CALL("recv", recv(p.server, buf, 10, MSG_WAITALL));
 }
 
+// What MSG_MORE holds back is sent after 200 ms at the latest.
 CASE(more_is_let_go_in_time) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
     CALL("recv", recv(p.server, buf, 10, 0));
 }
 
+// TCP_CORK holds partial segments back until it is cleared.
 CASE(cork) {
     struct pair p = pair();
     MUST(set_int(p.client, IPPROTO_TCP, TCP_CORK, 1));
@@ -203,6 +222,7 @@ CASE(cork) {
     CALL("recv", recv(p.server, buf, 10, 0));
 }
 
+// MSG_ERRQUEUE on a TCP socket, with and without IP_RECVERR, and after a reset.
 CASE(errqueue) {
     struct pair p = pair();
     struct msghdr m = {0};
@@ -215,6 +235,7 @@ CASE(errqueue) {
     CALL("then", recv(fd, buf, 1, 0));
 }
 
+// Connected streams ignore the address of sendto unless it is too long. Recvfrom gives none.
 CASE(names_of_stream_calls) {
     struct pair p = pair();
     struct sockaddr_in to = loopback(1), from;
@@ -232,6 +253,7 @@ CASE(names_of_stream_calls) {
     CALL("sendto_null", sendto(p.client, "abc", 3, 0, NULL, 16));
 }
 
+// Recvmsg on TCP gives no control data and sets the message's flags.
 CASE(recvmsg_control_stays_empty) {
     struct pair p = pair();
     char control[100];
@@ -245,6 +267,7 @@ CASE(recvmsg_control_stays_empty) {
     say("controllen2", "%d flags2=%x", (int)m.msg_controllen, m.msg_flags);
 }
 
+// Readv and writev move bytes by several vectors, some of them empty.
 CASE(readv_and_writev) {
     struct pair p = pair();
     struct iovec out[] = {{"abc", 3}, {NULL, 0}, {"defg", 4}};
@@ -257,6 +280,7 @@ CASE(readv_and_writev) {
     say_bytes("b", b, 5);
 }
 
+// At most 1024 vectors (UIO_MAXIOV); lengths that overflow are errors.
 CASE(vector_limits) {
     struct pair p = pair();
     static struct iovec v[2000];
@@ -276,6 +300,7 @@ CASE(vector_limits) {
     CALL("huge_read", readv(p.server, huge, 2));
 }
 
+// A socket has no position: ESPIPE.
 CASE(preadv_and_seek) {
     struct pair p = pair();
     struct iovec v = {buf, 1};
@@ -286,6 +311,7 @@ CASE(preadv_and_seek) {
     CALL("lseek", lseek(p.client, 0, SEEK_SET));
 }
 
+// Preadv2 and pwritev2 work at position -1, and RWF_NOWAIT does not wait.
 CASE(preadv2) {
     struct pair p = pair();
     struct iovec v = {"abc", 3}, in = {buf, 10};
@@ -296,6 +322,7 @@ CASE(preadv2) {
     CALL("at0", preadv2(p.server, &in, 1, 0, 0));
 }
 
+// Recvmmsg fills several messages; MSG_WAITFORONE, a wrong time, no messages.
 CASE(recvmmsg) {
     struct pair p = pair();
     MUST(write(p.client, "abcdef", 6));
@@ -313,6 +340,7 @@ CASE(recvmmsg) {
     CALL("none", recvmmsg(p.server, m, 0, 0, NULL));
 }
 
+// Recvmmsg with less data than messages, and at the end of the stream.
 CASE(recvmmsg_partial_then_error) {
     struct pair p = pair();
     MUST(write(p.client, "ab", 2));
@@ -327,6 +355,7 @@ CASE(recvmmsg_partial_then_error) {
     say("lens", "%u,%u,%u", m[0].msg_len, m[1].msg_len, m[2].msg_len);
 }
 
+// Sendmmsg sends several messages and reports those before an error.
 CASE(sendmmsg) {
     struct pair p = pair();
     struct iovec v[3] = {{"ab", 2}, {"cde", 3}, {"f", 1}};
@@ -343,6 +372,7 @@ CASE(sendmmsg) {
     CALL("first_wrong", sendmmsg(p.client, m + 1, 2, 0));
 }
 
+// A non-blocking writer fills the connection, gets EAGAIN, and becomes writable when the reader has drained it.
 CASE(partial_write_nonblocking) {
     struct pair p = pair();
     nonblocking(p.client, true);
@@ -364,6 +394,7 @@ static void *read_all(void *argument) {
     return got;
 }
 
+// A blocking write returns when all of a large buffer is written.
 CASE(blocking_write_of_much) {
     struct pair p = pair();
     pthread_t reader;
@@ -377,6 +408,7 @@ CASE(blocking_write_of_much) {
     say("read", "%ld", *got);
 }
 
+// Socket calls on closed descriptors (EBADF) and on files (ENOTSOCK).
 CASE(not_a_socket_or_descriptor) {
     CALL("recv", recv(999, buf, 1, 0));
     CALL("send", send(999, buf, 1, 0));
@@ -390,6 +422,7 @@ CASE(not_a_socket_or_descriptor) {
     CALL("shutdown_file", shutdown(file, SHUT_RD));
 }
 
+// Reads and writes on a socket that has not connected.
 CASE(unconnected) {
     int fd = tcp();
     signal(SIGPIPE, SIG_IGN);
@@ -405,6 +438,7 @@ CASE(unconnected) {
     say_events("events", events_of(fd));
 }
 
+// Reads and writes on a listener.
 CASE(listener_is_no_stream) {
     int fd = listening();
     signal(SIGPIPE, SIG_IGN);
@@ -420,6 +454,7 @@ CASE(listener_is_no_stream) {
     CALL("peer", getpeername(fd, NULL, NULL));
 }
 
+// SIOCOUTQ counts bytes that the peer has not acknowledged.
 CASE(queued_until_acknowledged) {
     struct pair p = pair();
     int sent = fill(p.client), queued = 0, got = 0;
@@ -429,6 +464,7 @@ CASE(queued_until_acknowledged) {
     CALL("acknowledged", wait_sent(p.client));
 }
 
+// The ioctls that count unread and unsent bytes, and FIONBIO.
 CASE(counters) {
     struct pair p = pair();
     int value = -1;
@@ -453,6 +489,7 @@ CASE(counters) {
     say("left", "%d", value);
 }
 
+// A write after SHUT_WR kills the program by SIGPIPE, unless MSG_NOSIGNAL is given.
 CASE(broken_pipe_signal) {
     struct pair p = pair();
     MUST(shutdown(p.client, SHUT_WR));

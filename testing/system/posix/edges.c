@@ -1,4 +1,4 @@
-// The edges of calls: flags that mean nothing, buffers at the end of memory, limits on descriptors, states in between.
+// Edges of calls: flags without a meaning, buffers at the end of memory, limits on descriptors, rare states.
 #define THEME "edges"
 #include "conformance.h"
 #include <linux/close_range.h>
@@ -9,13 +9,14 @@
 
 static char buf[100000];
 
-// Room at the end of which nothing is mapped.
+// Room for `bytes`, behind which nothing is mapped.
 static char *before_nothing(size_t bytes) {
     char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(pages + 4096, 4096);
     return pages + 4096 - bytes;
 }
 
+// Each flag of send that has no meaning for TCP: which are errors, and which are ignored.
 CASE(send_flags) {
     static const struct { const char *name; int flag; } flags[] = {
         {"dontroute", MSG_DONTROUTE}, {"confirm", MSG_CONFIRM}, {"eor", MSG_EOR}, {"fastopen", MSG_FASTOPEN},
@@ -28,6 +29,7 @@ CASE(send_flags) {
     }
 }
 
+// Each flag of recv that has no meaning for TCP, and the flags that recvmsg returns.
 CASE(recv_flags) {
     static const struct { const char *name; int flag; } flags[] = {
         {"dontroute", MSG_DONTROUTE}, {"eor", MSG_EOR}, {"nosignal", MSG_NOSIGNAL}, {"more", MSG_MORE},
@@ -51,6 +53,7 @@ CASE(recv_flags) {
     say("flags", "%x", m.msg_flags);
 }
 
+// Buffers whose end is not mapped: the part before it moves, or EFAULT.
 CASE(buffers_that_end_in_nothing) {
     struct pair p = pair();
     memcpy(before_nothing(10), "0123456789", 10);
@@ -64,6 +67,7 @@ CASE(buffers_that_end_in_nothing) {
     CALL("left", recv(p.server, buf, 100, MSG_DONTWAIT));
 }
 
+// Vectors with addresses that are not mapped, too many vectors, and lengths that overflow.
 CASE(vectors_with_holes) {
     struct pair p = pair();
     struct iovec v[4] = {{"abc", 3}, {NULL, 0}, {before_nothing(0), 3}, {"def", 3}};
@@ -91,6 +95,7 @@ CASE(vectors_with_holes) {
     CALL("readv_overflow", readv(p.server, huge, 2));
 }
 
+// Recvmmsg and sendmmsg: times, faults half way, and the end of the stream.
 CASE(many_messages) {
     struct pair p = pair();
     struct mmsghdr m[3] = {0};
@@ -121,6 +126,7 @@ CASE(many_messages) {
     say("length", "%u", m[0].msg_len);
 }
 
+// Tee, vmsplice and splice between sockets and pipes, and file calls that sockets refuse.
 CASE(tee_and_vmsplice) {
     struct pair p = pair();
     int a[2], b[2];
@@ -148,6 +154,7 @@ CASE(tee_and_vmsplice) {
     CALL("map", mmap(NULL, 4096, PROT_READ, MAP_SHARED, p.client, 0) == MAP_FAILED ? -1 : 0);
 }
 
+// Connect in each state of a socket, with right and wrong addresses.
 CASE(connect_states) {
     int l = listening(), c = tcp();
     struct sockaddr_in a = loopback(port_of(l));
@@ -168,6 +175,7 @@ CASE(connect_states) {
     CALL("then", connect(d, (struct sockaddr *)&a, sizeof a));
 }
 
+// The names of closed and reset connections.
 CASE(names_in_each_state) {
     struct pair p = pair();
     struct sockaddr_in a;
@@ -202,6 +210,7 @@ static int few_descriptors(int left) {
     return count;
 }
 
+// Accept without a free descriptor: EMFILE, and the connection waits until one is free.
 CASE(accept_without_descriptors) {
     int l = listening(), c = tcp();
     MUST(connect_to(c, l));
@@ -216,6 +225,7 @@ CASE(accept_without_descriptors) {
     CALL("none_left_again", accept(l, NULL, NULL));
 }
 
+// Connect needs no further descriptor.
 CASE(connect_without_descriptors) {
     int l = listening(), c = tcp();
     few_descriptors(0);
@@ -227,6 +237,7 @@ CASE(connect_without_descriptors) {
     CALL("poll", poll((struct pollfd[]){{c, POLLIN, 0}, {l, POLLIN, 0}}, 2, 100));
 }
 
+// Listen needs no further descriptor.
 CASE(listen_without_descriptors) {
     int l = tcp();
     few_descriptors(0);
@@ -234,6 +245,7 @@ CASE(listen_without_descriptors) {
     CALL("again", listen(l, 5));
 }
 
+// Every way to copy a descriptor, its close-on-exec flag, and close_range.
 CASE(copies_of_every_kind) {
     struct pair p = pair();
     int high = (int)CALL("dupfd", fcntl(p.client, F_DUPFD, 200));
@@ -258,6 +270,7 @@ CASE(copies_of_every_kind) {
     CALL("end", recv(p.server, buf, 6, 0));
 }
 
+// One epoll, poll and select over a socket, a pipe, a timerfd, an eventfd, a signalfd and UDP.
 CASE(many_kinds_at_once) {
     struct pair p = pair();
     int ends[2], ep = (int)MUST(epoll_create1(0)), udp = (int)MUST(socket(AF_INET, SOCK_DGRAM, 0));
@@ -297,6 +310,7 @@ CASE(many_kinds_at_once) {
     CALL("select", select(udp + 1, &set, NULL, NULL, &(struct timeval){1, 0}));
 }
 
+// A new socket gets the number of a watched one that was closed, and is not watched.
 CASE(closed_in_epoll_by_another) {
     struct pair p = pair();
     int ep = (int)MUST(epoll_create1(0));
@@ -329,6 +343,7 @@ static void spawn(struct pair *p, const char *name, short flags, bool keep) {
     say(name, "%d,%d", failed, status);
 }
 
+// Children by posix_spawn and vfork close and copy descriptors without effect on the parent's.
 CASE(spawned_children_disturb_nothing) {
     struct pair p = pair();
     spawn(&p, "close", 0, false);
@@ -349,6 +364,7 @@ static void toggle(void *fd) {
     nonblocking(*(int *)fd, false);
 }
 
+// O_NONBLOCK belongs to the socket, not to one of its descriptors.
 CASE(nonblock_shared_by_copies) {
     struct pair p = pair();
     int copy = dup(p.server);
@@ -367,6 +383,7 @@ CASE(nonblock_shared_by_copies) {
     say("flags", "%x", fcntl(p.server, F_GETFL));
 }
 
+// SO_LINGER with extreme times, and SO_ERROR after a reset.
 CASE(options_of_time_and_error) {
     struct pair p = pair();
     struct linger l = {1, 1 << 30};

@@ -4,6 +4,7 @@
 
 static char buf[1000];
 
+// After SHUT_WR the peer reads the end and can still write.
 CASE(shutdown_write) {
     struct pair p = pair();
     signal(SIGPIPE, SIG_IGN);
@@ -19,6 +20,7 @@ CASE(shutdown_write) {
     say_events("own_then", events_of(p.client));
 }
 
+// After SHUT_RD reads give 0, but data that come later can be read.
 CASE(shutdown_read) {
     struct pair p = pair();
     CALL("shutdown", shutdown(p.client, SHUT_RD));
@@ -33,6 +35,7 @@ CASE(shutdown_read) {
     say_events("peer", wait_events(p.server, POLLIN));
 }
 
+// Shutdown in both directions, on one end and then on both.
 CASE(shutdown_both) {
     struct pair p = pair();
     signal(SIGPIPE, SIG_IGN);
@@ -49,6 +52,7 @@ CASE(shutdown_both) {
     CALL("error", get_int(p.client, SOL_SOCKET, SO_ERROR));
 }
 
+// Both ends have shut down for writing: POLLHUP, no error, and no peer name after LAST-ACK.
 CASE(both_ways_closed_is_hang_up) {
     struct pair p = pair();
     MUST(shutdown(p.client, SHUT_WR));
@@ -58,13 +62,14 @@ CASE(both_ways_closed_is_hang_up) {
     say_events("server", wait_events(p.server, POLLHUP));
     CALL("read", read(p.client, buf, 1));
     CALL("error", get_int(p.client, SOL_SOCKET, SO_ERROR));
-    // LAST-ACK ends with the peer's acknowledgement: at once on the kernel's loopback device, a moment later elsewhere.
+    // LAST-ACK ends with the peer's acknowledgement, which may take a moment.
     for (int tries = 0; tries < 400 && getpeername(p.server, (struct sockaddr *)buf, &(socklen_t){100}) == 0; tries++)
         usleep(5000);
     CALL("peername", getpeername(p.server, (struct sockaddr *)buf, &(socklen_t){100}));
     CALL("shutdown", shutdown(p.server, SHUT_WR));
 }
 
+// The errors of shutdown: a wrong direction, and sockets that are not connected.
 CASE(shutdown_wrong) {
     struct pair p = pair();
     CALL("three", shutdown(p.client, 3));
@@ -76,6 +81,7 @@ CASE(shutdown_wrong) {
     CALL("bound", shutdown(b, SHUT_RDWR));
 }
 
+// SHUT_RD ends a listener, which can listen again.
 CASE(shutdown_listener_read) {
     int fd = listening();
     CALL("shutdown", shutdown(fd, SHUT_RD));
@@ -87,6 +93,7 @@ CASE(shutdown_listener_read) {
     CALL("connect", connect_to(c, fd));
 }
 
+// SHUT_WR does nothing to a listener.
 CASE(shutdown_listener_write) {
     int fd = listening();
     CALL("shutdown", shutdown(fd, SHUT_WR));
@@ -95,6 +102,7 @@ CASE(shutdown_listener_write) {
     CALL("accept", accept(fd, NULL, NULL) > 0);
 }
 
+// After close the peer reads all data and the end. Its write is answered by a reset.
 CASE(close_sends_end) {
     struct pair p = pair();
     MUST(write(p.client, "abc", 3));
@@ -108,6 +116,7 @@ CASE(close_sends_end) {
     CALL("write2", send(p.server, "x", 1, MSG_NOSIGNAL));
 }
 
+// Closing with unread data sends a reset (RFC 2525 §2.17).
 CASE(close_with_unread_resets) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
@@ -119,6 +128,7 @@ CASE(close_with_unread_resets) {
     say_events("then", events_of(p.server));
 }
 
+// A reset is reported once by read; names and shutdown after it.
 CASE(reset) {
     int fd = reset_by_peer();
     say_events("events", events_of(fd));
@@ -131,6 +141,7 @@ CASE(reset) {
     CALL("shutdown", shutdown(fd, SHUT_WR));
 }
 
+// A reset is reported once by write, which then gives EPIPE.
 CASE(reset_write_first) {
     int fd = reset_by_peer();
     CALL("write", send(fd, "x", 1, MSG_NOSIGNAL));
@@ -139,6 +150,7 @@ CASE(reset_write_first) {
     say_events("then", events_of(fd));
 }
 
+// A reset is reported once by SO_ERROR.
 CASE(reset_error_option) {
     int fd = reset_by_peer();
     CALL("error", get_int(fd, SOL_SOCKET, SO_ERROR));
@@ -148,6 +160,7 @@ CASE(reset_error_option) {
     CALL("write", send(fd, "x", 1, MSG_NOSIGNAL));
 }
 
+// Within a host, the peer has seen the reset when close returns.
 CASE(reset_is_there_when_close_returns) {
     int gone = 0, told = 0;
     for (int i = 0; i < 20; i++) {
@@ -166,7 +179,8 @@ CASE(reset_is_there_when_close_returns) {
     say("told", "%d", told);
 }
 
-CASE(reset_loses_unread) {
+// Bytes that had arrived before a reset can still be read. Then the reset is reported.
+CASE(reset_keeps_unread) {
     struct pair p = pair();
     struct linger now = {1, 0};
     MUST(write(p.server, "abc", 3));
@@ -182,7 +196,7 @@ CASE(reset_loses_unread) {
     CALL("read3", read(p.client, buf, 10));
 }
 
-// As libuv closes.
+// Read, write and close by system call numbers, as libuv makes them. No number is closed twice.
 CASE(by_number) {
     struct pair p = pair();
     struct linger now = {1, 0};
@@ -201,6 +215,7 @@ CASE(by_number) {
     MUST(close(file));
 }
 
+// A reset after the end of the stream is EPIPE, not ECONNRESET.
 CASE(reset_after_end_is_broken_pipe) {
     struct pair p = pair();
     MUST(close(p.server));
@@ -212,6 +227,7 @@ CASE(reset_after_end_is_broken_pipe) {
     CALL("write2", send(p.client, "x", 1, MSG_NOSIGNAL));
 }
 
+// A reset after the program's SHUT_RD.
 CASE(reset_while_reading) {
     struct pair p = pair();
     MUST(shutdown(p.client, SHUT_RD));
@@ -222,6 +238,7 @@ CASE(reset_while_reading) {
     CALL("write", send(p.client, "x", 1, MSG_NOSIGNAL));
 }
 
+// SO_LINGER with a time: close, then the peer reads all data.
 CASE(linger_sent) {
     struct pair p = pair();
     struct linger some = {1, 3};
@@ -238,6 +255,7 @@ static void *reader_after_a_while(void *fd) {
     return NULL;
 }
 
+// SO_LINGER with a full connection: close waits until the reader has taken all.
 CASE(linger_until_all_is_acknowledged) {
     struct pair p = pair();
     struct linger some = {1, 20};
@@ -252,6 +270,7 @@ CASE(linger_until_all_is_acknowledged) {
     pthread_join(reader, NULL);
 }
 
+// SO_LINGER with a reader that never reads: close waits no longer than the time.
 CASE(linger_no_longer_than_asked) {
     struct pair p = pair();
     struct linger some = {1, 1};
@@ -265,6 +284,7 @@ CASE(linger_no_longer_than_asked) {
     say("whole", "%d", got == sent);
 }
 
+// SO_LINGER as it is set and read back.
 CASE(linger_option) {
     struct pair p = pair();
     struct linger l = {0, 0};
@@ -278,6 +298,7 @@ CASE(linger_option) {
     CALL("short", setsockopt(p.client, SOL_SOCKET, SO_LINGER, &l, 4));
 }
 
+// The second close of a descriptor is EBADF.
 CASE(close_twice) {
     struct pair p = pair();
     CALL("first", close(p.client));
@@ -285,6 +306,7 @@ CASE(close_twice) {
     CALL("read", read(p.client, buf, 1));
 }
 
+// Connect to AF_UNSPEC resets the connection, and the socket can connect again.
 CASE(abort_by_connect_unspec) {
     struct pair p = pair();
     struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
@@ -296,6 +318,7 @@ CASE(abort_by_connect_unspec) {
     CALL("connect_again", connect_to(p.client, l));
 }
 
+// Data that come after SHUT_RDWR are answered by a reset.
 CASE(unsent_data_after_shutdown_both) {
     struct pair p = pair();
     MUST(write(p.client, "abc", 3));

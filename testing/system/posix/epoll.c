@@ -4,6 +4,7 @@
 
 static char buf[1000];
 
+// A level-triggered socket is reported as long as it has data.
 CASE(level) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -17,6 +18,7 @@ CASE(level) {
     wait_one("empty", ep, 0);
 }
 
+// An edge-triggered socket is reported once for each arrival of data, and once for the end.
 CASE(edge) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN | EPOLLET);
@@ -34,6 +36,7 @@ CASE(edge) {
     wait_one("end_again", ep, 20);
 }
 
+// EPOLLOUT by edge comes at first, and when a full connection has room again. Small writes make no edge.
 CASE(edge_out) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLOUT | EPOLLET);
@@ -49,6 +52,7 @@ CASE(edge_out) {
     wait_one("room", ep, 3000);
 }
 
+// An edge for reading also shows that the socket is writable.
 CASE(edge_in_and_out) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
@@ -61,6 +65,7 @@ CASE(edge_in_and_out) {
     wait_one("end_again", ep, 20);
 }
 
+// Data from before EPOLL_CTL_ADD are an edge, and EPOLL_CTL_MOD makes one anew.
 CASE(edge_data_before_add) {
     struct pair p = pair();
     MUST(write(p.server, "x", 1));
@@ -73,6 +78,7 @@ CASE(edge_data_before_add) {
     wait_one("after_mod2", ep, 20);
 }
 
+// Each new connection is an edge of its listener.
 CASE(edge_listener) {
     int l = listening(), c[2];
     nonblocking(l, true);
@@ -87,6 +93,7 @@ CASE(edge_listener) {
     CALL("accept3", accept(l, NULL, NULL));
 }
 
+// EPOLLONESHOT reports one event, then not even a hang-up, until EPOLL_CTL_MOD.
 CASE(oneshot) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN | EPOLLONESHOT);
@@ -101,6 +108,7 @@ CASE(oneshot) {
     wait_one("hup_is_silent", ep, 30);
 }
 
+// EPOLLONESHOT with EPOLLET: EPOLL_CTL_MOD reports the state anew.
 CASE(oneshot_edge) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN | EPOLLET | EPOLLONESHOT);
@@ -111,6 +119,7 @@ CASE(oneshot_edge) {
     wait_one("third", ep, 20);
 }
 
+// The errors of epoll_ctl and epoll_create.
 CASE(control_errors) {
     struct pair p = pair();
     int ep = (int)MUST(epoll_create1(0));
@@ -133,6 +142,7 @@ CASE(control_errors) {
     CALL("create_flags", epoll_create1(77));
 }
 
+// The errors of epoll_wait and epoll_pwait2.
 CASE(wait_errors) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLOUT);
@@ -147,6 +157,7 @@ CASE(wait_errors) {
     CALL("fine", epoll_wait(ep, &e, 1, 0));
 }
 
+// The events of a socket in each state: fresh, connected, urgent, half closed, closed, reset.
 CASE(every_state) {
     int ep = (int)MUST(epoll_create1(0)), fd = tcp();
     unsigned all = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP;
@@ -171,6 +182,7 @@ CASE(every_state) {
     wait_one("reset", ep2, 3000);
 }
 
+// A connecting socket that is watched by edge is reported once when it is established.
 CASE(connecting_edge) {
     int ep = (int)MUST(epoll_create1(0)), fd = tcp(), l = listening();
     nonblocking(fd, true);
@@ -180,7 +192,7 @@ CASE(connecting_edge) {
     wait_one("again", ep, 20);
 }
 
-// What was raised for a connection that is watched no more neither shows nor keeps a wait awake.
+// Sockets that are removed while events are under way. Those events are not reported, and keep no wait awake.
 CASE(removed_while_connecting) {
     int ep = (int)MUST(epoll_create1(0)), l = listening();
     nonblocking(l, true);
@@ -202,7 +214,7 @@ CASE(removed_while_connecting) {
     }
 }
 
-// An edge is told once, however late its event.
+// An edge is reported once, even if its event comes late.
 CASE(accepted_edge) {
     int l = listening(), more = 0;
     struct epoll_event e[2];
@@ -222,6 +234,7 @@ CASE(accepted_edge) {
     say("edges_too_many", "%d", more);
 }
 
+// A refused connect is one edge with all its events.
 CASE(refused_edge) {
     int ep = (int)MUST(epoll_create1(0)), fd = tcp(), b = bound(0);
     nonblocking(fd, true);
@@ -233,6 +246,7 @@ CASE(refused_edge) {
     CALL("error", get_int(fd, SOL_SOCKET, SO_ERROR));
 }
 
+// Closing the only descriptor ends the watch; a new socket with the number is not watched.
 CASE(closed_while_watched) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN | EPOLLOUT);
@@ -245,6 +259,7 @@ CASE(closed_while_watched) {
     CALL("add", control(ep, EPOLL_CTL_ADD, fd, EPOLLIN));
 }
 
+// A watch outlives its descriptor while a copy of that is open, but no call can name it.
 CASE(copy_keeps_being_watched) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -256,6 +271,7 @@ CASE(copy_keeps_being_watched) {
     CALL("add_copy", control(ep, EPOLL_CTL_ADD, copy, EPOLLIN));
 }
 
+// Two descriptors of one socket are watched apart from each other.
 CASE(both_descriptors_watched) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -271,6 +287,7 @@ CASE(both_descriptors_watched) {
     say("data", "%lu", (unsigned long)got[0].data.u64);
 }
 
+// One socket in two instances, by level and by edge.
 CASE(two_instances) {
     struct pair p = pair();
     int a = epoll_of(p.client, EPOLLIN), b = epoll_of(p.client, EPOLLIN | EPOLLET);
@@ -281,6 +298,7 @@ CASE(two_instances) {
     wait_one("b2", b, 20);
 }
 
+// With room for one event, ready sockets take turns.
 CASE(max_events_rotate) {
     struct pair p = pair(), q = pair();
     int ep = (int)MUST(epoll_create1(0));
@@ -297,6 +315,7 @@ CASE(max_events_rotate) {
     say("order", "%lu", seen);
 }
 
+// Events are reported in the order in which they have come.
 CASE(order_of_arrival) {
     struct pair p[4];
     int ep = (int)MUST(epoll_create1(0));
@@ -307,7 +326,7 @@ CASE(order_of_arrival) {
     }
     static const int order[] = {2, 0, 3, 1};
     struct epoll_event got[8];
-    // What was still to be told of the connections themselves is no arrival.
+    // Waits until the events of the connections' start are over.
     rest(50);
     CALL("idle", epoll_wait(ep, got, 8, 0));
     for (int i = 0; i < 4; i++) MUST(write(p[order[i]].server, "x", 1)), wait_unread(p[order[i]].client, 1), rest(5);
@@ -315,6 +334,7 @@ CASE(order_of_arrival) {
     for (int i = 0; i < n; i++) say("fd", "%lu", (unsigned long)got[i].data.u64);
 }
 
+// An epoll instance in another one shows whether it has events.
 CASE(nested) {
     struct pair p = pair();
     int inner = epoll_of(p.client, EPOLLIN), outer = epoll_of(inner, EPOLLIN);
@@ -329,6 +349,7 @@ CASE(nested) {
     wait_one("end", outer, 3000);
 }
 
+// An inner instance that is watched by edge shows each new event once.
 CASE(nested_edge) {
     struct pair p = pair();
     int inner = epoll_of(p.client, EPOLLIN), outer = epoll_of(inner, EPOLLIN | EPOLLET);
@@ -339,6 +360,7 @@ CASE(nested_edge) {
     wait_one("more", outer, 3000);
 }
 
+// Three instances inside each other.
 CASE(nested_three) {
     struct pair p = pair();
     int a = epoll_of(p.client, EPOLLIN), b = epoll_of(a, EPOLLIN), c = epoll_of(b, EPOLLIN);
@@ -347,6 +369,7 @@ CASE(nested_three) {
     wait_one("data", c, 3000);
 }
 
+// A loop of instances is refused (ELOOP).
 CASE(nested_loops) {
     int a = (int)MUST(epoll_create1(0)), b = (int)MUST(epoll_create1(0));
     CALL("ab", control(a, EPOLL_CTL_ADD, b, EPOLLIN));
@@ -356,6 +379,7 @@ CASE(nested_loops) {
     CALL("ba2", control(b, EPOLL_CTL_ADD, a, EPOLLIN));
 }
 
+// A socket that is ready when it is added to an inner instance, and its removal.
 CASE(nested_added_later) {
     struct pair p = pair();
     int inner = (int)MUST(epoll_create1(0)), outer = epoll_of(inner, EPOLLIN);
@@ -368,6 +392,7 @@ CASE(nested_added_later) {
     wait_one("taken_out", outer, 0);
 }
 
+// Poll and select on an epoll descriptor.
 CASE(polled) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -383,6 +408,7 @@ CASE(polled) {
     CALL("empty", poll(&f, 1, 0));
 }
 
+// One instance watches a socket and an eventfd.
 CASE(mixed_with_eventfd) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN), ev = eventfd(0, 0);
@@ -398,6 +424,7 @@ CASE(mixed_with_eventfd) {
     CALL("both", epoll_wait(ep, got, 4, 3000));
 }
 
+// EPOLLWAKEUP and unknown bits are ignored; EPOLLRDNORM works; no bits at all report nothing.
 CASE(wakeup_and_unknown_bits) {
     struct pair p = pair();
     int ep = (int)MUST(epoll_create1(0));
@@ -411,6 +438,7 @@ CASE(wakeup_and_unknown_bits) {
     wait_one("nothing", ep, 20);
 }
 
+// The program's own SHUT_WR reports nothing. Both ends closed is an edge with EPOLLHUP.
 CASE(half_closed_edge) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN | EPOLLRDHUP | EPOLLET);
@@ -427,12 +455,13 @@ static void *sleeps_in_epoll(void *ep) {
     return (void *)(long)(n == 1 && e.data.u64 == 77 ? (long)e.events : -1);
 }
 
+// A thread sleeps in epoll_wait before the process has its first connection. It wakes for that one's data.
 CASE(asleep_before_the_first_socket) {
     int ep = (int)MUST(epoll_create1(0));
     pthread_t thread;
     void *seen;
     pthread_create(&thread, NULL, sleeps_in_epoll, (void *)(long)ep);
-    // Long enough to be asleep; not being so yet makes the case easier, not wrong.
+    // Long enough for the thread to sleep. If it does not sleep yet, the case is easier but not wrong.
     usleep(200000);
     struct pair p = pair();
     struct epoll_event e = {.events = EPOLLIN, .data.u64 = 77};

@@ -1,12 +1,12 @@
-// Memory that is not there: EFAULT where the kernel says so, and nothing lost that it keeps.
+// Memory that is not there: EFAULT where the kernel gives it, and no byte lost that the kernel keeps.
 #include "conformance.h"
 #define THEME "faults"
 
 static char buf[100];
-// Volatile, so that no compiler has an opinion.
+// Volatile, so that the compiler does not warn about it.
 static void *volatile nowhere = (void *)16;
 
-// A page that can be used, followed by one that cannot; the last `n` bytes of the first.
+// The last `n` bytes of a page that is followed by one without access.
 static char *edge(int n) {
     char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(mprotect(pages + 4096, 4096, PROT_NONE));
@@ -14,6 +14,7 @@ static char *edge(int n) {
 }
 static void *read_only(void) { return mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
 
+// Reads into memory that is not there give EFAULT, and the data stay.
 CASE(reads) {
     struct pair p = pair();
     MUST(write(p.server, "abcdef", 6));
@@ -29,6 +30,7 @@ CASE(reads) {
     CALL("kept", recv(p.client, buf, 10, 0));
 }
 
+// Reads into memory that ends half way.
 CASE(reads_partly) {
     struct pair p = pair();
     MUST(write(p.server, "abcdef", 6));
@@ -43,6 +45,7 @@ CASE(reads_partly) {
     CALL("rest2", recv(p.client, buf, 10, MSG_DONTWAIT));
 }
 
+// Writes from memory that is not there give EFAULT, and nothing is sent.
 CASE(writes) {
     struct pair p = pair();
     CALL("write", write(p.client, nowhere, 3));
@@ -56,6 +59,7 @@ CASE(writes) {
     CALL("nothing_sent", recv(p.server, buf, 1, MSG_DONTWAIT));
 }
 
+// Writes from memory that ends half way.
 CASE(writes_partly) {
     struct pair p = pair();
     char *end = edge(2);
@@ -67,6 +71,7 @@ CASE(writes_partly) {
     CALL("peer", recv(p.server, buf, 10, MSG_DONTWAIT));
 }
 
+// Bad memory does not matter where there is nothing to copy.
 CASE(reads_of_nothing) {
     struct pair p = pair();
     CALL("empty", recv(p.client, nowhere, 3, MSG_DONTWAIT));
@@ -76,6 +81,7 @@ CASE(reads_of_nothing) {
     CALL("zero", recv(p.client, nowhere, 0, 0));
 }
 
+// Socket addresses in memory that is not there, for each call that takes or gives one.
 CASE(addresses) {
     struct pair p = pair();
     struct sockaddr_in a;
@@ -104,6 +110,7 @@ CASE(addresses) {
     CALL("recvfrom_len", recvfrom(p.client, buf, 1, 0, (struct sockaddr *)&a, nowhere));
 }
 
+// Option values in memory that is not there.
 CASE(options) {
     struct pair p = pair();
     int value = 1;
@@ -122,6 +129,7 @@ CASE(options) {
     CALL("fionbio", ioctl(p.client, FIONBIO, nowhere));
 }
 
+// Poll, select and epoll with memory that is not there.
 CASE(waits) {
     struct pair p = pair();
     CALL("poll", poll(nowhere, 1, 0));
@@ -140,6 +148,7 @@ CASE(waits) {
     CALL("then", epoll_wait(ep, &e, 1, 0));
 }
 
+// Sendfile with an offset in memory that is not there sends nothing.
 CASE(sendfile_offset) {
     struct pair p = pair();
     int f = (int)MUST(memfd_create("file", 0));
@@ -155,7 +164,7 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     mprotect((void *)((unsigned long)info->si_addr & ~4095ul), 4096, PROT_READ | PROT_WRITE);
 }
 
-// A program that handles SIGSEGV itself keeps its handler, and it is not run for buffers of calls.
+// A program's own SIGSEGV handler stays in place, and does not run for the buffers of calls.
 CASE(own_handler) {
     struct pair p = pair();
     struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};

@@ -13,6 +13,7 @@ static int file_of(int bytes) {
     return fd;
 }
 
+// Sendfile from an offset and from the file's own position, and at the end of the file.
 CASE(sendfile) {
     struct pair p = pair();
     int f = file_of(100);
@@ -28,6 +29,7 @@ CASE(sendfile) {
     say_bytes("bytes", buf, 15);
 }
 
+// The errors of sendfile for wrong inputs, and on sockets that cannot send.
 CASE(sendfile_errors) {
     struct pair p = pair();
     signal(SIGPIPE, SIG_IGN);
@@ -51,6 +53,7 @@ CASE(sendfile_errors) {
     CALL("listener", sendfile(l, f, NULL, 5));
 }
 
+// Sendfile of more than the buffers take at once.
 CASE(sendfile_of_much) {
     struct pair p = pair();
     int f = file_of(200000);
@@ -61,18 +64,20 @@ CASE(sendfile_of_much) {
     say("wrong", "%d", wrong);
 }
 
+// Sendfile on a full non-blocking socket: EAGAIN, and the position stays.
 CASE(sendfile_nonblocking) {
     struct pair p = pair();
     int f = file_of(1000);
     nonblocking(p.client, true);
     fill(p.client);
-    // The kernel's buffer may have grown a little since.
+    // The kernel's buffer may have grown a little meanwhile.
     ssize_t sent = 1;
     for (int i = 0; i < 10000 && sent >= 0; i++) MUST(lseek(f, 0, SEEK_SET)), sent = sendfile(p.client, f, NULL, 1000);
     say_result("full", sent);
     say("position", "%ld", (long)lseek(f, 0, SEEK_CUR));
 }
 
+// Splice from a socket into a pipe, up to the end of the stream.
 CASE(splice_in) {
     struct pair p = pair();
     int ends[2];
@@ -91,6 +96,7 @@ CASE(splice_in) {
     CALL("zero", splice(p.server, NULL, ends[1], NULL, 0, 0));
 }
 
+// Splice from a pipe into a socket, up to the end of the pipe.
 CASE(splice_out) {
     struct pair p = pair();
     int ends[2];
@@ -105,6 +111,7 @@ CASE(splice_out) {
     CALL("end", splice(ends[0], NULL, p.client, NULL, 100, 0));
 }
 
+// Splice and sendfile to a peer that has closed: what counts as sent.
 CASE(to_a_peer_that_has_closed) {
     int f = file_of(60000), ends[2], unread = -1;
     off_t at = 10;
@@ -124,6 +131,7 @@ CASE(to_a_peer_that_has_closed) {
     say("at", "%ld", (long)at);
 }
 
+// The errors of splice, tee and vmsplice with sockets.
 CASE(splice_errors) {
     struct pair p = pair();
     int ends[2];
@@ -144,6 +152,7 @@ CASE(splice_errors) {
     CALL("vmsplice", vmsplice(p.client, &(struct iovec){buf, 1}, 1, 0));
 }
 
+// Splice from a socket without data: SO_RCVTIMEO, and O_NONBLOCK.
 CASE(splice_waits) {
     struct pair p = pair();
     int ends[2];
@@ -155,6 +164,7 @@ CASE(splice_waits) {
     CALL("nonblocking", splice(p.client, NULL, ends[1], NULL, 10, 0));
 }
 
+// Copy_file_range refuses sockets.
 CASE(copy_file_range) {
     struct pair p = pair();
     int f = file_of(10);

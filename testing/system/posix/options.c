@@ -1,4 +1,4 @@
-// Socket options: before, after, their ranges and errors, and what they do.
+// Socket options before and after connect and listen: their ranges, their errors, and their effects.
 #include "conformance.h"
 #define THEME "options"
 
@@ -39,7 +39,7 @@ static const struct option plain[] = {
 };
 enum { PLAIN = sizeof plain / sizeof *plain };
 
-// Reads all, then sets each to 1, 0, a large number and a negative one, and reads it again.
+// Prints the values of all options. `set_all` sets each to one value first.
 static void ask_all(int fd) {
     for (int i = 0; i < PLAIN; i++) CALL(plain[i].name, get_int(fd, plain[i].level, plain[i].number));
 }
@@ -52,19 +52,32 @@ static void set_all(int fd, int value) {
     ask_all(fd);
 }
 
+// The values of all options on a fresh socket.
 CASE(fresh) { ask_all(tcp()); }
+// All options set to 1 on a fresh socket.
 CASE(fresh_set_one) { set_all(tcp(), 1); }
+// The values of all options on a listener.
 CASE(listening) { ask_all(listening()); }
+// All options set to 1 on a listener.
 CASE(listening_set_one) { set_all(listening(), 1); }
+// The values of all options on a connected socket.
 CASE(connected) { ask_all(pair().client); }
+// The values of all options on an accepted socket.
 CASE(accepted) { ask_all(pair().server); }
+// All options set to 1 on a connected socket.
 CASE(connected_set_one) { set_all(pair().client, 1); }
+// All options set to 0 on a connected socket.
 CASE(connected_set_zero) { set_all(pair().client, 0); }
+// All options set to a large number on a connected socket.
 CASE(connected_set_much) { set_all(pair().client, 1000000); }
+// All options set to -1 on a connected socket.
 CASE(connected_set_negative) { set_all(pair().client, -1); }
+// All options set to 1 on an accepted socket.
 CASE(accepted_set_one) { set_all(pair().server, 1); }
+// All options set to 1 on a socket that was reset.
 CASE(closed_set_one) { set_all(reset_by_peer(), 1); }
 
+// An accepted socket has its listener's options, as far as Linux hands them on.
 CASE(inherited) {
     int l = listening();
     static const struct { int level, name, value; } some[] = {
@@ -85,6 +98,7 @@ CASE(inherited) {
     }
 }
 
+// Options that were set before connect have the same values after it.
 CASE(carried_over_connect) {
     int l = listening(), c = tcp();
     for (int i = 0; i < PLAIN; i++)
@@ -95,6 +109,7 @@ CASE(carried_over_connect) {
     ask_all(c);
 }
 
+// Option values that are too short, too long, or of negative length; one byte for options of IPv4.
 CASE(lengths) {
     struct pair p = pair();
     int value = 1;
@@ -125,6 +140,7 @@ CASE(lengths) {
     CALL("set_acceptconn", set_int(p.client, SOL_SOCKET, SO_ACCEPTCONN, 1));
 }
 
+// SO_RCVTIMEO and SO_SNDTIMEO: values that are accepted, and how they read.
 CASE(times) {
     struct pair p = pair();
     struct timeval t = {1, 500000};
@@ -151,6 +167,7 @@ CASE(times) {
     say("cutlen", "%d", (int)len);
 }
 
+// SO_RCVTIMEO ends recv, readv and accept with EAGAIN, and is inherited from a listener.
 CASE(receive_timeout) {
     struct pair p = pair();
     struct timeval t = {0, 60000};
@@ -168,6 +185,7 @@ CASE(receive_timeout) {
     CALL("inherited", recv(s, buf, 1, 0));
 }
 
+// SO_SNDTIMEO ends a send on a full connection.
 CASE(send_timeout) {
     struct pair p = pair();
     struct timeval t = {0, 60000};
@@ -179,6 +197,7 @@ CASE(send_timeout) {
     say_result("send", n);
 }
 
+// SO_RCVBUF and SO_SNDBUF as they read: doubled, with a least value.
 CASE(buffers) {
     struct pair p = pair();
     CALL("set_rcv", set_int(p.client, SOL_SOCKET, SO_RCVBUF, 100000));
@@ -195,6 +214,7 @@ CASE(buffers) {
     CALL("after", get_int(c, SOL_SOCKET, SO_RCVBUF));
 }
 
+// TCP_WINDOW_CLAMP: values that are accepted, and how they read.
 CASE(window_clamp) {
     struct pair p = pair();
     CALL("set", set_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP, 5000));
@@ -204,12 +224,14 @@ CASE(window_clamp) {
     CALL("zero", set_int(p.client, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0));
 }
 
+// A negative buffer size counts as a huge one.
 CASE(buffers_negative_is_the_limit) {
     struct pair p = pair();
     CALL("set", set_int(p.client, SOL_SOCKET, SO_RCVBUF, -1));
     CALL("set_snd", set_int(p.client, SOL_SOCKET, SO_SNDBUF, -1));
 }
 
+// TCP_CONGESTION: names that are set, read, cut, and unknown.
 CASE(congestion) {
     struct pair p = pair();
     char name[17] = "";
@@ -234,6 +256,7 @@ CASE(congestion) {
     say("aftername", "%s", name);
 }
 
+// An accepted socket has its listener's TCP_CONGESTION.
 CASE(congestion_inherited) {
     int l = listening();
     MUST(setsockopt(l, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
@@ -246,6 +269,7 @@ CASE(congestion_inherited) {
     say("name", "%s", name);
 }
 
+// TCP_QUICKACK as it reads and is set.
 CASE(quickack) {
     struct pair p = pair();
     CALL("get", get_int(p.client, IPPROTO_TCP, TCP_QUICKACK));
@@ -255,6 +279,7 @@ CASE(quickack) {
     CALL("is_on", get_int(p.client, IPPROTO_TCP, TCP_QUICKACK));
 }
 
+// TCP_MAXSEG before and after connect, and its range.
 CASE(maxseg) {
     int l = listening(), c = tcp();
     CALL("fresh", get_int(c, IPPROTO_TCP, TCP_MAXSEG));
@@ -268,6 +293,7 @@ CASE(maxseg) {
     CALL("server", get_int(s, IPPROTO_TCP, TCP_MAXSEG));
 }
 
+// TCP_INFO in each state of a connection, and cut to the room that is given.
 CASE(info) {
     struct pair p = pair();
     struct tcp_info i;
@@ -297,6 +323,7 @@ CASE(info) {
     CALL("set", setsockopt(p.client, IPPROTO_TCP, TCP_INFO, &i, sizeof i));
 }
 
+// The counts of bytes and segments in TCP_INFO.
 CASE(info_counts) {
     struct pair p = pair();
     MUST(write(p.client, buf, 1000));
@@ -312,6 +339,7 @@ CASE(info_counts) {
     say("received", "%llu segs_in=%u", (unsigned long long)i.tcpi_bytes_received, i.tcpi_data_segs_in);
 }
 
+// TCP_DEFER_ACCEPT: a connection can be accepted once it has data.
 CASE(defer_accept) {
     int l = listening(), c = tcp();
     CALL("set", set_int(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, 5));
@@ -322,6 +350,7 @@ CASE(defer_accept) {
     say_events("data", wait_events(l, POLLIN));
 }
 
+// TCP_FASTOPEN on a listener, and a connect with data (MSG_FASTOPEN).
 CASE(fastopen_listener) {
     int l = bound(0);
     CALL("set", set_int(l, IPPROTO_TCP, TCP_FASTOPEN, 5));
@@ -335,6 +364,7 @@ CASE(fastopen_listener) {
     CALL("read", recv(s, buf, 3, MSG_WAITALL));
 }
 
+// MSG_FASTOPEN on a connected socket, and without an address.
 CASE(fastopen_connected) {
     struct pair p = pair();
     struct sockaddr_in a = loopback(port_of(p.listener));
@@ -343,6 +373,7 @@ CASE(fastopen_connected) {
     CALL("no_address", send(c, "abc", 3, MSG_FASTOPEN));
 }
 
+// SO_RCVLOWAT: readable from so many bytes on.
 CASE(rcvlowat) {
     struct pair p = pair();
     MUST(set_int(p.client, SOL_SOCKET, SO_RCVLOWAT, 5));
@@ -360,6 +391,7 @@ CASE(rcvlowat) {
     say_events("any", events_of(p.client));
 }
 
+// SO_MAX_PACING_RATE in its 32-bit and 64-bit forms.
 CASE(pacing) {
     struct pair p = pair();
     unsigned rate = 1000000;
@@ -374,6 +406,7 @@ CASE(pacing) {
     say("wide", "%lu len=%d", wide, (int)len);
 }
 
+// The owner of a socket for SIGIO (F_SETOWN), and O_ASYNC.
 CASE(owner) {
     struct pair p = pair();
     CALL("get", fcntl(p.client, F_GETOWN));
@@ -383,6 +416,7 @@ CASE(owner) {
     CALL("is", fcntl(p.client, F_GETFL) & O_ASYNC);
 }
 
+// The flags of fcntl, and its commands that sockets refuse.
 CASE(file_flags) {
     struct pair p = pair();
     say("flags", "%x", fcntl(p.client, F_GETFL));
@@ -417,5 +451,7 @@ static void limit_negative(bool before) {
     CALL("accept", accept(l, NULL, NULL));
 }
 
+// Negative time limits: no call waits.
 CASE(receive_limit_negative) { limit_negative(false); }
+// Negative time limits that were set before connect.
 CASE(receive_limit_negative_before) { limit_negative(true); }

@@ -5,7 +5,7 @@
 
 static char buf[100];
 
-// Runs `work` in a process of its own, which writes what it has to say to a pipe, and ends.
+// Runs `work` in a process of its own, which reports by one byte in a pipe and ends.
 struct worker {
     pid_t pid;
     int says;
@@ -22,7 +22,7 @@ static struct worker worker(void (*work)(int to, int listener), int listener) {
     MUST(close(p[1]));
     return w;
 }
-// What it has said, after its end; 0 = nothing.
+// Waits for the end of a worker. Returns its byte; 0 = it has reported nothing.
 static char said(struct worker w) {
     char c = 0;
     if (read(w.says, &c, 1) != 1) c = 0;
@@ -30,7 +30,7 @@ static char said(struct worker w) {
     waitpid(w.pid, NULL, 0);
     return c;
 }
-// The same of all, as a sorted list.
+// Waits for all workers, and prints their bytes in order.
 static void say_all(const char *key, struct worker *w, int count) {
     char all[PROCESSES + 1] = "";
     for (int i = 0; i < count; i++) all[i] = said(w[i]) ?: '-';
@@ -49,7 +49,7 @@ static int client(int port) {
     return c;
 }
 
-// Accepts one connection and says the byte that comes by it.
+// Accepts one connection, echoes the byte that comes by it, and reports that byte.
 static void accept_one(int to, int listener) {
     alarm(5);
     int s = accept(listener, NULL, NULL);
@@ -58,6 +58,7 @@ static void accept_one(int to, int listener) {
     if (write(to, &c, 1) != 1) _exit(1);
 }
 
+// Processes that sleep in accept on one listener get one connection each.
 CASE(processes_in_accept_get_one_each) {
     int l = listening(), port = port_of(l);
     struct worker w[PROCESSES];
@@ -72,6 +73,7 @@ CASE(processes_in_accept_get_one_each) {
     CALL("end", recv(c[0], buf, 1, 0));
 }
 
+// One of two processes in accept is killed. The other one gets the connection.
 CASE(one_of_two_in_accept_is_killed) {
     int l = listening(), port = port_of(l);
     struct worker w[2] = {worker(accept_one, l), worker(accept_one, l)};
@@ -84,6 +86,7 @@ CASE(one_of_two_in_accept_is_killed) {
     say_all("served", w, 2);
 }
 
+// One of two processes in accept is stopped. The other one gets the connection at once.
 CASE(a_stopped_process_keeps_nobody_waiting) {
     int l = listening(), port = port_of(l);
     struct worker w[2] = {worker(accept_one, l), worker(accept_one, l)};
@@ -106,6 +109,7 @@ static void *accept_in_thread(void *listener) {
     return NULL;
 }
 
+// Threads that sleep in accept get one connection each.
 CASE(many_threads_in_accept_get_one_each) {
     enum { THREADS = 16 };
     int l = listening(), port = port_of(l), c[THREADS];
@@ -120,6 +124,7 @@ CASE(many_threads_in_accept_get_one_each) {
     say("echoed", "%d", echoed);
 }
 
+// A thread in accept takes a connection; poll on the listener shows the next one.
 CASE(a_poller_beside_threads_in_accept) {
     int l = listening(), port = port_of(l);
     pthread_t t;
@@ -127,7 +132,7 @@ CASE(a_poller_beside_threads_in_accept) {
     rest(60);
     struct pollfd f = {l, POLLIN, 0};
     pthread_t later_one = later(60, (void (*)(void *))(void *)client, (void *)(long)port);
-    // It may come too late to see the connection, and not too late to be woken.
+    // The accepting thread may have taken the connection by the time poll looks.
     (void)!poll(&f, 1, 300);
     pthread_join(later_one, NULL);
     int c = client(port);
@@ -136,7 +141,7 @@ CASE(a_poller_beside_threads_in_accept) {
     MUST(close(c));
 }
 
-// Waits with an instance of its own and says whether there was something; does not accept.
+// Waits with an epoll instance of its own and reports whether there was an event. Does not accept.
 static unsigned how;
 static void wait_own(int to, int listener) {
     int ep = (int)MUST(epoll_create1(0));
@@ -144,7 +149,7 @@ static void wait_own(int to, int listener) {
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, listener, &e));
     int n = epoll_wait(ep, &e, 1, 700);
     if (write(to, n == 1 ? "1" : "0", 1) != 1) _exit(1);
-    // Not before all have waited: at the end of a process others may be told of what it has not accepted.
+    // Ends only after all have waited: when a process ends, others may wake for the connection that it has not accepted.
     rest(1000);
 }
 
@@ -160,13 +165,18 @@ static void over_processes(unsigned events, unsigned others) {
     say_all("woken", w, PROCESSES);
 }
 
+// A listener that processes watch by level: how many wake for one connection.
 CASE(level_over_processes) { over_processes(0, 0); }
+// A listener that processes watch by edge: how many wake for one connection.
 CASE(edge_over_processes) { over_processes(EPOLLET, EPOLLET); }
+// With EPOLLEXCLUSIVE: how many processes wake for one connection.
 CASE(exclusive_over_processes) { over_processes(EPOLLEXCLUSIVE, EPOLLEXCLUSIVE); }
+// With EPOLLEXCLUSIVE and EPOLLET: how many processes wake for one connection.
 CASE(exclusive_edge_over_processes) { over_processes(EPOLLEXCLUSIVE | EPOLLET, EPOLLEXCLUSIVE | EPOLLET); }
+// Half of the processes watch with EPOLLEXCLUSIVE, half without: how many wake.
 CASE(exclusive_beside_others) { over_processes(EPOLLEXCLUSIVE, 0); }
 
-// One that sleeps is woken though another watches too, and is busy.
+// EPOLLEXCLUSIVE wakes a process that sleeps, even if a busy one watches too.
 CASE(exclusive_with_one_who_does_not_wait) {
     int l = listening(), port = port_of(l), ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN | EPOLLEXCLUSIVE, {.u64 = 1}};
@@ -179,7 +189,7 @@ CASE(exclusive_with_one_who_does_not_wait) {
     CALL("then", epoll_wait(ep, &e, 1, 1000));
 }
 
-// Waits, accepts, says so.
+// Waits, accepts, and reports the outcome.
 static void wait_and_accept(int to, int listener) {
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN | EPOLLEXCLUSIVE, {.u64 = 1}};
@@ -194,6 +204,7 @@ static void wait_and_accept(int to, int listener) {
     if (write(to, &c, 1) != 1) _exit(1);
 }
 
+// With EPOLLEXCLUSIVE several processes serve connections that come at once.
 CASE(exclusive_processes_serve_a_burst) {
     int l = listening(), port = port_of(l), c[PROCESSES];
     struct worker w[PROCESSES];
@@ -204,7 +215,7 @@ CASE(exclusive_processes_serve_a_burst) {
     say_all("served", w, PROCESSES);
 }
 
-// SO_REUSEPORT.
+// A listener with SO_REUSEPORT; -errno if it cannot be had.
 static int shared(int port, int backlog) {
     int l = tcp();
     set_int(l, SOL_SOCKET, SO_REUSEPORT, 1);
@@ -214,13 +225,14 @@ static int shared(int port, int backlog) {
 }
 static int accept_all(int l) {
     int n = 0;
-    // The last ACK may still be on its way.
+    // The last ACK may not have arrived yet.
     rest(50);
     nonblocking(l, true);
     while (accept(l, NULL, NULL) >= 0) n++;
     return n;
 }
 
+// SO_REUSEPORT: both of two listeners get connections, and none is lost.
 CASE(reuseport_pair) {
     int a = shared(0, 100), port = port_of(a), b = shared(port, 100);
     say("listen", "%d", b >= 0);
@@ -230,6 +242,7 @@ CASE(reuseport_pair) {
     CALL("all", of_a + of_b);
 }
 
+// SO_REUSEPORT: connections are spread over four listeners, and none is lost.
 CASE(reuseport_four) {
     int l[4] = {shared(0, 100)}, port = port_of(l[0]), all = 0, some = 0;
     for (int i = 1; i < 4; i++) l[i] = (int)MUST(shared(port, 100));
@@ -254,6 +267,7 @@ static void accept_shared(int to, int unused) {
     if (write(to, &c, 1) != 1) _exit(1);
 }
 
+// SO_REUSEPORT: listeners of two processes on a port that their parent has reserved.
 CASE(reuseport_in_two_processes) {
     int reserved = tcp();
     set_int(reserved, SOL_SOCKET, SO_REUSEPORT, 1);
@@ -270,7 +284,7 @@ CASE(reuseport_in_two_processes) {
     CALL("all", of_a + of_b);
 }
 
-// Connects until the queue of `l` has at least `wanted`, nobody accepting; the clients are in `c`.
+// Connects until the queue of `l` has a connection, at least 16 times. Nobody accepts. The clients are in `c`.
 static int fill_queue(int l, int port, int *c, int most) {
     struct pollfd f = {l, POLLIN, 0};
     int n = 0;
@@ -286,6 +300,7 @@ static void reset_or_not(int *c, int n, int *reset, int *open) {
     }
 }
 
+// SO_REUSEPORT: a listener closes with connections in its queue. Those are reset, all others go on.
 CASE(reuseport_one_closes_with_a_queue) {
     int a = shared(0, 100), port = port_of(a), b = shared(port, 100), c[100];
     int n = fill_queue(a, port, c, 100), reset = 0, open = 0;
@@ -308,6 +323,7 @@ static void listen_shared(int to, int unused) {
     rest(10000);
 }
 
+// SO_REUSEPORT: a process is killed with connections in its listener's queue.
 CASE(reuseport_one_is_killed_with_a_queue) {
     int b = shared(0, 100), c[200], n = 0, reset = 0, open = 0;
     shared_port = port_of(b);
@@ -327,6 +343,7 @@ CASE(reuseport_one_is_killed_with_a_queue) {
     CALL("new_ones", accept_all(b));
 }
 
+// SO_REUSEPORT must be set on all sockets that bind a port.
 CASE(reuseport_must_be_everybodys) {
     int a = shared(0, 5), port = port_of(a);
     CALL("alone", bind(tcp(), (struct sockaddr *)&(struct sockaddr_in){AF_INET, htons((uint16_t)port), {htonl(INADDR_LOOPBACK)}, {0}},
@@ -343,6 +360,7 @@ static void as_another_user(int to, int unused) {
     if (write(to, !may ? "n" : l >= 0 ? "l" : l == -EADDRINUSE ? "u" : "E", 1) != 1) _exit(1);
 }
 
+// SO_REUSEPORT does not share a port between users.
 CASE(reuseport_is_of_one_user) {
     int a = shared(0, 5);
     shared_port = port_of(a);

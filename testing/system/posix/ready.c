@@ -1,4 +1,4 @@
-// poll, ppoll, select, pselect: readiness in every state, time-outs, mixtures with the kernel's descriptors.
+// poll, ppoll, select, pselect: events in every state, time limits, sockets beside other descriptors.
 #include "conformance.h"
 #define THEME "ready"
 
@@ -11,8 +11,11 @@ static int poll_one(int fd, short events, int ms, unsigned *revents) {
     return n;
 }
 
+// The events of a fresh socket.
 CASE(fresh) { say_events("events", events_of(tcp())); }
+// The events of a bound socket.
 CASE(bound) { say_events("events", events_of(bound(0))); }
+// The events of a listener, without and with a connection to accept.
 CASE(listening) {
     int l = listening();
     say_events("events", events_of(l));
@@ -23,6 +26,7 @@ CASE(listening) {
     say_events("accepted", events_of(l));
 }
 
+// The events of a connected socket, without and with data.
 CASE(connected) {
     struct pair p = pair();
     say_events("idle", events_of(p.client));
@@ -32,6 +36,7 @@ CASE(connected) {
     say_events("read", events_of(p.client));
 }
 
+// Poll reports only what it is asked for, and POLLERR and POLLHUP always.
 CASE(only_what_is_asked_for) {
     struct pair p = pair();
     unsigned e;
@@ -49,6 +54,7 @@ CASE(only_what_is_asked_for) {
     say_events("e2", e);
 }
 
+// POLLNVAL for closed descriptors; negative ones are ignored.
 CASE(bad_descriptor) {
     unsigned e;
     CALL("bad", poll_one(999, POLLIN, 0, &e));
@@ -64,6 +70,7 @@ CASE(bad_descriptor) {
     say_events("mixed1", (unsigned short)two[1].revents);
 }
 
+// One descriptor several times in an array.
 CASE(same_twice) {
     struct pair p = pair();
     struct pollfd two[] = {{p.client, POLLOUT, 0}, {p.client, POLLIN, 0}, {p.client, POLLOUT | POLLIN, 0}};
@@ -71,6 +78,7 @@ CASE(same_twice) {
     say("revents", "%x,%x,%x", two[0].revents, two[1].revents, two[2].revents);
 }
 
+// The times of poll and ppoll: kept, wrong, negative.
 CASE(timeouts) {
     struct pair p = pair();
     unsigned e;
@@ -90,6 +98,7 @@ CASE(timeouts) {
     CALL("poll_null", poll(NULL, 1, 0));
 }
 
+// Poll over a socket and a pipe.
 CASE(mixed_with_pipe) {
     struct pair p = pair();
     int ends[2];
@@ -114,6 +123,7 @@ static int set_of(fd_set *set, int fd) {
     return fd + 1;
 }
 
+// Select on a socket that is idle, has data, has an urgent byte, has ended.
 CASE(select_states) {
     struct pair p = pair();
     fd_set r, w, x;
@@ -137,6 +147,7 @@ CASE(select_states) {
     say("sets2", "%d%d%d", FD_ISSET(p.client, &r), FD_ISSET(p.client, &w), FD_ISSET(p.client, &x));
 }
 
+// Select on a socket that was reset.
 CASE(select_error_state) {
     int fd = reset_by_peer();
     fd_set r, w, x;
@@ -147,6 +158,7 @@ CASE(select_error_state) {
     say("sets", "%d%d%d", FD_ISSET(fd, &r), FD_ISSET(fd, &w), FD_ISSET(fd, &x));
 }
 
+// The errors of select: negative counts and times, closed descriptors.
 CASE(select_wrong) {
     struct pair p = pair();
     fd_set r;
@@ -168,6 +180,7 @@ CASE(select_wrong) {
     CALL("time_only", select(0, NULL, NULL, NULL, &t));
 }
 
+// Select stores the time that is left; pselect keeps its time.
 CASE(select_leaves_the_rest_of_the_time) {
     struct pair p = pair();
     fd_set r;
@@ -181,6 +194,7 @@ CASE(select_leaves_the_rest_of_the_time) {
     say("kept", "%ld", s.tv_nsec);
 }
 
+// POLLOUT of a full connection, and when it is drained.
 CASE(send_room) {
     struct pair p = pair();
     fill(p.client);
@@ -191,6 +205,7 @@ CASE(send_room) {
     say_events("drained", wait_events(p.client, POLLOUT));
 }
 
+// POLLIN and POLLRDHUP with data before the end, and after they were read.
 CASE(end_and_data) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
@@ -206,6 +221,7 @@ static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
 static void close_it(void *fd) { close(*(int *)fd); }
 static void shut_read(void *fd) { shutdown(*(int *)fd, SHUT_RD); }
 
+// A sleeping poll wakes for data, for the end, and when a listener is shut down.
 CASE(sleepers_wake) {
     struct pair p = pair();
     unsigned e;
@@ -221,6 +237,7 @@ CASE(sleepers_wake) {
     say_events("e2", e);
 }
 
+// Shutdown by the same program wakes its sleeping poll.
 CASE(own_shutdown_wakes_poll) {
     struct pair p = pair();
     unsigned e;
@@ -229,6 +246,7 @@ CASE(own_shutdown_wakes_poll) {
     say_events("events", e);
 }
 
+// Poll over many entries, half of them ignored.
 CASE(many) {
     struct pair p = pair();
     static struct pollfd f[300];

@@ -1,4 +1,4 @@
-// Signals: EINTR and SA_RESTART, masks, handlers that use the socket whose call they interrupt.
+// Signals: EINTR and SA_RESTART, masks, and handlers that use the socket of the call that they interrupt.
 #include "conformance.h"
 #define THEME "signals"
 
@@ -9,6 +9,7 @@ static int handler_errno;
 
 static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
 
+// A handler without SA_RESTART ends recv with EINTR.
 CASE(recv_interrupted) {
     struct pair p = pair();
     handle(SIGUSR1, false);
@@ -17,6 +18,7 @@ CASE(recv_interrupted) {
     say("seen", "%d", signals_seen);
 }
 
+// Recv goes on after a handler with SA_RESTART.
 CASE(recv_restarted) {
     struct pair p = pair();
     handle(SIGUSR1, true);
@@ -26,7 +28,7 @@ CASE(recv_restarted) {
     say("seen", "%d", signals_seen);
 }
 
-// The signal that comes restarts, though another handler would not.
+// Recv goes on after a handler with SA_RESTART, even if another signal's handler has none.
 CASE(recv_restarted_beside_one_that_does_not) {
     struct pair p = pair();
     handle(SIGUSR1, true);
@@ -36,6 +38,7 @@ CASE(recv_restarted_beside_one_that_does_not) {
     CALL("recv", recv(p.client, buf, 1, 0));
 }
 
+// With SO_RCVTIMEO any handler ends recv.
 CASE(recv_with_timeout_is_not_restarted) {
     struct pair p = pair();
     struct timeval t = {3, 0};
@@ -45,6 +48,7 @@ CASE(recv_with_timeout_is_not_restarted) {
     CALL("recv", recv(p.client, buf, 1, 0));
 }
 
+// An ignored signal does not end recv.
 CASE(ignored_signal_does_not_interrupt) {
     struct pair p = pair();
     signal(SIGUSR1, SIG_IGN);
@@ -53,6 +57,7 @@ CASE(ignored_signal_does_not_interrupt) {
     CALL("recv", recv(p.client, buf, 1, 0));
 }
 
+// MSG_WAITALL gives the bytes that have come when a signal interrupts it.
 CASE(waitall_interrupted_after_some) {
     struct pair p = pair();
     handle(SIGUSR1, false);
@@ -61,6 +66,7 @@ CASE(waitall_interrupted_after_some) {
     CALL("recv", recv(p.client, buf, 10, MSG_WAITALL));
 }
 
+// A signal ends a send that waits for room.
 CASE(send_interrupted) {
     struct pair p = pair();
     fill(p.client);
@@ -72,6 +78,7 @@ CASE(send_interrupted) {
     say("send", "%s", n < 0 ? strerrorname_np(errno) : "sent");
 }
 
+// A handler without SA_RESTART ends accept with EINTR.
 CASE(accept_interrupted) {
     int l = listening();
     handle(SIGUSR1, false);
@@ -81,6 +88,7 @@ CASE(accept_interrupted) {
 
 static void connect_one(void *fd) { MUST(connect_to(tcp(), *(int *)fd)); }
 
+// Accept goes on after a handler with SA_RESTART.
 CASE(accept_restarted) {
     int l = listening();
     handle(SIGUSR1, true);
@@ -89,6 +97,7 @@ CASE(accept_restarted) {
     CALL("accept", accept(l, NULL, NULL) >= 0);
 }
 
+// Poll, select and epoll_wait end with EINTR even after a handler with SA_RESTART.
 CASE(waits_are_never_restarted) {
     struct pair p = pair();
     handle(SIGUSR1, true);
@@ -114,7 +123,7 @@ CASE(waits_are_never_restarted) {
     say("seen", "%d", signals_seen);
 }
 
-// Blocked outside, let in by the mask of the wait.
+// Blocks a signal, which only the mask of a wait lets in.
 static void masked(int number) {
     sigset_t all;
     sigemptyset(&all);
@@ -122,6 +131,7 @@ static void masked(int number) {
     MUST(sigprocmask(SIG_BLOCK, &all, NULL));
 }
 
+// The mask of a wait lets a blocked signal in, which ends the wait.
 CASE(masks_let_signals_in) {
     struct pair p = pair();
     handle(SIGUSR1, true);
@@ -150,6 +160,7 @@ CASE(masks_let_signals_in) {
     say("all", "%d", signals_seen);
 }
 
+// The mask of a wait keeps a signal out until the wait is over.
 CASE(masks_keep_signals_out) {
     struct pair p = pair();
     handle(SIGUSR1, true);
@@ -170,6 +181,7 @@ CASE(masks_keep_signals_out) {
     say("seen2", "%d", signals_seen);
 }
 
+// A wait with something ready returns that, although a signal is pending.
 CASE(ready_beats_a_pending_signal) {
     struct pair p = pair();
     handle(SIGUSR1, true);
@@ -209,6 +221,7 @@ static void say_handler(void) {
     say_result("handler", handler_result);
 }
 
+// A handler reads the socket on which it has interrupted recv.
 CASE(handler_reads_the_interrupted_socket) {
     struct pair p = pair();
     handler_fd = p.client;
@@ -219,6 +232,7 @@ CASE(handler_reads_the_interrupted_socket) {
     say_handler();
 }
 
+// A handler writes to the socket on which it has interrupted recv.
 CASE(handler_writes_the_interrupted_socket) {
     struct pair p = pair();
     handler_fd = p.client;
@@ -229,7 +243,6 @@ CASE(handler_writes_the_interrupted_socket) {
     CALL("peer", recv(p.server, buf, 10, 0));
 }
 
-// A handler in the middle of whatever the calls do: nothing may be lost, fail or hang.
 static volatile sig_atomic_t handler_sent, handler_failed;
 static void send_in_handler(int signal) {
     (void)signal;
@@ -239,6 +252,7 @@ static void send_in_handler(int signal) {
     errno = saved;
 }
 
+// A handler sends in the middle of whatever the calls do. Nothing may be lost, fail or hang.
 CASE(handler_sends_all_the_time) {
     struct pair p = pair();
     handler_fd = p.client;
@@ -260,6 +274,7 @@ static void *noisy(void *argument) {
     return NULL;
 }
 
+// When SIGPIPE comes: after SHUT_WR and after a reset, not with MSG_NOSIGNAL.
 CASE(pipe_signal) {
     struct pair p = pair();
     handle(SIGPIPE, true);
@@ -279,6 +294,7 @@ CASE(pipe_signal) {
     say("seen4", "%d", signals_seen);
 }
 
+// An urgent byte sends SIGURG to the socket's owner.
 CASE(urgent_signal) {
     struct pair p = pair();
     handle(SIGURG, true);
@@ -289,15 +305,16 @@ CASE(urgent_signal) {
     say("seen", "%d", signals_seen);
 }
 
+// A signal that comes before connect does not interrupt it.
 CASE(connect_interrupted_goes_on) {
-    // A handshake over loopback cannot be held up; a connect that has to wait for nothing is not interrupted either.
+    // A handshake over loopback cannot be delayed, so no signal comes while connect waits.
     int l = listening(), c = tcp();
     handle(SIGUSR1, false);
     raise(SIGUSR1);
     CALL("connect", connect_to(c, l));
 }
 
-// siglongjmp out of a handler that has interrupted a sleeping call: the next calls work, and nothing of it is left.
+// Handlers that jump out of a sleeping call by siglongjmp. The call never ends, but nothing of it may stay behind.
 static sigjmp_buf out;
 static void leave(int signal) {
     (void)signal;
@@ -318,6 +335,7 @@ static void leaving(int signal) {
         left_;                                                                                                         \
     })
 
+// Handlers jump out of sleeping calls by siglongjmp. The next calls on the sockets work.
 CASE(calls_that_are_left) {
     struct pair p = pair();
     struct epoll_event e = {EPOLLIN, {.u64 = 1}};
@@ -342,6 +360,7 @@ CASE(calls_that_are_left) {
     }
 }
 
+// Handlers jump out of many polls, which leave nothing behind that would run out.
 CASE(many_polls_that_are_left) {
     struct pair p = pair();
     struct pollfd two[] = {{p.client, POLLIN, 0}, {p.listener, POLLIN, 0}};
@@ -357,6 +376,7 @@ CASE(many_polls_that_are_left) {
     CALL("polled", poll(two, 2, 3000));
 }
 
+// Close after a handler has jumped out of a call frees the port, or ends the connection.
 CASE(closed_after_a_call_that_was_left) {
     int l = listening(), port = port_of(l);
     leaving(SIGUSR1);
@@ -380,6 +400,7 @@ static void *cancelled_after_leaving(void *argument) {
     return NULL;
 }
 
+// A thread can still be cancelled after a handler has jumped out of a call.
 CASE(cancelled_after_a_call_that_was_left) {
     struct pair p = pair();
     pthread_t t;

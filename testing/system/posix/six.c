@@ -1,4 +1,4 @@
-// The basics over IPv6, and both families on one socket.
+// IPv6: the basics, and both address families on one socket.
 #include "conformance.h"
 #define THEME "six"
 
@@ -14,6 +14,7 @@ static void say_name6(const char *key, int fd, int (*ask)(int, struct sockaddr *
         a.sin6_flowinfo, a.sin6_scope_id);
 }
 
+// Data, names and events over IPv6.
 CASE(data) {
     struct pair p = pair6();
     CALL("write", write(p.client, "hello", 5));
@@ -26,6 +27,7 @@ CASE(data) {
     say_events("end", wait_events(p.server, POLLRDHUP));
 }
 
+// A fresh IPv6 socket: names, errors and options.
 CASE(unconnected) {
     int fd = tcp6();
     say_name6("sock", fd, getsockname);
@@ -35,6 +37,7 @@ CASE(unconnected) {
     CALL("domain", get_int(fd, SOL_SOCKET, SO_DOMAIN));
 }
 
+// A listener of both families accepts IPv4. Its names are mapped, its options are of both levels.
 CASE(mapped) {
     int l = tcp6();
     struct sockaddr_in6 any = {.sin6_family = AF_INET6};
@@ -53,6 +56,7 @@ CASE(mapped) {
     CALL("class", get_int(s, IPPROTO_IPV6, IPV6_TCLASS));
 }
 
+// An IPv6 socket connects to a mapped IPv4 address.
 CASE(mapped_connect) {
     int l = listening(), c = tcp6();
     struct sockaddr_in6 a = loopback6(port_of(l));
@@ -62,6 +66,7 @@ CASE(mapped_connect) {
     say_name6("peer", c, getpeername);
 }
 
+// An IPv6-only socket cannot connect to a mapped address.
 CASE(mapped_refused_by_v6only) {
     int l = listening(), c = tcp6();
     set_int(c, IPPROTO_IPV6, IPV6_V6ONLY, 1);
@@ -70,6 +75,7 @@ CASE(mapped_refused_by_v6only) {
     CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
 }
 
+// An AF_INET address on an IPv6 socket, and IPv6 addresses that are too short.
 CASE(four_address_on_six) {
     int l = listening(), c = tcp6();
     struct sockaddr_in a = loopback(port_of(l));
@@ -80,6 +86,7 @@ CASE(four_address_on_six) {
     CALL("rfc2133", connect(c, (struct sockaddr *)&six, 24));
 }
 
+// An IPv6-only listener is not there for IPv4. IPV6_V6ONLY cannot be set once it is bound.
 CASE(only_six_listener) {
     int l = tcp6();
     set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1);
@@ -95,10 +102,11 @@ CASE(only_six_listener) {
     CALL("get_after", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
 }
 
+// An IPv6-only listener and an IPv4 listener share a port number.
 CASE(both_listeners_on_one_port) {
     int four = -1, l = -1, bound = -1;
     struct sockaddr_in a = {.sin_family = AF_INET};
-    // The port may be in use in the other family: by anybody on this host.
+    // Another program on this host may use the port with IPv4, so several ports are tried.
     for (int tries = 0; bound != 0 && tries < 20; tries++) {
         close(four);
         close(l);
@@ -119,6 +127,7 @@ CASE(both_listeners_on_one_port) {
     CALL("accept", accept(four, NULL, NULL) >= 0);
 }
 
+// Options of IPv6 on an IPv4 socket, and the reverse.
 CASE(options_of_the_other_family) {
     struct pair p = pair();
     CALL("get", get_int(p.client, IPPROTO_IPV6, IPV6_TCLASS));
@@ -131,6 +140,7 @@ CASE(options_of_the_other_family) {
     CALL("tos", get_int(q.client, IPPROTO_IP, IP_TOS));
 }
 
+// A refused connect and a connect to oneself over IPv6.
 CASE(refused_and_self) {
     int fd = tcp6();
     struct sockaddr_in6 a = loopback6(0);
@@ -140,6 +150,7 @@ CASE(refused_and_self) {
     CALL("self", connect_to(fd, fd));
 }
 
+// A reset over IPv6.
 CASE(reset) {
     struct pair p = pair6();
     struct linger now = {1, 0};

@@ -1,4 +1,4 @@
-// Helpers of the cases: sockets, states to wait for, threads, signals.
+// Functions that cases share: sockets, waiting for states, threads, signals.
 #include "conformance.h"
 
 enum { PATIENCE_MS = 5000 };

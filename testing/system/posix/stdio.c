@@ -1,8 +1,8 @@
-// libc's streams on sockets: those of fdopen, and stdin, stdout and stderr after dup2 and over exec.
+// libc's streams on sockets: stdin, stdout and stderr after dup2 and over exec.
 #include "conformance.h"
 #define THEME "stdio"
 
-// Runs `work` in a child; what the socket's other end got.
+// Runs `work` in a child, and prints what arrives at the peer of its socket.
 static void child_says(const char *key, void (*work)(struct pair *)) {
     struct pair p = pair();
     fflush(stdout);
@@ -31,6 +31,7 @@ static void prints(struct pair *p) {
     fwrite(" five", 1, 5, stdout);
     putc_unlocked('!', stdout);
 }
+// Every way to print, with a socket in stdout's place.
 CASE(stdout_over_dup2) { child_says("got", prints); }
 
 static void prints_errors(struct pair *p) {
@@ -40,6 +41,7 @@ static void prints_errors(struct pair *p) {
     perror("two");
     write(2, "raw", 3);
 }
+// Every way to print errors, with a socket in stderr's place.
 CASE(stderr_over_dup2) { child_says("got", prints_errors); }
 
 static void prints_before(struct pair *p) {
@@ -47,6 +49,7 @@ static void prints_before(struct pair *p) {
     MUST(dup2(p->client, 1));
     printf("after");
 }
+// Bytes in stdout's buffer at the time of dup2 go to the new descriptor.
 CASE(stdout_pending_at_dup2) { child_says("got", prints_before); }
 
 static void prints_and_goes_back(struct pair *p) {
@@ -63,6 +66,7 @@ static void prints_and_goes_back(struct pair *p) {
     MUST(dup2(saved, 1));
     dprintf(p->client, "%d", fileno(stdout));
 }
+// Stdout is moved to a socket, to a file, to the socket again, and back.
 CASE(stdout_there_and_back) { child_says("got", prints_and_goes_back); }
 
 static void prints_after_close(struct pair *p) {
@@ -73,6 +77,7 @@ static void prints_after_close(struct pair *p) {
     write(1, "two ", 4);
     printf("three");
 }
+// A socket gets stdout's number by close and dup, as shells do it.
 CASE(stdout_by_close_and_dup) { child_says("got", prints_after_close); }
 
 static void closes(struct pair *p) {
@@ -80,14 +85,17 @@ static void closes(struct pair *p) {
     printf("flushed");
     dprintf(p->client, "[%d]", fclose(stdout));
 }
+// Fclose of stdout sends its buffer and closes the descriptor.
 CASE(stdout_closed) { child_says("got", closes); }
 
 static void executes(struct pair *p) {
     MUST(dup2(p->client, 1));
     execl("/bin/echo", "echo", "hello", NULL);
 }
+// A program that is executed prints to a socket.
 CASE(stdout_over_exec) { child_says("got", executes); }
 
+// Every way to read, with a socket in stdin's place.
 CASE(stdin_over_dup2) {
     struct pair p = pair();
     MUST(write(p.server, "a line\n42 rest", 14));

@@ -1,4 +1,4 @@
-// Threads and processes: descriptors closed, shut down, copied and toggled while others use them.
+// Threads and processes: descriptors are closed, shut down, copied and changed while others use them.
 #include "conformance.h"
 #define THEME "threads"
 
@@ -29,7 +29,7 @@ static pthread_t blocked(struct reader *r, void *(*work)(void *)) {
     rest(150);
     return t;
 }
-// Joins, or says that the thread still sleeps after a while.
+// Joins the thread and prints its result, or prints that it still sleeps after a second.
 static void join(const char *key, pthread_t t, struct reader *r) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
@@ -44,14 +44,16 @@ static void close_under_a_reader(void) {
     struct reader r = {.fd = p.client};
     pthread_t t = blocked(&r, read_one);
     CALL("close", close(p.client));
-    // The reader holds the socket: the connection lives until it returns.
+    // The reader keeps the socket in use: the connection lives until the read returns.
     CALL("peer_write", send(p.server, "x", 1, MSG_NOSIGNAL));
     join("reader", t, &r);
     CALL("read", read(p.client, buf, 1));
 }
 
+// Close while another thread reads: the connection lives until the read returns.
 CASE(closed_under_a_reader) { close_under_a_reader(); }
 
+// The same in a process that may have 64 descriptors only.
 CASE(closed_under_a_reader_of_64_descriptors) {
     MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}));
     close_under_a_reader();
@@ -59,6 +61,7 @@ CASE(closed_under_a_reader_of_64_descriptors) {
 
 static void close_it(void *fd) { close(*(int *)fd); }
 
+// Close while the thread polls the descriptor.
 CASE(closed_under_a_poller) {
     struct pair p = pair();
     struct pollfd f = {p.client, POLLIN, 0};
@@ -69,6 +72,7 @@ CASE(closed_under_a_poller) {
     say_events("events", (unsigned short)f.revents);
 }
 
+// SHUT_RD wakes a thread that reads.
 CASE(shutdown_wakes_a_reader) {
     struct pair p = pair();
     struct reader r = {.fd = p.client};
@@ -77,6 +81,7 @@ CASE(shutdown_wakes_a_reader) {
     join("reader", t, &r);
 }
 
+// SHUT_WR does not wake a thread that reads.
 CASE(shutdown_write_does_not_wake_a_reader) {
     struct pair p = pair();
     struct reader r = {.fd = p.client};
@@ -87,6 +92,7 @@ CASE(shutdown_write_does_not_wake_a_reader) {
     join("reader", t, &r);
 }
 
+// Shutdown of a listener wakes a thread in accept.
 CASE(shutdown_wakes_accept) {
     int l = listening();
     struct reader r = {.fd = l};
@@ -95,6 +101,7 @@ CASE(shutdown_wakes_accept) {
     join("accept", t, &r);
 }
 
+// Close of a listener while a thread is in accept: it listens until accept returns.
 CASE(closed_under_accept) {
     int l = listening();
     int port = port_of(l);
@@ -103,11 +110,12 @@ CASE(closed_under_accept) {
     CALL("close", close(l));
     int c = tcp();
     struct sockaddr_in a = loopback(port);
-    // The sleeper holds the listener, so it still listens.
+    // The thread in accept keeps the listener in use, so it still listens.
     CALL("connect", connect(c, (struct sockaddr *)&a, sizeof a));
     join("accept", t, &r);
 }
 
+// O_NONBLOCK does not end a read that has begun.
 CASE(nonblock_set_under_a_reader) {
     struct pair p = pair();
     struct reader r = {.fd = p.client};
@@ -127,6 +135,7 @@ static void *write_much(void *argument) {
     return NULL;
 }
 
+// The peer closes while a thread writes.
 CASE(closed_by_the_peer_under_a_writer) {
     struct pair p = pair();
     signal(SIGPIPE, SIG_IGN);
@@ -137,6 +146,7 @@ CASE(closed_by_the_peer_under_a_writer) {
     CALL("then", write(p.client, "x", 1));
 }
 
+// SHUT_WR ends a write of another thread.
 CASE(shutdown_under_a_writer) {
     struct pair p = pair();
     signal(SIGPIPE, SIG_IGN);
@@ -146,6 +156,7 @@ CASE(shutdown_under_a_writer) {
     join("writer", t, &r);
 }
 
+// Two threads read one connection; each byte wakes one.
 CASE(two_readers_get_one_byte_each) {
     struct pair p = pair();
     struct reader a = {.fd = p.client}, b = {.fd = p.client};
@@ -157,6 +168,7 @@ CASE(two_readers_get_one_byte_each) {
     join("b", u, &b);
 }
 
+// A thread reads while another one writes.
 CASE(reader_and_writer_at_once) {
     struct pair p = pair();
     struct reader r = {.fd = p.client};
@@ -167,6 +179,7 @@ CASE(reader_and_writer_at_once) {
     join("reader", t, &r);
 }
 
+// Two threads in accept get one connection each.
 CASE(two_accepters) {
     int l = listening();
     struct reader a = {.fd = l}, b = {.fd = l};
@@ -178,6 +191,7 @@ CASE(two_accepters) {
     say("accepted", "%d,%d", a.result >= 0, b.result >= 0);
 }
 
+// Dup2 puts another connection over a descriptor that a thread reads: the read stays with the old one.
 CASE(replaced_by_dup2_under_a_reader) {
     struct pair p = pair(), q = pair();
     struct reader r = {.fd = p.client};
@@ -189,6 +203,7 @@ CASE(replaced_by_dup2_under_a_reader) {
     CALL("new", recv(p.client, buf, 10, 0));
 }
 
+// A forked child writes to a connection that it has inherited, and closes it.
 CASE(child_inherits) {
     struct pair p = pair();
     pid_t pid = fork();
@@ -203,6 +218,7 @@ CASE(child_inherits) {
     CALL("end", read(p.client, buf, 1));
 }
 
+// A connection ends when the last process that has it ends.
 CASE(child_keeps_it_open) {
     struct pair p = pair();
     pid_t pid = fork();
@@ -216,6 +232,7 @@ CASE(child_keeps_it_open) {
     waitpid(pid, NULL, 0);
 }
 
+// A forked child accepts on a listener that it has inherited.
 CASE(child_accepts) {
     int l = listening(), c = tcp();
     pid_t pid = fork();
@@ -231,6 +248,7 @@ CASE(child_accepts) {
     CALL("end", read(c, buf, 1));
 }
 
+// Three forked children accept one connection each.
 CASE(several_processes_accept) {
     int l = listening();
     pid_t pids[3];
@@ -251,6 +269,7 @@ CASE(several_processes_accept) {
     for (int i = 0; i < 3; i++) waitpid(pids[i], &status, 0), CALL("child", WEXITSTATUS(status));
 }
 
+// The death of a child closes the connection of which it had the last descriptor.
 CASE(killed_child_closes) {
     struct pair p = pair();
     pid_t pid = fork();

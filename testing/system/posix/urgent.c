@@ -1,4 +1,4 @@
-// Urgent data: MSG_OOB, the mark, SO_OOBINLINE.
+// Urgent data: MSG_OOB, the urgent mark, SO_OOBINLINE.
 #include "conformance.h"
 #define THEME "urgent"
 
@@ -14,6 +14,7 @@ static void setup(struct pair *p) {
     rest(30);
 }
 
+// The urgent byte is out of the stream: reads stop at the mark, and MSG_OOB gives it once.
 CASE(apart) {
     struct pair p;
     setup(&p);
@@ -30,6 +31,7 @@ CASE(apart) {
     CALL("mark3", sockatmark(p.client));
 }
 
+// With SO_OOBINLINE the urgent byte is in the stream.
 CASE(in_line) {
     struct pair p;
     setup(&p);
@@ -41,6 +43,7 @@ CASE(in_line) {
     say_bytes("bytes", buf, 4);
 }
 
+// An urgent byte that a read has passed is lost.
 CASE(passed) {
     struct pair p;
     setup(&p);
@@ -50,6 +53,7 @@ CASE(passed) {
     say_events("events", events_of(p.client));
 }
 
+// Recvmsg with MSG_OOB, MSG_PEEK and MSG_TRUNC; MSG_WAITALL stops at the mark.
 CASE(peeked_message) {
     struct pair p;
     setup(&p);
@@ -64,6 +68,7 @@ CASE(peeked_message) {
     CALL("zero", recv(p.client, buf, 0, MSG_OOB));
 }
 
+// A second urgent byte replaces one that was not read, which is then in the stream.
 CASE(newer_replaces_older) {
     struct pair p;
     setup(&p);
@@ -78,6 +83,7 @@ CASE(newer_replaces_older) {
     say_bytes("bytes", buf, 7);
 }
 
+// An urgent byte is exceptional for select, and an edge for EPOLLPRI.
 CASE(selected) {
     struct pair p;
     setup(&p);
@@ -92,6 +98,7 @@ CASE(selected) {
     CALL("again", epoll_wait(ep, &e, 1, 20));
 }
 
+// MSG_OOB after the end of the stream and on a socket that has not connected.
 CASE(closed_and_unconnected) {
     struct pair p = pair();
     MUST(shutdown(p.server, SHUT_WR));

@@ -1,119 +1,11 @@
-// io_uring by its system calls: polls, transfers, connections, cancellation, mixed with files and pipes.
+// io_uring by its system calls: transfers, cancellation, kinds of rings, mixed with files and pipes.
 #include "uring.h"
 #define THEME "uring"
 
 static char buf[1000];
 static char out[1000];
 
-CASE(poll_at_once) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add_poll(&r, p.client, POLLIN | POLLOUT, 0, 1);
-    CALL("submitted", submit(&r, 1));
-    say_cqes(&r, 1, true);
-    MUST(write(p.server, "x", 1));
-    wait_events(p.client, POLLIN);
-    add_poll(&r, p.client, POLLIN | POLLOUT, 0, 2);
-    add_poll(&r, p.client, POLLIN, 0, 3);
-    CALL("two", submit(&r, 2));
-    say_cqes(&r, 2, true);
-}
-
-CASE(poll_later) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add_poll(&r, p.client, POLLIN, 0, 1);
-    CALL("submitted", submit(&r, 0));
-    rest(20);
-    say("before", "%u", ready(&r));
-    MUST(write(p.server, "x", 1));
-    say_cqes(&r, 1, true);
-    // Once only.
-    MUST(read(p.client, buf, 1));
-    MUST(write(p.server, "x", 1));
-    rest(50);
-    say("after", "%u", ready(&r));
-}
-
-CASE(poll_wakes_a_waiter) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add_poll(&r, p.client, POLLIN, 0, 1);
-    later(50, (void (*)(void *))(void *)close, (void *)(long)p.server);
-    CALL("submitted", submit(&r, 1));
-    say("ready", "%u", ready(&r));
-    say_cqes(&r, 1, true);
-}
-
-CASE(poll_hup) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add_poll(&r, p.client, 0, 0, 1);
-    MUST(submit(&r, 0));
-    MUST(shutdown(p.client, SHUT_WR));
-    MUST(close(p.server));
-    say_cqes(&r, 1, true);
-}
-
-CASE(poll_listener) {
-    int l = listening(), c = tcp();
-    struct ring r = ring();
-    add_poll(&r, l, POLLIN, 0, 1);
-    MUST(submit(&r, 0));
-    rest(20);
-    say("before", "%u", ready(&r));
-    MUST(connect_to(c, l));
-    say_cqes(&r, 1, true);
-}
-
-CASE(poll_multishot) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add_poll(&r, p.client, POLLIN, IORING_POLL_ADD_MULTI, 1);
-    MUST(submit(&r, 0));
-    for (int i = 0; i < 3; i++) {
-        MUST(write(p.server, "x", 1));
-        say_cqes(&r, 1, true);
-        if (i == 1) MUST(read(p.client, buf, 10));
-    }
-    add(&r, IORING_OP_POLL_REMOVE, -1, (void *)1, 0, 2);
-    MUST(submit(&r, 0));
-    say_cqes(&r, 2, false);
-    MUST(write(p.server, "x", 1));
-    rest(30);
-    say("after", "%u", ready(&r));
-}
-
-CASE(poll_multishot_ready) {
-    struct pair p = pair();
-    struct ring r = ring();
-    MUST(write(p.server, "x", 1));
-    wait_events(p.client, POLLIN);
-    add_poll(&r, p.client, POLLIN, IORING_POLL_ADD_MULTI, 1);
-    MUST(submit(&r, 1));
-    say_cqes(&r, 1, true);
-    MUST(close(p.server));
-    say_cqes(&r, 1, true);
-}
-
-CASE(poll_remove_and_update) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add(&r, IORING_OP_POLL_REMOVE, -1, (void *)1, 0, 9);
-    MUST(submit(&r, 1));
-    say_cqes(&r, 1, false);
-    add_poll(&r, p.client, POLLIN, 0, 1);
-    MUST(submit(&r, 0));
-    struct io_uring_sqe *sqe = add(&r, IORING_OP_POLL_REMOVE, -1, (void *)1, IORING_POLL_UPDATE_USER_DATA, 2);
-    sqe->off = 3;
-    MUST(submit(&r, 1));
-    say_cqes(&r, 1, false);
-    sqe = add(&r, IORING_OP_POLL_REMOVE, -1, (void *)3, IORING_POLL_UPDATE_EVENTS, 4);
-    sqe->poll32_events = POLLOUT;
-    MUST(submit(&r, 2));
-    say_cqes(&r, 2, true);
-}
-
+// IORING_OP_ASYNC_CANCEL by user_data and by descriptor; canceled receives take no bytes.
 CASE(cancel) {
     struct pair p = pair();
     struct ring r = ring();
@@ -135,6 +27,7 @@ CASE(cancel) {
     CALL("left", recv(p.client, buf, 10, 0));
 }
 
+// Receives at once, later, and at the end of the stream.
 CASE(receive) {
     struct pair p = pair();
     struct ring r = ring();
@@ -159,6 +52,7 @@ CASE(receive) {
     say_cqe_result("again", &r);
 }
 
+// MSG_DONTWAIT and O_NONBLOCK: which receives wait.
 CASE(receive_without_waiting) {
     struct pair p = pair();
     struct ring r = ring();
@@ -174,6 +68,7 @@ CASE(receive_without_waiting) {
     say_cqe_result("later", &r);
 }
 
+// MSG_WAITALL completes with the whole length.
 CASE(receive_all) {
     struct pair p = pair();
     struct ring r = ring();
@@ -187,6 +82,7 @@ CASE(receive_all) {
     say_bytes("bytes", buf, 10);
 }
 
+// Several receives on one socket complete in the order of submission.
 CASE(several_receives) {
     struct pair p = pair();
     struct ring r = ring();
@@ -197,6 +93,7 @@ CASE(several_receives) {
     say_bytes("bytes", buf, 3);
 }
 
+// Sendmsg, recvmsg, readv and writev through a ring. Vectors need not outlive the submission.
 CASE(messages) {
     struct pair p = pair();
     struct ring r = ring();
@@ -206,7 +103,7 @@ CASE(messages) {
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2, .msg_flags = 0x77}, s = {.msg_iov = from, .msg_iovlen = 2};
     add(&r, IORING_OP_RECVMSG, p.client, &m, 1, 1);
     MUST(submit(&r, 0));
-    // They have been read.
+    // The kernel has read the vectors at submission.
     memset(iov, 0, 2 * sizeof *iov);
     add(&r, IORING_OP_SENDMSG, p.server, &s, 1, 2);
     MUST(submit(&r, 2));
@@ -227,6 +124,7 @@ CASE(messages) {
     say_cqe_result("position", &r);
 }
 
+// Sends and writes through a ring.
 CASE(send) {
     struct pair p = pair();
     struct ring r = ring();
@@ -241,6 +139,7 @@ CASE(send) {
     say_bytes("bytes", buf, 8);
 }
 
+// A send on a full connection completes when there is room.
 CASE(send_waits_for_room) {
     struct pair p = pair();
     struct ring r = ring();
@@ -255,6 +154,7 @@ CASE(send_waits_for_room) {
     say_cqe_result("sent", &r);
 }
 
+// Zero-copy sends post two completions.
 CASE(send_without_copies) {
     struct pair p = pair();
     struct ring r = ring();
@@ -271,6 +171,7 @@ CASE(send_without_copies) {
     say_bytes("bytes", buf, 8);
 }
 
+// Operations of length 0.
 CASE(nothing) {
     struct pair p = pair();
     struct ring r = ring();
@@ -281,6 +182,7 @@ CASE(nothing) {
     say_cqes(&r, 3, false);
 }
 
+// Sends after a reset.
 CASE(send_to_nobody) {
     int fd = reset_by_peer();
     struct ring r = ring();
@@ -292,6 +194,7 @@ CASE(send_to_nobody) {
     say_cqe_result("pipe", &r);
 }
 
+// Memory that is not there, at submission and by the time of the receive.
 CASE(bad_memory) {
     struct pair p = pair();
     struct ring r = ring();
@@ -303,7 +206,7 @@ CASE(bad_memory) {
     add(&r, IORING_OP_RECVMSG, p.client, (void *)64, 1, 1);
     submit(&r, 1);
     say_cqe_result("recvmsg", &r);
-    // Filled by another thread than this one, and not there any more.
+    // The memory is gone when the data come, which another thread of the library may receive.
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(read(p.client, buf, 3));
     add(&r, IORING_OP_RECV, p.client, page, 3, 1);
@@ -313,195 +216,7 @@ CASE(bad_memory) {
     say_cqe_result("later", &r);
 }
 
-CASE(accept) {
-    int l = listening();
-    struct ring r = ring();
-    struct sockaddr_in from = {0};
-    socklen_t len = sizeof from;
-    add(&r, IORING_OP_ACCEPT, l, &from, 0, 1)->addr2 = (unsigned long)&len;
-    MUST(submit(&r, 0));
-    rest(20);
-    say("before", "%u", ready(&r));
-    int c = tcp();
-    MUST(connect_to(c, l));
-    int s = result(&r);
-    say("accepted", "%d", s >= 0);
-    say("port", "%d", ntohs(from.sin_port) == port_of(c));
-    say("len", "%u", len);
-    MUST(write(c, "x", 1));
-    CALL("read", read(s, buf, 10));
-    MUST(connect_to(tcp(), l));
-    wait_events(l, POLLIN);
-    add(&r, IORING_OP_ACCEPT, l, NULL, 0, 1)->accept_flags = SOCK_NONBLOCK | SOCK_CLOEXEC;
-    MUST(submit(&r, 1));
-    s = result(&r);
-    say("flags", "%d,%d", fcntl(s, F_GETFL) & O_NONBLOCK, fcntl(s, F_GETFD));
-    add(&r, IORING_OP_ACCEPT, c, NULL, 0, 1);
-    MUST(submit(&r, 1));
-    say_cqe_result("no_listener", &r);
-}
-
-CASE(accept_multishot) {
-    int l = listening();
-    struct ring r = ring();
-    add(&r, IORING_OP_ACCEPT, l, NULL, 0, 1)->ioprio = IORING_ACCEPT_MULTISHOT;
-    MUST(submit(&r, 0));
-    for (int i = 0; i < 3; i++) MUST(connect_to(tcp(), l));
-    struct io_uring_cqe cqe;
-    for (int i = 0; i < 3; i++) {
-        if (ready(&r) == 0) MUST(enter(r.fd, 0, 1, IORING_ENTER_GETEVENTS));
-        take(&r, &cqe);
-        say("accepted", "%d,%d", cqe.res >= 0, (cqe.flags & IORING_CQE_F_MORE) != 0);
-    }
-}
-
-CASE(connect) {
-    int l = listening(), c = tcp();
-    struct ring r = ring();
-    struct sockaddr_in to = loopback(port_of(l));
-    add(&r, IORING_OP_CONNECT, c, &to, 0, 1)->off = sizeof to;
-    MUST(submit(&r, 1));
-    say_cqe_result("connected", &r);
-    MUST(write(c, "x", 1));
-    int s = (int)MUST(accept(l, NULL, NULL));
-    CALL("read", read(s, buf, 10));
-    add(&r, IORING_OP_CONNECT, c, &to, 0, 1)->off = sizeof to;
-    MUST(submit(&r, 1));
-    say_cqe_result("again", &r);
-    say("blocking", "%d", fcntl(c, F_GETFL) & O_NONBLOCK);
-    int port = port_of(l), d = tcp();
-    MUST(close(l));
-    to = loopback(port);
-    add(&r, IORING_OP_CONNECT, d, &to, 0, 1)->off = sizeof to;
-    MUST(submit(&r, 1));
-    say_cqe_result("nobody", &r);
-}
-
-CASE(shutdown_and_close) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add(&r, IORING_OP_SHUTDOWN, p.client, NULL, SHUT_WR, 1);
-    MUST(submit(&r, 1));
-    say_cqe_result("shutdown", &r);
-    CALL("end", read(p.server, buf, 1));
-    add(&r, IORING_OP_CLOSE, p.server, NULL, 0, 1);
-    MUST(submit(&r, 1));
-    say_cqe_result("close", &r);
-    CALL("closed", fcntl(p.server, F_GETFD));
-    say_events("hup", wait_events(p.client, POLLHUP));
-    add(&r, IORING_OP_CLOSE, p.server, NULL, 0, 1);
-    MUST(submit(&r, 1));
-    say_cqe_result("twice", &r);
-}
-
-CASE(closed_while_it_waits) {
-    struct pair p = pair();
-    struct ring r = ring();
-    add(&r, IORING_OP_RECV, p.client, buf, 10, 1);
-    MUST(submit(&r, 0));
-    MUST(close(p.client));
-    rest(30);
-    say("closed", "%u", ready(&r));
-    CALL("write", send(p.server, "abc", 3, MSG_NOSIGNAL));
-    say_cqe_result("received", &r);
-    say_bytes("bytes", buf, 3);
-    say_events("then", wait_events(p.server, POLLIN));
-    CALL("read", read(p.server, buf, 1));
-}
-
-CASE(socket) {
-    struct ring r = ring();
-    struct sockaddr_in to = loopback(0);
-    struct io_uring_sqe *sqe = add(&r, IORING_OP_SOCKET, AF_INET, NULL, 0, 1);
-    sqe->off = SOCK_STREAM;
-    MUST(submit(&r, 1));
-    int l = result(&r);
-    MUST(bind(l, (void *)&to, sizeof to));
-    MUST(listen(l, 5));
-    int c = tcp();
-    CALL("connect", connect_to(c, l));
-    MUST(write(c, "x", 1));
-    CALL("read", read((int)MUST(accept(l, NULL, NULL)), buf, 1));
-}
-
-CASE(epoll_control) {
-    struct pair p = pair();
-    struct ring r = ring();
-    int ep = (int)MUST(epoll_create1(0)), ends[2];
-    MUST(pipe(ends));
-    struct epoll_event e[2] = {{EPOLLIN, {.u64 = 5}}, {EPOLLIN, {.u64 = 6}}};
-    add(&r, IORING_OP_EPOLL_CTL, ep, &e[0], EPOLL_CTL_ADD, 1)->off = (unsigned)p.client;
-    add(&r, IORING_OP_EPOLL_CTL, ep, &e[1], EPOLL_CTL_ADD, 2)->off = (unsigned)ends[0];
-    add(&r, IORING_OP_EPOLL_CTL, ep, &e[1], EPOLL_CTL_ADD, 3)->off = (unsigned)p.client;
-    CALL("submitted", submit(&r, 3));
-    say_cqes(&r, 3, false);
-    CALL("idle", epoll_wait(ep, e, 2, 0));
-    MUST(write(p.server, "x", 1));
-    CALL("socket", epoll_wait(ep, e, 2, 3000));
-    say("data", "%lu", (unsigned long)e[0].data.u64);
-    MUST(read(p.client, buf, 1));
-    MUST(write(ends[1], "x", 1));
-    CALL("pipe", epoll_wait(ep, e, 2, 3000));
-    say("data", "%lu", (unsigned long)e[0].data.u64);
-    add(&r, IORING_OP_EPOLL_CTL, ep, NULL, EPOLL_CTL_DEL, 4)->off = (unsigned)p.client;
-    MUST(submit(&r, 1));
-    say_cqe_result("del", &r);
-}
-
-CASE(poll_of_epoll) {
-    struct pair p = pair();
-    struct ring r = ring();
-    int ep = (int)MUST(epoll_create1(0));
-    struct epoll_event e = {EPOLLIN, {.u64 = 5}};
-    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
-    add_poll(&r, ep, POLLIN, 0, 1);
-    MUST(submit(&r, 0));
-    rest(20);
-    say("idle", "%u", ready(&r));
-    MUST(write(p.server, "x", 1));
-    say_cqes(&r, 1, true);
-}
-
-CASE(poll_of_epoll_multishot) {
-    struct pair p = pair();
-    struct ring r = ring();
-    int ep = (int)MUST(epoll_create1(0));
-    struct epoll_event e = {EPOLLIN, {.u64 = 5}};
-    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
-    add_poll(&r, ep, POLLIN, IORING_POLL_ADD_MULTI, 1);
-    MUST(submit(&r, 0));
-    for (int i = 0; i < 3; i++) {
-        MUST(write(p.server, "x", 1));
-        say_cqes(&r, 1, true);
-        CALL("wait", epoll_wait(ep, &e, 1, 1000));
-        MUST(read(p.client, buf, 10));
-        CALL("none", epoll_wait(ep, &e, 1, 0));
-    }
-    MUST(close(ep));
-    add(&r, IORING_OP_ASYNC_CANCEL, -1, (void *)1, 0, 2);
-    MUST(submit(&r, 1));
-    say_cqes(&r, 2, false);
-}
-
-CASE(ring_is_watched) {
-    struct pair p = pair();
-    struct ring r = ring();
-    int ep = (int)MUST(epoll_create1(0)), doorbell = (int)MUST(eventfd(0, 0));
-    struct epoll_event e = {EPOLLIN, {.u64 = 5}};
-    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, r.fd, &e));
-    MUST(syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_EVENTFD, &doorbell, 1));
-    add(&r, IORING_OP_RECV, p.client, buf, 10, 1);
-    MUST(submit(&r, 0));
-    CALL("idle", epoll_wait(ep, &e, 1, 20));
-    MUST(write(p.server, "abc", 3));
-    CALL("ready", epoll_wait(ep, &e, 1, 3000));
-    unsigned long rings = 0;
-    CALL("doorbell", read(doorbell, &rings, sizeof rings));
-    say("rings", "%lu", rings);
-    say_cqe_result("received", &r);
-    CALL("done", epoll_wait(ep, &e, 1, 0));
-}
-
+// A file, a socket and a pipe in one submission.
 CASE(mixed) {
     struct pair p = pair();
     struct ring r = ring();
@@ -520,6 +235,7 @@ CASE(mixed) {
     say_bytes("file", a, 4), say_bytes("socket", b, 4), say_bytes("pipe", c, 4);
 }
 
+// Wrong opcodes, descriptors, flags and addresses.
 CASE(nonsense) {
     struct pair p = pair();
     struct ring r = ring();
@@ -541,7 +257,7 @@ CASE(nonsense) {
     add(&r, IORING_OP_WRITEV, p.client, buf, 2000, 1);
     MUST(submit(&r, 1));
     say_cqe_result("too_many", &r);
-    // A place that is none, then one that is.
+    // An index outside the queue, then a valid one.
     r.array[*r.tail & r.sq_mask] = 77777;
     __atomic_store_n(r.tail, *r.tail + 1, __ATOMIC_RELEASE);
     r.waiting++;
@@ -555,6 +271,7 @@ CASE(nonsense) {
     CALL("none", syscall(SYS_io_uring_setup, 0, buf));
 }
 
+// Entries that were added while the ring was disabled.
 CASE(enabled_later) {
     struct pair p = pair();
     struct ring r = ring_with(IORING_SETUP_R_DISABLED);
@@ -566,6 +283,7 @@ CASE(enabled_later) {
     say_cqe_result("received", &r);
 }
 
+// A ring of a forked child; the parent's ring goes on.
 CASE(after_fork) {
     struct pair p = pair();
     struct ring r = ring();
@@ -587,6 +305,7 @@ CASE(after_fork) {
     say_cqe_result("parent", &r);
 }
 
+// A ring by a copy of its descriptor.
 CASE(copy_of_a_ring) {
     struct pair p = pair();
     struct ring r = ring();
@@ -602,6 +321,7 @@ CASE(copy_of_a_ring) {
     say_cqe_result("sent", &r);
 }
 
+// IOSQE_CQE_SKIP_SUCCESS: only failures complete.
 CASE(quiet_success) {
     struct pair p = pair();
     struct ring r = ring();
@@ -617,6 +337,7 @@ CASE(quiet_success) {
     say_cqes(&r, 1, false);
 }
 
+// Rings with each set-up flag.
 CASE(kinds_of_rings) {
     struct pair p = pair();
     unsigned kinds[] = {IORING_SETUP_CLAMP, IORING_SETUP_SUBMIT_ALL, IORING_SETUP_COOP_TASKRUN,
@@ -624,7 +345,7 @@ CASE(kinds_of_rings) {
         NO_SQARRAY, NO_MMAP | NO_SQARRAY};
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct ring r = ring_with(kinds[i]);
-        // One submission: it lies at the same place with entries of any size.
+        // Only one submission: the first entry has the same address for entries of any size.
         add(&r, IORING_OP_RECV, p.client, buf, 10, 1);
         MUST(submit(&r, 0));
         MUST(write(p.server, "abc", 3));
@@ -653,6 +374,7 @@ static void *echoes(void *argument) {
     return NULL;
 }
 
+// Two threads with a ring each.
 CASE(two_threads) {
     struct pair p[2] = {pair(), pair()};
     struct ring r[2] = {ring(), ring()};
@@ -671,6 +393,7 @@ CASE(two_threads) {
     say("wrong", "%d", wrong);
 }
 
+// Many operations wait at the same time.
 CASE(many_waiting) {
     struct pair p[8];
     struct ring r = ring();

@@ -1,4 +1,4 @@
-// A ring by its system calls.
+// A ring that is used by system calls, without liburing.
 #pragma once
 #include "conformance.h"
 #include <linux/io_uring.h>
@@ -17,14 +17,14 @@ static inline long enter(int fd, unsigned submit, unsigned complete, unsigned fl
     return syscall(SYS_io_uring_enter, fd, submit, complete, flags, NULL, 0);
 }
 
-// Newer than some headers.
+// Some headers are older than these flags.
 enum { NO_MMAP = 1 << 14, NO_SQARRAY = 1 << 16 };
 
 static inline char *page(void) {
     return mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 }
 
-// The field of this name at the end of the offsets of either queue, which older headers call otherwise.
+// The field `user_addr` at the end of the offsets of either queue, which has another name in older headers.
 static inline char **user_addr(void *offsets) { return (char **)((char *)offsets + 32); }
 
 static inline struct ring ring_with(unsigned flags) {
@@ -49,7 +49,7 @@ static inline struct ring ring_with(unsigned flags) {
 }
 static inline struct ring ring(void) { return ring_with(0); }
 
-// One more submission.
+// Adds a submission.
 static inline struct io_uring_sqe *add(struct ring *r, int op, int fd, const void *addr, unsigned len, unsigned long data) {
     unsigned tail = *r->tail, at = tail & r->sq_mask;
     struct io_uring_sqe *sqe = &r->sqes[at];
@@ -66,7 +66,7 @@ static inline struct io_uring_sqe *add_poll(struct ring *r, int fd, unsigned eve
     return sqe;
 }
 
-// Hands over what was added and waits for `complete`.
+// Submits the entries that were added, and waits for `complete` completions.
 static inline long submit(struct ring *r, unsigned complete) {
     unsigned waiting = r->waiting;
     r->waiting = 0;
@@ -90,7 +90,7 @@ static inline void say_cqe(const struct io_uring_cqe *cqe, bool events) {
     else say(key, "%d", cqe->res);
 }
 
-// Waits (without a system call that waits) for `count` completions and says them by user_data.
+// Waits for `count` completions without a system call, and prints them in the order of their user_data.
 static inline void say_cqes(struct ring *r, unsigned count, bool events) {
     struct io_uring_cqe all[ENTRIES];
     unsigned got = 0;
@@ -111,7 +111,7 @@ static inline void say_cqes(struct ring *r, unsigned count, bool events) {
         say_cqe(&all[lowest], events);
     }
 }
-// The result of one operation that is done at once or after others have done their part.
+// Waits for one completion and returns its result.
 static inline int result(struct ring *r) {
     struct io_uring_cqe cqe = {.res = -ENODATA};
     if (ready(r) == 0) MUST(enter(r->fd, 0, 1, IORING_ENTER_GETEVENTS));

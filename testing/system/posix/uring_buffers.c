@@ -1,4 +1,4 @@
-// io_uring: receives into buffers that are chosen when there is something to receive, once and in several shots.
+// io_uring: receives into provided buffers, single and multishot.
 #include "uring.h"
 #define THEME "uring"
 
@@ -30,7 +30,7 @@ static struct io_uring_sqe *add_chosen(struct ring *r, int op, int fd, unsigned 
     return sqe;
 }
 
-// Says a completion with its buffer.
+// Waits for a completion, and prints it with its buffer.
 static void say_filled(const char *key, struct ring *r, struct group *g) {
     struct io_uring_cqe cqe = {.res = -ENODATA};
     for (long end = now_ms() + 5000; !take(r, &cqe) && now_ms() < end;) rest(1);
@@ -40,6 +40,7 @@ static void say_filled(const char *key, struct ring *r, struct group *g) {
     say(key, "%d%s,%s", cqe.res, cqe.flags & IORING_CQE_F_MORE ? "+" : "", text);
 }
 
+// Receives into provided buffers: no buffer, at once, later, an unknown group, the end.
 CASE(chosen_buffers) {
     struct pair p = pair();
     struct ring r = ring();
@@ -70,6 +71,7 @@ CASE(chosen_buffers) {
     say_filled("end", &r, g);
 }
 
+// A multishot receive fills one provided buffer after the other until none is left.
 CASE(receive_multishot) {
     struct pair p = pair();
     struct ring r = ring();
@@ -106,6 +108,7 @@ CASE(receive_multishot) {
     say("end", "%d,%u", cqe.res, cqe.flags & IORING_CQE_F_BUFFER);
 }
 
+// A receive into buffers that were provided by IORING_OP_PROVIDE_BUFFERS.
 CASE(buffers_one_by_one) {
     struct pair p = pair();
     struct ring r = ring();
@@ -121,6 +124,7 @@ CASE(buffers_one_by_one) {
     say_cqes(&r, 1, false);
 }
 
+// A multishot receive that is cancelled takes no more bytes.
 CASE(multishot_canceled) {
     struct pair p = pair();
     struct ring r = ring();

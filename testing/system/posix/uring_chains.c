@@ -1,9 +1,10 @@
-// io_uring: operations that are linked to each other, and limits on their time.
+// io_uring: linked operations, and timeouts that are linked to them.
 #include "uring.h"
 #define THEME "uring"
 
 static char buf[1000];
 
+// A chain of operations on a file only.
 CASE(links_of_the_kernels) {
     struct ring r = ring();
     int file = (int)MUST(memfd_create("file", 0));
@@ -18,6 +19,7 @@ static void add_limit(struct ring *r, struct __kernel_timespec *time, unsigned l
     add(r, IORING_OP_LINK_TIMEOUT, -1, time, 1, data);
 }
 
+// IORING_OP_LINK_TIMEOUT: it expires, or its operation completes or is cancelled first.
 CASE(limits) {
     struct pair p = pair();
     struct ring r = ring();
@@ -44,6 +46,7 @@ CASE(limits) {
     say_cqes(&r, 3, false);
 }
 
+// Connect with a timeout or a send linked to it, and a refused connect that breaks the chain.
 CASE(limit_of_connect) {
     int l = listening(), c = tcp();
     struct ring r = ring();
@@ -71,6 +74,7 @@ CASE(limit_of_connect) {
     say_cqes(&r, 2, false);
 }
 
+// Operations begin after the one before; failures and short reads break the chain, hard links do not.
 CASE(chains) {
     struct pair p = pair();
     struct ring r = ring();
@@ -93,7 +97,7 @@ CASE(chains) {
     wait_events(p.client, POLLIN);
     MUST(submit(&r, 3));
     say_cqes(&r, 3, false);
-    // An end is no failure, but of a read.
+    // The end of the stream does not break a chain after a recv, but after a read.
     MUST(shutdown(p.server, SHUT_WR));
     wait_events(p.client, POLLHUP);
     MUST(recv(p.client, buf, 100, MSG_DONTWAIT));
@@ -109,6 +113,7 @@ CASE(chains) {
     CALL("closed", fcntl(p.client, F_GETFD));
 }
 
+// Cancelling the first operation of a chain cancels the rest.
 CASE(canceled_chain) {
     struct pair p = pair();
     struct ring r = ring();
@@ -120,6 +125,7 @@ CASE(canceled_chain) {
     say_cqes(&r, 3, false);
 }
 
+// A chain over a socket and a file.
 CASE(chain_with_a_file) {
     struct pair p = pair();
     struct ring r = ring();

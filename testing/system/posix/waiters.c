@@ -1,7 +1,8 @@
-// epoll: who is woken of several threads, what changes while one waits, copies of an instance.
+// epoll: which of several threads wake, changes while a thread waits, copies of an instance.
 #include "conformance.h"
 #define THEME "epoll"
 
+// Where EPOLLEXCLUSIVE is allowed; without sleepers both instances see the connection.
 CASE(exclusive) {
     int l = listening(), ep = (int)MUST(epoll_create1(0)), ep2 = (int)MUST(epoll_create1(0));
     CALL("add", control(ep, EPOLL_CTL_ADD, l, EPOLLIN | EPOLLEXCLUSIVE));
@@ -10,7 +11,7 @@ CASE(exclusive) {
     CALL("mod_exclusive", control(ep, EPOLL_CTL_MOD, l, EPOLLIN | EPOLLEXCLUSIVE));
     int c = tcp();
     MUST(connect_to(c, l));
-    // If one of them slept when the connection came, the other would not be told.
+    // The waits come after the connection: if one instance had a sleeper, the other would not be notified.
     wait_events(l, POLLIN);
     wait_one("ready", ep, 3000);
     wait_one("ready2", ep2, 3000);
@@ -33,7 +34,7 @@ static void *wait_in_thread(void *argument) {
     return NULL;
 }
 
-// Of many threads asleep on the same thing, how many wake for one event.
+// How many of several threads that sleep on `watched` wake for one event.
 static void many_threads(const char *key, int watched, unsigned events, bool one_instance, void (*cause)(void *), void *argument) {
     enum { THREADS = 4 };
     struct waiter w[THREADS];
@@ -52,18 +53,22 @@ static void many_threads(const char *key, int watched, unsigned events, bool one
 static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
 static void connect_one(void *fd) { MUST(connect_to(tcp(), *(int *)fd)); }
 
+// Threads on one instance, by edge: one wakes.
 CASE(threads_edge_on_one_instance) {
     struct pair p = pair();
     many_threads("woken", p.client, EPOLLIN | EPOLLET, true, write_one, &p.server);
 }
+// Threads on one instance, with EPOLLONESHOT: one wakes.
 CASE(threads_oneshot_on_one_instance) {
     struct pair p = pair();
     many_threads("woken", p.client, EPOLLIN | EPOLLONESHOT, true, write_one, &p.server);
 }
+// Threads with an instance each: all wake.
 CASE(threads_each_with_an_instance) {
     struct pair p = pair();
     many_threads("woken", p.client, EPOLLIN, false, write_one, &p.server);
 }
+// Threads with an instance each, with EPOLLEXCLUSIVE on a listener: how many wake.
 CASE(threads_exclusive) {
     int l = listening();
     many_threads("woken", l, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET, false, connect_one, &l);
@@ -76,7 +81,7 @@ static void write_twice(void *fd) {
 }
 static void end_one(void *fd) { MUST(shutdown(*(int *)fd, SHUT_WR)); }
 
-// Of a connection Linux wakes one for data, and all for an end.
+// EPOLLEXCLUSIVE on a connection: Linux wakes one thread for data, and all for the end.
 CASE(threads_exclusive_on_a_connection) {
     unsigned how[] = {EPOLLIN, EPOLLIN | EPOLLET};
     for (int i = 0; i < 2; i++) {
@@ -99,6 +104,7 @@ static void modify_it(void *argument) {
     MUST(control(a->ep, EPOLL_CTL_MOD, a->fd, EPOLLIN | EPOLLOUT));
 }
 
+// A socket that is added while a thread waits ends the wait.
 CASE(added_while_waiting) {
     struct pair p = pair();
     int ep = (int)MUST(epoll_create1(0));
@@ -107,6 +113,7 @@ CASE(added_while_waiting) {
     wait_one("wait", ep, 3000);
 }
 
+// A changed interest ends a wait.
 CASE(modified_while_waiting) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -117,6 +124,7 @@ CASE(modified_while_waiting) {
 
 static void close_it(void *fd) { close(*(int *)fd); }
 
+// Closing a watched socket does not end a wait.
 CASE(socket_closed_while_waiting) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -124,6 +132,7 @@ CASE(socket_closed_while_waiting) {
     wait_one("wait", ep, 250);
 }
 
+// Closing the instance does not end a wait; the next wait is EBADF.
 CASE(instance_closed_while_waiting) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -133,6 +142,7 @@ CASE(instance_closed_while_waiting) {
     CALL("then", epoll_wait(ep, &e, 1, 0));
 }
 
+// A copy of an epoll descriptor is the same instance.
 CASE(descriptor_copied) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN), copy = (int)MUST(dup(ep));
@@ -144,6 +154,7 @@ CASE(descriptor_copied) {
     wait_one("deleted", copy, 20);
 }
 
+// A forked child and its parent both see an event in the instance that they share.
 CASE(forked_child_sees_it) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
@@ -157,7 +168,7 @@ CASE(forked_child_sees_it) {
     wait_one("parent", ep, 3000);
 }
 
-// What an epoll descriptor watches, as the kernel sees it.
+// The number of descriptors that an epoll descriptor watches according to the kernel.
 static int watched(int ep) {
     char path[64], line[256];
     int count = 0;
@@ -171,6 +182,7 @@ static int watched(int ep) {
     return count;
 }
 
+// A forked child closes the instance; the parent's goes on unchanged.
 CASE(forked_child_closes_it) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN), before = watched(ep);
