@@ -54,8 +54,8 @@ impl ByteRing<'_> {
     pub fn read(&self, at: u32, to: &mut [u8]) {
         let len = to.len().min(self.capacity() as usize);
         let [(first, first_len), (second, second_len)] = self.split(at, len);
-        // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= to.len()`. `to` is a Rust slice of
-        // this process's own memory, so it does not overlap the shared mapping.
+        // SAFETY: `split` returns spans inside the ring whose lengths add up to `len <= to.len()`. `to` is a Rust slice
+        // of this process's own memory, so it does not overlap the shared mapping.
         unsafe {
             copy(first, to.as_mut_ptr(), first_len);
             copy(second, to.as_mut_ptr().add(first_len), second_len);

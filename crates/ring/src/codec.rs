@@ -15,8 +15,8 @@ pub type AppLineWords = [u32; 5];
 pub type CommandLineWords = [u32; 15];
 /// Words of [`OptionsLine`]: `linger2_s`, the others, `seq`.
 pub type OptionsLineWords = [u32; WORDS + 1];
-/// Words of [`StackLine`]: `tx_head`, `rx_tail`, `urgent`, `error`, `soft_error`, `status`, `flow_group`, `generation`, `state`, `command_result`,
-/// `command_done`.
+/// Words of [`StackLine`]: `tx_head`, `rx_tail`, `urgent`, `error`, `soft_error`, `status`, `flow_group`, `generation`,
+/// `state`, `command_result`, `command_done`.
 pub type StackLineWords = [u32; 11];
 /// Words of [`InfoLine`]; a word of 64 bits is two of these, the low half first.
 pub type InfoLineWords = [u32; 47];

@@ -172,7 +172,8 @@ impl Accepted {
     /// Bytes of one record.
     pub const BYTES: usize = 32;
 
-    /// The record as it stands in the ring (numbers little-endian, the address in network order; the last six bytes are zero).
+    /// The record as it stands in the ring (numbers little-endian, the address in network order; the last six bytes are
+    /// zero).
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[0..4].copy_from_slice(&self.slot.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Messages on the registration socket (`SOCK_SEQPACKET`, one fixed-size packet each, descriptors by `SCM_RIGHTS`).
 //!
-//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack` and `Stats` have an answer. `Adopt`
-//! may also come before `Hello`, from a process that has received a socket before it has a region.
+//! The application speaks first. Only `Hello`, `Context`, `Pair`, `Doorbell`, `Adopt`, `File`, `Stack` and `Stats` have
+//! an answer. `Adopt` may also come before `Hello`, from a process that has received a socket before it has a region.
 //!
 //! A packet has [`MESSAGE_BYTES`] bytes: version (u32), kind (u32), the fields in the order of their declaration, then
 //! zeros. Each field has 4 or 8 bytes in the machine's byte order, at a multiple of 4. Any other packet, or one without
@@ -94,8 +94,8 @@ pub enum Request {
         /// The service's number of it.
         stack: u32,
     },
-    /// Asks for the number of an open regular file (one descriptor, readable), by which it can be sent ([`crate::sideband`]). It is
-    /// good for all processes of the client until this one ends.
+    /// Asks for the number of an open regular file (one descriptor, readable), by which it can be sent
+    /// ([`crate::sideband`]). It is good for all processes of the client until this one ends.
     File {
         /// Number of a file of this process that it no longer needs; 0 = none.
         replaces: u32,
@@ -119,7 +119,8 @@ pub enum Reply {
         /// Where the region begins in the memfd, bytes; 0 = the memfd holds nothing else.
         offset: u64,
     },
-    /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell ([`crate::wake::doorbell_pipe`]).
+    /// Answer to `Context`: one descriptor, the end to wait on of the context's doorbell
+    /// ([`crate::wake::doorbell_pipe`]).
     Context {
         /// Its number, below `geometry.contexts`.
         context: u32,

@@ -87,8 +87,8 @@ impl<'a, W: Word> DirtySet<'a, W> {
         true
     }
 
-    /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private position.
-    /// The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
+    /// Takes the next slot number, unchecked against the layout (`None` = empty). `head` is the reader's private
+    /// position. The caller checks the number, then calls [`acknowledge`] with that slot's words, then reads its state.
     ///
     /// A tail further ahead than the set is long is a contract violation: everything up to it is skipped. A writer that
     /// goes on like that can keep the set from ever being empty. So a reader that serves others, too, must limit each

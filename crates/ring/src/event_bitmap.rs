@@ -1,8 +1,8 @@
-//! Event bitmaps: sets of slot numbers. Any thread of the other side puts slots in, and this side empties the set. Two levels of
-//! bits make emptying cost as much as there is in it. The set cannot be full, and nobody keeps a position.
+//! Event bitmaps: sets of slot numbers. Any thread of the other side puts slots in, and this side empties the set. Two
+//! levels of bits make emptying cost as much as there is in it. The set cannot be full, and nobody keeps a position.
 //!
-//! Writer: store the slot's new state, then [`EventBitmap::post`], then [`EventBitmap::must_notify`].
-//! Reader: [`EventBitmap::take`], then load the state of each slot it hands out. Before sleeping: [`EventBitmap::arm`], look at
+//! Writer: store the slot's new state, then [`EventBitmap::post`], then [`EventBitmap::must_notify`]. Reader:
+//! [`EventBitmap::take`], then load the state of each slot it hands out. Before sleeping: [`EventBitmap::arm`], look at
 //! [`EventBitmap::is_empty`] and at the state once more, sleep.
 //!
 //! Both sides do read-modify-write on the bits, which words between processors of one host allow. A writer sets the

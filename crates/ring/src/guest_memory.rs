@@ -157,7 +157,8 @@ impl GuestMemory {
     /// not for attacks.
     pub fn map(device: BorrowedFd<'_>) -> Result<Self, MapError> {
         let first = Mapping::new(device, ALIGNMENT, Access::ReadWrite)?;
-        // SAFETY: the mapping is aligned and longer than a header; every bit pattern is one, and it is copied before it is checked.
+        // SAFETY: the mapping is aligned and longer than a header; every bit pattern is one, and it is copied before it
+        // is checked.
         let header = unsafe { first.base.cast::<GuestHeader>().read_volatile() };
         if header.magic != MAGIC {
             return Err(MapError::Format("not a guest's memory"));
@@ -231,8 +232,8 @@ impl GuestMemory {
         *put = put.wrapping_add(1);
         guest.put.store(*put, Ordering::Release);
     }
-    /// Guest, after one or more [`GuestMemory::put`]: must the host be woken? `notified` remembers for which sleep it has
-    /// been.
+    /// Guest, after one or more [`GuestMemory::put`]: must the host be woken? `notified` remembers for which sleep it
+    /// has been.
     pub fn must_notify(&self, notified: &mut u32) -> bool {
         fence(Ordering::SeqCst);
         let armed = self.words().host.armed.load(Ordering::Relaxed);

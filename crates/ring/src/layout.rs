@@ -248,7 +248,8 @@ impl Layout {
         HEADER_BYTES + self.index(slot) * size_of::<SlotLines>()
     }
 
-    /// Offset of a dirty set of the application: of a flow group's data, or, as the last, of commands. A higher number is taken as the last.
+    /// Offset of a dirty set of the application: of a flow group's data, or, as the last, of commands. A higher number
+    /// is taken as the last.
     #[inline]
     pub fn data_queue(&self, queue: usize) -> usize {
         self.data_queues + queue.min(self.geometry.flow_groups as usize) * self.data_stride

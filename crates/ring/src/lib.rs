@@ -1,11 +1,13 @@
 //! The contract between applications and stacks.
 //!
-//! A *region* is the shared memory of one client: a sealed memfd. Each word of it has one writing side, and both sides use
-//! only loads and stores on it. Each side treats the other's words as hostile: it loads a word once, checks it and clamps it.
+//! A *region* is the shared memory of one client: a sealed memfd. Each word of it has one writing side, and both sides
+//! use only loads and stores on it. Each side treats the other's words as hostile: it loads a word once, checks it and
+//! clamps it.
 //!
-//! Two kinds of words of a [`pair`] region have two writers, and are changed by read-modify-write: the [`event_bitmap`]s, and
-//! [`pair::PairLines::event_seq`]. Both clients run on this host's processors, so that is cheap there. Neither holds a position or
-//! a length: a hostile writer causes a needless look or suppresses a wake-up of its own connections.
+//! Two kinds of words of a [`pair`] region have two writers, and are changed by read-modify-write: the
+//! [`event_bitmap`]s, and [`pair::PairLines::event_seq`]. Both clients run on this host's processors, so that is cheap
+//! there. Neither holds a position or a length: a hostile writer causes a needless look or suppresses a wake-up of its
+//! own connections.
 //!
 //! - [`region`], [`layout`], [`lines`], [`options`]: the memory, and the words of a slot in it;
 //! - [`address`]: the form of addresses in it;

@@ -16,7 +16,8 @@ pub struct AppLine {
     pub rx_head: AtomicU32,
     /// `app_flags` bits.
     pub flags: AtomicU32,
-    /// The generation (of [`StackLine::generation`]) these words are meant for; with any other the stack ignores the line.
+    /// The generation (of [`StackLine::generation`]) these words are meant for; with any other the stack ignores the
+    /// line.
     pub generation: AtomicU32,
     /// Contexts to tell about events on this slot: bit n = context n.
     pub ctx_mask: AtomicU64,
@@ -130,7 +131,8 @@ pub struct StackLine {
     /// Result of that command: 0 = accepted (a connect goes on in the background), else a negative errno;
     /// `command::NOT_OURS` and a reason = use a kernel socket.
     pub command_result: AtomicI32,
-    /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before it.
+    /// Position of the peer's newest urgent byte in the receive ring; valid with `status::URGENT`, and stored before
+    /// it.
     pub urgent: AtomicU32,
     /// The newest error that does not end the connection. The low 16 bits are its errno, 0 = none. The high ones count
     /// such errors in this slot. Only where [`option_flags`](crate::options::option_flags) ask for it.
@@ -277,13 +279,16 @@ pub struct InfoLine {
 pub mod observed {
     /// Segments have overtaken each other on the path.
     pub const REORDERING: u32 = 1;
-    /// [`InfoLine::delivery_rate`](super::InfoLine::delivery_rate) is what the application had to send, not what the path could take.
+    /// [`InfoLine::delivery_rate`](super::InfoLine::delivery_rate) is what the application had to send, not what the
+    /// path could take.
     pub const APP_LIMITED: u32 = 2;
 }
 
-/// Congestion control algorithms, as [`OptionsLine::congestion`](crate::OptionsLine::congestion) and [`InfoLine::congestion`] number them.
+/// Congestion control algorithms, as [`OptionsLine::congestion`](crate::OptionsLine::congestion) and
+/// [`InfoLine::congestion`] number them.
 pub mod congestion {
-    /// Their names, as `TCP_CONGESTION` has them; a number is a place in this list. Number 0 stands for the stack's default.
+    /// Their names, as `TCP_CONGESTION` has them; a number is a place in this list. Number 0 stands for the stack's
+    /// default.
     pub const NAMES: [&str; 8] = ["", "reno", "cubic", "dctcp", "dctcp-rate", "timely", "bbr", "constant"];
 }
 

@@ -1,5 +1,5 @@
-//! Counters that the service shows to other programs: a region of their own, written by the service, mapped read-only by
-//! readers. The names travel with it, so a reader needs to know no counter.
+//! Counters that the service shows to other programs: a region of their own, written by the service, mapped read-only
+//! by readers. The names travel with it, so a reader needs to know no counter.
 //!
 //! | offset | what |
 //! |---|---|

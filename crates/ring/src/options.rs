@@ -1,4 +1,5 @@
-//! The socket options that an application shows the stack: one table, from which the line, its copy and their codec follow.
+//! The socket options that an application shows the stack: one table, from which the line, its copy and their codec
+//! follow.
 
 use crate::command::{consume, publish};
 use core::sync::atomic::AtomicU32;

@@ -82,7 +82,8 @@ pub struct PairLines {
     pub raised: AtomicU64,
     /// Bytes of the ring that this side writes which its `SO_SNDBUF` keeps it from using. Written by this side.
     pub send_withheld: AtomicU32,
-    /// Bytes of the ring that the other side writes which this side's `SO_RCVBUF` keeps it from using. Written by this side.
+    /// Bytes of the ring that the other side writes which this side's `SO_RCVBUF` keeps it from using. Written by this
+    /// side.
     pub receive_withheld: AtomicU32,
 }
 
@@ -94,7 +95,8 @@ pub struct BitmapWords {
     _other: [u64; 7],
     /// 1 while this side wants to be notified.
     pub armed: AtomicU32,
-    /// Number of the doorbell, never 0. If it has changed, the writer must ask for the doorbell anew. Written by this side.
+    /// Number of the doorbell, never 0. If it has changed, the writer must ask for the doorbell anew. Written by this
+    /// side.
     pub doorbell: AtomicU32,
     _this: [u32; 14],
     /// See [`EventBitmap`].
@@ -144,7 +146,8 @@ impl PairRegion {
     }
 
     fn check_header(&self, pair: u32) -> Result<(), MapError> {
-        // SAFETY: mapped and aligned, every bit pattern is a header, and volatile makes it one copy, which is then checked.
+        // SAFETY: mapped and aligned, every bit pattern is a header, and volatile makes it one copy, which is then
+        // checked.
         let header = unsafe { self.mapping.base.cast::<PairHeader>().read_volatile() };
         if header.magic != MAGIC || header.version != VERSION || header.pair != pair {
             return Err(MapError::Format("not the announced pair"));
@@ -195,7 +198,8 @@ impl PairRegion {
     }
 }
 
-/// Gives the memory of a pair region back to the kernel; it reads as zeros afterwards. Only when nobody uses it any more.
+/// Gives the memory of a pair region back to the kernel; it reads as zeros afterwards. Only when nobody uses it any
+/// more.
 pub fn release(memfd: BorrowedFd<'_>, geometry: PairGeometry, rings_only: bool) {
     use rustix::fs::{FallocateFlags, fallocate};
     let from = if rings_only { rings(geometry) } else { 0 };

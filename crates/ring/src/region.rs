@@ -44,8 +44,8 @@ impl Region {
         Self::begin(mapping, layout, 0).map(|region| (region, memfd))
     }
 
-    /// Service side: makes a region from byte `offset` (a multiple of the page) of a memfd that has others too. That part of it must
-    /// be all zeros and nobody's.
+    /// Service side: makes a region from byte `offset` (a multiple of the page) of a memfd that has others too. That
+    /// part of it must be all zeros and nobody's.
     pub(crate) fn create_in(memfd: BorrowedFd<'_>, offset: u64, geometry: Geometry) -> Result<Self, MapError> {
         let layout = Layout::new(geometry)?;
         let mapping = Mapping::part(memfd, offset, layout.total_bytes(), Access::ReadWrite)?;
@@ -75,7 +75,8 @@ impl Region {
         Self::map_at(fd, 0, geometry)
     }
 
-    /// The same of a region that begins at byte `offset` of a memfd which has others too (see [`crate::guest_memory`]); 0 = it has none.
+    /// The same of a region that begins at byte `offset` of a memfd which has others too (see [`crate::guest_memory`]);
+    /// 0 = it has none.
     pub fn map_at(fd: BorrowedFd<'_>, offset: u64, geometry: Geometry) -> Result<Self, MapError> {
         let layout = Layout::new(geometry)?;
         let (size, total) = (check_sealed(fd)? as u64, layout.total_bytes() as u64);
@@ -169,7 +170,8 @@ impl Region {
     /// The send ring of a slot.
     #[inline]
     pub fn tx(&self, slot: Slot) -> ByteRing<'_> {
-        // SAFETY: the layout's offset is inside the mapping with a whole ring behind it; `check` made it a power of two.
+        // SAFETY: the layout's offset is inside the mapping with a whole ring behind it; `check` made it a power of
+        // two.
         unsafe { ByteRing::over(self.at(self.layout.tx(slot)), self.geometry().tx_bytes) }
     }
     /// The receive ring of a slot.
@@ -179,7 +181,8 @@ impl Region {
         unsafe { ByteRing::over(self.at(self.layout.rx(slot)), self.geometry().rx_bytes) }
     }
 
-    /// Memory of the application side that the stack never reads: `PRIVATE_HEADER_BYTES` + `PRIVATE_SLOT_BYTES` per slot.
+    /// Memory of the application side that the stack never reads: `PRIVATE_HEADER_BYTES` + `PRIVATE_SLOT_BYTES` per
+    /// slot.
     #[inline]
     pub fn private(&self) -> (*mut u8, usize) {
         (self.at(self.layout.private()), self.layout.private_bytes())
@@ -195,7 +198,8 @@ impl Region {
     #[inline]
     pub fn data_queue_words(&self, queue: usize) -> &QueueWords {
         let offset = self.layout.data_queue(queue.min(self.geometry().flow_groups as usize - 1));
-        // SAFETY: a queue's offset is a multiple of 4096 and its words are inside the mapping; what is public of them are atomics.
+        // SAFETY: a queue's offset is a multiple of 4096 and its words are inside the mapping; what is public of them
+        // are atomics.
         unsafe { &*self.at(offset).cast() }
     }
     /// Command doorbells, application to stack. Sequence words: `AppLine::ctl_seq`, `StackLine::ctl_ack`.
@@ -203,8 +207,8 @@ impl Region {
     pub fn commands(&self) -> DirtySet<'_> {
         self.queue(self.layout.data_queue(self.geometry().flow_groups as usize))
     }
-    /// Events raised by stack thread `thread` (`0..cores` the cores, `cores` the slow path) for `context`. Higher numbers
-    /// are taken as the last ones.
+    /// Events raised by stack thread `thread` (`0..cores` the cores, `cores` the slow path) for `context`. Higher
+    /// numbers are taken as the last ones.
     #[inline]
     pub fn events(&self, context: usize, thread: usize) -> DirtySet<'_> {
         self.queue(self.layout.event(context, thread))
@@ -217,8 +221,8 @@ impl Region {
         unsafe { (&*self.at(seq).cast(), &*self.at(ack).cast()) }
     }
 
-    /// Queues an event again, whether its last entry was acknowledged or not: the stack that queued it may have died in between.
-    /// `tail` is the writer's position in that queue.
+    /// Queues an event again, whether its last entry was acknowledged or not: the stack that queued it may have died in
+    /// between. `tail` is the writer's position in that queue.
     pub fn queue_event_again(&self, context: usize, source: usize, slot: Slot, tail: &mut u32) {
         let (seq, ack) = self.event_words(context, source, slot);
         self.events(context, source).push_again(tail, slot);
@@ -240,7 +244,8 @@ impl Region {
     /// All lines of a slot.
     #[inline]
     pub fn lines(&self, slot: Slot) -> &SlotLines {
-        // SAFETY: the layout's offset is inside the mapping and a multiple of 512, as `SlotLines` is aligned; all words are atomics.
+        // SAFETY: the layout's offset is inside the mapping and a multiple of 512, as `SlotLines` is aligned; all words
+        // are atomics.
         unsafe { &*self.at(self.layout.lines(slot)).cast() }
     }
 
@@ -312,8 +317,8 @@ impl Mapping {
     pub(crate) fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: exactly our own mapping is replaced; what is in it are atomics and bytes, which the other side may change at any
-        // moment anyway.
+        // SAFETY: exactly our own mapping is replaced; what is in it are atomics and bytes, which the other side may
+        // change at any moment anyway.
         unsafe { rustix::mm::mmap(self.base.cast(), self.bytes, prot, flags, fd, 0)? };
         Ok(())
     }

@@ -155,7 +155,7 @@ pub struct Record {
     /// Its process; 0 = the record is not complete. Stored last.
     pid: AtomicU32,
     parent: AtomicU32,
-    way: AtomicU32,
+    method: AtomicU32,
     lost: AtomicU32,
     line: [AtomicU8; LINE_BYTES],
     why: [AtomicU8; WHY_BYTES],
@@ -174,7 +174,7 @@ pub struct Program {
     /// Its parent.
     pub parent: u32,
     /// How its calls are caught.
-    pub way: HookMethod,
+    pub method: HookMethod,
     /// Its command line, as far as there was room.
     pub line: String,
     /// Why it is hooked as it is; empty = the usual.
@@ -212,7 +212,7 @@ impl Record {
 
     fn read(&self) -> Option<Program> {
         let pid = self.pid.load(Acquire);
-        let way = match self.way.load(Relaxed) {
+        let method = match self.method.load(Relaxed) {
             1 => HookMethod::Preload,
             2 => HookMethod::Inject,
             _ => HookMethod::None,
@@ -230,7 +230,7 @@ impl Record {
         (pid != 0).then(|| Program {
             pid,
             parent: self.parent.load(Relaxed),
-            way,
+            method,
             line: text(&self.line),
             why: text(&self.why),
             counts: counts.filter(|(_, times)| *times > 0).collect(),
@@ -278,8 +278,8 @@ impl Report {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the mapping begins page-aligned with the header, and lives as long as `self`. Its plain words are written once, before
-        // anybody else maps it.
+        // SAFETY: the mapping begins page-aligned with the header, and lives as long as `self`. Its plain words are
+        // written once, before anybody else maps it.
         unsafe { &*self.0.base.cast() }
     }
 
@@ -293,7 +293,7 @@ impl Report {
     }
 
     /// Takes a record for a program. `None` = there is none left.
-    pub fn enter(&self, pid: u32, parent: u32, way: HookMethod, line: &[u8], why: &[u8]) -> Option<&Record> {
+    pub fn enter(&self, pid: u32, parent: u32, method: HookMethod, line: &[u8], why: &[u8]) -> Option<&Record> {
         // A number that is already too large is not counted up, because it would wrap some time.
         let next = &self.head().next;
         if next.load(Relaxed) > 2 * RECORDS {
@@ -301,7 +301,7 @@ impl Report {
         }
         let record = self.record(next.fetch_add(1, Relaxed))?;
         record.parent.store(parent, Relaxed);
-        record.way.store(way as u32, Relaxed);
+        record.method.store(method as u32, Relaxed);
         store(&record.line, line);
         store(&record.why, why);
         record.pid.store(pid, Release);
@@ -337,7 +337,7 @@ mod tests {
         let programs = report.programs();
         assert_eq!(programs.len(), 1);
         let program = &programs[0];
-        assert_eq!((program.pid, program.parent, program.way), (7, 1, HookMethod::Inject));
+        assert_eq!((program.pid, program.parent, program.method), (7, 1, HookMethod::Inject));
         assert_eq!((program.line.as_str(), program.why.as_str()), ("server -p? 1", "is statically linked"));
         assert_eq!(program.counts, [(Count::Udp, 2)]);
         assert_eq!(program.refused, [(Call::SetOption, 1, 26, 2)]);

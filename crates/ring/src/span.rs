@@ -8,7 +8,8 @@ use rustix::fd::AsFd;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of a mapping, which stays mapped as long as this lives. They may change at any moment, so they are only copied.
+/// Bytes of a mapping, which stays mapped as long as this lives. They may change at any moment, so they are only
+/// copied.
 #[derive(Clone)]
 pub struct Span {
     base: *mut u8,
@@ -16,7 +17,8 @@ pub struct Span {
     _mapped: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: the memory belongs to the process, not to a thread, and is only copied from and to; `_mapped` keeps it mapped.
+// SAFETY: the memory belongs to the process, not to a thread, and is only copied from and to; `_mapped` keeps it
+// mapped.
 unsafe impl Send for Span {}
 // SAFETY: a span has no state but its address and size, which never change.
 unsafe impl Sync for Span {}

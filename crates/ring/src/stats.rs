@@ -286,7 +286,8 @@ impl StatsRegion {
             return Err(MapError::Format("not the size of a stats region"));
         }
         let region = Self(Mapping::new(fd, BYTES, Access::ReadWrite)?);
-        // SAFETY: the mapping begins page-aligned with the header, whose words are written once, before anybody else maps it.
+        // SAFETY: the mapping begins page-aligned with the header, whose words are written once, before anybody else
+        // maps it.
         let head = unsafe { &*region.0.base.cast::<Head>() };
         if (head.magic, head.version, head.classes) != (MAGIC, VERSION, CLASSES as u32) {
             return Err(MapError::Format("not a stats region"));

@@ -75,8 +75,9 @@ pub fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// A doorbell for the other side of a contract, as (its end to wait on, our end to write to): a pipe, non-blocking, close-on-exec. The
-/// two sides of an eventfd share its flags. The writing end of a pipe is ours alone, so nobody else can make it block.
+/// A doorbell for the other side of a contract, as (its end to wait on, our end to write to): a pipe, non-blocking,
+/// close-on-exec. The two sides of an eventfd share its flags. The writing end of a pipe is ours alone, so nobody else
+/// can make it block.
 pub fn doorbell_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?)
 }
@@ -94,7 +95,8 @@ pub fn try_notify(doorbell: BorrowedFd<'_>) -> bool {
 
 /// Takes all notifications out of a doorbell; true if there was one. It must be non-blocking.
 pub fn drain(doorbell: BorrowedFd<'_>) -> bool {
-    // An eventfd gives its 8 bytes at once, a pipe 8 bytes for each notification. The next call reads the rest of a full one.
+    // An eventfd gives its 8 bytes at once, a pipe 8 bytes for each notification. The next call reads the rest of a
+    // full one.
     let mut notifications = [0u8; 512];
     matches!(rustix::io::retry_on_intr(|| rustix::io::read(doorbell, &mut notifications)), Ok(n) if n >= 8)
 }

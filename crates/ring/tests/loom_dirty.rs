@@ -214,7 +214,8 @@ fn without_the_fence_in_acknowledge_a_reader_sleeps_for_ever() {
     reader_comes_to_its_end::<NO_ACKNOWLEDGE_FENCE>();
 }
 
-/// Two writers of one slot, each with a word of state of its own, take the writer's lock only if the slot is not queued.
+/// Two writers of one slot, each with a word of state of its own, take the writer's lock only if the slot is not
+/// queued.
 fn who_finds_it_queued_is_seen<const WITHOUT: u8>() {
     let [a, _] = slots();
     let mut model = loom::model::Builder::new();

@@ -1,4 +1,5 @@
-//! Admission control: a command of an application passes the operator's policy and its limits before a stack acts on it.
+//! Admission control: a command of an application passes the operator's policy and its limits before a stack acts on
+//! it.
 
 use crate::client_setup::ClientId;
 use crate::policy::{AdmissionPolicy, Exceeded, Limit, Verdict};

@@ -72,7 +72,8 @@ pub trait Stack: Send + Sync {
     /// One of the client's processes has exited. A thread of it may have been woken for a new connection, so the others
     /// are told. Sockets with which it was about to connect or listen (`CommandLine::holder`) are closed.
     fn departed(&self, client: ClientId, process: u32);
-    /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are drained.
+    /// No process of this client is left: its sockets are closed as by `hangup`, and it is forgotten when they are
+    /// drained.
     fn remove_client(&self, client: ClientId);
     /// The files that it takes.
     fn files(&self) -> Files {

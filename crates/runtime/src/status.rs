@@ -1,7 +1,7 @@
 //! A stack's status: its sockets, flow groups, workers, clients and counters.
 //!
-//! Each struct is declared here once. Its JSON form (`towpath status --json`) follows from `serde`; [`crate::each_status_struct`]
-//! gives the fields to code that carries a status over a link.
+//! Each struct is declared here once. Its JSON form (`towpath status --json`) follows from `serde`;
+//! [`crate::each_status_struct`] gives the fields to code that carries a status over a link.
 
 use crate::client_setup::ClientId;
 use crate::named_counts::NamedCounts;
@@ -20,7 +20,8 @@ macro_rules! declare {
             $(#[$meta])*
             pub struct $name { $($(#[$field_meta])* pub $field: $type,)* }
         )*
-        /// Calls a macro with `Name { field, .. }` of every struct of a status but [`status::Status`](crate::status::Status).
+        /// Calls a macro with `Name { field, .. }` of every struct of a status but
+        /// [`status::Status`](crate::status::Status).
         #[macro_export]
         macro_rules! each_status_struct {
             ($dollar callback:ident) => { $dollar callback! { $($name { $($field),* })* } };

@@ -27,8 +27,8 @@ pub trait TxPorts {
     fn tx_checksum(&self, port: PortId) -> bool;
 }
 
-/// The byte rings of the applications. Positions are bytes since the start of the connection, modulo 2^32. The implementation takes them
-/// modulo the ring size.
+/// The byte rings of the applications. Positions are bytes since the start of the connection, modulo 2^32. The
+/// implementation takes them modulo the ring size.
 pub trait Rings {
     /// Puts received bytes at `position` of the flow's receive ring. That may be beyond what has come in order.
     fn deliver(&mut self, flow: FlowId, position: u32, bytes: &[u8]);

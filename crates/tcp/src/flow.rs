@@ -130,8 +130,8 @@ pub struct FlowSetup {
     pub nodelay: bool,
     /// The kind of ECN that was agreed.
     pub ecn: Ecn,
-    /// The sharing class: flows that share ports by one weight and one rate limit (see `ToFast::SetWeight`). A small number, 0 = the
-    /// default.
+    /// The sharing class: flows that share ports by one weight and one rate limit (see `ToFast::SetWeight`). A small
+    /// number, 0 = the default.
     pub class: u16,
     /// DSCP of its packets, in the upper six bits (`IP_TOS`).
     pub tos: u8,
@@ -158,8 +158,8 @@ pub struct Window {
     pub cwnd: u32,
     /// Slow-start threshold in bytes.
     pub ssthresh: u32,
-    /// Growth between two decisions: below `ssthresh` by `growth`/256 bytes per acknowledged byte, above it by `growth`/256 MSS per
-    /// window. 256 = Reno.
+    /// Growth between two decisions: below `ssthresh` by `growth`/256 bytes per acknowledged byte, above it by
+    /// `growth`/256 MSS per window. 256 = Reno.
     pub growth: u16,
     /// The part of the window that stays after a loss that the fast path repairs, in 1/256 (Reno: 128).
     pub beta: u16,
@@ -179,7 +179,8 @@ impl Window {
 pub struct FlowSnapshot {
     /// Oldest unacknowledged.
     pub snd_una: Seq,
-    /// Next to send (moves back on a time-out). A sent FIN takes one number here, in `snd_max` and (acknowledged) in `snd_una`.
+    /// Next to send (moves back on a time-out). A sent FIN takes one number here, in `snd_max` and (acknowledged) in
+    /// `snd_una`.
     pub snd_nxt: Seq,
     /// Highest ever sent.
     pub snd_max: Seq,

@@ -13,10 +13,11 @@ pub enum ToFast {
     SetWindow(FlowId, Window),
     /// Retransmission time-out: go back to `snd_una` and send again under this window (RFC 6298 §5.4).
     Timeout(FlowId, Window),
-    /// The peer's window is zero: send the byte at `snd_una`, or the FIN if only that is left. It is sent although it is outside the
-    /// window, and whether or not it has been sent before (RFC 9293 §3.8.6.1).
+    /// The peer's window is zero: send the byte at `snd_una`, or the FIN if only that is left. It is sent although it
+    /// is outside the window, and whether or not it has been sent before (RFC 9293 §3.8.6.1).
     ProbeWindow(FlowId),
-    /// The one segment that is out is not acknowledged: send something new, or it again, without judging it lost (RFC 8985 §7).
+    /// The one segment that is out is not acknowledged: send something new, or it again, without judging it lost (RFC
+    /// 8985 §7).
     ProbeTail(FlowId),
     /// Send an empty acknowledgement now.
     SendAck(FlowId),
@@ -24,8 +25,8 @@ pub enum ToFast {
     Challenge(FlowId),
     /// Send a keepalive probe now: nothing, one before SND.NXT (RFC 9293 §3.8.4). Ignored if anything is outstanding.
     KeepAlive(FlowId),
-    /// The path's packet size has changed: payload per packet, options not counted. If it is smaller now, what is out in larger packets is
-    /// sent again (RFC 1191 §6.4).
+    /// The path's packet size has changed: payload per packet, options not counted. If it is smaller now, what is out
+    /// in larger packets is sent again (RFC 1191 §6.4).
     SetMss(FlowId, u16),
     /// `IP_TOS` (its ECN bits are ignored) and `IP_TTL` of the flow's packets from now on.
     SetService {
@@ -36,10 +37,11 @@ pub enum ToFast {
         /// Time to live.
         ttl: u8,
     },
-    /// Nothing was outstanding when the slow path last looked. Clear `ACTIVE` if that is still so, else leave the flow on the list and
-    /// answer [`ToSlow::Active`] again.
+    /// Nothing was outstanding when the slow path last looked. Clear `ACTIVE` if that is still so, else leave the flow
+    /// on the list and answer [`ToSlow::Active`] again.
     Deactivate(FlowId),
-    /// End the flow: send RST if `rst`, show the application this errno (positive), discard what is queued. `Remove` follows.
+    /// End the flow: send RST if `rst`, show the application this errno (positive), discard what is queued. `Remove`
+    /// follows.
     Abort {
         /// The flow.
         flow: FlowId,
@@ -50,7 +52,8 @@ pub enum ToFast {
     },
     /// The next hop has another MAC address.
     Relink(FlowId, Link),
-    /// Classes of flows share each port in proportion to their weights, in bytes. The weight is 1 by default and at least.
+    /// Classes of flows share each port in proportion to their weights, in bytes. The weight is 1 by default and at
+    /// least.
     SetWeight {
         /// The class (`FlowSetup::class`).
         class: u16,
@@ -77,14 +80,16 @@ pub enum ToFast {
 pub enum ToSlow {
     /// A valid TCP segment without an installed flow, or an ICMP error about a segment.
     Segment(PortId, Box<[u8]>),
-    /// The flow has something outstanding (data, FIN, or data waiting behind a zero window) and was not on the list of active flows.
+    /// The flow has something outstanding (data, FIN, or data waiting behind a zero window) and was not on the list of
+    /// active flows.
     Active(FlowId),
     /// Three duplicate acknowledgements: the fast path has retransmitted and reduced the window by `beta`.
     Loss(FlowId),
-    /// The last `Loss` or time-out was needless (RFC 3522, RFC 5682, RFC 3708): the fast path has restored `cwnd` and `ssthresh`.
+    /// The last `Loss` or time-out was needless (RFC 3522, RFC 5682, RFC 3708): the fast path has restored `cwnd` and
+    /// `ssthresh`.
     Undone(FlowId),
-    /// The peer has echoed a congestion mark of this window (RFC 3168 §6.1.2): the fast path has reduced the window by `beta`. Not of
-    /// DCTCP flows.
+    /// The peer has echoed a congestion mark of this window (RFC 3168 §6.1.2): the fast path has reduced the window by
+    /// `beta`. Not of DCTCP flows.
     Marked(FlowId),
     /// The peer's FIN was received in order, or our FIN was acknowledged: look at the snapshot's flags.
     Closing(FlowId),
@@ -136,8 +141,8 @@ pub struct AppView {
     pub eof: bool,
     /// Our FIN has been sent.
     pub tx_closed: bool,
-    /// Position of the peer's newest urgent byte in the receive stream, as Linux has it: the last byte before the urgent pointer
-    /// (RFC 6093 §3); `None` = there was none. The byte itself stays in the ring.
+    /// Position of the peer's newest urgent byte in the receive stream, as Linux has it: the last byte before the
+    /// urgent pointer (RFC 6093 §3); `None` = there was none. The byte itself stays in the ring.
     pub urgent: Option<u32>,
 }
 

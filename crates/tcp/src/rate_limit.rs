@@ -2,8 +2,8 @@
 
 use crate::time::Micros;
 
-/// A limit per second that is not known outside. If it were known, an attacker could count the answers that others provoke
-/// (RFC 5961 §7; CVE-2016-5696).
+/// A limit per second that is not known outside. If it were known, an attacker could count the answers that others
+/// provoke (RFC 5961 §7; CVE-2016-5696).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimit {
     second: u64,
@@ -11,7 +11,8 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// True if one more is allowed. The limit is between half of `per_second` and all of it. `key` must not be guessable.
+    /// True if one more is allowed. The limit is between half of `per_second` and all of it. `key` must not be
+    /// guessable.
     pub(crate) fn allow(&mut self, now: Micros, per_second: u32, key: u64) -> bool {
         // Counted from 1, so that a fresh limit belongs to an earlier second.
         let second = now.0 / 1_000_000 + 1;

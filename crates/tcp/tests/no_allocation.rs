@@ -1,5 +1,5 @@
-//! The fast path allocates nothing per packet. A counting allocator watches every call of the data path, after a warm-up in which queues
-//! reach their final size.
+//! The fast path allocates nothing per packet. A counting allocator watches every call of the data path, after a
+//! warm-up in which queues reach their final size.
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -129,7 +129,8 @@ fn setup(flow: u32) -> FlowSetup {
         rcv_wnd: RING - 1,
         tx_bytes: RING,
         rx_bytes: RING,
-        // Every other flow is paced, at a rate that makes it wait in every round but lets it send what the round brings.
+        // Every other flow is paced, at a rate that makes it wait in every round but lets it send what the round
+        // brings.
         window: Window {
             cwnd: 10_000,
             ssthresh: u32::MAX,

@@ -72,16 +72,17 @@ fn total(program: &Program, part: Part) -> u64 {
 
 /// A program that only executed another one is left out: the other has a record of its own.
 fn shown(programs: &[Program]) -> Vec<&Program> {
-    let idle =
-        |program: &Program| program.way != HookMethod::None && program.counts.is_empty() && program.refused.is_empty();
+    let idle = |program: &Program| {
+        program.method != HookMethod::None && program.counts.is_empty() && program.refused.is_empty()
+    };
     let goes_on = |at: usize| {
-        programs[at + 1..].iter().any(|later| later.pid == programs[at].pid && later.way != HookMethod::None)
+        programs[at + 1..].iter().any(|later| later.pid == programs[at].pid && later.method != HookMethod::None)
     };
     (0..programs.len()).filter(|at| !(idle(&programs[*at]) && goes_on(*at))).map(|at| &programs[at]).collect()
 }
 
 fn hook(program: &Program) -> &'static str {
-    match program.way {
+    match program.method {
         HookMethod::None => "none",
         HookMethod::Preload => "preload",
         HookMethod::Inject => "inject",
@@ -118,7 +119,7 @@ pub fn programs(programs: &[Program], left_out: u32) -> String {
 }
 
 fn details(out: &mut String, program: &Program) {
-    if program.way == HookMethod::None {
+    if program.method == HookMethod::None {
         wrapped(out, "", TAB, &format!("the kernel's, whole: {}", program.why));
         return;
     }
@@ -206,9 +207,9 @@ fn program(program: &Program) -> Value {
 mod tests {
     use super::*;
 
-    fn one(pid: u32, way: HookMethod, line: &str, counts: &[(Count, u32)]) -> Program {
+    fn one(pid: u32, method: HookMethod, line: &str, counts: &[(Count, u32)]) -> Program {
         let counts = counts.to_vec();
-        Program { pid, parent: 1, way, line: line.into(), why: String::new(), counts, refused: Vec::new() }
+        Program { pid, parent: 1, method, line: line.into(), why: String::new(), counts, refused: Vec::new() }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A class of sockets: its measurements, and the way that its next connection takes.
+//! A class of sockets: its measurements, and the carrier that its next connection uses.
 
 use super::decide::{self, ClassState, Phase, Rules, Summary};
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,13 +20,13 @@ pub struct ClassName {
 pub struct Class {
     /// The decision. `None`: there is none to make, because these connections go where the other side listens.
     pub state: Option<ClassState>,
-    /// Connections that have taken each way since the trial began. Of a listener: runs of the program.
+    /// Connections that have used each carrier since the trial began. Of a listener: runs of the program.
     placed: [u64; 2],
     /// Measurements of programs that have ended.
     retired: [ClassStats; 2],
     /// Measurements at the beginning of the trial, or of a listener's newest run.
     base: [ClassStats; 2],
-    /// Decides the order in which a trial takes its ways.
+    /// Decides the order in which a trial uses the carriers.
     seed: u64,
 }
 
@@ -44,19 +44,19 @@ impl Class {
     /// All measurements, with those of living programs.
     pub fn totals(&self, key: ClassKey, stats_regions: &[&StatsRegion]) -> [ClassStats; 2] {
         stats_regions.iter().filter_map(|region| region.find(key)).fold(self.retired.clone(), |sum, class| {
-            [0, 1].map(|way: usize| sum[way].plus(&class.by_carrier[way].read()))
+            [0, 1].map(|carrier: usize| sum[carrier].plus(&class.by_carrier[carrier].read()))
         })
     }
 
-    /// A summary of each way since the trial or the newest run began.
+    /// A summary of each carrier since the trial or the newest run began.
     pub fn seen(&self, totals: &[ClassStats; 2], rules: &Rules) -> [Summary; 2] {
-        [0, 1].map(|way: usize| Summary::of(&totals[way].since(&self.base[way]), rules))
+        [0, 1].map(|carrier: usize| Summary::of(&totals[carrier].since(&self.base[carrier]), rules))
     }
 
     /// A program ends: the measurements in its stats region are kept.
     pub fn retire(&mut self, key: ClassKey, stats_region: &StatsRegion) {
         if let Some(class) = stats_region.find(key) {
-            self.retired = [0, 1].map(|way: usize| self.retired[way].plus(&class.by_carrier[way].read()));
+            self.retired = [0, 1].map(|carrier: usize| self.retired[carrier].plus(&class.by_carrier[carrier].read()));
         }
     }
 
@@ -69,7 +69,7 @@ impl Class {
         }
         let totals = self.totals(key, stats_regions);
         let seen = self.seen(&totals, rules);
-        let measured = totals.iter().any(|way| way.calls > 0) || !stats_regions.is_empty();
+        let measured = totals.iter().any(|carrier| carrier.calls > 0) || !stats_regions.is_empty();
         // A listener's trial may take any number of runs, and so any time.
         let rules = Rules { trial_most_us: if key.accepts { u64::MAX } else { rules.trial_most_us }, ..*rules };
         let next = decide::step(&rules, state, key.accepts, measured.then_some(&seen), now_us);
@@ -83,28 +83,28 @@ impl Class {
     /// A run of a listener begins: the run before it is judged.
     pub fn run(&mut self, key: ClassKey, stats_regions: &[&StatsRegion], rules: &Rules, now_us: u64) {
         let Some(state) = self.state else { return };
-        if let Some(way) = state.settled() {
+        if let Some(carrier) = state.settled() {
             let totals = self.totals(key, stats_regions);
-            let seen = self.seen(&totals, rules)[way as usize];
+            let seen = self.seen(&totals, rules)[carrier as usize];
             self.state = Some(decide::rerun(rules, state, seen, now_us));
             self.base = totals;
         }
     }
 
-    /// The way of the next connection or run.
+    /// The carrier of the next connection or run.
     pub fn place(&mut self, key: ClassKey) -> Option<CarriedBy> {
         let state = self.state?;
-        let way = state.settled().unwrap_or_else(|| match self.placed {
+        let carrier = state.settled().unwrap_or_else(|| match self.placed {
             [stack, kernel] if stack < kernel => CarriedBy::Stack,
             [stack, kernel] if stack > kernel => CarriedBy::Kernel,
             // A listener is first tried on the stack, where its user has put the program.
             _ if key.accepts => CarriedBy::Stack,
-            // Of each two connections one takes each way. The first is drawn, so that no pattern of the program is
+            // Of each two connections one uses each carrier. The first is drawn, so that no pattern of the program is
             // followed.
             [pairs, _] => CarriedBy::BOTH[drawn(self.seed, u64::from(state.trials) << 32 | pairs) as usize],
         });
-        self.placed[way as usize] += 1;
-        Some(way)
+        self.placed[carrier as usize] += 1;
+        Some(carrier)
     }
 
     fn advise(&self, key: ClassKey, stats_regions: &[&StatsRegion], state: ClassState) {

@@ -1,8 +1,8 @@
-//! Which way suits a class of sockets: a pure function of measurements and time.
+//! Which carrier suits a class of sockets: a pure function of measurements and time.
 //!
-//! A class begins with a trial, in which its connections take both ways in turn. When enough has been measured of each,
-//! all connections take the better way, and the trial is repeated ever more rarely. The stack must gain to be chosen: a
-//! class that does as well on the kernel stays there.
+//! A class begins with a trial, in which its connections use both carriers in turn. When enough has been measured of
+//! each, all connections use the better carrier, and the trial is repeated ever more rarely. The stack must gain to be
+//! chosen: a class that does as well on the kernel stays there.
 
 use std::fmt;
 use towpath_ring::stats::{CarriedBy, ClassStats};
@@ -10,9 +10,9 @@ use towpath_ring::stats::{CarriedBy, ClassStats};
 /// How much must be measured, and how much better counts as a gain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// Least connections of each way.
+    /// Least connections of each carrier.
     pub connections: u64,
-    /// Least turns (requests and answers) of each way ...
+    /// Least turns (requests and answers) of each carrier ...
     pub turns: u64,
     /// ... or bytes.
     pub bytes: u64,
@@ -51,14 +51,14 @@ impl Default for Rules {
     }
 }
 
-/// Cost and performance of one way.
+/// Cost and performance of one carrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Connections that were measured.
     pub connections: u64,
     /// Turns.
     pub turns: u64,
-    /// Bytes both ways.
+    /// Bytes in both directions.
     pub bytes: u64,
     /// Is it bulk traffic?
     pub bulk: bool,
@@ -93,7 +93,7 @@ impl Summary {
     }
 }
 
-/// Why a class takes its way.
+/// Why a class has its carrier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// The first trial is running.
@@ -128,9 +128,9 @@ impl fmt::Display for Reason {
 /// The phase of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Connections have taken both ways since this time, µs.
+    /// Connections have used both carriers since this time, µs.
     Trial(u64),
-    /// All connections take one way until this time, µs.
+    /// All connections use one carrier until this time, µs.
     Settled(u64),
 }
 
@@ -139,7 +139,7 @@ pub enum Phase {
 pub struct ClassState {
     /// The phase.
     pub phase: Phase,
-    /// The way that was chosen. `None` before the first decision.
+    /// The carrier that was chosen. `None` before the first decision.
     pub decision: Option<CarriedBy>,
     /// When the decision was last changed, µs.
     pub since_us: u64,
@@ -149,7 +149,7 @@ pub struct ClassState {
     pub again_us: u64,
     /// Trials that have ended.
     pub trials: u32,
-    /// Each way in the last trial that had a result.
+    /// Each carrier in the last trial that had a result.
     pub seen: [Summary; 2],
 }
 
@@ -167,7 +167,7 @@ impl ClassState {
         }
     }
 
-    /// The way that all connections take. `None`: both, in turn.
+    /// The carrier that all connections use. `None`: both, in turn.
     pub fn settled(&self) -> Option<CarriedBy> {
         match self.phase {
             Phase::Settled(_) => self.decision,
@@ -196,7 +196,7 @@ pub fn benefit([stack, kernel]: &[Summary; 2], accepts: bool, tolerance: f64) ->
     Some(if least < 1.0 / tolerance { least } else { most })
 }
 
-/// One step. `seen` is what this trial has measured of each way. `None`: nothing measures.
+/// One step. `seen` is what this trial has measured of each carrier. `None`: nothing measures.
 pub fn step(rules: &Rules, state: ClassState, accepts: bool, seen: Option<&[Summary; 2]>, now_us: u64) -> ClassState {
     match state.phase {
         Phase::Settled(until) if now_us < until => state,
@@ -204,7 +204,9 @@ pub fn step(rules: &Rules, state: ClassState, accepts: bool, seen: Option<&[Summ
         Phase::Trial(since) => {
             let over = now_us.saturating_sub(since) >= rules.trial_most_us;
             match seen {
-                Some(seen) if seen.iter().all(|way| way.is_enough(rules)) => judge(rules, state, accepts, seen, now_us),
+                Some(seen) if seen.iter().all(|carrier| carrier.is_enough(rules)) => {
+                    judge(rules, state, accepts, seen, now_us)
+                }
                 Some(_) if over && state.decision.is_some() => settle(rules, state, None, Reason::TooLittle, now_us),
                 None if over => settle(rules, state, None, Reason::NoMeasurements, now_us),
                 _ => state,
@@ -213,12 +215,12 @@ pub fn step(rules: &Rules, state: ClassState, accepts: bool, seen: Option<&[Summ
     }
 }
 
-/// Judges a new run of a listener. A port takes one way as a whole, and no server is started for a trial. So the newest
-/// run on the chosen way is compared with the last trial of the other way.
+/// Judges a new run of a listener. A port uses one carrier as a whole, and no server is started for a trial. So the
+/// newest run on the chosen carrier is compared with the last trial of the other carrier.
 pub fn rerun(rules: &Rules, state: ClassState, seen: Summary, now_us: u64) -> ClassState {
-    let Some(way) = state.settled().filter(|_| seen.is_enough(rules)) else { return state };
+    let Some(carrier) = state.settled().filter(|_| seen.is_enough(rules)) else { return state };
     let mut both = state.seen;
-    both[way as usize] = seen;
+    both[carrier as usize] = seen;
     judge(rules, state, true, &both, now_us)
 }
 
@@ -232,17 +234,17 @@ fn judge(rules: &Rules, state: ClassState, accepts: bool, seen: &[Summary; 2], n
     let Some(benefit) = benefit(seen, accepts, tolerance) else {
         return settle(rules, state, None, Reason::NoMeasurements, now_us);
     };
-    let (way, reason) = match benefit {
+    let (carrier, reason) = match benefit {
         gain if gain >= rules.gain => (CarriedBy::Stack, Reason::Gains(gain)),
         gain if gain >= rules.keep && on_stack => (CarriedBy::Stack, Reason::Between(gain)),
         gain => (CarriedBy::Kernel, Reason::NoGain(gain)),
     };
-    settle(rules, state, Some(way), reason, now_us)
+    settle(rules, state, Some(carrier), reason, now_us)
 }
 
 /// Ends the trial. A changed decision is tried again soon, a confirmed one ever more rarely.
-fn settle(rules: &Rules, state: ClassState, way: Option<CarriedBy>, reason: Reason, now_us: u64) -> ClassState {
-    let decision = way.or(state.decision).unwrap_or(CarriedBy::Kernel);
+fn settle(rules: &Rules, state: ClassState, carrier: Option<CarriedBy>, reason: Reason, now_us: u64) -> ClassState {
+    let decision = carrier.or(state.decision).unwrap_or(CarriedBy::Kernel);
     let changed = state.decision != Some(decision);
     let again_us = if changed { rules.again_us } else { state.again_us.saturating_mul(2).min(rules.again_most_us) };
     ClassState {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const HOUR: u64 = 3_600_000_000;
 
-/// The true cost of a way. Measurements scatter around it.
+/// The true cost of a carrier. Measurements scatter around it.
 #[derive(Clone, Copy, Debug)]
 struct Plant {
     cpu_ns: f64,
@@ -26,7 +26,7 @@ impl Plant {
     }
 }
 
-/// Steps once a minute, with enough traffic both ways in each trial. Returns the decisions in order.
+/// Steps once a minute, with enough traffic on both carriers in each trial. Returns the decisions in order.
 fn live(rules: &Rules, plants: [Plant; 2], noise: &[f64], hours: u64) -> (ClassState, Vec<CarriedBy>) {
     let (mut state, mut decisions) = (ClassState::new(rules, 0), Vec::new());
     let mut errors = noise.iter().cycle();
@@ -69,7 +69,7 @@ proptest! {
         let plants = if stack_is_better { [good, bad] } else { [bad, good] };
         let (state, decisions) = live(&Rules::default(), plants, &noise, 24);
         let expected = if stack_is_better { CarriedBy::Stack } else { CarriedBy::Kernel };
-        prop_assert!(decisions.iter().all(|way| *way == expected), "{decisions:?}");
+        prop_assert!(decisions.iter().all(|carrier| *carrier == expected), "{decisions:?}");
         prop_assert_eq!(state.settled().or(state.decision), Some(expected));
     }
 
@@ -130,14 +130,14 @@ fn without_figures_the_last_decision_stands_and_without_one_the_host_keeps_the_s
 
 #[test]
 fn less_cpu_time_does_not_pay_for_longer_waits_nor_the_other_way_round() {
-    let way = |cpu_ns, wait_ns| Plant { cpu_ns, wait_ns }.measured(0.0);
-    let kernel = way(1000.0, 20_000.0);
+    let carrier = |cpu_ns, wait_ns| Plant { cpu_ns, wait_ns }.measured(0.0);
+    let kernel = carrier(1000.0, 20_000.0);
     let of = |stack, accepts| benefit(&[stack, kernel], accepts, 1.1).unwrap();
-    assert!((of(way(250.0, 30_000.0), false) - 20.0 / 30.0).abs() < 1e-9);
-    assert!((of(way(2000.0, 10_000.0), false) - 0.5).abs() < 1e-9);
-    assert!((of(way(250.0, 20_500.0), false) - 4.0).abs() < 1e-9);
+    assert!((of(carrier(250.0, 30_000.0), false) - 20.0 / 30.0).abs() < 1e-9);
+    assert!((of(carrier(2000.0, 10_000.0), false) - 0.5).abs() < 1e-9);
+    assert!((of(carrier(250.0, 20_500.0), false) - 4.0).abs() < 1e-9);
     // The wait on accepted connections depends on the peer, too.
-    assert!((of(way(250.0, 30_000.0), true) - 4.0).abs() < 1e-9);
+    assert!((of(carrier(250.0, 30_000.0), true) - 4.0).abs() < 1e-9);
 }
 
 #[test]

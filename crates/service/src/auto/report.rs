@@ -19,7 +19,7 @@ pub struct ClassReport {
     pub scope: Option<String>,
     /// The peer's port, or the listener's. 0 stands for all ports that the kernel picks (32768 and above).
     pub port: u16,
-    /// `stack`, `kernel`, `trial` (both, in turn), or `follows` (the way on which the peer listens).
+    /// `stack`, `kernel`, `trial` (both, in turn), or `follows` (the carrier on which the peer listens).
     pub decision: String,
     /// The reason, in words.
     pub reason: String,
@@ -35,14 +35,14 @@ pub struct ClassReport {
     pub kernel: WayReport,
 }
 
-/// The measurements of one way in its last trial. During a trial: those so far.
+/// The measurements of one carrier in its last trial. During a trial: those so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayReport {
     /// All connections that were measured.
     pub connections: u64,
     /// Requests and answers.
     pub turns: u64,
-    /// Bytes both ways.
+    /// Bytes in both directions.
     pub bytes: u64,
     /// Is it bulk traffic? Then CPU time is per KiB.
     pub bulk: bool,
@@ -68,7 +68,7 @@ fn row(name: &ClassName, class: &Class, shown: Shown) -> ClassReport {
         Some(state) if settled.is_some() => &state.seen,
         _ => &shown.recent,
     };
-    let side = |way: CarriedBy| side(&summaries[way as usize], shown.connections[way as usize]);
+    let side = |carrier: CarriedBy| side(&summaries[carrier as usize], shown.connections[carrier as usize]);
     let again = state.and_then(|state| match state.phase {
         Phase::Settled(until) if !name.key.accepts => Some(until.saturating_sub(shown.now_us)),
         _ => None,

@@ -27,7 +27,7 @@ const ADDRESSES_US: u64 = 10_000_000;
 pub enum Reach {
     /// None: the stack has a network of its own.
     Apart,
-    /// Other hosts. A listener on this host listens on one way only, and its peers must follow.
+    /// Other hosts. A listener on this host listens on one carrier only, and its peers must follow.
     Network,
     /// All.
     All,
@@ -39,7 +39,7 @@ struct MeasuredClient {
     uid: u32,
     program: String,
     stats_regions: Vec<Arc<StatsRegion>>,
-    /// The way that each of its listeners has taken.
+    /// The carrier that each of its listeners uses.
     listeners: HashMap<ClassKey, CarriedBy>,
 }
 
@@ -135,7 +135,7 @@ impl Auto {
         }
     }
 
-    /// The way of a connection. `None`: as if nothing were measured.
+    /// The carrier of a connection. `None`: as if nothing were measured.
     pub fn connect(&self, id: ClientId, remote: SocketAddr) -> Option<CarriedBy> {
         let now_us = self.now_us();
         let mut stats = self.lock();
@@ -147,7 +147,8 @@ impl Auto {
         stats.place(ClassName { program, uid, key: ClassKey::connected(remote.port(), local) }, now_us)
     }
 
-    /// The way of a listener. All listeners of a program's port take one way as long as one of their processes lives.
+    /// The carrier of a listener. All listeners of a program's port use one carrier as long as one of their processes
+    /// lives.
     pub fn listen(&self, id: ClientId, port: u16) -> Option<CarriedBy> {
         let now_us = self.now_us();
         let key = ClassKey::accepted(port);
@@ -157,15 +158,15 @@ impl Auto {
         let others = stats.clients.values().filter(same).find_map(|other| other.listeners.get(&key));
         let gone = client.listeners.get(&key).or(others).copied();
         let name = ClassName { program: client.program.clone(), uid: client.uid, key };
-        let way = match gone {
-            Some(way) => way,
+        let carrier = match gone {
+            Some(carrier) => carrier,
             None => {
                 stats.begin_run(&name, now_us);
                 stats.place(name, now_us)?
             }
         };
-        stats.clients.get_mut(&id)?.listeners.insert(key, way);
-        Some(way)
+        stats.clients.get_mut(&id)?.listeners.insert(key, carrier);
+        Some(carrier)
     }
 
     /// Reports every class of a user for which `seen` is true.
@@ -193,7 +194,7 @@ impl Auto {
             let stats_regions: Vec<&StatsRegion> = stats_regions.iter().map(|region| &**region).collect();
             if let Some(tracked) = stats.classes.get(&name) {
                 let totals = tracked.class.totals(name.key, &stats_regions);
-                let connections = totals.each_ref().map(|way| way.connections);
+                let connections = totals.each_ref().map(|carrier| carrier.connections);
                 let recent = tracked.class.seen(&totals, &stats.rules);
                 rows.push(show(&name, &tracked.class, Shown { now_us, connections, recent }));
             }
@@ -206,7 +207,7 @@ impl Auto {
 pub(super) struct Shown {
     /// The present time, µs.
     pub now_us: u64,
-    /// All connections of each way that were measured.
+    /// All connections of each carrier that were measured.
     pub connections: [u64; 2],
     /// The measurements since the trial or the newest run began.
     pub recent: [Summary; 2],
@@ -300,7 +301,7 @@ fn log_change(name: &ClassName, before: Option<CarriedBy>, class: &Class) {
     let (program, port) = (&name.program, name.key.port);
     let direction = if name.key.accepts { "accept" } else { "connect" };
     match state.settled() {
-        Some(way) => tracing::info!(program, direction, port, ?way, "auto: {}", state.reason),
+        Some(carrier) => tracing::info!(program, direction, port, way = ?carrier, "auto: {}", state.reason),
         None => tracing::info!(program, direction, port, "auto: both ways are tried again"),
     }
 }

@@ -16,9 +16,9 @@ fn client(auto: &Auto, id: u32, name: &str) -> (ClientId, StatsRegion) {
     (ClientId(id), StatsRegion::map(rustix::fd::AsFd::as_fd(&memfd)).unwrap())
 }
 
-/// Adds measurements of one way, enough for a decision.
-fn measured(stats_region: &StatsRegion, key: ClassKey, way: CarriedBy, cpu_ns_per_turn: u64) {
-    let sums = &stats_region.class(stats_region.enter(key).unwrap()).unwrap().by_carrier[way as usize];
+/// Adds measurements of one carrier, enough for a decision.
+fn measured(stats_region: &StatsRegion, key: ClassKey, carrier: CarriedBy, cpu_ns_per_turn: u64) {
+    let sums = &stats_region.class(stats_region.enter(key).unwrap()).unwrap().by_carrier[carrier as usize];
     sums.connections.fetch_add(5, Relaxed);
     sums.turns.fetch_add(10_000, Relaxed);
     sums.calls.fetch_add(20_000, Relaxed);
@@ -37,11 +37,11 @@ fn connections_take_both_ways_in_turn_until_the_better_one_is_known() {
     let auto = Auto::new(Reach::All, false);
     let (id, stats_region) = client(&auto, 1, "app");
     let remote: SocketAddr = THERE.parse().unwrap();
-    let ways: Vec<_> = (0..40).map(|_| auto.connect(id, remote).unwrap()).collect();
-    assert!(ways.chunks(2).all(|pair| pair[0] != pair[1]), "{ways:?}");
+    let carriers: Vec<_> = (0..40).map(|_| auto.connect(id, remote).unwrap()).collect();
+    assert!(carriers.chunks(2).all(|pair| pair[0] != pair[1]), "{carriers:?}");
     assert!(
-        ways.chunks(2).any(|pair| pair[0] == CarriedBy::Stack)
-            && ways.chunks(2).any(|pair| pair[0] == CarriedBy::Kernel)
+        carriers.chunks(2).any(|pair| pair[0] == CarriedBy::Stack)
+            && carriers.chunks(2).any(|pair| pair[0] == CarriedBy::Kernel)
     );
     let key = ClassKey::connected(6379, false);
     measured(&stats_region, key, CarriedBy::Kernel, 1000);
@@ -97,7 +97,7 @@ fn a_port_goes_one_way_in_each_run_and_runs_take_turns() {
     let (four, third) = client(&auto, 4, "server");
     assert_eq!(auto.listen(four, 80), Some(CarriedBy::Stack));
     assert_eq!(auto.rows(|_| true)[0].reason, "the stack gains (+100 %)");
-    // After a run that is worse than the other way was, the way changes.
+    // After a run that is worse than the other carrier was, the carrier changes.
     measured(&third, ClassKey::accepted(80), CarriedBy::Stack, 3000);
     auto.leave(four);
     let (five, _) = client(&auto, 5, "server");
@@ -135,7 +135,7 @@ fn classes_are_bounded() {
     let auto = Auto::new(Reach::All, false);
     let (id, _stats_region) = client(&auto, 1, "app");
     for port in 1..=MAX_CLASSES as u16 + 9 {
-        let way = auto.connect(id, SocketAddr::new("192.0.2.1".parse().unwrap(), port));
-        assert_eq!(way.is_some(), usize::from(port) <= MAX_CLASSES);
+        let carrier = auto.connect(id, SocketAddr::new("192.0.2.1".parse().unwrap(), port));
+        assert_eq!(carrier.is_some(), usize::from(port) <= MAX_CLASSES);
     }
 }

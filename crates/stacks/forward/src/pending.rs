@@ -24,7 +24,8 @@ impl<M> Default for PendingRequests<M> {
 }
 
 impl<M> PendingRequests<M> {
-    /// Sends a request by `send`, which gets its number, and waits for the answer. `None` if `send` fails or no answer comes.
+    /// Sends a request by `send`, which gets its number, and waits for the answer. `None` if `send` fails or no answer
+    /// comes.
     pub fn ask(&self, timeout: Duration, send: impl FnOnce(u32) -> bool) -> Option<M> {
         let (reply, answer) = sync_channel(1);
         let number = {

@@ -22,7 +22,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(20);
 /// Wakes handled at a time, before it checks everything else.
 const BATCH: usize = 256;
 
-/// WakePositions of the relay in the wake queue.
+/// Positions of the relay in the wake queue.
 #[derive(Default)]
 struct WakePositions {
     taken: u32,

@@ -259,8 +259,8 @@ impl ClientGroup {
 }
 
 impl ClientGroup {
-    /// How a connection has ended, if it has and everything has been read. A reset after the end of the stream is no end that a
-    /// read would report.
+    /// How a connection has ended, if it has and everything has been read. A reset after the end of the stream is no
+    /// end that a read would report.
     fn ended(&mut self, index: u32, slot: Slot) -> Option<ConnectionEnd> {
         let own = self.own(index, slot)?;
         let (true, false, Some(fd)) = (own.ending, own.readable, &own.fd) else { return None };

@@ -127,8 +127,8 @@ fn round_trip(by: Receive, m: &Measures, sample_us: u32) {
     m.srtt_us.set(by, (srtt - srtt / 8 + r / 8).max(1));
 }
 
-/// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19). It is counted in bytes
-/// (RFC 5681 §3.1, RFC 3465), and only if it was this window that held the sender back (RFC 7661 §1).
+/// Growth between two decisions of the slow path: slow start and congestion avoidance (RFC 9293 §3.8.2 MUST-19). It is
+/// counted in bytes (RFC 5681 §3.1, RFC 3465), and only if it was this window that held the sender back (RFC 7661 §1).
 #[inline]
 fn grow(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, bytes: u32, flight: u32) {
     let (t, m) = (&mut turn.t, &turn.lines.measures);
@@ -157,8 +157,8 @@ fn grow(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq, bytes: u32, flight: u32) {
     }
 }
 
-/// An acknowledgement up to `ack`, before the scoreboard takes it, in a slow start that is to end by itself. Returns by how much the
-/// window grows, as `Window::growth`.
+/// An acknowledgement up to `ack`, before the scoreboard takes it, in a slow start that is to end by itself. Returns by
+/// how much the window grows, as `Window::growth`.
 #[inline(never)]
 fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
     let (t, m) = (&turn.t, &turn.lines.measures);
@@ -174,8 +174,9 @@ fn search(by: Loss, turn: &mut FlowTurn<'_>, ack: Seq) -> u32 {
         snd_max: t.snd_max(),
         rtt_us: scoreboard.sent_at(ack).map(|at| now.wrapping_sub(at)),
         min_rtt_us,
-        // While the path is not full, each acknowledgement lets two segments go. So a window that is sent as acknowledgements come takes
-        // less than half a round trip to come back. A paced one takes that long anyway (as Linux).
+        // While the path is not full, each acknowledgement lets two segments go. So a window that is sent as
+        // acknowledgements come takes less than half a round trip to come back. A paced one takes that long anyway (as
+        // Linux).
         full_us: if t.has(PACED) { min_rtt_us } else { min_rtt_us / 2 },
         large: t.cwnd() / TRAIN_SEGMENTS >= u32::from(t.mss()),
     });
@@ -207,7 +208,8 @@ fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
     }
 }
 
-/// A duplicate acknowledgement: the third means a loss (RFC 5681 §3.2), unless it echoes an older repair (RFC 6582 §4.1).
+/// A duplicate acknowledgement: the third means a loss (RFC 5681 §3.2), unless it echoes an older repair (RFC 6582
+/// §4.1).
 #[cold]
 fn duplicate(by: Loss, turn: &mut FlowTurn<'_>) {
     let id = &turn.lines.identity;

@@ -109,8 +109,8 @@ fn take_flags(by: Application, t: &mut Tcb, update: &AppUpdate) {
     t.replace(by, app);
 }
 
-/// `MSG_OOB` (RFC 9293 §3.8.5 MUST-30): SND.UP moves on, and the peer learns it at once, even where its window lets no data through. A
-/// position outside of what waits in the send ring is ignored.
+/// `MSG_OOB` (RFC 9293 §3.8.5 MUST-30): SND.UP moves on, and the peer learns it at once, even where its window lets no
+/// data through. A position outside of what waits in the send ring is ignored.
 #[cold]
 fn urgent(by: Application, t: &mut Tcb, lines: &Lines, position: u32) {
     let up = Seq(lines.identity.snd_start.get()).add(position);
@@ -124,16 +124,16 @@ fn urgent(by: Application, t: &mut Tcb, lines: &Lines, position: u32) {
     t.set(by, ACK_NOW);
 }
 
-/// `close()`: queued data still go out, then FIN. If received data are lost (RFC 9293 §3.6.1 SHLD-3, RFC 2525 §2.17), or the application
-/// asks for it, RST goes out.
+/// `close()`: queued data still go out, then FIN. If received data are lost (RFC 9293 §3.6.1 SHLD-3, RFC 2525 §2.17),
+/// or the application asks for it, RST goes out.
 fn closed(by: Application, turn: &mut FlowTurn<'_>, abort: bool) {
     let FlowTurn { state, lines, t, .. } = turn;
     let unread = rx_tail(t, lines) != rx_head(t, lines);
     let over = t.has(FIN_ACKED) && t.has(FIN_RECEIVED);
     t.set(by, APP_CLOSED);
     if (abort || unread) && !over {
-        // Linux puts what `send()` takes into the network within the call, ahead of the RST. Here `send()` may have been a moment ago, so
-        // the data still go. No FIN goes: it would make the reset a broken pipe.
+        // Linux puts what `send()` takes into the network within the call, ahead of the RST. Here `send()` may have
+        // been a moment ago, so the data still go. No FIN goes: it would make the reset a broken pipe.
         if !t.has(FIN_SENT) {
             t.clear(by, FIN_WANTED);
         }
@@ -149,18 +149,19 @@ fn closed(by: Application, turn: &mut FlowTurn<'_>, abort: bool) {
     }
 }
 
-/// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2). The fraction of the buffer is 1/4, for segments larger
-/// than that.
+/// The largest growth of the window that may be kept back (RFC 9293 §3.8.6.2.2). The fraction of the buffer is 1/4, for
+/// segments larger than that.
 ///
-/// The application notifies for each quarter of the ring that it has read. A growth below that and a growth below this are together less
-/// than the half for which a sender waits (§3.8.6.2.1). So an application that has read everything never leaves its peer to the persist
-/// timer.
+/// The application notifies for each quarter of the ring that it has read. A growth below that and a growth below this
+/// are together less than the half for which a sender waits (§3.8.6.2.1). So an application that has read everything
+/// never leaves its peer to the persist timer.
 pub(super) fn step_max(rx_bytes: u32) -> u32 {
     (rx_bytes / 4).max((2 * 1460).min(rx_bytes / 2))
 }
 
-/// Tells the peer about room if that changes much for it (RFC 9293 §3.8.6.2.2, MUST-39). Much is two segments or a quarter of the ring, or
-/// one segment if the peer cannot send one now. Until the application reads, the peer is told nothing (MAY-8).
+/// Tells the peer about room if that changes much for it (RFC 9293 §3.8.6.2.2, MUST-39). Much is two segments or a
+/// quarter of the ring, or one segment if the peer cannot send one now. Until the application reads, the peer is told
+/// nothing (MAY-8).
 fn window_update(by: Application, t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;

@@ -27,8 +27,8 @@ pub(super) struct Copy {
     pub len: u32,
 }
 
-/// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch. A segment, which is large, is parsed where
-/// it stays.
+/// The segments of one call of `FastPath::receive`. Its memory is kept from batch to batch. A segment, which is large,
+/// is parsed where it stays.
 #[derive(Debug)]
 pub(super) struct Batch {
     items: Vec<Item>,

@@ -145,8 +145,9 @@ impl<'a> FlowTurn<'a> {
         }
     }
 
-    /// Asks for an ACK that a stranger may have provoked, within the limits of the flow and of all flows (RFC 5961 §7). The flow's
-    /// limit comes first: two hosts that only exchange ACKs on one flow must not use up the others' challenges.
+    /// Asks for an ACK that a stranger may have provoked, within the limits of the flow and of all flows (RFC 5961 §7).
+    /// The flow's limit comes first: two hosts that only exchange ACKs on one flow must not use up the others'
+    /// challenges.
     #[cold]
     pub fn challenge<S: Writes<AckDebt> + Writes<RateLimit>>(&mut self, by: S) {
         let at = &self.lines.addresses.challenged_at_ms;

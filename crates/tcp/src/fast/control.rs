@@ -122,8 +122,8 @@ pub(super) fn install(
     state.lookup.by(by).insert(&setup.tuple, setup.flow);
 }
 
-/// From now on the flow is not found any more. It is reported when no queue has it any more, so that nothing of it is left when its
-/// number is used again.
+/// From now on the flow is not found any more. It is reported when no queue has it any more, so that nothing of it is
+/// left when its number is used again.
 fn remove(by: Control, table: &FlowTable, state: &mut FastState, now: Micros, flow: FlowId) {
     let post = Post::from(by);
     let Some(mut turn) = FlowTurn::of(table, &mut *state, now, flow) else {
@@ -160,8 +160,8 @@ fn relink(by: Control, turn: &mut FlowTurn<'_>, link: &Link) {
     }
 }
 
-/// While the fast path repairs a loss, it decides on the window itself. A threshold decided before the loss must not undo the reduction;
-/// one decided after it can only be lower.
+/// While the fast path repairs a loss, it decides on the window itself. A threshold decided before the loss must not
+/// undo the reduction; one decided after it can only be lower.
 fn set_window(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     let loss = Loss::from(by);
     let present = turn.lines.measures.ssthresh.get();
@@ -189,8 +189,8 @@ fn probe_tail(by: Control, turn: &mut FlowTurn<'_>) {
     }
 }
 
-/// Goes back to SND.UNA (RFC 6298 §5.4), also where the window has shrunk (RFC 9293 §3.8.6, SHLD-16). Duplicate ACKs of what is sent twice
-/// start no recovery (RFC 6582 §4).
+/// Goes back to SND.UNA (RFC 6298 §5.4), also where the window has shrunk (RFC 9293 §3.8.6, SHLD-16). Duplicate ACKs of
+/// what is sent twice start no recovery (RFC 6582 §4).
 fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     if turn.t.idle() {
         return;
@@ -218,7 +218,8 @@ fn timeout(by: Control, turn: &mut FlowTurn<'_>, window: &Window) {
     turn.lines.rate.bytes_lost.add(loss, u64::from(lost));
 }
 
-/// All that is out and not reported is to be sent again; returns how many bytes. `doubtful`: it may turn out not to be lost (F-RTO).
+/// All that is out and not reported is to be sent again; returns how many bytes. `doubtful`: it may turn out not to be
+/// lost (F-RTO).
 fn all_again(by: Loss, turn: &mut FlowTurn<'_>, doubtful: bool) -> u32 {
     let FlowTurn { state, lines, t, .. } = turn;
     let scoreboard = if t.has(TRACKED) { state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) } else { None };
@@ -233,8 +234,8 @@ fn all_again(by: Loss, turn: &mut FlowTurn<'_>, doubtful: bool) -> u32 {
     lost
 }
 
-/// The path's packets are of another size now. If they are smaller, segments that are out in larger ones are lost, but not by congestion.
-/// They go again at once, and the window stays (RFC 1191 §6.4, RFC 8201 §5.4).
+/// The path's packets are of another size now. If they are smaller, segments that are out in larger ones are lost, but
+/// not by congestion. They go again at once, and the window stays (RFC 1191 §6.4, RFC 8201 §5.4).
 fn resized(by: Loss, turn: &mut FlowTurn<'_>, shrinks: bool) {
     let (t, lines) = (&mut turn.t, turn.lines);
     t.congestion(by).cwnd = t.cwnd().max(u32::from(t.mss()));

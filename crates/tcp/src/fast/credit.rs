@@ -1,13 +1,14 @@
 //! Credit: what a sender with a rate may send now.
 //!
-//! Credit grows with time and is spent by payload. While it is not negative a segment may go. A segment that is larger than the credit
-//! makes a debt, which the sender waits out. Credit is kept in millionths of a byte: bytes per second times microseconds, which is exact
-//! at every rate. A sender that had nothing to send saves up a short burst. A sender that is served late gets the credit that it has lost.
+//! Credit grows with time and is spent by payload. While it is not negative a segment may go. A segment that is larger
+//! than the credit makes a debt, which the sender waits out. Credit is kept in millionths of a byte: bytes per second
+//! times microseconds, which is exact at every rate. A sender that had nothing to send saves up a short burst. A sender
+//! that is served late gets the credit that it has lost.
 
 /// Credit per byte.
 const BYTE: i64 = 1_000_000;
-/// Shortest wait, and the time whose worth may be sent at once, in µs: 10 Gbit/s gives 14 full segments, a usual batch. A flow that
-/// sends a segment in more than this time never sends two together.
+/// Shortest wait, and the time whose worth may be sent at once, in µs: 10 Gbit/s gives 14 full segments, a usual batch.
+/// A flow that sends a segment in more than this time never sends two together.
 const QUANTUM_US: u64 = 16;
 /// The lateness for which a sender gets credit, in µs: a timer's slack and a busy turn, not a stopped machine.
 const LATE_US: u64 = 1000;

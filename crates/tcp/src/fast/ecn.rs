@@ -1,8 +1,9 @@
 //! Explicit congestion notification (RFC 3168; RFC 9293 §3.8.2 SHLD-8), and DCTCP's accurate echo of it (RFC 8257).
 //!
-//! Receiver: a data segment marked CE makes our acknowledgements carry ECE, until the peer's CWR says that it has slowed down. With DCTCP
-//! exactly those acknowledgements carry ECE that acknowledge marked data. Sender: ECE counts what it acknowledges as marked, and reduces
-//! the window once per round trip. With DCTCP the slow path decides on the reduction.
+//! Receiver: a data segment marked CE makes our acknowledgements carry ECE, until the peer's CWR says that it has
+//! slowed down. With DCTCP exactly those acknowledgements carry ECE that acknowledge marked data. Sender: ECE counts
+//! what it acknowledges as marked, and reduces the window once per round trip. With DCTCP the slow path decides on the
+//! reduction.
 
 use super::context::FlowTurn;
 use crate::messages::ToSlow;
@@ -117,8 +118,8 @@ pub(super) fn echoed(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, acked: u32,
     t.set(by, ECN_REDUCED);
     t.set(by, ECN_CWR);
     if t.has(ECN_DCTCP) {
-        // Slow start ends with the first mark, which has the full effect (RFC 8257 §3.3: the estimate begins at 1). Until the slow
-        // path's algorithm decides, the window would double a few times.
+        // Slow start ends with the first mark, which has the full effect (RFC 8257 §3.3: the estimate begins at 1).
+        // Until the slow path's algorithm decides, the window would double a few times.
         if t.cwnd() < m.ssthresh.get() {
             let window = (t.cwnd() / 2).max(u32::from(t.mss()));
             t.congestion(by).cwnd = window;

@@ -1,8 +1,8 @@
-//! The end of the first slow start, before the queue overflows. HyStart++ (RFC 9406) sees the round-trip time rise. The train of
-//! acknowledgements of HyStart sees the path full (Ha and Rhee, "Taming the elephants", §4.1).
+//! The end of the first slow start, before the queue overflows. HyStart++ (RFC 9406) sees the round-trip time rise. The
+//! train of acknowledgements of HyStart sees the path full (Ha and Rhee, "Taming the elephants", §4.1).
 //!
-//! Every acknowledgement is a sample: the scoreboard knows when what it acknowledges was sent. A flow without a scoreboard (without SACK)
-//! leaves slow start at the first loss.
+//! Every acknowledgement is a sample: the scoreboard knows when what it acknowledges was sent. A flow without a
+//! scoreboard (without SACK) leaves slow start at the first loss.
 
 use crate::seq::Seq;
 
@@ -18,8 +18,8 @@ const N_RTT_SAMPLE: u8 = 8;
 const CSS_ROUNDS: u8 = 5;
 /// RFC 9406 §4.3: how much slower the window grows in those rounds.
 pub(super) const CSS_GROWTH_DIVISOR: u32 = 4;
-/// Acknowledgements of a train are at most this far apart, in µs (Linux's `hystart_ack_delta_us`). They are at most a quarter of a round
-/// trip apart too: two bursts are no train.
+/// Acknowledgements of a train are at most this far apart, in µs (Linux's `hystart_ack_delta_us`). They are at most a
+/// quarter of a round trip apart too: two bursts are no train.
 const TRAIN_GAP_US: u32 = 2_000;
 /// In a window of fewer segments a train says nothing (Linux's `hystart_low_window`).
 pub(super) const TRAIN_SEGMENTS: u32 = 16;
@@ -38,7 +38,8 @@ pub(super) enum Verdict {
 /// The present slow start. Times are in µs, modulo 2^32 where they are moments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// The round is over when more than this is acknowledged: SND.MAX at its first acknowledgement. `None` = no round has begun.
+    /// The round is over when more than this is acknowledged: SND.MAX at its first acknowledgement. `None` = no round
+    /// has begun.
     end: Option<Seq>,
     /// When the round began.
     began: u32,

@@ -1,4 +1,5 @@
-//! From addresses to flow: hash tables with open addressing. Their keys are secret, so that no peer can aim at one bucket.
+//! From addresses to flow: hash tables with open addressing. Their keys are secret, so that no peer can aim at one
+//! bucket.
 
 use crate::flow::{FlowId, FourTuple};
 use std::net::IpAddr;
@@ -137,7 +138,8 @@ fn ports(local: u16, remote: u16) -> u32 {
     u32::from(local) << 16 | u32::from(remote)
 }
 
-/// A hash table, at most half full, with linear probing. Deletion moves later entries back, so that there are no tombstones.
+/// A hash table, at most half full, with linear probing. Deletion moves later entries back, so that there are no
+/// tombstones.
 #[derive(Debug)]
 struct Table<K> {
     buckets: Vec<Bucket<K>>,

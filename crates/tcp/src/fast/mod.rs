@@ -4,17 +4,19 @@
 //!
 //! 1. [`pre`] parses, checks, and looks the flow up.
 //! 2. [`protocol`] is the state machine.
-//! 3. [`post`] gives the flow a turn to send, or lets its acknowledgement wait. Protocol and post take one flow after the other, while its
-//!    line is at hand.
+//! 3. [`post`] gives the flow a turn to send, or lets its acknowledgement wait. Protocol and post take one flow after
+//!    the other, while its line is at hand.
 //! 4. [`deliver`] copies the payload into the ring, once.
 //!
 //! [`egress`] sends, by turns of a round-robin [`scheduler`].
 //!
-//! One thread runs all stages of a flow group today. They share the [`context`], but not the right to write. Each stage has a permit
-//! ([`stages`](crate::table::stages)). A stage that writes another's state, or asks another for something that it may not ask, does not
-//! compile. State with one writer can move to another core with its stage. State with several writers must become messages first.
+//! One thread runs all stages of a flow group today. They share the [`context`], but not the right to write. Each stage
+//! has a permit ([`stages`](crate::table::stages)). A stage that writes another's state, or asks another for something
+//! that it may not ask, does not compile. State with one writer can move to another core with its stage. State with
+//! several writers must become messages first.
 //!
-//! Nothing is acknowledged before it has been copied: acknowledgements are built in `transmit`, after `receive` is done.
+//! Nothing is acknowledged before it has been copied: acknowledgements are built in `transmit`, after `receive` is
+//! done.
 
 mod acknowledge;
 mod app;
@@ -70,13 +72,15 @@ const STAGES: Permits = Permits::issue();
 pub struct FastConfig {
     /// Key of the hash table; must not be guessable by peers.
     pub seed: u64,
-    /// How long an acknowledgement may wait for data to carry it, µs. 1000 is longer than an application on this host takes to answer. It
-    /// is far below the 500 ms of RFC 9293 §3.8.6.3, and below any peer's shortest time-out (Linux: 200 ms).
+    /// How long an acknowledgement may wait for data to carry it, µs. 1000 is longer than an application on this host
+    /// takes to answer. It is far below the 500 ms of RFC 9293 §3.8.6.3, and below any peer's shortest time-out (Linux:
+    /// 200 ms).
     pub delayed_ack_us: u64,
-    /// Segments that one flow may send before it is another's turn. With 16 a turn is worth its cache misses, and no flow waits long behind
-    /// a bulk sender.
+    /// Segments that one flow may send before it is another's turn. With 16 a turn is worth its cache misses, and no
+    /// flow waits long behind a bulk sender.
     pub segments_per_turn: usize,
-    /// Challenge ACKs per second and flow group (RFC 5961 §7). 1000 as Linux; one limit for each class tells little about other flows.
+    /// Challenge ACKs per second and flow group (RFC 5961 §7). 1000 as Linux; one limit for each class tells little
+    /// about other flows.
     pub challenge_acks_per_s: u32,
     /// Shortest time between two challenge ACKs of one flow, in ms (RFC 5961 §7; Linux: `tcp_invalid_ratelimit`).
     pub challenge_interval_ms: u32,
@@ -106,7 +110,8 @@ pub struct FastPath {
 }
 
 impl FastPath {
-    /// The fast path of this flow group. It writes those flows of `table` that are installed by a message to it, no others.
+    /// The fast path of this flow group. It writes those flows of `table` that are installed by a message to it, no
+    /// others.
     pub fn new(flow_group: usize, config: FastConfig, table: Arc<FlowTable>) -> Self {
         assert!(flow_group < FLOW_GROUPS, "flow groups are numbered in a byte");
         Self { table, state: FastState::new(flow_group, config), batch: Batch::with_capacity(256) }
@@ -138,7 +143,8 @@ impl FastPath {
         }
     }
 
-    /// Sends up to `budget` frames; returns how many went out. Frames for which a port has no room stay for the next call.
+    /// Sends up to `budget` frames; returns how many went out. Frames for which a port has no room stay for the next
+    /// call.
     pub fn transmit(&mut self, now: Micros, budget: usize, rings: &impl Rings, ports: &mut impl TxPorts) -> usize {
         post::expire(STAGES.post, &self.table, &mut self.state, now);
         timers::expire((STAGES.loss, STAGES.post), &self.table, &mut self.state, now);

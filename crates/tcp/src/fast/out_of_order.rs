@@ -4,8 +4,8 @@
 
 use crate::seq::Seq;
 
-/// Separate ranges kept per flow. When slow start overflows a queue, every other segment is lost for a round trip: 128 holes are a window
-/// of 370 KB. An entry is about 1,600 bytes.
+/// Separate ranges kept per flow. When slow start overflows a queue, every other segment is lost for a round trip: 128
+/// holes are a window of 370 KB. An entry is about 1,600 bytes.
 pub(super) const RANGES: usize = 128;
 
 /// The ranges of one flow: sorted, disjoint, not touching.
@@ -43,8 +43,8 @@ impl Ranges {
     pub fn insert(&mut self, start: Seq, end: Seq) -> Inserted {
         self.changes = self.changes.wrapping_add(1);
         let ranges = &mut self.ranges[..self.len];
-        // Ranges from `first` on end at or after our start. Ranges before `last` start at or before our end. So all of `first..last`
-        // overlap or touch the new range, and are joined with it.
+        // Ranges from `first` on end at or after our start. Ranges before `last` start at or before our end. So all of
+        // `first..last` overlap or touch the new range, and are joined with it.
         let first = ranges.iter().position(|r| !r.1.before(start)).unwrap_or(self.len);
         let last = ranges.iter().position(|r| r.0.after(end)).unwrap_or(self.len);
         if first == last {

@@ -1,4 +1,5 @@
-//! Pacing: a flow's data go out no faster than `Window::pacing`, evenly. A flow without [`credit`](super::credit) waits on the wheel.
+//! Pacing: a flow's data go out no faster than `Window::pacing`, evenly. A flow without [`credit`](super::credit) waits
+//! on the wheel.
 
 use super::context::FlowTurn;
 use super::credit::{grown, wait_us};
@@ -14,7 +15,8 @@ pub(super) fn begin(turn: &FlowTurn<'_>) -> i64 {
     grown(rate.pacing.get(), rate.credit.get() as i64, us, turn.t.has(PACE_LATE))
 }
 
-/// The end of a paced flow's turn to send. `waits`: it has data to send, but no credit; `more`: it goes on in another turn.
+/// The end of a paced flow's turn to send. `waits`: it has data to send, but no credit; `more`: it goes on in another
+/// turn.
 pub(super) fn end(by: Post, turn: &mut FlowTurn<'_>, credit: i64, (waits, more): (bool, bool)) {
     let rate = &turn.lines.rate;
     rate.credit.set(by, credit as u64);

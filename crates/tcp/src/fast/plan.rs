@@ -40,7 +40,8 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     }
     let mss = u32::from(t.mss());
     let flight = t.snd_nxt().bytes_since(t.snd_una());
-    // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent before.
+    // Limited transmit (RFC 3042 §2): the first two duplicate ACKs let a segment each through that was never sent
+    // before.
     let limited = if t.has(RECOVERY) || t.snd_nxt().before(t.snd_max()) { 0 } else { t.in_a_row().min(2) };
     let extra = u32::from(limited) * mss;
     // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
@@ -65,11 +66,13 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
 /// True if this new segment may go although it is not a full one (RFC 9293 §3.8.6.2.1, MUST-38).
 fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
     if last {
-        // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as Linux).
+        // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as
+        // Linux).
         return !t.has(CORK) && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle());
     }
-    // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window. Then the segment
-    // goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's buffer.
+    // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window.
+    // Then the segment goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's
+    // buffer.
     t.idle() && (len == by_network || len >= lines.measures.max_wnd.get() / 2)
 }
 
@@ -102,8 +105,8 @@ pub(super) fn again(t: &Tcb, seq: Seq, limit: u32) -> Option<Plan> {
     (len != 0 || fin).then_some(Plan { seq, len, fin, push: last })
 }
 
-/// The tail probe: new data if the peer has room for them, whatever the congestion window says, else the last segment again
-/// (RFC 8985 §7.3).
+/// The tail probe: new data if the peer has room for them, whatever the congestion window says, else the last segment
+/// again (RFC 8985 §7.3).
 pub(super) fn tail(t: &Tcb) -> Option<Plan> {
     let mss = u32::from(t.mss());
     let unsent = t.snd_queued().distance(t.snd_nxt()).max(0) as u32;

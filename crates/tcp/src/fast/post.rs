@@ -1,7 +1,7 @@
 //! Third stage: a turn to send for a flow that has something to send, else its acknowledgement waits.
 //!
-//! Runs after `protocol` while the flow's line is at hand, and after everything else that changes a flow. It reads all of the flow and
-//! writes its [`QueueFlags`], whether an acknowledgement goes now, and the queues.
+//! Runs after `protocol` while the flow's line is at hand, and after everything else that changes a flow. It reads all
+//! of the flow and writes its [`QueueFlags`], whether an acknowledgement goes now, and the queues.
 
 use super::context::{FastState, FlowTurn, Outbox};
 use super::plan;
@@ -78,8 +78,8 @@ fn bypass_limit(by: Post, turn: &mut FlowTurn<'_>) {
     }
 }
 
-/// Reports a removed flow as soon as none of the queues names it any more. Its other flags stay until the number is used again: the
-/// application's view, which is read after this, shows both FINs.
+/// Reports a removed flow as soon as none of the queues names it any more. Its other flags stay until the number is
+/// used again: the application's view, which is read after this, shows both FINs.
 #[inline]
 pub(super) fn settle(by: Post, t: &mut Tcb, outbox: &mut Outbox, flow: FlowId) {
     if t.has(REMOVING) && !t.any(SCHEDULED | BYPASSING | DELAYED) && !t.any(EVENTS) {
@@ -88,7 +88,8 @@ pub(super) fn settle(by: Post, t: &mut Tcb, outbox: &mut Outbox, flow: FlowId) {
     }
 }
 
-/// Schedules the acknowledgements that have waited long enough for data: 1 ms by default (RFC 9293 §3.8.6.3, MUST-40: less than 500).
+/// Schedules the acknowledgements that have waited long enough for data: 1 ms by default (RFC 9293 §3.8.6.3, MUST-40:
+/// less than 500).
 pub(super) fn expire(by: Post, table: &FlowTable, state: &mut FastState, now: Micros) {
     while let Some(flow) = state.delayed.by(by).pop_due(now) {
         let Some(lines) = table.get(flow) else { continue };

@@ -85,7 +85,8 @@ fn check(frame: &[u8], segment: &Segment, checksum: RxChecksum) -> Option<Drop> 
 }
 
 impl Intake<'_> {
-    /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are bounded.
+    /// A copy for the slow path. This allocates: only segments without an installed flow come here, and they are
+    /// bounded.
     #[cold]
     fn pass_to_slow(&mut self, port: PortId, frame: &[u8]) {
         if self.outbox.segments >= self.slow_segments {

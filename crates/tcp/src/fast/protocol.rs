@@ -23,8 +23,8 @@ const BROKEN_PIPE: i32 = 32;
 /// Age at which TS.Recent is no longer valid, in units of 2^20 µs: 24 days (RFC 7323 §5.5).
 const TS_STALE: u32 = 24 * 86_400_000_000u64.div_ceil(1 << 20) as u32;
 
-/// Runs the state machine over neighbouring segments of a flow. One acknowledgement is for all of them (MUST-58). It is sent when the whole
-/// batch has been processed (RFC 9293 §3.10.7.4, MUST-59).
+/// Runs the state machine over neighbouring segments of a flow. One acknowledgement is for all of them (MUST-58). It is
+/// sent when the whole batch has been processed (RFC 9293 §3.10.7.4, MUST-59).
 #[inline(always)]
 pub(super) fn run(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
     turn.lines.measures.segments_in.add(by, items.len() as u64);
@@ -37,8 +37,8 @@ pub(super) fn run(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
 }
 
 impl FlowTurn<'_> {
-    /// One segment, in the order of RFC 9293 §3.10.7.4. An error is the rule that dropped it; the rules before that one have had their
-    /// effect.
+    /// One segment, in the order of RFC 9293 §3.10.7.4. An error is the rule that dropped it; the rules before that one
+    /// have had their effect.
     #[inline(always)]
     fn segment(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
         if self.t.has(DEAD) {
@@ -101,8 +101,8 @@ impl FlowTurn<'_> {
         }
     }
 
-    /// An ACK in reply to an unacceptable segment. One with data comes from a peer that needs to know where we are. One without may
-    /// come from anybody, so it gets a challenge ACK.
+    /// An ACK in reply to an unacceptable segment. One with data comes from a peer that needs to know where we are. One
+    /// without may come from anybody, so it gets a challenge ACK.
     fn answer(&mut self, by: Receive, s: &Segment) {
         if s.payload_len != 0 || s.flags & flags::FIN != 0 {
             self.t.set(by, ACK_NOW);
@@ -111,8 +111,8 @@ impl FlowTurn<'_> {
         }
     }
 
-    /// RFC 5961 §3 (RFC 9293 MAY-12): a RST is valid only at exactly RCV.NXT, whatever the window (MUST-66). Data in it are ignored
-    /// (SHLD-2). The application learns that this was no orderly end (MUST-12).
+    /// RFC 5961 §3 (RFC 9293 MAY-12): a RST is valid only at exactly RCV.NXT, whatever the window (MUST-66). Data in it
+    /// are ignored (SHLD-2). The application learns that this was no orderly end (MUST-12).
     #[cold]
     fn reset(&mut self, by: Receive, s: &Segment) -> Result<Copy, Drop> {
         let offset = Seq(s.seq).bytes_since(self.t.rcv_nxt());
@@ -152,9 +152,9 @@ impl FlowTurn<'_> {
         Ok(())
     }
 
-    /// Urgent data ahead (RFC 9293 §3.10.7.4, sixth check), whatever the window (MUST-66): the pointer leads to the byte after it
-    /// (RFC 6093 §3.1 MUST-62). The application is told at once (MUST-32); the byte stays in the stream. A pointer to what has been
-    /// received already, or that is known, is ignored.
+    /// Urgent data ahead (RFC 9293 §3.10.7.4, sixth check), whatever the window (MUST-66): the pointer leads to the
+    /// byte after it (RFC 6093 §3.1 MUST-62). The application is told at once (MUST-32); the byte stays in the stream.
+    /// A pointer to what has been received already, or that is known, is ignored.
     #[cold]
     fn urgent(&mut self, by: Receive, s: &Segment) {
         let (t, word) = (&mut self.t, &self.lines.recovery.rcv_up);
@@ -218,8 +218,8 @@ impl FlowTurn<'_> {
         Ok(Copy { position, offset: from, len: if wanted { len } else { 0 } })
     }
 
-    /// Data behind a hole are kept (RFC 9293 §3.10.7.4, SHLD-31) and acknowledged at once (MAY-13), so that the sender notices
-    /// (RFC 5681 §4.2).
+    /// Data behind a hole are kept (RFC 9293 §3.10.7.4, SHLD-31) and acknowledged at once (MAY-13), so that the sender
+    /// notices (RFC 5681 §4.2).
     #[cold]
     fn ahead(&mut self, by: Receive, start: Seq, len: u32, fin: bool, from: u32) -> Result<Copy, Drop> {
         let t = &mut self.t;
@@ -272,8 +272,8 @@ impl FlowTurn<'_> {
             self.fin(by);
         }
         let t = &mut self.t;
-        // Every second full segment is acknowledged at once (RFC 5681 §4.2, RFC 9293 SHLD-19), or every half ring if segments are that
-        // large. Else the acknowledgement is owed (SHLD-18).
+        // Every second full segment is acknowledged at once (RFC 5681 §4.2, RFC 9293 SHLD-19), or every half ring if
+        // segments are that large. Else the acknowledgement is owed (SHLD-18).
         let enough = (2 * u32::from(t.rcv_mss())).min(self.lines.identity.rx_bytes.get() / 2);
         if t.rcv_nxt().bytes_since(t.last_ack()) >= enough || t.has(QUICKACK) {
             t.set(by, ACK_NOW);
@@ -283,7 +283,8 @@ impl FlowTurn<'_> {
         }
     }
 
-    /// Joins data that had come ahead. A hole that is filled, wholly or in part, is acknowledged at once (RFC 5681 §4.2).
+    /// Joins data that had come ahead. A hole that is filled, wholly or in part, is acknowledged at once (RFC 5681
+    /// §4.2).
     #[cold]
     fn fill_hole(&mut self, by: Receive, end: Seq, fin: bool) -> (Seq, bool) {
         self.t.set(by, ACK_NOW);
@@ -299,8 +300,8 @@ impl FlowTurn<'_> {
         (end, fin)
     }
 
-    /// Drops data that the application does not want. The positions of the ring move along, so that the window stays open and the
-    /// application sees nothing.
+    /// Drops data that the application does not want. The positions of the ring move along, so that the window stays
+    /// open and the application sees nothing.
     #[cold]
     fn discard(&mut self, by: Receive, bytes: u32) {
         self.t.room(by).rcv_limit = self.t.rcv_limit().add(bytes);

@@ -18,8 +18,8 @@ use towpath_wire::segment::Segment;
 const DUP_THRESHOLD: u8 = 3;
 /// Recoveries without a needless retransmission after which the reordering window shrinks again (RFC 8985 §5.3).
 const PERSIST: u32 = 16;
-/// Added to two round trips before the tail is probed, µs: the peer may hold its acknowledgement back, and clocks are coarse
-/// (Linux: 2 ms).
+/// Added to two round trips before the tail is probed, µs: the peer may hold its acknowledgement back, and clocks are
+/// coarse (Linux: 2 ms).
 const PROBE_MARGIN_US: u32 = 2000;
 /// Wait before the tail is probed when no round trip has been measured, µs (RFC 8985 §7.2).
 const PROBE_BLIND_US: u32 = 1_000_000;
@@ -266,8 +266,9 @@ fn probe_answered(scoreboard: &mut Scoreboard, ack: Seq, bare_duplicate: bool, t
     again && !arrived_twice && ack.after(end)
 }
 
-/// Judges a time-out without timestamps (F-RTO, RFC 5682 §3.1). If the first acknowledgement advances, new data go out instead of
-/// repairs. If the next one acknowledges something that was never sent again, the time-out was spurious (see `scored`), else not.
+/// Judges a time-out without timestamps (F-RTO, RFC 5682 §3.1). If the first acknowledgement advances, new data go out
+/// instead of repairs. If the next one acknowledges something that was never sent again, the time-out was spurious (see
+/// `scored`), else not.
 fn doubt(by: Loss, turn: &mut FlowTurn<'_>, stage: u8, advanced: bool) {
     let Some(scoreboard) = turn.state.scoreboards.by(by).get(turn.lines.recovery.scoreboard.get()) else { return };
     if stage == 0 || scoreboard.doubtful == 0 {
@@ -291,8 +292,8 @@ fn word(at: Micros) -> u32 {
     at.0 as u32 | 1
 }
 
-/// Sets the flow's deadline to `delay_us` from now. Every acknowledgement moves the deadline. So a timer on the wheel that comes due before
-/// it stays there, and moves when it comes due.
+/// Sets the flow's deadline to `delay_us` from now. Every acknowledgement moves the deadline. So a timer on the wheel
+/// that comes due before it stays there, and moves when it comes due.
 #[inline]
 fn arm(by: Loss, wheel: &mut Owned<Wheel>, line: &Recovery, flow: FlowId, now: Micros, delay_us: u32) {
     let at = now.after(u64::from(delay_us));

@@ -36,7 +36,8 @@ pub(super) fn pipe(t: &Tcb, lines: &Lines) -> u32 {
     t.flight().saturating_sub(left)
 }
 
-/// Gives the flow a scoreboard with what is out already: one segment, timed if it was sent but once. False = there is none left.
+/// Gives the flow a scoreboard with what is out already: one segment, timed if it was sent but once. False = there is
+/// none left.
 pub(super) fn track(by: Loss, turn: &mut FlowTurn<'_>) -> bool {
     let FlowTurn { state, lines, t, now, .. } = turn;
     let (at, again) = if t.has(TIMING) { (lines.measures.rtt_at.get(), false) } else { (now.0 as u32, true) };
@@ -103,8 +104,8 @@ pub(super) fn resent(by: Loss, turn: &FlowTurn<'_>, seq: Seq, len: u32) {
     line.undo_bytes.add(by, len);
 }
 
-/// Eifel detection (RFC 3522 §3.2): the first acknowledgement for what was sent again echoes a timestamp from before that, so the
-/// first transmission had arrived.
+/// Eifel detection (RFC 3522 §3.2): the first acknowledgement for what was sent again echoes a timestamp from before
+/// that, so the first transmission had arrived.
 #[inline]
 pub(super) fn echoes_original(t: &Tcb, lines: &Lines, ack: Seq, una: Seq, s: &Segment) -> bool {
     let line = &lines.recovery;
@@ -170,7 +171,8 @@ pub(super) fn enter(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     ssthresh
 }
 
-/// The state machine of a flow with a scoreboard: `delivered` bytes have newly arrived, `lost` have newly been found lost.
+/// The state machine of a flow with a scoreboard: `delivered` bytes have newly arrived, `lost` have newly been found
+/// lost.
 pub(super) fn proceed(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, lost: u32, advanced: bool) {
     let lines = turn.lines;
     let recover = Seq(lines.identity.recover.get());
@@ -194,7 +196,8 @@ pub(super) fn proceed(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, lost: u
     proportional(by, turn, delivered, advanced && lost == 0);
 }
 
-/// A recovery is over: after 16 of them the reordering window shrinks to a quarter of the round trip again (RFC 8985 §6.2, step 4).
+/// A recovery is over: after 16 of them the reordering window shrinks to a quarter of the round trip again (RFC 8985
+/// §6.2, step 4).
 fn recovered(by: Loss, lines: &Lines) {
     let word = &lines.recovery.reordering;
     let known = word.get();
@@ -206,8 +209,8 @@ fn recovered(by: Loss, lines: &Lines) {
     }
 }
 
-/// Proportional rate reduction (RFC 9937 §6.2): as much goes out as arrives, times what is to be left of the window. Below the target
-/// not more goes out than slow start would send, and that only while repairs arrive.
+/// Proportional rate reduction (RFC 9937 §6.2): as much goes out as arrives, times what is to be left of the window.
+/// Below the target not more goes out than slow start would send, and that only while repairs arrive.
 fn proportional(by: Loss, turn: &mut FlowTurn<'_>, delivered: u32, safe: bool) {
     let (t, lines) = (&mut turn.t, turn.lines);
     let Some(scoreboard) = turn.state.scoreboards.by(by).get(lines.recovery.scoreboard.get()) else { return };

@@ -25,8 +25,8 @@ pub(super) fn duplicate(by: Receive, t: &mut Tcb, lines: &Lines, start: Seq, end
 
 /// The blocks of a segment that has room for `room` of them.
 ///
-/// Each segment that came ahead of a hole is acknowledged, but all those of a batch are acknowledged when the batch is over. The newest
-/// range stands first in each acknowledgement (RFC 2018 §4), and they take turns in naming the others.
+/// Each segment that came ahead of a hole is acknowledged, but all those of a batch are acknowledged when the batch is
+/// over. The newest range stands first in each acknowledgement (RFC 2018 §4), and they take turns in naming the others.
 #[cold]
 pub(super) fn blocks(t: &Tcb, lines: &Lines, out_of_order: &OutOfOrder, room: usize) -> SackBlocks {
     let mut blocks = SackBlocks::default();

@@ -1,11 +1,12 @@
 //! The scheduler: which flow may send next.
 //!
-//! Classes of flows, usually one per application, share a port by deficit round robin (Shreedhar and Varghese 1995). In each round a class
-//! may send bytes in proportion to its weight, however many flows it has. Within a class flows take turns. Each flow is in one queue,
-//! once. A class with nothing to send is in no round, and one that is alone needs none.
+//! Classes of flows, usually one per application, share a port by deficit round robin (Shreedhar and Varghese 1995). In
+//! each round a class may send bytes in proportion to its weight, however many flows it has. Within a class flows take
+//! turns. Each flow is in one queue, once. A class with nothing to send is in no round, and one that is alone needs
+//! none.
 //!
-//! A class may have a rate limit, for all ports together. When its [`credit`] is used up, it leaves the rounds until the
-//! wheel brings it back. Acknowledgements, and what else bypasses the limit, have a queue of their own.
+//! A class may have a rate limit, for all ports together. When its [`credit`] is used up, it leaves the rounds until
+//! the wheel brings it back. Acknowledgements, and what else bypasses the limit, have a queue of their own.
 
 use super::credit;
 use super::wheel::{Timer, Wheel};
@@ -42,7 +43,8 @@ impl Default for Class {
 #[derive(Debug, Default)]
 struct Queue {
     flows: VecDeque<FlowId>,
-    /// Bytes that the class may still send in this round. Negative: what it has sent too much, which the next round pays for.
+    /// Bytes that the class may still send in this round. Negative: what it has sent too much, which the next round
+    /// pays for.
     deficit: i64,
     in_round: bool,
 }
@@ -67,8 +69,8 @@ pub(super) struct Next {
     pub bypass: bool,
 }
 
-/// The send queues of one fast path. `bits::SCHEDULED` says that a flow is in its class's queue, `bits::BYPASSING` that it is in that of
-/// its port.
+/// The send queues of one fast path. `bits::SCHEDULED` says that a flow is in its class's queue, `bits::BYPASSING` that
+/// it is in that of its port.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     ports: Vec<Port>,
@@ -183,8 +185,8 @@ impl Scheduler {
         class.credit
     }
 
-    /// A flow of a class with a rate limit has had its turn. `held`: it could send more, and only the class's credit is lacking; `more`:
-    /// it goes on in another turn.
+    /// A flow of a class with a rate limit has had its turn. `held`: it could send more, and only the class's credit is
+    /// lacking; `more`: it goes on in another turn.
     pub fn spend(&mut self, wheel: &mut Wheel, now: Micros, number: u16, spent: i64, (held, more): (bool, bool)) {
         let Some(class) = self.classes.get_mut(usize::from(number)).filter(|class| class.limit != 0) else { return };
         class.credit -= spent;

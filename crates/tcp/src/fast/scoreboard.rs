@@ -1,5 +1,5 @@
-//! The sender's scoreboard (RFC 6675 §3, RFC 8985 §5). For every byte between SND.UNA and SND.MAX it knows when the byte was sent last,
-//! whether the peer reports it, and whether it is lost.
+//! The sender's scoreboard (RFC 6675 §3, RFC 8985 §5). For every byte between SND.UNA and SND.MAX it knows when the
+//! byte was sent last, whether the peer reports it, and whether it is lost.
 //!
 //! The bytes are kept as spans that follow each other without a gap, so a span is its end. Neighbours that were sent at
 //! about the same time and are in the same state are one span. Only flows that agreed on SACK and have several segments
@@ -67,7 +67,8 @@ pub(super) struct Scoreboard {
     pub newest: Option<Newest>,
     /// RACK.fack: the highest that has arrived.
     pub highest: Seq,
-    /// Acknowledgements whose blocks reported something new since SND.UNA moved: duplicates, as RFC 6675 §2 counts them.
+    /// Acknowledgements whose blocks reported something new since SND.UNA moved: duplicates, as RFC 6675 §2 counts
+    /// them.
     pub duplicates: u8,
     pub reduction: Reduction,
     pub hystart: HyStart,
@@ -143,7 +144,8 @@ impl Scoreboard {
         self.len += 1;
     }
 
-    /// Makes room for one more span behind the last: by moving all, else by joining the two neighbours that are most alike.
+    /// Makes room for one more span behind the last: by moving all, else by joining the two neighbours that are most
+    /// alike.
     fn has_room(&mut self) -> bool {
         if self.first + self.len < SPANS {
             return true;
@@ -208,8 +210,8 @@ impl Scoreboard {
         self.advance(una);
     }
 
-    /// The peer reports `start..end`, which is within the scoreboard; `new` gets what it had not reported before. A report for which there is
-    /// no room is ignored.
+    /// The peer reports `start..end`, which is within the scoreboard; `new` gets what it had not reported before. A
+    /// report for which there is no room is ignored.
     pub fn report(&mut self, start: Seq, end: Seq, mut new: impl FnMut(Seq, &Span)) {
         if !self.split(start) || !self.split(end) {
             return;
@@ -228,7 +230,8 @@ impl Scoreboard {
 
     /// `start..end` has been sent again.
     pub fn resent(&mut self, start: Seq, end: Seq, now: u32) {
-        // Without room for a boundary all of the span is taken for sent again. Bytes of it that were not are found lost later.
+        // Without room for a boundary all of the span is taken for sent again. Bytes of it that were not are found lost
+        // later.
         let _ = self.split(start) && self.split(end);
         let mut from = self.start;
         for span in &mut self.spans[self.first..self.first + self.len] {
@@ -255,8 +258,8 @@ impl Scoreboard {
         bytes
     }
 
-    /// Retransmission time-out: all is lost but what the peer reports. If it reports SND.UNA itself, it has dropped data that it had
-    /// (RFC 6675 §5.1, RFC 2018 §8), and its reports are void. Returns the bytes that are newly lost.
+    /// Retransmission time-out: all is lost but what the peer reports. If it reports SND.UNA itself, it has dropped
+    /// data that it had (RFC 6675 §5.1, RFC 2018 §8), and its reports are void. Returns the bytes that are newly lost.
     pub fn time_out(&mut self) -> u32 {
         if self.spans[self.first..self.first + self.len].first().is_some_and(|span| span.state & SACKED != 0) {
             for span in &mut self.spans[self.first..self.first + self.len] {

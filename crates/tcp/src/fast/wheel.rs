@@ -1,16 +1,18 @@
 //! The deadlines of a fast path: a hierarchical timing wheel (Varghese and Lauck 1987, scheme 7).
 //!
-//! Each [`Timer`] is armed at most once. [`Wheel::set`] arms or moves it, [`Wheel::cancel`] disarms it. [`Wheel::pop_due`] takes those that
-//! are due: earliest slot first, and in the order of arming within a µs. All of that takes constant time and no allocation. The links are
-//! in a vector indexed by the timer, which [`Wheel::reserve`] sizes when a flow is installed. Use:
+//! Each [`Timer`] is armed at most once. [`Wheel::set`] arms or moves it, [`Wheel::cancel`] disarms it.
+//! [`Wheel::pop_due`] takes those that are due: earliest slot first, and in the order of arming within a µs. All of
+//! that takes constant time and no allocation. The links are in a vector indexed by the timer, which [`Wheel::reserve`]
+//! sizes when a flow is installed. Use:
 //!
-//! - `wheel.set(Timer::Recovery(flow), now.after(us))` to wait. `timers::expire`, at the start of every `FastPath::transmit`, handles what
-//!   is due.
+//! - `wheel.set(Timer::Recovery(flow), now.after(us))` to wait. `timers::expire`, at the start of every
+//!   `FastPath::transmit`, handles what is due.
 //! - Leave a deadline armed that moves with every packet. When it comes due too early, set it again.
 //! - `control::remove` cancels a removed flow's timers.
 //!
-//! Level `n` has a slot per 1024^n µs and reaches to the end of the current 1024^(n+1) µs. When the time of a slot of a higher level begins,
-//! its timers move to lower levels. So at any time all timers of a level are before all of the next, whatever the clock does.
+//! Level `n` has a slot per 1024^n µs and reaches to the end of the current 1024^(n+1) µs. When the time of a slot of a
+//! higher level begins, its timers move to lower levels. So at any time all timers of a level are before all of the
+//! next, whatever the clock does.
 
 use crate::flow::FlowId;
 use crate::time::Micros;
@@ -111,7 +113,8 @@ impl Used {
 /// The timers of one fast path.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// Time up to which all slots have been emptied, µs. No slot in use begins before it, but that of `current` itself at level 0.
+    /// Time up to which all slots have been emptied, µs. No slot in use begins before it, but that of `current` itself
+    /// at level 0.
     current: u64,
     armed: usize,
     /// First timer of each slot, level after level.
@@ -238,8 +241,8 @@ impl Wheel {
         self.armed += 1;
     }
 
-    /// The slot is the one in which it was linked. The clock does not reach that slot before it cascades, so the same digit is still the
-    /// highest to differ.
+    /// The slot is the one in which it was linked. The clock does not reach that slot before it cascades, so the same
+    /// digit is still the highest to differ.
     #[inline]
     fn unlink(&mut self, key: u32) {
         let Node { at, next, previous } = self.nodes[key as usize];

@@ -6,7 +6,8 @@ use super::tcb::Congestion;
 use super::words::Word;
 use std::net::Ipv6Addr;
 
-/// Both addresses of an IPv6 flow (`bits::V6`), and the VLAN of a tagged one. One line, untouched by untagged IPv4 flows.
+/// Both addresses of an IPv6 flow (`bits::V6`), and the VLAN of a tagged one. One line, untouched by untagged IPv4
+/// flows.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Addresses {

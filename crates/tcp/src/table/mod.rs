@@ -1,9 +1,11 @@
-//! The flow table: six cache lines per flow, one file per line. The owning fast path is the only writer; everybody may read.
+//! The flow table: six cache lines per flow, one file per line. The owning fast path is the only writer; everybody may
+//! read.
 //!
-//! Words are relaxed atomics: plain loads and stores. Another thread reads each word as it was at some time, but not all words as they
-//! were at the same time.
+//! Words are relaxed atomics: plain loads and stores. Another thread reads each word as it was at some time, but not
+//! all words as they were at the same time.
 //!
-//! The fast path's stages share a flow. [`stages`] says which of them may write what, and the compiler holds them to it.
+//! The fast path's stages share a flow. [`stages`] says which of them may write what, and the compiler holds them to
+//! it.
 
 mod addresses;
 pub(crate) mod bits;

@@ -1,7 +1,7 @@
 //! Permits: types decide what a stage may write.
 //!
-//! A stage is a value without size. Functions of a stage take it as an argument, and every word of a flow asks for it when it is
-//! written. Reading needs none.
+//! A stage is a value without size. Functions of a stage take it as an argument, and every word of a flow asks for it
+//! when it is written. Reading needs none.
 
 use std::ops::Deref;
 

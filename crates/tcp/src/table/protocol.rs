@@ -4,7 +4,8 @@ use super::permit::Stage;
 use super::tcb::Tcb;
 use super::words::PlainCounter;
 
-/// The protocol state of a flow: one line, word by word as a [`Tcb`] lies in memory, so that loading and storing are plain copies.
+/// The protocol state of a flow: one line, word by word as a [`Tcb`] lies in memory, so that loading and storing are
+/// plain copies.
 ///
 /// | word | parts | written by |
 /// |---|---|---|
@@ -16,8 +17,8 @@ use super::words::PlainCounter;
 /// | 6 | `Congestion`, `SegmentSize`, `DuplicateAcks`, `LossFlags` | loss recovery; the size by the slow path's messages |
 /// | 7 | the other flags | a byte for each owner |
 ///
-/// One thread runs all stages of a flow today, so a stage may store whole words. A stage that moves to another core stores its own
-/// parts alone.
+/// One thread runs all stages of a flow today, so a stage may store whole words. A stage that moves to another core
+/// stores its own parts alone.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct ProtocolLine([PlainCounter; 8]);

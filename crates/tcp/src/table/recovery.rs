@@ -14,7 +14,8 @@ pub(crate) struct Recovery {
     pub snd_up: Word<Written>,
     /// The newest urgent byte of the peer's, if `bits::URGENT_IN`.
     pub rcv_up: Word<Received>,
-    /// Range that has come twice and is to be reported, if `bits::DSACK`: first sequence number, and the one after the last.
+    /// Range that has come twice and is to be reported, if `bits::DSACK`: first sequence number, and the one after the
+    /// last.
     pub duplicate: [Word<AckDebt>; 2],
     /// The flow's scoreboard, if `bits::TRACKED`.
     pub scoreboard: Word<Congestion>,

@@ -1,7 +1,7 @@
 //! The stages, and which of them may write which state.
 //!
-//! State with one writer in this table can move to another core with its stage. State with several writers is shared today, and has to
-//! become a message before.
+//! State with one writer in this table can move to another core with its stage. State with several writers is shared
+//! today, and has to become a message before.
 //!
 //! A stage writes its own state:
 //!

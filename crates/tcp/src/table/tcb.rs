@@ -30,7 +30,8 @@ part! {
         snd_una: Seq,
         /// The peer's window in bytes, from `snd_una`: 32 bits (RFC 9293 REC-1).
         snd_wnd: u32,
-        /// Sequence number of the segment that updated `snd_wnd` last. (WL2 is not needed: old acknowledgements are ignored.)
+        /// Sequence number of the segment that updated `snd_wnd` last. (WL2 is not needed: old acknowledgements are
+        /// ignored.)
         snd_wl1: Seq,
         /// Next expected.
         rcv_nxt: Seq,
@@ -69,7 +70,8 @@ part! {
     }
 }
 part! {
-    /// The window that the peer was promised. Shared: egress promises it, and the peer's FIN takes one number beyond it.
+    /// The window that the peer was promised. Shared: egress promises it, and the peer's FIN takes one number beyond
+    /// it.
     Advertised in 0b1_0000 {
         /// Right edge of the window.
         rcv_adv: Seq,
@@ -332,8 +334,8 @@ impl Tcb {
     pub(crate) fn flight(&self) -> u32 {
         self.snd_max().bytes_since(self.snd_una())
     }
-    /// Something waits to be sent that no acknowledgement on its way will release: behind a closed or silly window, or `TCP_CORK`.
-    /// The slow path then sees to it that it does not wait for ever (RFC 9293 MUST-60).
+    /// Something waits to be sent that no acknowledgement on its way will release: behind a closed or silly window, or
+    /// `TCP_CORK`. The slow path then sees to it that it does not wait for ever (RFC 9293 MUST-60).
     #[inline]
     pub(crate) fn stuck(&self) -> bool {
         let unsent = self.snd_queued().distance(self.snd_nxt());

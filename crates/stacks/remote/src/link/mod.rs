@@ -1,9 +1,9 @@
-//! Transports between two sides that share no memory. Each side registers memory of its own, and the other side writes into it: RDMA
-//! does that in hardware, and a byte stream can imitate it.
+//! Transports between two sides that share no memory. Each side registers memory of its own, and the other side writes
+//! into it: RDMA does that in hardware, and a byte stream can imitate it.
 //!
 //! - [`stream`]: over a byte stream (UNIX socket, TCP, vsock): each write is a frame;
-//! - [`verbs`], [`pairs`]: over RDMA verbs: each write is an RDMA WRITE; [`ibverbs`]: verbs of an adapter; [`software`]: verbs
-//!   without one, for tests;
+//! - [`verbs`], [`pairs`]: over RDMA verbs: each write is an RDMA WRITE; [`ibverbs`]: verbs of an adapter;
+//!   [`software`]: verbs without one, for tests;
 //! - [`inbox`]: ordered entries on top of any transport.
 //!
 //! The peer is not trusted. A write outside registered memory ends the link.

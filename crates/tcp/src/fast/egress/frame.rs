@@ -69,7 +69,8 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
             let route = (lines.link(t.flags()), lines.tuple(t.flags()));
             make(&header(t, lines, now, fields, route, sack), len as usize, buffer)
         } else {
-            // Inlined, so that the compiler sees which parts are absent, and writes the frame without a `Header` between.
+            // Inlined, so that the compiler sees which parts are absent, and writes the frame without a `Header`
+            // between.
             let route = (lines.identity.link(), lines.identity.tuple());
             make_inline(&header(t, lines, now, fields, route, SackBlocks::NONE), len as usize, buffer)
         };
@@ -128,8 +129,8 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         (present | urg | ece, urgent)
     }
 
-    /// Urgent pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093 §3.1 MUST-62). Urgent
-    /// data may be longer than the field allows (MUST-31); then it has its largest value.
+    /// Urgent pointer of a segment that begins before SND.UP (RFC 9293 §3.8.5): one beyond the urgent byte (RFC 6093
+    /// §3.1 MUST-62). Urgent data may be longer than the field allows (MUST-31); then it has its largest value.
     #[cold]
     fn urgent(&mut self, by: Egress, seq: Seq) -> u16 {
         let up = Seq(self.turn.lines.recovery.snd_up.get());
@@ -164,8 +165,8 @@ fn header(t: &Tcb, lines: &Lines, now: Micros, fields: Fields, route: (Link, Fou
 
 /// The window field of a segment that acknowledges up to `ack`, and the right edge that it promises.
 ///
-/// The edge advances in steps worth a segment (RFC 9293 §3.8.6.2.2 MUST-39) and never goes back (SHLD-14). The exception is the rounding
-/// by the window shift (RFC 7323 §2.4): up while there is room for it, else down.
+/// The edge advances in steps worth a segment (RFC 9293 §3.8.6.2.2 MUST-39) and never goes back (SHLD-14). The
+/// exception is the rounding by the window shift (RFC 7323 §2.4): up while there is room for it, else down.
 #[inline]
 fn advertise(t: &Tcb, lines: &Lines, ack: Seq) -> (u16, Seq) {
     let shift = lines.identity.shift();

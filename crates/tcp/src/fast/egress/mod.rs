@@ -261,9 +261,11 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
             t.clear(by, request);
         }
         if sent == Sent::Yes && request == PROBE && plan.len <= t.snd_wnd() {
-            // Inside the window: sent like any other. Beyond it, SND.NXT stays, as the peer may not have taken the byte.
+            // Inside the window: sent like any other. Beyond it, SND.NXT stays, as the peer may not have taken the
+            // byte.
             t.next(by).snd_nxt = t.snd_nxt().max(plan.end());
-            // A new segment waits for half of the largest window ever. Perhaps that one was not the peer's buffer, so it is lowered.
+            // A new segment waits for half of the largest window ever. Perhaps that one was not the peer's buffer, so
+            // it is lowered.
             let max = &self.turn.lines.measures.max_wnd;
             max.set(by, t.snd_wnd().max(max.get() / 2));
         }
@@ -279,7 +281,8 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         sent
     }
 
-    /// A keepalive probe (RFC 9293 §3.8.4 SHLD-12): nothing, at a number that the peer has acknowledged, so that it answers.
+    /// A keepalive probe (RFC 9293 §3.8.4 SHLD-12): nothing, at a number that the peer has acknowledged, so that it
+    /// answers.
     fn keepalive(&mut self, by: Egress) -> Option<Option<Sent>> {
         // MUST-26: only on an idle connection.
         if !self.turn.t.idle() {
@@ -335,10 +338,10 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         sent
     }
 
-    /// ECN of a segment. Only new data are ECN-capable, no retransmissions and no window probes (RFC 3168 §6.1.5, §6.1.6). The first of
-    /// them after a reduction carries CWR (§6.1.2); this flag is returned. With DCTCP each one of a window below two segments carries it.
-    /// A DCTCP receiver ignores it (RFC 8257 §3.2), but acknowledges at once (as Linux). So a lone segment does not wait for a delayed
-    /// acknowledgement.
+    /// ECN of a segment. Only new data are ECN-capable, no retransmissions and no window probes (RFC 3168 §6.1.5,
+    /// §6.1.6). The first of them after a reduction carries CWR (§6.1.2); this flag is returned. With DCTCP each one of
+    /// a window below two segments carries it. A DCTCP receiver ignores it (RFC 8257 §3.2), but acknowledges at once
+    /// (as Linux). So a lone segment does not wait for a delayed acknowledgement.
     fn capable(&mut self, plan: &Plan) -> u8 {
         let t = &self.turn.t;
         if plan.len == 0 || plan.seq.before(t.snd_max()) || t.has(PROBE) {

@@ -81,7 +81,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Compared with a state for each byte. As long as there is room, both agree; without room only reports may be missing.
+    /// Compared with a state for each byte. As long as there is room, both agree; without room only reports may be
+    /// missing.
     #[test]
     fn is_a_state_per_byte(base in any::<u32>(), steps in prop::collection::vec(step(), 1..120)) {
         let at = |n: u32| Seq(base).add(n);

@@ -126,8 +126,9 @@ fn a_closed_window_takes_acks_but_no_data_and_opens_in_worthwhile_steps() {
     assert_eq!(h.flush()[0].wnd, 3200);
 }
 
-/// A program notifies once for each quarter of the ring that it has read. Segments are half a ring long. However much was unread at the
-/// last notification: once the program has read everything, its peer can send a segment (RFC 9293 §3.8.6.2.2).
+/// A program notifies once for each quarter of the ring that it has read. Segments are half a ring long. However much
+/// was unread at the last notification: once the program has read everything, its peer can send a segment (RFC 9293
+/// §3.8.6.2.2).
 #[test]
 fn who_reads_everything_without_ringing_again_leaves_no_silly_window_behind() {
     const RX: u32 = 32768;

@@ -1,4 +1,5 @@
-//! Losses on flows that agreed on SACK (RFC 6675, RFC 8985, RFC 9937), and repairs that were needless (RFC 4015, RFC 5682).
+//! Losses on flows that agreed on SACK (RFC 6675, RFC 8985, RFC 9937), and repairs that were needless (RFC 4015, RFC
+//! 5682).
 
 use super::*;
 

@@ -165,7 +165,8 @@ fn the_window_of_an_acknowledgement_on_repeated_data_counts() {
     let mut h = Harness::new();
     h.write(1000);
     h.rx(seg(10, 0, &[]).wnd(3000));
-    // Lost data of the peer comes again, below WL1, and acknowledges ours: 3000 from the new SND.UNA on would be too much.
+    // Lost data of the peer comes again, below WL1, and acknowledges ours: 3000 from the new SND.UNA on would be too
+    // much.
     h.rx(seg(0, 1000, &bytes(0, 10)).wnd(2000));
     assert_eq!(h.snapshot().snd_wnd, 2000);
 }

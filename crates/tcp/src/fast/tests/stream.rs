@@ -4,7 +4,8 @@ use super::*;
 use proptest::prelude::*;
 
 proptest! {
-    /// Any cutting, reordering, overlap and duplication of a stream yields the stream; the sender repeats what is not acknowledged.
+    /// Any cutting, reordering, overlap and duplication of a stream yields the stream; the sender repeats what is not
+    /// acknowledged.
     #[test]
     fn received(
         rcv_start in any::<u32>(),

@@ -1,9 +1,10 @@
 //! Congestion control: the limit of data in flight, decided per control interval from counters of the fast path.
 //! Applications cannot bypass it, but may choose the algorithm (RFC 9293 §3.8.2 MAY-18).
 //!
-//! The fast path enforces window and pacing rate. Between two decisions it grows the window by [`Window::growth`](crate::flow::Window::growth), and
-//! cuts it to [`Window::beta`](crate::flow::Window::beta) when it repairs a loss. An algorithm changes these parameters. It sets the window itself
-//! only if it must, as that overwrites the fast path's changes since the snapshot.
+//! The fast path enforces window and pacing rate. Between two decisions it grows the window by
+//! [`Window::growth`](crate::flow::Window::growth), and cuts it to [`Window::beta`](crate::flow::Window::beta) when it
+//! repairs a loss. An algorithm changes these parameters. It sets the window itself only if it must, as that overwrites
+//! the fast path's changes since the snapshot.
 
 mod algorithm;
 mod bbr;
