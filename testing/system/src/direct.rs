@@ -2,7 +2,8 @@
 
 use crate::{Program, Service};
 
-/// Two processes and a connection between them: `peer(code)` runs code with the socket `s` and gives our end and the process.
+/// Two processes and a connection between them. `peer(code)` runs code with the socket `s`, and gives our end and the
+/// process.
 pub const PEER: &str = r#"
 import socket, subprocess, sys, os, struct, time, select, signal, hashlib, errno
 IMPORTS = "import socket,sys,os,struct,time,select,signal,hashlib\n"
@@ -35,12 +36,12 @@ def everything(s):
         got += more
 "#;
 
-/// What the script prints over direct connections.
+/// Runs the script over direct connections and returns its output.
 pub fn run_direct(service: &Service, script: &str) -> String {
     service.accelerated("python3 -c").arg(script).run(120).ok()
 }
 
-/// The script's output over direct connections is the kernel's, and the stack has seen nothing.
+/// The script prints over direct connections what it prints on the kernel, and the stack has carried nothing.
 pub fn as_the_kernel(script: &str) -> String {
     let script = format!("{PEER}{script}");
     let service = Service::direct();

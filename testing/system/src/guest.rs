@@ -82,7 +82,7 @@ pub fn kill_under(waiter: &mut Running, kill: impl FnOnce()) -> (String, Duratio
 pub struct Outside(String);
 
 impl Outside {
-    /// A namespace whose name begins so.
+    /// Makes a namespace whose name begins with `name`.
     pub fn new(name: &str) -> Self {
         require_root();
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -95,19 +95,19 @@ impl Outside {
         outside.run("ip route replace 10.97.7.0/24 dev tap0 src 10.97.7.1 congctl cubic");
         outside
     }
-    /// The command that runs a program there.
+    /// The prefix of a command line that runs in the namespace.
     pub fn within(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.0]
     }
-    /// Runs a command line there.
+    /// Runs a command line in the namespace.
     pub fn run(&self, line: &str) -> String {
         Program::line(line).under(&self.within()).run(60).ok()
     }
-    /// A service there whose guest has the wire.
+    /// A service in the namespace whose guest has the wire.
     pub fn wire(&self, service: Program) -> Program {
         self.attach(service, "tap0", "10.97.7.2/24")
     }
-    /// A service there whose guest has this TAP device and address.
+    /// A service in the namespace whose guest has this TAP device and address.
     pub fn attach(&self, service: Program, tap: &str, address: &str) -> Program {
         let service = service.under(&self.within());
         let words = ["--guest-tap", tap, "--guest-address", address, "--guest-gateway", "10.97.7.1"];
@@ -204,11 +204,11 @@ pub fn ends_with_its_service(mut service: Service) {
     assert!(!group(kernel).is_empty());
     service.running.signal(libc::SIGKILL);
     service.running.wait_end(10);
-    // The process that inherits its dead need not wait for them.
+    // The dead processes may still exist as zombies: the process that inherits them has not waited for them yet.
     until("the guest's processes are gone", 60, || group(kernel).iter().all(|line| line.contains(" Z")));
 }
 
-/// A word crosses shared memory faster than a message, and the guest's frames come out of a socketpair.
+/// A word goes faster through shared memory than in a message. The guest's frames come out of a socketpair.
 pub fn nearer_than_a_message(kind: MachineKind) {
     require_program("ping", "iputils-ping");
     let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -227,7 +227,7 @@ pub fn nearer_than_a_message(kind: MachineKind) {
     let geometry = Geometry { slots: 64, app_slots: 32, tx_bytes: 65_536, rx_bytes: 65_536, ..Geometry::DEFAULT };
     let guest = Guest::start(GuestConfig { machine, geometry, clients: 2 }, Box::new(AllowAll)).unwrap();
     let (shared, messages) = guest.round_trips(500).unwrap();
-    // The shortest time counts: a busy machine mostly runs another program instead of one of the two that spin.
+    // The shortest time counts, because a busy machine often runs another program instead of one of the two that spin.
     println!("round trips: shared memory {:?}, message {:?}", shared[0], messages[0]);
     assert!(shared[0] < messages[0]);
     // The guest's ARP request for the neighbour is on the wire.
@@ -244,7 +244,7 @@ pub fn nearer_than_a_message(kind: MachineKind) {
     until("the guest's processes are gone", 20, || group(kernel).is_empty());
 }
 
-/// `towpath run` boots a second kernel if there is none of this name, and finds it the next time.
+/// `towpath run` boots a second kernel if none of this name runs. The next `towpath run` finds it.
 pub fn boots_if_there_is_none(stack: &str) {
     let scratch = Scratch::new("own");
     std::fs::set_permissions(&scratch.0, Permissions::from_mode(0o700)).unwrap();

@@ -1,4 +1,4 @@
-//! What the whole-system tests share: the built programs, services, network namespaces, and guards that clean up.
+//! Shared by the whole-system tests: the built programs, services, network namespaces, and guards that clean up.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 pub mod direct;
@@ -18,7 +18,7 @@ pub use wait::until;
 
 use std::path::PathBuf;
 
-/// Where `towpath`, `towpathd` and `libtowpath.so` were built: `TOWPATH_BIN_DIR`, else beside the test's own profile.
+/// The directory of `towpath`, `towpathd` and `libtowpath.so`: `TOWPATH_BIN_DIR`, else next to the test's own profile.
 pub fn bin_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TOWPATH_BIN_DIR") {
         return dir.into();
@@ -36,12 +36,12 @@ pub fn bin(name: &str) -> PathBuf {
     path
 }
 
-/// Fails with the command that helps if the test cannot make namespaces.
+/// Fails if the test cannot make namespaces, and names the command that helps.
 pub fn require_root() {
     assert!(rustix::process::geteuid().is_root(), "this test makes network namespaces: run `sudo make test`");
 }
 
-/// Fails with the command that helps if a program of the distribution is missing.
+/// Fails if a program of the distribution is missing, and names the command that helps.
 pub fn require_program(name: &str, package: &str) {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
@@ -49,7 +49,7 @@ pub fn require_program(name: &str, package: &str) {
     assert!(found, "{name} is missing: apt-get install -y {package} (or run scripts/setup)");
 }
 
-/// Fails with the command that helps if there is no QEMU or no kernel for a guest.
+/// Fails if there is no QEMU or no kernel for a guest, and names the command that helps.
 pub fn require_guest() {
     require_program(towpath_guest::machine::qemu::PROGRAM, towpath_guest::machine::qemu::PACKAGE);
     let kernel =
@@ -62,7 +62,7 @@ pub fn require_guest() {
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// Makes one whose name contains `name`, usable by every user (mode 1777).
+    /// Makes a directory whose name contains `name` and that every user can use (mode 1777).
     pub fn new(name: &str) -> Self {
         use std::os::unix::fs::PermissionsExt;
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,7 +73,7 @@ impl Scratch {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o1777)).expect("scratch mode");
         Self(path)
     }
-    /// A path in it.
+    /// A path in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

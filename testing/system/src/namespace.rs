@@ -1,9 +1,10 @@
-//! Two network namespaces joined by a veth pair: `eth1` on each side, the server at 10.77.0.1, the client at 10.77.0.2.
+//! Two network namespaces that a veth pair joins: `eth1` on each side, the server at 10.77.0.1, the client at
+//! 10.77.0.2.
 
 use crate::program::Program;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The laboratory; the namespaces are deleted with it.
+/// Both namespaces. They are deleted with it.
 pub struct Lab {
     /// Name of the namespace that Towpath serves.
     pub server: String,
@@ -17,15 +18,15 @@ pub const SERVER: &str = "10.77.0.1";
 pub const CLIENT: &str = "10.77.0.2";
 /// IPv6 address of the server side, after [`Lab::add_ipv6`].
 pub const SERVER6: &str = "fd77::1";
-/// IPv6 address of the client side, likewise.
+/// IPv6 address of the client side, after [`Lab::add_ipv6`].
 pub const CLIENT6: &str = "fd77::2";
 
 impl Lab {
-    /// Makes the namespaces, the veth pair and the addresses; cubic as congestion control.
+    /// Makes the namespaces, the veth pair and the addresses, with cubic as congestion control.
     pub fn new() -> Self {
         Self::with_queues(1)
     }
-    /// The same with this many queues on both ends of the veth.
+    /// [`Lab::new`] with this many queues on both ends of the veth.
     pub fn with_queues(queues: u32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         crate::require_root();
@@ -41,7 +42,8 @@ impl Lab {
             run(&format!("ip -n {namespace} link set lo up"));
             run(&format!("ip -n {namespace} addr add {address}/24 dev eth1"));
             run(&format!("ip -n {namespace} link set eth1 up"));
-            // The machine's default may be BBR, whose pacing would dominate. A route can ask for cubic without touching the host.
+            // This machine's default may be BBR, whose pacing would dominate. A route can choose cubic without a change
+            // to the host.
             run(&format!("ip -n {namespace} route replace 10.77.0.0/24 dev eth1 src {address} congctl cubic"));
         }
         lab
@@ -53,15 +55,15 @@ impl Lab {
             run(&format!("ip -n {namespace} route replace fd77::/64 dev eth1 src {address} congctl cubic"));
         }
     }
-    /// The program, in the server's namespace.
+    /// The program, run in the server's namespace.
     pub fn on_server(&self, program: Program) -> Program {
         program.under(&["ip", "netns", "exec", &self.server])
     }
-    /// The program, in the client's namespace.
+    /// The program, run in the client's namespace.
     pub fn on_client(&self, program: Program) -> Program {
         program.under(&["ip", "netns", "exec", &self.client])
     }
-    /// Has the server's kernel drop all TCP on eth1, so that only another stack can carry it.
+    /// Makes the server's kernel drop all TCP on eth1, so that only another stack can carry it.
     pub fn drop_kernel_tcp(&self) {
         crate::require_program("nft", "nftables");
         let rules = "add table inet proof;

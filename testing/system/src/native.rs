@@ -1,5 +1,5 @@
-//! What the tests of the native API share. A process has one service, so each test runs in a process of its own for each way: over the
-//! stack, and directly.
+//! Shared by the tests of the native API. A process has one service. So each test runs in two processes of its own:
+//! over the stack, and directly.
 
 use crate::{Program, Service, bin};
 use std::collections::HashMap;
@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use towpath_native::{Connection, Event, Listener, Readiness, Stack};
 
-/// Set in the process of a test.
+/// Set in the process that runs a test's body.
 pub const INSIDE: &str = "TOWPATH_TEST_INSIDE";
-/// How long anything may take.
+/// The time limit of a wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the body of the test `name` in a process of its own, over the stack and directly.
@@ -39,17 +39,17 @@ pub fn python(script: &str) -> Program {
     Program::line("python3 -c").arg(format!("import socket,sys,time,struct,hashlib\n{script}")).under(&under)
 }
 
-/// Any port.
+/// The loopback address and any port.
 pub fn anywhere() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Not now?
+/// Does the error say that the call must be made again later?
 pub fn is_later(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock
 }
 
-/// Waits on the stack for an event that `wanted` likes; others are forgotten.
+/// Waits on the stack for an event that `wanted` accepts. Other events are dropped.
 pub fn await_event(stack: &mut Stack, what: &str, mut wanted: impl FnMut(&Event) -> bool) -> Event {
     let end = Instant::now() + LIMIT;
     let mut events = [Event::default(); 16];
@@ -62,7 +62,7 @@ pub fn await_event(stack: &mut Stack, what: &str, mut wanted: impl FnMut(&Event)
     }
 }
 
-/// The next connection.
+/// Accepts the next connection.
 pub fn accept(listener: &mut Listener, stack: &mut Stack) -> Connection {
     stack.watch(listener, u64::MAX).unwrap();
     loop {
@@ -74,7 +74,7 @@ pub fn accept(listener: &mut Listener, stack: &mut Stack) -> Connection {
     }
 }
 
-/// A connection that is established.
+/// Makes a connection and waits until it is established.
 pub fn connect(stack: &mut Stack, to: SocketAddr) -> Connection {
     let mut connection = Connection::connect(stack, to).expect("connect");
     assert!(connection.wait(Readiness::WRITABLE, Some(LIMIT)).expect("wait"), "not connected in time");
@@ -82,7 +82,7 @@ pub fn connect(stack: &mut Stack, to: SocketAddr) -> Connection {
     connection
 }
 
-/// A listener, both ends of a connection to it, and the stack on which nothing of it is watched.
+/// The stack, and both ends of a connection on it. The listener is gone, and nothing is watched.
 pub fn pair() -> (Stack, Connection, Connection) {
     let mut stack = Stack::open().expect("open");
     let mut listener = Listener::bind(&stack, anywhere(), 16).expect("bind");
@@ -92,7 +92,7 @@ pub fn pair() -> (Stack, Connection, Connection) {
     (stack, ours, theirs)
 }
 
-/// Received bytes, blocking; empty = the end.
+/// Receives bytes, blocking; empty = the end of the stream.
 pub fn take(connection: &mut Connection, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; most];
     loop {
@@ -109,7 +109,7 @@ pub fn take(connection: &mut Connection, most: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Everything up to the end.
+/// Receives everything up to the end of the stream.
 pub fn take_all(connection: &mut Connection) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -121,7 +121,7 @@ pub fn take_all(connection: &mut Connection) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Sends all of it, blocking.
+/// Sends all bytes, blocking.
 pub fn give(connection: &mut Connection, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match connection.send(bytes) {
@@ -135,12 +135,12 @@ pub fn give(connection: &mut Connection, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that differ at any two places less than 251 · 256 apart.
+/// Bytes in which any two places less than 251 · 256 apart differ.
 pub fn pattern(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).map(|at| (at % 251) as u8 ^ (at / 251) as u8).collect()
 }
 
-/// Echoes by spans until the end of the stream. False: not over yet.
+/// Echoes by spans. True: the stream has ended.
 pub fn echo(connection: &mut Connection) -> io::Result<bool> {
     let (mut receiver, mut sender) = connection.split();
     loop {
@@ -163,7 +163,7 @@ pub fn echo(connection: &mut Connection) -> io::Result<bool> {
     }
 }
 
-/// Echoes what comes to `listener` until `connections` of them have ended.
+/// Echoes on the connections of `listener` until `connections` of them have ended.
 pub fn serve(stack: &mut Stack, listener: &mut Listener, connections: usize) {
     let (mut open, mut last, mut over) = (HashMap::new(), 0, 0);
     stack.watch(listener, 0).unwrap();

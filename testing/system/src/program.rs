@@ -1,4 +1,4 @@
-//! Started programs that are ended with their guard, and finished ones with their output.
+//! Programs in the background, which end with their guard, and finished ones with their output.
 
 use crate::wait::in_vain_at;
 use std::ffi::{OsStr, OsString};
@@ -19,14 +19,14 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Panics with the whole output unless the exit code is 0; returns standard output.
+    /// Returns standard output. Panics with the whole output unless the exit code is 0.
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "failed:\n--- out\n{}\n--- err\n{}", self.out, self.err);
         self.out
     }
 }
 
-/// A program to start: command line, environment, user, namespace.
+/// A program to start: command line, environment, directory, user, and a prefix such as a namespace.
 #[derive(Clone, Debug)]
 pub struct Program {
     args: Vec<OsString>,
@@ -35,37 +35,37 @@ pub struct Program {
 }
 
 impl Program {
-    /// `args[0]` is looked up in PATH unless it is a path.
+    /// From arguments. `args[0]` is looked up in PATH unless it is a path.
     pub fn new<S: AsRef<OsStr>>(args: &[S]) -> Self {
         Self { args: args.iter().map(|a| a.as_ref().to_owned()).collect(), env: Vec::new(), dir: None }
     }
-    /// From a shell-like line (split at spaces, no quoting).
+    /// From a line that is split at spaces, without quoting.
     pub fn line(line: &str) -> Self {
         Self::new(&line.split_whitespace().collect::<Vec<_>>())
     }
-    /// With one more argument.
+    /// Adds an argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
-    /// With an environment variable.
+    /// Sets an environment variable.
     pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
         self.env.push((key.into(), value.as_ref().to_owned()));
         self
     }
-    /// In a directory.
+    /// Sets the directory.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
-    /// Prefixed by another command line, e.g. `ip netns exec NAME`.
+    /// Puts another command line before it, for example `ip netns exec NAME`.
     pub fn under<S: AsRef<OsStr>>(mut self, prefix: &[S]) -> Self {
         let mut args: Vec<OsString> = prefix.iter().map(|a| a.as_ref().to_owned()).collect();
         args.append(&mut self.args);
         self.args = args;
         self
     }
-    /// As user and group `id`, without supplementary groups.
+    /// Sets the user and the group to `id`, without supplementary groups.
     pub fn user(self, id: u32) -> Self {
         let id = id.to_string();
         self.under(&["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"])
@@ -78,7 +78,7 @@ impl Program {
         }
         command
     }
-    /// Runs to the end, at most `seconds`, or as long as a busy machine may need.
+    /// Runs it to its end, for `seconds` at most, or for as long as a busy machine may need.
     pub fn run(&self, seconds: u64) -> Finished {
         let mut child = self
             .command()
@@ -95,7 +95,7 @@ impl Program {
                 break status.code().unwrap_or(-1);
             }
             if Instant::now() >= end {
-                // With what it has started, which would keep the pipes open.
+                // Its children are killed too, because they would keep the pipes open.
                 let group = rustix::process::Pid::from_child(&child);
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
                 let _ = child.wait();
@@ -107,7 +107,7 @@ impl Program {
         };
         Finished { code, out: out.join().unwrap_or_default(), err: err.join().unwrap_or_default() }
     }
-    /// Starts it in the background; ended (SIGTERM, then SIGKILL) when the guard goes. Output goes to `log`.
+    /// Starts it in the background, with its output in `log`. The guard ends it (SIGTERM, then SIGKILL).
     pub fn start(&self, log: impl Into<PathBuf>) -> Running {
         let log = log.into();
         let file = std::fs::File::create(&log).expect("log file");
@@ -139,24 +139,24 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process id (of the outermost command).
+    /// The process id of the outermost command.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
-    /// What it has printed so far.
+    /// Its output so far.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
-    /// Still running?
+    /// Does it still run?
     pub fn alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
     /// Sends a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: the child has not been waited for, so the pid is ours.
+        // SAFETY: the child has not been waited for, so the process id is still its own.
         unsafe { libc::kill(self.pid(), signal) };
     }
-    /// Waits for its output to contain `text`; panics after `seconds`, or as long as a busy machine may need.
+    /// Waits until its output contains `text`. Panics after `seconds`, or after as long as a busy machine may need.
     pub fn wait_for(&mut self, text: &str, seconds: u64) {
         let (begun, end) = (Instant::now(), in_vain_at(seconds));
         loop {
@@ -164,7 +164,7 @@ impl Running {
             if output.contains(text) {
                 return;
             }
-            // What it has said last may have come after the look at it.
+            // Asked before the output is read, so that the last output of a program that ends is not missed.
             let alive = self.alive();
             assert!(alive || self.output().contains(text), "{:?} has ended:\n{}", self.name, self.output());
             let took = begun.elapsed().as_secs();
@@ -172,7 +172,7 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    /// Ends it and waits.
+    /// Ends it and waits for its end.
     pub fn stop(&mut self) {
         if self.alive() {
             self.signal(libc::SIGTERM);
@@ -184,7 +184,7 @@ impl Running {
         }
         let _ = self.child.wait();
     }
-    /// Waits for its own end; panics after `seconds`, or as long as a busy machine may need.
+    /// Waits until it ends by itself. Panics after `seconds`, or after as long as a busy machine may need.
     pub fn wait_end(&mut self, seconds: u64) {
         let (begun, end) = (Instant::now(), in_vain_at(seconds));
         while self.alive() {

@@ -6,15 +6,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use towpath_ring::Region;
 use towpath_ring::control::{self, Reply, Request};
 
-/// What an admitted client has.
+/// A client that the service has admitted.
 pub struct RawClient {
-    /// The connection to the service, which is the client's life.
+    /// The connection to the service. The client ends with it.
     pub socket: OwnedFd,
     /// The region's memfd.
     pub memfd: OwnedFd,
     /// The region.
     pub region: Region,
-    /// One per core, then the command queue's.
+    /// One doorbell for each flow group, then the command queue's.
     pub doorbells: Vec<OwnedFd>,
 }
 

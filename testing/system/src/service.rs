@@ -1,4 +1,4 @@
-//! A `towpath serve` or `towpathd` of the test's own, on a private socket.
+//! A `towpath serve` or `towpathd` of the test's own, on a socket of its own.
 
 use crate::program::{Program, Running};
 use crate::{Lab, Scratch, bin};
@@ -11,16 +11,16 @@ pub struct Service {
     pub socket: PathBuf,
     /// The process.
     pub running: Running,
-    /// Private files; its logs are here.
+    /// Its directory, which has its logs.
     pub scratch: Scratch,
 }
 
 impl Service {
-    /// Embedded: no interface, not ended when idle; the stack carries everything.
+    /// An embedded service: no interface, does not end when idle, and the stack carries all connections.
     pub fn embedded() -> Self {
         Self::start(|program| program.arg("--direct").arg("false"))
     }
-    /// The same as it is by default: programs of this host are joined without the stack.
+    /// An embedded service with the default settings: programs of this host are joined directly.
     pub fn direct() -> Self {
         Self::start(|program| program)
     }
@@ -32,11 +32,11 @@ impl Service {
     pub fn second_kernel() -> Self {
         Self::uml(|program| program)
     }
-    /// The same with the command line completed by `complete`.
+    /// The kernel stack in a second kernel; `complete` completes the command line.
     pub fn uml(complete: impl FnOnce(Program) -> Program) -> Self {
         crate::require_program("linux.uml", "user-mode-linux");
         let mut service = Self::start(|program| complete(program.arg("--stack").arg("uml")));
-        // Two kernels on a busy machine take their time.
+        // Two kernels take long to start on a busy machine.
         service.running.wait_for("stack=\"uml\"", 90);
         service
     }
@@ -44,15 +44,15 @@ impl Service {
     pub fn qemu(complete: impl FnOnce(Program) -> Program) -> Self {
         crate::require_guest();
         let mut service = Self::start(|program| complete(program.arg("--stack").arg("qemu")));
-        // Its processor is imitated.
+        // The guest's processor is emulated, which is slow.
         service.running.wait_for("stack=\"qemu\"", 300);
         service
     }
-    /// On the server side's `eth1` of a laboratory, admitting every user.
+    /// A service on `eth1` of a laboratory's server side, which admits every user.
     pub fn on_interface(lab: &Lab) -> Self {
         Self::start(|program| lab.on_server(program.arg("--interface").arg("eth1").arg("--admit").arg("all")))
     }
-    /// `towpath serve` with the command line completed by `complete`.
+    /// `towpath serve`; `complete` completes the command line.
     pub fn start(complete: impl FnOnce(Program) -> Program) -> Self {
         let scratch = Scratch::new("service");
         let socket = scratch.path("towpath.sock");
@@ -65,7 +65,7 @@ impl Service {
         });
         Self { socket, running, scratch }
     }
-    /// `towpath run -- LINE` against this service, `--require`d to be accelerated.
+    /// `towpath run -- LINE` against this service, which must accelerate the program (`--require`).
     pub fn accelerated(&self, line: &str) -> Program {
         let words: Vec<&str> = line.split_whitespace().collect();
         Program::new(&words).under(&[
@@ -93,13 +93,13 @@ impl Service {
         let out = program.run(20).ok();
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{command}: {e}\n{out}"))
     }
-    /// A count of the cores of a kernel stack: `sends`, `received_bytes` ...
+    /// A counter of a kernel stack, such as `sends` or `received_bytes`, summed over its workers.
     pub fn stage(&self, name: &str) -> u64 {
         let status = self.status();
         let groups = status["flow_groups"].as_array().expect("flow groups");
         groups.iter().map(|group| group["stages"][name].as_u64().expect("a count of the stack")).sum()
     }
-    /// TCP payload segments that the fast path has handled so far (all cores, protocol stage).
+    /// TCP payload segments that the fast path has handled so far, in all flow groups (protocol stage).
     pub fn segments(&self) -> u64 {
         let status = self.status();
         let groups = status["flow_groups"].as_array().expect("flow groups");

@@ -1,17 +1,18 @@
-//! Waiting for something to become true, with a limit.
+//! Waiting for a condition, with a limit.
 
 use std::time::{Duration, Instant};
 
-/// However short a test's own limit is, so long is waited for what should have come already: limits tell what hangs from what does not, and
-/// a machine that does other work at the same time may stop for many seconds.
+/// The least time that any wait gets. Limits only tell a hang from a success, and a machine that does other work may
+/// stop for many seconds.
 const PATIENCE_S: u64 = 90;
 
-/// When a wait of so many seconds that begins now is in vain.
+/// The end of a wait for `seconds` that begins now.
 pub(crate) fn in_vain_at(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds.max(PATIENCE_S))
 }
 
-/// Polls `condition` every 10 ms; panics with `what` if it is not true after `seconds`, or after as long as a busy machine may need.
+/// Polls `condition` every 10 ms. Panics with `what` if it is not true after `seconds`, or after as long as a busy
+/// machine may need.
 pub fn until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
     let (begun, end) = (Instant::now(), in_vain_at(seconds));
     while !condition() {

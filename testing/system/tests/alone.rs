@@ -1,12 +1,12 @@
-//! A program of one thread takes its sockets' locks in a cheaper way, until it makes threads or children: of what they all send on one
-//! socket each byte arrives once.
+//! A program with one thread takes its sockets' locks in a cheaper way, until it makes threads or children. All bytes
+//! that these send on one socket arrive once.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::Service;
 use towpath_system_tests::direct::PEER;
 
-/// Each sender has a letter: first the only thread sends, then two threads at once, then two processes, then the first alone again. The
-/// other end counts letters.
+/// Each sender has a letter. The only thread sends first, then two threads at once, then two processes, then the first
+/// thread alone. The peer counts letters.
 const SCRIPT: &str = r#"
 import threading
 s, p = peer("""

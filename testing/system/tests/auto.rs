@@ -1,5 +1,5 @@
-//! `auto`: connections go both ways until it is known which is better. The figures of the first test are made up, so that what is
-//! decided does not depend on this machine; the others look that real ones arrive.
+//! `auto`: connections go by both ways until it is known which is better. The first test makes its statistics up, so
+//! that the decision does not depend on this machine. The other tests check that real statistics arrive.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -24,7 +24,7 @@ for i in range(n):
     s.close()
 ";
 
-/// Answers what it is sent, until it is killed.
+/// Echoes until it is killed.
 const SERVER: &str = "
 import socket, sys
 l = socket.create_server(('127.0.0.1', int(sys.argv[1])))
@@ -38,7 +38,7 @@ while True:
     s.close()
 ";
 
-/// The lines of `towpath status` for a port.
+/// The rows of `towpath status` for a port.
 fn rows(service: &Service, port: u16) -> Vec<Value> {
     let status = service.status();
     let rows = status["auto"].as_array().expect("auto").iter();
@@ -61,7 +61,7 @@ fn measured(service: &Service, script: &str, arguments: &[String]) -> Program {
     program
 }
 
-/// A program of the kernel that answers what it is sent.
+/// An echo server on the kernel; returns its port.
 fn echo() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listener");
     let port = listener.local_addr().expect("address").port();
@@ -82,7 +82,7 @@ fn answer(mut stream: TcpStream) {
     }
 }
 
-/// A client that posts commands and writes figures itself.
+/// A client that posts commands and writes statistics itself.
 struct Raw {
     client: RawClient,
     stats_region: StatsRegion,
@@ -100,7 +100,7 @@ impl Raw {
         Self { client, stats_region, tail: 0, slot: 0 }
     }
 
-    /// Which way does a connect to this port go?
+    /// By which way does a connect to this port go?
     fn way(&mut self, port: u16) -> CarriedBy {
         let RawClient { region, doorbells, .. } = &self.client;
         let here = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
@@ -121,7 +121,7 @@ impl Raw {
         }
     }
 
-    /// As if this had been measured: ten thousand requests, this CPU time for each, answers after 20 µs.
+    /// Writes statistics: ten thousand requests, this CPU time for each, answers after 20 µs.
     fn figures(&self, port: u16, way: CarriedBy, cpu_ns: u64) {
         let class = self
             .stats_region
@@ -142,7 +142,7 @@ impl Raw {
 fn what_gains_by_the_stack_goes_there_and_what_does_not_stays_on_the_kernel() {
     let service = Service::kernel();
     let mut raw = Raw::new(&service);
-    // Nobody needs to listen: it is about where the attempt is made.
+    // Nobody needs to listen, because only the way of the attempt matters.
     let (good, bad) = (7551, 7552);
     for port in [good, bad] {
         let ways: Vec<CarriedBy> = (0..20).map(|_| raw.way(port)).collect();
@@ -171,7 +171,7 @@ fn both_ways_of_a_programs_connections_are_measured() {
     let arguments = [port, 20, 50].map(|number| number.to_string());
     let before = service.stage("sent_bytes");
     measured(&service, CLIENT, &arguments).run(60).ok();
-    // Ports that the kernel picks are one class.
+    // All ports that the kernel chooses are one class.
     let row = row(&service, 0);
     assert_eq!((&row["direction"], &row["scope"]), (&"connect".into(), &"host".into()));
     for way in ["stack", "kernel"] {

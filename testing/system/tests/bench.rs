@@ -1,11 +1,12 @@
-//! The benchmarks of core allocation run, and say what they are read for; how fast is nobody's business here.
+//! The benchmarks of core allocation run and print the keys that are read from them. The test does not judge their
+//! speed.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use towpath_system_tests::{Program, bin, require_program, require_root};
 
-/// The JSON lines that `towpath bench` prints, and its process.
+/// Runs `towpath bench`, and returns the JSON lines that it prints.
 fn rows(line: &str, seconds: u64) -> Vec<Value> {
     require_root();
     require_program("ethtool", "ethtool");

@@ -1,4 +1,4 @@
-//! Applications that break the contract of the shared region, while two others go on as if nothing were.
+//! Applications that break the contract of the shared region, while two others work undisturbed.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use rustix::fd::{AsFd, OwnedFd};
@@ -34,12 +34,13 @@ impl Client {
         let RawClient { socket, memfd, region, doorbells } = RawClient::new(service);
         let bytes = rustix::fs::fstat(&memfd).expect("fstat").st_size as usize;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice; it is only touched as atomic words.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing. It is only used as atomic
+        // words.
         let words = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, flags, &memfd, 0) }.expect("mmap");
         Self { socket, memfd, doorbells, region, words: words.cast(), bytes }
     }
     fn words(&self) -> &[AtomicU32] {
-        // SAFETY: the mapping has `bytes` bytes, is page-aligned and stays until `unmap`, which takes `self`.
+        // SAFETY: the mapping has `bytes` bytes, begins at a page, and stays until `unmap`, which takes `self`.
         unsafe { std::slice::from_raw_parts(self.words, self.bytes / 4) }
     }
     fn ring_all(&self) {
@@ -62,7 +63,7 @@ fn random(state: &mut u64) -> u64 {
     state.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }
 
-/// Random numbers of the kinds that hurt: any, small, near a slot number, near what stands there.
+/// Random numbers that may do harm: any, small ones, those near a slot number, and those near the present value.
 fn nasty(state: &mut u64, old: u32, slots: u32) -> u32 {
     let value = random(state) as u32;
     match value >> 29 {
@@ -76,10 +77,10 @@ fn nasty(state: &mut u64, old: u32, slots: u32) -> u32 {
     }
 }
 
-/// Writes over every word of the region again and again, most often where the lines and queues stand, and rings.
+/// Writes over every word of the region again and again, most often over the lines and queues, and notifies the stack.
 fn scribble(client: &Client, seed: u64, end: Instant) -> u64 {
     let (words, geometry) = (client.words(), client.region.geometry());
-    // The data rings come last, and their bytes say nothing to the stack.
+    // The data rings come last. The stack does not interpret their bytes.
     let rings = geometry.slots as usize * (geometry.tx_bytes + geometry.rx_bytes) as usize / 4;
     let control = words.len().saturating_sub(rings);
     assert!(control > 1000, "{control} words before the rings of {}", words.len());
@@ -90,7 +91,7 @@ fn scribble(client: &Client, seed: u64, end: Instant) -> u64 {
     }
     while Instant::now() < end {
         for _ in 0..20_000 {
-            // Half of it where the lines of the first slots are, which are the ones in use.
+            // Half of the writes go to the lines of the first slots, which are in use.
             let at = random(&mut state) as usize % if state & 1 == 0 { 64 * 64 } else { control };
             let old = words[at].load(Ordering::Relaxed);
             words[at].store(nasty(&mut state, old, geometry.slots), Ordering::Relaxed);
@@ -116,7 +117,7 @@ fn a_scribbled_region_harms_nobody_else() {
                 scope.spawn(move || scribble(&Client::new(service), seed * 0x9e37_79b9, end))
             })
             .collect();
-        // Right results, meanwhile.
+        // The others get right results meanwhile.
         let checker = scope.spawn(|| {
             let mut rounds = 0;
             while Instant::now() < end {
@@ -156,7 +157,7 @@ fn a_region_cannot_be_resized_and_need_not_be_kept() {
         assert_eq!(rustix::fs::ftruncate(&client.memfd, size), Err(rustix::io::Errno::PERM), "{size}");
     }
     let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-    // Holes read as zeros: harmless, so allowed or not.
+    // Holes read as zeros, which is harmless, so the call may succeed or fail.
     let _ = rustix::fs::fallocate(&client.memfd, punch, 0, client.bytes as u64);
     client.ring_all();
     let ping = || service.accelerated("redis-cli -p 7402 ping").run(20).ok();

@@ -1,10 +1,10 @@
-//! CPUs of their own for the receive path of this host's kernel: whatever ends `towpath cores enforce`, everything is put back.
+//! Receive CPUs: whatever ends `towpath cores enforce`, every setting is put back.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, bin, until};
 
-/// A veth with two queues in a namespace, and where the journal of this test is.
+/// A veth with two queues in a namespace, and the directory of this test's journal.
 struct Host {
     lab: Lab,
     scratch: Scratch,
@@ -25,7 +25,7 @@ impl Host {
         let text = self.lab.on_server(Program::line(line)).run(20).ok();
         text.lines().map(|line| line.trim_start_matches(['0', ',']).to_owned()).collect()
     }
-    /// One CPU receives.
+    /// Runs `enforce` until one CPU receives.
     fn enforced(&self) -> Running {
         let log = self.scratch.path("enforce.log");
         let running = self.cores("enforce --interface eth1 --cpus 1 --force").start(log);
@@ -40,7 +40,7 @@ impl Host {
     }
 }
 
-/// The processes that `enforce` consists of: who watches, and who does the work.
+/// The two processes of `enforce`: the watcher, and the worker that does the work.
 fn processes(running: &Running) -> (i32, i32) {
     let watching = running.pid();
     let children = std::fs::read_to_string(format!("/proc/{watching}/task/{watching}/children")).expect("children");

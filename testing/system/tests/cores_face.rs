@@ -1,4 +1,4 @@
-//! What `towpath cores` says of who has which CPU and why, and to whom: people, logs, Prometheus.
+//! The reports of `towpath cores` to people, logs and Prometheus: the owner of each CPU, and the reason.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -6,10 +6,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use towpath_system_tests::program::{Finished, Running};
 use towpath_system_tests::{Lab, Program, Scratch, Service, bin, until};
 
-/// A service that is pinned to a CPU keeps that from everybody: the test that has one is alone.
+/// A service that is pinned to a CPU takes that away from all other tests, so such a test runs alone.
 static CPUS: RwLock<()> = RwLock::new(());
 
-/// A veth with two queues in a namespace, and where the journal of this test is.
+/// A veth with two queues in a namespace, and the directory of this test's journal.
 struct Host {
     lab: Lab,
     scratch: Scratch,
@@ -37,7 +37,7 @@ impl Host {
         });
         running
     }
-    /// Exit code and what it says. The code says whether there are alarms.
+    /// The exit code of `status`, and its output. The code says whether there are alarms.
     fn status(&self) -> (i32, Value) {
         let finished = self.cores("status --json").run(20);
         let status: Value = serde_json::from_str(&finished.out).unwrap_or_else(|_| panic!("{finished:?}"));
@@ -50,7 +50,7 @@ impl Host {
     }
 }
 
-/// The processes that `enforce` consists of: who watches, and who does the work.
+/// The two processes of `enforce`: the watcher, and the worker that does the work.
 fn processes(running: &Running) -> (i32, i32) {
     let watching = running.pid();
     let children = std::fs::read_to_string(format!("/proc/{watching}/task/{watching}/children")).expect("children");
@@ -97,7 +97,7 @@ fn status_and_explain_say_who_has_which_cpu_and_why() {
 fn nobody_enforces_or_restores_beside_one_that_enforces_whatever_is_known_of_it() {
     let host = Host::new("face-lock");
     let beside = || {
-        // Who begins is known by this file only after a while.
+        // This file names who enforces. An `enforce` that has just begun is not in it yet.
         let _ = std::fs::remove_file(host.scratch.path("cores.state"));
         ["enforce --interface eth1 --cpus 1 --force --way rps --times 1", "restore"]
             .map(|line| host.cores(line).run(60))
@@ -110,7 +110,7 @@ fn nobody_enforces_or_restores_beside_one_that_enforces_whatever_is_known_of_it(
             assert!(refused.err.contains(&format!("pid {watching} enforces already: end it")), "{refused:?}");
         }
         assert!(running.alive() && host.scratch.path("cores.journal").exists(), "it works on");
-        // The one that does the work has the lock for itself, while it puts everything back without who watches.
+        // When the watcher is killed, the worker keeps the lock while it puts everything back.
         if killed == "watcher" {
             kill("STOP", working);
             kill("KILL", watching);
@@ -137,7 +137,7 @@ fn nobody_enforces_or_restores_beside_one_that_enforces_whatever_is_known_of_it(
 fn what_a_killed_one_has_left_and_what_others_have_changed_are_alarms() {
     let host = Host::new("face-alarms");
     let mut running = host.enforced("");
-    // Set again once; what is changed a second time stays changed.
+    // A setting that somebody changed is set again once. After a second change it is left alone.
     until("the drift is an alarm", 60, || {
         host.shell("echo 0 > /sys/class/net/eth1/queues/rx-0/rps_cpus").ok();
         host.has_alarm("drift")
@@ -205,7 +205,7 @@ fn advice_is_a_script_and_its_exit_code_says_whether_there_is_any() {
     let nothing = advise(3);
     assert_eq!(nothing.code, 0, "{nothing:?}");
     assert!(nothing.out.contains("nothing is advised: 1 reserved"), "{nothing:?}");
-    // Without a subcommand it only looks.
+    // Without a subcommand it only observes.
     let observed = host.cores("--interface eth1 --force --times 1 --json").run(30).ok();
     assert!(observed.contains("\"tick\":1"), "{observed}");
 }
@@ -244,7 +244,7 @@ fn cpus_of_a_service_are_its_own() {
     let alone = CPUS.write().unwrap_or_else(PoisonError::into_inner);
     let host = Host { lab: Lab::with_queues(2), scratch: Scratch::new("face-taken"), _cpus: None };
     let service = Service::start(|program| program.arg("--cores").arg("1").arg("--cpus").arg(&cpu));
-    // Its thread pins itself when it begins, which may be after the service's socket is there.
+    // The service's thread pins itself when it begins, which may be after its socket exists.
     until("the CPU is the stack's", 20, || {
         let (_, status) = host.status();
         let owned = status["cpus"].as_array().unwrap().iter().find(|line| line["cpu"].as_u64() == cpu.parse().ok());
@@ -267,7 +267,7 @@ fn a_running_one_sees_which_cpus_services_are_pinned_to_and_keeps_off_them() {
     let _running = host.enforced("");
     let seen = |name: &str| host.status().1["allocator"][name].as_str().unwrap_or_default().to_owned();
     let has_first = |list: &str| list.split(',').any(|part| part == "0" || part.starts_with("0-"));
-    // The first CPU is nobody's that could be reserved, so on a machine with two there is room as well.
+    // Nobody can reserve the first CPU, so a machine with two CPUs has room too.
     assert!(!has_first(&seen("taken")));
     let first = Service::start(|program| program.arg("--cores").arg("1").arg("--cpus").arg("0"));
     until("it sees whose the first CPU is", 90, || has_first(&seen("taken")));
@@ -282,11 +282,11 @@ fn a_running_one_sees_which_cpus_services_are_pinned_to_and_keeps_off_them() {
     drop(alone);
 }
 
-/// Where each thread of a service may run, and of a second kernel that it has started.
+/// The CPUs on which each thread of a service may run, and those of a second kernel that it has started.
 fn allowed(service: &Service) -> Vec<String> {
     let (mut processes, mut cpus) = (vec![service.status()["pid"].to_string()], Vec::new());
     while let Some(pid) = processes.pop() {
-        // What ends meanwhile runs nowhere.
+        // A thread that ends meanwhile is left out.
         for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let text = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
             let status = text("status");
@@ -318,7 +318,7 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     let standing = host.status().1["allocator"].clone();
     let (reserved, rest) = (standing["reserved"].as_str().unwrap(), standing["applications"].as_str().unwrap());
     until("its threads leave the reserved CPU", 90, || are(&everywhere, rest) && are(&guest, rest));
-    // Those that begin meanwhile, one of them as somebody has said.
+    // Services that begin meanwhile, one of them pinned by its operator.
     let late = start("--cores 2 --stack kernel");
     assert!(are(&late, rest), "{:?}", allowed(&late));
     let pinned = start(&format!("--cores 1 --cpus {reserved}"));
@@ -337,18 +337,18 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     drop(alone);
 }
 
-/// What stands on a terminal of so many rows and columns after the last redraw.
+/// The content of a terminal of this size after the last redraw.
 fn screen(output: &str) -> Vec<String> {
     let frames: Vec<&str> = output.split("\x1b[H\x1b[?7l").filter(|frame| frame.contains("\x1b[?7h")).collect();
     let last = frames.last().copied().unwrap_or_default().split("\x1b[J").next().unwrap_or_default();
-    // The terminal makes one more \r of each line's end.
+    // The terminal adds a \r to each line's end.
     last.lines().map(|line| line.trim_end_matches('\r').trim_end_matches("\x1b[K").to_owned()).collect()
 }
 
 #[test]
 fn the_live_page_is_cut_to_the_terminal_also_when_that_changes() {
     let host = Host::new("face-live");
-    // A machine with 64 CPUs, for who looks.
+    // A machine with 64 CPUs, as the observer sees it.
     let fake = host.scratch.path("cpu");
     std::fs::create_dir(&fake).unwrap();
     std::fs::write(fake.join("online"), "0-63\n").unwrap();
@@ -358,7 +358,7 @@ fn the_live_page_is_cut_to_the_terminal_also_when_that_changes() {
         fake.display(),
         host.scratch.path("typescript").display()
     );
-    // A journal of nobody's is an alarm, which is shown whatever else has no room.
+    // A journal without an owner is an alarm, which is shown even if there is no room for anything else.
     std::fs::write(host.scratch.path("cores.journal"), "").unwrap();
     let program =
         Program::new(&["bash", "-c", &shell]).env("TOWPATH_CORES_JOURNAL", host.scratch.path("cores.journal"));
@@ -376,7 +376,7 @@ fn the_live_page_is_cut_to_the_terminal_also_when_that_changes() {
     assert!(more.ends_with("more lines: no room") && cpus >= 15, "{page:#?}");
     assert!(page.last().is_some_and(|line| line.starts_with("ALARM abandoned")), "{page:#?}");
     let terminal = running.output().lines().find(|line| line.starts_with("/dev/pts/")).unwrap().trim().to_owned();
-    // The terminal is of the script's own place, as is its /dev.
+    // The terminal is in the script's own mount namespace, as is its /dev.
     Program::new(&["stty", "-F", &terminal, "rows", "10", "cols", "40"]).run(20).ok();
     until("10 rows of 40", 60, || fits(10, 40));
     let page = shown();

@@ -1,11 +1,12 @@
-//! `towpath cores` in a guest of QEMU, whose network card has a table of queues that can be written (RSS), an interrupt for each queue, and control
-//! groups of version 2: what no namespace has. An imitated processor boots slowly, so `make test-slow` runs it.
+//! `towpath cores` in a guest of QEMU. Its network card has a queue table that can be written (RSS) and an interrupt
+//! for each queue. It also has control groups of version 2, which no namespace has. An emulated processor boots slowly,
+//! so `make test-slow` runs it.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::Path;
 use towpath_system_tests::{Program, Scratch, bin, require_guest, require_program, require_root};
 
-/// 64 flows to the guest, for as long as this lives.
+/// 64 flows to the guest, which end with the program.
 const FLOWS: &str = "import socket, time
 flows = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(64)]
 for number, flow in enumerate(flows): flow.bind(('198.18.1.1', 20000 + number))
@@ -60,7 +61,8 @@ fn a_devices_own_table_and_interrupts_are_moved_and_put_back_in_a_guest() {
     assert_eq!(line("before"), "32 32 32 32", "{whole}");
     let plan: serde_json::Value = serde_json::from_str(&line("plan")).expect("JSON");
     assert_eq!((plan["way"].as_str(), plan["reserved"].as_str()), (Some("rss"), Some("1-2")), "{plan}");
-    // Queues 0 and 1 have all buckets, CPUs 1 and 2 the interrupts, and the application the others.
+    // Queues 0 and 1 have all entries of the table, CPUs 1 and 2 have the interrupts, and the application has the other
+    // CPUs.
     let set = "64 64 0 0 | in0=1 out0=1 in1=2 out1=2 in2=1 out2=1 in3=2 out3=2";
     assert_eq!(line("two"), format!("{set} | 0,3"), "{whole}");
     let packets: Vec<u64> = line("packets").split(' ').map(|count| count.parse().expect("a number")).collect();
@@ -75,7 +77,7 @@ fn a_devices_own_table_and_interrupts_are_moved_and_put_back_in_a_guest() {
     assert_eq!(line("rc"), "0", "{whole}");
 }
 
-/// CPUs 1 and 2 as a partition: no other group has them, whether it was named or not, and afterwards all have them again.
+/// CPUs 1 and 2 as a partition: no other group has them, named or not. Afterwards all groups have them again.
 fn partitions(line: &dyn Fn(&str) -> String, whole: &str) {
     for kind in ["root", "isolated"] {
         assert_eq!(line(&format!("partition-{kind}")), format!("1-2 {kind} others 0,3 0,3 0,3"), "{whole}");
@@ -88,7 +90,7 @@ fn partitions(line: &dyn Fn(&str) -> String, whole: &str) {
     let refused = line("refused");
     assert!(refused.starts_with("1 root invalid") && refused.ends_with("everything is as it was"), "{whole}");
     assert_eq!(line("untouched"), "same", "{whole}");
-    // Newer kernels do not forget.
+    // Newer kernels keep the list of a partition.
     let forgets = said_release(&line("release")) < (6, 2);
     assert_eq!(line("pinned"), if forgets { "1" } else { "0" }, "{whole}");
 }

@@ -1,4 +1,5 @@
-//! Whatever becomes of those whom `towpath cores enforce` tells its decisions, it goes on, says once what is wrong, and tells them again.
+//! `towpath cores enforce` goes on whatever happens to the receivers of its decisions. It logs once what is wrong, and
+//! sends again when it can.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -32,12 +33,12 @@ impl Host {
     fn running(&self) -> &Running {
         self.running.as_ref().unwrap()
     }
-    /// Its small file system, which only it has mounted.
+    /// A path in its small file system, which only it has mounted.
     fn small(&self, name: &str) -> PathBuf {
         let inside = self.scratch.path("small");
         Path::new(&format!("/proc/{}/root", self.running().pid())).join(inside.strip_prefix("/").unwrap()).join(name)
     }
-    /// So many decisions it has made.
+    /// The number of decisions that it has made.
     fn ticks(&self) -> u64 {
         let text = std::fs::read_to_string(self.scratch.path("cores.state")).unwrap_or_default();
         let state: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -50,7 +51,7 @@ impl Host {
     fn says(&self, what: &str) -> usize {
         self.running().output().lines().filter(|line| line.starts_with("towpath:") && line.contains(what)).count()
     }
-    /// The ticks of a file's whole lines.
+    /// The ticks in the whole lines of a file.
     fn logged(&self, name: &str) -> Vec<u64> {
         let text = std::fs::read_to_string(self.small(name)).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -59,7 +60,7 @@ impl Host {
     fn shell(&self, line: &str) -> String {
         self.lab.on_server(Program::new(&["bash", "-c", line])).run(60).out
     }
-    /// It ends as it should, and everything is put back.
+    /// It ends in order, and everything is put back.
     fn end(mut self) {
         let mut running = self.running.take().unwrap();
         running.signal(libc::SIGTERM);
@@ -83,7 +84,7 @@ fn a_full_disk_and_a_folder_that_is_gone_are_said_once_and_it_goes_on() {
     until("all is written again", 60, || {
         host.logged("there/log").last().is_some_and(|tick| *tick > at) && host.says("is written again") == 3
     });
-    // The folder goes and comes back.
+    // The directory vanishes and comes back.
     std::fs::rename(host.small("there"), host.small("elsewhere")).unwrap();
     until("the log is missed", 60, || host.says("the log there/log: No such file") == 1);
     host.goes_on();
@@ -92,7 +93,7 @@ fn a_full_disk_and_a_folder_that_is_gone_are_said_once_and_it_goes_on() {
     std::fs::create_dir_all(host.small("there")).unwrap();
     let at = host.ticks();
     until("the log begins anew", 60, || host.logged("there/log").last().is_some_and(|tick| *tick > at));
-    // What was cut off by the full disk is no part of the trace.
+    // The part of a line that the full disk has cut off does not count.
     let trace = std::fs::read_to_string(host.small("trace")).unwrap();
     assert!(trace.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{trace}");
     host.end();
@@ -113,7 +114,7 @@ fn devices_and_links_are_no_files_to_replace() {
         ["/dev/full", "/dev/null"].iter().all(|path| std::fs::metadata(path).unwrap().file_type().is_char_device())
     );
     assert!(link.is_symlink());
-    // A log may be one: it is appended to. That it is full is said once.
+    // A log may be a device: it is appended to. That it is full is logged once.
     let line = format!(
         "{} cores observe --interface eth1 --force --times 3 --log /dev/full --log-every",
         bin("towpath").display()
@@ -122,7 +123,7 @@ fn devices_and_links_are_no_files_to_replace() {
     assert_eq!((finished.code, finished.err.matches("No space left").count()), (0, 1), "{finished:?}");
 }
 
-/// Slow ones, huge ones, many, and those who hang up: who asks properly gets the page beside them.
+/// Slow, huge and many requests, and clients that hang up. A client that asks properly gets the page meanwhile.
 const HOSTILE: &str = r#"
 exec 2>/dev/null
 for i in $(seq 20); do (exec 3<>/dev/tcp/127.0.0.1/9187; printf 'GET /met' >&3; sleep 3) & done

@@ -1,17 +1,17 @@
-//! What `towpath cores` refuses: with the exit code of docs/guide/cores.md, with what to do instead, and with nothing changed.
+//! Refusals of `towpath cores`: the exit code of docs/guide/cores.md, advice, and no change.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::program::Finished;
 use towpath_system_tests::{Lab, Program, Scratch, bin};
 
-/// Nobody's user.
+/// A user id that nobody has.
 const USER: u32 = 54_321;
-/// It cannot be.
+/// The exit code for a setting that is not possible.
 const FAILED: i32 = 1;
-/// Wrong command line.
+/// The exit code for a wrong command line.
 const WRONG: i32 = 2;
 
-/// A veth with two queues in a namespace, and where the journal of this test is: a folder of root's.
+/// A veth with two queues in a namespace, and the directory of this test's journal, which is root's.
 struct Host {
     lab: Lab,
     scratch: Scratch,
@@ -31,7 +31,7 @@ impl Host {
     fn inside(&self, program: Program) -> Finished {
         self.lab.on_server(program).run(30)
     }
-    /// It ends with this code and says all of these.
+    /// The program ends with this code, and its messages contain all of these.
     fn refuses(&self, program: Program, code: i32, says: &[&str]) {
         let refused = self.inside(program.clone());
         assert_eq!((refused.code, refused.out.as_str()), (code, ""), "{program:?}: {refused:?}");
@@ -84,7 +84,7 @@ fn more_cpus_than_there_are_and_machines_with_few_are_refused() {
     host.refuses(none, WRONG, &["0 is not in 1.."]);
     let both = host.cores("enforce --interface eth1 --force --cpus 1 --most 2");
     host.refuses(both, WRONG, &["--cpus", "cannot be used with", "--most"]);
-    // A machine with two CPUs, for who looks.
+    // A machine with two CPUs, as the observer sees it.
     let few = host.scratch.path("cpu");
     std::fs::create_dir(&few).unwrap();
     std::fs::write(few.join("online"), "0-1\n").unwrap();
@@ -99,7 +99,7 @@ fn applications_that_are_not_there_are_refused() {
     let of = |more: &str| host.cores(&format!("enforce --interface eth1 --cpus 1 --force {more}"));
     host.refuses(of("--cgroup /towpath-nowhere"), FAILED, &["there is no control group /towpath-nowhere", "+cpuset"]);
     host.refuses(of("--cgroup /"), FAILED, &["the root control group cannot be confined: name one below it"]);
-    // As large as a number of a process can be, and one more.
+    // The largest process id, and one above it.
     host.refuses(of("--pid 4194304"), FAILED, &["there is no process 4194304"]);
     host.refuses(of("--way threats"), WRONG, &["rss", "threads"]);
 }

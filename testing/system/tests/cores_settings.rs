@@ -1,5 +1,6 @@
-//! What `towpath cores enforce` sets beside interrupts and RPS, in a namespace with a veth: threads that poll, send queues, where programs run. It
-//! stays set while links come and go, others' values are respected, and whoever is killed at any moment leaves nothing behind.
+//! Settings of `towpath cores enforce` other than interrupts and RPS, in a namespace with a veth: polling threads, send
+//! queues, and where programs run. They stay set while links come and go, and values that others set are respected. A
+//! kill at any moment leaves nothing behind.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,12 +10,13 @@ use std::time::Duration;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, bin, until};
 
-/// `ip netns exec` shows a /sys of the namespace's own, without control groups: those of version 1 if they have cpusets, else version 2.
+/// `ip netns exec` gives the namespace a /sys without control groups. This mounts those of version 1 if they have
+/// cpusets, else version 2.
 const WITH_GROUPS: &str = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpuset
     mount -t cgroup -o cpuset none /sys/fs/cgroup/cpuset 2>/dev/null || mount -t cgroup2 none /sys/fs/cgroup
     exec \"$@\"";
 
-/// Makes or removes a control group with a cpuset, or says what that allows.
+/// Makes or removes a control group with a cpuset, or prints which CPUs that allows.
 const GROUP: &str = "cd /sys/fs/cgroup/cpuset 2>/dev/null && [ -e cpuset.cpus ] || cd /sys/fs/cgroup
     case $1 in
     make) [ -e cgroup.subtree_control ] && echo +cpuset > cgroup.subtree_control
@@ -23,13 +25,13 @@ const GROUP: &str = "cd /sys/fs/cgroup/cpuset 2>/dev/null && [ -e cpuset.cpus ] 
     remove) rmdir $2 ;;
     esac";
 
-/// Every setting of the interface, of its threads and of a process, one a line.
+/// Prints every setting of the interface, of its threads and of a process, one a line.
 const SETTINGS: &str = "cd /sys/class/net/$1
     for file in threaded queues/*/rps_cpus queues/*/rps_flow_cnt queues/*/xps_cpus; do echo $file $(cat $file); done
     for thread in $(pgrep \"^napi/$1-\"); do echo thread $(taskset -pc $thread | sed 's/.*: //'); done
     for thread in /proc/$2/task/*; do echo $thread $(taskset -pc ${thread##*/} | sed 's/.*: //'); done";
 
-/// A veth with two queues that polls, in a namespace, and a program that is to be kept off reserved CPUs.
+/// A veth with two queues and polling threads, in a namespace, and a program that must stay off reserved CPUs.
 struct Host {
     lab: Lab,
     scratch: Scratch,
@@ -41,7 +43,7 @@ struct Host {
 impl Host {
     fn new(name: &str) -> Self {
         let (lab, scratch) = (Lab::with_queues(2), Scratch::new(name));
-        // Threads that poll are named after it, in all namespaces.
+        // The kernel names polling threads after the interface, in all namespaces.
         let interface = format!("ts{}", lab.server.trim_start_matches("tps-"));
         let on_server = |line: &str| lab.on_server(Program::line(line)).run(20).ok();
         on_server("ip link set eth1 down");
@@ -76,7 +78,7 @@ impl Host {
     fn all(&self) -> String {
         self.settings() + &self.group("cpus").expect("the control group")
     }
-    /// One CPU receives, in this way, and nobody else is on it.
+    /// Runs `enforce` with these options until one CPU receives and nobody else may run on it.
     fn enforce(&self, more: &str) -> Running {
         let (interface, pid, group) = (&self.interface, self.program.pid(), &self.group);
         let line =
@@ -95,7 +97,7 @@ impl Host {
     fn run(&self, line: &str) -> String {
         self.lab.on_server(Program::line(line)).run(20).ok()
     }
-    /// Where the threads that poll may run.
+    /// The CPUs on which the polling threads may run.
     fn pollers(&self) -> Vec<String> {
         self.settings().lines().filter_map(|line| line.strip_prefix("thread ")).map(str::to_owned).collect()
     }
@@ -108,11 +110,11 @@ impl Drop for Host {
 }
 
 fn kill(pid: i32, signal: Signal) {
-    // It may have ended already.
+    // The process may have ended already.
     let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
 }
 
-/// Who does the work, if it has begun.
+/// The worker process of `enforce`, if it has begun.
 fn worker(running: &Running) -> Option<i32> {
     let watching = running.pid();
     let children = fs::read_to_string(format!("/proc/{watching}/task/{watching}/children")).ok()?;
@@ -130,7 +132,7 @@ fn threads_that_poll_are_kept_on_reserved_cpus_also_after_the_link_was_down() {
     let elsewhere = |line: &str| line.contains("/task/") && !line.ends_with(&format!(" {reserved}"));
     assert_eq!(settings.lines().filter(|line| elsewhere(line)).count(), 2, "the program is elsewhere: {settings}");
     assert_ne!(host.all(), before);
-    // The kernel makes the threads anew with the link, and they may run anywhere.
+    // The kernel makes new threads with the link, which may run anywhere.
     host.run(&format!("ip link set {} down", host.interface));
     host.run(&format!("ip link set {} up", host.interface));
     until("they are polled there again", 60, || host.pollers() == on_it);
@@ -155,7 +157,7 @@ fn queues_that_are_made_anew_are_steered_again_and_anothers_value_is_left_after_
             .count()
     };
     until("both queues are steered", 60, || steered() == 2);
-    // One tick sees both changes at most: the number is the same, the queue is another.
+    // One tick sees both changes at most: the number of queues is the same, and the queue is another one.
     host.run(&format!("ethtool -L {} rx 1", host.interface));
     host.run(&format!("ethtool -L {} rx 2", host.interface));
     until("and again", 60, || steered() == 2);
@@ -178,7 +180,7 @@ fn queues_that_are_made_anew_are_steered_again_and_anothers_value_is_left_after_
     assert_eq!(host.all(), before, "all else is as it was");
 }
 
-/// A sequence of numbers that looks random (xorshift64*).
+/// A pseudo-random sequence (xorshift64*).
 struct Dice(u64);
 
 impl Dice {
@@ -190,17 +192,17 @@ impl Dice {
     }
 }
 
-/// Enforces, and at a random moment kills who does the work, who watches, or both; or ends it as one should.
+/// Runs `enforce`, and at a random moment kills its worker, its watcher, or both, or ends it in order.
 fn cycle(host: &Host, dice: &mut Dice) -> &'static str {
     let mut running = host.enforce(if dice.below(2) == 0 { " --way threads" } else { "" });
-    // The first decision comes after a second, so most moments are about the first changes.
+    // The first decision comes after a second, so most moments are those of the first changes.
     std::thread::sleep(Duration::from_millis(match dice.below(4) {
         0 => dice.below(1000),
         1 => 1500 + dice.below(1000),
         _ => 1000 + dice.below(400),
     }));
     let (watching, what) = (running.pid(), dice.below(4));
-    // Who is stopped gives birth to nobody who would not be killed.
+    // A process that is stopped starts no child that would escape the kill.
     if what < 2 {
         kill(watching, Signal::STOP);
     }
@@ -231,7 +233,7 @@ fn cycle(host: &Host, dice: &mut Dice) -> &'static str {
     killed
 }
 
-/// Ten cycles; `make cores-rollback` makes 200, or TOWPATH_ROLLBACK_CYCLES, from TOWPATH_ROLLBACK_SEED.
+/// Ten cycles. `make cores-rollback` makes 200, or TOWPATH_ROLLBACK_CYCLES, with TOWPATH_ROLLBACK_SEED.
 #[test]
 fn whoever_is_killed_at_any_moment_leaves_every_setting_as_it_was() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));

@@ -1,5 +1,5 @@
-//! Direct connections: programs of one host joined ring to ring. What they see is what the kernel would show them, and the stack
-//! carries nothing of it.
+//! Direct connections: programs of one host joined ring to ring. They behave as on the kernel, and the stack carries
+//! nothing.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::direct::{PEER, as_the_kernel, run_direct};
@@ -185,7 +185,7 @@ s.shutdown(socket.SHUT_WR); time.sleep(0.1); print(info()[0]); p.communicate("go
 
 #[test]
 fn a_full_backlog_makes_connects_wait_until_there_is_room() {
-    // More wait than there is room for, and all get through when the server begins to accept.
+    // More connections wait than the backlog has room for. All are accepted when the server begins to accept.
     let script = r#"
 import threading
 l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(2)
@@ -338,7 +338,7 @@ fn redis_and_its_benchmark_without_a_segment() {
         assert!(out.contains("GET:") && out.contains("SET:"), "{out}");
     }
     assert_eq!(service.segments(), 0, "the stack carried something");
-    // Waits for ever: the listing finds it whenever it looks.
+    // The client waits for ever, so the listing always finds it.
     let mut client = service.accelerated("redis-cli -p 7301 blpop nothing 0").start(service.scratch.path("cli.log"));
     until("the listing shows it", 60, || {
         assert!(client.alive(), "{}", client.output());

@@ -1,4 +1,5 @@
-//! `towpath doctor`: what was left to the kernel is counted, with a reason and a remedy; and what cannot be carried is refused.
+//! `towpath doctor` counts sockets that were left to the kernel, with a reason and a remedy. It also counts calls that
+//! were refused.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -12,7 +13,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// Columns of a terminal.
 const WIDTH: usize = 80;
 
-/// `towpath doctor OPTIONS --json -o FILE -- PROGRAM`: how it ended, and the report.
+/// Runs `towpath doctor OPTIONS --json -o FILE -- PROGRAM`. Returns how it ended, and the report.
 fn doctor(socket: &Path, options: &str, program: &[impl AsRef<OsStr>]) -> (Finished, Value) {
     let scratch = Scratch::new("report");
     let file = scratch.path("report.json");
@@ -30,7 +31,7 @@ fn python(socket: &Path, text: &str) -> (Finished, Value) {
     doctor(socket, "", &[PYTHON, "-c", &format!("{prelude}{text}")])
 }
 
-/// Every key of the report, with its type.
+/// Checks every key of the report and its type.
 fn follows_the_schema(report: &Value) {
     let keys = |value: &Value| {
         let mut keys: Vec<_> = value.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -66,7 +67,7 @@ fn follows_the_schema(report: &Value) {
     }
 }
 
-/// How often a program has had this reason.
+/// How often the report has this reason for a program.
 fn times(program: &Value, part: &str, reason: &str) -> u64 {
     let found = program[part].as_array().expect("a list").iter().find(|entry| entry["reason"] == reason);
     found.map_or(0, |entry| entry["count"].as_u64().expect("a count"))
@@ -198,7 +199,7 @@ fn who_is_not_admitted_or_one_too_many_is_told_so() {
     let config = scratch.path("towpath.toml");
     std::fs::write(&config, "clients_per_user = 1\n").unwrap();
     let service = Service::start(|program| program.arg("--config").arg(&config));
-    // Its user is no other's to ask for.
+    // No other user may ask about this user's service.
     let (out, report) = python(
         &service.socket,
         "
@@ -208,7 +209,7 @@ os.setuid(65534)
 socket.create_server(('127.0.0.1', 0))",
     );
     assert_eq!((out.code, times(named(&report, PYTHON), "kernel", "not_admitted")), (0, 1), "{report:#}");
-    // The second client of the same user, while the first is there.
+    // The second client of the same user, while the first one still runs.
     let second = format!("'{PYTHON}', '-c', 'import socket; socket.create_server((\"127.0.0.1\", 0)) #second'");
     let (out, report) = python(
         &service.socket,
@@ -246,7 +247,7 @@ more = [socket.create_server(('127.0.0.1', 0)) for _ in range(40)]",
     let found = ["no_slot", "ip_options", "address"].map(|reason| times(program, "kernel", reason));
     assert_eq!((out.code, found), (0, [9, 1, 1]), "{out:?} {program:#}");
     assert_eq!((&program["accelerated"]["listening"], times(program, "used", "no_context")), (&32.into(), 1));
-    // The service goes while the program runs.
+    // The service dies while the program runs.
     let text = format!(
         "
 import time
@@ -338,7 +339,7 @@ signal.pause()";
         .expect("doctor");
     let mut ready = [0; 6];
     std::io::Read::read_exact(doctor.stdout.as_mut().unwrap(), &mut ready).expect("the program is ready");
-    // SAFETY: our child, which has not been waited for.
+    // SAFETY: it is a child of this process that has not been waited for, so the number is still its own.
     unsafe { libc::kill(doctor.id() as i32, libc::SIGTERM) };
     let out = doctor.wait_with_output().expect("the end");
     let page = String::from_utf8_lossy(&out.stderr);
@@ -346,7 +347,7 @@ signal.pause()";
     assert!(page.contains("Pid     Hook     Towpath  Kernel  Refused  Program\n"), "{page}");
     assert!(page.contains("kernel: 1 UDP\n          Towpath carries TCP; nothing to do\n"), "{page}");
     assert!(page.lines().all(|line| line.chars().count() <= WIDTH), "{page}");
-    // A signal that ends the program.
+    // A signal ends the program.
     let (out, report) = python(&service.socket, "os.kill(os.getpid(), signal.SIGKILL)");
     assert_eq!((out.code, &report["exit"]["signal"]), (128 + 9, &9.into()));
 }
@@ -362,12 +363,12 @@ fn a_program_whose_service_is_not_there_fails_if_one_is_required() {
         let line = Program::new(&[bin("towpath")]).arg("run").arg("--require").arg("--socket").arg(socket).arg("--");
         line.arg(PYTHON).arg("-c")
     };
-    // Absent, and not admitted: before the program is started.
+    // The service is absent, or does not admit the user: this is known before the program starts.
     let out = run(Path::new("/nonexistent/s")).arg("print('started')").run(20);
     assert!(out.code == 125 && out.err.contains("no Towpath service") && out.out.is_empty(), "{out:?}");
     let out = run(&service.socket).arg("print('started')").user(65534).run(20);
     assert!(out.code == 125 && out.err.contains("does not admit uid 65534") && out.out.is_empty(), "{out:?}");
-    // Not admitted any more, and one too many: at the first socket.
+    // The service no longer admits the user, or has one client too many: this is known at the first socket.
     let attempt = "
 try:
     socket.socket()
@@ -383,7 +384,7 @@ except OSError as error:
     );
     let out = run(&service.socket).arg(first).run(20);
     assert!(out.code == libc::ENETDOWN && out.err.contains("towpath: no service ("), "{out:?}");
-    // Gone: at the next socket, listener and connection.
+    // The service has died: this is known at the next socket, listener and connection.
     let gone = format!(
         "{prelude}
 before = socket.create_server(('127.0.0.1', 0))
@@ -430,14 +431,14 @@ fn io_uring_is_carried_where_its_calls_are_seen_and_aio_on_sockets_is_refused() 
     }
     let dynamic = uring(&scratch, "dynamic", &["-DLIBRARIES", "-luring", "-laio"]);
     let fixed = uring(&scratch, "static", &["-static"]);
-    // A ring; EINVAL for a request on the socket, and those before it are taken.
+    // A ring. A request on the socket gives EINVAL; those before it are carried out.
     let plain = "ring 0\nsubmit -22 1\nping\n";
     let ways = [
         (&dynamic, "preload", "syscall", plain),
         (&dynamic, "preload", "libaio", plain),
         (&dynamic, "preload", "liburing", "ring -38 -38\nping\n"),
         (&dynamic, "preload", "posix", "aio_read 38 0\nread 4\nping\n"),
-        // A program that needs liburing is injected.
+        // Calls of a program that needs liburing are caught by injection.
         (&dynamic, "auto", "liburing", "ring 0 0\nping\n"),
         (&fixed, "auto", "syscall", plain),
         (&fixed, "auto", "raw", plain),
@@ -446,7 +447,7 @@ fn io_uring_is_carried_where_its_calls_are_seen_and_aio_on_sockets_is_refused() 
         let (out, report) = doctor(&service.socket, &format!("--hook {hook}"), &[program.as_os_str(), way.as_ref()]);
         assert_eq!((out.code, out.out.as_str()), (0, expected), "{way}: {out:?}");
         let program = named(&report, way);
-        // liburing makes its further calls itself, which preload does not see.
+        // liburing makes its later system calls itself, which the preloaded library does not see.
         let (refused, carried) = match (hook, way) {
             ("preload", "liburing") => (2, 0),
             (_, "liburing") => (0, 2),

@@ -153,7 +153,7 @@ fn iperf3_both_ways() {
             let received = report["end"]["sum_received"]["bytes"].as_u64().expect("bytes");
             assert!(received > 10_000_000, "only {received} bytes{direction}");
         });
-        // The server takes one test at a time and needs a moment between them.
+        // The server runs one test at a time and needs a moment in between.
         until("iperf3 is ready again", 10, || {
             server.output().matches("Server listening").count() >= 2 || direction == " -R"
         });
@@ -163,7 +163,7 @@ fn iperf3_both_ways() {
 #[test]
 fn a_closed_listener_gives_its_port_back_at_once() {
     let service = Service::embedded();
-    // Without SO_REUSEADDR, which socket.create_server and most servers set.
+    // Without SO_REUSEADDR. socket.create_server and most servers set it.
     let script = "import socket,time\nstart=time.monotonic()\n\
                   for i in range(200):\n\
                   \x20s=socket.socket();s.bind(('127.0.0.1',7109));s.listen(5)\n\
@@ -174,7 +174,7 @@ fn a_closed_listener_gives_its_port_back_at_once() {
     carried(&service, 10, || {
         let out = service.accelerated("python3 -c").arg(script).run(60).ok();
         let seconds: f64 = out.trim().strip_prefix("done ").expect("done").parse().expect("seconds");
-        // Waiting in vain would take 100 ms each time.
+        // Each wait that fails would take 100 ms.
         assert!(seconds < 10.0, "{seconds} s for 200 listeners");
     });
 }
@@ -208,7 +208,7 @@ fn a_service_that_is_just_ending_is_waited_for() {
     let as_user = |program: Program| if rustix::process::geteuid().is_root() { program.user(NOBODY) } else { program };
     let (runtime, directory) = (scratch.path("runtime"), scratch.path("runtime/towpath"));
     as_user(Program::line("mkdir -m 700").arg(&runtime).arg(&directory)).run(5).ok();
-    // One that ends has the lock still, and its sockets no more.
+    // A service that is about to end still has the lock, but no sockets any more.
     let lock = directory.join("towpath.lock");
     let ending = Program::line("flock").arg(&lock).arg("sh").arg("-c").arg("echo held; sleep 1");
     let mut ending = as_user(ending).start(scratch.path("ending.log"));
@@ -226,8 +226,8 @@ fn static_and_absent_programs_are_left_whole() {
     let out = service.accelerated("/no/such/program").run(10);
     assert_eq!(out.code, 127, "{out:?}");
     assert!(out.err.contains("/no/such/program"), "{out:?}");
-    // Debian's ldconfig is linked statically. If that must not be injected into it runs, unserved, and is refused only if
-    // being served is required.
+    // Debian's ldconfig is linked statically. If nothing may be injected into it, it runs without acceleration. It is
+    // refused only if acceleration is required.
     let towpath = bin("towpath");
     let run = |required: &str| {
         let line = Program::new(&[&towpath]).arg("run").arg(required).arg("--hook").arg("preload");

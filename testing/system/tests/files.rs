@@ -1,10 +1,10 @@
-//! `sendfile` on the other side: the program names a part of a file, and the stack's kernel reads and sends it.
+//! `sendfile` behind the ring: the program names a part of a file, and the stack's kernel reads and sends it.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use towpath_system_tests::{Program, Service, bin, require_program, until};
 
-/// Sends `argv[1]` between two words: to one peer after the other, each another way.
+/// Sends `argv[1]` between two words to several peers, to each in another way.
 const SENDER: &str = "import os, select, socket, sys
 path = sys.argv[1]; size = os.path.getsize(path)
 l = socket.socket(); l.setsockopt(1, 2, 1); l.bind(('127.0.0.1', int(sys.argv[2]))); l.listen()
@@ -40,7 +40,7 @@ for way in sys.argv[3:]:
     except ConnectionError: pass
 ";
 
-/// Reads to the end; how many bytes and what they sum up to, or what went wrong.
+/// Reads to the end. Prints the number of bytes and their hash, or the error.
 const READER: &str = "import hashlib, socket, sys, time
 c = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 90); h = hashlib.md5(); n = 0
 time.sleep(float(sys.argv[2]))
@@ -50,7 +50,7 @@ try:
 except ConnectionError as error: print('reset after', n)
 ";
 
-/// A file that is longer than all buffers, and what arrives of it.
+/// Makes a file that is longer than all buffers. Returns its path, and the line that the reader prints for it.
 fn file(service: &Service, bytes: usize) -> (PathBuf, String) {
     let body: Vec<u8> = (0..bytes as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let path = service.scratch.path("body");
@@ -138,7 +138,7 @@ body = got.partition(b'\\r\\n\\r\\n')[2]
 print(len(body), hashlib.md5(body).hexdigest())
 ";
 
-/// Puts the file `argv[3]` by TLS of version `argv[2]`.
+/// Uploads the file `argv[3]` by TLS of version `argv[2]`.
 const UPLOADER: &str = "import socket, ssl, sys
 context = ssl._create_unverified_context()
 context.minimum_version = context.maximum_version = getattr(ssl.TLSVersion, sys.argv[2])
@@ -148,7 +148,7 @@ s.sendall(b'PUT /put/%s HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\nConten
 s.sendall(body); print(s.recv(4096).decode())
 ";
 
-/// nginx with TLS of the kernel and sendfile, in the service's directory.
+/// nginx with kTLS and sendfile, in the service's directory.
 fn nginx(service: &Service, port: u16) -> towpath_system_tests::program::Running {
     let dir = service.scratch.0.display();
     Program::line(
@@ -187,7 +187,7 @@ fn a_second_kernel_reads_nginxs_files_itself_and_encrypts_them() {
         assert!(server.alive(), "{}", server.output());
         fetch("TLSv1_3").code == 0
     });
-    // What the program receives it decrypts itself: it asks for kTLS there too, and is refused.
+    // The program decrypts received data itself: it asks for kTLS there too, and is refused.
     std::fs::create_dir(service.scratch.path("put")).expect("a directory");
     let upload = std::fs::read(service.scratch.path("body")).expect("the file");
     for version in ["TLSv1_3", "TLSv1_2"] {

@@ -1,4 +1,4 @@
-//! A flood of SYNs on a real interface (a veth): a Linux client's transfer goes on, and a Linux client that comes gets in.
+//! A flood of SYNs on a real interface (a veth). A Linux client's transfer goes on, and a new Linux client gets in.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,7 +16,7 @@ const SECONDS: u64 = 5;
 const BATCH: usize = 50;
 const PORT: u16 = 6701;
 
-/// One connection is read and thrown away; every other one gets its first bytes back.
+/// Reads one connection and drops its bytes. Returns the first bytes of every other connection.
 const SERVER_SCRIPT: &str = r#"
 import socket, sys, threading
 s = socket.socket()
@@ -38,7 +38,7 @@ while True:
     threading.Thread(target=serve, args=(c,)).start()
 "#;
 
-/// Sends for ever; prints every tenth of a second what has been taken so far.
+/// Sends for ever. Prints every tenth of a second how many bytes have been taken so far.
 const BULK_SCRIPT: &str = r#"
 import socket, sys, time
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
@@ -53,7 +53,7 @@ while True:
         last = now
 "#;
 
-/// Connects again and again, with a fresh SYN each time, for some seconds; prints how often and how long the worst took, in ms.
+/// Connects again and again for some seconds, each time with a fresh SYN. Prints how often, and the longest time in ms.
 const CALLER_SCRIPT: &str = r#"
 import socket, sys, time
 end, count, worst = time.monotonic() + float(sys.argv[3]), 0, 0.0
@@ -69,18 +69,18 @@ while time.monotonic() < end:
 print(count, int(worst * 1000))
 "#;
 
-/// A packet socket on the client's `eth1`; it stays in that namespace wherever it is used.
+/// A packet socket on the client's `eth1`. It stays in that namespace wherever it is used.
 fn packet_socket(lab: &Lab) -> OwnedFd {
     let namespace = std::fs::File::open(format!("/run/netns/{}", lab.client)).expect("namespace");
     std::thread::spawn(move || {
-        // SAFETY: plain call; only this short-lived thread changes its namespace.
+        // SAFETY: the call takes numbers. Only this short-lived thread changes its namespace.
         assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-        // SAFETY: plain call. Protocol 0: it receives nothing.
+        // SAFETY: the call takes numbers. Protocol 0 means that the socket receives nothing.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         assert!(fd >= 0, "packet socket");
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: plain data; all zero is valid.
+        // SAFETY: the structure consists of integers, so all zero is valid.
         let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         at.sll_family = libc::AF_PACKET as u16;
         // SAFETY: the name ends with a zero byte.
@@ -101,7 +101,7 @@ fn mac(lab: &Lab, server: bool) -> [u8; 6] {
     bytes.try_into().expect("MAC")
 }
 
-/// The `n`th SYN: other source address (10.77.0.10 to 10.77.0.209), port and number each time.
+/// The `n`th SYN. Source address (10.77.0.10 to 10.77.0.209), port and sequence number differ each time.
 fn syn(macs: [[u8; 6]; 2], n: u64) -> Vec<u8> {
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 40);
     let timestamps = n.is_multiple_of(2).then_some(Timestamps { value: mixed as u32, echo: 0 });
@@ -135,7 +135,7 @@ fn syn(macs: [[u8; 6]; 2], n: u64) -> Vec<u8> {
     frame
 }
 
-/// Hands a batch to the kernel; how many it took.
+/// Gives the kernel a batch of frames. Returns how many it took.
 fn send_batch(fd: &OwnedFd, frames: &mut [Vec<u8>]) -> u64 {
     let mut parts: Vec<libc::iovec> = frames
         .iter_mut()
@@ -144,18 +144,18 @@ fn send_batch(fd: &OwnedFd, frames: &mut [Vec<u8>]) -> u64 {
     let mut messages: Vec<libc::mmsghdr> = parts
         .iter_mut()
         .map(|part| {
-            // SAFETY: plain data; all zero is valid.
+            // SAFETY: the structure consists of integers and pointers, so all zero is valid.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
             message
         })
         .collect();
-    // SAFETY: messages, parts and frames outlive the call.
+    // SAFETY: messages, vectors and frames outlive the call.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), messages.len() as u32, 0) };
     u64::try_from(sent).unwrap_or(0)
 }
 
-/// Floods until told to stop, at [`SYNS_PER_S`]; counts in `sent`.
+/// Floods at [`SYNS_PER_S`] until `stop` is set, and counts the SYNs in `sent`.
 fn flood(fd: &OwnedFd, macs: [[u8; 6]; 2], stop: &AtomicBool, sent: &AtomicU64) {
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -170,7 +170,8 @@ fn flood(fd: &OwnedFd, macs: [[u8; 6]; 2], stop: &AtomicBool, sent: &AtomicU64) 
     }
 }
 
-/// The rates before, during and after are printed, not judged: flooder, both hosts and whatever else runs share the CPUs.
+/// Prints the rates before, during and after, without a judgement: the flooder, both hosts and other programs share the
+/// CPUs.
 #[test]
 #[ignore = "measures rates: make test-slow"]
 fn a_flood_of_syns_on_a_veth_ends_no_transfer_and_lets_a_client_in() {
@@ -180,7 +181,7 @@ fn a_flood_of_syns_on_a_veth_ends_no_transfer_and_lets_a_client_in() {
     let mut server = lab.on_server(line).start(service.scratch.path("server.log"));
     server.wait_for("up", 20);
     lab.drop_kernel_tcp();
-    // The forged sources have an address on the wire, so that each SYN could be answered.
+    // The forged sources have addresses on the wire, so each SYN could be answered.
     let macs = [mac(&lab, false), mac(&lab, true)];
     let neighbour: Vec<String> = macs[0].iter().map(|byte| format!("{byte:02x}")).collect();
     let all = format!(

@@ -1,17 +1,17 @@
-//! How the calls of a program are caught: by a preloaded library, and inside programs that load none.
+//! Two ways to catch a program's calls: a preloaded library, and injection into programs that load none.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use towpath_system_tests::{Program, Scratch, Service, bin, require_program};
 
-/// What libc calls the functions that act on descriptors of sockets, without `__`, `_chk`, `64` and `v2`.
+/// libc's names of the functions that act on descriptors of sockets, without the variants `__`, `_chk`, `64` and `v2`.
 const CALLS: &str = "socket bind listen accept accept4 connect close shutdown getsockname getpeername getsockopt \
     setsockopt fcntl ioctl sockatmark read readv preadv write writev pwritev recv recvfrom recvmsg recvmmsg send sendto \
     sendmsg sendmmsg sendfile splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \
     epoll_pwait2 dup dup2 dup3 close_range closefrom fclose pthread_cancel dprintf \
     vdprintf";
-/// Not caught: with a position they are ESPIPE on every socket, whoever answers.
+/// These are not caught: with a position they give ESPIPE on every socket, of the library or the kernel.
 const POSITIONED: [&str; 4] = ["preadv", "preadv64", "pwritev", "pwritev64"];
 
 /// The public names that a library exports.
@@ -48,7 +48,7 @@ fn every_name_that_libc_has_for_a_caught_call_is_caught() {
     assert!(missing.is_empty(), "libc exports these, and the library does not: {missing:?}");
 }
 
-/// How a test program is built: its name, the compiler's line, and what `--hook` is to be.
+/// The builds of a test program: its name, the compiler's line, and the value of `--hook`.
 const BUILDS: [(&str, &str, &str); 5] = [
     ("static", "gcc -static", "auto"),
     ("static-pie", "gcc -static-pie", "auto"),
@@ -67,7 +67,7 @@ fn build(scratch: &Scratch, source: &str, name: &str, compiler: &str) -> PathBuf
     path
 }
 
-/// `towpath run` with this hook.
+/// `towpath run` with this `--hook`.
 fn hooked(service: &Service, hook: &str, program: &Path, arguments: &str) -> Program {
     let towpath = bin("towpath");
     let prefix = Program::new(&[&towpath]).arg("run").arg("--require").arg("--hook").arg(hook);
@@ -75,7 +75,7 @@ fn hooked(service: &Service, hook: &str, program: &Path, arguments: &str) -> Pro
     arguments.split_whitespace().fold(whole, Program::arg)
 }
 
-/// Runs `echo.c`, built in every way, with one argument; the stack must have carried so many segments each time.
+/// Runs each build of `echo.c` with one argument. Each time the stack must have carried at least so many segments.
 fn echo(argument: &str, segments_min: u64) {
     let (service, scratch) = (Service::embedded(), Scratch::new("hooks"));
     for (name, compiler, hook) in BUILDS {
@@ -97,7 +97,7 @@ fn threads_and_signals_in_programs_that_load_no_library() {
 
 #[test]
 fn forked_children_of_programs_that_load_no_library() {
-    // 20 exchanges. The counters may be a turn of the core old.
+    // 20 exchanges. The counters may lag behind by a turn of the worker.
     echo("fork", 30);
 }
 
@@ -124,7 +124,7 @@ fn what_a_program_executes_is_hooked_by_its_own_way() {
         let ways = ["execv", "execl", "execlp", "execle", "execvp", "fexecve", "vfork"];
         let programs = [&static_echo, &musl_echo, &plain_echo];
         let lines = ways.iter().enumerate().map(|(n, way)| format!("{chain} {way} {}\n", line(programs[n % 3])));
-        // The last of them is executed in the script's own place.
+        // The last one replaces the script (`exec`).
         let last = format!("exec {chain} spawn {chain} execv {}\n", line(&static_echo));
         let text = ["#!/bin/sh\n".into()].into_iter().chain(lines).chain([last]).collect::<String>();
         std::fs::write(&script, text).expect("script");
@@ -164,7 +164,7 @@ fn a_go_server_and_its_clients() {
     require_program("go", "golang-go");
     let (service, scratch) = (Service::embedded(), Scratch::new("go"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/main.go");
-    // Without and with libc.
+    // Without libc and with it.
     for cgo in ["0", "1"] {
         let program = scratch.path(&format!("go{cgo}"));
         Program::line("go build -o").arg(&program).arg(&source).env("CGO_ENABLED", cgo).run(600).ok();
@@ -174,7 +174,7 @@ fn a_go_server_and_its_clients() {
             let own = program.display();
             let expected = format!("child\n{own}\ndial tcp 127.0.0.1:1: connect: connection refused\ndone\n");
             assert_eq!(out, expected, "cgo {cgo}, round {round}");
-            // 400 bodies of 100,000 bytes, and the answers.
+            // 400 bodies of 100,000 bytes, and their answers.
             let moved = service.segments() - before;
             assert!(moved >= 1200, "cgo {cgo}: the stack carried only {moved} segments");
         }

@@ -1,4 +1,4 @@
-//! Applications that die, stop, or ask for too much: the service goes on, others are not touched, nothing leaks.
+//! Applications that die, stop, or ask for too much. The service goes on, others are not disturbed, and nothing leaks.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn redis(service: &Service, port: u16) -> Running {
     server
 }
 
-/// What must be back where it was after clients have gone.
+/// Resources that must be back at their former number after clients have died.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,
@@ -26,7 +26,7 @@ struct Holdings {
 
 fn holdings(service: &Service) -> Holdings {
     let pid = service.running.pid();
-    // The thread of a client connection has a descriptor table of its own, so every thread's table is counted.
+    // The thread of a client connection has a descriptor table of its own, so the tables of all threads count.
     let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks").flatten().collect();
     let descriptors = tasks.iter().map(|t| std::fs::read_dir(t.path().join("fd")).map_or(0, |fds| fds.count())).sum();
     let status: Value = service.status();
@@ -40,7 +40,7 @@ fn holdings(service: &Service) -> Holdings {
     Holdings { descriptors, threads: tasks.len(), flows, clients }
 }
 
-/// What is held when nothing changes any more: no flows, that many clients, and the same for a second.
+/// Waits until nothing changes for a second, with no flows and this number of clients. Returns the resources in use.
 fn settled(service: &Service, clients: u64) -> Holdings {
     let mut last = holdings(service);
     let mut since = std::time::Instant::now();
@@ -55,7 +55,7 @@ fn settled(service: &Service, clients: u64) -> Holdings {
     last
 }
 
-/// Resident memory: the process's own and what it shares with clients, KiB.
+/// Resident memory in KiB: the process's own, and that which it shares with clients.
 fn resident_kib(pid: i32) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
     let of = |name: &str| -> u64 {
@@ -81,8 +81,8 @@ while True:
             got += len(s.recv(4096))
 "#;
 
-/// Kills `count` clients under load, several at a time, at moments from before their first connection to the middle of
-/// their transfers.
+/// Kills `count` clients under load, several at a time. The moments range from before their first connection to the
+/// middle of their transfers.
 fn kill_clients(service: &Service, port: u16, count: usize) {
     let line = format!("redis-benchmark -p {port} -c 4 -n 100000000 -t set -d 100");
     let mut killed = 0;
@@ -102,7 +102,7 @@ fn kill_clients(service: &Service, port: u16, count: usize) {
 fn kills_leave_nothing(port: u16, count: usize) {
     let service = Service::embedded();
     let mut server = redis(&service, port);
-    // Tables and allocator arenas grow to what so many clients at a time need, and stay.
+    // Tables and allocator arenas first grow to the size that so many clients at a time need.
     kill_clients(&service, port, count / 5);
     let before = settled(&service, 1);
     let memory = resident_kib(service.running.pid());
@@ -180,7 +180,7 @@ fn a_hundred_thousand_sockets_are_refused_with_a_reason() {
     assert!(out.contains("SET:"), "{out}");
 }
 
-/// Every way to wait for a connection, in a thread each; prints what each has seen when the service has gone.
+/// Waits for a connection in every way, in a thread each. Prints the outcome of each when the service has died.
 const WAITERS: &str = r#"
 import socket, select, threading, time
 def connect():
@@ -219,7 +219,7 @@ fn nothing_hangs_when_the_service_is_killed() {
     service.running.signal(libc::SIGKILL);
     service.running.wait_end(5);
     let killed = std::time::Instant::now();
-    // A life check each second; the rest is for a busy machine.
+    // The life check comes each second. The rest of the time is for a busy machine.
     waiters.wait_for("over", 10);
     let took = killed.elapsed();
     let output = waiters.output();
@@ -227,7 +227,7 @@ fn nothing_hangs_when_the_service_is_killed() {
     assert!(output.contains(seen), "{output}");
     assert!(took.as_secs() < 6, "{took:?}");
     load.wait_end(10);
-    // Redis outlives it, without connections, and ends when it is told to.
+    // Redis survives the service without connections, and ends when it is told to.
     assert!(server.alive());
     server.signal(libc::SIGTERM);
     server.wait_end(10);

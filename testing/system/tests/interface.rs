@@ -1,5 +1,5 @@
-//! Towpath on a real interface (a veth): a plain Linux peer in another namespace, both directions, and everything that is
-//! not accelerated staying with the kernel on the same address.
+//! Towpath on a real interface (a veth), with a plain Linux peer in another namespace, in both directions. All that is
+//! not accelerated stays with the kernel on the same address.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::namespace::{CLIENT, SERVER};
@@ -26,7 +26,7 @@ fn linux_client_to_accelerated_redis_with_kernel_tcp_dropped() {
     let line = format!("redis-benchmark -h {SERVER} -p 6401 -t get,set -n 20000 -c 20 -q");
     let out = lab.on_client(Program::line(&line)).run(90).ok();
     assert!(out.contains("GET:") && out.contains("SET:"), "{out}");
-    // One request segment each for 20,000 GETs and 20,000 SETs at least.
+    // At least one request segment each for 20,000 GETs and 20,000 SETs.
     assert!(service.segments() - before >= 40_000);
     let large = "x".repeat(400_000);
     let line = format!("redis-cli -h {SERVER} -p 6401 -x set large");
@@ -138,7 +138,7 @@ fn the_kernel_keeps_everything_else() {
     web.wait_for("Serving HTTP", 20);
     let line = format!("curl -sS --max-time 80 http://{SERVER}:8002/index.html");
     assert_eq!(lab.on_client(Program::line(&line)).run(20).ok(), "kernel");
-    // A port that nobody listens on: the kernel's RST, at once.
+    // A port without a listener: the kernel answers with a RST at once.
     let out = lab.on_client(Program::line(&format!("curl -sS --max-time 80 http://{SERVER}:8003/"))).run(20);
     assert_eq!(out.code, 7, "{out:?}");
     // UDP.
@@ -199,7 +199,7 @@ fn a_capture_on_the_peer_shows_a_clean_handshake_transfer_and_close() {
     assert!(from_us.iter().any(|l| l.contains("Flags [F.]")), "{text}");
     assert!(from_us.iter().all(|l| l.contains("(correct)")), "a wrong checksum:\n{text}");
     assert!(!text.contains("Flags [R"), "a reset:\n{text}");
-    // One SYN each and no segment twice: nothing was retransmitted.
+    // One SYN each, and no segment twice: nothing was retransmitted.
     assert_eq!(text.matches("Flags [S]").count() + text.matches("Flags [S.]").count(), 2, "{text}");
 }
 
@@ -242,7 +242,7 @@ fn without_privileges_the_error_says_what_to_do() {
     assert!(out.err.contains("nope0"), "{out:?}");
 }
 
-/// An asyncio server that answers each line with its length and the line reversed.
+/// An asyncio server that answers each line with its length and the reversed line.
 const ASYNCIO_SERVER: &str = r#"
 import asyncio, sys
 async def serve(reader, writer):
@@ -258,7 +258,7 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// Fifty connections at a time, lines of many lengths, every answer checked.
+/// Fifty connections at a time with lines of many lengths. Checks every answer.
 const ASYNCIO_CLIENT: &str = r#"
 import asyncio, sys
 async def one(n):
@@ -339,8 +339,8 @@ except OSError as e:\n print(type(e).__name__); sys.exit()\n\
 d = bytes(range(256)) * 8000\nt = threading.Thread(target=lambda: (s.sendall(d), s.shutdown(socket.SHUT_WR)))\nt.start()\n\
 g = b''\nwhile b := s.recv(65536): g += b\nt.join()\nprint('same' if g == d else len(g))";
 
-/// Both ends are served, as this machine's kernel may have no VLAN devices; their neighbours are permanent, because the kernel's questions
-/// have no tag.
+/// Both ends are served, because this machine's kernel may lack VLAN devices. Their neighbours are permanent, because
+/// the kernel's ARP requests have no tag.
 #[test]
 fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
     let lab = Lab::new();
@@ -366,7 +366,7 @@ fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
         assert_eq!(lab.on_client(python(&client, ASK, "60")).run(60).ok().trim(), "same");
         // 2 MB each way in segments of 1,500 bytes.
         assert!(server.segments() > 1000 && client.segments() > 1000);
-        // The same port without a tag is the kernel's, where nobody listens.
+        // The same port without a tag belongs to the kernel, where nobody listens.
         assert_eq!(lab.on_client(plain(6431)).run(20).ok().trim(), "ConnectionRefusedError");
         let mut kernel = lab
             .on_server(Program::line("python3 -u -c").arg(ECHO).arg(SERVER).arg("6432"))
@@ -378,7 +378,8 @@ fn programs_talk_over_a_vlan_and_other_frames_stay_with_the_kernel() {
     assert_eq!(lab.on_client(python(&other, ASK, "3")).run(30).ok().trim(), "TimeoutError", "another VLAN");
 }
 
-/// RFC 9293 SHLD-9, seen from a program: the peer falls silent, the program is told once, and the connection survives.
+/// RFC 9293 SHLD-9, as a program sees it: the peer falls silent, the program gets an error once, and the connection
+/// survives.
 #[test]
 fn a_program_that_wants_to_know_is_told_that_its_peer_is_silent() {
     towpath_system_tests::require_program("nft", "nftables");

@@ -1,5 +1,5 @@
-//! Interoperation with Linux: every combination of the options of a handshake, opened from both sides, over IPv4 and IPv6.
-//! What both sides list as agreed is compared with what the two configurations allow.
+//! Interoperation with Linux: every combination of handshake options, opened from both sides, over IPv4 and IPv6. Both
+//! sides list the options that they have agreed on, which must follow from the two configurations.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ struct Options {
     timestamps: bool,
     sack: bool,
     window_scaling: bool,
-    /// As `net.ipv4.tcp_ecn`: 0 never, 1 requested and accepted, 2 accepted.
+    /// The values of `net.ipv4.tcp_ecn`: 0 never, 1 requested and accepted, 2 accepted.
     ecn: u8,
 }
 
-/// What Linux and Towpath do without being told.
+/// The defaults of Linux and of Towpath.
 const DEFAULT: Options = Options { timestamps: true, sack: true, window_scaling: true, ecn: 2 };
 
 impl Options {
@@ -49,10 +49,11 @@ impl Options {
     }
 }
 
-/// What a connection has: timestamps, SACK, window scaling, ECN.
+/// The options of a connection: timestamps, SACK, window scaling, ECN.
 type Agreed = [bool; 4];
 
-/// An option is agreed if both have it; ECN if the opener asks and the other does not refuse.
+/// The options that both ends agree on: those that both have. ECN needs an opener that asks, and a listener that
+/// accepts.
 fn agreed(opener: Options, listener: Options) -> Agreed {
     [
         opener.timestamps && listener.timestamps,
@@ -62,7 +63,8 @@ fn agreed(opener: Options, listener: Options) -> Agreed {
     ]
 }
 
-/// Echoes while it receives; after the end the hash of all; closes when the file named in the first line is there.
+/// Echoes while it receives, and sends the hash of all bytes after the end. Closes when the file named in the first
+/// line exists.
 const ECHO: &str = r#"
 import hashlib, os, socket, sys, threading, time
 def serve(c):
@@ -88,7 +90,7 @@ for a in sys.argv[2:]:
     threading.Thread(target=listen, args=(a,)).start()
 "#;
 
-/// One connection to each address: 300 kB there and back at the same time, half-close, the hash of all after it, the end.
+/// One connection to each address: 300 kB there and back at the same time, half-close, the hash of all bytes, the end.
 const TALK: &str = r#"
 import hashlib, os, random, socket, sys, threading, traceback
 def talk(address):
@@ -124,7 +126,7 @@ const PORT_OF_LINUX: u16 = 6602;
 const OURS: [&str; 2] = [SERVER, SERVER6];
 const LINUX: [&str; 2] = [CLIENT, CLIENT6];
 
-/// A laboratory with a service in it and an echo server on each side.
+/// A laboratory with a service and an echo server on each side.
 struct Table<'a> {
     lab: &'a Lab,
     service: Service,
@@ -164,7 +166,7 @@ impl<'a> Table<'a> {
         on.start(self.service.scratch.path(name))
     }
 
-    /// Four connections: opened from both sides, over both families. Both sides must list what these options agree on.
+    /// Four connections: opened from both sides, over both address families. Both sides must list the agreed options.
     fn round(&self, ours: Options, linux: Options) {
         self.rounds.set(self.rounds.get() + 1);
         let go: PathBuf = self.service.scratch.path(&format!("go-{}", self.rounds.get()));
@@ -180,7 +182,7 @@ impl<'a> Table<'a> {
                 let output = running.output();
                 let line = output.lines().find(|line| line.starts_with(&format!("held {address} "))).expect("line");
                 let own: u16 = line.rsplit(' ').next().and_then(|port| port.parse().ok()).expect("port");
-                // The ports as we see them: ours, Linux's.
+                // The ports from our side: ours first, then Linux's.
                 let ports = if to == OURS { (port, own) } else { (own, port) };
                 let name =
                     |ip: &str, port| if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
@@ -250,7 +252,7 @@ fn we_with_every_combination_of_options_agree_with_linux_in_both_directions() {
     }
 }
 
-/// What Wireshark's experts say of our frames in what `scene` makes, taken at Linux's end, before it can lose anything.
+/// The remarks of Wireshark's experts on our frames during `scene`, captured at Linux's end.
 fn remarks(table: &Table, scene: impl FnOnce()) -> BTreeSet<String> {
     let file = table.service.scratch.path("capture.pcap");
     let line = "tcpdump -i eth1 --immediate-mode -U -n -Z root -s 0 -B 65536 -w";
@@ -287,13 +289,14 @@ fn wireshark_finds_no_fault_in_our_side_of_connections_with_linux() {
     require_program("ethtool", "ethtool");
     let lab = Lab::new();
     lab.add_ipv6();
-    // Right checksums and single frames in Linux's half of the capture too.
+    // In Linux's direction, the capture needs correct checksums and single frames too.
     lab.on_client(Program::line("ethtool -K eth1 tx off gro off")).run(10).ok();
     let all = Options { ecn: 1, ..DEFAULT };
     all.set_on_linux(&lab);
     let table = Table::lay(&lab, all);
     lab.drop_kernel_tcp();
-    // A busy machine delays: segments may be repeated, and windows fill. Never a gap, an acknowledgement of nothing, a wrong sum or a reset.
+    // On a busy machine segments may be repeated and windows fill. Never a gap, an acknowledgement of unsent data, a
+    // wrong checksum or a reset.
     let may = ["retransmission", "Duplicate ACK", "D-SACK", "out-of-order", "completely full", "Zero Window"];
     let judge = |said: &BTreeSet<String>| {
         for summary in said {

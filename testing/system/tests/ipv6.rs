@@ -4,14 +4,14 @@
 use towpath_system_tests::namespace::{CLIENT6, SERVER, SERVER6};
 use towpath_system_tests::{Lab, Program, Service, require_program};
 
-/// A laboratory with IPv6 addresses.
+/// A laboratory with IPv6 addresses on both sides.
 fn lab() -> Lab {
     let lab = Lab::new();
     lab.add_ipv6();
     lab
 }
 
-/// Echoes everything of every connection, and prints whom it got.
+/// Echoes all bytes of every connection, and prints the peer's address.
 const SERVER_SCRIPT: &str = r#"
 import socket, sys, threading
 s = socket.socket(socket.AF_INET6)

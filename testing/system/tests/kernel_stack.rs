@@ -25,7 +25,7 @@ fn the_kernel_stack_carries_redis_and_its_benchmark() {
     carried(&service, 500_000, || {
         let out = service.accelerated("redis-benchmark -p 7611 -t get,set -n 10000 -c 20 -q").run(60).ok();
         assert!(out.contains("GET:") && out.contains("SET:"), "{out}");
-        // The peer may be any program, because this is the kernel's TCP.
+        // The peer may be any program, because this TCP is the kernel's.
         assert_eq!(Program::line("redis-cli -p 7611 set colour green").run(10).ok().trim(), "OK");
         assert_eq!(service.accelerated("redis-cli -p 7611 get colour").run(10).ok().trim(), "green");
     });
@@ -170,7 +170,7 @@ fn what_a_program_sets_on_a_socket_its_kernel_stack_does() {
         tcp dport 7616 tcp flags & (syn | ack) == syn tcp window <= 3000 counter comment \"window\"; }; }";
     Program::line("nft").arg(table).under(&within).run(10).ok();
     let service = Service::start(|program| program.arg("--stack").arg("kernel").under(&within));
-    // The listener requires that a segment has three hops left, and the last one has two.
+    // The listener requires segments to have three hops left. The last one has two.
     let said = service.accelerated("/usr/bin/python3 -c").arg(MARKED).run(30).ok();
     assert_eq!(said.trim(), "too far");
     let seen = Program::line("nft list table ip seen").under(&within).run(10).ok();

@@ -1,10 +1,10 @@
-//! A process that is killed between the stack's answer to `connect` or `listen` and handing its socket's pair over: what it was about
-//! to have ends with it, though others of its family live on.
+//! A process is killed after the stack's answer to `connect` or `listen`, before the service has its socketpair. Its
+//! connection or listener ends with it, even if other processes of the client live on.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::{Service, require_program};
 
-/// The child dies at its next `socketpair`, which is what the library calls just after the answer.
+/// The child dies at its next `socketpair`, which the library calls just after the stack's answer.
 const PROGRAM: &str = r#"
 import ctypes, os, signal, socket, struct, time
 

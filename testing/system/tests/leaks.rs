@@ -1,5 +1,5 @@
-//! Connections that are opened, used and closed many times leave nothing behind: no descriptor, memory, slot or flow, in client, server
-//! and service.
+//! Connections that are opened, used and closed many times leave nothing behind in client, server and service: no
+//! descriptor, memory, slot or flow.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, require_program, until};
 
-/// Memory that a process may have grown by since then, beside what lasts: the allocator's.
+/// The allocator's share: a process may have grown by so much since the settled state.
 const SLACK_KIB: u64 = 2048;
-/// And for each connection since then, at most: less than the smallest thing that could be left of it (its tables grow in steps, and
-/// the allocator's pieces become smaller: over 640,000 connections it was 3 bytes for each).
+/// The most growth for each connection since then: less than the smallest object that could leak. (Tables grow in
+/// steps, and the allocator fragments. Over 640,000 connections it was 3 bytes each.)
 const SLACK_BYTES_EACH: u64 = 32;
-/// Descriptors whose number has not changed for so long are those that stay.
+/// The number of descriptors is settled when it has not changed for so long.
 const SETTLED: Duration = Duration::from_millis(300);
-/// After so long of steady work as many connections leave TIME-WAIT as enter it.
+/// After so much steady work, as many connections leave TIME-WAIT as enter it.
 const TIME_WAIT_FULL: Duration = Duration::from_secs(75);
-/// What a connection in TIME-WAIT takes, at most.
+/// The most memory that a connection in TIME-WAIT takes.
 const TIME_WAIT_KIB: u64 = 2;
-/// No client has more connections of its own with the usual limits on open files.
+/// The most connections that a client makes of its own under the usual limit on open files.
 const MOST_OF_A_CLIENT: u32 = 5_000;
 
 #[test]
@@ -31,7 +31,7 @@ fn direct_connections_leave_nothing_behind() {
     churn(&Service::direct(), 1_000, 5);
 }
 
-/// 10,000 at a time, 20 times, both ways.
+/// 10,000 connections at a time, 20 times, by both ways.
 #[test]
 #[ignore = "takes minutes"]
 fn many_connections_leave_nothing_behind() {
@@ -39,7 +39,7 @@ fn many_connections_leave_nothing_behind() {
     churn(&Service::direct(), 10_000, 20);
 }
 
-/// A program of the churn, and what it had half-way.
+/// A program of the churn, and its resources half-way.
 struct Process {
     running: Running,
     memory_kib: u64,
@@ -55,21 +55,21 @@ impl Process {
     }
 }
 
-/// Open descriptors of a process: of all tables, because threads of the service have their own.
+/// Open descriptors of a process, in all tables: threads of the service have tables of their own.
 fn descriptors(pid: i32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
     let of = |task: std::fs::DirEntry| std::fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count);
     tasks.flatten().map(of).sum()
 }
 
-/// Memory of its own, in KiB.
+/// The private memory of a process, in KiB.
 fn memory_kib(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("RssAnon");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-/// Connections that are neither listeners nor in TIME-WAIT, and those that are in TIME-WAIT.
+/// The number of connections outside TIME-WAIT, without listeners, and of those in TIME-WAIT.
 fn connections(service: &Service) -> (usize, usize) {
     let sockets = service.sockets();
     let all = sockets["sockets"].as_array().expect("sockets");
@@ -114,7 +114,7 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
         let programs = || servers.iter().chain(&clients);
         let count = || programs().map(Process::pid).chain([service.running.pid()]).map(descriptors).collect::<Vec<_>>();
         if round == 1 {
-            // The service closes its ends a little later.
+            // The service closes its ends a moment later.
             until("descriptors of the service go with their sockets", 60, || {
                 let before = std::mem::replace(&mut open, count());
                 std::thread::sleep(SETTLED);
@@ -122,7 +122,7 @@ fn churn(service: &Service, connections_at_once: u32, rounds: u32) {
             });
         }
         until("as many descriptors are open as after the first round", 60, || count() == open);
-        // If there are many, TIME-WAIT (60 s) first has to be as full as it will be: others come as fast as those go.
+        // With many connections, TIME-WAIT (60 s) must first be as full as it gets: as many enter as leave.
         let settled = connections_at_once < MOST_OF_A_CLIENT || started.elapsed() > TIME_WAIT_FULL;
         if last.is_none() && round >= rounds / 2 && settled {
             servers.iter_mut().chain(&mut clients).for_each(|process| process.memory_kib = memory_kib(process.pid()));

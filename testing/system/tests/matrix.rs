@@ -1,4 +1,5 @@
-//! Real programs, each with its own check in a short form: `testing/system/matrix`. `make matrix` runs the long form, beside Linux.
+//! Real programs, each with a short form of its own test: `testing/system/matrix`. `make matrix` runs the long form,
+//! beside Linux.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -8,12 +9,13 @@ fn matrix() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("matrix")
 }
 
-/// All quick checks of one program must pass; the kernel of their namespaces refuses TCP, so Towpath has carried it.
+/// All quick tests of one program must pass. The kernel of their namespaces refuses TCP, so Towpath must have carried
+/// it.
 fn short_form(name: &str) {
     run(name, &["fast"]);
 }
 
-/// The same over the kernel stack in another namespace, and in a second kernel.
+/// [`short_form`] over the kernel stack in another namespace, and over one in a second kernel.
 fn over_kernel_stacks(name: &str) {
     require_program("linux.uml", "user-mode-linux");
     run(name, &["kernel", "uml"]);

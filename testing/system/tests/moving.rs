@@ -46,7 +46,7 @@ fn counter(text: &str, name: &str) -> u64 {
     names.zip(values).find(|(known, _)| *known == name).expect("the counter").1.parse().expect("a number")
 }
 
-/// Asks the listener. Returns its answer.
+/// Asks the listener for an answer, and returns it.
 fn again(lab: &Lab) -> String {
     let connect = format!("import socket; c = socket.create_connection(('{ADDRESS}', {PORT}), 60)");
     let ask = format!("{connect}; c.sendall(b'again'); print(c.recv(9))");
@@ -131,7 +131,7 @@ fn transfer(kind: &str) {
     let table = || Program::line("cat /proc/net/snmp");
     let (peer, host) = (lab.on_client(table()).run(10).ok(), lab.on_server(table()).run(10).ok());
     assert_eq!((counter(&peer, "EstabResets"), counter(&peer, "OutRsts"), counter(&host, "OutRsts")), (0, 0, 0));
-    // The listener is where the clients are.
+    // The listener is in the kernel that the clients are in.
     for to in [kind, "host"] {
         carry(&service, to);
         assert_eq!(again(&lab), "b'again'");
@@ -151,7 +151,7 @@ while True: c, _ = l.accept(); c.sendall(c.recv(99)); c.close()",
         )
         .start(service.scratch.path("server.log"));
     server.wait_for("listening", 30);
-    // A standby guest that dies is only started again.
+    // A standby guest that dies is started again; nothing else happens.
     for (to, restarts) in [("host", 1), ("uml", 2)] {
         if to == "uml" {
             carry(&service, to);

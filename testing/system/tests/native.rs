@@ -1,4 +1,4 @@
-//! The native API: against itself, against sockets under the library, over the stack and directly.
+//! The native API against itself and against sockets under the library, over the stack and directly.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ fn spans_carry_every_byte_around_the_end_of_the_rings() {
         let (_stack, mut ours, mut theirs) = pair();
         let sender = std::thread::spawn(move || {
             let mut done = 0;
-            // A prime, so that the pieces meet the end of the ring everywhere.
+            // The length is a prime, so that pieces meet the end of the ring everywhere.
             while done < TOTAL {
                 let piece = pattern(done, 4_999.min(TOTAL - done));
                 let mut room = match ours.reserve(piece.len()) {
@@ -50,7 +50,7 @@ fn spans_carry_every_byte_around_the_end_of_the_rings() {
             wrapped += usize::from(!received.spans()[1].is_empty());
             let bytes: Vec<u8> = received.iter().collect();
             assert_eq!(bytes, pattern(done, bytes.len()), "at {done}");
-            // Not all of it, so that spans begin anywhere.
+            // Only a part of it, so that spans begin anywhere.
             let count = bytes.len().div_ceil(2);
             theirs.consume(count);
             done += count;
@@ -158,7 +158,7 @@ fn a_full_ring_says_so_and_then_tells_of_room() {
         let (mut stack, mut ours, mut theirs) = pair();
         stack.watch(&ours, 3).unwrap();
         let mut sent = 0;
-        // The peer reads nothing: its window closes, and then the ring is full for good.
+        // The peer does not read: its window closes, and then the ring stays full.
         let full = || Instant::now() + Duration::from_millis(500);
         let mut quiet = full();
         while Instant::now() < quiet {
@@ -265,7 +265,7 @@ fn threads_share_a_port_each_with_its_own_listener() {
             }
             theirs[0].len() + theirs[1].len() == COUNT
         });
-        // One of them gets none in 2 of 2^64 runs.
+        // One of them would get none in 2 of 2^64 runs.
         assert!(theirs.iter().all(|taken| !taken.is_empty()), "{} and {}", theirs[0].len(), theirs[1].len());
         for connection in &mut ours {
             give(connection, b"six").unwrap();

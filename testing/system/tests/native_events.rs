@@ -1,4 +1,4 @@
-//! Events of the native API: who is told, when, and what when the service has gone.
+//! Events of the native API: which events come, when, and what happens when the service dies.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -68,7 +68,7 @@ fn events_that_do_not_fit_come_with_the_next_wait() {
             give(ours, b"!").unwrap();
             assert!(theirs.wait(Readiness::READABLE, Some(LIMIT)).unwrap());
         }
-        // All are there: none is told twice in one wait, and none is forgotten.
+        // All events come, and none twice in one wait.
         let mut told = HashSet::new();
         while told.len() < COUNT as usize {
             let count = stack.wait(&mut events, Some(LIMIT)).unwrap();
@@ -125,7 +125,7 @@ fn a_service_that_is_killed_ends_everything() {
     let (mut stack, mut ours, theirs) = pair();
     stack.watch(&ours, 1).unwrap();
     stack.watch(&theirs, 2).unwrap();
-    // SAFETY: the service that the test has started for this process.
+    // SAFETY: the process is the service that the test has started for this process.
     unsafe { libc::kill(pid.to_str().unwrap().parse().unwrap(), libc::SIGKILL) };
     let (mut told, mut events) = (HashSet::new(), [Event::default(); 4]);
     while told.len() < 2 {

@@ -1,4 +1,5 @@
-//! The example programs of the native API, in Rust and C: against sockets under the library, against Linux over a veth, and killed.
+//! The example programs of the native API in Rust and C: against sockets under the library, against Linux over a veth,
+//! and killed.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -6,7 +7,7 @@ use towpath_system_tests::namespace::SERVER;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Lab, Program, Scratch, Service, bin_dir, require_program, require_root};
 
-/// A client that sends, half-closes, and compares what comes back.
+/// A client that sends, half-closes, and compares the echo.
 const CLIENT: &str = r#"
 import socket, sys, threading, os
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -31,7 +32,7 @@ fn rust_echo() -> PathBuf {
     path
 }
 
-/// Builds the C example as a program of some user would.
+/// Builds the C example as a user's program would be built.
 fn c_echo(scratch: &Scratch, archive: bool) -> PathBuf {
     require_program("gcc", "gcc");
     let native = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../crates/native");
@@ -82,7 +83,7 @@ fn the_header_is_complete_by_itself() {
     line.arg(&include).arg(source).run(60).ok();
 }
 
-/// Every function that the header declares is in the library, and no other.
+/// Every function that the header declares is in the library, and the library exports no other.
 #[test]
 fn the_library_has_what_the_header_says() {
     require_program("nm", "binutils");

@@ -1,4 +1,4 @@
-//! `docs/internals/objections.md`: what it tells its readers to type works.
+//! The commands in `docs/internals/objections.md` work.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use towpath_system_tests::{Program, Scratch, bin_dir, require_program};
 
 const PAGE: &str = include_str!("../../../docs/internals/objections.md");
 
-/// The command of each row: what stands last between backquotes.
+/// The command of each row: the last text between backquotes.
 fn commands() -> Vec<&'static str> {
     let rows = PAGE.lines().filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit());
     rows.map(|row| row.rsplit('`').nth(1).expect("a command")).collect()
@@ -32,7 +32,7 @@ fn every_objection_has_a_command_that_works() {
     for command in commands {
         let words: Vec<&str> = command.trim_start_matches("sudo ").split_whitespace().collect();
         match words[..] {
-            // What takes minutes is not run here: it is there.
+            // Commands that take minutes are not run. They must only exist.
             ["make", target] => {
                 let makefile = std::fs::read_to_string(root.join("Makefile")).expect("Makefile");
                 assert!(makefile.contains(&format!("\n{target}: ")), "{command}");

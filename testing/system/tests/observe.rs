@@ -1,4 +1,4 @@
-//! What the tools show: sockets and counters during a transfer, a listener that nobody accepts from, and drops by reason.
+//! Observation tools: sockets and counters during a transfer, a listener without accepts, and drops by reason.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no number {name:?} in {value}"))
 }
 
-/// Sends without end over one connection; the peer takes what comes.
+/// Sends without end over one connection. The peer reads all.
 const SINK: &str = "import socket\nl=socket.socket();l.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\n\
     l.bind(('127.0.0.1',7301));l.listen(7);print('up',flush=True)\nc,_=l.accept()\nwhile c.recv(65536): pass";
 const SOURCE: &str = "import socket\nc=socket.create_connection(('127.0.0.1',7301),60)\nprint('up',flush=True)\n\
@@ -60,7 +60,7 @@ fn a_transfer_is_seen_in_sockets_and_status() {
     for name in ["rttvar_us", "ssthresh", "snd_wnd", "unacked", "retrans", "bytes_received"] {
         number(tcp, name);
     }
-    // Some reading finds bytes on their way; the sender has always more.
+    // Some readings find bytes in flight, because the sender always has more.
     until("something is queued", 20, || number(&sender(), "send_q") > 0);
     until("more is acknowledged", 20, || number(&sender()["tcp"], "bytes_acked") > number(tcp, "bytes_acked"));
 
@@ -164,20 +164,20 @@ fn connects_are_completed_and_queued_although_nobody_accepts() {
     let mut client = lab.on_client(Program::line("python3 -c").arg(client)).start(service.scratch.path("client.log"));
     client.wait_for("connected", 20);
     let listener = || listed(&service, |s| s["state"] == "LISTEN").expect("a listener");
-    // The last acknowledgements of their handshakes may be on their way.
+    // The last acknowledgements of their handshakes may not have arrived yet.
     until("all ten are queued", 20, || number(&listener(), "recv_q") == 10);
     assert_eq!(number(&listener(), "send_q"), 16, "{}", listener());
-    // The eleventh to sixteenth fit; of many more, some must not.
+    // The eleventh to the sixteenth fit. Of many more, some must not fit.
     let more = format!(
         "import socket\nk=[]\ntry:\n for n in range(40): k.append(socket.create_connection(('{SERVER}',6502),60 if n<6 else 0.4))\n\
          except OSError: pass\nprint(len(k))"
     );
     let out = lab.on_client(Program::line("python3 -c").arg(more)).run(30).ok();
     let fit: u32 = out.trim().parse().expect("a count");
-    // A peer whose last ACK of the handshake was dropped for lack of room thinks itself connected, as with Linux.
+    // If a peer's last ACK was dropped because the queue was full, the peer believes itself connected, as on Linux.
     assert!((6..40).contains(&fit), "{fit} more connections");
     assert!(number(&listener(), "recv_q") <= 16, "{}", listener());
-    // The server's end resets what it never accepted.
+    // The server's end resets the connections that it never accepted.
     server.signal(libc::SIGKILL);
     until("all is forgotten", 20, || listed(&service, |s| s["state"] != "TIME-WAIT").is_none());
 }

@@ -1,5 +1,5 @@
-//! The regions that two clients share for direct connections: whom the policy lets share one, what a hostile peer can do in it, how many
-//! there are, and their memory.
+//! Pair regions, which two clients share for direct connections: the policy for them, hostile peers in them, their
+//! number, and their memory.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::direct::{PEER, as_the_kernel, run_direct};
@@ -28,7 +28,7 @@ s, p = peer('s.sendall(bytes(1000000))'); print(len(everything(s)))"
     assert!(service.segments() > 10, "a limit of bytes per second is kept by the stack");
 }
 
-/// A peer that writes over every word that it shares with us, again and again, while it also uses its connections.
+/// A peer that overwrites every word of the pair region again and again, while it also uses its connections.
 const SCRIBBLER: &str = r#"
 import ctypes, random, threading
 line = [l for l in open('/proc/self/maps') if 'towpath-pair' in l][0]

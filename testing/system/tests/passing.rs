@@ -1,12 +1,12 @@
-//! Sockets that go to other programs: inherited over `exec`, and passed in messages.
+//! Descriptor passing: sockets that are inherited over `exec`, or passed in messages.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::{Program, Scratch, Service, bin, require_program, require_root};
 
 const PYTHON: &str = "/usr/bin/python3 -c";
 
-/// Runs the script on the kernel, by the stack (which must have carried so many segments) and by direct connections: all print the
-/// same.
+/// Runs the script on the kernel, over the stack (which must have carried so many segments), and over direct
+/// connections. All print the same.
 fn as_the_kernel(script: &str, segments_min: u64) {
     let script = format!("{BEGIN}{script}");
     let kernel = Program::line(PYTHON).arg(&script).run(60).ok();

@@ -1,4 +1,4 @@
-//! The operator's policy, seen from programs, from a client that speaks to the ring itself, and from the log.
+//! The operator's policy, as seen by programs, by a client that speaks to the ring itself, and in the log.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use rustix::fd::AsFd;
@@ -13,15 +13,15 @@ use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Finished, Lab, Program, RawClient, Service, bin, require_program, require_root, until};
 
-/// A user that is neither root nor the service's.
+/// A user other than root and the service's user.
 const OTHER: u32 = 23_451;
 
 fn service() -> Service {
-    // What these tests count is what the stack carries and drops.
+    // Not direct, because these tests count what the stack carries and drops.
     Service::start(|program| program.arg("--admit").arg("all").arg("--direct").arg("false"))
 }
 
-/// `towpath policy LINE`.
+/// Runs `towpath policy LINE`.
 fn policy(service: &Service, line: &str) -> Finished {
     let mut program = Program::new(&[bin("towpath")]).arg("policy").arg("--socket").arg(&service.socket);
     for word in line.split_whitespace() {
@@ -38,13 +38,13 @@ fn hits(service: &Service, number: usize) -> u64 {
     listing(service)["rules"][number - 1]["hits"].as_u64().expect("hits")
 }
 
-/// The distribution's Python: what a user has installed for himself, another may not be able to run.
+/// Requires the distribution's Python: another user may not be able to run one that a user has installed.
 fn require_python() {
     let there = std::path::Path::new("/usr/bin/python3").exists();
     assert!(there, "/usr/bin/python3 is missing: apt-get install -y python3-minimal (or run scripts/setup)");
 }
 
-/// A Python program on the service, as this user; its output.
+/// Runs a Python program on the service as this user, and returns its output.
 fn python(service: &Service, uid: u32, text: &str) -> String {
     require_python();
     require_program("setpriv", "util-linux");
@@ -63,7 +63,7 @@ fn connect(service: &Service, uid: u32, port: u16) -> String {
     python(service, uid, &text)
 }
 
-/// A server that accepts and holds whatever comes, and reads it all.
+/// A server that accepts all connections and reads all data.
 fn sink(service: &Service, port: u16) -> Running {
     require_python();
     let text = format!(
@@ -165,11 +165,11 @@ fn a_rate_limit_holds_also_for_a_running_connection() {
 fn a_rate_limit_holds_over_the_kernel_stack_too() {
     require_root();
     let service = Service::start(|program| program.arg("--stack").arg("kernel").arg("--admit").arg("all"));
-    // What a busy machine does not let it send in time is lost to it.
+    // A busy machine may not let it send as much in time.
     limits_what_runs(&service, 7506, 0.3);
 }
 
-/// A sender gets a limit while it sends; it must reach the share `least` of that.
+/// A sender is limited while it sends. It must reach the share `least` of the limit.
 fn limits_what_runs(service: &Service, port: u16, least: f64) {
     let _sink = sink(service, port);
     let rate = 4_000_000;
@@ -189,7 +189,8 @@ fn limits_what_runs(service: &Service, port: u16, least: f64) {
         of["tcp"]["bytes_acked"].as_u64().expect("bytes")
     };
     std::thread::sleep(Duration::from_millis(500));
-    // Never more, whatever the machine does; and as much as that, as soon as it lets all of them run for three seconds.
+    // It never sends more, on any machine. It sends as much as the limit once the machine lets all programs run for
+    // three seconds.
     until("it sends as much as it may", 60, || {
         let (start, before) = (std::time::Instant::now(), sent());
         std::thread::sleep(Duration::from_secs(3));
@@ -213,7 +214,7 @@ impl Raw {
     fn new(service: &Service) -> Self {
         Self { client: RawClient::new(service), tail: 0 }
     }
-    /// What the stack answers to a command for slot `raw`.
+    /// The stack's answer to a command for slot `raw`.
     fn command(&mut self, raw: u32, command: &Command) -> i32 {
         let RawClient { region, doorbells, .. } = &self.client;
         let slot = region.slot(raw).expect("slot");
@@ -300,7 +301,7 @@ fn knock(lab: &Lab, port: u16, seconds: u32) -> String {
     lab.on_client(Program::new(&["/usr/bin/python3", "-c", &text])).run(20).ok().trim().to_owned()
 }
 
-/// On a real interface, with peers that know nothing of us.
+/// On a real interface, with peers that do not run Towpath.
 #[test]
 fn peers_on_the_network_are_refused_and_connects_to_them_denied() {
     require_python();
@@ -322,7 +323,7 @@ fn peers_on_the_network_are_refused_and_connects_to_them_denied() {
     policy(&service, "flush").ok();
     policy(&service, "add deny accept from 10.77.0.0/24").ok();
     assert_eq!(knock(&lab, 7520, 2), "TimeoutError");
-    // The SYN and its repetitions, the first of which comes after a second.
+    // The SYN and its retransmissions, the first of which comes after a second.
     let asked = hits(&service, 1);
     assert!(asked >= 2 && forbidden() == 1 + asked, "{asked}, {}", forbidden());
     assert!(service.running.output().contains("denied by rule 1 (drop)"));
@@ -353,7 +354,7 @@ fn new_connections_beyond_the_rate_fail_until_time_has_passed() {
     let said = python(&service, OTHER, text);
     let words: Vec<f64> = said.split(' ').map(|word| word.parse().expect("a number")).collect();
     let &[first, first_s, second, seconds] = words.as_slice() else { panic!("{said}") };
-    // One second's worth at once, and what grows meanwhile, never more; then the same again.
+    // At most one second's worth at once, plus what accrues meanwhile; then the same again.
     let after = seconds - first_s - 1.5;
     assert!(first >= 5.0 && first <= 5.0 + 5.0 * first_s, "{said}");
     assert!(second >= 5.0 && second <= 5.0 + 5.0 * (after + 0.2), "{said}");

@@ -1,5 +1,5 @@
-//! The conformance program of `testing/system/posix` on the kernel and under Towpath, over the stack, directly, over the kernel stack, and over that in a second
-//! kernel: what it prints must be the same.
+//! The conformance program of `testing/system/posix` prints the same on the kernel and under Towpath. Under Towpath it
+//! runs over the stack, directly, over the kernel stack, and over one in a second kernel.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ fn sockets_behave_as_the_kernels_do() {
     compare(&[]);
 }
 
-/// Linked statically, it is hooked by its system calls: the same cases, by the other way.
+/// A statically linked program is hooked by its system calls. The cases are the same.
 #[test]
 fn sockets_of_a_static_program_behave_as_the_kernels_do() {
     compare(&["--static"]);

@@ -1,4 +1,5 @@
-//! Servers of several processes: all of them serve, and whichever is killed at whatever moment, the others go on and nothing is left.
+//! Servers of several processes. All processes serve. If any is killed at any moment, the others go on and nothing is
+//! left behind.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -21,9 +22,9 @@ fn slots_of(service: &Service, name: &str) -> u64 {
     clients.iter().filter(|c| c["program"] == name).map(|c| c["slots"].as_u64().expect("slots")).sum()
 }
 
-/// `kill -9`, of a process that the test's own server has started.
+/// `kill -9` for a process that the test's own server has started.
 fn kill(pid: i32) {
-    // SAFETY: integers only.
+    // SAFETY: `kill` takes numbers and no memory.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
@@ -36,7 +37,7 @@ struct Nginx {
 }
 
 impl Nginx {
-    /// Four workers; HTTP on `port`, HTTPS on the next.
+    /// Starts four workers, with HTTP on `port` and HTTPS on the next port.
     fn start(service: &Service, port: u16, accept_mutex: bool, reuseport: bool) -> Self {
         require_program("nginx", "nginx-light");
         let dir = service.scratch.path(&format!("nginx-{port}"));
@@ -70,7 +71,7 @@ impl Nginx {
     fn curl(&self, service: &Service, path: &str) -> towpath_system_tests::Finished {
         service.accelerated("curl -sS -m 80 -D - -o /dev/null").arg(self.url(path)).run(30)
     }
-    /// The workers that answer a number of requests, each by a connection of its own, in one program.
+    /// The workers that answer these requests. One program makes them, each on a connection of its own.
     fn workers(&self, service: &Service, requests: u32) -> BTreeSet<i32> {
         let script = "import sys, socket, re
 for _ in range(int(sys.argv[2])):
@@ -94,12 +95,12 @@ for _ in range(int(sys.argv[2])):
     }
     fn signal(&self, signal: i32) {
         let pid: i32 = std::fs::read_to_string(self.dir.join("pid")).unwrap().trim().parse().unwrap();
-        // SAFETY: nginx, which the test has started.
+        // SAFETY: the process is the nginx that the test has started.
         unsafe { libc::kill(pid, signal) };
     }
 }
 
-/// What four workers must do, however they share the listener.
+/// The test of four workers, whichever way they share the listener.
 fn nginx_serves(service: &Service, port: u16, accept_mutex: bool, reuseport: bool) {
     require_program("wrk", "wrk");
     require_program("curl", "curl");
@@ -107,7 +108,7 @@ fn nginx_serves(service: &Service, port: u16, accept_mutex: bool, reuseport: boo
     let listeners = if reuseport { 8 } else { 2 };
     assert_eq!(sockets_of(service, "nginx", &["LISTEN"]), listeners);
     let seen = nginx.workers(service, 64);
-    // With the mutex one worker may take all that an idle server gets, on Linux too.
+    // With the mutex one worker may take all connections of an idle server, on Linux too.
     assert!(seen.len() == 4 || accept_mutex, "{seen:?} of four workers have served");
     nginx.wrk(service, "keep-alive", "small");
     nginx.wrk(service, "close", "small");
@@ -115,7 +116,7 @@ fn nginx_serves(service: &Service, port: u16, accept_mutex: bool, reuseport: boo
     let tls = service.accelerated("curl -sSk -m 80").arg(format!("https://127.0.0.1:{}/large", port + 1)).run(30).ok();
     assert_eq!(tls.len(), 500_000);
 
-    // A worker is killed: the master starts another, and meanwhile the others serve.
+    // A worker is killed: the master starts another one, and the others serve meanwhile.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
@@ -139,7 +140,7 @@ fn nginx_serves(service: &Service, port: u16, accept_mutex: bool, reuseport: boo
     let after = nginx.workers(service, 64);
     assert!(after.len() == 4 || accept_mutex, "{after:?}");
 
-    // Reload: others serve, and the old ones end.
+    // Reload: new workers serve, and the old ones end.
     nginx.signal(libc::SIGHUP);
     until("new workers serve alone", 30, || nginx.workers(service, 8).is_disjoint(&after));
     until("nothing but listeners is left", 30, || {
@@ -174,9 +175,10 @@ fn nginx_with_four_workers_joined_directly() {
     nginx_serves(&Service::direct(), 18_140, true, true);
 }
 
-// --- A server of our own, and kills at random moments.
+// --- A server of the test's own, and kills at random moments.
 
-/// `python3 -c SERVER PORT KIND WORKERS`: workers echo lines until the peer ends; the master starts another for each that dies.
+/// `python3 -c SERVER PORT KIND WORKERS`: workers echo lines until the peer ends. The master replaces each worker that
+/// dies.
 const SERVER: &str = "
 import os, sys, socket, select, signal
 port, kind, workers = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -220,8 +222,9 @@ while True:
     pid, _ = os.wait(); alive.discard(pid); start()
 ";
 
-/// `python3 -c LOAD PORT KILLS SEED`: connects, says a line or two, ends; now and then kills the worker that has answered, at a moment
-/// around an accept. A connection may end with its worker; one that nobody answers within 20 s is an error.
+/// `python3 -c LOAD PORT KILLS SEED`: connects, sends a line or two, ends. Now and then it kills the worker that has
+/// answered, at a moment around an accept.
+/// A connection may end with its worker. One without an answer within 20 s is an error.
 const LOAD: &str = "
 import os, sys, socket, random, signal, time, threading
 port, kills, chance = int(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
@@ -258,7 +261,7 @@ for _ in range(40): talk(1)
 print(served - before, len(pids) > kills, ended <= 8 * kills)
 ";
 
-/// Workers are killed at seeded moments under load; afterwards nothing is left but what the server still has.
+/// Workers are killed at seeded moments under load. Afterwards only what the server still has is left.
 fn workers_may_be_killed(service: &Service, port: u16, kind: &str, kills: u32, listeners: u64) {
     let server = service.accelerated("/usr/bin/python3 -c").arg(SERVER).arg(port.to_string()).arg(kind).arg("4");
     let mut server = server.start(service.scratch.path(&format!("server-{port}")));
@@ -268,7 +271,7 @@ fn workers_may_be_killed(service: &Service, port: u16, kind: &str, kills: u32, l
     }
     let load = service.accelerated("/usr/bin/python3 -c").arg(LOAD).arg(port.to_string());
     let out = load.arg(kills.to_string()).arg(port.to_string()).run(120).ok();
-    // With a listener each, a connection to the one that has just been killed is refused or reset, as on Linux.
+    // If each worker has a listener, a connection to a killed worker is refused or reset, as on Linux.
     let all: u32 = out.split(' ').next().unwrap().parse().unwrap();
     assert!(all == 40 || kind == "reuseport" && all > 20, "{out}");
     assert!(out.contains(" True ") && (out.trim().ends_with("True") || kind == "reuseport"), "{out}");
@@ -300,7 +303,7 @@ fn workers_with_a_listener_each_may_be_killed_at_any_moment() {
     workers_may_be_killed(&Service::direct(), 18_221, "reuseport", 40, 4);
 }
 
-/// The master is killed: its workers serve on, from the listener that they have inherited.
+/// The master is killed. Its workers serve on, from the listener that they have inherited.
 #[test]
 fn a_master_may_be_killed() {
     let service = Service::embedded();
@@ -326,7 +329,7 @@ for _ in range(20):
 
 // --- PostgreSQL
 
-/// Where Debian has its newest.
+/// The directory of Debian's newest version.
 fn postgresql() -> PathBuf {
     let versions =
         std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|d| d.path().join("bin"));
@@ -375,7 +378,7 @@ fn postgresql_on(service: &Service, bin: &std::path::Path, port: u16) {
     };
     bench();
     assert_eq!(query("select count(*) from pgbench_accounts").ok(), "100000\n");
-    // One of its processes is killed: it ends all the others, recovers, and serves again.
+    // One of its processes is killed. PostgreSQL ends all others, recovers, and serves again.
     let sleeper =
         client("psql").arg("-c").arg("select pg_sleep(60)").arg("postgres").start(service.scratch.path("sleeper"));
     let mut victim = String::new();

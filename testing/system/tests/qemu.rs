@@ -14,7 +14,7 @@ use towpath_system_tests::{Program, Service, bin, bin_dir, require_guest, requir
 #[ignore = "boots guests: scripts/setup guest; make test-slow"]
 fn a_program_has_its_sockets_in_a_guest_that_needs_no_privileges() {
     let root = rustix::process::geteuid().is_root();
-    // It admits root, the user of this program.
+    // The service admits root, the user of this program.
     let service = Service::qemu(|program| if root { program.user(65_534) } else { program });
     let out = service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(120).ok();
     assert_eq!(out.trim(), "whole 0", "this kernel has sockets of that port");
@@ -84,8 +84,8 @@ fn with_verbs(guest: &Service) {
     inside(guest, "rdma link add rxe0 type rxe netdev eth0");
 }
 
-/// A property that a transport over RDMA verbs relies on, seen with the kernel's own verbs: bytes are in memory before
-/// the immediate that follows them.
+/// A transport over RDMA verbs relies on this order: bytes are in memory before the immediate that follows them. Here
+/// it is checked with the kernel's own verbs.
 #[test]
 #[ignore = "boots guests: scripts/setup guest; make test-slow"]
 fn guests_write_into_each_others_rings_by_rdma_and_tell_by_immediates() {
@@ -108,7 +108,7 @@ fn guests_write_into_each_others_rings_by_rdma_and_tell_by_immediates() {
     let read = |guest: &Service, file: &str| exec(guest).arg("cat").arg(file).run(30).out;
     for (guest, what) in [(&listens, "listen"), (&connects, "connect")] {
         with_verbs(guest);
-        // A program run there has only seconds; this one goes on in the background.
+        // A command that runs in the guest has only seconds, so this program goes on in the background.
         let line = format!("/usr/bin/python3 -u -c \"$0\" {what} 10.97.7.2 > /tmp/said 2>&1 &");
         exec(guest).arg("sh").arg("-c").arg(line).arg(SCRIPT).run(30).ok();
         if what == "listen" {

@@ -1,6 +1,5 @@
 //! RDMA by `libibverbs`: two guests of QEMU with a software adapter each. One has the kernel stack, the other the
-//! programs. They share no memory. Only RoCE passes between them, and the TCP connection by which they found each
-//! other.
+//! programs. They share no memory. Only RoCE passes between them, and the TCP connection that brings them together.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -38,7 +37,7 @@ impl Drop for Wire {
     }
 }
 
-/// The line that a guest prints under this name.
+/// The value that a guest prints under this name.
 fn said<'a>(all: &'a str, what: &str) -> &'a str {
     let prefix = format!("guest: {what}");
     let line = all.lines().find_map(|line| line.trim_end().strip_prefix(&prefix));
@@ -59,12 +58,12 @@ fn programs_have_their_sockets_behind_an_rdma_adapter_whose_end_resets_them() {
     let (client, server) = (format!("{}{}", client.out, client.err), server.output());
     let whole = format!("client:\n{client}\nfar:\n{server}");
     assert!(said(&server, "without").contains("no RDMA adapter with RoCE has the address 198.18.7.2"), "{whole}");
-    // Only the server's guest has that web server's address, and the whole answer came here.
+    // Only the server's guest has the address of that web server, and the whole answer has come.
     assert_ne!(said(&client, "direct"), "0", "{whole}");
     assert_eq!(said(&client, "body"), said(&server, "body"), "{whole}");
     let status: serde_json::Value = serde_json::from_str(said(&client, "status")).expect(&whole);
     assert_eq!(status["stack"], "remote", "{whole}");
-    // The end of a process is seen on the TCP connection, the end of a machine by writes without an answer.
+    // The end of a process is noticed on the TCP connection, the end of a machine by writes without an answer.
     assert_eq!(said(&client, "kill reset"), libc::ECONNRESET.to_string(), "{whole}");
     assert!(said(&client, "kill log").contains("the other side has ended"), "{whole}");
     assert_eq!(said(&client, "vanish reset"), libc::ECONNRESET.to_string(), "{whole}");

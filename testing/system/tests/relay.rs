@@ -1,4 +1,4 @@
-//! `towpath-impair` between two veths: a Linux transfer through it, and what it says of itself.
+//! `towpath-impair` between two veths: a Linux transfer through it, and its counters.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -45,7 +45,7 @@ impl Wire {
         relay
     }
 
-    /// Segments that A's kernel has sent again.
+    /// The segments that A's kernel has retransmitted.
     fn retransmitted(&self) -> u64 {
         let text = self.on(0, "cat /proc/net/snmp").run(10).ok();
         let tcp: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp:")).collect();
@@ -86,7 +86,7 @@ fn a_linux_transfer_passes_the_relay_and_meets_the_losses_that_it_counts() {
     let wire = Wire::new();
     let mut relay = wire.relay("--loss 1% --delay 2ms --rate 100mbit --queue 256k --one-way --seed 7");
     wire.transfer("8M");
-    // The last acknowledgements are still in the wire's 2 ms when the transfer's programs have ended.
+    // When the programs of the transfer have ended, the last acknowledgements are still delayed by 2 ms.
     until("nothing is under way", 20, || {
         relay.signal(libc::SIGUSR1);
         counters(&relay).is_some_and(|report| {
@@ -97,7 +97,7 @@ fn a_linux_transfer_passes_the_relay_and_meets_the_losses_that_it_counts() {
     relay.stop();
     let report = counters(&relay).expect("counters at the end");
     let there = |name: &str| report["a_to_b"][name].as_u64().expect("a counter");
-    // 8 MB in segments of 1448 bytes, cut from whatever super-frames the kernel has made.
+    // 8 MB in segments of 1448 bytes, cut from the super-frames that the kernel makes.
     assert!((5_500..8_000).contains(&there("frames_in")), "{report}");
     assert!((there("bytes_in") / there("frames_in")) < 1515, "no super-frames: {report}");
     assert!((30..100).contains(&there("lost")), "1 % of about 6,000: {report}");
@@ -111,7 +111,7 @@ fn the_delay_is_that_of_the_wire_and_an_idle_relay_sleeps() {
     require_program("ping", "iputils-ping");
     let wire = Wire::new();
     let relay = wire.relay("--delay 10ms");
-    // Never less; and no more, as soon as the machine has time for one of them.
+    // A ping never takes less, and no longer once the machine has time for one of them.
     until("a ping takes as long as the wire", 60, || {
         let out = wire.on(0, "ping -c 5 -i 0.2 10.77.1.2").run(20).ok();
         let line = out.lines().find(|line| line.contains("min/avg/max")).expect("summary");

@@ -1,5 +1,5 @@
-//! The kernel stack without shared memory: a server process, also in another network namespace, reached by a byte
-//! stream.
+//! The kernel stack without shared memory: a server process, also in another network namespace, at the other end of a
+//! byte stream.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use towpath_system_tests::guest::{WAITER, kill_under};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, bin, bin_dir, require_program, require_root, until};
 
-/// The server of a remote stack, and a service that has its sockets there.
+/// The server of a remote stack, and a service whose sockets are there.
 struct Remote {
     service: Service,
     server: Running,
@@ -16,7 +16,7 @@ struct Remote {
 }
 
 impl Remote {
-    /// The server runs where `complete` puts it.
+    /// `complete` decides where the server runs.
     fn start(complete: impl Fn(Program) -> Program) -> Self {
         let scratch = Scratch::new("remote");
         let address = format!("unix:{}", scratch.path("server.sock").display());
@@ -90,7 +90,7 @@ fn programs_speak_with_others_where_the_server_is() {
     let elsewhere = Elsewhere::new();
     let remote = Remote::start(|program| program.under(&elsewhere.within()));
     let service = &remote.service;
-    // A client reaches a server there, which no other program here can reach.
+    // A client reaches a server in the namespace, which no other program of this host can reach.
     let body = "towpath ".repeat(200_000);
     std::fs::write(service.scratch.path("body"), &body).expect("body");
     let mut server = Program::line("/usr/bin/python3 -u -m http.server 7621 --bind 10.96.7.1")
@@ -101,7 +101,7 @@ fn programs_speak_with_others_where_the_server_is() {
     let line = "curl -sS --noproxy * --max-time 80 http://10.96.7.1:7621/body";
     assert!(service.accelerated(line).run(40).ok() == body);
     assert!(service.stage("received_bytes") >= body.len() as u64);
-    // A server is reached there.
+    // A server in the namespace is reached.
     let mut redis = service
         .accelerated("redis-server --port 7622 --bind 0.0.0.0 --protected-mode no --save")
         .arg("")
@@ -154,7 +154,7 @@ fn a_program_has_its_sockets_behind_rdma_verbs_that_delay_tear_and_reorder() {
         let out = service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).run(120).ok();
         assert_eq!(out.trim(), "whole", "seed {seed}");
         assert!(service.stage("sent_bytes") >= 6_000_000 && service.stage("accepts") == 1, "{}", service.status());
-        // Several programs at a time have their regions on different queue pairs.
+        // The regions of several programs are on different queue pairs.
         let logs: Vec<_> = (0..4).map(|n| service.scratch.path(&format!("{n}.log"))).collect();
         let start = |log| service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION).start(log);
         let mut all: Vec<Running> = logs.iter().map(start).collect();
@@ -243,7 +243,7 @@ fn a_server_on_another_machine_needs_a_word_of_trust() {
     assert!(nobody.code == 1 && nobody.err.contains("unix:/nowhere/server.sock"), "{}", nobody.err);
 }
 
-/// The conformance program's cases of `epoll`: an answer to a call is no edge for a program that watches the socket.
+/// Runs the conformance cases of `epoll`: an answer to a call is no edge for a program that watches the socket.
 #[test]
 fn epoll_on_sockets_of_a_remote_stack_is_as_on_the_kernels() {
     require_program("gcc", "gcc");

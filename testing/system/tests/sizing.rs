@@ -1,4 +1,4 @@
-//! The number of cores that a service gives its stack: by hand under traffic, and by its own decisions.
+//! The number of workers of a service's stack: set by hand under traffic, and by its own decisions.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -6,7 +6,7 @@ use towpath_system_tests::guest::kernel_of;
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, bin, require_program, until};
 
-/// Echoes on many connections at once until the file of `stop` is there; every byte is compared.
+/// Echoes on many connections at once until the file `stop` exists. Compares every byte.
 const ECHO: &str = r#"
 import hashlib, os, random, socket, sys, threading
 role, port, stop = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -126,14 +126,14 @@ fn a_service_that_decides_takes_cores_away_that_nobody_uses_and_is_quiet_under_n
     let mut client = echo(&service, "client", 7903, "stays");
     client.wait_for("12 unharmed", 60);
     assert_eq!(has(&service, "2")["set"], 2);
-    // It stays so while nobody says otherwise, with nothing to do.
+    // The number stays as it was set, with nothing to do.
     assert_eq!(service.status()["sizing"]["cores"], 2);
     let before = has(&service, "auto");
     assert_eq!((&before["set"], &before["configured"]), (&Value::Null, &Value::from("1-4")));
     until("the core that nobody uses is parked", 60, || service.status()["sizing"]["cores"] == 1);
     let sizing = service.status()["sizing"].clone();
     assert!(sizing["tick"].as_u64() > Some(0) && sizing["why"].is_string(), "{sizing}");
-    // All that has changed is known, and is in the log.
+    // All changes are listed, and are in the log.
     let changes = has(&service, "auto")["changes"].as_array().unwrap().clone();
     let idle = changes.iter().find(|change| change["from"] == 2 && change["to"] == 1).expect("a change to one core");
     assert!(["idle", "starved"].iter().any(|reason| idle["reason"] == *reason), "{idle}");
@@ -141,7 +141,7 @@ fn a_service_that_decides_takes_cores_away_that_nobody_uses_and_is_quiet_under_n
     assert!(service.running.output().contains("towpath_service::threads: {\"tick\":"), "{}", service.running.output());
 }
 
-/// Where each of the service's threads may run, as `/proc` says it.
+/// The CPUs on which each thread of the service may run, from `/proc`.
 fn allowed(service: &Service) -> Vec<String> {
     let pid = service.status()["pid"].as_u64().unwrap();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -152,7 +152,7 @@ fn allowed(service: &Service) -> Vec<String> {
 #[test]
 fn threads_that_nobody_pins_stay_where_they_are_put() {
     require_program("taskset", "util-linux");
-    // The first and the last of those that this test may use.
+    // The first and the last CPU that this test may use.
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
     let own = own.split_once("Cpus_allowed_list:\t").unwrap().1.lines().next().unwrap();
     let ends = |c| c == '-' || c == ',';

@@ -1,9 +1,9 @@
-//! Calls on sockets end to end: what python3 sees under Towpath, and where it must be so, that the kernel says the same.
+//! Calls on sockets end to end, as python3 sees them under Towpath. Where it matters, the kernel must answer the same.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::{Program, Service};
 
-/// Runs the script under Towpath; at least `segments_min` segments must have gone through the stack.
+/// Runs the script under Towpath. At least `segments_min` segments must have gone through the stack.
 fn carried(service: &Service, script: &str, segments_min: u64) -> String {
     let before = service.segments();
     let out = service.accelerated("python3 -c").arg(script).run(60).ok();
@@ -12,7 +12,7 @@ fn carried(service: &Service, script: &str, segments_min: u64) -> String {
     out
 }
 
-/// Runs the script on the kernel too, which must print the same.
+/// [`carried`], and on the kernel too, which must print the same.
 fn as_the_kernel(script: &str, segments_min: u64) {
     let service = Service::embedded();
     let kernel = Program::line("python3 -c").arg(script).run(60).ok();

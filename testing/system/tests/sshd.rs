@@ -1,10 +1,11 @@
-//! OpenSSH: a server that executes itself anew for each connection, gives up its rights in steps, and locks itself in.
+//! OpenSSH: a server that executes itself anew for each connection, gives up its rights step by step, and uses seccomp.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use std::net::TcpListener;
 use towpath_system_tests::{Program, Scratch, Service, require_program, require_root};
 
-/// The server on `$PORT`, commands and copies by root and by an ordinary user (nobody, who gets a shell in this namespace only).
+/// The server on `$PORT`, and commands and copies by root and by an ordinary user. (nobody gets a shell in this
+/// namespace only.)
 const SCRIPT: &str = r#"
 set -e
 cd "$DIR"

@@ -1,4 +1,4 @@
-//! Which stack gets what: one program whose sockets are of several stacks, as the policy says.
+//! A program's sockets are on several stacks, as the policy says.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Program, Scratch, Service, bin, require_root};
 
-/// The one address that both namespaces have: what tells them apart is the policy alone.
+/// An address that both namespaces have: only the policy tells them apart.
 const FAR: &str = "10.98.0.1";
 
-/// Answers each connection with its word and what it gets, until the peer closes.
+/// Sends its word on each connection, and echoes until the peer closes.
 const ECHO: &str = "
 import socket, sys, threading
 l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,7 +27,7 @@ while True:
     threading.Thread(target=serve, args=(c,), daemon=True).start()
 ";
 
-/// A network namespace with [`FAR`] on its loopback device, which goes with its guard.
+/// A network namespace with [`FAR`] on its loopback device. It is deleted with its guard.
 struct Namespace(String);
 
 impl Namespace {
@@ -78,7 +78,7 @@ impl Table {
         Self { service, _file, blue, red }
     }
 
-    /// A server of the namespace's own kernel.
+    /// Starts a server on the namespace's own kernel.
     fn server(&self, namespace: &Namespace, port: u16, word: &str) -> Running {
         let program = namespace.inside(python(ECHO).arg(FAR).arg(port.to_string()).arg(word));
         let mut server = program.start(self.service.scratch.path(&format!("{word}-{port}.log")));
@@ -98,7 +98,7 @@ impl Table {
         program
     }
 
-    /// Bytes that a kernel stack has sent; none before anybody has asked for it.
+    /// The bytes that a kernel stack has sent; 0 if it does not run yet.
     fn sent(&self, stack: &str) -> u64 {
         let status = self.ask(&["status", "--json", "--stack", stack]).run(20);
         if status.err.contains("no Towpath service at") {
@@ -125,7 +125,7 @@ fn with_file(text: &str) -> (Service, Scratch) {
     (Service::start(|program| program.arg("--config").arg(file)), scratch)
 }
 
-/// A Python program whose sockets are that service's, and must be.
+/// A Python program that the service must accelerate.
 fn on(service: &Service, script: &str) -> Program {
     let socket = service.socket.as_os_str();
     let (towpath, run) = (bin("towpath"), ["run", "--require", "--socket"].map(OsStr::new));
@@ -139,7 +139,7 @@ fn one_program_has_sockets_of_three_stacks_in_one_epoll() {
     let table =
         Table::new(&["stack blue connect to 10.98.0.0/16 port 7701", "stack red connect to 10.98.0.1 port 7702"]);
     let _servers = [table.server(&table.blue, ports[0], "blue"), table.server(&table.red, ports[1], "red")];
-    // A decoy: the other namespace has somebody at the same address and port.
+    // A decoy: the other namespace has a server at the same address and port.
     let _decoy = table.server(&table.red, ports[0], "decoy");
     let mut home = table
         .accelerated(ECHO)
@@ -193,7 +193,7 @@ print('all three')
 
 #[test]
 fn a_listener_goes_where_its_rule_says_and_loopback_stays() {
-    // A program is what its path leads to.
+    // A program's name is the path that its links lead to.
     let python3 = std::fs::canonicalize("/usr/bin/python3").expect("python3");
     let table = Table::new(&["stack blue listen port 7705", &format!("stack red all program {}", python3.display())]);
     let mut server = table
@@ -207,14 +207,14 @@ fn a_listener_goes_where_its_rule_says_and_loopback_stays() {
         format!("import socket; c = socket.create_connection(('{FAR}', 7705)); c.sendall(b'x'); print(c.recv(99))");
     assert_eq!(table.blue.inside(python(&script)).run(30).ok().trim(), "b'served:x'", "a program of blue's kernel");
     assert_ne!(table.red.inside(python(&script)).run(30).code, 0, "red has nobody there");
-    // A rule for everything of the program does not lead its loopback connections away.
+    // A rule for all connections of the program does not apply to its loopback connections.
     let listen = "import socket; l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(); \
                   c = socket.create_connection(l.getsockname()); print(c.getpeername()[0])";
     let red = table.sent("red");
     let before = table.service.status()["kernel"]["stack"].as_u64();
     assert_eq!(table.accelerated(listen).run(30).ok().trim(), "127.0.0.1");
     assert_eq!((table.service.status()["kernel"]["stack"].as_u64(), table.sent("red")), (before, red));
-    // Its others are red's.
+    // The program's other connections go to red.
     let _server = table.server(&table.red, 7716, "red");
     let script =
         format!("import socket; c = socket.create_connection(('{FAR}', 7716)); c.sendall(b'x'); print(c.recv(99))");
@@ -404,7 +404,7 @@ fn programs_run_on_a_stack_by_the_name_that_the_configuration_gives_it() {
         format!("import socket; c = socket.create_connection(('{FAR}', 7707)); c.sendall(b'x'); print(c.recv(99))");
     let run =
         |stack: &str| table.ask(&["run", "--require", "--stack", stack, "--", "/usr/bin/python3", "-c"]).arg(&script);
-    // Nobody has started it.
+    // Nobody has started the stack.
     assert_eq!(run("red").run(60).ok().trim(), "b'red:x'");
     let status = table.ask(&["status", "--stack", "red", "--json"]).run(20).ok();
     assert!(status.contains("\"stack\":\"kernel\"") && table.sent("red") > 0, "{status}");
@@ -418,7 +418,7 @@ fn programs_run_on_a_stack_by_the_name_that_the_configuration_gives_it() {
     assert!(tested.contains("\"stack red\""), "{tested}");
 }
 
-/// A server where another user's socket is, which would take anybody.
+/// A server on the socket of another user's stack, which would admit anybody.
 const IMPOSTOR: &str = "
 import os, socket, sys
 os.setuid(1)
@@ -444,7 +444,7 @@ fn what_cannot_be_had_of_a_stack_fails_and_is_nobody_elses() {
          [stacks.other]\nsocket = {path:?}\n[stacks.absent]\nstack = \"kernel\"\nnetns = \"no-such-namespace\"\n"
     );
     let (service, _file) = with_file(&text);
-    // The kernel would connect: somebody listens there.
+    // The kernel could connect: a server listens there.
     let _kernels: Vec<Running> = [7708, 7709]
         .map(|port| {
             let mut server = python(ECHO)

@@ -1,5 +1,5 @@
-//! The kernel stack in a second kernel: user-mode Linux, booted by the service. Its programs' sockets are that
-//! kernel's.
+//! The kernel stack in a second kernel: user-mode Linux, which the service boots. Its programs' sockets are in that
+//! kernel.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_guest::machine::MachineKind;
@@ -105,7 +105,7 @@ fn a_guest_that_is_killed_is_started_again_and_its_listeners_listen_again() {
     python.wait_for("listening", 30);
     assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7631 set colour green").trim(), "OK");
     for restarts in 1..=2 {
-        // The newest is the last one that the log names.
+        // The newest guest is the last one in the log.
         let log = service.running.output();
         let pid = log.rsplit("pid=").next().expect("the kernel's process");
         let pid: i32 = pid.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().expect("a number");
