@@ -14,6 +14,7 @@ use towpath_ring::{Geometry, Region, Slot};
 
 mod service;
 
+pub use service::ShownFile;
 use service::{Welcome, hello};
 pub(crate) use service::{Whose, ask, call, whose};
 

@@ -3,6 +3,7 @@
 use super::Session;
 use crate::sys::{Sys, borrow};
 use crate::{callbacks, process};
+use core::num::NonZeroU32;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,14 @@ pub enum Whose {
     Here(u64, u32, u32),
     /// In a region of the service's other stack of this number.
     There(u32),
+}
+
+/// The service's answer to a file that it was shown.
+pub enum ShownFile {
+    /// It has this number.
+    Number(NonZeroU32),
+    /// The service does not want it.
+    Unwanted,
 }
 
 /// How often to ask again about a socket without a name. Its sender has named it over another connection, so that may
@@ -130,13 +139,14 @@ impl Session {
         }
     }
 
-    /// Shows the service an open file. Returns its number, or 0 if the service does not want it; `None` = no answer.
-    pub fn show_file(&self, input: i32, replaces: u32) -> Option<u32> {
+    /// Shows the service an open file, which takes the place of `replaces`. `None` = no answer.
+    pub fn show_file(&self, input: i32, replaces: Option<NonZeroU32>) -> Option<ShownFile> {
+        let replaces = replaces.map_or(0, NonZeroU32::get);
         match self.ask_with(&Request::File { replaces }, &[input])?.0 {
-            Reply::File { file } => Some(file),
+            Reply::File { file } => Some(NonZeroU32::new(file).map_or(ShownFile::Unwanted, ShownFile::Number)),
             Reply::Refused { errno } => {
                 self.no_files.fetch_or(errno == libc::EOPNOTSUPP, Ordering::Relaxed);
-                Some(0)
+                Some(ShownFile::Unwanted)
             }
             _ => None,
         }

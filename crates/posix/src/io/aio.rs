@@ -1,5 +1,5 @@
-//! AIO does not carry accelerated sockets: its operations are not caught, and would go to the socketpair. So they are
-//! refused, and programs fall back to calls that are caught.
+//! Linux AIO on accelerated sockets is refused. Its operations are not caught and would go to the socketpair. Programs
+//! fall back to calls that are caught.
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
@@ -12,7 +12,7 @@ use towpath_ring::report::Count;
 /// The offset of the descriptor in a `struct iocb`.
 const IOCB_FD: usize = 20;
 
-/// Is it a socket of ours? Counts the refusal that follows.
+/// Is the descriptor an accelerated socket? Counts the refusal that follows.
 pub fn is_accelerated(fd: c_int) -> bool {
     let ours = matches!(table::get(fd), Descriptor::Slot { .. });
     if ours {
@@ -21,7 +21,7 @@ pub fn is_accelerated(fd: c_int) -> bool {
     ours
 }
 
-/// `io_submit`: a request on a socket of ours is refused as invalid for its descriptor. Those before it are
+/// `io_submit`. A request on an accelerated socket is refused as invalid for its descriptor. The requests before it are
 /// submitted.
 ///
 /// # Safety
@@ -29,9 +29,9 @@ pub fn is_accelerated(fd: c_int) -> bool {
 pub unsafe fn submit(context: c_ulong, count: c_long, requests: *const *const c_void) -> Answer<c_long> {
     session::get()?;
     for at in 0..usize::try_from(count).ok()? {
-        // SAFETY: only `user` reads the program's memory.
+        // SAFETY: `user::read` accepts any address, and any bytes are a pointer.
         let request = unsafe { user::read(requests.wrapping_add(at)) }.ok()?;
-        // SAFETY: only `user` reads the program's memory.
+        // SAFETY: `user::read` accepts any address, and any bytes are an integer.
         let fd = unsafe { user::read(request.cast::<u8>().wrapping_add(IOCB_FD).cast::<c_int>()) }.ok()?;
         if !is_accelerated(fd) {
             continue;

@@ -10,8 +10,9 @@ const MOST: usize = 0x7fff_f000;
 /// The end of a program's memory.
 const END: usize = 0x7fff_ffff_f000;
 
-/// Bytes that the vectors have room for, at most what a call moves: EINVAL for a length that cannot be returned,
-/// EFAULT for a vector that is nowhere or reaches beyond a program's memory. With MSG_TRUNC nothing is written.
+/// Bytes that the vectors have room for, at most as many as a call moves. EINVAL: a length cannot be returned. EFAULT:
+/// a vector is null or reaches beyond a program's memory. With MSG_TRUNC a vector may be null, because nothing is
+/// written.
 #[inline]
 pub fn total(iov: &[iovec], flags: c_int) -> Sys<usize> {
     match iov {
@@ -33,13 +34,13 @@ fn total_of_all(iov: &[iovec], flags: c_int) -> Sys<usize> {
     Ok(iov.iter().fold(0, |sum: usize, v| sum.saturating_add(v.iov_len)).min(MOST))
 }
 
-/// A buffer of 1 to `MOST` bytes that may be a program's.
+/// Has the buffer 1 to `MOST` bytes, all below the end of a program's memory?
 #[inline(always)]
-pub fn is_usual(buf: *const c_void, len: usize) -> bool {
+fn is_usual(buf: *const c_void, len: usize) -> bool {
     len.wrapping_sub(1) < MOST && buf as usize <= END - MOST
 }
 
-/// Which way `copy` goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the ring to the caller.
@@ -48,28 +49,29 @@ pub enum Direction {
     In,
 }
 
-/// Copies `count` bytes between the ring at `at` and the vectors after their first `skip` bytes. EFAULT: not all of it.
+/// Copies `count` bytes between the ring at `at` and the vectors after their first `skip` bytes. EFAULT: fewer may have
+/// been copied.
 ///
 /// # Safety
-/// The vectors must be memory that can be read (In) or written (Out), `skip + count` bytes at least.
+/// The vectors must be memory of the program that is read (In) or written (Out), `skip + count` bytes at least.
 #[inline(always)]
 pub unsafe fn copy(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], skip: usize, count: usize) -> Sys<()> {
     let [(span, len), _] = ring.spans(at, count as u32);
     match iov {
-        // SAFETY: the span is in the ring, and the vector is the program's.
+        // SAFETY: the span is in the ring, and the vector, which the caller vouches for, has `skip + len` bytes.
         [one] if len == count && one.iov_len >= skip + count => unsafe {
             copy_span(way, span, one.iov_base.cast::<u8>().wrapping_add(skip), len)
         },
-        // SAFETY: the caller keeps the contract above.
+        // SAFETY: the caller vouches for `skip + count` bytes of the vectors.
         _ => unsafe { copy_all(way, ring, at, iov, skip, count) },
     }
 }
 
 /// # Safety
-/// The span lies in a ring; the other side is the program's memory.
+/// The span must lie in a ring, and the other side must be the program's memory.
 #[inline]
 unsafe fn copy_span(way: Direction, span: *mut u8, at_user: *mut u8, len: usize) -> Sys<()> {
-    // SAFETY: the caller keeps the contract above.
+    // SAFETY: the caller vouches that the span is in a ring and that the other side is the program's memory.
     unsafe {
         match way {
             Direction::Out => user::copy(at_user, span, len),
@@ -93,7 +95,8 @@ unsafe fn copy_all(way: Direction, ring: ByteRing<'_>, at: u32, iov: &[iovec], s
         }
         let mut at_user = vector.iov_base.cast::<u8>().wrapping_add(skip);
         for (span, len) in ring.spans(at, piece as u32) {
-            // SAFETY: the span is in the ring, and the vector is the program's.
+            // SAFETY: `spans` returns pieces of the ring, and the caller vouches for the vector, of which `piece` bytes
+            // are left.
             unsafe { copy_span(way, span, at_user, len)? };
             at_user = at_user.wrapping_add(len);
         }

@@ -1,5 +1,5 @@
-//! SIGSEGV and SIGBUS. A fault in a copy of the program's memory ends the copy (see `user`). All others are the
-//! program's: its handlers are kept here and called as the kernel would call them.
+//! SIGSEGV and SIGBUS. A fault in a copy of the program's memory ends the copy (see `user`). All other faults are the
+//! program's. Its handlers are kept here and called as the kernel would call them.
 
 use crate::io::user;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -47,7 +47,7 @@ impl Kept {
     }
 }
 
-/// Catches faults from now on. Called before the first socket may become ours, so that other programs are not
+/// Catches faults from now on. Called at registration with the service, so that programs without a stack are not
 /// affected.
 pub fn install() {
     if cfg!(not(target_arch = "x86_64")) || INSTALLED.swap(true, Relaxed) {
@@ -63,7 +63,7 @@ pub fn install() {
     }
 }
 
-/// Keeps the program's action and installs the handler here, with the flags and the mask that the program wants.
+/// Keeps the program's action and installs the library's handler with the program's flags and mask.
 fn put(signal: c_int, programs: &sigaction) -> Sys<()> {
     let Some(kept) = kept(signal) else { return Ok(()) };
     kept.keep(programs);
@@ -73,11 +73,11 @@ fn put(signal: c_int, programs: &sigaction) -> Sys<()> {
     if matches!(programs.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
         ours.sa_flags |= libc::SA_ONSTACK;
     }
-    // SAFETY: a valid action.
+    // SAFETY: `ours` is a valid action whose handler takes the three arguments of SA_SIGINFO.
     outcome(unsafe { real::sigaction(signal, &raw const ours, core::ptr::null_mut()) }).map(|_| ())
 }
 
-/// `sigaction` of one of the two signals.
+/// `sigaction` for one of the two signals.
 ///
 /// # Safety
 /// `new` and `old` must be null or any address.
@@ -86,11 +86,11 @@ pub unsafe fn action(signal: c_int, new: *const sigaction, old: *mut sigaction) 
     let set = || -> Sys<c_int> {
         let before = kept.action();
         if !new.is_null() {
-            // SAFETY: the program's memory; any address may be given.
+            // SAFETY: `user::read` accepts any address, and any bytes are an action.
             put(signal, &unsafe { user::read(new) }?)?;
         }
         if !old.is_null() {
-            // SAFETY: the caller gives null or a place for an action.
+            // SAFETY: `user::write` accepts any address.
             unsafe { user::write(old, before) }?;
         }
         Ok(0)
@@ -98,7 +98,7 @@ pub unsafe fn action(signal: c_int, new: *const sigaction, old: *mut sigaction) 
     Some(set())
 }
 
-/// `signal` of one of the two, with BSD's meaning as in glibc.
+/// `signal` for one of the two signals, with BSD's semantics as in glibc.
 pub fn handler(signal: c_int, handler: sighandler_t) -> Answer<sighandler_t> {
     let kept = kept(signal).filter(|_| INSTALLED.load(Relaxed))?;
     let before = kept.handler.load(Relaxed);
@@ -117,7 +117,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     #[cfg(target_arch = "x86_64")]
     {
         let context = context.cast::<ucontext_t>();
-        // SAFETY: the kernel gives a valid context, with the registers that the thread continues with.
+        // SAFETY: the kernel gives a valid context. Nobody else refers to its registers while the handler runs.
         let instruction = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
         // SAFETY: the kernel gives a valid siginfo. A positive code is a fault of the processor, not a `kill`.
         if unsafe { (*info).si_code } > 0
@@ -129,7 +129,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
     let Some(kept) = kept(signal) else { return };
     let (handler, flags) = (kept.handler.load(Relaxed), kept.flags.load(Relaxed));
-    // SAFETY: the kernel gives a valid context, with the registers that the thread continues with.
+    // SAFETY: the kernel gives a valid siginfo.
     let is_fault = unsafe { (*info).si_code } > 0;
     match handler {
         libc::SIG_IGN if !is_fault => {}
@@ -154,9 +154,10 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
 }
 
-/// The kernel's default: the instruction faults again, or the signal comes again, and ends the process.
+/// Restores the kernel's default action. The instruction then faults again, or the signal is sent again, and ends the
+/// process.
 fn end(signal: c_int, is_fault: bool) {
-    // SAFETY: all zero is the default action; otherwise integers only.
+    // SAFETY: all zero is the default action, and the system call takes integers only.
     unsafe {
         let default: sigaction = core::mem::zeroed();
         real::sigaction(signal, &raw const default, core::ptr::null_mut());

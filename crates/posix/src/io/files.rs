@@ -1,30 +1,33 @@
-//! Files that the stack sends itself: the program's `sendfile` names a part of an open file, and none of its bytes passes through the
-//! ring. The service is shown each file once; a file that has changed since is shown again.
+//! Files that the stack sends itself. The program's `sendfile` names a part of an open file, and its bytes do not pass
+//! through the ring. The service is shown each file once, and again after the file has changed.
 
+use core::num::NonZeroU32;
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use std::sync::Mutex;
 use towpath_client::command::{self, Failure};
 use towpath_client::private::flag;
-use towpath_client::session::Session;
+use towpath_client::session::{Session, ShownFile};
 use towpath_client::socket::Socket;
 use towpath_client::view::View;
 use towpath_client::{sys, wait};
 use towpath_ring::lines::app_flags;
 use towpath_ring::sideband::{FILE_MOST, SidebandCommand};
 
-/// Shorter parts go through the ring: copying them costs less than asking.
+/// Shorter parts go through the ring, because copying them costs less than a command.
 const LEAST: u64 = 64 << 10;
-/// What the stack is told to send at a time, at first, and at least.
+/// Bytes that the first command asks the stack to send.
 const FIRST: u32 = 4 << 20;
+/// The fewest bytes that a command asks for, if there are as many.
 const LOWEST: u32 = 256 << 10;
-/// Twice as much if it goes in less time than this, half as much if it takes longer than that, ms.
+/// The next command asks for twice as much if the last was done in less time than this, ms.
 const QUICK_MS: u32 = 250;
+/// The next command asks for half as much if the last took longer than this, ms.
 const SLOW_MS: u32 = 1000;
-/// Files that a process has shown and may still need.
+/// The most files that a process remembers having shown.
 const MOST: usize = 32;
 
-/// What tells one content of a file from another.
+/// The attributes that tell one content of a file from another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -37,29 +40,31 @@ struct Identity {
 /// A file that has been shown.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Number of the session and of the process that has shown it. (A forked child's is another.)
+    /// Numbers of the session and of the process that has shown it. A forked child has a process number of its own.
     by: (u32, u32),
     identity: Identity,
-    /// Its number; 0 = the service does not want it.
-    file: u32,
+    /// Its number; `None` = the service does not want it.
+    file: Option<NonZeroU32>,
 }
 
-/// The latest first. Whoever finds it locked sends through the ring, so neither a signal handler nor a forked child waits for it.
+/// The most recently used first. A call that finds it locked sends through the ring, so neither a signal handler nor a
+/// forked child waits for it.
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// A regular file from which is to be sent.
+/// A regular file to send from.
 pub struct Source {
     input: c_int,
     identity: Identity,
-    file: u32,
-    /// Where the call began.
+    file: NonZeroU32,
+    /// The offset at which the call began.
     start: u64,
-    /// Whether the file's own position is to be moved.
+    /// Does the call move the file's own position?
     moves: bool,
 }
 
 impl Source {
-    /// The file `input`, from `offset` or its own position on, for up to `len` bytes, if the stack of this connection takes it.
+    /// The file `input` from `offset` or its own position on, for up to `len` bytes. `None`: the stack of this
+    /// connection does not take it.
     pub fn of(view: &View, input: c_int, offset: Option<i64>, len: usize) -> Option<Self> {
         if (len as u64) < LEAST || view.direct.is_some() || !view.is_established() || view.session.takes_no_files() {
             return None;
@@ -81,8 +86,9 @@ impl Source {
         Some(Self { input, identity, file, start, moves: offset.is_none() })
     }
 
-    /// Has the stack send what is there after the first `done` bytes of the call, up to `left` bytes; how many it will. 0 = it is still
-    /// sending what was told before. `None` = what is left is for the ring. Under `sending`.
+    /// Tells the stack to send up to `left` bytes after the first `done` bytes of the call. Returns how many it will
+    /// send. 0 = it is still sending the bytes of an earlier command. `None` = the rest is for the ring. Under
+    /// `sending`.
     pub fn post(&self, view: &View, done: usize, left: usize) -> Option<usize> {
         let offset = self.start.checked_add(done as u64)?;
         let there = self.identity.size.saturating_sub(offset).min(left as u64);
@@ -104,12 +110,12 @@ impl Source {
             command::post(
                 view.session,
                 view.slot,
-                &SidebandCommand::File { at, file: self.file, offset, length }.command(),
+                &SidebandCommand::File { at, file: self.file.get(), offset, length }.command(),
             )
         };
         if let Err(failure) = told {
             if failure == Failure::Errno(libc::ETIMEDOUT) {
-                // It may still send it, or not: nobody can go on from there.
+                // Nobody knows whether it will still send them, so the stream cannot go on.
                 view.socket().mark_app(app_flags::ABORT | app_flags::CLOSED, true);
             }
             view.private.sent.store(posted, Ordering::Relaxed);
@@ -123,11 +129,11 @@ impl Source {
     }
 }
 
-/// How much of the `there` bytes of a file the stack is told to send: each time is a command, and a wake-up when it has gone, which a fast
-/// path would have hundreds of a second, and on a slow one whoever waits is to see that it goes on. Under `sending`, when nothing is on its
-/// way.
+/// How many of the `there` bytes of a file the stack is told to send. Each time costs a command and a wake-up, so a
+/// fast connection is told much at a time. A slow one is told little, so that a waiting thread sees progress. Under
+/// `sending`, when nothing is on its way.
 fn window(view: &View, there: u64) -> u32 {
-    // The bytes of last time in the low half; above, when that was, if there were more to send.
+    // Low half: the bytes of the last command. High half: its time, if there was more to send then.
     let word = &view.private.read;
     let (last, told_ms) = (word.load(Ordering::Relaxed) as u32, (word.load(Ordering::Relaxed) >> 32) as u32);
     let now_ms = (sys::clock(libc::CLOCK_MONOTONIC_COARSE).as_millis() as u32).max(1);
@@ -139,25 +145,25 @@ fn window(view: &View, there: u64) -> u32 {
     };
     let more = if there > window.into() { now_ms } else { 0 };
     word.store(u64::from(more) << 32 | u64::from(window), Ordering::Relaxed);
-    // Who wants little on its way gets little on its way.
+    // `SO_SNDBUF` limits the bytes on their way.
     match view.session.region.options(view.slot).send_buffer.load(Ordering::Relaxed) {
         0 => window,
         bytes => window.min(bytes.max(LEAST as u32)),
     }
 }
 
-/// A call that waits is over when the kernel has all, as on Linux: what becomes of the file then is the program's affair.
+/// A blocking call returns when the kernel has all bytes, as on Linux. Afterwards the program may change the file.
 pub fn settle(socket: &Socket) {
     if socket.has(flag::NONBLOCK) || !socket.view().is_sending_file() {
         return;
     }
     socket.want_room();
     let deadline = wait::deadline(socket.private().send_timeout_us.load(Ordering::Relaxed));
-    // That it has been interrupted, the next call will find.
+    // An interruption needs no answer here: the bytes are on their way and count as sent.
     let _ = wait::until(socket, deadline, || socket.send_closed() || !socket.view().is_sending_file());
 }
 
-/// `None`: it is not a regular file, or nothing can be said of it.
+/// `None`: it is not a regular file, or its attributes cannot be had.
 fn identity(input: c_int) -> Option<Identity> {
     let stat = rustix::fs::fstat(sys::borrow(&input)).ok()?;
     let regular = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
@@ -171,26 +177,29 @@ fn identity(input: c_int) -> Option<Identity> {
 }
 
 /// The number of a file, by which the stack knows it.
-fn number(session: &Session, input: c_int, identity: Identity) -> Option<u32> {
+fn number(session: &Session, input: c_int, identity: Identity) -> Option<NonZeroU32> {
     let by = (session.number, session.process());
     let mut known = KNOWN.try_lock().ok()?;
     if let Some(at) = known.iter().position(|one| one.by == by && one.identity == identity) {
         known[..=at].rotate_right(1);
-        return Some(known[0].file).filter(|file| *file != 0);
+        return known[0].file;
     }
     known.retain(|one| one.by.0 != by.0 || one.by == by);
-    // An older content of it, else the one that was used longest ago.
+    // Replaces an older content of the same file, else the least recently used file.
     let same = |one: &Known| (one.identity.device, one.identity.inode) == (identity.device, identity.inode);
     let old = known.iter().position(same).or_else(|| if known.len() < MOST { None } else { Some(MOST - 1) });
-    let replaces = old.map_or(0, |at| known.remove(at).file);
-    let file = session.show_file(input, replaces)?;
+    let replaces = old.and_then(|at| known.remove(at).file);
+    let file = match session.show_file(input, replaces)? {
+        ShownFile::Number(file) => Some(file),
+        ShownFile::Unwanted => None,
+    };
     known.insert(0, Known { by, identity, file });
-    Some(file).filter(|file| *file != 0)
+    file
 }
 
-/// The stack does not know it.
-fn forget(file: u32) {
+/// Forgets a file that the stack does not know.
+fn forget(file: NonZeroU32) {
     if let Ok(mut known) = KNOWN.try_lock() {
-        known.retain(|one| one.file != file);
+        known.retain(|one| one.file != Some(file));
     }
 }

@@ -1,4 +1,4 @@
-//! `recvmsg`, `sendmsg` and the calls that take many messages or a file.
+//! `recvmsg`, `sendmsg`, `recvmmsg`, `sendmmsg` and `sendfile`.
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::{copy, receive, secure, send, user};
@@ -17,11 +17,12 @@ const ADDRESS_MAX: socklen_t = 128;
 /// The vectors of a call.
 ///
 /// # Safety
-/// `iov` may be any address, but its memory does not go away meanwhile.
+/// `iov` may be any address, but its memory must not go away while the result is in use.
 pub unsafe fn vectors<'a>(iov: *const iovec, count: usize) -> Sys<&'a [iovec]> {
     match count {
         0 => Ok(&[]),
-        // SAFETY: what is there may be looked at, and any bytes are vectors.
+        // SAFETY: `is_there` finds whether all of it can be read, and any bytes are vectors. The caller vouches that
+        // the memory stays.
         1..=IOV_MAX => unsafe {
             user::is_there(iov, count)?;
             Ok(core::slice::from_raw_parts(iov, count))
@@ -35,7 +36,7 @@ pub unsafe fn vectors<'a>(iov: *const iovec, count: usize) -> Sys<&'a [iovec]> {
 /// # Safety
 /// As [`vectors`].
 pub unsafe fn message<'a>(msg: *const msghdr) -> Sys<(msghdr, &'a [iovec])> {
-    // SAFETY: any bytes are a header; the caller vouches for the memory.
+    // SAFETY: `user::read` accepts any address, and any bytes are a header. The caller vouches that the vectors stay.
     unsafe {
         let msg = user::read(msg)?;
         if msg.msg_iovlen as usize > IOV_MAX {
@@ -45,7 +46,7 @@ pub unsafe fn message<'a>(msg: *const msghdr) -> Sys<(msghdr, &'a [iovec])> {
     }
 }
 
-/// An address that a connected stream ignores still has to be one.
+/// Checks an address that a connected stream ignores, because Linux copies it first.
 ///
 /// # Safety
 /// `addr` may be any address.
@@ -56,7 +57,7 @@ pub unsafe fn ignored(addr: *const sockaddr, len: socklen_t) -> Sys<()> {
     if len > ADDRESS_MAX {
         return Err(libc::EINVAL);
     }
-    // SAFETY: only looked at.
+    // SAFETY: `is_there` accepts any address.
     unsafe { user::is_there(addr.cast::<u8>(), len as usize) }
 }
 
@@ -65,7 +66,8 @@ pub unsafe fn ignored(addr: *const sockaddr, len: socklen_t) -> Sys<()> {
 /// # Safety
 /// `msg` and what it names may be any addresses.
 pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -> Sys<isize> {
-    // SAFETY: the caller keeps the contract of `recvmsg`.
+    // SAFETY: the memory of the vectors stays for the call, as `recvmsg` asks of its caller; other addresses may be
+    // any.
     unsafe {
         let (_, iov) = message(msg)?;
         let taken = receive::receive(socket, iov, flags)?;
@@ -74,13 +76,13 @@ pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -
     }
 }
 
-/// Says what came beside the bytes of a message: nothing.
+/// Says that nothing came beside the bytes of a message: no name and no control messages.
 ///
 /// # Safety
 /// `msg` may be any address.
 #[inline]
 pub unsafe fn received(msg: *mut msghdr, flags: c_int) -> Sys<()> {
-    // SAFETY: only addresses of fields; the caller vouches for the memory.
+    // SAFETY: the addresses of the fields are not read here, and `user::write` accepts any address.
     unsafe {
         user::write(&raw mut (*msg).msg_namelen, 0)?;
         user::write(&raw mut (*msg).msg_controllen, 0)?;
@@ -88,12 +90,13 @@ pub unsafe fn received(msg: *mut msghdr, flags: c_int) -> Sys<()> {
     }
 }
 
-/// `sendmsg`. A connected stream socket ignores the name; of control messages only the type of a TLS record matters here.
+/// `sendmsg`. A connected stream socket ignores the name. Of control messages only the type of a TLS record counts.
 ///
 /// # Safety
 /// `msg` and what it names may be any addresses.
 pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) -> Sys<isize> {
-    // SAFETY: the caller keeps the contract of `sendmsg`.
+    // SAFETY: the memory of the vectors stays for the call, as `sendmsg` asks of its caller; other addresses may be
+    // any.
     unsafe {
         let (msg, iov) = message(msg)?;
         ignored(msg.msg_name.cast(), msg.msg_namelen.min(ADDRESS_MAX))?;
@@ -105,7 +108,7 @@ pub unsafe fn send_message(socket: &Socket, msg: *const msghdr, flags: c_int) ->
     }
 }
 
-/// Does each message in turn; what has been done before a failure counts.
+/// Does each message in turn. After a failure the messages before it count.
 ///
 /// # Safety
 /// `msgs` may be any address.
@@ -118,7 +121,7 @@ unsafe fn each(
     let count = (count as usize).min(IOV_MAX);
     for done in 0..count {
         let message = msgs.wrapping_add(done);
-        // SAFETY: only addresses of fields; the caller vouches for the memory.
+        // SAFETY: the addresses of the fields are not read here, and `user::write` accepts any address.
         let outcome = unsafe {
             work(&raw mut (*message).msg_hdr).and_then(|(moved, goes_on)| {
                 user::write(&raw mut (*message).msg_len, moved as c_uint)?;
@@ -149,14 +152,14 @@ pub unsafe fn receive_messages(
     let give_up = if timeout.is_null() {
         None
     } else {
-        // SAFETY: any bytes are a time.
+        // SAFETY: `user::read` accepts any address, and any bytes are a time.
         let time = sys::duration_of(&unsafe { user::read(timeout) }?).ok_or(libc::EINVAL)?;
-        // A time that no clock reaches is for ever.
+        // A time beyond the clock's range never comes.
         Instant::now().checked_add(time)
     };
     let for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;
-    // SAFETY: the caller vouches for all.
+    // SAFETY: all addresses may be any; the caller vouches that the vectors stay for the call.
     let received = unsafe {
         each(msgs, count, |message| {
             let received = receive_message(socket, message, flags)?;
@@ -166,10 +169,10 @@ pub unsafe fn receive_messages(
             Ok((received, give_up.is_none_or(|end| Instant::now() < end)))
         })
     };
-    // Linux leaves what is left.
+    // Linux stores the remaining time.
     if let (Some(end), Ok(1..)) = (give_up, received) {
         let left = sys::timespec_of(end.saturating_duration_since(Instant::now()));
-        // SAFETY: the program's memory.
+        // SAFETY: `user::write` accepts any address.
         unsafe { user::write(timeout, left)? };
     }
     received
@@ -180,7 +183,7 @@ pub unsafe fn receive_messages(
 /// # Safety
 /// `msgs` and what they name may be any addresses.
 pub unsafe fn send_messages(socket: &Socket, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> Sys<c_int> {
-    // SAFETY: the caller vouches for all.
+    // SAFETY: all addresses may be any; the caller vouches that the vectors stay for the call.
     unsafe { each(msgs, count, |message| Ok((send_message(socket, message, flags)?, true))) }
 }
 
@@ -192,7 +195,7 @@ pub unsafe fn send_file(socket: &Socket, input: c_int, offset: *mut off_t, len: 
     if matches!(table::get(input), Descriptor::Slot { .. }) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: any bytes are an offset.
+    // SAFETY: `user::read` accepts any address, and any bytes are an offset.
     let start = if offset.is_null() { None } else { Some(unsafe { user::read(offset) }?) };
     if start.is_some_and(|start| start < 0) || sys::is_pipe(input) {
         return Err(libc::EINVAL);
@@ -200,7 +203,7 @@ pub unsafe fn send_file(socket: &Socket, input: c_int, offset: *mut off_t, len: 
     // Linux's limit for one call.
     let sent = send::from_file(socket, input, start, len.min(0x7fff_f000), 0)?;
     if let Some(start) = start {
-        // SAFETY: as above.
+        // SAFETY: `user::write` accepts any address.
         unsafe { user::write(offset, start + sent as off_t) }?;
     }
     Ok(sent as isize)

@@ -84,22 +84,22 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize
         return Err(libc::ENOTCONN);
     }
     if flags & libc::MSG_OOB != 0 {
-        // SAFETY: the caller vouches for the vectors.
+        // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
         return unsafe { urgent::receive(socket, iov, total, flags) };
     }
-    // SAFETY: the caller vouches for the vectors.
+    // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
     let taken = unsafe { take(&view, iov, 0, total, flags)? };
     if taken >= target(&view, total, flags) {
         return Ok(taken);
     }
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
     unsafe { receive_more(socket, iov, total, taken, flags) }
 }
 
-/// Goes on after the first look, which has taken (or looked at) `done` bytes, less than are wanted.
+/// Goes on after the first step, which has taken (or with MSG_PEEK copied) `done` bytes, fewer than are wanted.
 ///
 /// # Safety
-/// As [`receive`].
+/// The vectors must be writable memory of `total` bytes.
 unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize, flags: c_int) -> Sys<usize> {
     let peek = flags & libc::MSG_PEEK != 0;
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || socket.has(flag::NONBLOCK);
@@ -133,8 +133,8 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
             }
         }
         let view = &socket.view();
-        // What is only looked at is looked at again from its beginning.
-        // SAFETY: the caller vouches for the vectors.
+        // MSG_PEEK begins again at the first unread byte.
+        // SAFETY: the caller vouches for the `total` bytes of the vectors.
         let taken =
             unsafe { if peek { take(view, iov, 0, total, flags) } else { take(view, iov, done, total - done, flags) } };
         match taken {
@@ -149,13 +149,14 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
     }
 }
 
-/// What a call that has `done` bytes and has found no more returns, if it need not wait. `end` was looked at before the data.
+/// The result of a call that has `done` bytes and has found no more; `None` = it has to wait. `end` was loaded before
+/// the data.
 pub fn without_data(socket: &Socket, end: End, done: usize, nonblock: bool) -> Option<Sys<usize>> {
-    // Whatever has happened since: after the peer's FIN comes the end.
+    // The peer's FIN ends the stream, even if a reset has followed it.
     if end.fin || (done > 0 && (end.closed || end.failed || nonblock)) {
         return Some(Ok(done));
     }
-    // One that came later has its turn when the data has been looked at again.
+    // An error that came later is reported after the data has been loaded again.
     let error = if end.failed { socket.take_error() } else { 0 };
     match error {
         0 if end.closed => Some(Ok(0)),
@@ -165,7 +166,8 @@ pub fn without_data(socket: &Socket, end: End, done: usize, nonblock: bool) -> O
     }
 }
 
-/// How many bytes end the wait: all with MSG_WAITALL, else `SO_RCVLOWAT`; one at least, even of a call that has no room.
+/// The number of bytes that ends the wait: all with MSG_WAITALL, else `SO_RCVLOWAT`. At least 1, even if there is no
+/// room.
 #[inline]
 fn target(view: &View, total: usize, flags: c_int) -> usize {
     let low_water = if flags & libc::MSG_WAITALL != 0 {
@@ -176,7 +178,7 @@ fn target(view: &View, total: usize, flags: c_int) -> usize {
     low_water.max(1)
 }
 
-/// Takes (or with MSG_PEEK copies) what is there, at most `want` bytes, to after the first `skip` bytes of the vectors.
+/// Takes (or with MSG_PEEK copies) the unread bytes, at most `want`, to after the first `skip` bytes of the vectors.
 ///
 /// # Safety
 /// The vectors are writable memory of `skip + want` bytes.
@@ -197,7 +199,7 @@ unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_in
         head = head.wrapping_add(hole);
     }
     if flags & libc::MSG_TRUNC == 0 {
-        // SAFETY: the caller vouches for the vectors; they have room for `skip + want` bytes.
+        // SAFETY: the caller vouches for `skip + want` bytes of the vectors, and `count` is at most `want`.
         unsafe { copy::copy(Direction::Out, view.receive_ring(), head, iov, skip, count)? };
     }
     if flags & libc::MSG_PEEK == 0 {

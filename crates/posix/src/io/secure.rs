@@ -1,6 +1,6 @@
-//! kTLS (`TCP_ULP`, `SOL_TLS`), for sending only. The send keys go to the stack's kernel, which makes the records of
-//! the plaintext that the program writes afterwards. Received bytes stay as they come: they are already in the
-//! program's ring, and the program decrypts them.
+//! kTLS (`TCP_ULP`, `SOL_TLS`), for sending only. The send keys go to the stack's kernel. It makes the records from the
+//! plaintext that the program writes afterwards. Received bytes stay encrypted: they are already in the program's ring,
+//! and the program decrypts them.
 
 use crate::io::send::{self, Filled};
 use crate::io::user;
@@ -27,7 +27,7 @@ const DATA: u8 = 23;
 /// How long the bytes before the keys may take to reach the kernel. A handshake's bytes fit any buffer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Which of these options it is.
+/// The kTLS option of this level and name.
 pub fn option(level: c_int, name: c_int) -> Option<Secure> {
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Secure::Protocol),
@@ -37,14 +37,14 @@ pub fn option(level: c_int, name: c_int) -> Option<Secure> {
     }
 }
 
-/// `setsockopt` of one of them.
+/// `setsockopt` of a kTLS option.
 ///
 /// # Safety
 /// The contract of `setsockopt`: `value` is null or has `len` readable bytes.
 pub unsafe fn set(socket: &Socket, what: Secure, value: *const c_void, len: socklen_t) -> Sys<c_int> {
     let mut bytes = [0; VALUE_MOST as usize];
     let value = match bytes.get_mut(..len as usize) {
-        // SAFETY: the program's memory, and `bytes` has the room.
+        // SAFETY: the slice has room for its length, and the program's side may be any address.
         Some(bytes) if !bytes.is_empty() => unsafe {
             user::copy(bytes.as_mut_ptr(), value.cast(), bytes.len())?;
             bytes
@@ -54,7 +54,7 @@ pub unsafe fn set(socket: &Socket, what: Secure, value: *const c_void, len: sock
     if socket.state() != state::ESTABLISHED {
         return Err(libc::ENOTCONN);
     }
-    // As a kernel without kTLS answers.
+    // The error of a kernel without kTLS.
     let none = if what == Secure::Protocol { libc::ENOENT } else { libc::ENOPROTOOPT };
     if socket.direct().is_some() || what == Secure::Receive {
         return Err(none);
@@ -79,11 +79,12 @@ pub unsafe fn set(socket: &Socket, what: Secure, value: *const c_void, len: sock
     }
 }
 
-/// Has the stack's kernel taken all bytes out of the ring?
+/// Has the stack's kernel taken all bytes that were sent before?
 fn has_gone(view: &View) -> bool {
     view.queued() == 0 && !view.is_sending_file()
 }
 
+/// Gives the option's value to the stack by way of the ring. EAGAIN: bytes that were sent before are still in it.
 fn told(socket: &Socket, what: Secure, value: &[u8]) -> Sys<()> {
     let view = &socket.view();
     let _sending = view.private.sending.lock().ok_or(libc::EAGAIN)?;
@@ -111,8 +112,9 @@ pub unsafe fn record_type(msg: &msghdr) -> Sys<Option<u8>> {
     if header.is_null() || msg.msg_controllen < size_of::<cmsghdr>() {
         return Ok(None);
     }
-    // SAFETY: any bytes are a header and a type, and only `user` reads the program's memory. Only the first control
-    // message counts, because programs that send records send no other.
+    // Only the first control message counts, because programs that send records send no other.
+    // SAFETY: `user::read` accepts any address, and any bytes are a header or a type. `CMSG_DATA` only adds to the
+    // address.
     unsafe {
         let first = user::read(header)?;
         if (first.cmsg_level, first.cmsg_type) != (SOL_TLS, TLS_SET_RECORD_TYPE) {
@@ -123,10 +125,10 @@ pub unsafe fn record_type(msg: &msghdr) -> Sys<Option<u8>> {
     }
 }
 
-/// Sends a record that is not data, or the first part of what does not fit one.
+/// Sends a record that is not data, or as much as one record holds.
 ///
 /// # Safety
-/// The vectors must be readable memory.
+/// The vectors must be readable memory of `total` bytes.
 pub unsafe fn send_record(socket: &Socket, iov: &[iovec], total: usize, kind: u8, flags: c_int) -> Sys<usize> {
     let most = (socket.session.geometry.tx_bytes / 4).min(socket.view().send_limit());
     let total = total.min(RECORD_MOST.min(most) as usize);
@@ -134,7 +136,7 @@ pub unsafe fn send_record(socket: &Socket, iov: &[iovec], total: usize, kind: u8
         if room < total - done {
             return Ok(Filled::Beside(0));
         }
-        // SAFETY: the caller vouches for the vectors.
+        // SAFETY: the caller vouches for the `total` bytes of the vectors.
         let count = unsafe { send::from_vectors(view, iov, total, done, room) }?;
         let (at, length) = (view.app.tx_tail.load(Ordering::Relaxed), count as u32);
         let told = {
@@ -143,7 +145,7 @@ pub unsafe fn send_record(socket: &Socket, iov: &[iovec], total: usize, kind: u8
         };
         match told {
             Ok(()) => Ok(Filled::Ring(count)),
-            // More records wait than the stack can remember.
+            // The stack cannot remember more waiting records.
             Err(Failure::Errno(libc::EAGAIN)) => {
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(Filled::Beside(0))

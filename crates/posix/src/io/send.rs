@@ -64,8 +64,8 @@ pub unsafe fn at_once(backend: impl Backend, buf: *const c_void, len: usize) -> 
     {
         return None;
     }
-    // SAFETY: from that place on `len` bytes are in the ring, which is shared memory without Rust references. The caller
-    // vouches for the buffer.
+    // SAFETY: from that place on `len` bytes are in the ring, which is shared memory without Rust references. The
+    // caller vouches for the buffer.
     unsafe { user::copy(backend.send_place(tail)?, buf.cast(), len) }.ok()?;
     Some(backend.publish(sending, tail.wrapping_add(len as u32), len, false))
 }
@@ -79,32 +79,32 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     if flags & libc::MSG_FASTOPEN != 0 {
         return Err(libc::EISCONN);
     }
-    // SAFETY: the caller vouches for the vectors.
+    // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
     pump(socket, total, flags, |view, done, room| {
         unsafe { from_vectors(view, iov, total, done, room) }.map(Filled::Ring)
     })
 }
 
-/// Sends all of `bytes` on a socket of ours; EBADF if `fd` is none (any more).
+/// Sends all of `bytes` on an accelerated socket. EBADF: `fd` is not one (any more).
 pub fn send_all(fd: c_int, bytes: &[u8]) -> Sys<()> {
     let socket = table::socket(fd).ok_or(libc::EBADF)?;
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
         let rest = [iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() }];
-        // SAFETY: the vector is what is left of the slice.
+        // SAFETY: the vector is the rest of the slice.
         done += unsafe { send(&socket, &rest, 0) }?;
     }
     Ok(())
 }
 
-/// Copies what there is room for after the first `done` bytes of the vectors, which hold `total`.
+/// Copies bytes of the vectors, which hold `total`, after their first `done`, as many as there is room for.
 ///
 /// # Safety
-/// The vectors must be readable memory.
+/// The vectors must be readable memory of `total` bytes.
 pub unsafe fn from_vectors(view: &View, iov: &[iovec], total: usize, done: usize, room: usize) -> Sys<usize> {
     let count = room.min(total - done);
     let tail = view.app.tx_tail.load(Ordering::Relaxed);
-    // SAFETY: the caller vouches for the vectors; they hold `done + count` bytes.
+    // SAFETY: the caller vouches for `total` bytes of the vectors, and `done + count` is at most that.
     unsafe { copy::copy(Direction::In, view.send_ring(), tail, iov, done, count)? };
     Ok(count)
 }
@@ -136,16 +136,16 @@ pub fn from_file(socket: &Socket, input: c_int, offset: Option<i64>, len: usize,
     }
 }
 
-/// Takes bytes for a peer that has closed out of the pipe or file, after the first `done`, and throws them away. Otherwise
-/// the next reader would find them there. Takes no more at once than Linux sends at once; returns how many bytes are
-/// gone in all.
+/// Takes bytes for a peer that has closed out of the pipe or file, after the first `done`, and throws them away.
+/// Otherwise the next reader would find them there. Takes no more at once than Linux sends at once; returns how many
+/// bytes are gone in all.
 #[cold]
 fn discard(input: c_int, offset: Option<i64>, done: usize, len: usize) -> Sys<usize> {
     let (mut piece, mut gone) = ([0u8; 16384], done);
     let end = done + len.min(4 * piece.len());
     while gone < end {
         let iov = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len().min(end - gone) }];
-        // SAFETY: `iov` is within `piece`.
+        // SAFETY: `iov` names bytes of `piece`, to which nothing else refers meanwhile.
         match unsafe { sys::preadv(input, &iov, offset.map_or(-1, |offset| offset + gone as i64)) } {
             Ok(0) => break,
             Ok(count) => gone += count,
@@ -269,7 +269,7 @@ fn put(
         return Ok(Step::Sent(done));
     }
     if status & status::PEER_CLOSED != 0 {
-        // It is taken, and answered by a reset.
+        // The bytes are taken, and the peer answers them with a reset.
         socket.mark(flag::SENT_TO_NOBODY, true);
         doorbell::wake_sleepers(socket);
         return Ok(Step::Sent(done + left));
@@ -302,14 +302,14 @@ fn hold(socket: &Socket, more: bool) {
     }
 }
 
-/// `TCP_NODELAY`: what is held is let go.
+/// `TCP_NODELAY`: sends the bytes that are held.
 #[cold]
 pub fn let_go(socket: &Socket) {
     no_more(socket);
     cork::release(socket);
 }
 
-/// MSG_MORE holds nothing any more, though `TCP_CORK` may.
+/// MSG_MORE holds nothing any more, but `TCP_CORK` may.
 #[cold]
 fn no_more(socket: &Socket) {
     socket.mark(flag::MORE, false);

@@ -19,7 +19,7 @@ struct UrgentDoorbell {
     context: UnsafeCell<Option<Context>>,
 }
 
-// SAFETY: the context is only used under the lock.
+// SAFETY: the context is used only under the lock, so no two threads use it at a time.
 unsafe impl Sync for UrgentDoorbell {}
 
 static DOORBELL: UrgentDoorbell = UrgentDoorbell { lock: Lock::new(), context: UnsafeCell::new(None) };
@@ -28,7 +28,7 @@ static DOORBELL: UrgentDoorbell = UrgentDoorbell { lock: Lock::new(), context: U
 pub fn forked() {
     DOORBELL.lock.reset();
     if let Some(_locked) = DOORBELL.lock.lock() {
-        // SAFETY: locked, and there is no other thread.
+        // SAFETY: the lock is held, so nobody else refers to the context.
         if let Some(context) = unsafe { &mut *DOORBELL.context.get() }.take() {
             descriptors::unprotect(context.wake);
         }
@@ -42,33 +42,34 @@ pub fn set_owner(socket: &Socket, command: c_int, argument: c_long) {
         return;
     }
     let Some(_locked) = DOORBELL.lock.lock() else { return };
-    // SAFETY: locked.
+    // SAFETY: the lock is held, so nobody else refers to the context.
     let context = unsafe { &mut *DOORBELL.context.get() };
     if context.is_none() {
         *context = Context::open(socket.session);
     }
     let Some(context) = context else { return };
-    // SAFETY: the doorbell is the library's. `argument` is what the program gave to the same command, which the
-    // kernel has taken.
+    let signals: c_int = libc::O_NONBLOCK | libc::O_ASYNC;
+    // SAFETY: the doorbell is the library's descriptor. The kernel has taken the same argument for the same command on
+    // the program's descriptor.
     let set = outcome(unsafe { real::fcntl(context.wake, command, argument) }).is_ok()
         // SAFETY: integers only.
         && outcome(unsafe { real::fcntl(context.wake, F_SETSIG, libc::SIGURG.into()) }).is_ok()
         // SAFETY: integers only.
-        && outcome(unsafe { real::fcntl(context.wake, libc::F_SETFL, (libc::O_NONBLOCK | libc::O_ASYNC).into()) }).is_ok();
+        && outcome(unsafe { real::fcntl(context.wake, libc::F_SETFL, signals.into()) }).is_ok();
     if let Some(direct) = socket.direct() {
         direct.name_urgent_doorbell(socket.session, set.then_some(context.id));
     }
     socket.app().urgent_doorbell.store(if set { context.id + 1 } else { 0 }, Ordering::Release);
 }
 
-/// An urgent byte has been asked for. The doorbell is drained, or it would fill up one day.
+/// Drains the doorbell when the program asks for an urgent byte. Otherwise it would fill up one day.
 #[cold]
 pub fn heard(socket: &Socket) {
     if socket.app().urgent_doorbell.load(Ordering::Relaxed) == 0 {
         return;
     }
     if let Some(_locked) = DOORBELL.lock.lock() {
-        // SAFETY: locked.
+        // SAFETY: the lock is held, so nobody else refers to the context.
         if let Some(context) = unsafe { &*DOORBELL.context.get() } {
             towpath_ring::wake::drain(sys::borrow(&context.wake));
         }

@@ -1,4 +1,5 @@
-//! `splice` between sockets in slots and pipes: bytes go between the ring and the pipe without a stop in the program.
+//! `splice` between accelerated sockets and pipes. Bytes go between the ring and the pipe without a copy in the
+//! program.
 
 use crate::fd::table;
 use crate::io::{receive, send, urgent};
@@ -13,7 +14,7 @@ use towpath_ring::lines::state;
 
 const KNOWN: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
 
-/// `splice`; each end with whether it was given with an offset.
+/// `splice`. Each end is a descriptor and whether the program named an offset for it.
 pub fn splice(input: (c_int, bool), out: (c_int, bool), len: size_t, flags: c_uint) -> Answer<ssize_t> {
     let (from, to) = (table::socket(input.0), table::socket(out.0));
     if from.is_none() && to.is_none() {
@@ -60,16 +61,19 @@ fn moved(
     }
 }
 
-/// Pipes and sockets both have no positions.
+/// Is it a socket? `is_pipe` does not tell, because neither pipes nor sockets have positions.
 fn is_socket(fd: c_int) -> bool {
     table::get(fd) != table::Descriptor::Kernel
         || sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_TYPE, 0).is_ok()
 }
 
-/// What the next step of taking found.
+/// The outcome of one attempt to move bytes into a pipe.
 enum Step {
+    /// So many bytes have gone.
     Moved(usize),
+    /// The stream has ended.
     Ended,
+    /// There is nothing to move yet.
     Nothing,
 }
 
@@ -77,7 +81,7 @@ fn into_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usi
     if socket.state() == state::LISTENING {
         return Err(libc::ENOTCONN);
     }
-    // SPLICE_F_NONBLOCK speaks of the pipe; the socket waits as its own mode says.
+    // SPLICE_F_NONBLOCK concerns the pipe only. The socket's own mode says whether to wait for bytes.
     let nonblock = socket.has(flag::NONBLOCK);
     let deadline = wait::deadline(socket.private().receive_timeout_us.load(Ordering::Relaxed));
     loop {
@@ -121,7 +125,7 @@ fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
     };
     let spans = view.receive_ring().spans(head.wrapping_add(skip), count as u32);
     let iov = spans.map(|(base, len)| iovec { iov_base: base.cast(), iov_len: len });
-    // SAFETY: the span is in the unread part of the ring, which stays as it is under the lock.
+    // SAFETY: the spans are in the ring. The kernel only reads them, and it may read bytes that the other side changes.
     let written = outcome(unsafe { real::writev(pipe, iov.as_ptr(), iov.len() as c_int) })? as u32;
     view.consume(written + skip);
     if let Some(ahead) = mark {
@@ -130,7 +134,7 @@ fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
     Ok(Step::Moved(written as usize))
 }
 
-/// How much a pipe that has room takes without waiting: all that it can hold if it is empty.
+/// The bytes that a pipe with room takes without waiting. An empty pipe takes as many as it can hold.
 fn taken_at_once(pipe: c_int) -> Sys<usize> {
     if unread(pipe)? != 0 {
         return Ok(libc::PIPE_BUF);
@@ -140,7 +144,7 @@ fn taken_at_once(pipe: c_int) -> Sys<usize> {
 
 fn unread(pipe: c_int) -> Sys<usize> {
     let mut unread: c_int = 0;
-    // SAFETY: room for the integer.
+    // SAFETY: FIONREAD stores an integer, and there is room for it.
     outcome(unsafe { real::ioctl(pipe, libc::FIONREAD, (&raw mut unread) as _) })?;
     Ok(unread.max(0) as usize)
 }
@@ -152,7 +156,7 @@ fn out_of_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<u
     if sys::ppoll(&mut waiting, limit, core::ptr::null())? == 0 {
         return Err(libc::EAGAIN);
     }
-    // All that is in the pipe, or its end.
+    // Never more than the pipe holds, so that reading it does not wait. At least 1, to find its end.
     let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
     send::from_file(socket, pipe, None, len.min(unread(pipe)?.max(1)), more)
 }

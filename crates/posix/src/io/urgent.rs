@@ -1,6 +1,6 @@
-//! Urgent data as on Linux: one byte, the last that was sent with MSG_OOB. `MSG_OOB` takes it out of the stream, or
-//! `SO_OOBINLINE` leaves it there. Reads stop at the mark. The byte is always in the ring; only this file knows
-//! whether it has been read or passed.
+//! Urgent data as on Linux: one byte, the last that was sent with MSG_OOB. It is read with `MSG_OOB` outside the
+//! stream, or in the stream with `SO_OOBINLINE`. Reads stop at the mark. The byte is always in the ring; only this file
+//! knows whether it has been read or passed.
 
 use crate::io::copy::{self, Direction};
 use crate::io::sigurg;
@@ -15,7 +15,7 @@ use towpath_ring::lines::{app_flags, status};
 /// An urgent pointer leads at most this far beyond the bytes that have come in order.
 const FARTHEST: u32 = 0xffff;
 
-/// A position, with a bit that says that there is one.
+/// The word for a noted position. The bit above it tells it from 0, which is no position.
 const fn noted(position: u32) -> u64 {
     1 << 32 | position as u64
 }
@@ -105,12 +105,12 @@ pub fn stop(view: &View, ahead: u32, count: usize) -> Stop {
     }
 }
 
-/// After the receive head has moved by `moved` from `ahead` before the mark: notes whether that was passed. Under
-/// `receiving`.
+/// Notes a mark that the receive head has passed. The head was `ahead` bytes before the mark and has moved by `moved`.
+/// Under `receiving`.
 #[cold]
 pub fn moved(view: &View, ahead: u32, moved: u32) {
     if moved > ahead {
-        // `ahead` belongs to the old head. A newer mark is further on and has not been passed.
+        // `ahead` counts from the old head. A newer mark is further on and has not been passed.
         let head = view.app.rx_head.load(Ordering::Relaxed);
         let position = head.wrapping_sub(moved).wrapping_add(ahead);
         view.private.urgent_passed.store(noted(position), Ordering::Relaxed);
@@ -135,7 +135,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int
     }
     let position = view.app.rx_head.load(Ordering::Relaxed).wrapping_add(ahead);
     if total > 0 && flags & libc::MSG_TRUNC == 0 {
-        // SAFETY: the caller vouches for the vectors; they have room for a byte.
+        // SAFETY: the caller vouches for the vectors, which have room for at least one byte.
         unsafe { copy::copy(Direction::Out, view.receive_ring(), position, iov, 0, 1)? };
     }
     if flags & libc::MSG_PEEK == 0 {
@@ -144,7 +144,7 @@ pub unsafe fn receive(socket: &Socket, iov: &[iovec], total: usize, flags: c_int
     Ok(total.min(1))
 }
 
-/// The bytes up to `tail` end in an urgent one. The stack does not know the tail yet. Under `sending`.
+/// Announces that the last byte before `tail` is urgent. The tail is published afterwards. Under `sending`.
 pub fn send(socket: &Socket, tail: u32) {
     let app = socket.app();
     app.urgent.store(tail, Ordering::Release);

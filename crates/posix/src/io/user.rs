@@ -1,10 +1,10 @@
-//! The memory that a program names in its calls. Copying from and to it gives EFAULT where it cannot be read or
-//! written, as in the kernel: `fault` continues at the copying routine's exit after a fault inside it.
+//! The memory that a program names in its calls. Copying gives EFAULT where that memory cannot be read or written, as
+//! in the kernel. After a fault inside the copying routine, `fault` continues at the routine's exit.
 
 use core::mem::MaybeUninit;
 use towpath_client::sys::Sys;
 
-/// One byte in this many is touched to see whether memory is there; every page has one.
+/// The distance of the bytes that are read to find whether memory is there. Every page has one.
 const PAGE: usize = 4096;
 
 #[cfg(target_arch = "x86_64")]
@@ -91,7 +91,7 @@ core::arch::global_asm!(
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
-    // To: rdi, from: rsi, count: rdx. Returns 0, or 1 after a fault. Bytes before the fault have been copied.
+    // To: rdi, from: rsi, count: rdx. Returns 0 in eax, or 1 after a fault. Some bytes may have been copied then.
     fn towpath_user_copy();
     fn towpath_user_copy_long();
     fn towpath_user_copy_end();
@@ -99,7 +99,7 @@ unsafe extern "C" {
     fn towpath_user_copy_long_fault();
 }
 
-/// Where to continue after a fault of the instruction at this address; `None` = it is no fault of a copy.
+/// The address at which to continue after a fault of the instruction at this one. `None` = the fault is not of a copy.
 #[cfg(target_arch = "x86_64")]
 pub fn way_out(instruction: usize) -> Option<usize> {
     let [begin, long, end] = [towpath_user_copy, towpath_user_copy_long, towpath_user_copy_end]
@@ -111,17 +111,17 @@ pub fn way_out(instruction: usize) -> Option<usize> {
     }
 }
 
-/// Copies `count` bytes; one side is the program's. EFAULT: some may have been copied.
+/// Copies `count` bytes, of which one side is the program's. EFAULT: some may have been copied.
 ///
 /// # Safety
-/// The library's side must have `count` bytes. The other may be any address, but no memory that Rust has references
-/// to.
+/// The library's side must have `count` bytes. The program's side may be any address, but no memory that Rust has
+/// references to.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
     let failed: u32;
-    // SAFETY: the caller vouches for the library's side, and a fault on the other ends the copy. The routine changes
-    // only the registers named here.
+    // SAFETY: the caller vouches for the library's side, and a fault on the program's side ends the copy. The routine
+    // changes only the registers named here.
     unsafe {
         core::arch::asm!(
             "call {routine}",
@@ -140,7 +140,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
     if failed == 0 { Ok(()) } else { Err(libc::EFAULT) }
 }
 
-/// The same. On this processor only null is EFAULT.
+/// Copies `count` bytes, of which one side is the program's. On this processor only null gives EFAULT.
 ///
 /// # Safety
 /// Both sides must have `count` bytes or be null.
@@ -149,7 +149,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
     if count != 0 && (to.is_null() || from.is_null()) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller vouches for `count` bytes on both sides, and neither is null.
     unsafe { towpath_ring::shared_bytes::copy(from, to, count) };
     Ok(())
 }
@@ -157,11 +157,11 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Sys<()> {
 /// Reads a plain C value.
 ///
 /// # Safety
-/// `T` must be valid with any bytes; `from` as in [`copy`].
+/// `T` must be valid with any bytes. `from` may be any address, but no memory that Rust has references to.
 #[inline]
 pub unsafe fn read<T: Copy>(from: *const T) -> Sys<T> {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: `value` has the bytes, and after the copy they are set.
+    // SAFETY: `value` has room for a `T`. After the copy all its bytes are set, and any bytes are a `T`.
     unsafe {
         copy(value.as_mut_ptr().cast(), from.cast(), size_of::<T>())?;
         Ok(value.assume_init())
@@ -171,23 +171,23 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Sys<T> {
 /// Writes a plain C value.
 ///
 /// # Safety
-/// `to` as in [`copy`].
+/// `to` may be any address, but no memory that Rust has references to.
 #[inline]
 pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> Sys<()> {
-    // SAFETY: `value` has the bytes.
+    // SAFETY: `value` has the bytes of a `T`, and the caller vouches for `to`.
     unsafe { copy(to.cast(), (&raw const value).cast(), size_of::<T>()) }
 }
 
-/// Can all of an array be read? Touches each page.
+/// Can all of an array be read? Reads a byte of each page.
 ///
 /// # Safety
-/// `from` as in [`copy`].
+/// `from` may be any address, but no memory that Rust has references to.
 pub unsafe fn is_there<T>(from: *const T, count: usize) -> Sys<()> {
     let bytes = count.checked_mul(size_of::<T>()).ok_or(libc::EFAULT)?;
     let Some(last) = bytes.checked_sub(1) else { return Ok(()) };
     let mut at = 0;
     loop {
-        // SAFETY: any address may be given; one byte each.
+        // SAFETY: any byte is a `u8`, and the caller vouches that Rust has no references to the memory.
         unsafe { read(from.cast::<u8>().wrapping_add(at)) }?;
         if at == last {
             return Ok(());
@@ -205,7 +205,7 @@ mod tests {
         let from: Vec<u8> = (0..600).map(|i| i as u8).collect();
         for count in (0..300).chain([599, 600]) {
             let mut to = vec![0xa5u8; 600];
-            // SAFETY: both have 600 bytes.
+            // SAFETY: both sides have 600 bytes.
             assert_eq!(unsafe { copy(to.as_mut_ptr(), from.as_ptr(), count) }, Ok(()));
             assert_eq!(to[..count], from[..count]);
             assert!(to[count..].iter().all(|byte| *byte == 0xa5));
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_page_that_is_not_there_is_efault() {
         crate::io::fault::install();
-        // SAFETY: a fresh mapping, whose second page is taken away.
+        // SAFETY: the mapping is fresh, so nothing refers to the page that is made unreadable.
         let page = unsafe {
             let pages = libc::mmap(
                 core::ptr::null_mut(),
@@ -231,7 +231,7 @@ mod tests {
         };
         let mut ours = [0u8; PAGE];
         for count in [8, 9, 300] {
-            // SAFETY: `ours` has the bytes. The other side is what is tested.
+            // SAFETY: `ours` has the bytes, and the other side may be any address, which is what is tested.
             unsafe {
                 let near_the_end = page.add(PAGE - count);
                 assert_eq!(copy(ours.as_mut_ptr(), near_the_end, count), Ok(()));

@@ -1,13 +1,13 @@
-//! `readv` and `writev`, and what their younger relatives add.
+//! `readv` and `writev`, and the flags of `preadv2` and `pwritev2`.
 
 use crate::io::{message, receive, send};
 use libc::{c_int, iovec, off_t};
 use towpath_client::socket::Socket;
 
-/// A name of Linux that libc lacks.
+/// Linux's flag, which libc does not name.
 const RWF_NOWAIT: c_int = 8;
 
-/// The MSG_* flags of a `preadv2` or `pwritev2`; a socket has no positions.
+/// The MSG_* flags of a `preadv2` or `pwritev2`. A socket has no positions, so the offset must be -1.
 pub fn at_no_position(offset: off_t, flags: c_int) -> Result<c_int, i32> {
     match flags & !RWF_NOWAIT {
         _ if offset != -1 => Err(libc::ESPIPE),
@@ -17,12 +17,13 @@ pub fn at_no_position(offset: off_t, flags: c_int) -> Result<c_int, i32> {
     }
 }
 
-/// `readv` with flags. Room for nothing is filled at once.
+/// `readv` with flags. A call with room for no bytes returns at once.
 ///
 /// # Safety
 /// The contract of `readv`.
 pub unsafe fn read(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
-    // SAFETY: the caller vouches for all (a negative number is refused).
+    // SAFETY: the caller vouches for the vectors and their memory. A negative number becomes one that `vectors`
+    // refuses.
     unsafe {
         let iov = message::vectors(iov, vectors as usize)?;
         if iov.iter().all(|vector| vector.iov_len == 0) {
@@ -37,6 +38,7 @@ pub unsafe fn read(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_
 /// # Safety
 /// The contract of `writev`.
 pub unsafe fn write(socket: &Socket, iov: *const iovec, vectors: c_int, flags: c_int) -> Result<usize, i32> {
-    // SAFETY: the caller vouches for all (a negative number is refused).
+    // SAFETY: the caller vouches for the vectors and their memory. A negative number becomes one that `vectors`
+    // refuses.
     unsafe { send::send(socket, message::vectors(iov, vectors as usize)?, flags) }
 }
