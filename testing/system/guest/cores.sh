@@ -1,12 +1,12 @@
-# In a guest of four CPUs with a card of four queues: towpath cores with a real table, real interrupts and control groups of version 2.
-# The argument is where towpath is. Every line that begins with "guest:" is compared by the test.
+# towpath cores in a guest of four CPUs with a card of four queues: a real RSS table, real interrupts, control groups of version 2.
+# The argument is the path of towpath. The test compares every line that begins with "guest:".
 towpath=$1
 export TOWPATH_CORES_JOURNAL=/run/journal PATH=/usr/sbin:/usr/bin:/sbin:/bin
 ip link set lo up; ip addr add 198.18.1.2/24 dev eth0; ip link set eth0 up
 ethtool -L eth0 combined 4
 
 say() { echo "guest: $*"; }
-# How many buckets each queue has.
+# The number of table entries of each queue.
 table() { ethtool -x eth0 | awk '/^ *[0-9]+:/ {for (i = 2; i <= NF; i++) n[$i]++} END {for (q = 0; q < 4; q++) printf "%d ", n[q]}'; }
 irqs() { grep -oE "^ *[0-9]+:.*virtio[0-9]+-(in|out)put\.[0-9]+" /proc/interrupts | sed -E 's/^ *([0-9]+):.*-(in|out)put\.([0-9]+)/\1 \2 \3/'; }
 affinities() { irqs | while read -r irq way queue; do printf '%s%s=%s ' "$way" "$queue" "$(cat /proc/irq/$irq/smp_affinity_list)"; done; }
@@ -35,14 +35,14 @@ count=$(packets)
 wait_for '[ $(($(packets | cut -d" " -f2) - $(echo $count | cut -d" " -f2))) -gt 100 ]'
 say "packets $(for queue in 1 2 3 4; do set -- $(packets); after=${!queue}; set -- $count; printf '%s ' $((after - ${!queue})); done)"
 say "effective $(effective)"
-# The driver sets its own interrupts and XPS again when the number of queues changes; the table stays.
+# When the number of queues changes, the driver resets interrupts and XPS, but not the table.
 ethtool -L eth0 combined 2; ethtool -L eth0 combined 4
 wait_for '[ "$(affinities | tr " " "\n" | grep -c "=[12]$")" = 8 ]'
 sleep 2
 say "again $(table)| $(affinities)"
 kill -TERM $enforce; wait $enforce
 say "after $([ "$(state)" = "$before" ] && echo same || echo "$before is $(state)")"
-# Killed, both of them, and put back by hand.
+# Both processes are killed, and `restore` puts everything back.
 $towpath cores enforce --interface eth0 --cpus 1 --xps --cgroup /app > /dev/null &
 enforce=$!
 wait_for '[ "$(table)" = "128 0 0 0 " ]'
@@ -50,7 +50,7 @@ kill -STOP $enforce; pkill -KILL -P $enforce; kill -KILL $enforce; wait $enforce
 say "killed $(table)"
 $towpath cores restore
 say "restored $([ "$(state)" = "$before" ] && echo same || echo "$before is $(state)")"
-# A partition: also a group that nobody has named leaves the CPUs.
+# A partition: groups that were not named leave its CPUs too.
 card=/sys/fs/cgroup/towpath-rxcpus
 mkdir /sys/fs/cgroup/other
 sleep 1000 & echo $! > /sys/fs/cgroup/other/cgroup.procs
@@ -65,7 +65,8 @@ for kind in root isolated; do
     wait_for '[ $(($(packets | cut -d" " -f2) - $(echo $count | cut -d" " -f2))) -gt 100 ]'
     say "effective-$kind $(effective)"
     if [ $kind = root ]; then
-        # Another group gets all CPUs and loses them again: what was a partition is one again. It ends well also while it is none.
+        # Another group gets all CPUs, which spoils the partition, and loses them again, which mends it. `enforce` also ends well
+        # while the partition is spoilt.
         pkill -STOP -P $enforce
         echo 0-3 > /sys/fs/cgroup/other/cpuset.cpus
         say "spoilt $(cat $card/cpuset.cpus.partition)"
@@ -84,12 +85,12 @@ for kind in root isolated; do
         say "ended-$kind $([ "$(state)" = "$before" ] && echo same || echo "$before is $(state)")"
     fi
 done
-# Where another group has one of the CPUs, nothing is changed, and the kernel's reason is said.
+# If another group has one of the CPUs, nothing is changed, and the kernel's reason is printed.
 echo 0-1 > /sys/fs/cgroup/other/cpuset.cpus
 $towpath cores enforce --interface eth0 --cpus 2 --partition root > /run/log 2>&1
 say "refused $? $(grep -o 'root invalid.*)\?"; everything is as it was' /run/log)"
 say "untouched $([ "$(state)" = "$before" ] && echo same || echo "$before is $(state)")"
-# This kernel would forget to which CPUs threads are pinned.
+# Older kernels forget to which CPUs threads are pinned, which the plan must mention.
 taskset -c 3 sleep 1000 & pinned=$!
 sleep 1
 echo 0,3 > /sys/fs/cgroup/other/cpuset.cpus

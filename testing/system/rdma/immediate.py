@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Between two kernels with an RDMA device each: does what a ring's transport over verbs counts on hold?
+"""Checks between two kernels, each with an RDMA device, the properties on which the transport of rings over verbs relies.
 
 Usage: immediate.py listen ADDRESS | immediate.py connect ADDRESS
 
-The one that connects writes into a ring in the memory of the one that listens (RDMA WRITE), then the position up to which it has
-written, with an immediate (RDMA WRITE WITH IMMEDIATE). Who listens sleeps until the immediate comes, and must find every byte and the
-position in place; it writes back how far it has read, and the other sees that in its own memory. At last a write to memory that nobody has
-registered must end with an error. Prints `whole BYTES` and exits 0.
+The connecting side writes into a ring in the listening side's memory (RDMA WRITE). Then it writes the position up to which it has
+written, with an immediate (RDMA WRITE WITH IMMEDIATE). The listening side sleeps until the immediate comes, and must find every byte
+and the position in place. It writes back how far it has read, which the connecting side sees in its own memory. At last a write to
+memory that is not registered must end with an error. Prints `whole BYTES` and exits 0.
 """
 import json
 import socket
@@ -25,7 +25,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 PORT = 7643
 RING = 65_536
-# Behind the ring: the position up to which it is written (theirs), and up to which it is read (ours).
+# Behind the ring: the position up to which the peer has written, and the one up to which this side has read.
 TAIL, HEAD, SPARE, BYTES = RING, RING + 8, RING + 16, RING + 24
 ROUNDS = 60
 SECONDS = 90
@@ -75,17 +75,17 @@ class End:
         attributes.path_mtu, attributes.dest_qp_num = e.IBV_MTU_1024, self.theirs["qp"]
         attributes.rq_psn, attributes.max_dest_rd_atomic, attributes.min_rnr_timer = 0, 1, 12
         self.queues.to_rtr(attributes)
-        # 4.096 us * 2^18, seven times: imitated processors are slow.
+        # 4.096 us * 2^18, seven times, because emulated processors are slow.
         attributes.timeout, attributes.retry_cnt, attributes.rnr_retry = 18, 7, 7
         attributes.sq_psn, attributes.max_rd_atomic = 0, 1
         self.queues.to_rts(attributes)
 
     def expect(self):
-        """Room for one immediate. It brings no bytes, so nothing is put where the bytes would be."""
+        """Posts a receive for one immediate, which needs no buffer because it brings no bytes."""
         self.queues.post_recv(RecvWR(num_sge=1, sg=[SGE(self.memory.buf + SPARE, 8, self.memory.lkey)]))
 
     def write(self, at, length, immediate=None, key=None):
-        """Writes a part of our memory to the same place in theirs."""
+        """Writes a part of this side's memory to the same place in the peer's."""
         opcode = e.IBV_WR_RDMA_WRITE if immediate is None else e.IBV_WR_RDMA_WRITE_WITH_IMM
         part = SGE(self.memory.buf + at, length, self.memory.lkey)
         request = SendWR(opcode=opcode, num_sge=1, sg=[part], imm_data=socket.htonl(immediate or 0), send_flags=e.IBV_SEND_SIGNALED)
@@ -93,7 +93,7 @@ class End:
         self.queues.post_send(request)
 
     def completions(self, queue, count):
-        """Waits for so many."""
+        """Waits for so many completions."""
         ends, got = time.monotonic() + SECONDS, []
         while len(got) < count:
             got += queue.poll(count - len(got))[1]
@@ -102,7 +102,7 @@ class End:
         return got
 
     def immediate(self):
-        """Sleeps until one comes."""
+        """Sleeps until a completion comes."""
         number, got = self.receives.poll(1)
         if not number:
             self.events.get_cq_event(self.receives)
@@ -121,7 +121,7 @@ class End:
 
 
 def fill(end):
-    """The side of the application: fills the ring over there."""
+    """The application's side: fills the peer's ring."""
     position = 0
     for number in range(ROUNDS):
         length = min([1, 64, 1448, 9000, 40_000][number % 5], RING - position % RING)
@@ -132,7 +132,7 @@ def fill(end):
         end.memory.write(pattern(position, length), length, at)
         position += length
         end.set_word(TAIL, position)
-        # Nobody waits for the first: the second may not overtake it.
+        # The first write is not waited for: the second must not overtake it.
         end.write(at, length)
         end.write(TAIL, 8, position & 0xffff_ffff)
         for completion in end.completions(end.sends, 2):
@@ -145,7 +145,7 @@ def fill(end):
 
 
 def drain(end):
-    """The side of the card: reads what comes."""
+    """The stack's side: reads the ring."""
     position = 0
     for _ in range(ROUNDS):
         immediate = end.immediate()
@@ -159,7 +159,7 @@ def drain(end):
         assert end.completions(end.sends, 1)[0].status == e.IBV_WC_SUCCESS
     end.line.write("all\n")
     end.line.flush()
-    # Until the other has its error.
+    # Keeps the connection until the peer has its error.
     end.line.readline()
     return position
 

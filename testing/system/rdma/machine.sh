@@ -1,12 +1,12 @@
 # One of two guests of QEMU with an RDMA adapter in software (rxe) each. Usage: machine.sh server|client TOWPATH
-# In the server a kernel stack serves, and whoever connects to port 7001 says what is to become of it; in the client programs have their
-# sockets there. What begins with "guest:" is compared by the test.
+# The server runs a kernel stack, and takes orders for it at port 7001. The client's programs have their sockets there.
+# The test compares every line that begins with "guest:".
 role=$1 towpath=$2
 mkdir -m 700 /run/mine
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin XDG_RUNTIME_DIR=/run/mine HOME=/run/mine
 say() { echo "guest: $*"; }
 case $role in server) number=2 ;; client) number=3 ;; esac
-# Guests have the same address unless they are told.
+# Without this both guests would have the same address.
 ip link set eth0 address 52:54:00:18:07:0$number
 ip link set lo up; ip addr add 198.18.7.$number/24 dev eth0; ip link set eth0 up
 for root in / /usr/lib/towpath/kernel; do [ -d "$root/lib/modules/$(uname -r)" ] && break; done
@@ -36,7 +36,7 @@ while True:
     peer.sendall(b"done\n"); peer.close()
 P
 if [ $role = server ]; then
-    # Nobody but this machine has the address.
+    # Only this machine has the address.
     ip addr add 10.96.7.1/24 dev lo
     mkdir www; seq 1 20000 > www/body
     say "body $(sha256sum < www/body)"
@@ -46,10 +46,10 @@ if [ $role = server ]; then
 fi
 
 order() { exec 3<>/dev/tcp/198.18.7.2/7001; echo "$1" >&3; head -1 <&3; exec 3>&-; }
-# Rings of 64 sockets: these machines are small, and rings are locked in memory.
+# 64 sockets only: these machines are small, and the rings are locked in memory.
 echo 'sockets_per_client = 64' > client.toml
 start() {
-    # Comes, says nothing and goes: the server minds nobody's manners.
+    # Connects and closes without a word, which must not disturb the server.
     until (exec 3<>/dev/tcp/198.18.7.2/7000) 2> /dev/null; do sleep 1; done
     $towpath kernel-stack --name remote --connect rdma:198.18.7.2:7000 --trust-network --config client.toml > service.log 2>&1 &
     service=$!

@@ -7,8 +7,8 @@ ASK = pathlib.Path(__file__).parent.parent / "sources/ask.py"
 
 
 class Asking:
-    """`with Asking(place, port, size, path) as asking:` ... then `asking.result()`: {what: how often} of all requests, a connection each.
-    One without a failure has the key `asked` only."""
+    """`with Asking(place, port, size, path) as asking:` ... then `asking.result()`: {outcome: count} of all requests, one per connection.
+    Without a failure the only key is `asked`."""
 
     def __init__(self, place, port, size, path, threads=4):
         self.place = place
@@ -24,11 +24,11 @@ class Asking:
         self.stop.touch()
 
     def result(self):
-        """Waits for the client to finish what it has begun."""
+        """Waits until the client has finished the requests that it has begun."""
         self.client.process.wait(60)
         return {what: int(n) for what, n in re.findall(r"^(.*) (\d+)$", self.client.output(), re.M)}
 
     def clean(self, least):
-        """Nothing failed, and at least so many requests were answered."""
+        """Did nothing fail, and were at least so many requests answered?"""
         found = self.result()
         return set(found) == {"asked"} and found["asked"] >= least

@@ -3,13 +3,13 @@ import subprocess
 
 from .place import Place, kill, system
 
-# So that all programs of a check find a place in the memory of a second kernel: so many sockets, or more with smaller rings.
+# Sockets per client, so that the regions of all programs of a check fit into a second kernel's memory. Many sockets need smaller rings.
 FEW = "sockets_per_client = 512\n"
 MANY = "sockets_per_client = 4096\nsend_buffer = \"16KiB\"\nreceive_buffer = \"16KiB\"\n"
 
 
 class KernelStack(Place):
-    """Programs in a namespace whose kernel refuses TCP; the stack, and so their sockets, in another."""
+    """Programs run in a namespace whose kernel refuses TCP. The stack, and so their sockets, is in another namespace."""
 
     stack = "kernel"
 
@@ -31,7 +31,7 @@ class KernelStack(Place):
 
     def proof(self):
         self.check_alive()
-        # Where the fast stack counts segments this one counts bytes: each segment has some.
+        # This stack counts bytes, the fast stack segments. A segment has at least one byte.
         least, carried = self.check.segments_min, self.carried()
         if carried < least:
             raise RuntimeError(f"the stack carried {carried} bytes, fewer than {least}")
@@ -48,7 +48,7 @@ class KernelStack(Place):
 
 
 class SecondKernel(KernelStack):
-    """The stack in user-mode Linux, which boots in the namespace `far`; its network is its loopback device."""
+    """The stack is in user-mode Linux, which boots in the namespace `far`. Its only network device is loopback."""
 
     stack = "uml"
 
@@ -59,5 +59,5 @@ class SecondKernel(KernelStack):
 
     def start_service(self):
         super().start_service()
-        # Two kernels on a busy machine take their time.
+        # Two kernels take long to start on a busy machine.
         self.service.wait_for("serving", 90)

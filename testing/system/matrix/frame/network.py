@@ -1,9 +1,9 @@
-"""A place of two hosts: programs of this one are under Towpath at an interface, their peers on another one's kernel."""
+"""A place of two hosts: programs on one are under Towpath at an interface, their peers on the other use its kernel."""
 import subprocess
 
 from .place import Place, kill, system
 
-# Like place.REFUSE, but for what crosses the interface: nothing that the kernel would send or take of TCP.
+# Like place.REFUSE, but at the interface: drops all TCP that the kernel would send or receive.
 DROP = """
 add table inet proof
 add chain inet proof in { type filter hook input priority -300; }
@@ -27,7 +27,7 @@ class Network(Place):
         for namespace, address in (self.namespace, self.address), (self.other, self.peer_address):
             for words in (["link", "set", "lo", "up"], ["addr", "add", f"{address}/24", "dev", "eth1"], ["link", "set", "eth1", "up"]):
                 system("ip", "-n", namespace, *words)
-            # The host's default may be another; this is the stack's.
+            # The stack's congestion control. The host's default may be another.
             system("ip", "-n", namespace, "route", "replace", "10.78.0.0/24", "dev", "eth1", "src", address, "congctl", "cubic")
 
     def serve_options(self):

@@ -1,4 +1,4 @@
-"""Where a check runs: a network namespace of its own, on the kernel's TCP or under a service of its own."""
+"""The place in which a check runs: a network namespace of its own, on the kernel's TCP or with a service of its own."""
 import itertools
 import json
 import os
@@ -10,7 +10,7 @@ import time
 
 from . import process
 
-# Refuses every TCP connection of the kernel's, as a host does at which nobody listens.
+# Refuses every TCP connection of the kernel, as a host without listeners does.
 REFUSE = """
 add table inet proof
 add chain inet proof in { type filter hook input priority -300; }
@@ -18,7 +18,7 @@ add rule inet proof in tcp flags & rst == rst accept
 add rule inet proof in meta l4proto tcp counter reject with tcp reset
 """
 
-# Must fail where REFUSE is in force.
+# Must be refused where REFUSE is in force.
 PLAIN_CONNECT = """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -30,7 +30,7 @@ COUNT = itertools.count()
 
 
 class Place:
-    """`way` as in `program.WAYS`; programs find each other at `address`."""
+    """`way` is one of `program.WAYS`. Programs find each other at `address`."""
 
     address = "127.0.0.1"
 
@@ -42,12 +42,12 @@ class Place:
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="towpath-matrix-"))
         self.dir.chmod(0o1777)
         self.service = None
-        # Leaves the files for reading.
+        # Keeps the files for a person to read.
         self.keep = False
         self._files = itertools.count()
         self.socket = self.dir / "towpath.sock"
 
-    # Set-up and end; `with Place(...) as place`.
+    # Set-up and end, by `with Place(...) as place`.
 
     def __enter__(self):
         try:
@@ -82,14 +82,14 @@ class Place:
         return self.inside(words)
 
     def refuse_kernel(self):
-        """From here on only Towpath can carry TCP in this namespace; tried, not trusted."""
+        """From here on only Towpath can carry TCP in this namespace. A plain connect checks that."""
         system(*self.inside(["nft", REFUSE]))
         said = subprocess.run(self.inside(["/usr/bin/python3", "-c", PLAIN_CONNECT]), capture_output=True, text=True, check=True).stdout
         if said.strip() != "refused":
             raise RuntimeError("the namespace's kernel carries TCP, so nothing here would prove who did")
 
     def end(self):
-        """Ends every process of the namespace and takes it down."""
+        """Ends every process of the namespace, and deletes it."""
         own = {self.service.process.pid} if self.service else set()
         for pid in set(self.processes()) - own:
             kill(pid)
@@ -105,7 +105,7 @@ class Place:
         done = subprocess.run(["ip", "netns", "pids", namespace or self.namespace], capture_output=True, text=True)
         return [int(pid) for pid in done.stdout.split()]
 
-    # What checks use.
+    # Used by checks.
 
     def remaining(self):
         """Seconds until the check's time limit."""
@@ -116,33 +116,33 @@ class Place:
         return str(self.dir / name)
 
     def run(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
-        """Runs a program to its end, under Towpath if this place is Towpath's. `env` is added; `user` is a uid."""
+        """Runs a program to its end, under Towpath unless `way` is `kernel`. `env` adds to the environment; `user` is a uid."""
         return self.finish(self.hooked(words), seconds, cwd, env, user, stdin)
 
     def plain(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
-        """The same, never under Towpath."""
+        """Like `run`, but never under Towpath."""
         return self.finish(list(words), seconds, cwd, env, user, stdin)
 
     def peer(self, words, seconds=60, cwd=None, env=None, user=None, stdin=None):
-        """Runs a program as the other end: by the way `network` on the kernel of the other namespace, else as `run`."""
+        """Runs a program as the peer: with `network` on the kernel of the other namespace, else like `run`."""
         return self.run(words, seconds, cwd, env, user, stdin)
 
     def start(self, words, cwd=None, env=None, user=None):
-        """Starts a program in the background, under Towpath if this place is Towpath's."""
+        """Starts a program in the background, under Towpath unless `way` is `kernel`."""
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}.log"
         return process.Running(self.inside(self.hooked(words), user), log, cwd or self.dir, self.environment(env))
 
     def start_plain(self, words, cwd=None, env=None, user=None, namespace=None):
-        """The same, never under Towpath."""
+        """Like `start`, but never under Towpath."""
         log = f"{self.dir}/{next(self._files)}-{os.path.basename(words[0])}.log"
         return process.Running(self.inside(list(words), user, namespace), log, cwd or self.dir, self.environment(env))
 
     def start_peer(self, words, cwd=None, env=None, user=None):
-        """Starts a program in the background at the other end, as `peer` runs one."""
+        """Starts a program in the background as the peer (see `peer`)."""
         return self.start(words, cwd, env, user)
 
     def wrapper(self, program, name=None):
-        """A script that executes `program` as `run` does, for suites that start the program themselves; returns its path."""
+        """Writes a script that executes `program` like `run`, for suites that start programs themselves. Returns its path."""
         path = self.dir / "bin" / (name or os.path.basename(program))
         path.parent.mkdir(exist_ok=True)
         words = " ".join(f"'{w}'" for w in self.hooked([program]))
@@ -184,7 +184,7 @@ class Place:
             raise RuntimeError(f"the service has ended:\n{self.service.output()[-2000:]}")
 
     def proof(self):
-        """What proves that Towpath carried the traffic, as text; raises if nothing does."""
+        """The proof that Towpath carried the traffic, as text. Raises an error if there is none."""
         self.check_alive()
         words = ["the kernel's TCP is refused"] if self.check.refuse_kernel else []
         if self.way != "direct":

@@ -1,4 +1,4 @@
-"""Processes of a check: run to their end or in the background, each in a session of its own so that it can be ended whole."""
+"""Processes of a check, run to their end or in the background. Each has a session of its own, so that all of it can be ended."""
 import os
 import signal
 import subprocess
@@ -33,7 +33,7 @@ def read(path):
 
 
 def run(words, seconds, log, cwd, env, stdin):
-    """To the end, at most `seconds`. Output goes through files: a daemon left behind would keep a pipe open."""
+    """Runs to the end, for `seconds` at most. Output goes to files, because a daemon left behind would keep a pipe open."""
     out, err = f"{log}.out", f"{log}.err"
     with open(out, "wb") as o, open(err, "wb") as e:
         process = subprocess.Popen(words, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=o, stderr=e, cwd=cwd, env=env,
@@ -75,11 +75,11 @@ class Running:
         return self.process.poll() is None
 
     def wait_for(self, text, seconds=30):
-        """Until its output contains `text`."""
+        """Waits until its output contains `text`."""
         self.until(lambda: text in self.output(), f"no {text!r}", seconds)
 
     def until(self, holds, what, seconds=30):
-        """Until `holds()`."""
+        """Waits until `holds()`; fails if the process ends before."""
         end = time.monotonic() + seconds
         while not holds():
             if not self.alive() or time.monotonic() > end:
@@ -88,7 +88,7 @@ class Running:
             time.sleep(0.02)
 
     def stop(self):
-        """By SIGTERM, and after 10 s by SIGKILL with all of its session."""
+        """Ends it by SIGTERM, and after 10 s all of its session by SIGKILL."""
         if self.alive():
             self.process.terminate()
             try:

@@ -1,21 +1,21 @@
-"""What is run: a program, its checks, and how a check counts."""
+"""A program of the matrix, its checks, and the results of a check."""
 import dataclasses
 import shutil
 import subprocess
 
-# Every way a check can run. `kernel` is the comparison; the others are Towpath's.
+# Every way in which a check can run. `kernel` is for comparison, the others are under Towpath.
 #   direct   both ends under Towpath, joined ring to ring
 #   stack    both ends under Towpath, through the stack (`direct = false`), in memory
 #   network  one end under Towpath at an interface, the other on the kernel of another namespace
 #   kernel-stack  both ends under Towpath, through the kernel stack in another namespace
-#   uml      the same in a second kernel, user-mode Linux
+#   uml      both ends under Towpath, through the kernel stack in a second kernel, user-mode Linux
 WAYS = ("kernel", "direct", "stack", "network", "kernel-stack", "uml")
-# The ways of each stack, by its name for `--stack`. Over a kernel stack runs what runs through the fast one.
+# The ways of each stack, by its name for `--stack`. All checks that run through the fast stack also run over a kernel stack.
 STACKS = {"fast": ("direct", "stack", "network"), "kernel": ("kernel-stack",), "uml": ("uml",)}
 
 
 class Tally:
-    """What one check has found, by name. A name that comes again gets a number."""
+    """The results of one check, by name. A repeated name gets a number."""
 
     def __init__(self):
         self.states = {}
@@ -32,7 +32,7 @@ class Tally:
             self.reasons[unique] = reason
 
     def expect(self, name, holds, reason=""):
-        """Counts `name` as passed if `holds`, else as failed for `reason` (only then turned into text)."""
+        """Counts `name` as passed if `holds`, else as failed for `reason`, which only then becomes text."""
         self.count(name, "passed" if holds else "failed", "" if holds else str(reason))
         return bool(holds)
 
@@ -47,33 +47,33 @@ class Check:
     name: str
     act: object
     ways: tuple = ("direct", "stack")
-    # Part of the short form, by all ways or by these.
+    # Part of the short form, in all ways or in these.
     quick: bool = False
     quick_ways: tuple = ()
     seconds: int = 120
-    # {name: reason} of what passes on the kernel and is allowed to fail under Towpath.
+    # {name: reason} of tests that pass on the kernel and may fail under Towpath.
     known: dict = dataclasses.field(default_factory=dict)
-    # The namespace's kernel refuses every TCP connection, so what works was carried by Towpath. False only for a check that
-    # needs the kernel's TCP as well, which then has to prove by `segments_min` who carried it.
+    # The namespace's kernel refuses every TCP connection, so Towpath must have carried all that works. False only for a check
+    # that also needs the kernel's TCP. It proves by `segments_min` that Towpath carried it.
     refuse_kernel: bool = True
-    # By the way `stack` and `network` at least so many segments must have gone through the stack.
+    # In the ways `stack` and `network` at least so many segments must have gone through the stack.
     segments_min: int = 10
-    # A program of it opens more connections than a second kernel usually gives each.
+    # One of its programs opens more connections than a client usually gets in a second kernel.
     many_sockets: bool = False
     # `towpath run --hook`.
     hook: str = "auto"
 
     def over(self, stacks, quick):
-        """The ways in which it runs over these stacks, by their names."""
+        """The ways in which it runs over these stacks (names of `STACKS`)."""
         ways = self.quick_ways or self.ways if quick else self.ways
         kernels = [w for stack in ("kernel", "uml") if stack in stacks and "stack" in self.ways for w in STACKS[stack]]
         return tuple(ways if "fast" in stacks else ()) + tuple(kernels)
 
 
 class Program:
-    """A program, the Debian packages that it needs (installed by `scripts/setup matrix`), and its checks. Of a `large` one they are too large
-    to be installed for the tests of every change, which leave it out. `commands`: {package: command} of those that are not needed where the
-    command is found, from wherever it may be."""
+    """A program, the Debian packages that it needs (installed by `scripts/setup matrix`), and its checks. The packages of a `large` program
+    are not installed for the tests of every change, which leave it out. `commands`: {package: command}; such a package is not needed
+    where the command is found."""
 
     def __init__(self, name, packages, version=None, large=False, commands=None):
         self.name = name
@@ -98,7 +98,7 @@ class Program:
         return [p for p in self.packages if ask(p) != "installed"]
 
     def version(self):
-        """What the table calls it: the given version, else the upstream version of the first package."""
+        """The version in the table: the given one, else the upstream version of the first package."""
         if self._version:
             return self._version() if callable(self._version) else self._version
         full = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", self.packages[0]], capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""What was found: progress, the JSON file of results, and the table of docs/reference/compatibility.md."""
+"""Reports results: progress, the JSON file, and the table of docs/reference/compatibility.md."""
 import json
 import re
 
@@ -11,14 +11,14 @@ BEGIN, END = "<!-- matrix: written by `make matrix WRITE=1` -->\n", "<!-- end of
 
 
 def verdict(result, kernel):
-    """`result["wrong"]`: what fails under Towpath, passes on the kernel and is not known; and what is known and passes."""
+    """`result["wrong"]`: tests that fail under Towpath, pass on the kernel, and are not known differences; also tests that did not run."""
     failed = result["failed"]
     passes_there = lambda name: kernel is None or name not in kernel["failed"]
     wrong = {n: reason for n, reason in failed.items() if passes_there(n) and n not in result["known"]}
     if result["error"]:
         wrong["(the check itself)"] = result["error"]
     if kernel and not result["error"]:
-        # A suite that broke off early has few failures, and few of anything.
+        # A suite that broke off early has few failures, but also few passes.
         missing = kernel["names"] - result["names"] - set(result["skipped"]) - set(failed)
         wrong.update({name: "passes on the kernel and did not run" for name in sorted(missing) if name not in result["known"]})
     return wrong
@@ -37,7 +37,7 @@ def progress(program, check, result):
 
 
 def write(results):
-    """Puts the results into testing/system/matrix/results.json, beside those of programs that were not run, and the table into the page."""
+    """Writes the results to testing/system/matrix/results.json, which keeps those of programs that were not run, and the table to the page."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     run = {(r["program"], r["check"], r["way"]) for r in results}
     small = [{**r, "failed": sorted(r["failed"]), "skipped": len(r["skipped"]), "seconds": round(r["seconds"])} for r in results]
@@ -71,7 +71,7 @@ def cell(result):
 
 
 def different(rows):
-    """The list of what passes on Linux and not under Towpath, with the reasons."""
+    """The list of tests that pass on Linux and fail under Towpath, with the reasons."""
     kernel = {(r["program"], r["check"]): r for r in rows if r["way"] == "kernel"}
     found = {}
     for r in rows:

@@ -1,4 +1,4 @@
-"""Sources of Debian packages, for the test suites that the packages leave out: into target/matrix, never into the tree."""
+"""Sources of Debian packages, for test suites that the packages leave out. They go to target/matrix, never into the source tree."""
 import os
 import pathlib
 import shutil
@@ -15,7 +15,7 @@ deb-src http://security.debian.org/debian-security bookworm-security main
 
 
 def source(name):
-    """The unpacked source of Debian's source package `name`, fetched once; the machine's own lists of sources stay as they are."""
+    """The unpacked source of Debian's source package `name`, fetched once. The machine's own lists of sources stay unchanged."""
     home = HOME / "source" / name
     done = home / "done"
     if not done.exists():

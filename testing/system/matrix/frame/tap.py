@@ -1,9 +1,9 @@
-"""What test programs print that speak TAP, or name each check in a line, counted."""
+"""Counts the results of test programs that print TAP, or one line for each check."""
 import re
 
 
 def count(tally, name, finished):
-    """Each `ok` and `not ok` line of one program's output, and whether it did all that it had planned."""
+    """Counts each `ok` and `not ok` line of a program's output, and whether as many came as it had planned."""
     planned, done = None, 0
     for line in finished.out.splitlines():
         if plan := re.match(r"1\.\.(\d+)", line):
@@ -19,7 +19,7 @@ def count(tally, name, finished):
 
 
 def lines(tally, finished, planned):
-    """Lines `ok NAME`, `not ok NAME: REASON` and `skip NAME`, as many as are planned."""
+    """Counts lines `ok NAME`, `not ok NAME: REASON` and `skip NAME`, which must be as many as are planned."""
     found = re.findall(r"^(ok|not ok|skip) ([^:\n]*)(?:: )?(.*)$", finished.out, re.M)
     for state, name, reason in found:
         tally.count(name, {"ok": "passed", "not ok": "failed", "skip": "skipped"}[state], reason)

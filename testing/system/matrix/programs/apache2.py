@@ -44,7 +44,7 @@ def mpm(place, tally, name):
     for file, size in nginx.FILES.items():
         ran = nginx.curl(place, "-o", got, at(file))
         tally.expect(f"a file, {file}", ran.ok() and pathlib.Path(got).read_bytes() == nginx.content(size), ran)
-    # With threads it ends idle connections when all threads have work, on Linux too.
+    # With threads Apache ends idle connections when all threads are busy, on Linux too.
     nginx.wrk(place, tally, "small", at("small"), kept=False)
     with Asking(place, PORT, nginx.FILES["small"], "/small") as asking:
         for _ in range(1 if place.quick else 3):

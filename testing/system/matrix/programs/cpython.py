@@ -1,4 +1,4 @@
-"""CPython's own test suite, as far as it is about TCP: both ends in one process or its children."""
+"""CPython's own tests of TCP, with both ends in one process or its children."""
 import xml.etree.ElementTree
 
 from frame import Program
@@ -10,24 +10,24 @@ QUICK = ["test_epoll", "test_socketserver", "test_httplib", "test_urllib2_localn
 WAITING = ["test_select", "test_poll", "test_epoll", "test_selectors"]
 PROTOCOLS = ["test_socketserver", "test_ftplib", "test_httplib", "test_httpservers", "test_poplib", "test_imaplib", "test_smtplib",
              "test_urllib2_localnet", "test_xmlrpc", "test_asyncore", "test_asynchat"]
-# Other families and protocols are the kernel's under Towpath, too; names are asked for where there is no network.
+# Left out: other families and protocols, which stay with the kernel, and look-ups of names, which need a network.
 NOT_TCP = ["UDP", "Udp", "IPv6", "CAN", "Unix", "SCTP", "VSOCK", "Bluetooth", "TIPC", "Linux*Alg", "RDS", "gethostby", "getaddrinfo"]
 # How often a module is run at most, until all its tests pass.
 TIMES = 3
-# They want to be woken within 10 ms, which a machine that does other work may not do in any of three runs: not in the short form, which must pass.
+# These tests must wake within 10 ms, which a busy machine may fail in three runs. So they are not in the short form, which must pass.
 HASTY = ["test_epoll.*.test_control_and_wait", "test_epoll.*.test_unregister_closed"]
 OPTIONS = {"test_socketserver": ["-u", "network"], "test_socket": [f"-i*{name}*" for name in NOT_TCP]}
 
 
 def suite(place, tally, modules, seconds):
-    """Runs test modules one after the other; counts each test. `MODULE:PART` runs those with PART in their names."""
+    """Runs test modules one after the other, and counts each test. `MODULE:PART` runs the tests with PART in their names."""
     for module in modules:
-        # As CPython's own machines do it: many tests measure time, and some expect what was sent to be there at once.
+        # Failed modules run again, as on CPython's own machines: many tests measure time, and some expect data to arrive at once.
         any(run_module(place, tally, module, seconds, last=time == TIMES) for time in range(1, TIMES + 1))
 
 
 def run_module(place, tally, module, seconds, last):
-    """Runs a module and counts its tests if all pass, or it is the last time. Did all pass?"""
+    """Runs a module. Counts its tests if all pass or this is the last run. Returns whether all passed."""
     module, _, part = module.partition(":")
     results = place.path(f"{module}.xml")
     words = [PYTHON, "-m", "test", "--timeout", str(seconds), "--junit-xml", results] + OPTIONS.get(module, [])

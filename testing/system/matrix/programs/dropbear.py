@@ -6,7 +6,7 @@ from frame import Program
 
 program = Program("dropbear", ["dropbear-bin", "openssh-client"])
 PORT = "2298"
-# Keys are taken from the user's home, which is another one for the server.
+# The server reads keys in the user's home, which this makes another directory.
 HOME = """
 home=$(getent passwd root | cut -d: -f6)
 mount -t tmpfs none "$home" && mkdir -p "$home/.ssh" && cat "$1"/*.pub >"$home/.ssh/authorized_keys" && chmod -R go-rwx "$home"
@@ -21,7 +21,7 @@ def sessions(place, tally):
         made = place.plain(words)
         if not made.ok():
             raise RuntimeError(made)
-    # It has printed the public one of its last key.
+    # dropbearkey has printed the public part of its last key.
     pathlib.Path(place.path("own.pub")).write_text("".join(f"{line}\n" for line in made.out.splitlines() if line.startswith("ssh-")))
     server = place.start(["unshare", "-m", "sh", "-c", HOME, "sh", place.dir, f"{place.address}:{PORT}"])
     server.wait_for("Not backgrounding")

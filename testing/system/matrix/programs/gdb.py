@@ -1,4 +1,4 @@
-"""A server under gdb, strace and Valgrind, and under gdb and strace when it runs already."""
+"""A server that gdb, strace or Valgrind starts, or to which gdb or strace attaches."""
 import pathlib
 import re
 
@@ -16,7 +16,7 @@ def looked_at(place, tally):
     ports = iter(range(8400, 8500))
 
     def asked(what, tool=(), beside=None, seconds=60):
-        """The server, started by `tool` or looked at by `beside(pid)`, answers two connections; returns its output."""
+        """The server answers two connections, started by `tool` or with `beside(pid)` attached. Returns its output."""
         port = next(ports)
         server = place.start([*tool, place.path("echo"), place.address, port, "2"])
         server.wait_for("listening", seconds)
@@ -39,7 +39,7 @@ def looked_at(place, tally):
     words = ["gdb", "-q", "-batch", "-ex", "set debuginfod enabled off", "-ex", "backtrace", "-ex", "detach", "-p"]
     said = asked("gdb -p", beside=lambda pid: ended(place.start_plain([*words, pid])))
     tally.expect("gdb -p: main is on the stack, and it goes on", re.search(r" main \(", said) and "served" in said, said)
-    # A search for leaks would read gigabytes of mapped rings.
+    # The search for leaks would read gigabytes of mapped rings.
     said = asked("valgrind", ["valgrind", "-q", "--leak-check=no", "--error-exitcode=9"])
     # Valgrind 3.19 does not know futex_waitv.
     errors = [line for line in said.splitlines() if line.startswith("==")]

@@ -12,13 +12,13 @@ def version():
     return subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True).stdout.strip().removeprefix("go")
 
 
-# Go may come from elsewhere than from Debian.
+# Go need not come from Debian.
 program = Program("go", ["golang-go"], version, large=True, commands={"golang-go": "go"})
 
 
 @program.check("HTTP, HTTPS, HTTP/2 and a relay, server and clients", quick=True, ways=("direct", "stack", "network"), seconds=280)
 def http(place, tally):
-    # The first time this builds Go's library.
+    # The first run also builds Go's library.
     made = place.plain(["go", "build", "-o", place.path("serve"), SOURCE], seconds=200, env={"CGO_ENABLED": "0"})
     if not made.ok():
         raise RuntimeError(made)

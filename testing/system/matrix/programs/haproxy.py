@@ -112,9 +112,9 @@ def load(place, tally):
 
 
 def reloads(place, tally, again):
-    """`again()` starts the next haproxy and returns what tells whether the one before has ended."""
+    """`again()` starts the next haproxy, and returns a function that tells whether the one before has ended."""
     got = place.path("slow")
-    # From another process each time: what it has begun goes on to its end.
+    # Each download is from another process, which carries it to its end after the reload.
     slow = []
     asked = {how: Asking(place, PORTS[how], nginx.FILES["small"], "/small", threads=2) for how in ("http", "tcp, splice")}
     with asked["http"], asked["tcp, splice"]:
@@ -140,13 +140,13 @@ def takeover(place, tally):
 
     def again():
         before = running[-1]
-        # By the number of the program itself, which is what nsenter and `towpath run` have become.
+        # The process id is haproxy's own: nsenter and `towpath run` have executed it in their place.
         words = ["/usr/sbin/haproxy", "-db", "-f", place.path("haproxy.cfg"), "-x", place.path("haproxy.sock"), "-sf", before.process.pid]
         running.append(place.start(words))
         return lambda: not before.alive()
 
     reloads(place, tally, again)
-    # Each goes when its last connection has.
+    # Each ends with its last connection.
     until(lambda: not any(r.alive() for r in running[:-1]), "the end of all before the last")
     said = "".join(r.output() for r in running)
     tally.expect("the sockets came from the one before", "Failed to get the sockets" not in said, said)

@@ -10,7 +10,7 @@ PORT = "8100"
 
 @program.check("NIO, sockets and HTTP, server and clients", quick=True, ways=("direct", "stack", "network"))
 def nio(place, tally):
-    # Compiled first: the compiler's own sockets and files are none of the check.
+    # Compiled outside the check, which is not about the compiler's own sockets.
     if not (made := place.plain(["javac", "-d", place.dir, SOURCE])).ok():
         raise RuntimeError(made)
     java = lambda *more: ["java", "-Xmx256m", "-cp", place.dir, "Nio", place.address, PORT, *more]

@@ -7,7 +7,7 @@ program = Program("libuv1", ["cmake", "make", "gcc", "dpkg-dev"], version="1.44.
 NOBODY = 65534
 
 WANTED = re.compile(r"tcp|connect|shutdown|poll|ping_pong|callback_stack|delayed_accept|not_readable|closed_fd|write_queue|watcher_cross_stop|socket_buffer")
-# UDP, pipes, files, and what is for Windows only.
+# Left out: UDP, pipes, files, and tests for Windows.
 LEFT_OUT = re.compile(r"udp|pipe|^fs_|spawn|tty|getaddrinfo|poll_closesocket|ipc")
 QUICK = re.compile(r"^(tcp_ping_pong|tcp_ping_pong_vec|tcp_write_to_half_open_connection|tcp_close_reset_\w+|tcp_oob|shutdown_\w+|tcp_bind_\w+)$")
 

@@ -30,7 +30,8 @@ stats = dict(line.split()[1:3] for line in iter(f.readline, b"END\r\n"))
 print("done", stats[b"cmd_set"].decode(), stats[b"threads"].decode())
 """.replace("PORT", PORT)
 
-# Left out: what needs other options of the build (TLS, a proxy, flash storage), UDP and UNIX sockets, or minutes without a socket's doing.
+# Left out: tests that need other build options (TLS, a proxy, flash storage), UDP or UNIX sockets, and those that take minutes
+# without using sockets.
 LEFT_OUT = re.compile(r"ssl|udp|unixsocket|extstore|proxy|startfile|slabs|slabhang|lru-|chunked|00-startup|issue_67|stress|sasl|dyn-maxbytes")
 
 
@@ -46,7 +47,7 @@ def threads(place, tally):
 
 
 def over_tcp(tree):
-    """The suite prefers UNIX sockets where memcached has them: here it must not."""
+    """The suite prefers UNIX sockets if memcached has them. This keeps it from doing so."""
     path = tree / "t/lib/MemcachedTest.pm"
     text = path.read_text()
     edited = text.replace("sub supports_unix_socket {", "sub supports_unix_socket {\n    return 0;", 1)
@@ -57,12 +58,12 @@ def over_tcp(tree):
 
 @program.check("its own test suite (t/*.t)", seconds=2400, many_sockets=True)
 def suite(place, tally):
-    # Some ask 80,000 times, one after the other, and a second kernel is traced.
+    # Some make 80,000 requests one after the other, and a second kernel is slow because it is traced.
     seconds = 900 if place.way == "uml" else 240
     steps = ["./configure", "make -j2 memcached memcached-debug timedrun testapp sizes"]
     tree = built("memcached", over_tcp, steps)
     names = sorted(f"t/{p.name}" for p in (tree / "t").glob("*.t") if not LEFT_OUT.search(p.name))
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        # A file starts servers and ends them; files do not share one.
+        # A test file starts and ends its own servers.
         for name, ran in zip(names, pool.map(lambda name: place.run(["perl", name], cwd=tree, seconds=seconds), names)):
             tap.count(tally, name, ran)

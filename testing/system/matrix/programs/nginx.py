@@ -39,13 +39,13 @@ http {
 
 
 def content(size):
-    """Bytes that compress badly and do not repeat."""
+    """Bytes that hardly compress and do not repeat."""
     block = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(4096))
     return (block * (size // len(block) + 1))[:size]
 
 
 def serve(place, daemon="off", user="root"):
-    """nginx with the configuration above; returns it when it answers."""
+    """Starts nginx with CONFIG, and returns it when it answers."""
     www = pathlib.Path(place.path("www"))
     www.mkdir()
     for name, size in FILES.items():
@@ -76,8 +76,8 @@ def curl(place, *words, **options):
 
 
 def wrk(place, tally, what, at, seconds=1, kept=True):
-    """Load of 40 connections without an error; where the server ends idle connections as it likes (not `kept`) but for those."""
-    # In a second kernel, which is traced, 40 connections alone may take the first second of a busy machine.
+    """Load of 40 connections without an error. Without `kept`, errors by idle connections that the server ends do not count."""
+    # In a second kernel, which is traced, the 40 connections alone may take a second on a busy machine.
     seconds = max(seconds, 4) if place.way == "uml" else seconds
     ran = place.peer(["wrk", "-t", "2", "-c", "40", "-d", f"{seconds}s", "--timeout", "30s", at])
     count = re.search(r"(\d+) requests in", ran.out)
@@ -126,7 +126,7 @@ def reload(place, tally):
         for turn in range(3):
             place.plain(["/usr/sbin/nginx", "-c", place.path("nginx.conf"), "-p", place.dir, "-s", "reload"])
             ran = place.peer(["wrk", "-t", "1", "-c", "10", "-d", "2s", "--timeout", "20s", url(place, PROXY, "small")])
-            # A worker that goes ends idle connections: wrk counts such as read errors, and connects anew.
+            # A worker that ends closes idle connections, which wrk counts as read errors before it connects again.
             errors = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", ran.out)
             clean = not errors or (errors[1], errors[3], errors[4]) == ("0", "0", "0")
             tally.expect(f"load over reload {turn + 1}", ran.ok() and clean and "Non-2xx" not in ran.out, ran)
@@ -136,7 +136,7 @@ def reload(place, tally):
 
 
 def named(place, name):
-    """The process of a pid file of nginx's; 0: none."""
+    """The process id in a pid file of nginx; 0 = none."""
     try:
         return int(pathlib.Path(place.path(name)).read_text())
     except (OSError, ValueError):
@@ -154,7 +154,7 @@ def workers(master):
 @program.check("a new binary takes over the listeners (USR2, WINCH, QUIT), under load", quick=True, quick_ways=("network",),
                ways=("direct", "stack", "network"))
 def upgrade(place, tally):
-    # As a daemon: nginx takes USR2 only without the parent that started it. The workers are not root.
+    # As a daemon, because nginx accepts USR2 only if its parent has ended. The workers are not root.
     serve(place, "on", "www-data")
     old = named(place, "nginx.pid")
     slow = place.start_peer(["curl", "-sS", "--limit-rate", "6M", "-o", place.path("slow"), url(place, PLAIN, "large")])
@@ -166,7 +166,7 @@ def upgrade(place, tally):
         tally.expect("a new master with four workers beside the old one", named(place, "nginx.pid.oldbin") == old, place.dir)
         time.sleep(0.5)
         os.kill(old, signal.SIGWINCH)
-        # The new master is the old one's child, as is the worker that still sends.
+        # The old master's children are the new master, and the worker that still sends.
         until(lambda: len(workers(old)) <= 2, "the end of idle old workers")
         time.sleep(0.5)
         os.kill(old, signal.SIGQUIT)

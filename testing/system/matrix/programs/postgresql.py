@@ -6,7 +6,7 @@ import re
 from frame import Program
 
 PORT = "5499"
-# It refuses to run as root.
+# PostgreSQL refuses to run as root.
 NOBODY = 65534
 
 
@@ -66,7 +66,7 @@ def bench(place, tally):
     tally.expect("a row of 20 MB", len(wide.out) > 20_000_000, wide.err)
     limit = sql(place, "set statement_timeout = '300ms'", "-c", "select pg_sleep(30)")
     tally.expect("a statement's time limit", "statement timeout" in limit.err, limit)
-    # psql asks for it by a connection of its own (SIGINT).
+    # On SIGINT psql asks for the cancellation on a connection of its own.
     stopped = place.peer(["timeout", "-s", "INT", "2", home() / "psql", "-h", place.address, "-p", PORT, "-U", "me", "-d", "postgres",
                           "-AtX", "-c", "select pg_sleep(30)"])
     tally.expect("a query that is cancelled", "user request" in stopped.err, stopped)

@@ -7,7 +7,7 @@ from frame import Program, source
 
 program = Program("redis", ["redis-server", "redis-tools", "tcl"])
 PORT = "6390"
-# What the suite calls `unit`s; left out are those that only compute (bit operations, dump formats, Lua).
+# The suite's units, without those that only compute (bit operations, dump formats, Lua).
 UNITS = """unit/type/list unit/type/set unit/type/hash unit/type/zset unit/type/stream unit/auth unit/keyspace unit/scan unit/info
     unit/expire unit/multi unit/quit unit/pubsub unit/other unit/protocol unit/type/string unit/querybuf unit/limits unit/obuf-limits
     unit/networking unit/maxmemory unit/tracking unit/introspection unit/wait unit/pendingquerybuf unit/tls unit/acl unit/client-eviction
@@ -27,7 +27,7 @@ def cli(place, *words, **options):
 @program.check("redis-benchmark and redis-cli", quick=True)
 def benchmark(place, tally):
     serve(place)
-    # A second kernel is traced, and slow with what is small.
+    # A second kernel is traced, which makes small requests slow.
     requests = "5000" if place.quick or place.way == "uml" else "50000"
     for name, options in ("50 connections", ["-c", "50"]), ("16 requests in flight each", ["-c", "50", "-P", "16"]):
         ran = place.run(["redis-benchmark", "-h", place.address, "-p", PORT, "-q", "-n", requests, "-t", "get,set,lpush,mset", *options])
@@ -47,7 +47,7 @@ def suite(place, tally):
     for name in "redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb", "redis-sentinel":
         os.symlink(f"/usr/bin/{name}", f"{tree}/src/{name}")
     words = ["tclsh", "tests/test_helper.tcl", "--clients", "3", "--timeout", "900", "--tags", "-slow -needs:debug-module"]
-    # A patch of Debian's adds this test with a value of an option that this version of redis does not have.
+    # A Debian patch adds this test, with an option's value that this version of redis lacks.
     words += ["--skiptest", "/Fullsync should not free scripting engine.*"]
     for unit in UNITS:
         words += ["--single", unit]
@@ -55,6 +55,6 @@ def suite(place, tally):
     text = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
     for state, name in re.findall(r"^\[(ok|err|exception|ignore)\]: (.*?)(?: \(\d+ ms\))?$", text, re.M):
         tally.count(name, {"ok": "passed", "ignore": "skipped"}.get(state, "failed"))
-    # Of units that hang it names none as failed.
+    # The suite does not name units that hang as failed.
     tally.expect("no unit runs past its time", "TIMEOUT" not in text, ran)
     tally.expect("the suite runs to its end", "All tests passed" in text or "The End" in text, ran)

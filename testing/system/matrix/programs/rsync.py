@@ -42,7 +42,7 @@ def plant(root, files):
 
 
 def known(root):
-    """What is in a tree: names, link targets, hashes."""
+    """The content of a tree: names, link targets, hashes."""
     found = {}
     for base, folders, files in os.walk(root):
         for name in folders + files:
@@ -66,7 +66,7 @@ def both_ways(place, tally):
     rsync = lambda *words: place.peer(["rsync", "-a", "--checksum", *words])
     tally.expect("there", (ran := rsync(f"{here}/", far)).ok() and known(there) == known(here), ran)
     tally.expect("and back", (ran := rsync(far, f"{back}/")).ok() and known(back) == known(here), ran)
-    # The algorithm of differences: a few bytes in the middle of the large file, a file less, a file more.
+    # Changes for the delta algorithm: a few bytes in the middle of the large file, one file less, one file more.
     with open(here / "large", "r+b") as large:
         large.seek(4_000_000)
         large.write(b"changed")

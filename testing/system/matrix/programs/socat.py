@@ -8,7 +8,7 @@ ECHO, HASH, TLS, RELAY, INHERIT = 7001, 7002, 7003, 7004, 7005
 
 
 def content(size):
-    """Text, as output is read as text."""
+    """Text, because output is read as text."""
     block = "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(1024))
     return (block * (size // len(block) + 1))[:size]
 
@@ -40,7 +40,7 @@ def runs(place, tally):
     ran = talk(["-", f"TCP4:{place.address}:{HASH}"], large)
     tally.expect("a program through a socket pair", ran.out.split()[:1] == digest(large), ran)
 
-    # The program that is executed has the connection itself as its standard input and output.
+    # The executed program has the connection itself as standard input and output.
     listener(place, at("TCP4-LISTEN", INHERIT), "EXEC:cat,nofork")
     ran = talk(["-", f"TCP4:{place.address}:{INHERIT}"], small)
     tally.expect("a program on the connection itself", ran.ok() and ran.out == small, ran)

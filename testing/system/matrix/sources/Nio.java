@@ -42,7 +42,7 @@ public class Nio {
         System.out.println(Boolean.TRUE.equals(outcome) ? "ok " + name : "not ok " + name + ": " + outcome);
     }
 
-    // Echoes; one thread.
+    // The echo server, which has one thread.
     static void serve() throws Exception {
         Selector selector = Selector.open();
         ServerSocketChannel listener = ServerSocketChannel.open();

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Asks an HTTP server without a break, a connection per request, until the file STOP appears. Every failure counts.
+"""Asks an HTTP server without a break, a connection per request, until the file STOP appears. It counts every failure.
 
 Usage: ask.py ADDRESS PORT STOP THREADS EXPECTED-SIZE PATH; prints `asked N` and a line for each kind of failure.
 """

@@ -1,5 +1,5 @@
-// echo ADDRESS PORT COUNT: serves so many connections one after the other, then ends. echo - PORT COUNT: the same with a listener that is
-// descriptor 3 (LISTEN_FDS).
+// echo ADDRESS PORT COUNT: serves COUNT connections one after the other, then ends.
+// echo - PORT COUNT: the same, with descriptor 3 as the listener (LISTEN_FDS).
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

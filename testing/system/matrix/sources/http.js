@@ -99,7 +99,7 @@ const checks = {
   }),
 };
 
-// What cannot be asked of another host.
+// Checks that need both ends on one host.
 const own = ['a refused port', 'a reset'];
 
 async function run() {

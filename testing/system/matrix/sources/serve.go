@@ -70,7 +70,7 @@ func certificate() tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{made}, PrivateKey: key}
 }
 
-// Between two TCP connections io.Copy is splice.
+// io.Copy between two TCP connections uses splice.
 func relay(client *net.TCPConn) {
 	there, err := net.Dial("tcp", address+":"+port)
 	if err != nil {
@@ -114,7 +114,7 @@ func serve() {
 
 // Clients.
 
-// A client of its own connections, and how many it has made.
+// A client with connections of its own, and a counter of them.
 func client(http2 bool) (*http.Client, *int64) {
 	made := new(int64)
 	dial := func(c context.Context, network, to string) (net.Conn, error) {
@@ -140,7 +140,7 @@ func ask(c *http.Client, base, protocol, path string, body []byte) error {
 	return expect(string(said) == wanted, "%q instead of %q", said, wanted)
 }
 
-// `n` at a time; the first error.
+// Runs `n` at a time; returns the first error.
 func together(n int, do func(int) error) error {
 	found := make(chan error, n)
 	for i := 0; i < n; i++ {
