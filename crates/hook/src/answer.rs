@@ -1,12 +1,13 @@
-//! What a handler answers, and how that becomes what C callers expect.
+//! The answers of a handler, and their form for C callers.
 
 use crate::cancel;
 use libc::{c_int, c_long, ssize_t};
 
-/// A handler's answer: `None` = let the real function do it, `Some(Err(errno))` = the call fails with that errno.
+/// A handler's answer. `None`: the real function is to make the call. `Some(Err(errno))`: the call fails with that
+/// errno.
 pub type Answer<T> = Option<Result<T, i32>>;
 
-/// The value by which a C function of this return type says that it failed.
+/// The value by which a C function of this return type tells that it has failed.
 pub trait Failure: Copy {
     /// The value.
     const FAILED: Self;
@@ -71,7 +72,7 @@ pub fn finish<T: Failure>(result: Result<T, i32>) -> T {
 fn failed<T: Failure>(errno: i32) -> T {
     if errno == cancel::CANCELED {
         cancel::act();
-        // It may not be any more.
+        // Cancellation may have been disabled since. Then the call has only been interrupted.
         set_errno(libc::EINTR);
     } else {
         set_errno(errno);
@@ -83,7 +84,7 @@ fn failed<T: Failure>(errno: i32) -> T {
 #[inline]
 pub fn outcome<T: Failure>(value: T) -> Result<T, i32> {
     if value.failed() {
-        // SAFETY: as in `set_errno`.
+        // SAFETY: libc's errno location is valid for the calling thread.
         Err(unsafe { *libc::__errno_location() })
     } else {
         Ok(value)

@@ -1,5 +1,5 @@
-//! The table of caught calls: for each its name, its signature in libc, and the system call that stands for it while
-//! the real function is not known yet.
+//! The table of caught calls: names, signatures in libc, and system calls that replace them until the real functions
+//! are known.
 
 use crate::answer::Answer;
 use core::ptr::{null, null_mut};
@@ -10,11 +10,11 @@ use libc::{
     timeval,
 };
 
-/// Size of the kernel's signal set in bytes, which system calls want to be told.
+/// The size of the kernel's signal set in bytes, which system calls ask for.
 const SIGSET_BYTES: usize = 8;
 
 fn look_up(name: &core::ffi::CStr) -> usize {
-    // SAFETY: a C string; the answer is an address or null.
+    // SAFETY: `name` is a C string, and the answer is an address or null.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
 }
 
@@ -46,7 +46,7 @@ macro_rules! calls {
             $(TABLE.$other.store(look_up(const { c(concat!(stringify!($other), "\0")) }), Ordering::Relaxed);)*
         }
 
-        /// The real functions. Each has the contract of the libc function of its name, errno included.
+        /// The real functions. Each has the contract of libc's function of its name, including errno.
         #[allow(missing_docs, unused_variables)]
         pub mod real {
             use super::*;
@@ -57,7 +57,7 @@ macro_rules! calls {
                 pub unsafe fn $name($($arg: $ty),*) -> $ret {
                     let address = TABLE.$name.load(Ordering::Relaxed);
                     if address == 0 {
-                        // SAFETY: the caller keeps the contract of the function, which is that of the system call.
+                        // SAFETY: the caller keeps the contract of the function, which is also that of the system call.
                         #[allow(unused_unsafe)]
                         return unsafe { $raw };
                     }
@@ -72,7 +72,7 @@ macro_rules! calls {
                 pub unsafe fn $other($($oarg: $oty),*) -> $oret {
                     let address = TABLE.$other.load(Ordering::Relaxed);
                     if address == 0 {
-                        // SAFETY: the same contract.
+                        // SAFETY: the caller keeps the contract, which both names share.
                         return unsafe { $main($($marg),*) };
                     }
                     // SAFETY: `resolve` put the address of libc's function of this name, which has this signature.
@@ -83,18 +83,18 @@ macro_rules! calls {
             )*
         }
 
-        /// What the caught calls mean. Every method has the contract of the libc function of its name.
+        /// The meaning of the caught calls. Every method has the contract of libc's function of its name.
         #[allow(unused_variables, missing_docs)]
         pub trait Handler {
-            /// Called once, when the real functions are known and before any other method.
+            /// Called once, when the real functions are known, before any other method.
             fn init() {}
-            /// Before a `fork` that is not libc's.
+            /// Called before a `fork` that libc does not make.
             fn forking() {}
             /// In the child of such a `fork`.
             fn forked() {}
-            /// Before a `clone` that is not libc's and whose child runs beside its parent in the same memory.
+            /// Called before a `clone` that libc does not make, whose child runs beside its parent in the same memory.
             fn sharing_memory() {}
-            /// True if the kernel cannot use this descriptor itself: only caught calls may.
+            /// True: only caught calls may use this descriptor, not the kernel itself.
             fn is_accelerated(fd: c_int) -> bool {
                 false
             }
@@ -131,8 +131,9 @@ macro_rules! calls {
             )*
         }
 
-        /// The fast path of the most frequent calls, asked before the [`Handler`]. `None`: nothing has been done; ask the handler.
-        /// An implementation that needs few registers, and makes only tail calls, saves none on the stack.
+        /// The fast path of the most frequent calls, which is asked before the [`Handler`]. `None`: nothing has been
+        /// done, and the handler must be asked. An implementation that needs few registers and makes only tail calls
+        /// saves none on the stack.
         #[allow(unused_variables, missing_docs)]
         pub trait Usual {
             $(
@@ -171,7 +172,7 @@ macro_rules! calls {
                             unsafe extern "C-unwind" fn whole($($arg: $ty),*) -> $ret {
                                 let point = const { $crate::cancel::is_point(stringify!($name)) };
                                 if if point { $crate::ready_at_point() } else { $crate::ready() } {
-                                    // SAFETY: the caller keeps the function's contract.
+                                    // SAFETY: the caller keeps the contract of this function.
                                     if let Some(result) = unsafe { <$d handler as $crate::Handler>::$name($($arg),*) } {
                                         return $crate::finish(result);
                                     }
@@ -195,7 +196,7 @@ macro_rules! calls {
                         pub unsafe extern "C-unwind" fn $other($($oarg: $oty),*) -> $oret {
                             let point = const { $crate::cancel::is_point(stringify!($main)) };
                             if (if point { $crate::ready_at_point() } else { $crate::ready() }) $( && $guard )? {
-                                // SAFETY: the caller keeps the function's contract.
+                                // SAFETY: the caller keeps the contract of this function.
                                 if let Some(result) = unsafe { <$d handler as $crate::Handler>::$main($($marg),*) } {
                                     return $crate::finish(result);
                                 }
@@ -269,7 +270,7 @@ calls! {
             sys!(SYS_ppoll, fds, count, time, null::<sigset_t>(), SIGSET_BYTES)
         };
         fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = {
-            // The system call writes the rest of the time back, the function does not.
+            // The system call writes the remaining time back, and the function must not.
             let copy = if timeout.is_null() { timespec { tv_sec: 0, tv_nsec: 0 } } else { *timeout };
             let time = if timeout.is_null() { null() } else { &raw const copy };
             sys!(SYS_ppoll, fds, count, time, mask, SIGSET_BYTES)
@@ -320,7 +321,7 @@ calls! {
             = sys!(SYS_preadv2, fd, iov, count, offset, 0, flags);
         fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
             = sys!(SYS_pwritev2, fd, iov, count, offset, 0, flags);
-        // The system call takes another structure, and neither is called by allocators.
+        // The system call takes another structure. Allocators call neither function, so they may be looked up here.
         fn sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int = {
             type Real = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
             core::mem::transmute::<usize, Real>(look_up(c"sigaction"))(signal, new, old)

@@ -1,17 +1,18 @@
-//! Cancellation points: calls in which a cancelled thread (`pthread_cancel`) ends. libc's own functions act on it themselves. For calls
-//! that a handler answers it is done here, after the handler has returned, because its frames must not be unwound.
+//! Cancellation points: calls in which a cancelled thread (`pthread_cancel`) ends. libc's own functions end it
+//! themselves. For calls that a handler answers it is done here, after the handler has returned: its frames must not be
+//! unwound.
 
 use crate::{STAGE, stage};
 use core::sync::atomic::Ordering;
 
-/// A handler's errno for a call that it has given up because the thread is cancelled. No real errno has this value.
+/// The errno of a handler that has given a call up because the thread is cancelled. No real errno has this value.
 pub const CANCELED: i32 = 4096;
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// A thread of this process is being cancelled.
+/// Notes that a thread of this process is being cancelled.
 pub fn noticed() {
     STAGE.store(stage::CANCELING, Ordering::SeqCst);
 }
@@ -26,7 +27,7 @@ pub fn ever() -> bool {
 #[inline]
 pub fn act() {
     if ever() {
-        // SAFETY: whoever calls this has frames that may be unwound.
+        // SAFETY: the handler has returned, so only frames that may be unwound are left.
         unsafe { pthread_testcancel() };
     }
 }

@@ -1,12 +1,12 @@
-//! Reads program files past all hooks.
+//! Reads program files, past all hooks.
 
 use std::ffi::CString;
 use std::io::{Error, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// An open program file. It is read by system calls, because libc's functions are caught. In a `vfork` child they would also take the
-/// child's descriptors for the parent's.
+/// An open program file. It is read by system calls, because libc's functions are caught. In a `vfork` child the caught
+/// ones would also mistake the child's descriptors for the parent's.
 pub(crate) struct ElfFile(i64);
 
 impl ElfFile {
@@ -14,7 +14,7 @@ impl ElfFile {
     pub fn open(file: &Path) -> std::io::Result<Self> {
         let path = CString::new(file.as_os_str().as_bytes())?;
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string.
         match unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) } {
             fd if fd < 0 => Err(Error::last_os_error()),
             fd => Ok(Self(fd)),
@@ -24,10 +24,10 @@ impl ElfFile {
     /// At most `bytes` bytes from `offset`.
     pub fn read(&self, offset: u64, bytes: usize) -> std::io::Result<Vec<u8>> {
         let mut found = vec![0; bytes];
-        // By position, which is not caught: `syscall` itself is.
-        // SAFETY: room for as many bytes as are asked for.
+        // `pread` is not caught, but `syscall` is.
+        // SAFETY: there is room for as many bytes as are asked for.
         let read = unsafe { libc::pread(self.0 as i32, found.as_mut_ptr().cast(), bytes, offset as i64) };
-        // A file gives all that it has at once.
+        // A file gives at once all that it has.
         found.truncate(usize::try_from(read).map_err(|_| Error::from(ErrorKind::InvalidInput))?);
         Ok(found)
     }
@@ -35,7 +35,7 @@ impl ElfFile {
 
 impl Drop for ElfFile {
     fn drop(&mut self) {
-        // SAFETY: a descriptor of our own.
+        // SAFETY: the descriptor is this value's own.
         unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
 }

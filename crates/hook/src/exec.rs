@@ -1,5 +1,5 @@
-//! Programs that a hooked program executes. Programs that load preloaded libraries inherit the library by the environment.
-//! The loader, which lies beside the library, executes the others.
+//! Programs that a hooked program executes. Programs that load preloaded libraries inherit the library through the
+//! environment. The others are executed by the loader, which is in the library's directory.
 
 use crate::program::{self, HookMethod};
 use libc::{c_char, c_int, c_void};
@@ -10,22 +10,23 @@ use std::sync::OnceLock;
 
 /// The loader's name.
 pub const LOADER: &str = "towpath-loader";
-/// Environment variable with the hook that the user has chosen: `preload` or `inject`. Any other value: what suits the program.
+/// Environment variable with the user's choice of a hook: `preload` or `inject`. Any other value leaves the choice to
+/// the library.
 pub const VARIABLE: &str = "TOWPATH_HOOK";
-/// A program without this in its environment is not hooked.
+/// A program without this variable in its environment is not hooked.
 const SERVICE: &str = "TOWPATH_SOCKET";
 const PRELOAD: &str = "LD_PRELOAD";
-/// Valgrind's launcher sets this for the static program that it executes. That program preloads the library into the real one itself.
+/// Valgrind's launcher sets this variable for its static tool, which preloads the library into the real program itself.
 const VALGRIND: &str = "VALGRIND_LAUNCHER";
 
 /// A null-terminated list of C strings.
 pub type Strings = *const *const c_char;
 
-/// The file that this library was loaded from.
+/// The file from which this library was loaded.
 pub fn library() -> Option<&'static CStr> {
     static LIBRARY: OnceLock<Option<CString>> = OnceLock::new();
     let found = LIBRARY.get_or_init(|| {
-        // SAFETY: an all-zero Dl_info is valid; the address is one of this library's.
+        // SAFETY: an all-zero Dl_info is valid, and the address is in this library.
         let name = unsafe {
             let mut about: libc::Dl_info = core::mem::zeroed();
             if libc::dladdr(library as *const c_void, &raw mut about) == 0 || about.dli_fname.is_null() {
@@ -39,12 +40,12 @@ pub fn library() -> Option<&'static CStr> {
     found.as_deref()
 }
 
-/// Is told of, and asked about, every program that is executed.
+/// Functions that are called for every program that is executed.
 #[derive(Clone, Copy)]
 pub struct Watcher {
-    /// Before each program: a variable (`NAME=value`) that its environment must have. `None`: nothing beyond what it has.
+    /// Before each program: variables (`NAME=value`) that its environment must have.
     pub executing: fn() -> Vec<CString>,
-    /// A copy of this descriptor will be made for a program by `posix_spawn`.
+    /// `posix_spawn` will make a copy of this descriptor for a program.
     pub copied: fn(c_int),
     /// This program is executed without a hook, for this reason.
     pub left_alone: fn(&CStr, &str),
@@ -52,7 +53,7 @@ pub struct Watcher {
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
-/// Makes `watcher` the one that is asked from now on.
+/// Sets the watcher.
 pub fn watch(watcher: Watcher) {
     let _ = WATCHER.set(watcher);
 }
@@ -76,7 +77,7 @@ fn loader() -> Option<CString> {
 unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
     let mut found = Vec::new();
     let mut at = list;
-    // SAFETY: the caller's contract; the walk ends at the null.
+    // SAFETY: the caller keeps the contract, and the walk ends at the null.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             found.push(CStr::from_ptr(*at));
@@ -92,7 +93,7 @@ fn value<'a>(environment: &[&'a CStr], name: &str) -> Option<&'a [u8]> {
         .find_map(|entry| entry.to_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
-/// LD_PRELOAD with the library added; `None` = the library is in it already.
+/// LD_PRELOAD with the library added; `None` = it contains the library already.
 fn preload(environment: &[&CStr]) -> Option<CString> {
     let library = library()?.to_bytes();
     let before = value(environment, PRELOAD).unwrap_or_default();
@@ -107,7 +108,7 @@ fn preload(environment: &[&CStr]) -> Option<CString> {
     CString::new(entry).ok()
 }
 
-/// The environment for a program whose linker must not see the library.
+/// The environment for a program whose linker must not find the library.
 pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
     let Some(library) = library() else { return environment };
     let clean = |entry: CString| {
@@ -121,26 +122,26 @@ pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
     environment.into_iter().filter_map(clean).collect()
 }
 
-/// The path of the file behind a descriptor, for programs that are executed by it.
+/// The path of the file behind a descriptor, for programs that are executed by descriptor.
 pub fn of_descriptor(fd: c_int) -> Option<CString> {
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
     // A removed or anonymous file has no path.
     path.exists().then(|| CString::new(path.into_os_string().into_vec()).ok()).flatten()
 }
 
-/// The loader's call that is executed instead of a program.
+/// The call of the loader that replaces the execution of a program.
 pub struct Substitute {
     /// The file.
     pub path: CString,
-    /// The list, null at its end.
+    /// The arguments, with a null at the end.
     pub arguments: Vec<*const c_char>,
-    /// The list, null at its end.
+    /// The environment, with a null at the end.
     pub environment: Vec<*const c_char>,
-    /// Strings of our own that the lists point at.
+    /// The strings to which the lists point, where they are new.
     _strings: Vec<CString>,
 }
 
-/// The variable that the [`Watcher`] asks for and the environment lacks.
+/// The variables for which the [`Watcher`] asks and which the environment lacks.
 fn missing(environment: &[&CStr]) -> Vec<CString> {
     let mut wanted = WATCHER.get().map_or_else(Vec::new, |watcher| (watcher.executing)());
     wanted.retain(|entry| {
@@ -157,13 +158,13 @@ fn can_inject() -> bool {
     false
 }
 
-/// What to execute instead of `path`; `None` = `path` itself. `injected`: the caller is an injected program, whose environment may
-/// lack the library.
+/// The program to execute instead of `path`; `None` = `path` itself. `injected`: the caller is an injected program,
+/// whose environment may lack the library.
 ///
 /// # Safety
 /// The contract of `execve`.
 pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bool) -> Option<Substitute> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of this function.
     let (arguments, environment) = unsafe { (strings(argv), strings(envp)) };
     let added = missing(&environment);
     let goes_along = !added.is_empty();
@@ -202,7 +203,7 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     if inject {
         let Some(loader) = loader() else { return left_alone(path, "towpath-loader is not there") };
         file = loader;
-        // Absolute, because the loader's arguments are what names the program to others.
+        // Absolute, because other programs see the loader's arguments as the program's name.
         let whole = std::path::absolute(OsStr::from_bytes(path.to_bytes())).ok()?;
         strings.push(CString::new(whole.into_os_string().into_vec()).ok()?);
         list.push(file.as_ptr());
@@ -228,7 +229,7 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     Some(Substitute { path: file, arguments: list, environment: variables, _strings: strings })
 }
 
-/// The library's functions in the place of libc's.
+/// The library's functions, which replace libc's.
 pub mod caught {
     use super::*;
 
@@ -237,14 +238,15 @@ pub mod caught {
     }
 
     fn real(name: &CStr) -> usize {
-        // SAFETY: a C string.
+        // SAFETY: `name` is a C string.
         unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     }
 
     /// # Safety
     /// The contract of `execve`.
     pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        // SAFETY: the caller's contract. The system call, because a child of `fork` may not look anything up.
+        // SAFETY: the caller keeps the contract of `execve`. The system call is made because a child of `fork` may not
+        // look symbols up.
         unsafe {
             let call = |path: *const c_char, argv: Strings, envp: Strings| {
                 libc::syscall(libc::SYS_execve, path, argv, envp) as c_int
@@ -262,11 +264,11 @@ pub mod caught {
     /// # Safety
     /// The contract of `execv`.
     pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of this function.
         unsafe { execve(path, argv, environ) }
     }
 
-    /// The file of this name.
+    /// The file that PATH gives for a name.
     ///
     /// # Safety
     /// A C string or null.
@@ -274,7 +276,7 @@ pub mod caught {
         if name.is_null() {
             return None;
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of this function.
         let name = OsString::from_vec(unsafe { CStr::from_ptr(name) }.to_bytes().to_vec());
         let path: PathBuf = program::find(&name)?;
         CString::new(path.into_os_string().into_vec()).ok()
@@ -283,7 +285,7 @@ pub mod caught {
     /// # Safety
     /// The contract of `execvpe`.
     pub unsafe fn execvpe(name: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        // SAFETY: the caller's contract, and libc's function has this type.
+        // SAFETY: the caller keeps the contract of `execvpe`, and libc's function has this type.
         unsafe {
             if let Some(new) = found(name).and_then(|path| substitute(&path, argv, envp, false)) {
                 let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
@@ -298,7 +300,7 @@ pub mod caught {
     /// # Safety
     /// The contract of `execvp`.
     pub unsafe fn execvp(name: *const c_char, argv: Strings) -> c_int {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of this function.
         unsafe { execvpe(name, argv, environ) }
     }
 
@@ -307,7 +309,7 @@ pub mod caught {
     /// # Safety
     /// The contract of `fexecve`.
     pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of this function.
         unsafe {
             match of_descriptor(fd).and_then(|path| substitute(&path, argv, envp, false)) {
                 Some(new) => {
@@ -319,7 +321,7 @@ pub mod caught {
         }
     }
 
-    /// One of the functions that take their arguments one by one.
+    /// A function that takes its arguments one by one.
     #[derive(Clone, Copy, PartialEq, Eq)]
     #[repr(C)]
     pub enum Listed {
@@ -331,7 +333,7 @@ pub mod caught {
         Execle = 2,
     }
 
-    /// The `execl` family: the first five arguments were in registers, the others on the stack.
+    /// The `execl` family. The first five arguments were in registers, the others are on the stack.
     ///
     /// # Safety
     /// The contract of the function.
@@ -342,7 +344,7 @@ pub mod caught {
         which: Listed,
     ) -> c_int {
         let mut words = Vec::new();
-        // SAFETY: the caller's contract: the list ends with a null, behind which `execle` has the environment.
+        // SAFETY: the caller keeps the contract: the list ends with a null, behind which `execle` has the environment.
         unsafe {
             let word = |at: usize| if at < 5 { (*registers)[at] } else { *stack.add(at - 5) };
             while words.last().is_none_or(|word: &*const c_char| !word.is_null()) {
@@ -364,7 +366,7 @@ pub mod caught {
         if let Some(watcher) = WATCHER.get() {
             (watcher.copied)(fd);
         }
-        // SAFETY: the caller's contract, and libc's function has this type.
+        // SAFETY: the caller keeps the contract, and libc's function has this type.
         unsafe {
             let real: Option<unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int> =
                 core::mem::transmute(real(c"posix_spawn_file_actions_adddup2"));
@@ -392,7 +394,7 @@ pub mod caught {
             Strings,
             Strings,
         ) -> c_int;
-        // SAFETY: the caller's contract, and libc's functions have this type.
+        // SAFETY: the caller keeps the contract, and libc's functions have this type.
         unsafe {
             let real: Option<Spawn> = core::mem::transmute(real(if search { c"posix_spawnp" } else { c"posix_spawn" }));
             let Some(real) = real else { return libc::ENOSYS };
@@ -426,31 +428,32 @@ macro_rules! preload_exec {
 
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::execve(path, argv, envp) }
             }
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::execv(path, argv) }
             }
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn execvp(name: *const c_char, argv: Strings) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::execvp(name, argv) }
             }
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn execvpe(name: *const c_char, argv: Strings, envp: Strings) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::execvpe(name, argv, envp) }
             }
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::fexecve(fd, argv, envp) }
             }
 
-            /// A C-variadic function: saves the five argument registers in order and passes the address of the arguments on the stack.
+            /// A C-variadic function. It saves the five argument registers in order, and passes the address of the
+            /// arguments on the stack.
             #[cfg(target_arch = "x86_64")]
             macro_rules! listed {
                 ($d($d name:ident = $d which:ident;)*) => { $d(
@@ -489,7 +492,7 @@ macro_rules! preload_exec {
                 fd: c_int,
                 new: c_int,
             ) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::add_dup2(actions, fd, new) }
             }
             #[unsafe(no_mangle)]
@@ -501,7 +504,7 @@ macro_rules! preload_exec {
                 argv: Strings,
                 envp: Strings,
             ) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::spawn(false, pid, path, [actions, attributes], argv, envp) }
             }
             #[unsafe(no_mangle)]
@@ -513,7 +516,7 @@ macro_rules! preload_exec {
                 argv: Strings,
                 envp: Strings,
             ) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { caught::spawn(true, pid, name, [actions, attributes], argv, envp) }
             }
         }

@@ -1,18 +1,20 @@
-//! Forks that libc's handlers (`pthread_atfork`) do not see: by `syscall`, by `clone` with a function, and `_Fork`.
+//! Forks that libc's handlers (`pthread_atfork`) do not notice: by `syscall`, by `clone` with a function, and by
+//! `_Fork`.
 
 use crate::calls::Handler;
 use crate::ready;
 use core::ffi::c_void;
 use libc::{c_int, c_long, c_ulong};
 
-/// Before `syscall` of `clone`, `clone3` or `fork`. True if the child gets a copy of the memory: `forked` must then follow in the child.
+/// Before `syscall` with `clone`, `clone3` or `fork`. True: the child gets a copy of the memory, and `forked` must be
+/// called in it.
 ///
 /// # Safety
 /// The contract of the system call, of which these are the first arguments.
 pub unsafe extern "C" fn forking<H: Handler>(number: c_long, first: u64, second: u64) -> bool {
     let flags = match number {
         libc::SYS_clone => first,
-        // SAFETY: the caller's contract: so many bytes, of which the flags are the first.
+        // SAFETY: the caller keeps the contract: the structure has this many bytes, and begins with the flags.
         libc::SYS_clone3 if first != 0 && second >= 8 => unsafe { (first as *const u64).read_unaligned() },
         libc::SYS_fork => 0,
         _ => return false,
@@ -25,7 +27,7 @@ pub unsafe extern "C" fn forking<H: Handler>(number: c_long, first: u64, second:
     copies
 }
 
-/// Before a clone with these flags, which may make a thread that libc does not know.
+/// Before a clone with these flags, which may make a thread that libc does not know of.
 fn shares<H: Handler>(flags: u64) {
     if ready() && flags & libc::CLONE_VM as u64 != 0 && flags & libc::CLONE_VFORK as u64 == 0 {
         H::sharing_memory();
@@ -49,7 +51,7 @@ pub unsafe fn bare<H: Handler>() -> c_int {
     if ready() {
         H::forking();
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of this function.
     let pid = unsafe { real() };
     if pid == 0 && ready() {
         H::forked();
@@ -61,16 +63,17 @@ type Body = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Clone =
     unsafe extern "C" fn(Option<Body>, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int;
 
-/// The function that the child of a `clone` runs. The parent keeps it until `clone` has returned; the child has a copy.
+/// The function that the child of a `clone` runs. The parent keeps it until `clone` has returned, and the child has a
+/// copy.
 struct Child {
     body: Body,
     argument: *mut c_void,
 }
 
-/// Where the child begins.
+/// The first function of the child.
 unsafe extern "C" fn begin<H: Handler>(child: *mut c_void) -> c_int {
     H::forked();
-    // SAFETY: `clone` below made it, and the caller of `clone` gave the function for this argument.
+    // SAFETY: `clone` made the value, and its caller gave this function for this argument.
     unsafe {
         let Child { body, argument } = child.cast::<Child>().read();
         body(argument)
@@ -98,7 +101,7 @@ pub unsafe fn clone<H: Handler>(
             H::forking();
             let mut child = Child { body, argument };
             let child = (&raw mut child).cast();
-            // SAFETY: the caller's contract; the child's copy of this stack has the same addresses.
+            // SAFETY: the caller keeps the contract, and the child's copy of this stack has the same addresses.
             unsafe { real(Some(begin::<H>), stack, flags, child, parent_tid, tls, child_tid) }
         }
         // SAFETY: the caller keeps the contract of the function.
@@ -106,7 +109,7 @@ pub unsafe fn clone<H: Handler>(
     }
 }
 
-/// Defines these functions in a preloaded library; `syscall` is defined beside them.
+/// Defines these functions in a preloaded library, where `syscall` is defined too.
 #[macro_export]
 macro_rules! preload_forks {
     ($handler:ty) => {
@@ -117,7 +120,7 @@ macro_rules! preload_forks {
 
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn _Fork() -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { $crate::forks::bare::<$handler>() }
             }
 
@@ -133,7 +136,7 @@ macro_rules! preload_forks {
                 child_tid: *mut c_void,
             ) -> c_int {
                 let more = [parent_tid, tls, child_tid];
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { $crate::forks::clone::<$handler>(body, stack, flags, argument, more) }
             }
         }

@@ -1,8 +1,9 @@
-//! Catches a program's calls: the symbols of libc that a preloaded library replaces, and the real functions behind
-//! them. An implementation of [`Handler`] gives the calls their meaning.
+//! Catches a program's calls: replaces libc's functions in a preloaded library, and knows the real functions. An
+//! implementation of [`Handler`] gives the calls their meaning.
 //!
-//! Every caught call asks the handler. On `None` the call goes to the real function. The real functions are looked up once, in `.init_array`, because `dlsym` may allocate and the program's
-//! allocator may itself call what is caught here. Until then the calls are made as plain system calls.
+//! Every caught call asks the handler. On `None` the real function makes the call. The real functions are looked up
+//! once, in `.init_array`: `dlsym` may allocate, and the program's allocator may itself make calls that are caught.
+//! Until then plain system calls are made.
 //!
 //! C-variadic functions (`fcntl`, `ioctl`) are defined with a fixed third argument. On x86-64 and AArch64 Linux an
 //! integer or pointer is passed in the same register either way.
@@ -35,7 +36,7 @@ pub use libc;
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Every caught call loads this first.
+/// The first word that every caught call loads.
 static STAGE: AtomicU8 = AtomicU8::new(stage::LOADING);
 
 mod stage {
@@ -43,7 +44,7 @@ mod stage {
     pub const LOADING: u8 = 0;
     /// The handler is asked.
     pub const READY: u8 = 1;
-    /// The handler is asked, and a thread has been cancelled: cancellation points check for it.
+    /// The handler is asked, and a thread has been cancelled: cancellation points check whether it is theirs.
     pub const CANCELING: u8 = 2;
 }
 
@@ -59,7 +60,7 @@ pub fn is_usual() -> bool {
     STAGE.load(Ordering::Relaxed) == stage::READY
 }
 
-/// As [`ready`], in a call that is a cancellation point.
+/// [`ready`], in a call that is a cancellation point.
 #[inline(always)]
 pub fn ready_at_point() -> bool {
     match STAGE.load(Ordering::Relaxed) {
@@ -72,7 +73,7 @@ pub fn ready_at_point() -> bool {
     }
 }
 
-/// Called once from `.init_array` by what [`preload!`] expands to.
+/// Called once from `.init_array`, by the expansion of [`preload!`].
 #[doc(hidden)]
 pub fn start(init: fn()) {
     resolve();

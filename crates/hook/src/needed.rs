@@ -2,20 +2,20 @@
 
 use crate::elf_file::ElfFile;
 
-/// `p_type` of what is loaded, and of the dynamic section.
+/// `p_type` of segments that are loaded, and of the dynamic section.
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 /// Tags of the dynamic section.
 const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
-/// Sizes in the file, bytes, and how many entries are looked at.
+/// Sizes in the file in bytes, and the most entries that are read.
 const HEADER: usize = 56;
 const ENTRY: usize = 16;
 const HEADERS_MAX: usize = 64;
 const ENTRIES_MAX: usize = 512;
 
-/// A program header, as far as it is used.
+/// The part of a program header that is used.
 struct Header {
     kind: u32,
     offset: u64,

@@ -1,4 +1,4 @@
-//! Which hook suits a program.
+//! Decides which hook suits a program.
 
 use crate::elf_file::ElfFile;
 use crate::needed;
@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest chain of interpreters; the kernel stops at four.
+/// The longest chain of interpreters. The kernel allows four.
 const MAX_SCRIPTS: usize = 4;
-/// Bytes of a file that are read: program headers come first, then notes.
+/// The bytes of a file that are read: program headers come first, then notes.
 const HEAD_BYTES: usize = 8192;
 
 /// How a program can be hooked.
@@ -17,18 +17,18 @@ const HEAD_BYTES: usize = 8192;
 pub enum HookMethod {
     /// By a preloaded library.
     Preload,
-    /// By our loader ([`inject`](crate::inject)): no dynamic linker would load the library. With the reason.
+    /// By the loader ([`inject`](crate::inject)), because no dynamic linker would load the library. With the reason.
     Inject(&'static str),
-    /// By both, but inject catches more. With the reason.
+    /// By either, but injection catches more calls. With the reason.
     Either(&'static str),
-    /// Unknown: it cannot be read, or is a script whose first line names no interpreter. The program that runs in the end
-    /// inherits the library.
+    /// Unknown: the file cannot be read, or is a script without an interpreter in its first line. The program that runs
+    /// in the end inherits the library.
     Unknown,
     /// Not at all, with the reason.
     None(&'static str),
 }
 
-/// The file that `execvp` would run: a path as it is, a name by PATH.
+/// The file that `execvp` would execute: a path as it is, a name by PATH.
 pub fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
@@ -43,7 +43,7 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
 pub fn method_for(program: &Path) -> HookMethod {
     let mut file = program.to_owned();
     for _ in 0..=MAX_SCRIPTS {
-        // Not readable, but perhaps executable.
+        // The file cannot be read, but perhaps executed.
         let Ok(source) = ElfFile::open(&file) else { return HookMethod::Unknown };
         let Ok(head) = source.read(0, HEAD_BYTES) else { return HookMethod::Unknown };
         match interpreter(&head) {
@@ -64,7 +64,7 @@ fn interpreter(head: &[u8]) -> Option<OsString> {
 fn judge(file: &Path, source: &ElfFile, head: &[u8]) -> HookMethod {
     if let Ok(meta) = file.metadata() {
         // The kernel runs these with other rights, and their dynamic linker ignores LD_PRELOAD.
-        // SAFETY: no arguments.
+        // SAFETY: `geteuid` takes no arguments.
         let (mode, own) = (meta.permissions().mode(), unsafe { libc::geteuid() });
         if mode & 0o6000 != 0 && !(mode & 0o6000 == 0o4000 && meta.uid() == own) {
             return HookMethod::None("is setuid or setgid and left alone");
@@ -88,20 +88,20 @@ fn judge(file: &Path, source: &ElfFile, head: &[u8]) -> HookMethod {
 
 fn has_capabilities(file: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else { return false };
-    // SAFETY: two C strings, and no room for the value, which asks for its length.
+    // SAFETY: both are C strings. Without room for the value the call gives its length.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), core::ptr::null_mut(), 0) > 0 }
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Elf {
-    /// With this dynamic linker.
+    /// It has this dynamic linker.
     Dynamic(String),
     Static,
     /// Made by the Go toolchain, with or without a dynamic linker.
     Go,
     /// Another class, byte order or machine.
     Foreign,
-    /// A script without `#!`, which a shell will run, or something that `exec` will refuse.
+    /// A script without `#!`, which a shell will run, or a file that `exec` will refuse.
     Other,
 }
 
@@ -109,7 +109,7 @@ enum Elf {
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// `p_type` of the dynamic linker's name.
 const PT_INTERP: u32 = 3;
-/// `p_type` of notes, and what is in the one with Go's build id after its lengths: its type and its name.
+/// `p_type` of notes. In the note with Go's build id, the type and the name follow the lengths.
 const PT_NOTE: u32 = 4;
 const GO_NOTE: &[u8] = b"\x04\0\0\0Go\0\0";
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(elf(&file(MACHINE, PT_NOTE, "\x04\0\0\0\x10\0\0\0\x03\0\0\0GNU\0build id")), Elf::Static);
         assert_eq!(elf(b"\x7fELF\x01\x01"), Elf::Foreign);
         assert_eq!(elf(b"echo hello"), Elf::Other);
-        // Cut anywhere, it is judged without a panic.
+        // A file that is cut anywhere is judged without a panic.
         let whole = file(MACHINE, PT_INTERP, glibc);
         for length in 0..whole.len() {
             let _ = elf(&whole[..length]);

@@ -6,13 +6,13 @@ use core::arch::asm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// A system call past all hooks. Negative: an errno.
+/// A system call past all hooks. A negative result is an errno.
 ///
 /// # Safety
 /// The contract of the system call.
 pub(crate) unsafe fn raw(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
     let result: i64;
-    // SAFETY: the caller's contract; the kernel changes no other registers.
+    // SAFETY: the caller keeps the contract of the system call, and the kernel changes no other registers.
     unsafe {
         asm!(
             "syscall",

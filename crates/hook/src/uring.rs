@@ -1,6 +1,6 @@
-//! io_uring and AIO, whose descriptors go past every other caught call. In preloaded programs these are caught: libc's `syscall`,
-//! liburing's functions that set a ring up, libaio's `io_submit`, POSIX's `aio_read` and `aio_write`. In injected programs the system
-//! calls are.
+//! io_uring and AIO, whose operations are no caught calls. In preloaded programs these are caught: libc's `syscall`,
+//! liburing's functions that make a ring, libaio's `io_submit`, and POSIX's `aio_read` and `aio_write`. In injected
+//! programs the system calls are caught.
 
 use crate::answer::{failed_with, set_errno};
 use crate::calls::Handler;
@@ -18,7 +18,7 @@ fn negative<T: Into<c_long>>(answer: Result<T, i32>) -> c_long {
 /// # Safety
 /// The contract of the system call.
 pub unsafe fn submit<H: Handler>(context: c_ulong, count: c_long, requests: *const *const c_void) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of this function.
     let answer = unsafe { H::io_submit(context, count, requests) }.map(negative);
     // SAFETY: the caller keeps the contract of the function.
     answer.unwrap_or_else(|| unsafe { raw(libc::SYS_io_submit, [context, count as u64, requests as u64, 0, 0, 0]) })
@@ -30,7 +30,7 @@ pub unsafe fn submit<H: Handler>(context: c_ulong, count: c_long, requests: *con
 /// # Safety
 /// The contract of the system call.
 pub unsafe fn by_kernel(number: c_long, arguments: [u64; 6]) -> Result<c_long, i32> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of this function.
     match unsafe { raw(number, arguments) } {
         errno @ -4095..=-1 => Err(-errno as i32),
         answer => Ok(answer),
@@ -43,7 +43,8 @@ pub unsafe fn by_kernel(number: c_long, arguments: [u64; 6]) -> Result<c_long, i
 /// The contract of the function, which returns a negative errno.
 pub unsafe fn set_up<H: Handler>(name: &CStr, entries: c_uint, arguments: [*mut c_void; 4]) -> c_int {
     type Real = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int;
-    // SAFETY: the caller's contract. Integer and pointer arguments are passed alike, and those that a function has not are ignored.
+    // SAFETY: the caller keeps the contract. Integers and pointers are passed alike, and a function ignores arguments
+    // that it lacks.
     unsafe {
         if let Some(answer) = H::io_uring_unseen() {
             return negative(answer) as c_int;
@@ -54,12 +55,12 @@ pub unsafe fn set_up<H: Handler>(name: &CStr, entries: c_uint, arguments: [*mut 
     }
 }
 
-/// `aio_read` or `aio_write`: its descriptor stands first.
+/// `aio_read` or `aio_write`. The request begins with its descriptor.
 ///
 /// # Safety
 /// The contract of the function.
 pub unsafe fn aio<H: Handler>(name: *const c_char, request: *mut c_void) -> c_int {
-    // SAFETY: the caller's contract, and libc's function has this type.
+    // SAFETY: the caller keeps the contract, and libc's function has this type.
     unsafe {
         if !request.is_null() && H::is_accelerated(request.cast::<c_int>().read_unaligned()) {
             set_errno(libc::ENOSYS);
@@ -96,8 +97,9 @@ macro_rules! preload_uring {
                 $crate::finish(unsafe { $crate::inject::by_number::<$handler>(number, [a, b, c, d, e, f]) }) as c_long
             }
 
-            /// libc's `syscall`. Calls that a handler has go there (libuv closes by it), and forks are announced (vsftpd's). The call itself is made
-            /// here, because a child may go on anywhere and on any stack.
+            /// libc's `syscall`. Numbers for which there is a handler go there (libuv closes by it), and forks are
+            /// announced (vsftpd's). The system call itself is made here, because a child may go on at any address and
+            /// on any stack.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn syscall() {
@@ -182,7 +184,7 @@ macro_rules! preload_uring {
 
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn io_submit(context: c_ulong, count: c_long, requests: *const *const c_void) -> c_int {
-                // SAFETY: the caller keeps the function's contract.
+                // SAFETY: the caller keeps the contract of this function.
                 unsafe { uring::submit::<$handler>(context, count, requests) }
             }
 
@@ -196,7 +198,7 @@ macro_rules! preload_uring {
                         c: *mut c_void,
                         d: *mut c_void,
                     ) -> c_int {
-                        // SAFETY: the caller keeps the function's contract.
+                        // SAFETY: the caller keeps the contract of this function.
                         unsafe { uring::set_up::<$handler>($text, entries, [a, b, c, d]) }
                     }
                 };
@@ -211,7 +213,7 @@ macro_rules! preload_uring {
                 ($name:ident, $text:literal) => {
                     #[unsafe(no_mangle)]
                     pub unsafe extern "C" fn $name(request: *mut c_void) -> c_int {
-                        // SAFETY: the caller keeps the function's contract.
+                        // SAFETY: the caller keeps the contract of this function.
                         unsafe { uring::aio::<$handler>($text.as_ptr(), request) }
                     }
                 };

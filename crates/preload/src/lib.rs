@@ -1,4 +1,4 @@
-//! `libtowpath.so`: the functions of libc that [`Posix`] stands in for, under their names. To be preloaded into programs.
+//! `libtowpath.so`, which is preloaded into programs: [`Posix`] under the names of libc's functions.
 
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod print;

@@ -1,5 +1,5 @@
-//! `dprintf` and its relatives on sockets in slots: libc's own call the kernel from within libc, where nothing can be caught. So libc
-//! formats into memory, and what it has made is sent.
+//! `dprintf` and its relatives on sockets in slots. libc's own call the kernel from within libc, where nothing can be
+//! caught. So libc formats into memory, and the text is sent from there.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ unsafe extern "C" {
     fn __vasprintf_chk(text: *mut *mut c_char, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int;
 }
 
-/// The text of the format; null if it cannot be made.
+/// The formatted text; null = it cannot be made.
 ///
 /// # Safety
 /// The contract of `vasprintf`. A `flag` that is positive: format strings in writable memory must not have `%n`.
@@ -33,7 +33,7 @@ unsafe fn made(flag: c_int, format: *const c_char, arguments: Arguments) -> (*mu
 /// `vdprintf`, or its fortified form if `flag` is not 0.
 ///
 /// # Safety
-/// Its contract.
+/// The contract of `vdprintf`.
 unsafe fn print(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
     if !(towpath_hook::ready() && is_in_a_slot(fd)) {
         // SAFETY: the caller keeps the contract of `vdprintf`.
@@ -44,9 +44,9 @@ unsafe fn print(fd: c_int, flag: c_int, format: *const c_char, arguments: Argume
     if text.is_null() {
         return -1;
     }
-    // SAFETY: libc made it, of this length.
+    // SAFETY: libc has made the text, of this length.
     let sent = send_all(fd, unsafe { core::slice::from_raw_parts(text.cast(), len) });
-    // SAFETY: libc made it, and it is not used any more.
+    // SAFETY: libc has allocated the text, and it is not used any more.
     unsafe { libc::free(text.cast()) };
     match sent {
         Ok(()) => len as c_int,
@@ -57,7 +57,7 @@ unsafe fn print(fd: c_int, flag: c_int, format: *const c_char, arguments: Argume
     }
 }
 
-/// libc's own.
+/// libc's own `vdprintf`.
 ///
 /// # Safety
 /// The contract of `vdprintf`.
@@ -65,7 +65,7 @@ unsafe fn libcs(fd: c_int, flag: c_int, format: *const c_char, arguments: Argume
     static REAL: AtomicUsize = AtomicUsize::new(0);
     let mut address = REAL.load(Ordering::Relaxed);
     if address == 0 {
-        // SAFETY: a C string; the answer is an address or null.
+        // SAFETY: the name is a C string, and the answer is an address or null.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__vdprintf_chk".as_ptr()) } as usize;
         REAL.store(address, Ordering::Relaxed);
     }
@@ -74,38 +74,38 @@ unsafe fn libcs(fd: c_int, flag: c_int, format: *const c_char, arguments: Argume
         return -1;
     }
     type Real = unsafe extern "C" fn(c_int, c_int, *const c_char, Arguments) -> c_int;
-    // SAFETY: glibc's function has this signature; with flag 0 it is `vdprintf`.
+    // SAFETY: glibc's function has this signature. With flag 0 it is `vdprintf`.
     unsafe { core::mem::transmute::<usize, Real>(address)(fd, flag, format, arguments) }
 }
 
 /// `vdprintf`.
 ///
 /// # Safety
-/// Its contract.
+/// The contract of `vdprintf`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: Arguments) -> c_int {
     // SAFETY: the caller keeps the contract of `vdprintf`.
     unsafe { print(fd, 0, format, arguments) }
 }
 
-/// `vdprintf` as fortified programs call it.
+/// `vdprintf` in the form that fortified programs call.
 ///
 /// # Safety
-/// Its contract.
+/// The contract of `vdprintf`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: Arguments) -> c_int {
     // SAFETY: the caller keeps the contract of `vdprintf`.
     unsafe { print(fd, flag, format, arguments) }
 }
 
-/// A function of variable arguments that calls another with a `va_list` of them (System V ABI §3.5.7): the registers' save area, the
-/// state that names it, and where the arguments on the stack begin.
+/// A variadic function that calls another one with its arguments as a `va_list` (System V ABI §3.5.7). It makes the
+/// register save area and the state that points at it, at the stack arguments, and at the number of named arguments.
 macro_rules! variadic {
     ($name:ident, $to:ident, $named:literal, $list:literal) => {
-        /// As libc's function of this name.
+        /// libc's function of this name.
         ///
         /// # Safety
-        /// Its contract.
+        /// The contract of libc's function.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

@@ -1,10 +1,10 @@
-//! Unmodified programs under the preloaded library, served by the protocol-less stack of `examples/fake-stack.rs`.
+//! Unmodified programs under the preloaded library, with the stack without a protocol of `examples/fake-stack.rs`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where cargo has put the library and the examples of this build.
+/// The path at which cargo has put the library or an example of this build.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this test's own path");
     let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST");

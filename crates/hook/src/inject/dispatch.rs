@@ -1,4 +1,4 @@
-//! Carries out caught system calls. Most go to the [`Handler`]; a few concern catching itself.
+//! Carries out caught system calls. Most go to the [`Handler`]; a few concern the catching itself.
 
 use super::block::Block;
 use super::entry::{CAUGHT, Frame, NUMBERS};
@@ -41,7 +41,7 @@ const OWN: [i64; 18] = [
     libc::SYS_readlinkat,
 ];
 
-/// The calls of the handler.
+/// The calls for which the handler is asked.
 const HANDLED: [i64; 47] = [
     libc::SYS_socket,
     libc::SYS_bind,
@@ -92,7 +92,7 @@ const HANDLED: [i64; 47] = [
     libc::SYS_io_submit,
 ];
 
-/// True, by number, for the handler's calls.
+/// Is the handler asked about the call of this number?
 pub static IS_HANDLED: [u8; NUMBERS] = {
     let (mut table, mut at) = ([0; NUMBERS], 0);
     while at < HANDLED.len() {
@@ -102,20 +102,20 @@ pub static IS_HANDLED: [u8; NUMBERS] = {
     table
 };
 
-/// Fills the table of what is caught.
+/// Fills the table of caught calls.
 pub fn init() {
-    // SAFETY: the callback reads what it is given.
+    // SAFETY: the callback only reads the description that it is given.
     unsafe { libc::dl_iterate_phdr(Some(note_ours), core::ptr::null_mut()) };
     for number in OWN.iter().chain(&HANDLED) {
         CAUGHT[*number as usize].store(1, Ordering::Relaxed);
     }
 }
 
-/// A signal set of the size that libc's functions have.
+/// A signal set in the size that libc's functions take.
 fn wide(set: u64) -> sigset_t {
     // SAFETY: all zero is a valid set.
     let mut wide: sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: libc's set begins with the kernel's.
+    // SAFETY: libc's set begins with the kernel's set.
     unsafe { (&raw mut wide).cast::<u64>().write(set) };
     wide
 }
@@ -128,12 +128,12 @@ fn size(answer: Answer<isize>) -> Option<i64> {
     result(answer.map(|answer| answer.map(|count| count as i64)))
 }
 
-/// Address ranges of the library's libc and of the library itself, which has libc's `syscall`.
+/// The address ranges of the library's libc and of the library itself, which has libc's `syscall`.
 static OURS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 unsafe extern "C" fn note_ours(about: *mut libc::dl_phdr_info, _size: usize, _data: *mut libc::c_void) -> c_int {
     let known = [libc::prctl as *const () as u64, init as *const () as u64];
-    // SAFETY: the linker's description of one object.
+    // SAFETY: the linker gives a valid description of one object.
     unsafe {
         let about = &*about;
         for header in core::slice::from_raw_parts(about.dlpi_phdr, about.dlpi_phnum.into()) {
@@ -149,7 +149,7 @@ unsafe extern "C" fn note_ours(about: *mut libc::dl_phdr_info, _size: usize, _da
     0
 }
 
-/// True if the call comes from the library's own libc, in a signal handler that has interrupted the program. It is not the program's.
+/// True: the call comes from the library's own libc, in a signal handler that has interrupted the program.
 fn is_the_librarys(frame: &Frame) -> bool {
     OURS.iter().any(|[from, to]| (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&frame.rip))
         && frame.rax != libc::SYS_rt_sigreturn as u64
@@ -158,27 +158,27 @@ fn is_the_librarys(frame: &Frame) -> bool {
 /// A caught system call of the program.
 pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
     if is_the_librarys(frame) {
-        // SAFETY: the library's own call.
+        // SAFETY: libc keeps the contract of its own call.
         return unsafe { raw(frame.rax as i64, frame.arguments()) } as u64;
     }
-    // SAFETY: the frame of a system call, whose contract the program keeps.
+    // SAFETY: the frame is of a system call whose contract the program keeps.
     let own = unsafe { own(frame, Hooks::of::<H>()) };
     let outcome = match own {
         Some(outcome) => outcome,
-        // SAFETY: as above.
+        // SAFETY: the frame is of a system call whose contract the program keeps.
         None => unsafe { handled::<H>(frame.rax as i64, frame.arguments()) },
     };
     outcome as u64
 }
 
-/// libc's function `syscall`. Programs use it also for calls that have functions of their own (libuv closes by it).
+/// libc's function `syscall`. Programs also use it for calls that have functions of their own (libuv closes by it).
 ///
 /// # Safety
 /// The contract of the system call.
 pub unsafe fn by_number<H: Handler>(number: i64, arguments: [u64; 6]) -> Result<isize, i32> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of the system call.
     let outcome = unsafe { if crate::ready() { handled::<H>(number, arguments) } else { raw(number, arguments) } };
-    // The kernel's errors are -4095 to -1; one more is the handler's own.
+    // The kernel's errors are -4095 to -1. The handler has one more, CANCELED.
     if (-i64::from(crate::cancel::CANCELED)..0).contains(&outcome) {
         Err(-outcome as i32)
     } else {
@@ -192,7 +192,7 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
     let arguments = frame.arguments();
     let [first, second, third, fourth, ..] = arguments;
     let number = frame.rax as i64;
-    // SAFETY: the caller's contract, for all of these.
+    // SAFETY: the caller keeps the contract of the system call, whichever it is.
     unsafe {
         Some(match number {
             libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork => thread::clone(frame, hooks),
@@ -220,7 +220,7 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
                     (second as *mut u64).write(frame.fs);
                     0
                 }
-                // The thread's block is there.
+                // The GS base points at the thread's block.
                 ARCH_SET_GS => -i64::from(libc::EPERM),
                 _ => raw(number, arguments),
             },
@@ -244,7 +244,7 @@ unsafe fn own(frame: &mut Frame, hooks: Hooks) -> Option<i64> {
 unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let fd = a as c_int;
-    // SAFETY: the caller's contract: the functions have that of the calls of their names.
+    // SAFETY: the caller keeps the contract of the system call, which the function of its name shares.
     unsafe {
         let answer = match number {
             libc::SYS_socket => result(H::socket(fd, b as _, c as _)),
@@ -298,14 +298,14 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// The calls that wait with a set of blocked signals, which must not have SIGSYS in it.
+/// The calls that wait with a set of blocked signals. SIGSYS must not be in it.
 ///
 /// # Safety
 /// The contract of the system call.
 unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let fd = a as c_int;
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of this function.
     unsafe {
         // `pselect6` has the set and its size behind one pointer.
         let (set, bytes) = match number {
@@ -327,7 +327,7 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
         let left = Left::new(time);
         let full = kept.map(wide);
         let mask: *const sigset_t = full.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // A set of another size: the kernel refuses it.
+        // The set has another size, which the kernel refuses.
         let answer = if kept.is_none() && set != 0 {
             None
         } else {
@@ -351,7 +351,7 @@ unsafe fn masked<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// The program's time-out, and its address.
+/// The program's time limit, its address, and the time at which the call began.
 struct Left(Option<(*mut timespec, Duration, Instant)>);
 
 impl Left {
@@ -361,7 +361,7 @@ impl Left {
         if time == 0 || !signals::is_there(time) || !signals::is_there(time + 8) {
             return Self(None);
         }
-        // SAFETY: it has just been read by the kernel.
+        // SAFETY: the kernel has just read this time.
         let wanted = unsafe { (time as *const timespec).read_unaligned() };
         let parts = (u64::try_from(wanted.tv_sec), u32::try_from(wanted.tv_nsec));
         let (Ok(seconds), Ok(nanoseconds @ 0..1_000_000_000)) = parts else { return Self(None) };
@@ -371,12 +371,12 @@ impl Left {
     /// Writes the remaining time back.
     ///
     /// # Safety
-    /// The program's time is its own to be written, as for the kernel.
+    /// The kernel may write the program's time.
     unsafe fn write(self) {
         let Some((time, wanted, start)) = self.0 else { return };
         let left = wanted.saturating_sub(start.elapsed());
         let left = timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of this function.
         unsafe { time.write_unaligned(left) };
     }
 }

@@ -1,16 +1,17 @@
 //! The switch from the program into the library and back. Nothing here may touch the program's stack, thread-local
 //! storage or vector registers, and a signal between any two instructions must be harmless.
 //!
-//! A system call of the program arrives here with its registers as they were and the address behind it in RCX, which
-//! the instruction clobbers anyway. The GS base points to the thread's [`Block`]. The stack changes at once to the library's. Calls
-//! that nobody handles are made from there. All others go to [`dispatch`](super::dispatch) with the library's FS base (its
-//! thread-local storage), the vector registers saved, and the thread's selector on ALLOW.
+//! A system call of the program arrives here with its registers unchanged, but for RCX. That has the return address,
+//! and the instruction clobbers it anyway. The GS base points at the thread's [`Block`]. The stack is switched at once
+//! to the library's. Calls that are not caught are made from there. All others go to [`dispatch`](super::dispatch) with
+//! the library's FS base (its thread-local storage), with the vector registers saved, and with the thread's selector on
+//! ALLOW.
 
 use super::block::Block;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU8, AtomicUsize};
 
-/// The program's registers at a system call, as they lie on the library's stack.
+/// The program's registers at a system call, in their order on the library's stack.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Frame {
@@ -27,9 +28,9 @@ pub struct Frame {
     pub rdx: u64,
     pub rsi: u64,
     pub rdi: u64,
-    /// The call's number; afterwards its result.
+    /// The number of the call, and afterwards its result.
     pub rax: u64,
-    /// Where the program goes on.
+    /// The address at which the program goes on.
     pub rip: u64,
     pub rsp: u64,
 }
@@ -43,48 +44,48 @@ impl Frame {
     }
 }
 
-/// A signal handler of the program uses no more stack than this.
+/// The most stack that a signal handler of the program uses.
 const HANDLER_STACK: usize = 1 << 20;
-/// Numbers of system calls from here on do not exist.
+/// No system call has this number or a higher one.
 pub const NUMBERS: usize = 512;
 
 /// 1 for system calls that go to [`dispatch`](super::dispatch).
 pub static CAUGHT: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
-/// `extern "C" fn(&mut Frame) -> u64`: carries out those calls.
+/// `extern "C" fn(&mut Frame) -> u64`, which carries out those calls.
 pub static DISPATCH: AtomicUsize = AtomicUsize::new(0);
-/// `extern "C" fn() -> *const Frame`: the first thing that the child of a vfork does.
+/// `extern "C" fn() -> *const Frame`, which the child of a vfork calls first.
 pub static CHILD_OF_VFORK: AtomicUsize = AtomicUsize::new(0);
 /// Signals are numbered from 1.
 pub const SIGNALS: usize = 65;
 /// The program's handler of each signal.
 pub static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
-/// The state components that are saved: x87, SSE, AVX and AVX-512, as far as this machine has them.
+/// The state components that are saved: x87, SSE, AVX and AVX-512, if this machine has them.
 pub static COMPONENTS: AtomicUsize = AtomicUsize::new(0);
 /// Does this machine have XSAVEC?
 pub static COMPACT: AtomicU8 = AtomicU8::new(0);
 
-/// The components that `COMPONENTS` may name. Others (PKRU, AMX tiles) the library never changes.
+/// The components that `COMPONENTS` may name. The library never changes others (PKRU, AMX tiles).
 pub const VECTOR_COMPONENTS: usize = 0xe7;
 
 unsafe extern "C" {
-    /// The first byte of the code whose system calls are always let through.
+    /// The beginning of the code whose system calls are always let through.
     pub static towpath_code_begin: u8;
-    /// The end of it.
+    /// The end of that code.
     pub static towpath_code_end: u8;
-    /// Where the program's system calls arrive.
+    /// The entry of the program's system calls.
     pub static towpath_entry: u8;
-    /// The signal handler that stands before all of the program's.
+    /// The kernel's handler for all signals that the program handles.
     pub static towpath_signal: u8;
-    /// What signal handlers return to.
+    /// The code to which signal handlers return.
     pub static towpath_restorer: u8;
-    /// Becomes the program with the registers of `frame`, on this thread and its library stack (`stack`, 0 = where we
-    /// are). Returns when the thread's last system call is [`towpath_leave_thread`].
+    /// Becomes the program with the registers of `frame`, on this thread. `stack` is its library stack; 0 = the present
+    /// one. Returns when the thread's last system call is [`towpath_leave_thread`].
     pub fn towpath_launch(frame: *const Frame, stack: u64);
-    /// Lets the `towpath_launch` of this thread return.
+    /// Makes the thread's `towpath_launch` return.
     pub fn towpath_leave_thread() -> !;
-    /// `rt_sigreturn` of a frame at `rsp` that the program has made.
+    /// `rt_sigreturn` with a frame at `rsp` that the program has made.
     pub fn towpath_sigreturn(rsp: u64) -> !;
-    /// A `clone` whose child shares this memory and runs before we go on. `call` is the number and six arguments.
+    /// A `clone` whose child shares this memory and runs first. `call` has the number and six arguments.
     pub fn towpath_vfork(call: *const [u64; 7]) -> i64;
 }
 
@@ -186,9 +187,9 @@ global_asm!(
     "pop %rcx",
     "pop %rsp",
     "jmp *%rcx",
-    // A handler had interrupted the library when this code ran last. It still runs if the stack pointer is
-    // below its frame, or below the outermost one's. Else `siglongjmp` has left it, and the interrupted call is
-    // abandoned.
+    // A handler had interrupted the library when this code ran last. It still runs if the stack pointer is below its
+    // frame, or below the frame of the outermost handler. Otherwise it was left by `siglongjmp`, and the interrupted
+    // call is abandoned.
     "20:",
     "mov %gs:{outer}, %r11",
     "sub %rsp, %r11",
@@ -218,7 +219,7 @@ global_asm!(
     "and $-64, %rsp",
     "mov %rsp, %gs:{top}",
     "mov %rsp, %gs:{base_top}",
-    // As on every other way out, the frame is right below the top.
+    // As on every other way out, the frame is just below the top.
     "7:",
     "mov $15, %ecx",
     "8:",
@@ -255,7 +256,7 @@ global_asm!(
     "mov %gs:{top}, %r12",
     "mov %gs:{program_fs}, %r13",
     "mov %rsp, %r14",
-    // The child uses this stack below the part that we still need.
+    // The child uses this stack below the part that its parent still needs.
     "lea -256(%rsp), %rcx",
     "and $-64, %rcx",
     "mov %rcx, %gs:{top}",
@@ -286,7 +287,7 @@ global_asm!(
     "mov %gs:{top}, %rsp",
     "jmp 7b",
     //
-    // (signal, information, context): the program may have been interrupted, or the library working for it.
+    // Arguments: signal, information, context. The interrupted code is the program or the library.
     "towpath_signal:",
     "push %rbx",
     "push %rbp",
@@ -306,7 +307,7 @@ global_asm!(
     "jb 11f",
     "cmp %gs:{stack_high}, %rax",
     "ja 11f",
-    // The library was interrupted: keep its stack. The signal's own frame may lie on it too, further down.
+    // The library was interrupted: its stack must be kept. The signal's own frame may also lie on it, further down.
     "cmp %gs:{stack_low}, %rsp",
     "jb 10f",
     "cmp %gs:{stack_high}, %rsp",

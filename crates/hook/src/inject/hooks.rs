@@ -1,9 +1,9 @@
-//! The handler's functions for forks and signals that the loader carries out itself.
+//! The handler's functions for forks and signals, which the loader carries out itself.
 
 use crate::answer::Answer;
 use crate::calls::Handler;
 
-/// Those functions, without the handler's type.
+/// These functions, without the handler's type.
 #[derive(Clone, Copy)]
 pub struct Hooks {
     /// Before a fork, in the parent.
@@ -15,7 +15,7 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// Those of `H`.
+    /// The functions of `H`.
     pub fn of<H: Handler>() -> Self {
         Self { before_fork: H::forking, in_child: H::forked, sigaction: H::sigaction }
     }

@@ -1,5 +1,5 @@
-//! Puts a program into this process's memory as the kernel would on `execve`: its segments, its interpreter's (musl's
-//! linker), and the first words on its stack.
+//! Maps a program into this process's memory as the kernel would on `execve`. These are its segments, those of its
+//! interpreter (musl's linker), and the first words on its stack.
 
 use super::{memory, sites};
 use std::ffi::{CString, OsStr, OsString};
@@ -13,13 +13,13 @@ const PAGE: u64 = 4096;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const ET_EXEC: u16 = 2;
-/// Scripts of scripts that are followed.
+/// The longest chain of scripts that is followed.
 const MAX_SCRIPTS: usize = 4;
 /// Bytes of a script's first line that the kernel reads.
 const LINE_BYTES: usize = 256;
 /// Bytes of a program header.
 const HEADER_BYTES: usize = 56;
-/// Program headers that a program may have.
+/// The most program headers of a program.
 const MAX_HEADERS: usize = 256;
 
 /// A program in memory.
@@ -30,11 +30,11 @@ pub struct Image {
     headers: u64,
     count: u64,
     own_entry: u64,
-    /// Where its interpreter is; 0 = it has none.
+    /// The address of its interpreter; 0 = it has none.
     interpreter: u64,
-    /// Path that its `/proc/self/exe` shows.
+    /// The path that its `/proc/self/exe` shows.
     pub path: PathBuf,
-    /// Its arguments, `argv[0]` included.
+    /// Its arguments, including `argv[0]`.
     pub arguments: Vec<OsString>,
 }
 
@@ -191,7 +191,7 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
     let failed = || std::io::Error::last_os_error().to_string();
     let from_file = || {
         let (length, offset) = (file_end - begin, segment.offset - (address - begin));
-        // SAFETY: inside the addresses that were reserved for this file.
+        // SAFETY: the mapping lies inside the addresses that were reserved for this file.
         let at = unsafe {
             libc::mmap(begin as *mut _, length as usize, protection, fixed, file.as_raw_fd(), offset as libc::off_t)
         };
@@ -203,11 +203,11 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
     let zero = if segment.in_file > 0 { file_end.next_multiple_of(PAGE) } else { begin };
     let end = (address + segment.in_memory).next_multiple_of(PAGE);
     if segment.in_memory > segment.in_file && segment.flags & 2 != 0 && zero > file_end {
-        // SAFETY: the rest of the last page of the file's part, which is writable.
+        // SAFETY: the range is the rest of the file's last page, which is mapped writable.
         unsafe { core::ptr::write_bytes(file_end as *mut u8, 0, (zero - file_end) as usize) };
     }
     if end > zero {
-        // SAFETY: inside the addresses that were reserved for this file.
+        // SAFETY: the mapping lies inside the addresses that were reserved for this file.
         let at = unsafe {
             libc::mmap(zero as *mut _, (end - zero) as usize, protection, fixed | libc::MAP_ANONYMOUS, -1, 0)
         };
@@ -225,13 +225,14 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
 /// The first words of a program's stack, lowest first.
 pub struct Stack {
     words: Vec<u64>,
-    /// The strings that they point at.
+    /// The strings to which the words point.
     _strings: Vec<CString>,
     _random: Box<[u8; 16]>,
 }
 
 impl Stack {
-    /// Builds them for this image and environment. The auxiliary vector is this process's, with the program's own values.
+    /// Makes them for this image and environment. The auxiliary vector is this process's, with the program's own
+    /// values.
     pub fn new(image: &Image, environment: &[CString], auxiliary: &[(u64, u64)]) -> Self {
         let clean = |text: &OsStr| CString::new(text.as_bytes()).unwrap_or_default();
         let mut strings: Vec<CString> = image.arguments.iter().map(|argument| clean(argument)).collect();
@@ -242,7 +243,7 @@ impl Stack {
         words.push(0);
         let name = clean(image.path.as_os_str());
         let mut random = Box::new([0; 16]);
-        // SAFETY: writes 16 bytes. If it fails they are zero, as on kernels that have not seeded yet.
+        // SAFETY: `random` has room for 16 bytes. If the call fails they stay zero, as on kernels without a seed yet.
         unsafe { libc::getrandom(random.as_mut_ptr().cast(), 16, libc::GRND_NONBLOCK) };
         for (kind, value) in auxiliary {
             let value = match *kind {
@@ -262,7 +263,7 @@ impl Stack {
         Self { words, _strings: strings, _random: random }
     }
 
-    /// Copies the words to below `top` and returns their address. The strings are never freed.
+    /// Copies the words below `top` and returns their address. The strings are never freed.
     ///
     /// # Safety
     /// The memory below `top` is large enough and unused.

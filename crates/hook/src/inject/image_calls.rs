@@ -1,4 +1,4 @@
-//! Calls that depend on which program this process runs.
+//! Calls whose answer depends on the program that this process runs.
 
 use crate::exec;
 use crate::raw::raw;
@@ -6,10 +6,10 @@ use core::ffi::CStr;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-/// Longest path, its end included.
+/// The longest path, with its zero.
 const PATH_BYTES: usize = 4096;
 
-/// The program's file, and the loader's, which the kernel believes to run.
+/// The program's file, and the loader's, which the kernel takes for the program.
 static FILES: OnceLock<[CString; 2]> = OnceLock::new();
 
 /// Sets both.
@@ -23,13 +23,13 @@ pub fn set(program: CString, loader: CString) {
 /// The contract of the system call.
 pub unsafe fn execve(path: u64, argv: u64, envp: u64) -> i64 {
     let call = |path: u64, argv: u64, envp: u64| {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `execve`.
         unsafe { raw(libc::SYS_execve, [path, argv, envp, 0, 0, 0]) }
     };
     if path == 0 {
         return call(path, argv, envp);
     }
-    // SAFETY: the caller's contract: a C string and two lists.
+    // SAFETY: the caller keeps the contract of `execve`: a C string and two lists.
     unsafe {
         let mut file = CStr::from_ptr(path as *const _);
         if let (b"/proc/self/exe", Some([program, _])) = (file.to_bytes(), FILES.get()) {
@@ -42,42 +42,42 @@ pub unsafe fn execve(path: u64, argv: u64, envp: u64) -> i64 {
     }
 }
 
-/// `execveat`. With a path that needs no directory, or with the descriptor itself, it becomes `execve`. Else the kernel carries it out,
-/// and the new program is hooked only if it loads preloaded libraries.
+/// `execveat`. It becomes `execve` if the path needs no directory or the descriptor itself is executed. Otherwise the
+/// kernel carries it out, and the new program is hooked only if it loads preloaded libraries.
 ///
 /// # Safety
 /// The contract of the system call.
 pub unsafe fn execveat(arguments: [u64; 6]) -> i64 {
     let [directory, path, argv, envp, flags, _] = arguments;
-    // SAFETY: the caller's contract: null or a C string.
+    // SAFETY: the caller keeps the contract: null or a C string.
     let absolute = path != 0 && unsafe { (path as *const u8).read() } == b'/';
     if flags == 0 && (absolute || directory as i32 == libc::AT_FDCWD) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `execveat`, which includes that of `execve`.
         return unsafe { execve(path, argv, envp) };
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract: null or a C string.
     let empty = path != 0 && unsafe { (path as *const u8).read() } == 0;
     if empty
         && flags == libc::AT_EMPTY_PATH as u64
         && let Some(file) = exec::of_descriptor(directory as i32)
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of `execveat`.
         && let Some(new) = unsafe { exec::substitute(&file, argv as _, envp as _, true) }
     {
         let [path, argv, envp] =
             [new.path.as_ptr() as u64, new.arguments.as_ptr() as u64, new.environment.as_ptr() as u64];
-        // SAFETY: a path and two lists.
+        // SAFETY: `new` owns the path and both lists until the call has replaced the program.
         return unsafe { raw(libc::SYS_execve, [path, argv, envp, 0, 0, 0]) };
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of `execveat`.
     unsafe { raw(libc::SYS_execveat, arguments) }
 }
 
-/// `readlink` and `readlinkat`: a link to the loader is `/proc/self/exe`, so the program's path is returned.
+/// `readlink` and `readlinkat`. A link to the loader is `/proc/self/exe`: the program's path is returned instead.
 ///
 /// # Safety
 /// The contract of the system call.
 pub unsafe fn read_link(number: i64, arguments: [u64; 6]) -> i64 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of the system call.
     let length = unsafe { raw(number, arguments) };
     let (buffer, room) =
         if number == libc::SYS_readlink { (arguments[1], arguments[2]) } else { (arguments[2], arguments[3]) };
@@ -93,7 +93,7 @@ pub unsafe fn read_link(number: i64, arguments: [u64; 6]) -> i64 {
     }
     let program = program.to_bytes();
     let count = program.len().min(room as usize);
-    // SAFETY: the program has said that there is so much room.
+    // SAFETY: the program has given this much room.
     unsafe { core::ptr::copy_nonoverlapping(program.as_ptr(), buffer as *mut u8, count) };
     count as i64
 }

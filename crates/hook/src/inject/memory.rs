@@ -1,10 +1,10 @@
-//! The program's own `brk` area. The kernel's area belongs to the allocator of the library's libc. If both grew it, each would free
-//! the other's memory.
+//! The program's own `brk` area. The kernel's area belongs to the allocator of the library's libc. If both used it,
+//! each would free the other's memory.
 
 use crate::raw::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Reserved addresses, largest first: a limit on address space may forbid the first.
+/// The sizes that are tried, largest first: a limit on address space may forbid the larger ones.
 const SIZES: [u64; 4] = [64 << 30, 4 << 30, 256 << 20, 16 << 20];
 const PAGE: u64 = 4096;
 
@@ -12,10 +12,10 @@ static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
 static BREAK: AtomicU64 = AtomicU64::new(0);
 
-/// Maps anonymous memory; `None` if there is none.
+/// Maps anonymous memory; `None` = there is none.
 pub fn map(hint: u64, bytes: u64, protection: i32, flags: i32) -> Option<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
-    // SAFETY: new memory; a hint with MAP_FIXED_NOREPLACE replaces none.
+    // SAFETY: the memory is new: a hint with MAP_FIXED_NOREPLACE replaces no mapping.
     let at = unsafe { raw(libc::SYS_mmap, [hint, bytes, protection as u64, flags as u64, u64::MAX, 0]) };
     (at > 0).then_some(at as u64)
 }
@@ -41,13 +41,13 @@ pub fn brk(wanted: u64) -> u64 {
     let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
     if new > old {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        // SAFETY: inside the reserved area.
+        // SAFETY: the range lies inside the reserved area.
         if unsafe { raw(libc::SYS_mprotect, [old, new - old, protection, 0, 0, 0]) } != 0 {
             return now;
         }
     } else if new < old {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: inside the reserved area; the program has given this part back.
+        // SAFETY: the range lies inside the reserved area, and the program has given it back.
         unsafe { raw(libc::SYS_mmap, [new, old - new, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0]) };
     }
     BREAK.store(wanted, Ordering::Relaxed);

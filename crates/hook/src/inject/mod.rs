@@ -29,9 +29,9 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Exit code of a loader that cannot run the program.
+/// The exit code of a loader that cannot run the program.
 const CANNOT: i32 = 125;
-/// Bytes between the part of the first stack that is in use and the program's stack.
+/// The bytes between the used part of the first stack and the program's stack.
 const STACK_MARGIN: u64 = 4096;
 
 pub use support::possible;
@@ -39,12 +39,12 @@ pub use support::possible;
 #[doc(hidden)]
 pub use dispatch::{IS_HANDLED, by_number};
 
-/// The symbol that `towpath-loader` calls. [`preload!`](crate::preload) expands to it.
+/// The symbol that `towpath-loader` calls, from [`preload!`](crate::preload).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! loader_entry {
     ($handler:ty) => {
-        /// Where the loader calls.
+        /// The function that the loader calls.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn towpath_load(argv: $crate::exec::Strings, envp: $crate::exec::Strings) -> ! {
             // SAFETY: the caller keeps the contract.
@@ -66,7 +66,7 @@ fn auxiliary() -> Vec<(u64, u64)> {
 /// # Safety
 /// `argv` and `envp` are null-terminated lists of C strings that are never freed.
 pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::Strings) -> ! {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract: both are lists of C strings.
     let (arguments, environment) = unsafe { (owned(argv), owned(envp)) };
     let mut words = arguments.into_iter().map(|word| OsString::from_vec(word.into_bytes()));
     let (_loader, Some(path)) = (words.next(), words.next()) else {
@@ -76,7 +76,7 @@ pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::St
     let loaded =
         prepare(&auxiliary).and_then(|()| possible()).and_then(|()| image::load(Path::new(&path), words.collect()));
     let image = loaded.unwrap_or_else(|why| {
-        // SAFETY: the caller's contract; the program's own arguments are the third and those after it.
+        // SAFETY: the caller keeps the contract. The program's own arguments are the third one and those after it.
         unsafe { natively(&path, argv.add(2), envp, &why) }
     });
     let clean = |path: &OsStr| CString::new(path.as_bytes()).unwrap_or_default();
@@ -86,14 +86,14 @@ pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::St
     image_calls::set(clean(program.as_os_str()), clean(own.as_os_str()));
     if let Some(name) = image.path.file_name() {
         let name = clean(name);
-        // SAFETY: a C string.
+        // SAFETY: the name is a C string.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     }
     let environment = if image.is_static() { environment } else { crate::exec::without_library(environment) };
     auxiliary.retain(|(kind, _)| *kind != AT_RSEQ_FEATURE_SIZE && *kind != AT_RSEQ_ALIGN);
     let stack = image::Stack::new(&image, &environment, &auxiliary);
     core::mem::forget(environment);
-    // SAFETY: the program is in memory.
+    // SAFETY: `image` has mapped the program, so this is its entry point.
     unsafe { become_program::<H>(image.entry, stack) }
 }
 
@@ -121,10 +121,10 @@ unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
         fail(&format!("Syscall User Dispatch: {}", std::io::Error::from_raw_os_error(errno)));
     }
     let here: u64;
-    // SAFETY: reads a register.
+    // SAFETY: only reads a register.
     unsafe { asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags)) };
-    // SAFETY: the first stack grows down from here, and `put` itself uses less than the margin. Nothing above is left by
-    // returning; the program's registers at its entry are zero but for the stack pointer.
+    // SAFETY: the first stack grows down from here, and `put` itself uses less than the margin. No frame above is
+    // returned to. At the program's entry all registers are zero, except the stack pointer.
     unsafe {
         let rsp = stack.put(here - STACK_MARGIN);
         let frame = Frame { rip: entry, rsp, ..Frame::default() };
@@ -133,7 +133,7 @@ unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
     std::process::abort()
 }
 
-/// Checks this machine, and sets what depends on its processor.
+/// Checks this machine, and sets the values that depend on its processor.
 fn prepare(auxiliary: &[(u64, u64)]) -> Result<(), String> {
     let hwcap2 = auxiliary.iter().find(|(kind, _)| *kind == libc::AT_HWCAP2).map_or(0, |(_, value)| *value);
     if hwcap2 & support::HWCAP2_FSGSBASE == 0 {
@@ -143,11 +143,11 @@ fn prepare(auxiliary: &[(u64, u64)]) -> Result<(), String> {
         return Err("this processor has no XSAVE".into());
     }
     let (low, _high): (u32, u32);
-    // SAFETY: the machine has XSAVE, so it has this.
+    // SAFETY: the machine has XSAVE, and so this instruction.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _high, options(nomem, nostack, preserves_flags)) };
     entry::COMPONENTS.store(low as usize & entry::VECTOR_COMPONENTS, Ordering::Relaxed);
     entry::COMPACT.store(std::is_x86_feature_detected!("xsavec").into(), Ordering::Relaxed);
-    // libc takes locks only after it has seen a second thread, and it will not see the program's. So show it one.
+    // libc takes locks only once it has seen a second thread. It will not see the program's, so this shows it one.
     let _ = std::thread::spawn(|| {}).join();
     Ok(())
 }
@@ -156,7 +156,7 @@ fn prepare(auxiliary: &[(u64, u64)]) -> Result<(), String> {
 /// A list of C strings with null at its end.
 unsafe fn owned(list: crate::exec::Strings) -> Vec<CString> {
     let mut found = Vec::new();
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract, and the walk ends at the null.
     unsafe {
         let mut at = list;
         while !at.is_null() && !(*at).is_null() {
@@ -167,17 +167,17 @@ unsafe fn owned(list: crate::exec::Strings) -> Vec<CString> {
     found
 }
 
-/// Executes a program that cannot be injected into. All its sockets are the kernel's.
+/// Executes a program that cannot be injected. All its sockets stay with the kernel.
 ///
 /// # Safety
-/// Lists as for `execve`.
+/// Both are lists as for `execve`.
 unsafe fn natively(path: &OsStr, argv: crate::exec::Strings, envp: crate::exec::Strings, why: &str) -> ! {
     if std::env::var_os("TOWPATH_REQUIRE").is_some_and(|value| value == "1") {
         fail(why);
     }
     let name = CString::new(path.as_bytes()).unwrap_or_default();
     crate::exec::left_alone::<()>(&name, why);
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract: both are lists as for `execve`.
     let errno = unsafe { raw(libc::SYS_execve, [name.as_ptr() as u64, argv as u64, envp as u64, 0, 0, 0]) };
     fail(&format!("{}: {}", path.display(), std::io::Error::from_raw_os_error(-errno as i32)))
 }

@@ -1,5 +1,5 @@
-//! The program's signal handlers. The kernel is given [`towpath_signal`](super::entry::towpath_signal) in the place of
-//! each, which puts the program's own FS base back if the library was interrupted. SIGSYS is ours.
+//! The program's signal handlers. The kernel gets [`towpath_signal`](super::entry::towpath_signal) instead of each of
+//! them. It restores the program's FS base if the library was interrupted. SIGSYS belongs to the library.
 
 use super::block::Block;
 use super::entry::{self, HANDLERS, SIGNALS};
@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the kernel's signal set.
 pub const SET_BYTES: u64 = 8;
-/// SIGSYS in a set. It is never blocked: the kernel ends a thread whose caught call it cannot deliver.
+/// SIGSYS in a set. It is never blocked, because the kernel ends a thread to which it cannot deliver a caught call.
 pub const OURS: u64 = 1 << (libc::SIGSYS - 1);
-/// `si_code` of a caught call.
+/// The `si_code` of a caught call.
 const SYS_USER_DISPATCH: i32 = 2;
-/// prctl of Syscall User Dispatch, and its argument.
+/// The prctl of Syscall User Dispatch, and its argument.
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SYS_DISPATCH_ON: u64 = 1;
 const EINVAL: i64 = libc::EINVAL as i64;
@@ -32,9 +32,9 @@ struct Action {
     mask: u64,
 }
 
-/// A caught system call: the interrupted thread goes on at the entry, as if it had called it.
+/// A caught system call. The interrupted thread goes on at the entry, as if it had jumped there.
 unsafe extern "C" fn caught(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: the kernel's signal frame.
+    // SAFETY: the kernel gives a valid signal frame.
     unsafe {
         if (*info).si_code == SYS_USER_DISPATCH {
             let registers = &mut (*context).uc_mcontext.gregs;
@@ -42,7 +42,7 @@ unsafe extern "C" fn caught(_signal: i32, info: *mut libc::siginfo_t, context: *
             registers[libc::REG_RIP as usize] = &raw const entry::towpath_entry as i64;
             return;
         }
-        // Another process, or a seccomp filter of the program, has sent it: the program's handler gets it.
+        // Another process, or a seccomp filter of the program, has sent the signal: it is for the program's handler.
         match HANDLERS[libc::SIGSYS as usize].load(Ordering::Acquire) {
             0 => raw(libc::SYS_exit_group, [128 + libc::SIGSYS as u64, 0, 0, 0, 0, 0]),
             handler => {
@@ -55,7 +55,7 @@ unsafe extern "C" fn caught(_signal: i32, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Catches every system call that the calling thread makes from now on outside of our own code. `block` is the thread's.
+/// From now on, catches every system call of the calling thread outside the library's code. `block` is the thread's.
 pub fn arm(block: &Block) -> Result<(), Errno> {
     let begin = &raw const entry::towpath_code_begin as u64;
     let end = &raw const entry::towpath_code_end as u64;
@@ -68,25 +68,26 @@ pub fn arm(block: &Block) -> Result<(), Errno> {
     }
 }
 
-/// Installs our handler.
+/// Installs the library's handler for SIGSYS.
 pub fn init() -> Result<(), Errno> {
     let action = Action {
         handler: caught as *const () as u64,
-        // ONSTACK: the program's stack may be as small as a goroutine's. NODEFER: handlers that it interrupts make calls.
+        // ONSTACK: the program's stack may be as small as a goroutine's. NODEFER: handlers that the signal interrupts
+        // make calls too.
         flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64 | SA_RESTORER,
         restorer: &raw const entry::towpath_restorer as u64,
         mask: 0,
     };
     set(libc::SIGSYS as u64, &action)?;
     let (unblock, how) = (OURS, libc::SIG_UNBLOCK as u64);
-    // SAFETY: reads the set.
+    // SAFETY: the kernel only reads the set, which lives until the call returns.
     unsafe { raw(libc::SYS_rt_sigprocmask, [how, &raw const unblock as u64, 0, SET_BYTES, 0, 0]) };
     Ok(())
 }
 
 fn set(signal: u64, action: &Action) -> Result<(), Errno> {
     let action = core::ptr::from_ref(action) as u64;
-    // SAFETY: reads the action; its handler has the right type.
+    // SAFETY: the kernel only reads the action, and its handler has the right type.
     match unsafe { raw(libc::SYS_rt_sigaction, [signal, action, 0, SET_BYTES, 0, 0]) } {
         0 => Ok(()),
         errno => Err(Errno(-errno as i32)),
@@ -99,7 +100,7 @@ fn set(signal: u64, action: &Action) -> Result<(), Errno> {
 /// The contract of the system call.
 pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i64 {
     let call = |new: u64, old: u64| {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract of the system call.
         unsafe { raw(libc::SYS_rt_sigaction, [signal, new, old, bytes, 0, 0]) }
     };
     if bytes != SET_BYTES || signal == 0 || signal as usize >= SIGNALS {
@@ -116,7 +117,7 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i
         mask: 0,
     };
     let mut ours = Action::default();
-    // SAFETY: the caller's contract: null or an action.
+    // SAFETY: the caller keeps the contract: null or a valid action.
     let wanted = unsafe { (new as *const Action).as_ref() }.copied();
     if let Some(wanted) = wanted {
         let handled = wanted.handler != libc::SIG_DFL as u64 && wanted.handler != libc::SIG_IGN as u64;
@@ -138,7 +139,7 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i
         0
     } else {
         let new = wanted.is_some().then_some(&ours);
-        // A fault may come from the library's copy of the program's memory, so its handler is asked first.
+        // A fault may come from the library's copying of the program's memory, so the library's handler is asked first.
         match of_the_handlers(signal as i32, new, &mut was, hooks) {
             Some(result) => result,
             None => call(new.map_or(0, |new| core::ptr::from_ref(new) as u64), &raw mut was as u64),
@@ -148,7 +149,7 @@ pub unsafe fn action([signal, new, old, bytes, ..]: [u64; 6], hooks: Hooks) -> i
         if was.handler == &raw const entry::towpath_signal as u64 {
             was = Action { mask: was.mask, ..before };
         }
-        // SAFETY: the caller's contract: room for an action.
+        // SAFETY: the caller keeps the contract: there is room for an action.
         unsafe { (old as *mut Action).write(was) };
     }
     result
@@ -165,22 +166,22 @@ fn of_the_handlers(signal: i32, new: Option<&Action>, old: &mut Action, hooks: H
         unsafe { (&raw mut wanted.sa_mask).cast::<u64>().write(new.mask) };
     }
     let address = if new.is_some() { &raw const wanted } else { core::ptr::null() };
-    // SAFETY: null or a valid action, and room for one.
+    // SAFETY: `address` is null or a valid action, and `before` has room for one.
     let answer = unsafe { (hooks.sigaction)(signal, address, &raw mut before) }?;
-    // SAFETY: as above.
+    // SAFETY: libc's set begins with the kernel's set.
     let mask = unsafe { (&raw const before.sa_mask).cast::<u64>().read() };
     *old = Action { handler: before.sa_sigaction as u64, flags: before.sa_flags as u64, restorer: 0, mask };
     Some(answer.map_or_else(|errno| -i64::from(errno), i64::from))
 }
 
-/// True if eight bytes can be read at `address`. A system call that changes nothing asks the kernel.
+/// Can eight bytes be read at `address`? The kernel is asked by a system call that changes nothing.
 pub fn is_there(address: u64) -> bool {
     const NOTHING: u64 = u32::MAX as u64;
-    // SAFETY: reads a set, or fails.
+    // SAFETY: the call reads a set or fails, and changes nothing.
     address != 0 && unsafe { raw(libc::SYS_rt_sigprocmask, [NOTHING, address, 0, SET_BYTES, 0, 0]) } == -EINVAL
 }
 
-/// The program's set without SIGSYS; `None` if it gives none, or one of another size.
+/// The program's set without SIGSYS; `None` = there is none, or it has another size.
 ///
 /// # Safety
 /// `set` may be any address. Nobody writes there meanwhile.
@@ -188,7 +189,7 @@ pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
     if bytes != SET_BYTES || !is_there(set) {
         return None;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the kernel has read the set here before, and nobody writes there meanwhile.
     Some(unsafe { (set as *const u64).read_unaligned() } & !OURS)
 }
 
@@ -196,7 +197,7 @@ pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
 pub fn block_all() -> u64 {
     let (all, mut before) = (u64::MAX, 0u64);
     let call = [libc::SIG_SETMASK as u64, &raw const all as u64, &raw mut before as u64, SET_BYTES, 0, 0];
-    // SAFETY: reads one set and writes the other.
+    // SAFETY: the kernel reads one set and writes the other, and both live until the call returns.
     unsafe { raw(libc::SYS_rt_sigprocmask, call) };
     before
 }
@@ -204,6 +205,6 @@ pub fn block_all() -> u64 {
 /// Puts the set of blocked signals back.
 pub fn restore(set: u64) {
     let call = [libc::SIG_SETMASK as u64, &raw const set as u64, 0, SET_BYTES, 0, 0];
-    // SAFETY: reads the set.
+    // SAFETY: the kernel only reads the set.
     unsafe { raw(libc::SYS_rt_sigprocmask, call) };
 }

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 /// A sequence of bytes around a call. The bytes before and behind the call move to the stub. `None` matches any byte.
 type Known = (&'static [Option<u8>], usize, usize);
 
-/// Each is long and specific enough not to occur in data. (Programs that make code have `syscall; ret` in their data.)
+/// Each sequence is too long and too special to occur in data. (Programs that generate code have `syscall; ret` in
+/// their data.)
 const KNOWN: [Known; 5] = [
     // `syscall; cmp $-4096,%rax` and `$-4095`: glibc, Go.
     (&bytes([0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff]), 0, 6),
@@ -21,14 +22,14 @@ const KNOWN: [Known; 5] = [
     ),
     // `mov %r11,8(%rsp); syscall; ret`: musl's cancellation point, through which all blocking calls go.
     (&bytes([0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05, 0xc3]), 5, 0),
-    // `mov 8(%rsp),%r9; mov %rcx,%rdx; syscall; ret`: the same where nothing cancels threads.
+    // `mov 8(%rsp),%r9; mov %rcx,%rdx; syscall; ret`: musl's, where nothing cancels threads.
     (&bytes([0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x48, 0x89, 0xca, 0x0f, 0x05, 0xc3]), 8, 0),
 ];
 /// Bytes of `syscall`.
 const CALL: usize = 2;
-/// Bytes of the jump that takes the place of a sequence's first bytes.
+/// Bytes of the jump that replaces the first bytes of a sequence.
 const JUMP: usize = 5;
-/// Bytes of the stub's `lea` and of its jump by pointer.
+/// Bytes of the stub's `lea`, and of its indirect jump.
 const LEA: usize = 7;
 const INDIRECT: usize = 6;
 
@@ -41,27 +42,27 @@ const fn bytes<const N: usize>(bytes: [u8; N]) -> [Option<u8>; N] {
     }
     some
 }
-/// Bytes of a piece of code beside the program.
+/// Bytes of a stub.
 const STUB: usize = 32;
 const PAGE: u64 = 4096;
-/// How far a jump reaches, with a margin for the program's own size.
+/// The reach of a jump, with a margin for the program's own size.
 const REACH: u64 = 1 << 30;
 
-/// A sequence to be rewritten.
+/// A sequence that is to be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Site {
-    /// Where it begins.
+    /// Its position.
     at: usize,
-    /// Bytes of the instruction before the call that goes to the stub.
+    /// Bytes of the instruction before the call, which moves to the stub.
     before: usize,
-    /// Bytes of the one behind it that does.
+    /// Bytes of the instruction behind the call, which moves to the stub.
     behind: usize,
 }
 
 impl Site {
     /// The sequence that begins at this byte.
     fn of(code: &[u8]) -> Option<Self> {
-        // Fast path: most bytes begin none.
+        // Fast path: most bytes begin no sequence.
         if !matches!(code.first(), Some(0x0f | 0x4c | 0xb8)) {
             return None;
         }
@@ -72,20 +73,20 @@ impl Site {
         KNOWN.iter().find(is).map(|(_, before, behind)| Self { at: 0, before: *before, behind: *behind })
     }
 
-    /// Bytes of code that it changes.
+    /// The bytes of code that change.
     fn length(&self) -> usize {
         self.before + CALL + self.behind
     }
 
-    /// Everything but its first byte.
+    /// All of it except its first byte.
     fn inner(&self) -> core::ops::Range<usize> {
         self.at + 1..self.at + self.length()
     }
 }
 
-/// The sites in a piece of code. One that a jump in the code may reach in its middle is left out.
+/// The sites in a piece of code. A site that a jump may reach in its middle is left out.
 fn find(code: &[u8]) -> Vec<Site> {
-    // A prefix makes another instruction of a move of a number to EAX.
+    // With a prefix, a move of a number to EAX is another instruction.
     let prefixed = |at: usize| code[at] == 0xb8 && at > 0 && code[at - 1] & 0xf0 == 0x40;
     let here = |at: usize| Site::of(&code[at..]).filter(|_| !prefixed(at)).map(|site| Site { at, ..site });
     let mut sites: Vec<Site> = (0..code.len()).filter_map(here).collect();
@@ -95,13 +96,13 @@ fn find(code: &[u8]) -> Vec<Site> {
     let inner: HashSet<usize> = sites.iter().flat_map(Site::inner).collect();
     let mut reached = HashSet::new();
     for at in 0..code.len() {
-        // Every byte that could be a jump counts, whether or not an instruction begins there.
+        // Every byte that could be a jump counts, even if no instruction begins there.
         let short = code.get(at + 1).map(|byte| (at + 2).wrapping_add_signed(isize::from(*byte as i8)));
         let near = code.get(at + 1..at + 5).and_then(|bytes| bytes.try_into().ok()).map(i32::from_le_bytes);
         let near = near.map(|distance| (at + 5).wrapping_add_signed(distance as isize));
         let target = match code[at] {
             0x70..=0x7f | 0xe0..=0xe3 | 0xeb => short,
-            // The last byte of `jcc near` stands before the distance as `jmp`'s does.
+            // The last opcode byte of `jcc near` is followed by the distance, as that of `jmp` is.
             0x80..=0x8f | 0xe8 | 0xe9 => near,
             _ => continue,
         };
@@ -111,8 +112,8 @@ fn find(code: &[u8]) -> Vec<Site> {
     sites
 }
 
-/// Rewrites the calls in the executable segment at `address` and restores `protection`. False if the system refuses to execute changed
-/// code: the segment must then be mapped anew.
+/// Rewrites the calls in the executable segment at `address`, and restores `protection`. False: the system refuses to
+/// execute changed code, so the segment must be mapped anew.
 #[must_use]
 pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     if protection & libc::PROT_READ == 0 {
@@ -124,11 +125,11 @@ pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     let bytes = ((sites.len() + 1) * STUB).next_multiple_of(PAGE as usize) as u64;
     let Some(stubs) = (!sites.is_empty()).then(|| near(address, length as u64, bytes)).flatten() else { return true };
     let protect = |begin: u64, bytes: u64, protection: i32| {
-        // SAFETY: memory that was mapped here for the program, which does not run yet.
+        // SAFETY: the memory was mapped here for the program, which does not run yet.
         unsafe { libc::mprotect(begin as *mut _, bytes as usize, protection) == 0 }
     };
     let places = sites.iter().enumerate().map(|(number, site)| (site, stubs + ((number + 1) * STUB) as u64));
-    // The first words say where the entry is.
+    // The first words are the address of the entry.
     // SAFETY: the stubs' memory is new and has room for all.
     unsafe {
         (stubs as *mut u64).write(&raw const entry::towpath_entry as u64);
@@ -146,7 +147,7 @@ pub fn rewrite(address: u64, length: usize, protection: i32) -> bool {
     }
     for (site, stub) in places {
         let at = address + site.at as u64;
-        // The rest of the sequence must never run.
+        // The rest of the sequence must never be executed.
         let mut jump = vec![0xcc; site.length()];
         jump[0] = 0xe9;
         jump[1..JUMP].copy_from_slice(&distance(at + JUMP as u64, stub));
@@ -160,11 +161,11 @@ fn distance(from: u64, to: u64) -> [u8; 4] {
     (to.wrapping_sub(from) as i64 as i32).to_le_bytes()
 }
 
-/// The code of the stub of a site at `at` with these bytes.
+/// The code of the stub for a site at `at` with these bytes.
 fn build(site: Site, sequence: &[u8], at: u64, stub: u64, pointer: u64) -> Vec<u8> {
     let mut code = sequence[..site.before].to_vec();
     let end = at + site.length() as u64;
-    // The entry returns to the rest of the stub, or straight to the program.
+    // The entry returns to the rest of the stub, or directly to the program.
     let rest = stub + (site.before + LEA + INDIRECT) as u64;
     let back = if site.behind > 0 { rest } else { end };
     // lea back(%rip),%rcx; jmp *pointer(%rip)
@@ -180,13 +181,13 @@ fn build(site: Site, sequence: &[u8], at: u64, stub: u64, pointer: u64) -> Vec<u
     code
 }
 
-/// Memory that jumps from the segment reach.
+/// Memory within the reach of jumps from the segment.
 fn near(address: u64, length: u64, bytes: u64) -> Option<u64> {
     const STEP: u64 = 1 << 20;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let above = (0..REACH / STEP).map(|step| (address + length).next_multiple_of(PAGE) + step * STEP);
     let below = (1..REACH / STEP).filter_map(|step| (address & !(PAGE - 1)).checked_sub(step * STEP));
-    // A kernel that does not know the flag takes the address as a hint; the answer is looked at anyway.
+    // A kernel that does not know the flag takes the address as a hint, so the answer is checked.
     let reached = |at: &u64| at.abs_diff(address) + length < (1 << 31) - PAGE;
     above
         .chain(below)
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(find(&code(&[&[0xe9, 2, 0, 0, 0], &COMPARED])), []);
         assert_eq!(find(&code(&[&COMPARED, &[0x0f, 0x84, 0xf4, 0xff, 0xff, 0xff]])), []);
         assert_eq!(find(&code(&[&[0xeb, 0x00], &COMPARED])), [site(2, 0, 6)]);
-        // To the call behind the move.
+        // `jmp` to the call behind the move.
         assert_eq!(find(&code(&[&[0xeb, 0x05], &MUSL])), []);
     }
 

@@ -1,5 +1,5 @@
-//! Threads and processes of the program. Each thread is made by libc's `pthread_create`, so that the library has
-//! thread-local storage, a stack and an allocator there as anywhere, and then becomes the program's.
+//! Threads and processes of the program. libc's `pthread_create` makes each thread, so that the library has its
+//! thread-local storage, a stack and an allocator there. Then the thread becomes the program's.
 
 use super::block::{Block, STACK_BYTES};
 use super::entry::{self, Frame};
@@ -16,12 +16,12 @@ const SETTLS: u64 = libc::CLONE_SETTLS as u64;
 const PARENT_SETTID: u64 = libc::CLONE_PARENT_SETTID as u64;
 const CHILD_SETTID: u64 = libc::CLONE_CHILD_SETTID as u64;
 const CHILD_CLEARTID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
-/// The signal that tells the parent.
+/// The bits of the signal that tells the parent of the end.
 const EXIT_SIGNAL: u64 = 0xff;
-/// Bytes at the end of the thread's stack that are not counted as the library's: libc's own part.
+/// The bytes at the end of the thread's stack that belong to libc.
 const STACK_MARGIN: u64 = 32 * 1024;
 
-/// `struct clone_args`, as far as it is used.
+/// The part of `struct clone_args` that is used.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Clone {
@@ -35,7 +35,7 @@ struct Clone {
     tls: u64,
 }
 
-/// The start parameters of a new thread.
+/// The parameters with which a new thread starts.
 struct Start {
     frame: Frame,
     clone: Clone,
@@ -56,7 +56,7 @@ pub unsafe fn clone(frame: &mut Frame, hooks: Hooks) -> i64 {
         libc::SYS_vfork => Clone { flags: VM | VFORK | libc::SIGCHLD as u64, ..Clone::default() },
         _ => clone,
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of the system call.
     unsafe { begin(frame, call, hooks) }
 }
 
@@ -69,26 +69,26 @@ pub unsafe fn clone3(frame: &mut Frame, hooks: Hooks) -> i64 {
     if args == 0 || (bytes as usize) < size_of::<Clone>() {
         return -i64::from(libc::EINVAL);
     }
-    // SAFETY: the caller's contract: at least the first version of the structure.
+    // SAFETY: the caller keeps the contract: the first version of the structure at least.
     let mut call = unsafe { (args as *const Clone).read_unaligned() };
     if call.stack != 0 {
         call.stack += call.stack_size;
     }
     call.flags |= call.exit_signal & EXIT_SIGNAL;
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller keeps the contract of the system call.
     unsafe { begin(frame, call, hooks) }
 }
 
 /// # Safety
-/// The addresses in `clone` satisfy the system call.
+/// The addresses in `clone` are valid for the system call.
 unsafe fn begin(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
     match (clone.flags & VM != 0, clone.flags & THREAD != 0, clone.flags & VFORK != 0) {
         (true, true, _) => thread(frame, clone),
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract.
         (true, false, true) => unsafe { vfork(frame, clone) },
         // A process that shares memory and runs beside its parent: obsolete since there are threads.
         (true, false, false) => -i64::from(libc::EINVAL),
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller keeps the contract.
         (false, ..) => unsafe { process(frame, clone, hooks) },
     }
 }
@@ -105,10 +105,10 @@ fn thread(frame: &Frame, clone: Clone) -> i64 {
     let start = Start { frame, clone, mask, tid: AtomicI32::new(0) };
     let created = create(&start);
     if created == 0 {
-        // The new thread reads from this stack, so wait until it has.
+        // The new thread reads from this stack, so this one waits until it has.
         while start.tid.load(Ordering::Acquire) == 0 {
             let wait = [start.tid.as_ptr() as u64, libc::FUTEX_WAIT as u64, 0, 0, 0, 0];
-            // SAFETY: a word of ours.
+            // SAFETY: the word is on this stack.
             unsafe { raw(libc::SYS_futex, wait) };
         }
     }
@@ -117,7 +117,7 @@ fn thread(frame: &Frame, clone: Clone) -> i64 {
 }
 
 fn create(start: &Start) -> i32 {
-    // SAFETY: an attribute object is initialised before use; the new thread gets a `Start` that outlives its use of it.
+    // SAFETY: the attributes are initialised before use. The new thread's `Start` outlives its use there.
     unsafe {
         let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
@@ -133,7 +133,7 @@ fn create(start: &Start) -> i32 {
 
 extern "C" fn body(argument: *mut libc::c_void) -> *mut libc::c_void {
     let block = Block::default();
-    // SAFETY: the creator waits until `tid` is set.
+    // SAFETY: the creator waits until `tid` is set, and until then keeps the value.
     let start = unsafe { &*argument.cast::<Start>() };
     let (frame, clone, mask) = (start.frame, start.clone, start.mask);
     let here = core::ptr::from_ref(&block) as u64;
@@ -145,7 +145,7 @@ extern "C" fn body(argument: *mut libc::c_void) -> *mut libc::c_void {
     }
     for (flag, address) in [(PARENT_SETTID, clone.parent_tid), (CHILD_SETTID, clone.child_tid)] {
         if clone.flags & flag != 0 && address != 0 {
-            // SAFETY: the program has named these for this use.
+            // SAFETY: the program has named these addresses for the thread's id.
             unsafe { (address as *mut i32).write(tid) };
         }
     }
@@ -153,45 +153,45 @@ extern "C" fn body(argument: *mut libc::c_void) -> *mut libc::c_void {
     start.tid.store(tid, Ordering::Release);
     wake(start.tid.as_ptr() as u64);
     if !armed {
-        // It worked for the first thread. Without it the program would be hooked only in part.
+        // It worked for the first thread. Without it only a part of the program would be hooked.
         std::process::abort();
     }
     signals::restore(mask);
-    // SAFETY: the registers with which the program's thread begins.
+    // SAFETY: these are the registers with which the program's thread begins.
     unsafe { entry::towpath_launch(&raw const frame, 0) };
     core::ptr::null_mut()
 }
 
 fn wake(address: u64) {
-    // SAFETY: only looks up sleepers by address.
+    // SAFETY: the call only looks sleepers up by address.
     unsafe { raw(libc::SYS_futex, [address, libc::FUTEX_WAKE as u64, i32::MAX as u64, 0, 0, 0]) };
 }
 
 /// `exit`: the end of one thread.
 pub fn end(frame: &Frame) -> i64 {
     let block = Block::current();
-    // SAFETY: no arguments.
+    // SAFETY: the call takes no arguments.
     let tid = unsafe { raw(libc::SYS_gettid, [0; 6]) };
     if i64::from(block.tid.load(Ordering::Relaxed)) != tid {
-        // The child of a vfork: the block is its parent's.
-        // SAFETY: an integer.
+        // A child of vfork: the block is its parent's.
+        // SAFETY: the call takes a number.
         return unsafe { raw(libc::SYS_exit, frame.arguments()) };
     }
     signals::block_all();
-    // The kernel would do this at the thread's end. By then the program may have freed its stack and storage.
-    // SAFETY: a null list.
+    // The kernel would act on this list at the thread's end, when the program may have freed the thread's memory.
+    // SAFETY: the list is null.
     unsafe { raw(libc::SYS_set_robust_list, [0, 24, 0, 0, 0, 0]) };
     let clear = block.clear_tid.load(Ordering::Relaxed);
     if clear != 0 {
-        // SAFETY: the program has named it for this use.
+        // SAFETY: the program has named this address for the thread's end.
         unsafe { (*(clear as *const AtomicI32)).store(0, Ordering::Release) };
         wake(clear);
     }
     if block.plain_end.load(Ordering::Relaxed) != 0 {
-        // SAFETY: an integer.
+        // SAFETY: the call takes a number.
         return unsafe { raw(libc::SYS_exit, frame.arguments()) };
     }
-    // SAFETY: on this thread's stack, below its `towpath_launch`; no destructor is owed in between.
+    // SAFETY: this runs on the thread's stack, below its `towpath_launch`, and no destructor is due in between.
     unsafe { entry::towpath_leave_thread() }
 }
 
@@ -203,7 +203,7 @@ unsafe fn process(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
     let plain = clone.flags & !(PARENT_SETTID | CHILD_SETTID | CHILD_CLEARTID | EXIT_SIGNAL) == 0
         && clone.flags & EXIT_SIGNAL == libc::SIGCHLD as u64;
     let result = if plain {
-        // SAFETY: libc's fork keeps its own locks whole, and runs the library's own handlers.
+        // SAFETY: libc's fork keeps its own locks consistent, and runs the library's handlers.
         match unsafe { libc::fork() } {
             -1 => -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN)),
             pid => pid.into(),
@@ -213,7 +213,7 @@ unsafe fn process(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
         let flags = clone.flags & !(SETTLS | CHILD_CLEARTID);
         let number = libc::SYS_clone;
         let third = if clone.pidfd != 0 { clone.pidfd } else { clone.parent_tid };
-        // SAFETY: the caller's contract; the child goes on here, on its copy of this stack.
+        // SAFETY: the caller keeps the contract. The child goes on here, on its copy of this stack.
         let result = unsafe { raw(number, [flags, 0, third, clone.child_tid, 0, 0]) };
         if result == 0 {
             (hooks.in_child)();
@@ -223,7 +223,7 @@ unsafe fn process(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
     if result == 0 {
         in_child(frame, clone);
     } else if plain && result > 0 && clone.flags & PARENT_SETTID != 0 && clone.parent_tid != 0 {
-        // SAFETY: the program has named it for this use.
+        // SAFETY: the program has named this address for the child's id.
         unsafe { (clone.parent_tid as *mut i32).write(result as i32) };
     }
     result
@@ -231,15 +231,15 @@ unsafe fn process(frame: &mut Frame, clone: Clone, hooks: Hooks) -> i64 {
 
 fn in_child(frame: &mut Frame, clone: Clone) {
     let block = Block::current();
-    // SAFETY: no arguments.
+    // SAFETY: the call takes no arguments.
     let tid = unsafe { raw(libc::SYS_gettid, [0; 6]) } as i32;
     block.tid.store(tid, Ordering::Relaxed);
-    // A forked child has one thread, however many its parent had.
+    // A forked child has one thread.
     block.plain_end.store(1, Ordering::Relaxed);
     let clear = if clone.flags & CHILD_CLEARTID != 0 { clone.child_tid } else { 0 };
     block.clear_tid.store(clear, Ordering::Relaxed);
     if clone.flags & CHILD_SETTID != 0 && clone.child_tid != 0 {
-        // SAFETY: the program has named it for this use.
+        // SAFETY: the program has named this address for the child's id.
         unsafe { (clone.child_tid as *mut i32).write(tid) };
     }
     if clone.stack != 0 {
@@ -250,8 +250,8 @@ fn in_child(frame: &mut Frame, clone: Clone) {
     }
 }
 
-/// The registers with which the child of a vfork begins. Its parent sleeps until the child has released the memory, so each thread
-/// needs only one.
+/// The registers with which a child of vfork begins. Its parent sleeps until the child has released the memory, so one
+/// per thread is enough.
 #[repr(transparent)]
 struct Child(UnsafeCell<Frame>);
 
@@ -267,18 +267,18 @@ std::thread_local! {
 unsafe fn vfork(frame: &Frame, clone: Clone) -> i64 {
     let rsp = if clone.stack != 0 { clone.stack } else { frame.rsp };
     let fs = if clone.flags & SETTLS != 0 { clone.tls } else { frame.fs };
-    // SAFETY: this thread's, and nobody else uses it now.
+    // SAFETY: it is this thread's own, and nobody else uses it now.
     CHILD.with(|child| unsafe { child.0.get().write(Frame { rax: 0, rsp, fs, ..*frame }) });
     let third = if clone.pidfd != 0 { clone.pidfd } else { clone.parent_tid };
     let flags = clone.flags & !SETTLS;
     let call = [libc::SYS_clone as u64, flags, clone.stack, third, clone.child_tid, 0, 0];
-    // SAFETY: the child begins at `child_of_vfork` and never comes here.
+    // SAFETY: the child begins at `child_of_vfork`, and never returns here.
     unsafe { entry::towpath_vfork(&raw const call) }
 }
 
-/// Called first in the child of a vfork, on its parent's stack and storage. Returns the registers to go on with.
+/// Called first in a child of vfork, on its parent's stack and storage. Returns the registers with which it goes on.
 pub extern "C" fn child_of_vfork() -> *const Frame {
-    // An error is harmless: the child's calls go to the kernel until it executes something.
+    // An error does no harm: the child's calls go to the kernel until it executes a program.
     let _ = signals::arm(Block::current());
     CHILD.with(|child| child.0.get().cast_const())
 }
