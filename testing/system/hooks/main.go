@@ -1,4 +1,4 @@
-// A server of HTTP and its clients in one program; prints "done" if all is as it must be.
+// An HTTP server and its clients in one program. Prints "done" if all answers are right.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Connections that are opened, used and closed, again and again: `churn serve` or `churn connect PORT COUNT`.
+// Opens, uses and closes connections again and again: `churn serve` or `churn connect PORT COUNT`.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ static void watch(int ep, int fd) {
     must(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
 }
 
-// Echoes; who sends a `q` is hung up on.
+// Echoes. Closes a connection that sends a `q`.
 static void serve(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
@@ -64,7 +64,7 @@ static void use(int fd, char first) {
     must(got == BYTES && bytes[BYTES - 1] == first, "recv");
 }
 
-// All at once; a third of them is closed by the client, a third by the server, a third is reset.
+// All connections at once. The client closes a third, the server a third, and a third is reset.
 static void round_of(const struct sockaddr_in *address, int *fds, int count) {
     int ep = epoll_create1(0);
     for (int i = 0; i < count; i++) {

@@ -189,7 +189,7 @@ pub unsafe fn without_ours(set: u64, bytes: u64) -> Option<u64> {
     if bytes != SET_BYTES || !is_there(set) {
         return None;
     }
-    // SAFETY: the kernel has read the set here before, and nobody writes there meanwhile.
+    // SAFETY: `is_there` has just found it readable, and nobody writes there meanwhile.
     Some(unsafe { (set as *const u64).read_unaligned() } & !OURS)
 }
 

@@ -28,7 +28,7 @@ async def main():
 
     await asyncio.gather(*(client(n) for n in range(20)))
     server.close()
-    # A child process's end comes by a descriptor of the kernel's in the same loop.
+    # The same loop learns of a child's end by a kernel descriptor.
     child = await asyncio.create_subprocess_exec("true")
     check(await child.wait() == 0)
 

@@ -6,7 +6,7 @@ parent = os.getpid()
 
 @atexit.register
 def end_children():
-    # Whatever has failed: one that is left would keep the test's pipes open for ever.
+    # Ends in any case: a child that stayed would keep the test's pipes open for ever.
     if os.getpid() == parent:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -15,7 +15,7 @@ def end_children():
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        # What daemons do: close what they do not know, here everything but the listener and the standard ones.
+        # Like a daemon, closes all descriptors that it does not know: here all but the listener and the standard ones.
         os.closerange(3, listener.fileno())
         os.closerange(listener.fileno() + 1, 4096)
         for fd in range(listener.fileno() + 1, 4096):
@@ -56,7 +56,7 @@ for pid in children:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 children.clear()
-# The last descriptors went away without a word: the listener is gone.
+# The processes with the last descriptors have ended without `close`: the listener is gone.
 deadline = time.time() + 5
 while True:
     try:
@@ -65,7 +65,7 @@ while True:
         break
     check(time.time() < deadline, "the listener of killed processes still takes connections")
     time.sleep(0.01)
-# A connection that parent and child both hold ends when both are through with it.
+# A connection that parent and child share ends when both have closed it.
 a, b = pair()
 pid = os.fork()
 if pid == 0:

@@ -2,7 +2,7 @@ import subprocess
 
 a, b = pair()
 for _ in range(5):
-    # By vfork: the child closes descriptors while it runs on our memory.
+    # Uses vfork: the child closes descriptors while it runs on its parent's memory.
     check(subprocess.run(["echo", "x"], close_fds=True, capture_output=True).stdout == b"x\n")
     check(os.system("true") == 0)
     a.sendall(b"still here")
