@@ -166,7 +166,7 @@ mod tests {
     use towpath_ring::{Geometry, Layout};
 
     #[test]
-    fn a_sleeping_stack_is_rung_for_once_and_again_after_a_writer_that_was_killed_before_it_rang() {
+    fn a_sleeping_stack_is_notified_once_and_again_after_a_writer_was_killed_before_it_notified() {
         let geometry =
             Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 1, flow_groups: 1 };
         let slot = Layout::new(geometry).expect("a good geometry").slot(0).expect("inside");
@@ -181,11 +181,11 @@ mod tests {
         queue.pushing.store(0, Ordering::Relaxed);
         set.arm();
         assert!(set.push(&mut set.written(), slot, &seq, &ack) && set.must_notify());
-        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed before it rang");
+        assert!(is_queued(&seq, &ack) && may_be_stuck(&queue, &armed, &tail), "killed before it notified");
         queue.notified.store(set.written(), Ordering::Relaxed);
         assert!(!may_be_stuck(&queue, &armed, &tail), "notified for");
         set.disarm();
         queue.notified.store(0, Ordering::Relaxed);
-        assert!(!may_be_stuck(&queue, &armed, &tail), "it does not sleep");
+        assert!(!may_be_stuck(&queue, &armed, &tail), "the reader does not sleep");
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_those_who_sleep_looks_often() {
+    fn one_of_the_sleepers_checks_often() {
         let liveness = Liveness::default();
         let first = liveness.turn_at(1_000);
         let second = liveness.turn_at(1_010);
@@ -77,9 +77,9 @@ mod tests {
         assert_eq!(liveness.turn_at(1_020).longest(), LIFE_CHECK, "the first still sleeps");
         drop(first);
         let third = liveness.turn_at(1_030);
-        assert_eq!(third.longest(), OFTEN, "nobody looks any more");
+        assert_eq!(third.longest(), OFTEN, "no thread checks any more");
         core::mem::forget(third);
         assert_eq!(liveness.turn_at(1_112).longest(), LIFE_CHECK);
-        assert_eq!(liveness.turn_at(1_113).longest(), OFTEN, "the third has left its sleep without a word");
+        assert_eq!(liveness.turn_at(1_113).longest(), OFTEN, "the third has left its sleep early");
     }
 }

@@ -245,7 +245,7 @@ mod tests {
     fn excludes_and_tells_its_owner() {
         let lock = Lock::new();
         let guard = lock.lock().expect("free");
-        assert!(lock.lock().is_none(), "the owner is told, not hung");
+        assert!(lock.lock().is_none(), "the owner gets an answer and does not hang");
         drop(guard);
         assert!(lock.lock().is_some());
     }
@@ -257,7 +257,7 @@ mod tests {
         for shared in [false, true] {
             let guard = lock.try_lock(shared).expect("free");
             assert!(lock.try_lock(shared).is_none() && lock.try_lock(!shared).is_none());
-            assert!(lock.lock().is_none(), "the owner is told, not hung");
+            assert!(lock.lock().is_none(), "the owner gets an answer and does not hang");
             drop(guard);
             lock.try_lock(shared).expect("let go").into_fencing().unlock_and_fence();
             assert!(lock.lock().is_some());
@@ -315,7 +315,7 @@ mod tests {
             scope.spawn(|| core::mem::forget(lock.lock()));
         });
         let inherited = lock.lock().expect("broken");
-        assert!(inherited.was_abandoned(), "whoever gets it knows that something may be half done");
+        assert!(inherited.was_abandoned(), "the next owner learns that something may be half done");
         drop(inherited);
         assert!(lock.lock().is_some_and(|guard| !guard.was_abandoned()));
     }

@@ -211,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_has_left_is_struck_out_and_what_lives_is_not() {
+    fn entries_of_calls_that_were_left_are_undone_and_those_of_living_calls_are_not() {
         COUNT.fetch_add(1, Ordering::SeqCst);
         let outer = Entry::new(Undo::Sleeper(&COUNT, None), || false);
         let far = [0u8; 4096];
         core::hint::black_box(&far);
         std::hint::black_box(within(&outer));
-        assert_eq!(count(), 1, "those that were left are struck out");
+        assert_eq!(count(), 1, "entries of calls that were left are undone");
         drop(outer);
         assert_eq!(count(), 0);
         for _ in 0..100 {

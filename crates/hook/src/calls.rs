@@ -39,7 +39,7 @@ macro_rules! calls {
             const fn c(name: &str) -> &core::ffi::CStr {
                 match core::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
                     Ok(name) => name,
-                    Err(_) => panic!("a name without its end"),
+                    Err(_) => panic!("a name without its terminating zero"),
                 }
             }
             $(TABLE.$name.store(look_up(const { c(concat!(stringify!($name), "\0")) }), Ordering::Relaxed);)*

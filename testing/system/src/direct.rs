@@ -48,6 +48,6 @@ pub fn as_the_kernel(script: &str) -> String {
     let ours = run_direct(&service, &script);
     assert_eq!(service.segments(), 0, "the stack carried something");
     let kernel = Program::line("python3 -c").arg(&script).run(120).ok();
-    assert_eq!(ours, kernel, "what a direct connection does, and what the kernel does");
+    assert_eq!(ours, kernel, "a direct connection on the left, the kernel on the right");
     ours
 }

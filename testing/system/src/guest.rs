@@ -173,7 +173,7 @@ pub fn speak_with_others(outside: &Outside, service: &Service, kibibytes: usize,
     assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7622 get colour").trim(), "green");
     assert!(inside(service, "ss -tln").contains(":7622 "), "the guest's kernel listens");
     assert!(!Program::line("ss -tln").run(10).ok().contains(":7622 "), "this kernel does not");
-    assert!(!outside.run("ss -tln").contains(":7622 "), "nor where the service runs");
+    assert!(!outside.run("ss -tln").contains(":7622 "), "nor does the kernel of the service");
     assert!(tcp_counter(service, "PassiveOpens") >= 20 && service.stage("accepts") >= 20);
 }
 
@@ -187,7 +187,7 @@ pub fn resets_in_time(start: impl Fn() -> Service) {
         let mut waiter = service.accelerated("/usr/bin/python3 -u -c").arg(WAITER).start(log);
         let (said, took) = kill_under(&mut waiter, || kill_kernel(&service));
         assert!(said.contains(&format!("then {}", libc::ENETDOWN)), "{said}");
-        until("the service says so", 10, || service.running.output().contains("the guest has died"));
+        until("the service logs it", 10, || service.running.output().contains("the guest has died"));
         let kernel = kernel_of(&service);
         until("the guest's processes are gone", 20, || group(kernel).is_empty());
         best = best.min(took);

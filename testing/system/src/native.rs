@@ -20,7 +20,7 @@ pub fn both_ways(name: &str, body: impl FnOnce()) {
     }
     for (service, direct) in [(Service::embedded(), false), (Service::direct(), true)] {
         inside(name, &service).run(180).ok();
-        assert_eq!(service.segments() == 0, direct, "{name}: what carried it");
+        assert_eq!(service.segments() == 0, direct, "{name}: the segments do not fit the way");
     }
 }
 
@@ -54,7 +54,7 @@ pub fn await_event(stack: &mut Stack, what: &str, mut wanted: impl FnMut(&Event)
     let end = Instant::now() + LIMIT;
     let mut events = [Event::default(); 16];
     loop {
-        assert!(Instant::now() < end, "never came: {what}");
+        assert!(Instant::now() < end, "no such event: {what}");
         let count = stack.wait(&mut events, Some(Duration::from_secs(1))).expect("wait");
         if let Some(event) = events[..count].iter().find(|event| wanted(event)) {
             return *event;
@@ -127,7 +127,7 @@ pub fn give(connection: &mut Connection, mut bytes: &[u8]) -> io::Result<()> {
         match connection.send(bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(error) if is_later(&error) => {
-                assert!(connection.wait(Readiness::WRITABLE, Some(LIMIT))?, "no room came");
+                assert!(connection.wait(Readiness::WRITABLE, Some(LIMIT))?, "no event of room in time");
             }
             Err(error) => return Err(error),
         }

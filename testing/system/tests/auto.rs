@@ -183,7 +183,7 @@ fn both_ways_of_a_programs_connections_are_measured() {
         );
         assert!(side["cpu_ns"].as_u64().is_some_and(|ns| ns > 0), "{row}");
     }
-    assert_eq!(row["decision"], "trial", "so little decides nothing");
+    assert_eq!(row["decision"], "trial", "so few requests decide nothing");
     until("the stack has carried half of it", 20, || service.stage("sent_bytes") - before == 2000);
 }
 

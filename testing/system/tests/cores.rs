@@ -63,17 +63,17 @@ fn a_signal_ends_it_and_everything_is_as_it_was() {
 }
 
 #[test]
-fn who_watches_puts_back_what_one_who_is_killed_has_left() {
+fn the_watcher_puts_back_what_a_killed_worker_has_left() {
     let host = Host::new("cores-killed");
     let mut running = host.enforced();
     kill(processes(&running).1);
     running.wait_end(20);
     assert!(host.untouched(), "{:?}", host.steering());
-    assert!(running.output().contains("back"), "and says so: {}", running.output());
+    assert!(running.output().contains("back"), "and logs that: {}", running.output());
 }
 
 #[test]
-fn who_does_the_work_puts_everything_back_if_who_watches_is_killed() {
+fn the_worker_puts_everything_back_if_the_watcher_is_killed() {
     let host = Host::new("cores-watcher");
     let mut running = host.enforced();
     kill(processes(&running).0);
@@ -90,7 +90,7 @@ fn if_both_are_killed_the_next_command_puts_everything_back() {
     kill(working);
     kill(watching);
     running.wait_end(20);
-    assert!(host.is_steered(), "nobody was left to do it");
+    assert!(host.is_steered(), "no process was left to put it back");
     let restored = host.cores("restore").run(20).ok();
     assert_eq!(restored.matches("back").count(), 2, "two queues; the rest was as it shall be: {restored}");
     assert!(host.untouched(), "{:?}", host.steering());

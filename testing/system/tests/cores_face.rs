@@ -80,7 +80,7 @@ fn status_and_explain_say_who_has_which_cpu_and_why() {
     let explained: Value = serde_json::from_str(&host.cores("explain --json").run(20).ok()).expect("JSON");
     assert_eq!(explained["decisions"][0]["reason"], "bounds", "{explained}");
     let conditions = explained["explanation"]["conditions"].as_array().unwrap();
-    let busy = conditions.iter().find(|condition| condition["reason"] == "busy").expect("what makes it grow");
+    let busy = conditions.iter().find(|condition| condition["reason"] == "busy").expect("the reason of the growth");
     assert_eq!((busy["to"].as_u64(), busy["terms"][0]["limit"].as_f64()), (Some(2), Some(0.75)), "{busy}");
     assert!(busy["barred"].as_str().is_some_and(|why| why.contains("limits")), "--cpus 1: {busy}");
     for line in ["enforce --interface eth1 --cpus 1 --force", "restore"] {
@@ -94,7 +94,7 @@ fn status_and_explain_say_who_has_which_cpu_and_why() {
 }
 
 #[test]
-fn nobody_enforces_or_restores_beside_one_that_enforces_whatever_is_known_of_it() {
+fn only_one_process_enforces_or_restores_at_a_time_whatever_the_state_file_says() {
     let host = Host::new("face-lock");
     let beside = || {
         // This file names who enforces. An `enforce` that has just begun is not in it yet.
@@ -134,7 +134,7 @@ fn nobody_enforces_or_restores_beside_one_that_enforces_whatever_is_known_of_it(
 }
 
 #[test]
-fn what_a_killed_one_has_left_and_what_others_have_changed_are_alarms() {
+fn leftovers_of_a_killed_enforce_and_changes_by_others_are_alarms() {
     let host = Host::new("face-alarms");
     let mut running = host.enforced("");
     // A setting that somebody changed is set again once. After a second change it is left alone.
@@ -144,12 +144,12 @@ fn what_a_killed_one_has_left_and_what_others_have_changed_are_alarms() {
     });
     let (watching, working) = processes(&running);
     kill("STOP", working);
-    until("that it stands still is an alarm", 60, || host.has_alarm("stalled"));
+    until("an alarm tells that it is stalled", 60, || host.has_alarm("stalled"));
     kill("STOP", watching);
     kill("KILL", working);
     kill("KILL", watching);
     running.wait_end(20);
-    until("that it is gone is an alarm", 20, || host.has_alarm("abandoned"));
+    until("an alarm tells that it has died", 20, || host.has_alarm("abandoned"));
     host.cores("restore").run(20).ok();
     assert_eq!(host.status().0, 0);
 }
@@ -161,7 +161,7 @@ fn a_state_that_another_could_have_written_is_not_believed() {
     let log = host.scratch.path("observe.log");
     let line = format!("observe --interface eth1 --force --state {}", state.display());
     let mut running = host.cores(&line).start(log);
-    until("it says how it stands", 30, || state.exists());
+    until("it writes its state", 30, || state.exists());
     let explain = |path: &std::path::Path| host.cores(&format!("explain --json --state {}", path.display())).run(20);
     until("it explains", 30, || explain(&state).ok().contains("observe"));
     let copy = host.scratch.path("copy.state");
@@ -175,15 +175,15 @@ fn a_state_that_another_could_have_written_is_not_believed() {
     assert!(explain(&copy).err.contains("alone"), "anybody can write it");
     mode(0o644);
     std::os::unix::fs::chown(&copy, Some(12345), None).unwrap();
-    assert!(explain(&copy).err.contains("alone"), "it is somebody else's");
+    assert!(explain(&copy).err.contains("alone"), "another user owns it");
     let link = host.scratch.path("link.state");
     std::os::unix::fs::symlink(&state, &link).unwrap();
     assert!(explain(&link).err.contains("alone"), "it is a link");
     std::fs::copy(&state, &copy).unwrap();
     std::os::unix::fs::chown(&copy, Some(0), None).unwrap();
     running.stop();
-    assert!(explain(&copy).err.contains("nobody decides"), "who wrote it has ended");
-    assert!(!state.exists(), "and has taken it along");
+    assert!(explain(&copy).err.contains("nobody decides"), "its writer has ended");
+    assert!(!state.exists(), "and has removed it");
 }
 
 #[test]
@@ -218,14 +218,14 @@ fn decisions_go_to_a_log_and_to_prometheus() {
     let mut running = host.enforced(&format!(" --log {log} --metrics 127.0.0.1:9187 --metrics-file {page}"));
     let scrape = "exec 3<>/dev/tcp/127.0.0.1/9187; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
     let has = |text: &str| text.contains("\ntowpath_cores_reserved_cpus{interface=\"eth1\"} 1\n");
-    until("it is scraped", 30, || has(&host.shell(scrape).ok()));
+    until("the metrics can be scraped", 30, || has(&host.shell(scrape).ok()));
     let text = host.shell(scrape).ok();
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     assert!(text.contains("towpath_cores_decisions_total{interface=\"eth1\",reason=\"bounds\"} 1\n"), "{text}");
     until("the file is there", 30, || std::fs::read_to_string(&page).is_ok_and(|text| has(&text)));
     running.signal(libc::SIGTERM);
     running.wait_end(30);
-    assert!(!std::path::Path::new(&page).exists(), "old figures do not pass for those of now");
+    assert!(!std::path::Path::new(&page).exists(), "old values are not shown as present ones");
     let text = std::fs::read_to_string(&log).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let first = &lines[0];
@@ -270,12 +270,12 @@ fn a_running_one_sees_which_cpus_services_are_pinned_to_and_keeps_off_them() {
     // Nobody can reserve the first CPU, so a machine with two CPUs has room too.
     assert!(!has_first(&seen("taken")));
     let first = Service::start(|program| program.arg("--cores").arg("1").arg("--cpus").arg("0"));
-    until("it sees whose the first CPU is", 90, || has_first(&seen("taken")));
+    until("it sees who has the first CPU", 90, || has_first(&seen("taken")));
     drop(first);
-    until("it sees that the service has gone", 90, || !has_first(&seen("taken")));
+    until("it sees that the service has ended", 90, || !has_first(&seen("taken")));
     let before = seen("reserved");
     let _second = Service::start(|program| program.arg("--cores").arg("1").arg("--cpus").arg(&before));
-    until("it goes elsewhere, or has nowhere to go and says so", 90, || {
+    until("it takes another CPU, or logs that there is none", 90, || {
         let after = seen("reserved");
         (after != before && !after.is_empty()) || host.has_alarm("overlap")
     });
@@ -313,7 +313,7 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     assert!(are(&everywhere, &all), "{:?}", allowed(&everywhere));
     let guest = Service::uml(|program| program.env("TOWPATH_CORES_JOURNAL", &journal));
     let threads = std::fs::read_dir(format!("/proc/{}/task", guest.status()["pid"])).unwrap().count();
-    assert!(allowed(&guest).len() > threads, "the kernel of the card is a process of its own");
+    assert!(allowed(&guest).len() > threads, "the guest's kernel is a process of its own");
     let mut running = host.enforced("");
     let standing = host.status().1["allocator"].clone();
     let (reserved, rest) = (standing["reserved"].as_str().unwrap(), standing["applications"].as_str().unwrap());
@@ -329,8 +329,11 @@ fn threads_that_nobody_pins_keep_off_reserved_cpus_and_come_back() {
     let threads = status["threads"].as_array().unwrap();
     let kept_off = threads.iter().filter(|thread| pids.contains(&thread["pid"].as_u64()));
     assert_eq!(kept_off.filter(|thread| thread["pinned"] == false && thread["cpus"] == rest).count(), 5, "{status}");
-    assert!(status["cpus"].as_array().unwrap().iter().all(|cpu| cpu["owner"] != "stack"), "not the others: {status}");
-    assert!(host.has_alarm("overlap"), "that is only of the one that was told to be there");
+    assert!(
+        status["cpus"].as_array().unwrap().iter().all(|cpu| cpu["owner"] != "stack"),
+        "services that are not pinned own no CPU: {status}"
+    );
+    assert!(host.has_alarm("overlap"), "only the pinned service is an alarm");
     running.signal(libc::SIGTERM);
     running.wait_end(60);
     until("they run everywhere again", 90, || [&everywhere, &late, &guest].iter().all(|service| are(service, &all)));

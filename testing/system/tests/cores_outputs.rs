@@ -76,7 +76,7 @@ fn a_full_disk_and_a_folder_that_is_gone_are_said_once_and_it_goes_on() {
         host.small("there/cores.prom").exists() && !host.logged("there/log").is_empty() && host.small("trace").exists()
     });
     std::fs::write(host.small("filler"), vec![b'x'; 1 << 20]).expect_err("the disk is full");
-    until("each is said", 120, || ["log", "cores.prom", "trace"].iter().all(|name| host.says(name) == 1));
+    until("each problem is logged", 120, || ["log", "cores.prom", "trace"].iter().all(|name| host.says(name) == 1));
     host.goes_on();
     assert!(["log", "cores.prom", "trace"].iter().all(|name| host.says(name) == 1), "{}", host.running().output());
     std::fs::remove_file(host.small("filler")).unwrap();
@@ -86,7 +86,7 @@ fn a_full_disk_and_a_folder_that_is_gone_are_said_once_and_it_goes_on() {
     });
     // The directory vanishes and comes back.
     std::fs::rename(host.small("there"), host.small("elsewhere")).unwrap();
-    until("the log is missed", 60, || host.says("the log there/log: No such file") == 1);
+    until("it logs that the log file is gone", 60, || host.says("the log there/log: No such file") == 1);
     host.goes_on();
     assert_eq!(host.says("the log there/log: No such file"), 1, "{}", host.running().output());
     let _ = std::fs::remove_dir_all(host.small("there"));
@@ -136,13 +136,13 @@ fn hostile_clients_of_the_metrics_do_not_hold_it_up() {
     let host = Host::new("outputs-hostile", "--metrics 9187");
     let scrape = "exec 3<>/dev/tcp/127.0.0.1/9187; printf 'GET /metrics HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3";
     let page = || host.shell(scrape).contains("towpath_cores_reserved_cpus{interface=\"eth1\"} 1\n");
-    until("it is scraped", 60, page);
+    until("the metrics can be scraped", 60, page);
     let hostile = host.lab.on_server(Program::new(&["bash", "-c", HOSTILE])).start(host.scratch.path("hostile.log"));
     host.goes_on();
-    until("it is scraped beside them", 60, page);
+    until("the metrics can be scraped beside hostile clients", 60, page);
     drop(hostile);
     host.goes_on();
-    assert!(page(), "and after them");
+    assert!(page(), "the metrics can be scraped after them");
     host.end();
 }
 
@@ -158,7 +158,7 @@ fn a_reader_that_does_not_read_stops_nothing() {
         state.display()
     );
     let mut running = lab.on_server(Program::new(&["bash", "-c", &shell])).start(scratch.path("log"));
-    until("it decides all the same", 60, || {
+    until("it goes on deciding", 60, || {
         let text = std::fs::read_to_string(&state).unwrap_or_default();
         let state: Value = serde_json::from_str(&text).unwrap_or_default();
         state["decisions"].as_array().is_some_and(|all| all.last().is_some_and(|last| last["tick"].as_u64() > Some(2)))

@@ -43,11 +43,11 @@ impl Host {
 }
 
 #[test]
-fn who_is_not_root_may_plan_and_is_told_how_to_do_the_rest() {
+fn a_user_other_than_root_may_plan_and_is_told_how_to_do_the_rest() {
     let host = Host::new("refused-user");
     let user = |line: &str| host.cores(line).user(USER);
     let plan = host.inside(user("plan --interface eth1 --force --way rps"));
-    assert!(plan.ok().contains("rps_cpus"), "anybody may look");
+    assert!(plan.ok().contains("rps_cpus"), "any user may observe");
     let enforce = user("enforce --interface eth1 --cpus 1 --force --way rps");
     host.refuses(enforce, FAILED, &["this needs root: sudo towpath cores enforce"]);
     host.refuses(user("restore"), FAILED, &["this needs root: sudo towpath cores restore"]);

@@ -137,7 +137,7 @@ fn threads_that_poll_are_kept_on_reserved_cpus_also_after_the_link_was_down() {
     host.run(&format!("ip link set {} up", host.interface));
     until("they are polled there again", 60, || host.pollers() == on_it);
     assert!(running.output().contains("has changed: everything is set again"), "{}", running.output());
-    assert!(!running.output().contains("set again, once"), "nobody else has done that: {}", running.output());
+    assert!(!running.output().contains("set again, once"), "nothing else was set again: {}", running.output());
     running.signal(libc::SIGTERM);
     running.wait_end(60);
     assert_eq!(host.all(), before);

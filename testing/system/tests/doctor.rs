@@ -103,7 +103,7 @@ fn the_host_is_looked_at_and_what_is_missing_has_a_remedy() {
 }
 
 #[test]
-fn what_a_program_has_of_whom_is_counted_with_the_reason() {
+fn sockets_are_counted_by_who_carries_them_with_the_reason() {
     let service = Service::direct();
     let kernel = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener of the kernel");
     let port = kernel.local_addr().unwrap().port();
@@ -193,7 +193,7 @@ fn without_a_service_the_kernel_has_it_all_and_the_report_says_so() {
 }
 
 #[test]
-fn who_is_not_admitted_or_one_too_many_is_told_so() {
+fn a_user_who_is_not_admitted_and_a_client_too_many_get_the_reason() {
     require_root();
     let scratch = Scratch::new("full");
     let config = scratch.path("towpath.toml");
@@ -221,7 +221,7 @@ socket.create_server(('127.0.0.1', 0))",
 }
 
 #[test]
-fn what_has_run_out_is_told_and_so_are_addresses_and_options_of_the_kernels() {
+fn exhausted_resources_are_reported_and_so_are_addresses_and_options_of_the_kernel() {
     let scratch = Scratch::new("short");
     let config = scratch.path("towpath.toml");
     std::fs::write(&config, "sockets_per_client = 64\n").unwrap();

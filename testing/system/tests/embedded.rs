@@ -235,7 +235,7 @@ fn static_and_absent_programs_are_left_whole() {
     };
     let out = run("-v");
     assert!(out.code == 0 && out.out.contains("ldconfig"), "{out:?}");
-    assert!(out.err.contains("static"), "what was done must be said: {out:?}");
+    assert!(out.err.contains("static"), "the message must tell what was done: {out:?}");
     let out = run("--require");
     assert_eq!((out.code, out.out.as_str()), (125, ""), "{out:?}");
 }

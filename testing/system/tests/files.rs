@@ -195,15 +195,15 @@ fn a_second_kernel_reads_nginxs_files_itself_and_encrypts_them() {
         let answer = put.arg(service.scratch.path("body")).run(100).ok();
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer} {}", server.output());
         let put = service.scratch.path(&format!("put/{version}"));
-        assert!(std::fs::read(put).expect("what was put") == upload, "{version}");
+        assert!(std::fs::read(put).expect("the uploaded file") == upload, "{version}");
     }
     let before = (service.stage("file_bytes"), service.stage("sent_bytes"));
     for version in ["TLSv1_3", "TLSv1_2"] {
         assert_eq!(fetch(version).ok().trim(), whole, "{version}");
     }
     let after = (service.stage("file_bytes"), service.stage("sent_bytes"));
-    assert_eq!(after.0 - before.0, 2 * 10_000_008, "both bodies were read over there");
-    assert!(after.1 - before.1 < 50_000, "through the rings went {}", after.1 - before.1);
+    assert_eq!(after.0 - before.0, 2 * 10_000_008, "the stack's kernel read both bodies");
+    assert!(after.1 - before.1 < 50_000, "{} bytes went through the rings", after.1 - before.1);
     let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--");
     let figures = exec.arg("cat").arg("/proc/net/tls_stat").run(30).ok();
     let encrypting = figures.lines().find_map(|line| line.strip_prefix("TlsTxSw")).map(str::trim).unwrap_or_default();

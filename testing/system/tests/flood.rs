@@ -217,7 +217,7 @@ fn a_flood_of_syns_on_a_veth_ends_no_transfer_and_lets_a_client_in() {
         format!("{first:.0}, {during:.0}, {second:.0} bytes/s; {flooded} SYNs; calls and worst ms: {}", called.trim());
     println!("{said}");
     let numbers: Vec<u64> = called.split_whitespace().map(|word| word.parse().expect("number")).collect();
-    assert!(flooded >= SYNS_PER_S * SECONDS / 2, "the flood was none: {said}");
+    assert!(flooded >= SYNS_PER_S * SECONDS / 2, "there was no flood: {said}");
     assert!(numbers[0] >= 1, "{said}");
     assert!(during > 0.0 && second > 0.0, "{said}\n{}", service.status());
     assert!(!server.output().contains("error"), "{}", server.output());

@@ -42,7 +42,7 @@ fn every_name_that_libc_has_for_a_caught_call_is_caught() {
     let (theirs, ours) = (exported(Path::new(libc.expect("linked with libc"))), exported(&bin("libtowpath.so")));
     let calls: BTreeSet<&str> = CALLS.split_whitespace().collect();
     let wanted: Vec<_> = theirs.iter().filter(|name| calls.contains(plain(name).as_str())).collect();
-    assert!(wanted.len() >= 60, "libc's names are not understood any more: {wanted:?}");
+    assert!(wanted.len() >= 60, "the test no longer understands libc's names: {wanted:?}");
     let missing: Vec<_> =
         wanted.into_iter().filter(|name| !ours.contains(*name) && !POSITIONED.contains(&name.as_str())).collect();
     assert!(missing.is_empty(), "libc exports these, and the library does not: {missing:?}");
@@ -152,7 +152,7 @@ fn the_hook_can_be_chosen_and_is_named() {
     let before = service.segments();
     let out = run("preload", &program);
     assert!(out.code == 0 && out.err.contains("it runs on the kernel's TCP"), "{out:?}");
-    assert_eq!(service.segments(), before, "the kernel carries it whole");
+    assert_eq!(service.segments(), before, "the kernel carries all of it");
     let out = run("auto", Path::new("/bin/echo"));
     assert!(out.code == 0 && out.err.contains("is hooked by preload"), "{out:?}");
     assert_eq!(run("nonsense", &program).code, 2);

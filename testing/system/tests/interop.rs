@@ -104,11 +104,11 @@ def talk(address):
     expected, got = data + hashlib.sha256(data).digest(), b""
     while len(got) < len(expected):
         d = s.recv(65536)
-        assert d, ("too early an end", address, len(got))
+        assert d, ("the end came too early", address, len(got))
         got += d
     assert got == expected, ("other bytes", address)
     sys.stdout.write(f"held {address} {s.getsockname()[1]}\n")
-    assert s.recv(1) == b"", "more than was sent"
+    assert s.recv(1) == b"", "more bytes than were sent"
     s.close()
     sys.stdout.write(f"done {address}\n")
 def guarded(address):

@@ -159,7 +159,7 @@ try: a.recv(9); print('heard')
 except TimeoutError: print('too far')";
 
 #[test]
-fn what_a_program_sets_on_a_socket_its_kernel_stack_does() {
+fn a_kernel_stack_sets_the_options_that_a_program_sets() {
     require_root();
     require_program("nft", "nftables");
     let inside = Namespace::new("marked");

@@ -67,6 +67,6 @@ fn a_socket_that_was_not_handed_over_ends_with_its_process() {
 }
 
 #[test]
-fn a_direct_one_does_too() {
+fn a_direct_socket_that_was_not_handed_over_ends_with_its_process() {
     ends_with_its_process(&Service::direct(), 7603);
 }

@@ -167,7 +167,7 @@ fn a_full_ring_says_so_and_then_tells_of_room() {
                 Err(error) => assert!(is_later(&error), "{error}"),
             }
         }
-        assert!(sent >= ours.capacities().0, "{sent} bytes went");
+        assert!(sent >= ours.capacities().0, "{sent} bytes were sent");
         let mut events = [Event::default(); 4];
         while stack.wait(&mut events, Some(Duration::ZERO)).unwrap() > 0 {}
         assert_eq!(stack.wait(&mut events, Some(Duration::from_millis(100))).unwrap(), 0, "{events:?}");

@@ -43,7 +43,7 @@ fn a_connection_is_handed_to_another_thread() {
         assert_eq!(
             stack.wait(&mut events, Some(Duration::ZERO)).unwrap(),
             0,
-            "told the one who has let go: {events:?}"
+            "an event for a stack that has given the connection away: {events:?}"
         );
     });
 }
@@ -72,9 +72,9 @@ fn events_that_do_not_fit_come_with_the_next_wait() {
         let mut told = HashSet::new();
         while told.len() < COUNT as usize {
             let count = stack.wait(&mut events, Some(LIMIT)).unwrap();
-            assert!(count > 0, "only {told:?} were told");
+            assert!(count > 0, "only {told:?} had events");
             let tokens: HashSet<u64> = events[..count].iter().map(|event| event.token).collect();
-            assert_eq!(tokens.len(), count, "one twice: {events:?}");
+            assert_eq!(tokens.len(), count, "an event came twice: {events:?}");
             told.extend(tokens);
         }
     });
@@ -130,7 +130,7 @@ fn a_service_that_is_killed_ends_everything() {
     let (mut told, mut events) = (HashSet::new(), [Event::default(); 4]);
     while told.len() < 2 {
         let count = stack.wait(&mut events, Some(LIMIT)).unwrap();
-        assert!(count > 0, "only {told:?} were told");
+        assert!(count > 0, "only {told:?} had events");
         told.extend(events[..count].iter().filter(|event| event.readiness.is_closed()).map(|event| event.token));
     }
     let after = stack.wait(&mut events, None).unwrap_err();

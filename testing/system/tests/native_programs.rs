@@ -67,7 +67,7 @@ fn c_programs_are_served_over_the_stack_and_directly() {
             let (_echo, port) = started(echo, &scratch, "echo.log");
             let client = service.accelerated("python3 -c").arg(CLIENT).arg("127.0.0.1").arg(port).arg("2000000");
             assert_eq!(client.run(120).ok().trim(), "True");
-            assert_eq!(service.segments() == 0, direct, "what carried it");
+            assert_eq!(service.segments() == 0, direct, "the segments do not fit the way");
         }
     }
 }
@@ -104,7 +104,7 @@ fn the_library_has_what_the_header_says() {
         rest[end..].starts_with('(').then(|| format!("towpath_{}", &rest[..end]))
     });
     let declared: Vec<String> = declared.collect();
-    assert!(declared.len() > 20, "the header is not understood: {declared:?}");
+    assert!(declared.len() > 20, "the test does not understand the header: {declared:?}");
     for name in declared {
         assert!(names.contains(&name.as_str()), "{name} is declared, and the library does not have it");
     }

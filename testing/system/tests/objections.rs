@@ -49,7 +49,7 @@ fn every_objection_has_a_command_that_works() {
                 println!("$ {command}\n{}{}", ran.out, ran.err);
                 assert_eq!(ran.code, 0, "{command}: {}{}", ran.out, ran.err);
             }
-            _ => panic!("what is this: {command}"),
+            _ => panic!("no known kind of command: {command}"),
         }
     }
     shell(&scratch, "towpath stop --stack kernel=uml").run(30).ok();

@@ -179,5 +179,5 @@ fn connects_are_completed_and_queued_although_nobody_accepts() {
     assert!(number(&listener(), "recv_q") <= 16, "{}", listener());
     // The server's end resets the connections that it never accepted.
     server.signal(libc::SIGKILL);
-    until("all is forgotten", 20, || listed(&service, |s| s["state"] != "TIME-WAIT").is_none());
+    until("nothing is left of the connections", 20, || listed(&service, |s| s["state"] != "TIME-WAIT").is_none());
 }

@@ -25,7 +25,7 @@ s, p = peer('s.sendall(bytes(1000000))'); print(len(everything(s)))"
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[2], "1000000", "{out}");
     assert!(lines[..2].iter().all(|line| ["EACCES", "EPERM", "ECONNREFUSED"].contains(line)), "{out}");
-    assert!(service.segments() > 10, "a limit of bytes per second is kept by the stack");
+    assert!(service.segments() > 10, "only the stack can keep a limit of bytes per second");
 }
 
 /// A peer that overwrites every word of the pair region again and again, while it also uses its connections.
@@ -122,7 +122,7 @@ print("served")
 "#;
     let service = Service::direct();
     assert_eq!(run_direct(&service, &format!("{PEER}{script}")).trim(), "served");
-    assert!(service.segments() > 0, "the stack has taken what there were no places for");
+    assert!(service.segments() > 0, "the stack carries the connections for which there was no pair");
 }
 
 #[test]

@@ -13,15 +13,15 @@ fn as_the_kernel(script: &str, segments_min: u64) {
     println!("{kernel}");
     let service = Service::embedded();
     let ours = service.accelerated(PYTHON).arg(&script).run(60).ok();
-    assert_eq!(ours, kernel, "what Towpath does, and what the kernel does");
+    assert_eq!(ours, kernel, "Towpath on the left, the kernel on the right");
     let moved = service.segments();
     assert!(moved >= segments_min, "the stack carried only {moved} segments, expected {segments_min}:\n{ours}");
     let direct = Service::direct().accelerated(PYTHON).arg(&script).run(60).ok();
-    assert_eq!(direct, kernel, "what a direct connection does, and what the kernel does");
+    assert_eq!(direct, kernel, "a direct connection on the left, the kernel on the right");
     let run = Program::new(&[bin("towpath")]).arg("run").arg("--require").arg("--hook").arg("inject");
     let run = run.arg("--socket").arg(&service.socket).arg("--");
     let injected = PYTHON.split(' ').fold(run, Program::arg).arg(&script).run(60).ok();
-    assert_eq!(injected, kernel, "what programs do that the loader has loaded, and what the kernel does");
+    assert_eq!(injected, kernel, "injected programs on the left, the kernel on the right");
 }
 
 const BEGIN: &str = r#"

@@ -242,10 +242,10 @@ fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
     assert_eq!(raw.command(0, &connect(7506)), -libc::EPERM);
     assert_eq!(raw.command(0, &listen(7507)), -libc::EACCES);
     assert_eq!(raw.command(0, &listen(7508)), NOT_OURS + not_ours::POLICY as i32);
-    assert_eq!(raw.command(0, &listen(7509)), 0, "what is not forbidden is allowed, in the same slot");
+    assert_eq!(raw.command(0, &listen(7509)), 0, "a listener that no rule denies is allowed, in the same slot");
     assert_eq!(raw.command(1, &connect(7509)), 0);
     policy(&service, &format!("add limit program {} connections 2", program.display())).ok();
-    assert_eq!(raw.command(2, &connect(7509)), -libc::EAGAIN, "the one above has two ends here");
+    assert_eq!(raw.command(2, &connect(7509)), -libc::EAGAIN, "both ends of the earlier connection count");
     assert_eq!((hits(&service, 1), hits(&service, 2), hits(&service, 3), hits(&service, 4)), (1, 1, 1, 1));
 }
 

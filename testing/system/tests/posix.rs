@@ -30,8 +30,12 @@ fn compare(options: &[&str]) {
     println!("{}", compared.out);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
     let carried = stack.segments() - before;
-    assert!(carried > 100, "the stack has carried what was compared");
+    assert!(carried > 100, "the stack has carried the cases");
     assert!(kernel.stage("accepts") > 100, "and the kernel stack too");
     assert!(guest.stage("accepts") > 100, "and the second kernel too");
-    assert!(direct.segments() < carried / 4, "and directly it has not: {} of {carried} segments", direct.segments());
+    assert!(
+        direct.segments() < carried / 4,
+        "the direct cases are not on the stack: {} of {carried} segments",
+        direct.segments()
+    );
 }

@@ -148,7 +148,7 @@ fn nginx_serves(service: &Service, port: u16, accept_mutex: bool, reuseport: boo
     });
     nginx.signal(libc::SIGQUIT);
     nginx.running.wait_end(30);
-    until("the port is let go", 10, || sockets_of(service, "nginx", &["LISTEN"]) == 0);
+    until("the port is free again", 10, || sockets_of(service, "nginx", &["LISTEN"]) == 0);
 }
 
 #[test]

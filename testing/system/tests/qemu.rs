@@ -65,7 +65,7 @@ fn sockets_in_a_guest_behave_as_the_kernels_do() {
     let compared = command.run(900);
     println!("{}", compared.out);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
-    assert!(service.stage("accepts") > 100, "the guest has carried what was compared");
+    assert!(service.stage("accepts") > 100, "the guest has carried the cases");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn guests_write_into_each_others_rings_by_rdma_and_tell_by_immediates() {
         }
     }
     for guest in [&listens, &connects] {
-        until("what the ends say", 200, || !read(guest, "/tmp/said").trim().is_empty());
+        until("the output of both ends", 200, || !read(guest, "/tmp/said").trim().is_empty());
         assert_eq!(read(guest, "/tmp/said").trim(), "whole 393216");
     }
 }

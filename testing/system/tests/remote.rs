@@ -116,7 +116,7 @@ fn programs_speak_with_others_where_the_server_is() {
     assert_eq!(elsewhere.run("redis-cli -h 10.96.7.1 -p 7622 get colour").trim(), "green");
     assert!(!Program::line("ss -tln").run(10).ok().contains(":7622 "), "this kernel does not listen");
     let exec = Program::new(&[bin("towpath")]).arg("exec").arg("--socket").arg(&service.socket).arg("--");
-    assert!(exec.arg("ss").arg("-tln").run(20).ok().contains(":7622 "), "the other one does");
+    assert!(exec.arg("ss").arg("-tln").run(20).ok().contains(":7622 "), "the server's kernel does");
     redis.signal(libc::SIGTERM);
     redis.wait_end(20);
     until("the listener is gone there", 20, || !elsewhere.run("ss -tln").contains(":7622 "));
@@ -132,7 +132,7 @@ fn a_server_that_is_killed_resets_its_sockets_within_a_tenth_of_a_second() {
         let mut waiter = remote.service.accelerated("/usr/bin/python3 -u -c").arg(WAITER).start(log);
         let (said, took) = kill_under(&mut waiter, || remote.server.signal(libc::SIGKILL));
         assert!(said.contains(&format!("then {}", libc::ENETDOWN)), "{said}");
-        until("the service says so", 10, || remote.service.running.output().contains("the remote stack is lost"));
+        until("the service logs it", 10, || remote.service.running.output().contains("the remote stack is lost"));
         best = best.min(took);
         if best <= Duration::from_millis(100) {
             return;
@@ -253,5 +253,5 @@ fn epoll_on_sockets_of_a_remote_stack_is_as_on_the_kernels() {
         Program::new(&[compare]).arg("--bin").arg(bin_dir()).arg("--kernel-stack").arg(&remote.service.socket);
     let compared = command.arg("epoll.").run(300);
     assert_eq!(compared.code, 0, "{}{}", compared.out, compared.err);
-    assert!(remote.service.stage("accepts") > 10, "the remote stack has carried what was compared");
+    assert!(remote.service.stage("accepts") > 10, "the remote stack has carried the cases");
 }

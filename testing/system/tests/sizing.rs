@@ -73,7 +73,7 @@ fn harms_nobody(service: &Service, port: u16) {
     client.wait_for("12 unharmed", 120);
     client.wait_end(30);
     let cores = service.status()["flow_groups"].as_array().unwrap().len();
-    assert_eq!(cores, 4, "a group for each core that there may be");
+    assert_eq!(cores, 4, "a flow group for each worker that there may be");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn threads_of_a_remote_kernel_stack_set_by_hand_under_traffic_harm_no_connection
     let mut far = far.start(scratch.path("server.log"));
     far.wait_for("serving", 20);
     let service = Service::start(|program| program.arg("--stack").arg("remote").arg("--remote").arg(&address));
-    assert_eq!(service.status()["sizing"]["configured"], "4", "what the server has");
+    assert_eq!(service.status()["sizing"]["configured"], "4", "the workers of the server");
     harms_nobody(&service, 7904);
     assert!(service.stage("sent_bytes") > 1_000_000, "the stack carried it");
 }

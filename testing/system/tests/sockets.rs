@@ -17,10 +17,10 @@ fn as_the_kernel(script: &str, segments_min: u64) {
     let service = Service::embedded();
     let kernel = Program::line("python3 -c").arg(script).run(60).ok();
     let ours = carried(&service, script, segments_min);
-    assert_eq!(ours, kernel, "what Towpath does, and what the kernel does");
+    assert_eq!(ours, kernel, "Towpath on the left, the kernel on the right");
     let direct = Service::direct();
     let ours = direct.accelerated("python3 -c").arg(script).run(60).ok();
-    assert_eq!(ours, kernel, "what a direct connection does, and what the kernel does");
+    assert_eq!(ours, kernel, "a direct connection on the left, the kernel on the right");
 }
 
 const PAIR: &str = r#"

@@ -63,7 +63,7 @@ fn sshd_serves_root_and_an_ordinary_user() {
     };
     let kernel = run(Scratch::new("ssh-kernel"), Program::line("sh -c"));
     let ours = run(Scratch::new("ssh"), service.accelerated("sh -c"));
-    assert_eq!(ours, kernel, "what sshd does under Towpath, and on the kernel");
+    assert_eq!(ours, kernel, "sshd under Towpath on the left, on the kernel on the right");
     // Three copies of 3 MB, in segments of 64 KiB at most.
     let segments = service.segments();
     assert!(segments > 140, "the stack carried only {segments} segments");

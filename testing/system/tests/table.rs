@@ -206,7 +206,7 @@ fn a_listener_goes_where_its_rule_says_and_loopback_stays() {
     let script =
         format!("import socket; c = socket.create_connection(('{FAR}', 7705)); c.sendall(b'x'); print(c.recv(99))");
     assert_eq!(table.blue.inside(python(&script)).run(30).ok().trim(), "b'served:x'", "a program of blue's kernel");
-    assert_ne!(table.red.inside(python(&script)).run(30).code, 0, "red has nobody there");
+    assert_ne!(table.red.inside(python(&script)).run(30).code, 0, "nobody listens in red");
     // A rule for all connections of the program does not apply to its loopback connections.
     let listen = "import socket; l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(); \
                   c = socket.create_connection(l.getsockname()); print(c.getpeername()[0])";
@@ -391,7 +391,7 @@ print('both')
     let status: Value = serde_json::from_str(&status).expect("JSON");
     assert_eq!(status["stack"], "uml");
     assert!(status["flow_groups"][0]["stages"]["sent_bytes"].as_u64().expect("bytes") >= 100_000, "{status}");
-    assert!(service.segments() >= 20, "the service's own stack has carried the other");
+    assert!(service.segments() >= 20, "the service's own stack has carried the other program");
     assert_eq!(service.status()["kernel"]["stack"], 2);
     towpath().arg("stop").arg("--stack").arg("guest").run(30).ok();
 }
@@ -431,7 +431,7 @@ while True:
 ";
 
 #[test]
-fn what_cannot_be_had_of_a_stack_fails_and_is_nobody_elses() {
+fn what_a_stack_cannot_do_fails_and_no_other_stack_takes_it() {
     require_root();
     let place = std::env::temp_dir().join(format!("table-impostor-{}", std::process::id()));
     std::fs::create_dir_all(&place).expect("directory");

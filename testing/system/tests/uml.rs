@@ -114,7 +114,7 @@ fn a_guest_that_is_killed_is_started_again_and_its_listeners_listen_again() {
         until("the guest serves again", 90, || {
             service.running.output().matches("the guest serves").count() == restarts + 1
         });
-        until("the service says so", 20, || service.status()["slow"]["stages"]["guest_restarts"] == restarts);
+        until("the service logs it", 20, || service.status()["slow"]["stages"]["guest_restarts"] == restarts);
         assert_eq!(outside.run("redis-cli -h 10.97.7.2 -p 7631 get colour").trim(), "green");
         let ask = "import socket; c = socket.create_connection(('10.97.7.2', 7632), 60); print(c.recv(99), c.recv(9))";
         let out = Program::line("/usr/bin/python3 -c").arg(ask).under(&outside.within()).run(60).ok();

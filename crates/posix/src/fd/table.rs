@@ -294,7 +294,7 @@ mod tests {
             assert!(!matches!(target(fd), Target::Measured));
             measure(fd);
             set(fd, Descriptor::Kernel);
-            assert!(!is_measured(fd), "the number is somebody else's");
+            assert!(!is_measured(fd), "the number belongs to another descriptor");
         }
         set(1_000_003, Descriptor::Internal);
         measure(1_000_003);

@@ -115,7 +115,7 @@ fn a_sleeping_wait_is_woken_by_slots_kernel_descriptors_and_other_threads() {
         control(epfd, DEL, third, 0, 0).expect("delete");
         soon
     });
-    assert!(soon, "by the life check");
+    assert!(soon, "the liveness check wakes it");
     for fd in [ours, theirs, third, fourth, epfd] {
         close(fd).expect("close");
     }
@@ -212,7 +212,7 @@ fn writability_comes_back_as_an_edge() {
 }
 
 #[test]
-fn what_is_usual_is_told_with_what_is_not_and_nothing_twice() {
+fn the_fast_path_and_the_full_way_report_each_event_once() {
     let (pairs, epfd) = ([pair(), pair(), pair()], epoll());
     for (data, (ours, _)) in (1..).zip(pairs) {
         control(epfd, ADD, ours, EPOLLIN | if data == 3 { EPOLLET } else { 0 }, data).expect("add");
@@ -224,7 +224,7 @@ fn what_is_usual_is_told_with_what_is_not_and_nothing_twice() {
         // SAFETY: room for one.
         unsafe { <Posix as Usual>::epoll_wait(epfd, events.as_mut_ptr(), 1, 0) }.map(|n| (n, events[0].u64))
     };
-    assert_eq!(glance(), None, "nothing is ready, so others have to look");
+    assert_eq!(glance(), None, "nothing is ready, so the full way is needed");
     send(pairs[0].1, b"data", 0).expect("send");
     eventually(|| glance() == Some((1, 1)));
     // One connection ends, and one has data and is watched by edge.
@@ -242,7 +242,7 @@ fn what_is_usual_is_told_with_what_is_not_and_nothing_twice() {
 }
 
 #[test]
-fn usual_calls_leave_alone_what_is_not_theirs() {
+fn fast_paths_leave_other_calls_to_the_handler() {
     let (ours, theirs) = pair();
     let mut byte = [7u8; 1];
     let at = byte.as_mut_ptr().cast();
@@ -254,7 +254,7 @@ fn usual_calls_leave_alone_what_is_not_theirs() {
             assert_eq!(<Posix as Usual>::read(fd, at, 1), None, "{fd}");
         }
         assert_eq!(<Posix as Usual>::send(ours, at.cast_const(), 1, libc::MSG_OOB), None);
-        assert_eq!(<Posix as Usual>::write(ours, core::ptr::null(), 1), None, "for the handler to say EFAULT");
+        assert_eq!(<Posix as Usual>::write(ours, core::ptr::null(), 1), None, "EFAULT is left to the handler");
         assert_eq!(<Posix as Usual>::write(ours, at.cast_const(), usize::MAX), None);
         assert_eq!(<Posix as Usual>::write(ours, at.cast_const(), 1), Some(1));
         eventually(|| <Posix as Usual>::recv(theirs, at, 1, libc::MSG_PEEK).is_none() && readable(theirs));

@@ -59,6 +59,6 @@ fn select_looks_no_further_than_there_are_descriptors() {
     let found = unsafe { Posix::select(1 << 20, words.as_mut_ptr().cast(), null_mut(), null_mut(), &raw mut time) };
     assert_eq!(found, Some(Ok(1)));
     assert_eq!(words[ours as usize / 64], bit);
-    assert!(words[1 << 10..].iter().all(|word| *word == u64::MAX), "what is behind the set is as it was");
+    assert!(words[1 << 10..].iter().all(|word| *word == u64::MAX), "the memory behind the set is unchanged");
     close_both(ours, theirs);
 }

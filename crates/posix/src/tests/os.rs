@@ -48,7 +48,7 @@ pub fn start() {
 pub fn eventually(mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never came true");
+        assert!(start.elapsed() < Duration::from_secs(60), "the condition did not become true");
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -127,10 +127,10 @@ fn a_listener_of_ipv6_alone_takes_no_ipv4() {
     assert_eq!(option(listening, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY), Ok(1));
     assert_eq!(set_option(listening, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0), Err(libc::EINVAL));
     let four = socket(0);
-    assert_eq!(connect(four, port), Err(libc::ECONNREFUSED), "neither the stack's nor the kernel's");
+    assert_eq!(connect(four, port), Err(libc::ECONNREFUSED), "neither the stack nor the kernel listens there");
     let only = socket6();
     set_option(only, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1).expect("option");
-    assert_eq!(connect6(only, MAPPED, port), Err(libc::ENETUNREACH), "as the kernel says");
+    assert_eq!(connect6(only, MAPPED, port), Err(libc::ENETUNREACH), "as on the kernel");
     let any = socket6();
     connect6(any, Ipv6Addr::UNSPECIFIED, port).expect("connecting to any is connecting to this host");
     assert_eq!(peer(any), (LOCALHOST, port));

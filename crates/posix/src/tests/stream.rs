@@ -83,7 +83,7 @@ fn flags_peek_wait_and_truncate() {
     assert_eq!(recv(theirs, 4, libc::MSG_WAITALL), Ok(b"efgh".to_vec()));
     rest.join().expect("thread").expect("send");
     assert_eq!(recv(theirs, 1, libc::MSG_DONTWAIT), Err(libc::EAGAIN));
-    assert_eq!(recv(theirs, 0, libc::MSG_DONTWAIT), Err(libc::EAGAIN), "room for nothing waits too");
+    assert_eq!(recv(theirs, 0, libc::MSG_DONTWAIT), Err(libc::EAGAIN), "a read of length 0 waits too");
     close_both(ours, theirs);
 }
 
@@ -228,7 +228,7 @@ fn what_a_policy_refuses_has_its_error() {
     let backlog = crate::fake::FORBIDDEN as core::ffi::c_int;
     // SAFETY: integers only.
     assert_eq!(unsafe { Posix::listen(fd, backlog) }, Some(Err(libc::EACCES)));
-    listen(fd).expect("what is allowed is still possible");
+    listen(fd).expect("a listener that the policy allows is still possible");
     close(fd).expect("close");
 }
 
@@ -346,7 +346,7 @@ fn shutdown_for_reading_wakes_a_reader_of_the_same_program() {
         close_both(ours, theirs);
         soon
     });
-    assert!(soon, "by the life check");
+    assert!(soon, "the liveness check wakes it");
 }
 
 /// `IP_RECVERR`: the error is reported once, by the first call that can, and the connection goes on.
@@ -363,7 +363,11 @@ fn an_error_that_ends_nothing_is_reported_once() {
     assert_eq!(recv(ours, 10, libc::MSG_DONTWAIT).err(), Some(libc::EAGAIN));
     assert_eq!(poll_error(), 0);
     word.store(asked, std::sync::atomic::Ordering::Release);
-    assert_eq!(option(ours, libc::SOL_SOCKET, libc::SO_ERROR), Ok(libc::ETIMEDOUT), "the same again is told again");
+    assert_eq!(
+        option(ours, libc::SOL_SOCKET, libc::SO_ERROR),
+        Ok(libc::ETIMEDOUT),
+        "the same error is reported again if it comes again"
+    );
     assert_eq!(option(ours, libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
     send(theirs, b"on", 0).expect("send");
     assert_eq!(recv(ours, 2, 0).as_deref(), Ok(&b"on"[..]));

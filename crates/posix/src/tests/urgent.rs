@@ -76,7 +76,7 @@ fn run(ends: (c_int, c_int), play: fn(&mut Script)) -> Vec<String> {
 #[track_caller]
 fn same(play: fn(&mut Script)) {
     let (slots, kernel) = (run(pair(), play), run(kernels(), play));
-    assert_eq!(slots, kernel, "what slots do, and what the kernel does");
+    assert_eq!(slots, kernel, "slots on the left, the kernel on the right");
 }
 
 const OOB: c_int = libc::MSG_OOB;

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_lies_is_looked_at_within_its_bounds() {
+    fn a_queue_with_impossible_positions_is_looked_at_within_its_bounds() {
         let mut memory = Memory::new();
         let mut queue = memory.queue();
         for words in [[0, 5], [1, 0], [0, u32::MAX], [u32::MAX, 7]] {
