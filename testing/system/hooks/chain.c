@@ -1,6 +1,5 @@
-/* Executes its arguments: `chain WAY PROGRAM [ARGUMENT]...` by execv, execl, execlp, execle, execvp, fexecve,
- * vfork or spawn, and ends as the program does.
- * Says first what it takes for its own file. */
+/* `chain WAY PROGRAM [ARGUMENT]...` executes the program by execv, execl, execlp, execle, execvp, fexecve, vfork or spawn,
+ * and ends with its exit code. Before that it prints the name of its own file (/proc/self/exe). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>
@@ -22,7 +21,7 @@ int main(int count, char **words) {
     fflush(stdout);
     if (strcmp(words[1], "execv") == 0) execv(words[2], words + 2);
     else if (strcmp(words[1], "execvp") == 0) execvp(words[2], words + 2);
-    /* With more arguments than there are registers for, of which echo.c needs the first. */
+    /* More arguments than fit into registers. echo.c needs only the first. */
     else if (strcmp(words[1], "execl") == 0) execl(words[2], words[2], words[3], "3", "4", "5", "6", "7", NULL);
     else if (strcmp(words[1], "execlp") == 0) execlp(words[2], words[2], words[3], NULL);
     else if (strcmp(words[1], "execle") == 0) execle(words[2], words[2], words[3], "3", "4", NULL, environ);

@@ -1,9 +1,9 @@
-/* A server and its clients in one program, with threads, signals, every way of waiting, and processes. By argument:
+/* A server and its clients in one program, with threads, signals, every way of waiting, and processes. Arguments:
  *   threads   four connections, each echoed 100 times 50,000 bytes; signals arrive all the while
- *   fork      a child that serves what its parent has accepted
- *   jump      handlers that leave interrupted calls by siglongjmp, on the thread's stack and on one of their own
+ *   fork      a child that serves the connection that its parent has accepted
+ *   jump      handlers that jump out of calls by siglongjmp, on the thread's stack and on an alternate stack
  *   jit       the same calls from code that the program makes at run time
- * Prints "done" if all is as it must be. Linked statically, dynamically, with glibc and with musl. */
+ * Prints "done" if all is right. It is linked statically and dynamically, with glibc and with musl. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ enum { BYTES = 50000, ROUNDS = 100, CLIENTS = 4 };
 
 static struct sockaddr_in address;
 static volatile sig_atomic_t alarms;
-static __thread int own_value; /* the program's thread-local storage must be its own whenever its handlers run */
+static __thread int own_value; /* handlers must always run with the program's thread-local storage */
 
 static void on_alarm(int signal) {
     static __thread int depth;
@@ -140,7 +140,7 @@ static void threads(void) {
     for (int i = 0; i < CLIENTS; i++) CHECK(pthread_join(clients[i], NULL) == 0 && pthread_join(servers[i], NULL) == 0);
     setitimer(ITIMER_REAL, &never, NULL);
     CHECK(alarms > 0);
-    /* More threads than there can be if none is ever given back. */
+    /* More threads than there could be if the library never freed one. */
     for (int i = 0; i < 500; i++) {
         pthread_t one;
         CHECK(pthread_create(&one, NULL, (void *(*)(void *))getenv, "HOME") == 0);
@@ -197,7 +197,7 @@ static void jumps(void) {
 
 typedef long (*made)(long, long, long, long);
 
-/* A function (number, three arguments) that no tool has seen before it runs. */
+/* A function (number, three arguments) that is made at run time, so that no tool can find it before. */
 static made make(void) {
     static const unsigned char code[] = {0x48, 0x89, 0xf8,  /* mov %rdi,%rax */
                                          0x48, 0x89, 0xf7,  /* mov %rsi,%rdi */

@@ -1,5 +1,5 @@
-/* Tries io_uring and AIO by the way that its argument names, on a socket that is accelerated, and says what came of it. Then the socket
- * must still echo. `syscall`: libc's syscall(); `raw`: the instruction itself; with LIBRARIES also `liburing`, `libaio`, `posix`. */
+/* Tries io_uring and AIO on an accelerated socket, and prints the results. Afterwards the socket must still echo. The argument is the way:
+ * `syscall` (libc's function), `raw` (the instruction itself); with LIBRARIES also `liburing`, `libaio` and `posix`. */
 #define _GNU_SOURCE
 #include <aio.h>
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ static long by_libc(long number, long a, long b, long c) {
     return result < 0 ? -errno : result;
 }
 
-/* What a ring gives: 0 or a negative errno. */
+/* Makes a ring. Returns 0 or a negative errno. */
 static long ring(const char *way) {
     struct io_uring_params params = {0};
     long fd = strcmp(way, "raw") ? by_libc(SYS_io_uring_setup, 4, (long)&params, 0)
@@ -37,7 +37,8 @@ static long ring(const char *way) {
     return fd < 0 ? fd : 0;
 }
 
-/* Two requests: the first reads from a file, the second from the socket. How many are taken; with `alone` only the second. */
+/* Submits two requests: the first reads from a file, the second from the socket; with `alone` only the second. Returns how many
+ * were accepted. */
 static long submit(const char *way, int file, int sock, int alone) {
     static char into[2][4];
     aio_context_t context = 0;

@@ -1,5 +1,5 @@
-/* A server of echoes, one by epoll and one with a process per connection, and its clients in one program; prints one line per check. By role:
- * serve, ask (from another host), all (from the same). Linked statically with musl. */
+/* Echo servers (one with epoll, one with a process per connection) and their clients in one program, which prints one line per check.
+ * Roles: serve, ask (from another host), all (from the same host). It is linked statically with musl. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); } } while (0)
-/* In a check: the line is the reason. */
+/* For use in a check, which fails with the line as its reason. */
 #define EXPECT(what) do { if (!(what)) { snprintf(reason, sizeof reason, "line %d: %s: %s", __LINE__, #what, strerror(errno)); return 0; } } while (0)
 
 enum { MANY = 200, CHILDREN = 10, PIECE = 16384 };
@@ -45,10 +45,10 @@ static int connected(struct sockaddr_in *to) {
 
 /* Server. */
 
-/* What has come in and not gone out again. */
+/* The bytes that have been received and not sent back yet. */
 struct echo { int fd; size_t held; char bytes[PIECE]; };
 
-/* 0 when the connection is over. */
+/* Returns 0 when the connection has ended. */
 static int echo(struct echo *e, int epoll) {
     for (;;) {
         while (e->held) {
@@ -222,7 +222,7 @@ static int lines(void) {
     return !fclose(out) & !fclose(in);
 }
 
-/* What the kernel makes of a descriptor that a program passes on to another by exec. */
+/* The kernel's treatment of a descriptor that is inherited over exec. */
 static int executed(void) {
     int fd = connected(&by_process);
     EXPECT(fd >= 0);
@@ -278,7 +278,7 @@ int main(int count, char **words) {
         { "a new connection each time", fresh, 0 }, { "two threads on one connection", threads, 0 },
         { "a process for each connection at both ends", processes, 0 }, { "lines by stdio", lines, 0 },
         { "a connection passed on by exec", executed, 0 },
-        /* What cannot be asked of another host. */
+        /* Checks that need both ends on one host. */
         { "a refused port", refused, 1 }, { "a reset", reset, 1 },
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
