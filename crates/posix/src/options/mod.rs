@@ -59,7 +59,7 @@ pub unsafe fn set(
                 stack::set_max_pacing(socket, values::pacing_rate(value, len)?);
                 return Ok(0);
             }
-            // A connected or bound socket keeps its address family, as on Linux.
+            // As on Linux, IPV6_V6ONLY cannot change once the socket has an address.
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if socket.has(flag::SIX) => return Err(libc::EINVAL),
             (libc::IPPROTO_IPV6, _) if !socket.has(flag::SIX) => return Err(libc::ENOPROTOOPT),
             _ => values::number(level, value, len)?,

@@ -1,6 +1,6 @@
 //! The part of the kernel's interface that is used (`linux/io_uring.h`).
 
-/// A submission queue entry. With `SETUP_SQE128` an entry has 64 more bytes behind this one.
+/// A submission queue entry. With IORING_SETUP_SQE128 an entry has 64 more bytes behind this one.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Sqe {
