@@ -60,11 +60,11 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
         std::thread::Builder::new().name("server".into()).spawn(move || {
             match peer.link() {
                 Ok(link) => {
-                    tracing::info!("a service has come");
+                    tracing::info!("a service has connected");
                     let why = serve(link, &config);
-                    tracing::info!("a service has gone: {why}");
+                    tracing::info!("a service has disconnected: {why}");
                 }
-                Err(why) => tracing::warn!("a service could not come: {why}"),
+                Err(why) => tracing::warn!("a service could not be served: {why}"),
             }
             services.fetch_sub(1, Ordering::Relaxed);
         })?;

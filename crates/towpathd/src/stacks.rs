@@ -32,7 +32,7 @@ impl StackFactory for Stacks {
 
 fn start_kernel(config: &Config, guard: &dyn Fn() -> Box<dyn AdmissionPolicy>) -> Result<StartedStack, StackError> {
     if config.standby.is_some() {
-        tracing::warn!("only the stack \"uml\" can stand by");
+        tracing::warn!("only the stack \"uml\" can be a standby");
     }
     let kernel =
         KernelConfig { cores: fast::most_cores(config), spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };

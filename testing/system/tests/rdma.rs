@@ -68,5 +68,5 @@ fn programs_have_their_sockets_behind_an_rdma_adapter_whose_end_resets_them() {
     assert!(said(&client, "kill log").contains("the other side has ended"), "{whole}");
     assert_eq!(said(&client, "vanish reset"), libc::ECONNRESET.to_string(), "{whole}");
     assert!(said(&client, "vanish log").contains("transport retry counter exceeded"), "{whole}");
-    assert!(server.contains("a service could not come"), "a connection without a word is logged: {whole}");
+    assert!(server.contains("a service could not be served"), "a connection without a word is logged: {whole}");
 }

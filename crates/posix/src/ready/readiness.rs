@@ -71,7 +71,7 @@ fn events_of(view: &View) -> u32 {
 const ENDED: u32 = status::RX_EOF | status::RESET | status::TX_CLOSED | status::PEER_CLOSED | status::URGENT;
 
 /// The events of an established connection without an end, an error or urgent data. `None`: it is not in that state, or
-/// room is asked for and there is none. Then the full way is needed.
+/// room is asked for and there is none. Then the general path is needed.
 #[inline(always)]
 fn events_of_steady(view: &View, interest: u32) -> Option<u32> {
     let unread = view.readable();

@@ -212,7 +212,7 @@ fn writability_comes_back_as_an_edge() {
 }
 
 #[test]
-fn the_fast_path_and_the_full_way_report_each_event_once() {
+fn the_fast_path_and_the_general_path_report_each_event_once() {
     let (pairs, epfd) = ([pair(), pair(), pair()], epoll());
     for (data, (ours, _)) in (1..).zip(pairs) {
         control(epfd, ADD, ours, EPOLLIN | if data == 3 { EPOLLET } else { 0 }, data).expect("add");
@@ -224,7 +224,7 @@ fn the_fast_path_and_the_full_way_report_each_event_once() {
         // SAFETY: room for one.
         unsafe { <Posix as Usual>::epoll_wait(epfd, events.as_mut_ptr(), 1, 0) }.map(|n| (n, events[0].u64))
     };
-    assert_eq!(glance(), None, "nothing is ready, so the full way is needed");
+    assert_eq!(glance(), None, "nothing is ready, so the general path is needed");
     send(pairs[0].1, b"data", 0).expect("send");
     eventually(|| glance() == Some((1, 1)));
     // One connection ends, and one has data and is watched by edge.

@@ -7,7 +7,7 @@ use towpath_client::backend::Carrier;
 use towpath_client::session::Session;
 
 impl Entry {
-    /// The events of a level-triggered connection that the stack carries, in its ordinary state. `None`: the full way
+    /// The events of a level-triggered connection that the stack carries, in its ordinary state. `None`: the general path
     /// is needed.
     #[inline(always)]
     fn steady_events(&self, session: &'static Session) -> Option<u32> {
@@ -37,7 +37,7 @@ impl Interest {
 
     /// [`Interest::drain`] and [`Interest::collect`] in one, if nothing else has to be done. `put` gets each event with
     /// its number; false = it could not be stored. Returns the number of events, at least 1.
-    /// `None`: nothing is ready, the full way is needed, or the kernel is due (`native_is_due`).
+    /// `None`: nothing is ready, the general path is needed, or the kernel is due (`native_is_due`).
     #[inline(always)]
     pub fn report_plain(
         &mut self,
