@@ -7,8 +7,8 @@ use towpath_client::backend::Carrier;
 use towpath_client::session::Session;
 
 impl Entry {
-    /// The events of a level-triggered connection that the stack carries, in its ordinary state. `None`: the general path
-    /// is needed.
+    /// The events of a level-triggered connection that the stack carries, in its ordinary state. `None`: the
+    /// general path is needed.
     #[inline(always)]
     fn steady_events(&self, session: &'static Session) -> Option<u32> {
         if self.state != EntryState::Watching || self.events & (ET | ONESHOT) != 0 {
