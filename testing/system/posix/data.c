@@ -184,7 +184,7 @@ CASE(more) {
     say_bytes("bytes", buf, 6);
 }
 
-// Setting TCP_NODELAY sends what MSG_MORE has held back.
+// Setting TCP_NODELAY sends the bytes that MSG_MORE has held back.
 CASE(more_then_nodelay) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -194,7 +194,7 @@ CASE(more_then_nodelay) {
     CALL("flushed", wait_unread(p.server, 3));
 }
 
-// The end of the stream sends what MSG_MORE has held back.
+// The end of the stream sends the bytes that MSG_MORE has held back.
 CASE(more_then_end) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));
@@ -202,7 +202,7 @@ CASE(more_then_end) {
     CALL("recv", recv(p.server, buf, 10, MSG_WAITALL));
 }
 
-// What MSG_MORE holds back is sent after 200 ms at the latest.
+// Bytes that MSG_MORE holds back are sent after 200 ms at the latest.
 CASE(more_is_let_go_in_time) {
     struct pair p = pair();
     MUST(send(p.client, "abc", 3, MSG_MORE));

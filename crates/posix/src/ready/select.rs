@@ -42,8 +42,8 @@ impl Bits {
 /// `select` and `pselect`. `timeout` `None` = no limit.
 ///
 /// # Safety
-/// The contract of `pselect`: each set is null or has `count` bits, in whole words, up to the bits that the kernel
-/// looks at. `mask` is null or valid.
+/// The contract of `pselect`: each set is null or has `count` bits, in whole words, as far as the kernel
+/// looks. `mask` is null or valid.
 pub unsafe fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
