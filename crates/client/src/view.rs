@@ -236,43 +236,40 @@ impl View {
         status & status::RESET != 0
             || self.has(flag::SENT_TO_NOBODY)
             || self.stack.error.load(Ordering::Acquire) != 0
-            || self.soft_error() != 0
+            || self.soft_error().is_some()
     }
 
-    /// The pending error, left in place. 0 = none.
+    /// The pending error, left in place.
     #[inline]
-    pub fn error(&self) -> i32 {
+    pub fn error(&self) -> Option<i32> {
         if self.has(flag::ERROR_TAKEN) {
-            return 0;
+            return None;
         }
-        match self.end_error() {
-            0 => self.soft_error(),
-            errno => errno,
-        }
+        self.end_error().or_else(|| self.soft_error())
     }
 
     /// The error that has ended the connection, if any.
     #[inline]
-    pub fn end_error(&self) -> i32 {
+    pub fn end_error(&self) -> Option<i32> {
         if self.is_gone() {
-            return libc::ECONNRESET;
+            return Some(libc::ECONNRESET);
         }
         // A reset after the end of the peer's stream, as Linux reports it.
         if self.has(flag::SENT_TO_NOBODY) {
-            return libc::EPIPE;
+            return Some(libc::EPIPE);
         }
         match self.stack.error.load(Ordering::Acquire) {
-            0 if self.status() & status::RESET != 0 => libc::ECONNRESET,
-            errno => errno.min(4095) as i32,
+            0 => (self.status() & status::RESET != 0).then_some(libc::ECONNRESET),
+            errno => Some(errno.min(4095) as i32),
         }
     }
 
     /// An error that has not ended the connection and was not reported yet, as `IP_RECVERR` asks for it (RFC 9293
-    /// §3.9.1.8). 0 = none.
+    /// §3.9.1.8).
     #[inline]
-    fn soft_error(&self) -> i32 {
+    fn soft_error(&self) -> Option<i32> {
         let word = self.stack.soft_error.load(Ordering::Acquire);
-        if word == self.private.soft_error.load(Ordering::Relaxed) { 0 } else { (word & 0xfff) as i32 }
+        soft_errno(word, self.private.soft_error.load(Ordering::Relaxed))
     }
 
     /// Can nothing be sent any more?
@@ -297,7 +294,7 @@ impl View {
 
     /// The end of what is received, if it has come.
     pub fn end(&self) -> End {
-        let (closed, failed) = (self.receive_closed(), self.error() != 0);
+        let (closed, failed) = (self.receive_closed(), self.error().is_some());
         // Last, because a reset may come after the FIN, never before it.
         End { closed, fin: self.status() & status::RX_EOF != 0, failed }
     }
@@ -356,27 +353,31 @@ impl Socket {
     }
 
     /// The pending error, reported only once.
-    pub fn take_error(&self) -> i32 {
-        let error = if self.has(flag::ERROR_TAKEN) { 0 } else { self.view().end_error() };
-        if error == 0 {
+    pub fn take_error(&self) -> Option<i32> {
+        let error = if self.has(flag::ERROR_TAKEN) { None } else { self.view().end_error() };
+        if error.is_none() {
             return self.take_soft_error();
         }
-        if self.private().flags.fetch_or(flag::ERROR_TAKEN, Ordering::AcqRel) & flag::ERROR_TAKEN != 0 {
-            return 0;
-        }
-        error
+        let before = self.private().flags.fetch_or(flag::ERROR_TAKEN, Ordering::AcqRel);
+        error.filter(|_| before & flag::ERROR_TAKEN == 0)
     }
 
-    fn take_soft_error(&self) -> i32 {
+    fn take_soft_error(&self) -> Option<i32> {
         let word = self.stack().soft_error.load(Ordering::Acquire);
-        let before = self.private().soft_error.swap(word, Ordering::AcqRel);
-        if word == before { 0 } else { (word & 0xfff) as i32 }
+        soft_errno(word, self.private().soft_error.swap(word, Ordering::AcqRel))
     }
 
     /// Can nothing be sent any more?
     pub fn send_closed(&self) -> bool {
         self.view().send_closed()
     }
+}
+
+/// The errno in `StackLine::soft_error`, unless `reported` is the same word.
+#[inline]
+fn soft_errno(word: u32, reported: u32) -> Option<i32> {
+    let errno = (word & 0xfff) as i32;
+    (word != reported && errno != 0).then_some(errno)
 }
 
 /// Receive-side end state. Load it before the data, so that no byte is missed.

@@ -103,9 +103,6 @@ impl Rings {
     }
 
     pub fn take_error(&self) -> Option<io::Error> {
-        match self.socket.take_error() {
-            0 => None,
-            number => Some(errno(number)),
-        }
+        self.socket.take_error().map(errno)
     }
 }

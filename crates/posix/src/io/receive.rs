@@ -126,7 +126,7 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
                 .get_or_insert_with(|| wait::deadline(view.private.receive_timeout_us.load(Ordering::Relaxed)));
             let waited = wait::until(socket, deadline, || {
                 let view = &socket.view();
-                view.receive_closed() || urgent::readable(view) > seen || view.error() != 0
+                view.receive_closed() || urgent::readable(view) > seen || view.error().is_some()
             });
             if let Err(errno) = waited {
                 return if done > 0 { Ok(done) } else { Err(errno) };
@@ -157,12 +157,10 @@ pub fn without_data(socket: &Socket, end: End, done: usize, nonblock: bool) -> O
         return Some(Ok(done));
     }
     // An error that came later is reported after the data has been loaded again.
-    let error = if end.failed { socket.take_error() } else { 0 };
-    match error {
-        0 if end.closed => Some(Ok(0)),
-        0 if nonblock => Some(Err(libc::EAGAIN)),
-        0 => None,
-        errno => Some(Err(errno)),
+    match if end.failed { socket.take_error() } else { None } {
+        Some(errno) => Some(Err(errno)),
+        None if end.closed => Some(Ok(0)),
+        None => nonblock.then_some(Err(libc::EAGAIN)),
     }
 }
 

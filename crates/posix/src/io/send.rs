@@ -321,13 +321,9 @@ fn no_more(socket: &Socket) {
 /// The error of sending on a socket that cannot: the pending one, else EPIPE with its signal.
 #[cold]
 fn closed(socket: &Socket, flags: c_int) -> i32 {
-    match socket.take_error() {
-        0 | libc::EPIPE => {
-            if flags & libc::MSG_NOSIGNAL == 0 {
-                sys::raise_sigpipe();
-            }
-            libc::EPIPE
-        }
-        errno => errno,
+    let errno = socket.take_error().unwrap_or(libc::EPIPE);
+    if errno == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        sys::raise_sigpipe();
     }
+    errno
 }

@@ -92,7 +92,7 @@ fn into_pipe(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<usi
             Step::Nothing => {
                 wait::until(socket, deadline, || {
                     let view = socket.view();
-                    view.receive_closed() || urgent::readable(&view) > 0 || view.error() != 0
+                    view.receive_closed() || urgent::readable(&view) > 0 || view.error().is_some()
                 })?;
             }
         }

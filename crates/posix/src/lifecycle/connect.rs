@@ -187,9 +187,9 @@ fn await_handshake(fd: c_int, socket: &Socket) -> Sys<c_int> {
 
 fn outcome_of(socket: &Socket) -> Sys<c_int> {
     match socket.take_error() {
-        0 if socket.state() == state::CLOSED => Err(libc::ECONNABORTED),
-        0 => Ok(0),
-        errno => Err(errno),
+        Some(errno) => Err(errno),
+        None if socket.state() == state::CLOSED => Err(libc::ECONNABORTED),
+        None => Ok(0),
     }
 }
 
@@ -232,17 +232,17 @@ fn connect_again(fd: c_int, socket: &Socket, remote: Option<address::Address>, w
         state::ESTABLISHED => Err(libc::EISCONN),
         _ => match socket.take_error() {
             // The connect has failed, and the program has read the error already.
-            0 if socket.has(flag::CONNECT_PENDING) => {
+            None if socket.has(flag::CONNECT_PENDING) => {
                 socket.mark(flag::CONNECT_PENDING, false);
                 Err(libc::ECONNABORTED)
             }
             // After a failure the socket can connect again: it becomes a pending one.
-            0 => match (demote::demote(fd, socket, None), remote) {
+            None => match (demote::demote(fd, socket, None), remote) {
                 (Ok(pending), Some(remote)) => return connect_pending(fd, pending, remote, waits, kernel),
                 (Ok(_), None) => return Ok(None),
                 (Err(errno), _) => Err(errno),
             },
-            errno => {
+            Some(errno) => {
                 socket.mark(flag::CONNECT_PENDING, false);
                 Err(errno)
             }

@@ -130,7 +130,7 @@ pub unsafe fn get(
 /// `getsockopt` for options of one number that are not in the table.
 fn get_other(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
     Ok(match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error(),
+        (libc::SOL_SOCKET, libc::SO_ERROR) => socket.take_error().unwrap_or(0),
         (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
         (libc::SOL_SOCKET, libc::SO_DOMAIN) if socket.has(flag::SIX) => libc::AF_INET6,
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => libc::AF_INET,

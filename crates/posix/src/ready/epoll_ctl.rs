@@ -2,6 +2,7 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::user;
+use crate::ready::interest::EntryName;
 use crate::ready::{instance, nested, readiness};
 use libc::{c_int, epoll_event};
 use towpath_client::socket::Socket;
@@ -29,7 +30,7 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
         let event = unsafe { user::read(event) }.ok();
         let socket = Socket::at(slot, generation)?;
-        return Some(control_slot(id, op, fd, &socket, event.as_ref()));
+        return Some(control_slot(id, op, EntryName::Descriptor(fd), &socket, event.as_ref()));
     }
     if let (Descriptor::Epoll(inner), true) = (kind, session::get().is_some()) {
         // SAFETY: `user::read` accepts any address, and any bytes are a valid event.
@@ -56,18 +57,18 @@ pub unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
 }
 
 /// `epoll_ctl` on a socket in a slot.
-pub fn control_slot(id: u32, op: c_int, fd: c_int, socket: &Socket, event: Option<&epoll_event>) -> Sys<c_int> {
+pub fn control_slot(id: u32, op: c_int, name: EntryName, socket: &Socket, event: Option<&epoll_event>) -> Sys<c_int> {
     let instance = instance::instance(id);
     let changed = instance.with(|interest| {
         if op == libc::EPOLL_CTL_DEL {
-            return interest.remove(fd, socket, interest.pid == process::pid());
+            return interest.remove(name, socket, interest.pid == process::pid());
         }
         let event = event.ok_or(libc::EFAULT)?;
         let own = (socket.can_subscribe()).then_some(socket.session);
         session::get().into_iter().chain(own).for_each(|session| instance.subscribe(session, interest));
         match op {
-            libc::EPOLL_CTL_ADD => interest.add(fd, socket, event)?,
-            libc::EPOLL_CTL_MOD => interest.modify(fd, socket, event)?,
+            libc::EPOLL_CTL_ADD => interest.add(name, socket, event)?,
+            libc::EPOLL_CTL_MOD => interest.modify(name, socket, event)?,
             _ => return Err(libc::EINVAL),
         }
         // A sleeping thread has armed only the pair regions that existed when it fell asleep.

@@ -20,8 +20,17 @@ const WITH_EXCLUSIVE: u32 =
         | EXCLUSIVE;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
-/// Stands for a descriptor number where the library watches a socket for itself. The library keeps that socket in use.
-pub const UNNAMED: c_int = -2;
+/// The name by which a call of the program refers to an entry.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum EntryName {
+    /// A descriptor of the watched socket.
+    Descriptor(c_int),
+    /// None: the library watches the socket for itself, and keeps it in use.
+    Library,
+    /// None: the descriptor has been closed, but copies of it are open.
+    #[default]
+    Closed,
+}
 
 /// One watched descriptor of a slot.
 #[derive(Clone, Copy, Default)]
@@ -30,8 +39,7 @@ struct Entry {
     slot: u32,
     generation: u32,
     events: u32,
-    /// -1: the descriptor has been closed, but copies of it are open.
-    fd: i32,
+    name: EntryName,
     state: EntryState,
     /// The entry is in `ready`.
     queued: bool,
@@ -146,9 +154,9 @@ impl Interest {
         }
     }
 
-    /// The place of a descriptor's entry. Entries of an earlier socket in the same slot are ignored.
-    fn find(&self, fd: c_int, socket: &Socket) -> Option<usize> {
-        self.of_slot(socket.number()).find(|at| self.entries[*at].fd == fd && self.is_current(*at, socket))
+    /// The place of the entry of this name. Entries of an earlier socket in the same slot are ignored.
+    fn find(&self, name: EntryName, socket: &Socket) -> Option<usize> {
+        self.of_slot(socket.number()).find(|at| self.entries[*at].name == name && self.is_current(*at, socket))
     }
 
     fn is_current(&self, at: usize, socket: &Socket) -> bool {
@@ -236,18 +244,18 @@ impl Interest {
     }
 
     /// EPOLL_CTL_ADD.
-    pub fn add(&mut self, fd: c_int, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
+    pub fn add(&mut self, name: EntryName, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
         if event.events & EXCLUSIVE != 0 && event.events & !WITH_EXCLUSIVE != 0 {
             return Err(libc::EINVAL);
         }
-        if self.find(fd, socket).is_some() {
+        if self.find(name, socket).is_some() {
             return Err(libc::EEXIST);
         }
         let at = self.place(socket);
         let entry = &mut self.entries[at];
         let (stale, queued) = (entry.is_used(), entry.queued);
         let (data, generation, events, slot) = (event.u64, socket.generation, event.events, socket.number());
-        *entry = Entry { data, slot, generation, events, fd, state: EntryState::Watching, queued, reported: None };
+        *entry = Entry { data, slot, generation, events, name, state: EntryState::Watching, queued, reported: None };
         self.watched += usize::from(!stale);
         match self.context_at(socket.session.number).map(Context::bit) {
             Some(bit) => self.watch(socket, bit),
@@ -269,8 +277,8 @@ impl Interest {
     }
 
     /// EPOLL_CTL_MOD.
-    pub fn modify(&mut self, fd: c_int, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
-        let at = self.find(fd, socket).ok_or(libc::ENOENT)?;
+    pub fn modify(&mut self, name: EntryName, socket: &Socket, event: &epoll_event) -> Result<(), i32> {
+        let at = self.find(name, socket).ok_or(libc::ENOENT)?;
         let entry = &mut self.entries[at];
         if (event.events | entry.events) & EXCLUSIVE != 0 {
             return Err(libc::EINVAL);
@@ -282,8 +290,8 @@ impl Interest {
     }
 
     /// EPOLL_CTL_DEL.
-    pub fn remove(&mut self, fd: c_int, socket: &Socket, ours: bool) -> Result<(), i32> {
-        let at = self.find(fd, socket).ok_or(libc::ENOENT)?;
+    pub fn remove(&mut self, name: EntryName, socket: &Socket, ours: bool) -> Result<(), i32> {
+        let at = self.find(name, socket).ok_or(libc::ENOENT)?;
         self.end(at, socket, ours);
         Ok(())
     }
@@ -311,20 +319,21 @@ impl Interest {
             if !self.is_current(at, socket) {
                 continue;
             }
-            if !copies && self.entries[at].fd != UNNAMED {
+            let name = &mut self.entries[at].name;
+            if !copies && *name != EntryName::Library {
                 self.end(at, socket, ours);
-            } else if self.entries[at].fd == fd {
-                self.entries[at].fd = -1;
+            } else if *name == EntryName::Descriptor(fd) {
+                *name = EntryName::Closed;
             }
         }
     }
 
-    /// The descriptors by which a socket is watched, each with its event.
-    pub fn watching(&self, socket: &Socket) -> Vec<(c_int, epoll_event)> {
+    /// The names of a socket's entries, each with its event.
+    pub fn watching(&self, socket: &Socket) -> Vec<(EntryName, epoll_event)> {
         let current = self.of_slot(socket.number()).filter(|at| self.is_current(*at, socket));
         current
             .map(|at| {
-                (self.entries[at].fd, epoll_event { events: self.entries[at].events, u64: self.entries[at].data })
+                (self.entries[at].name, epoll_event { events: self.entries[at].events, u64: self.entries[at].data })
             })
             .collect()
     }

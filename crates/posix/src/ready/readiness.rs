@@ -61,7 +61,7 @@ fn events_of(view: &View) -> u32 {
     if state == state::CLOSED || (send_closed && receive_closed) {
         events |= HUP;
     }
-    if (state == state::CLOSED || view.may_have_failed(status)) && view.error() != 0 {
+    if (state == state::CLOSED || view.may_have_failed(status)) && view.error().is_some() {
         events |= ERR;
     }
     events

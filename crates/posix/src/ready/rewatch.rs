@@ -1,6 +1,7 @@
 //! Moves the watches of a socket that is promoted, demoted, left to the kernel, or closed.
 
 use crate::fd::table;
+use crate::ready::interest::EntryName;
 use crate::ready::{epoll_ctl, instance};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
@@ -33,9 +34,12 @@ pub fn take_slot(socket: &Socket) -> Vec<(u32, c_int, epoll_event)> {
     let mut watchers = Vec::new();
     instance::each(|id, interest| {
         let ours = interest.pid == towpath_client::process::pid();
-        for (fd, event) in interest.watching(socket) {
-            let _ = interest.remove(fd, socket, ours);
-            watchers.push((id, fd, event));
+        for (name, event) in interest.watching(socket) {
+            let _ = interest.remove(name, socket, ours);
+            // A kernel socket is watched by its descriptor only.
+            if let EntryName::Descriptor(fd) = name {
+                watchers.push((id, fd, event));
+            }
         }
     });
     watchers
@@ -55,7 +59,7 @@ pub fn watch_pending(id: u32, fd: c_int, mut event: epoll_event) {
 /// Lets the instances that watched a pending socket watch its slot.
 pub fn watch_promoted(fd: c_int, socket: &Socket, watchers: Vec<(u32, epoll_event)>) {
     for (id, event) in watchers {
-        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, fd, socket, Some(&event));
+        let _ = epoll_ctl::control_slot(id, libc::EPOLL_CTL_ADD, EntryName::Descriptor(fd), socket, Some(&event));
     }
 }
 

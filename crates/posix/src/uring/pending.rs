@@ -6,7 +6,7 @@ use super::operation::{Operation, Progress, Target, Way};
 use super::{post, ring};
 use crate::fd::table::{self, Descriptor};
 use crate::lifecycle::in_flight;
-use crate::ready::interest::UNNAMED;
+use crate::ready::interest::EntryName;
 use crate::ready::{epoll_ctl, epoll_wait, instance, nested};
 use core::cell::UnsafeCell;
 use core::time::Duration;
@@ -435,7 +435,7 @@ fn run(operation: &mut Operation, target: &Target) -> Option<Ended> {
 
 fn control(id: u32, op: c_int, fd: c_int, target: &Target, event: Option<&epoll_event>) -> Sys<c_int> {
     match target {
-        Target::Socket(socket) => epoll_ctl::control_slot(id, op, UNNAMED, socket, event),
+        Target::Socket(socket) => epoll_ctl::control_slot(id, op, EntryName::Library, socket, event),
         Target::Epoll(inner) => nested::control(id, op, fd, *inner, event),
     }
 }
