@@ -79,8 +79,8 @@ pub unsafe fn send(socket: &Socket, iov: &[iovec], flags: c_int) -> Sys<usize> {
     if flags & libc::MSG_FASTOPEN != 0 {
         return Err(libc::EISCONN);
     }
-    // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
     pump(socket, total, flags, |view, done, room| {
+        // SAFETY: the caller vouches for the vectors, whose bytes `total` counts.
         unsafe { from_vectors(view, iov, total, done, room) }.map(Filled::Ring)
     })
 }
