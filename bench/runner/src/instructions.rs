@@ -12,6 +12,10 @@ use towpath_service::programs::find;
 /// How long a counted program may take to end, with callgrind's report.
 const ENDING: Duration = Duration::from_secs(20);
 
+/// Neither side spins before it sleeps. So each request finds both asleep, on a busy machine too, and the counts of
+/// two runs are equal.
+const NO_SPIN: (&str, &str) = ("TOWPATH_SPIN_US", "0");
+
 /// Arguments of `towpath bench instructions`.
 #[derive(Args)]
 pub struct Options {
@@ -96,11 +100,15 @@ fn server(role: &str, direct: bool, program: &Path, dir: &Path, requests: u64) -
     let serve = Guard(serve.stderr(Stdio::null()).spawn()?);
     until(|| socket.exists())?;
     let out = dir.join(format!("{name}.out"));
-    let port = "7399";
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     let count = requests.to_string();
     let log = dir.join(format!("{name}.log"));
     let mut server = callgrind(&format!("{role}_turn"), &out);
-    server.arg(program).args([role, "127.0.0.1", port, &count]).env("TOWPATH_SOCKET", &socket);
+    server
+        .arg(program)
+        .args([role, "127.0.0.1", &port, &count])
+        .env("TOWPATH_SOCKET", &socket)
+        .env(NO_SPIN.0, NO_SPIN.1);
     if role == "sends" {
         server.arg(serve.0.id().to_string());
     }
@@ -110,6 +118,7 @@ fn server(role: &str, direct: bool, program: &Path, dir: &Path, requests: u64) -
     let mut server = server.stdout(std::fs::File::create(&log)?).stderr(Stdio::piped()).spawn().map_err(absent)?;
     until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")))?;
     let client = Command::new(&towpath)
+        .env(NO_SPIN.0, NO_SPIN.1)
         .args(["run", "--require", "--socket"])
         .arg(&socket)
         .arg("--")
