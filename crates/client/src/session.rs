@@ -12,8 +12,10 @@ use core::time::Duration;
 use rustix::fd::{AsFd, OwnedFd};
 use towpath_ring::{Geometry, Region, Slot};
 
+mod error;
 mod service;
 
+pub use error::SessionError;
 pub use service::ShownFile;
 use service::{Welcome, hello};
 pub(crate) use service::{Whose, ask, call, whose};
@@ -105,17 +107,19 @@ pub fn gone(now: bool) -> u32 {
 }
 
 /// The process's own session. Registers with the service at `path` if there is none yet.
-pub fn open(path: &[u8]) -> Result<&'static Session, std::io::Error> {
-    let _starting = STARTING.lock().ok_or(std::io::ErrorKind::WouldBlock)?;
+pub fn open(path: &[u8]) -> Result<&'static Session, SessionError> {
+    let _starting = STARTING.lock().ok_or_else(|| SessionError::Process(std::io::ErrorKind::WouldBlock.into()))?;
     match get() {
-        Some(session) if session.is_dead() => Err(std::io::Error::from_raw_os_error(libc::ENETDOWN)),
+        Some(session) if session.is_dead() => {
+            Err(SessionError::Gone(std::io::Error::from_raw_os_error(libc::ENETDOWN)))
+        }
         Some(session) => Ok(session),
         None => register(path),
     }
 }
 
 /// Registers. The caller holds `STARTING`.
-fn register(path: &[u8]) -> Result<&'static Session, std::io::Error> {
+fn register(path: &[u8]) -> Result<&'static Session, SessionError> {
     Ok(install(Session::register(path, call(path)?, 0)?))
 }
 
@@ -128,17 +132,16 @@ pub(crate) fn install(session: Session) -> &'static Session {
 
 impl Session {
     /// Registers with a new region, or as one more process of the client that has the region `join`.
-    pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, std::io::Error> {
+    pub(crate) fn register(path: &[u8], socket: OwnedFd, join: u64) -> Result<Self, SessionError> {
         let Welcome { socket, geometry, token, process, offset, fds } = hello(socket, join)?;
         let mut fds = fds.into_iter();
-        let memfd = fds.next().ok_or(std::io::ErrorKind::InvalidData)?;
-        let region = Region::map_at(memfd.as_fd(), offset, geometry).map_err(std::io::Error::other)?;
-        let doorbells: Vec<AtomicI32> = fds
-            .map(|fd| protect(fd).map(AtomicI32::new))
-            .collect::<Sys<_>>()
-            .map_err(std::io::Error::from_raw_os_error)?;
+        let wrong = || SessionError::Version(std::io::ErrorKind::InvalidData.into());
+        let memfd = fds.next().ok_or_else(wrong)?;
+        let region = Region::map_at(memfd.as_fd(), offset, geometry)?;
+        let doorbells: Vec<AtomicI32> =
+            fds.map(|fd| protect(fd).map(AtomicI32::new)).collect::<Sys<_>>().map_err(SessionError::errno)?;
         if doorbells.len() != geometry.flow_groups as usize + 1 {
-            return Err(std::io::ErrorKind::InvalidData.into());
+            return Err(wrong());
         }
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let default_us = if cpus < SPINNING_CPUS { 0 } else { SPIN_US };
@@ -156,7 +159,7 @@ impl Session {
             geometry,
             spin_us,
             direct_spin_us,
-            control: AtomicI32::new(protect(socket).map_err(std::io::Error::from_raw_os_error)?),
+            control: AtomicI32::new(protect(socket).map_err(SessionError::errno)?),
             process: AtomicU32::new(process),
             token,
             path: path.to_vec(),
@@ -175,7 +178,7 @@ impl Session {
         if join == 0 {
             theirs.store(namespace, Ordering::Relaxed);
         } else if ![0, namespace].contains(&theirs.load(Ordering::Relaxed)) && namespace != 0 {
-            return Err(std::io::Error::from_raw_os_error(libc::EXDEV));
+            return Err(SessionError::errno(libc::EXDEV));
         }
         Ok(session)
     }

@@ -104,7 +104,7 @@ fn known(stack: u32) -> Option<&'static Session> {
 }
 
 fn register(Reached { file, socket }: Reached, join: u64) -> io::Result<Session> {
-    Session::register(&path(file), socket, join).inspect_err(|_| unprotect(file))
+    Ok(Session::register(&path(file), socket, join).inspect_err(|_| unprotect(file))?)
 }
 
 /// A path of a file that is valid while this process keeps the descriptor.

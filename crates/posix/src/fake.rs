@@ -96,7 +96,7 @@ impl Fake {
         let at = match known {
             Some(at) => at,
             None => {
-                let (region, memfd) = Region::create(self.geometry).map_err(io::Error::other)?;
+                let (region, memfd) = Region::create(self.geometry)?;
                 let doorbells = (0..=self.geometry.flow_groups).map(|_| wake::doorbell()).collect::<io::Result<_>>()?;
                 self.clients.push(FakeClient {
                     region,

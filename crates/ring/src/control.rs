@@ -453,6 +453,12 @@ fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; MESSAGE_BYTES], Vec<O
             fds.extend(rights);
         }
     }
+    if received.flags.contains(ReturnFlags::CTRUNC)
+        && let Err(error @ (Errno::MFILE | Errno::NFILE)) = rustix::io::fcntl_dupfd_cloexec(socket, 0)
+    {
+        // The kernel leaves descriptors out where this process may open no more. The message is not at fault.
+        return Err(error.into());
+    }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(invalid("message too long or with too many descriptors"));
     }

@@ -26,6 +26,16 @@ pub enum MapError {
     Format(&'static str),
 }
 
+impl From<MapError> for io::Error {
+    /// The kernel's own error keeps its number, so that a caller can tell a lack of memory from a wrong format.
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::Io(error) => error,
+            other => io::Error::new(io::ErrorKind::InvalidData, other),
+        }
+    }
+}
+
 /// A mapped region.
 pub struct Region {
     mapping: Mapping,

@@ -104,6 +104,10 @@ counts! {
     StackUnreachable = "stack_unreachable",
     /// No event context was available: `epoll_wait` polls.
     NoContext = "no_context",
+    /// Kernel: the process has no memory or address space for its region.
+    NoMemory = "no_memory",
+    /// Kernel: the process may not open as many descriptors as registration needs.
+    NoDescriptor = "no_descriptor",
 }
 
 const COUNTS: usize = 64;

@@ -42,7 +42,7 @@ pub struct ClientMemory {
 impl ClientMemory {
     /// A memfd for this client alone and fresh doorbells.
     pub fn new(geometry: Geometry) -> io::Result<Self> {
-        let (region, memfd) = Region::create(geometry).map_err(io::Error::other)?;
+        let (region, memfd) = Region::create(geometry)?;
         let doorbells =
             (0..=geometry.flow_groups).map(|_| towpath_ring::wake::doorbell()).collect::<io::Result<_>>()?;
         Ok(Self { region, memfd, doorbells })

@@ -221,6 +221,22 @@ socket.create_server(('127.0.0.1', 0))",
 }
 
 #[test]
+fn a_limit_of_the_program_itself_is_no_other_version() {
+    let service = Service::embedded();
+    let limited = |limit: &str| {
+        let line = format!("ulimit {limit} && exec {PYTHON} -Sc 'import socket; socket.socket()'");
+        let (out, report) = doctor(&service.socket, "", &["/bin/sh", "-c", &line]);
+        assert_eq!(out.code, 0, "{out:?}");
+        report
+    };
+    let report = limited("-v 2000000");
+    assert_eq!(times(named(&report, PYTHON), "kernel", "no_memory"), 1, "{report:#}");
+    // Four are in use while it registers: the standard streams and the connection.
+    let report = limited("-n 5");
+    assert_eq!(times(named(&report, PYTHON), "kernel", "no_descriptor"), 1, "{report:#}");
+}
+
+#[test]
 fn exhausted_resources_are_reported_and_so_are_addresses_and_options_of_the_kernel() {
     let scratch = Scratch::new("short");
     let config = scratch.path("towpath.toml");

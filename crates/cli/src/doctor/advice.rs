@@ -43,6 +43,14 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
             (Kernel, "versions differ", "install library and service of one version, restart the service")
         }
         Count::ServiceRefused => (Kernel, "refused by the service", "the service's log says why"),
+        Count::NoMemory => (
+            Kernel,
+            "without memory for the region",
+            "raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer`, `receive_buffer` of the service",
+        ),
+        Count::NoDescriptor => {
+            (Kernel, "without a free descriptor", "raise the program's `ulimit -n`: registration needs some eight")
+        }
         Count::ServiceGone => (Kernel, "service gone", "start the service again, then the program"),
         Count::NoSlot => (Kernel, "no slot left", "raise `sockets_per_client`"),
         Count::Address => (

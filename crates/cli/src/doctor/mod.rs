@@ -92,7 +92,7 @@ impl Arguments {
 }
 
 fn observe(arguments: &Arguments, checks: &[Check]) -> io::Result<ExitCode> {
-    let (report, memfd) = Report::create().map_err(io::Error::other)?;
+    let (report, memfd) = Report::create()?;
     let place = format!("/proc/{}/fd/{}", std::process::id(), memfd.as_raw_fd());
     let mut command = Command::new(std::env::current_exe()?);
     command.env(report::VARIABLE, place).arg("run").arg("--hook").arg(arguments.hook.name());

@@ -1,6 +1,6 @@
 //! Requests to the service, and its answers.
 
-use super::Session;
+use super::{Session, SessionError};
 use crate::sys::{Sys, borrow};
 use crate::{callbacks, process};
 use core::num::NonZeroU32;
@@ -54,10 +54,11 @@ pub fn ask(control: BorrowedFd<'_>, request: &Request, fds: &[i32]) -> Option<(R
 }
 
 /// Connects to the service.
-pub fn call(path: &[u8]) -> Result<OwnedFd, std::io::Error> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
+pub fn call(path: &[u8]) -> Result<OwnedFd, SessionError> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| SessionError::Process(errno.into()))?;
+    let connected = SocketAddrUnix::new(path).and_then(|address| rustix::net::connect(&socket, &address));
+    connected.map(|()| socket).map_err(|errno| SessionError::Unreachable(errno.into()))
 }
 
 /// The contents of a `Welcome` message.
@@ -70,17 +71,18 @@ pub(super) struct Welcome {
     pub fds: Vec<OwnedFd>,
 }
 
-pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, std::io::Error> {
+pub(super) fn hello(socket: OwnedFd, join: u64) -> Result<Welcome, SessionError> {
     let hello = Request::Hello { version: towpath_ring::layout::VERSION, join };
     let sent = control::send_request(socket.as_fd(), &hello, &[]);
     // A service that refuses may have answered and hung up before the request was sent. Its answer says more than
     // EPIPE.
-    match control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)))? {
+    let answer = control::recv_reply(socket.as_fd()).or_else(|error| sent.and(Err(error)));
+    match answer.map_err(SessionError::conversation)? {
         (Reply::Welcome { geometry, token, process, offset }, fds) => {
             Ok(Welcome { socket, geometry, token, process, offset, fds })
         }
-        (Reply::Refused { errno }, _) => Err(std::io::Error::from_raw_os_error(errno)),
-        _ => Err(std::io::ErrorKind::InvalidData.into()),
+        (Reply::Refused { errno }, _) => Err(SessionError::Refused(errno)),
+        _ => Err(SessionError::Version(std::io::ErrorKind::InvalidData.into())),
     }
 }
 

@@ -10,6 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use towpath_client::session::SessionError;
 use towpath_client::socket::Socket;
 use towpath_client::{process, session};
 use towpath_hook::{exec, program};
@@ -108,15 +109,8 @@ pub fn not_tcp(domain: c_int, kind: c_int) {
 }
 
 /// Notes why the program could not register; `None` = nobody has told it where the service is.
-pub fn no_session(error: Option<&std::io::Error>) {
-    let why = match error.map(std::io::Error::raw_os_error) {
-        None => Count::NoVariable,
-        Some(Some(libc::ENOENT | libc::ECONNREFUSED | libc::ENOTDIR)) => Count::ServiceAbsent,
-        Some(Some(libc::EPERM | libc::EACCES)) => Count::NotAdmitted,
-        Some(Some(libc::EUSERS | libc::ENFILE | libc::EMFILE | libc::EAGAIN | libc::ENOMEM)) => Count::ServiceFull,
-        Some(Some(libc::EPROTO) | None) => Count::WrongVersion,
-        Some(Some(_)) => Count::ServiceRefused,
-    };
+pub fn no_session(error: Option<&SessionError>) {
+    let why = error.map_or(Count::NoVariable, SessionError::reason);
     NO_SESSION.store(why as u32, Ordering::Relaxed);
 }
 

@@ -61,8 +61,7 @@ impl Metrics {
     pub fn new(ports: Vec<usize>) -> io::Result<Arc<Self>> {
         let most = ports.iter().copied().max().unwrap_or(0);
         let words = PORTS + most * PORT.len();
-        let made = MetricsRegion::create(ports.len() as u32 + 1, words as u32);
-        let (mut region, memfd) = made.map_err(io::Error::other)?;
+        let (mut region, memfd) = MetricsRegion::create(ports.len() as u32 + 1, words as u32)?;
         let names = names(most);
         region.set_names(&names.iter().map(String::as_str).collect::<Vec<_>>()).map_err(io::Error::other)?;
         Ok(Arc::new(Self { region, memfd, ports }))

@@ -235,7 +235,7 @@ impl Shared {
     pub fn allocate_client(&self, doorbells: impl Fn() -> io::Result<OwnedFd>) -> io::Result<ClientMemory> {
         let index = self.table.take_free().ok_or_else(|| io::Error::from_raw_os_error(libc::EUSERS))?;
         let make = || -> io::Result<ClientMemory> {
-            let region = self.memory.begin(self.memfd.as_fd(), index).map_err(io::Error::other)?;
+            let region = self.memory.begin(self.memfd.as_fd(), index)?;
             Ok(ClientMemory { region, memfd: self.memfd.try_clone()?, doorbells: vec![doorbells()?, doorbells()?] })
         };
         make().inspect_err(|_| self.table.free(index))

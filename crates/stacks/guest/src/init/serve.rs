@@ -127,7 +127,7 @@ impl Environment for GuestEnvironment {
         self.files.as_ref().map(AsFd::as_fd)
     }
     fn client(&self, index: u32) -> io::Result<commands::ServerClient> {
-        let region = Arc::new(self.memory.region(index).map_err(io::Error::other)?);
+        let region = Arc::new(self.memory.region(index)?);
         // Both doorbells are notified together.
         let doorbells =
             vec![self.wake_line.doorbell().try_clone_to_owned()?, self.wake_line.doorbell().try_clone_to_owned()?];

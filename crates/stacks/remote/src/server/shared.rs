@@ -199,7 +199,7 @@ impl Environment for RemoteEnvironment {
         if index >= CLIENTS || shared.client(index).is_some() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let region = Arc::new(Region::create(shared.geometry).map_err(io::Error::other)?.0);
+        let region = Arc::new(Region::create(shared.geometry)?.0);
         let words = || (0..shared.geometry.slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let client = Arc::new(RegionCopy {
             index,
