@@ -1,7 +1,8 @@
 //! Starting a service as a background daemon, and its exit codes.
 
 use std::io;
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 /// Exit codes of the service.
 pub mod exit {
@@ -19,4 +20,35 @@ pub fn start(command: &mut Command) -> io::Result<Output> {
     // The daemon must not keep the caller's folder busy, nor write into the caller's output.
     let command = command.env_remove("LD_PRELOAD").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()
+}
+
+/// Why a daemon that [`start`] has started does not serve: its last line, or how it ended.
+pub fn reason(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().last().map_or_else(|| ending(output.status), str::to_owned)
+}
+
+/// The end of a daemon that has said nothing.
+pub fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (_, Some(signal)) => format!("it was ended by signal {signal}"),
+        (code, None) => format!("it ended with code {} and said nothing", code.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_says_nothing_has_ended_somehow() {
+        let output = |status, text: &str| Output {
+            status: ExitStatus::from_raw(status),
+            stdout: Vec::new(),
+            stderr: text.as_bytes().to_vec(),
+        };
+        assert_eq!(reason(&output(1 << 8, "WARN something\ntowpathd: the cause\n")), "towpathd: the cause");
+        assert_eq!(reason(&output(1 << 8, "")), "it ended with code 1 and said nothing");
+        assert_eq!(reason(&output(9, "")), "it was ended by signal 9");
+    }
 }

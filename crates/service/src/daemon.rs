@@ -88,10 +88,20 @@ fn doing(doing: &'static str) -> impl FnOnce(io::Error) -> ServiceError {
     move |source| ServiceError::Io { doing, source }
 }
 
-/// Runs a service to its end, reports errors on standard error, and returns the exit code. `ready` is called once, when
-/// clients are served.
-pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, ready: impl FnOnce()) -> ExitCode {
+/// How a start goes, for the process that waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Startup<'a> {
+    /// Clients are served.
+    Serving,
+    /// The service cannot start, or has failed; why.
+    Failed(&'a str),
+}
+
+/// Runs a service to its end, reports errors on standard error, and returns the exit code. `tell` is called when
+/// clients are served, and with an error.
+pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, tell: impl Fn(Startup<'_>)) -> ExitCode {
     start_log();
+    let ready = || tell(Startup::Serving);
     match config.map_err(ServiceError::from).and_then(|config| run(&config, stacks, ready)) {
         Ok(ended) => {
             tracing::info!(
@@ -105,7 +115,9 @@ pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, rea
             ExitCode::SUCCESS
         }
         Err(error) => {
-            let _ = writeln!(io::stderr(), "towpathd: {error}");
+            let why = error.to_string();
+            let _ = writeln!(io::stderr(), "towpathd: {why}");
+            tell(Startup::Failed(&why));
             ExitCode::from(error.exit_code())
         }
     }

@@ -123,10 +123,7 @@ impl OtherStacks {
                 Ok(())
             }
             Some(code) if code == i32::from(exit::RUNNING) => Ok(()),
-            _ => {
-                let text = String::from_utf8_lossy(&output.stderr);
-                Err(format!("it did not start: {}", text.lines().last().unwrap_or("no reason given")))
-            }
+            _ => Err(format!("it did not start: {}", background::reason(&output))),
         }
     }
 }

@@ -16,7 +16,7 @@ const SOCKET_NAME: &str = "towpath.sock";
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// It cannot be created or examined.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", explain(path, source))]
     Io {
         /// Its path.
         path: PathBuf,
@@ -31,6 +31,31 @@ pub enum PathError {
         /// The reason.
         problem: String,
     },
+}
+
+/// Why a socket, or a file beside it, cannot be made or used, with the remedy.
+pub fn explain(path: &Path, error: &io::Error) -> String {
+    use io::ErrorKind::{
+        InvalidFilename, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    let directory = parent(path).display();
+    let other = format!("name another socket with --socket or {SOCKET_VARIABLE}");
+    let why = match error.kind() {
+        NotFound if !parent(path).exists() => {
+            format!("the directory {directory} does not exist; make it (`mkdir -p {directory}`), or {other}")
+        }
+        StorageFull | QuotaExceeded => {
+            format!("no space or inode is left on the file system of {directory}; free some, or {other}")
+        }
+        ReadOnlyFilesystem => format!("the file system of {directory} is mounted read-only; {other}"),
+        PermissionDenied => {
+            format!("uid {} may not write in {directory}; {other}", rustix::process::geteuid().as_raw())
+        }
+        NotADirectory => format!("{directory} is no directory; {other}"),
+        InvalidFilename => format!("the path of a socket has at most 107 bytes; {other}"),
+        _ => error.to_string(),
+    };
+    format!("{}: {why}", path.display())
 }
 
 /// The calling user's registration socket: `TOWPATH_SOCKET`, or the per-user default.
@@ -232,6 +257,20 @@ mod tests {
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o770)).unwrap();
         assert_eq!(problem(&open), format!("has mode 0770, which lets other users in{remedy}"));
         assert!(is_private(&real, rustix::process::geteuid().as_raw() + 1).is_err(), "another owner");
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_made_names_the_cause_and_the_remedy() {
+        let say = |path: &str, kind: io::ErrorKind| explain(Path::new(path), &kind.into());
+        let other = "or name another socket with --socket or TOWPATH_SOCKET";
+        let missing =
+            "/nonexistent/a.sock: the directory /nonexistent does not exist; make it (`mkdir -p /nonexistent`)";
+        assert_eq!(say("/nonexistent/a.sock", io::ErrorKind::NotFound), format!("{missing}, {other}"));
+        let full = "/tmp/a.sock: no space or inode is left on the file system of /tmp; free some";
+        assert_eq!(say("/tmp/a.sock", io::ErrorKind::StorageFull), format!("{full}, {other}"));
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::NotADirectory] {
+            assert!(say("/tmp/a.sock", kind).ends_with(other.strip_prefix("or").unwrap()), "{kind}");
+        }
     }
 
     #[test]

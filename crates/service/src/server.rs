@@ -35,7 +35,7 @@ pub enum ListenError {
     #[error("another service already listens on {}", .0.display())]
     Running(PathBuf),
     /// A socket or its lock cannot be made.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", paths::explain(path, source))]
     Io {
         /// Its path.
         path: PathBuf,
@@ -100,10 +100,17 @@ fn bind(path: &Path, kind: SocketType, open: bool) -> Result<OwnedFd, ListenErro
     // We hold the lock, so a socket there belongs to a dead service. Anything else is not ours to remove.
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path).map_err(io)?,
-        Ok(_) => return Err(io(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket"))),
+        Ok(_) => {
+            return Err(io(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is something that is no socket; remove it",
+            )));
+        }
         Err(_) => {}
     }
     let make = || -> io::Result<OwnedFd> {
+        // Clients must be able to name it. The name under which it is bound may be shorter.
+        SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
         // Bound under another name, so that no client finds it before it listens.

@@ -1,11 +1,13 @@
 //! `towpathd`: the Towpath service, with its stacks.
 
 use clap::Parser;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitCode, Stdio};
 use towpath_service::config::Config;
+use towpath_service::daemon::{ServiceError, Startup};
 use towpath_service::options::Options;
+use towpath_service::paths::PathError;
 use towpath_service::{background, daemon, descriptor_table, paths};
 use towpath_towpathd::remote_server;
 use towpath_towpathd::stacks::Stacks;
@@ -55,7 +57,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => {
                 let _ = writeln!(std::io::stderr(), "towpathd: {error}");
-                ExitCode::from(background::exit::FAILED)
+                ExitCode::from(error.exit_code())
             }
         };
     }
@@ -65,51 +67,73 @@ fn main() -> ExitCode {
         // The caller may have left descriptors open, such as pipes whose reader waits for their end.
         let _ = descriptor_table::separate(&[]);
     }
-    daemon::main(arguments.options.configuration(), &Stacks, || {
-        if let Some(number) = arguments.ready_fd {
-            write_ready(number);
+    daemon::main(arguments.options.configuration(), &Stacks, |startup| match (startup, arguments.ready_fd) {
+        (Startup::Serving, Some(number)) => {
+            if let Err(error) = write_to(number, READY) {
+                let _ = writeln!(std::io::stderr(), "towpathd: --ready-fd {number}: {error}");
+            }
         }
+        // The log may be on a full disk, so the process that waits is told as well.
+        (Startup::Failed(why), Some(number)) if arguments.detached => {
+            let _ = write_to(number, why.as_bytes());
+        }
+        _ => {}
     })
 }
 
-fn write_ready(number: u32) {
-    let told = std::fs::OpenOptions::new()
-        .write(true)
-        .open(format!("/proc/self/fd/{number}"))
-        .and_then(|mut pipe| pipe.write_all(b"\n"));
-    if let Err(error) = told {
-        let _ = writeln!(std::io::stderr(), "towpathd: --ready-fd {number}: {error}");
-    }
+/// The byte that says that clients are served. No error begins with it.
+const READY: &[u8] = b"\n";
+
+fn write_to(number: u32, text: &[u8]) -> std::io::Result<()> {
+    std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(text)
 }
 
+/// Most bytes of the log that are repeated on standard error.
+const MOST_LOG: u64 = 64 << 10;
+
 /// Starts this program again, detached, and waits until it serves or has ended.
-fn background(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>> {
+fn background(options: &Options) -> Result<ExitCode, ServiceError> {
+    let failed = |source| ServiceError::Io { doing: "starting the service in the background", source };
     let config: Config = options.configuration()?;
     let socket = match &config.socket {
-        Some(path) => std::path::absolute(path)?,
+        Some(path) => std::path::absolute(path).map_err(failed)?,
         None => daemon::default_socket(&config)?,
     };
     let log = paths::log_file(&socket);
-    let log_file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log)?;
-    let before = log_file.metadata()?.len();
+    let opened = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+    let log_file = opened.map_err(|source| PathError::Io { path: log.clone(), source })?;
+    let before = log_file.metadata().map_err(failed)?.len();
     let given = std::env::args_os().skip(1).filter(|argument| argument != "--background");
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
         .args(given)
         .args(["--detached", "--ready-fd", "1"])
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log_file)
-        .spawn()?;
-    let mut byte = [0];
-    let ready = child.stdout.take().is_some_and(|mut pipe| pipe.read_exact(&mut byte).is_ok());
-    if ready {
-        return Ok(ExitCode::SUCCESS);
+        .spawn()
+        .map_err(failed)?;
+    let mut said = vec![0];
+    match child.stdout.take().map(|mut pipe| pipe.read_exact(&mut said).map(|()| pipe)) {
+        Some(Ok(_)) if said == READY => return Ok(ExitCode::SUCCESS),
+        Some(Ok(mut pipe)) => _ = pipe.read_to_end(&mut said),
+        _ => said.clear(),
     }
-    let status = child.wait()?;
-    let text = std::fs::read(&log).unwrap_or_default();
-    let new = text.get(before as usize..).unwrap_or_default();
-    std::io::stderr().write_all(new)?;
+    let status = child.wait().map_err(failed)?;
+    let mut new = Vec::new();
+    let _ = std::fs::File::open(&log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(before))?;
+        file.take(MOST_LOG).read_to_end(&mut new)
+    });
+    let text = String::from_utf8_lossy(&new);
+    let mut error = std::io::stderr();
+    let _ = error.write_all(text.as_bytes());
+    let why = String::from_utf8_lossy(&said);
+    if why.is_empty() {
+        let _ = writeln!(error, "towpathd: {}; its log is {}", background::ending(status), log.display());
+    } else if !text.contains(&*why) {
+        let _ = writeln!(error, "towpathd: {why}");
+    }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(background::exit::FAILED)))
 }

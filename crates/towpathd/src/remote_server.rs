@@ -19,11 +19,15 @@ const MAX_SERVICES: usize = 16;
 /// of a failure. If `trusted`, any host that reaches the address may use this kernel's network.
 pub fn main(config: Result<Config, ConfigError>, address: &str, trusted: bool) -> ExitCode {
     daemon::start_log();
-    match config.map_err(|error| error.to_string()).and_then(|config| listen(&config, address, trusted)) {
+    let done = match config {
+        Ok(config) => listen(&config, address, trusted).map_err(|why| (why, background::exit::FAILED)),
+        Err(error) => Err((error.to_string(), background::exit::USAGE)),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
+        Err((why, code)) => {
             let _ = writeln!(io::stderr(), "towpathd: {why}");
-            ExitCode::from(background::exit::FAILED)
+            ExitCode::from(code)
         }
     }
 }

@@ -154,6 +154,40 @@ fn background_returns_when_it_serves() {
 }
 
 #[test]
+fn a_socket_that_cannot_be_made_is_explained() {
+    for more in [&[][..], &["--background"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_towpathd"));
+        let output = command.args(["--socket", "/nonexistent/a.sock"]).args(more).output().unwrap();
+        let (code, text) = error_of(&output);
+        assert_eq!(code, 1, "{text}");
+        let cause = "the directory /nonexistent does not exist; make it (`mkdir -p /nonexistent`), or name another";
+        assert!(text.starts_with("towpathd: /nonexistent/a.lo") && text.contains(cause), "{text}");
+    }
+    // A path that fits while the socket is being made, and is too long for clients.
+    let scratch = Scratch::new("long");
+    let long = scratch.0.join("a".repeat(100));
+    let output = Command::new(env!("CARGO_BIN_EXE_towpathd")).arg("--socket").arg(long).output().unwrap();
+    assert!(error_of(&output).1.contains("the path of a socket has at most 107 bytes"), "{output:?}");
+}
+
+#[test]
+fn the_reason_of_a_failed_start_is_told_although_the_log_cannot_be_written() {
+    let scratch = Scratch::new("full");
+    std::fs::write(scratch.socket(), "not a socket").unwrap();
+    // As on a full disk, no byte can be added to a file.
+    let line = "trap '' XFSZ; ulimit -f 0; exec \"$0\" --background --socket \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", line, env!("CARGO_BIN_EXE_towpathd")]).arg(scratch.socket());
+    let (code, text) = error_of(&command.output().unwrap());
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.starts_with("towpathd: ") && text.ends_with("there is something that is no socket; remove it"),
+        "{text}"
+    );
+    assert_eq!(std::fs::metadata(scratch.0.join("towpath.log")).unwrap().len(), 0, "the log could be written");
+}
+
+#[test]
 fn wrong_configurations_are_explained() {
     let scratch = Scratch::new("config");
     let file = scratch.0.join("towpath.toml");
@@ -161,6 +195,8 @@ fn wrong_configurations_are_explained() {
     let output = towpathd(&scratch).arg("--config").arg(&file).output().unwrap();
     let expected = format!("towpathd: {}:2: unknown key \"spinn\"; did you mean \"spin\"?", file.display());
     assert_eq!(error_of(&output), (2, expected));
+    let output = towpathd(&scratch).arg("--background").arg("--config").arg(&file).output().unwrap();
+    assert_eq!(error_of(&output).0, 2, "{output:?}");
     let output = towpathd(&scratch).args(["--admit", "user:no-such-user"]).output().unwrap();
     let expected = "towpathd: admit: there is no user \"no-such-user\" on this machine (see `getent passwd`)";
     assert_eq!(error_of(&output), (2, expected.into()));

@@ -83,11 +83,7 @@ fn start_once(socket: &Path, with: &[&str], verbose: bool) -> Result<(), String>
         Some(0) if verbose => complain(&format!("started {}", daemon.display())),
         Some(0) => {}
         Some(code) if code == i32::from(background::exit::RUNNING) => {}
-        _ => {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let why = text.lines().last().unwrap_or("no reason given");
-            return Err(format!("the service did not start: {why}"));
-        }
+        _ => return Err(format!("the service did not start: {}", background::reason(&output))),
     }
     Ok(())
 }

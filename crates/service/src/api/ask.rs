@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No service listens there.
-    #[error("no Towpath service at {} ({source}); `towpath serve` starts one", socket.display())]
+    #[error("no Towpath service at {} ({}); `towpath serve` starts one", socket.display(), absence(socket, source))]
     Absent {
         /// Registration socket.
         socket: PathBuf,
@@ -36,6 +36,19 @@ pub enum AskError {
     /// The service refused the command.
     #[error("{0}")]
     Refused(String),
+}
+
+/// Why nobody answers there, in words.
+fn absence(socket: &Path, error: &io::Error) -> String {
+    let directory = crate::paths::parent(socket);
+    match error.kind() {
+        io::ErrorKind::NotFound if !directory.exists() => {
+            format!("the directory {} does not exist", directory.display())
+        }
+        io::ErrorKind::NotFound => "there is no such socket".into(),
+        io::ErrorKind::ConnectionRefused => "nobody listens there any more".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// Sends a command to the service whose registration socket is `socket`, and returns its answer.
