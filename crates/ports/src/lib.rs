@@ -1,6 +1,7 @@
 //! Packet I/O behind one trait: an in-memory loopback, and AF_XDP with steering. This crate knows frames, not TCP.
 
 mod interface;
+mod link_holder;
 mod mapping;
 pub mod memory;
 pub mod steering;

@@ -1,6 +1,7 @@
 //! The XDP program that steers frames of an interface to us. All other frames stay with the kernel.
 
 use crate::interface::Interface;
+use crate::link_holder;
 use crate::xsk::XskPort;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
@@ -10,6 +11,7 @@ use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 /// bpf/steer.bpf.c, compiled by bpf/build.sh.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/steer.bpf.o");
@@ -81,13 +83,19 @@ pub enum SteerError {
     Permission(String),
     /// Another XDP program is attached.
     #[error(
-        "steering on {interface}: another XDP program is attached: {program} (`ip link show {interface}`; `ip link set {interface} xdp off` removes it unless a running program holds it)"
+        "steering on {interface}: another XDP program is attached: {program}{}; end the program that holds it, or \
+         serve another interface (`ip link set {interface} xdp off` removes one that no process holds)",
+        holder.map(|pid| format!(", held by process {pid}")).unwrap_or_default()
     )]
     Occupied {
         /// Interface.
         interface: String,
         /// Name and id of the program, as far as the kernel tells.
         program: String,
+        /// The process that holds it, if it can be seen.
+        holder: Option<u32>,
+        /// Is it the steering program of another service?
+        is_ours: bool,
     },
     /// The kernel has no memory for the maps.
     #[error(
@@ -305,20 +313,28 @@ fn explain(interface: &Interface, doing: &'static str, error: &(dyn Error + 'sta
     let name = interface.name.clone();
     match os_error(error) {
         Some(libc::EPERM | libc::EACCES) => SteerError::Permission(name),
-        Some(libc::EBUSY | libc::EEXIST) => SteerError::Occupied { interface: name, program: occupant(interface) },
+        Some(libc::EBUSY | libc::EEXIST) => occupied(interface),
         Some(libc::ENOMEM) => SteerError::Memory(name),
         Some(libc::E2BIG) => SteerError::Full(name),
         _ => SteerError::Other { interface: name, doing, text: chain(error) },
     }
 }
 
-/// The program on an interface as `name (id 7)`, or as much as is known.
-fn occupant(interface: &Interface) -> String {
-    let Ok(Some(id)) = interface.xdp_program() else { return "unknown".into() };
-    let info = loaded_programs().flatten().find(|info| info.id() == id);
-    match info.as_ref().and_then(|info| info.name_as_str()) {
-        Some(name) if !name.is_empty() => format!("{name} (id {id})"),
-        _ => format!("id {id}"),
+/// The error for an interface that has a program. Names the program as `name (id 7)`, or as much as is known.
+fn occupied(interface: &Interface) -> SteerError {
+    let id = interface.xdp_program().ok().flatten();
+    let info = id.and_then(|id| loaded_programs().flatten().find(|info| info.id() == id));
+    let name = info.as_ref().and_then(|info| info.name_as_str()).filter(|name| !name.is_empty());
+    let program = match (name, id) {
+        (Some(name), Some(id)) => format!("{name} (id {id})"),
+        (None, Some(id)) => format!("id {id}"),
+        (_, None) => "unknown".into(),
+    };
+    SteerError::Occupied {
+        interface: interface.name.clone(),
+        program,
+        holder: id.and_then(|id| link_holder::of_program(Path::new("/proc"), id)),
+        is_ours: name == Some(PROGRAM),
     }
 }
 

@@ -10,7 +10,7 @@ pub mod exit {
     pub const FAILED: u8 = 1;
     /// The command line or the configuration is wrong.
     pub const USAGE: u8 = 2;
-    /// Another service has the socket already.
+    /// Another service has the socket or the interface already.
     pub const RUNNING: u8 = 3;
 }
 

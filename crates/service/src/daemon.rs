@@ -69,7 +69,7 @@ impl ServiceError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Admit(_) => background::exit::USAGE,
-            Self::Listen(ListenError::Running(_)) => background::exit::RUNNING,
+            Self::Listen(ListenError::Running(_)) | Self::Stack(StackError::Taken(_)) => background::exit::RUNNING,
             _ => background::exit::FAILED,
         }
     }

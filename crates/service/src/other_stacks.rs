@@ -20,6 +20,9 @@ const IDLE_EXIT: &str = "30s";
 /// Time before a failed start is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a stack that another process starts may take until it answers.
+const STARTING: Duration = Duration::from_secs(1);
+
 /// One other stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherStack {
@@ -122,13 +125,26 @@ impl OtherStacks {
                 tracing::info!(stack = stack.name, "started");
                 Ok(())
             }
-            Some(code) if code == i32::from(exit::RUNNING) => Ok(()),
+            // It has the socket, but may still be starting. Or it is a third one, which has the interface.
+            Some(code) if code == i32::from(exit::RUNNING) && stack.answers_soon() => Ok(()),
             _ => Err(format!("it did not start: {}", background::reason(&output))),
         }
     }
 }
 
 impl OtherStack {
+    /// Does a service answer there within [`STARTING`]?
+    fn answers_soon(&self) -> bool {
+        let end = Instant::now() + STARTING;
+        while !self.answers() {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+
     /// Does a service answer there? It need not admit this user.
     pub fn answers(&self) -> bool {
         let connected = UnixStream::connect(paths::control_socket(&self.socket));

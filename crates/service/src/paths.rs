@@ -131,6 +131,18 @@ pub fn lock_file(registration: &Path) -> PathBuf {
     beside(registration, "lock")
 }
 
+/// The registration socket of the service that is this process: it holds the lock beside it.
+pub fn socket_of_process(pid: u32) -> Option<PathBuf> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok()).find_map(|lock| socket_of_lock(&lock))
+}
+
+/// The socket that a lock file belongs to, if it is one and the socket is there.
+fn socket_of_lock(lock: &Path) -> Option<PathBuf> {
+    let candidates = [lock.with_extension("sock"), lock.with_extension("")];
+    candidates.into_iter().find(|socket| lock_file(socket) == lock && socket.exists())
+}
+
 /// The log of a service that was started in the background.
 pub fn log_file(registration: &Path) -> PathBuf {
     beside(registration, "log")
@@ -271,6 +283,21 @@ mod tests {
         for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::NotADirectory] {
             assert!(say("/tmp/a.sock", kind).ends_with(other.strip_prefix("or").unwrap()), "{kind}");
         }
+    }
+
+    #[test]
+    fn a_lock_leads_to_its_socket() {
+        let scratch = Scratch::new("lock");
+        for name in ["towpath.sock", "mine.sock", "bare"] {
+            let socket = scratch.0.join(name);
+            let lock = lock_file(&socket);
+            assert_eq!(socket_of_lock(&lock), None, "it is not there");
+            std::fs::write(&socket, "").unwrap();
+            assert_eq!(socket_of_lock(&lock), Some(socket));
+        }
+        let lock = lock_file(&scratch.0.join("mine.sock"));
+        let _held = std::fs::File::create(&lock).unwrap();
+        assert_eq!(socket_of_process(std::process::id()), Some(scratch.0.join("mine.sock")));
     }
 
     #[test]

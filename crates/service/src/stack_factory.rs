@@ -53,6 +53,9 @@ pub enum StackError {
     /// The stack's own error.
     #[error(transparent)]
     Stack(Box<dyn Error + Send + Sync>),
+    /// Another service has what the stack needs.
+    #[error(transparent)]
+    Taken(Box<dyn Error + Send + Sync>),
     /// A step failed.
     #[error("{doing}: {source}")]
     Io {
@@ -67,6 +70,10 @@ impl StackError {
     /// Wraps a stack's own error.
     pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
         Self::Stack(Box::new(error))
+    }
+    /// Wraps the error of a stack whose resources another service has.
+    pub fn taken(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Taken(Box::new(error))
     }
     /// Wraps the error of a step.
     pub fn doing(doing: &'static str) -> impl FnOnce(io::Error) -> Self {

@@ -1,7 +1,7 @@
 //! Starts the fast stack: a loopback port and the queues of the interface for each flow group, and the slow path's
 //! settings.
 
-use crate::interface::{self, Interface};
+use crate::interface::{self, Interface, InterfaceError};
 use crate::network::{HostNetwork, Watcher};
 use towpath_fast::{FastStack, FastStackConfig};
 use towpath_ports::Port;
@@ -69,7 +69,10 @@ fn serve_interface(
     ports: &mut [Vec<Box<dyn Port>>],
 ) -> Result<(HostNetwork, Interface), StackError> {
     let vlan = (config.vlan != 0).then_some(config.vlan);
-    let (held, steer) = interface::open(name, vlan, ports).map_err(StackError::of)?;
+    let (held, steer) = interface::open(name, vlan, ports).map_err(|error| match error {
+        InterfaceError::Served { .. } => StackError::taken(error),
+        error => StackError::of(error),
+    })?;
     let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer).map_err(netlink)?;
     Ok((network, held))
 }

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use towpath_ports::Port;
 use towpath_ports::steering::{SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
+use towpath_service::paths;
 use towpath_tcp::flow::FourTuple;
 
 /// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
@@ -57,15 +58,48 @@ pub enum InterfaceError {
     /// No such interface.
     #[error("--interface {0}: there is no such interface; `ip -br link` lists them")]
     Absent(String),
+    /// Another Towpath service serves it.
+    #[error(
+        "--interface {interface}: {who} serves it already; use that one{socket}, end it (`towpath stop{socket}`), or \
+         serve another interface"
+    )]
+    Served {
+        /// The interface.
+        interface: String,
+        /// The service.
+        who: String,
+        /// ` --socket PATH`, or nothing if the socket is not known.
+        socket: String,
+    },
     /// An AF_XDP socket.
     #[error(transparent)]
     Xsk(#[from] XskError),
     /// The steering program.
     #[error(transparent)]
-    Steer(#[from] SteerError),
+    Steer(SteerError),
     /// The reserved ports.
     #[error("net.ipv4.ip_local_reserved_ports: {0}")]
     Ports(io::Error),
+}
+
+impl From<SteerError> for InterfaceError {
+    fn from(error: SteerError) -> Self {
+        match error {
+            SteerError::Occupied { interface, holder, is_ours: true, .. } => served(interface, holder),
+            error => Self::Steer(error),
+        }
+    }
+}
+
+/// The error for an interface that another service serves.
+fn served(interface: String, holder: Option<u32>) -> InterfaceError {
+    let who = match holder {
+        Some(pid) => format!("the Towpath service with process {pid}"),
+        None => "another Towpath service, which is not to be seen from here (in a container?),".into(),
+    };
+    let socket = holder.and_then(paths::socket_of_process);
+    let socket = socket.map(|socket| format!(" --socket {}", socket.display())).unwrap_or_default();
+    InterfaceError::Served { interface, who, socket }
 }
 
 /// Opens every receive queue of the interface and deals the queues out to the flow groups' ports. All queues are

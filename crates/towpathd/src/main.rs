@@ -23,7 +23,7 @@ use towpath_towpathd::stacks::Stacks;
   towpathd --config FILE            with a configuration file
 
 Exit codes: 0 ended as told; 1 could not start, or failed; 2 wrong command line or configuration;
-3 another service has the socket already.
+3 another service has the socket or the interface already.
 TOWPATH_LOG=debug shows more."
 )]
 struct Arguments {

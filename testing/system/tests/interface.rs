@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 use towpath_system_tests::namespace::{CLIENT, SERVER};
-use towpath_system_tests::{Lab, Program, Service, require_program, until};
+use towpath_system_tests::{Lab, Program, Service, bin, require_program, until};
 
 const NOBODY: u32 = 65534;
 
@@ -216,6 +216,22 @@ fn the_interface_is_given_back() {
     killed.running.signal(libc::SIGKILL);
     killed.running.wait_end(5);
     until("the kernel has detached the program", 5, || !show().contains("xdp"));
+}
+
+#[test]
+fn a_second_service_on_the_interface_is_told_who_has_it() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let (pid, socket) = (service.status()["pid"].as_u64().expect("a pid"), service.socket.display());
+    let second = service.scratch.path("second.sock");
+    let line = format!("{} serve --interface eth1 --socket {}", bin("towpath").display(), second.display());
+    let out = lab.on_server(Program::line(&line)).run(20);
+    assert_eq!(out.code, 3, "{out:?}");
+    let expected = format!(
+        "towpathd: --interface eth1: the Towpath service with process {pid} serves it already; use that one \
+         --socket {socket}, end it (`towpath stop --socket {socket}`), or serve another interface"
+    );
+    assert!(out.err.contains(&expected), "{out:?}");
 }
 
 #[test]
