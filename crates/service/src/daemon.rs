@@ -5,6 +5,7 @@ use crate::affinity_guard::AffinityGuard;
 use crate::auto::{Auto, Reach};
 use crate::background;
 use crate::config::{Config, ConfigError, StackKind};
+use crate::cpus;
 use crate::descriptor_table;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
@@ -133,6 +134,7 @@ pub fn start_log() {
 
 /// Starts everything, serves until told to end, and ends everything.
 fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Result<Ended, ServiceError> {
+    cpus::check(config)?;
     // Signals are blocked before any thread starts, because threads inherit the mask.
     let signals = end_signals().map_err(doing("signals"))?;
     // The affinity is inherited, too. A configuration with CPUs needs no guard.

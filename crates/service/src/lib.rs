@@ -18,6 +18,7 @@ pub mod broker_handle;
 pub mod client_connection;
 pub mod config;
 pub mod control;
+pub mod cpus;
 pub mod daemon;
 pub mod descriptor_broker;
 pub mod descriptor_table;

@@ -10,7 +10,7 @@ use towpath_remote::server::{ServerConfig, serve};
 use towpath_ring::wake;
 use towpath_service::affinity_guard::AffinityGuard;
 use towpath_service::config::{Config, ConfigError, CoresSetting};
-use towpath_service::{background, daemon};
+use towpath_service::{background, cpus, daemon};
 
 /// Most services that are served at a time.
 const MAX_SERVICES: usize = 16;
@@ -19,7 +19,7 @@ const MAX_SERVICES: usize = 16;
 /// of a failure. If `trusted`, any host that reaches the address may use this kernel's network.
 pub fn main(config: Result<Config, ConfigError>, address: &str, trusted: bool) -> ExitCode {
     daemon::start_log();
-    let done = match config {
+    let done = match config.and_then(|config| cpus::check(&config).map(|()| config)) {
         Ok(config) => listen(&config, address, trusted).map_err(|why| (why, background::exit::FAILED)),
         Err(error) => Err((error.to_string(), background::exit::USAGE)),
     };

@@ -268,7 +268,11 @@ impl Config {
         let message = format!("{key}: {message}");
         let Some(file) = &self.file else { return ConfigError::Value(message) };
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        ConfigError::Line { file: file.clone(), line: line_of(&text, key), message }
+        match toml_error::line_that_sets(&text, key) {
+            Some(line) => ConfigError::Line { file: file.clone(), line, message },
+            // A flag has set it.
+            None => ConfigError::Value(message),
+        }
     }
 
     /// [`Config::check`] for a configuration that flags have changed.

@@ -18,8 +18,13 @@ pub fn explain(text: &str, line: usize, message: &str) -> String {
 
 /// The line that sets `key`, or 1.
 pub fn line_of(text: &str, key: &str) -> usize {
+    line_that_sets(text, key).unwrap_or(1)
+}
+
+/// The line that sets `key`.
+pub fn line_that_sets(text: &str, key: &str) -> Option<usize> {
     let sets = |line: &str| line.split_once('=').is_some_and(|(left, _)| left.trim() == key);
-    text.lines().position(sets).map_or(1, |at| at + 1)
+    text.lines().position(sets).map(|at| at + 1)
 }
 
 /// The known key that is nearest to `key`, if at most a third of its letters differ.
