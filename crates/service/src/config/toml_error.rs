@@ -2,18 +2,66 @@
 
 use super::KEYS;
 
-/// The TOML parser's message with its key. For an unknown key: the nearest known one.
+/// The TOML parser's message in the words of this configuration: the key, and what to write. For an unknown key: the
+/// nearest known one.
 pub fn explain(text: &str, line: usize, message: &str) -> String {
-    let written = text.lines().nth(line - 1).unwrap_or("");
-    let key = written.split('=').next().unwrap_or("").trim();
+    let lines: Vec<&str> = text.lines().take(line).collect();
+    let written = lines.last().copied().unwrap_or_default();
     if message.starts_with("unknown field") {
-        let key = message.split('`').nth(1).unwrap_or(key);
+        let key = message.split('`').nth(1).unwrap_or_else(|| written.split('=').next().unwrap_or_default().trim());
         return match nearest(key) {
             Some(known) => format!("unknown key {key:?}; did you mean {known:?}?"),
             None => format!("unknown key {key:?}; the keys are {}", KEYS.join(", ")),
         };
     }
-    if written.contains('=') && KEYS.contains(&key) { format!("{key}: {message}") } else { message.to_owned() }
+    // The entries of a list may stand on lines of their own.
+    let set = lines.iter().rev().find_map(|line| line.split_once('='));
+    match set.map(|(key, value)| (key.trim(), value.trim())).filter(|(key, _)| KEYS.contains(key)) {
+        Some((key, value)) => {
+            format!("{key}: {}", right_form(key, value, message).unwrap_or_else(|| message.to_owned()))
+        }
+        None => message.to_owned(),
+    }
+}
+
+/// What to write instead of `value`, if the parser says that it has the wrong type.
+fn right_form(key: &str, value: &str, message: &str) -> Option<String> {
+    let bare = value.trim_matches('"');
+    let quoted = format!("write it in quotes: {key} = \"{bare}\"");
+    if message.starts_with("string values must be quoted") {
+        return (!bare.is_empty()).then_some(quoted);
+    }
+    if let Some(rest) = message.strip_prefix("unknown variant ") {
+        let mut names = rest.split('`').skip(1).step_by(2);
+        let (unknown, known) = (names.next()?, names.map(|name| format!("{name:?}")).collect::<Vec<_>>());
+        return Some(format!("{unknown:?} is not known; write {}", known.join(" or ")));
+    }
+    let (found, expected) = message.split_once(", expected ")?;
+    let entry = match key {
+        "admit" => "\"uid:1000\"",
+        "policy" => "\"deny connect port 25\"",
+        _ => "2",
+    };
+    let whole = |most: u64| match found.split('`').nth(1) {
+        Some(number) if found.starts_with("invalid value: integer") => format!("{number} is outside 0 to {most}"),
+        _ if bare.parse::<u64>().is_ok() => format!("{value} is no number; write {key} = {bare}"),
+        _ => format!("{value} is no number; write a whole one, from 0 to {most}"),
+    };
+    Some(match expected {
+        "a sequence" if value.starts_with('"') || key == "cpus" => {
+            format!("{value} is no list; write {key} = [{value}]")
+        }
+        "a sequence" => format!("{value} is no list; write one such as {key} = [{entry}]"),
+        "a string" if value.starts_with('[') => format!("its entries stand in quotes: {key} = [{entry}]"),
+        "a string" => quoted,
+        "a boolean" => format!("{value} is neither true nor false; write one of them, without quotes"),
+        "a map" => format!("{value} is no table; write [{key}.NAME] on a line of its own, and its keys below"),
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "usize" => whole(usize::MAX as u64),
+        _ => return None,
+    })
 }
 
 /// The line that sets `key`, or 1.
