@@ -9,6 +9,7 @@ use crate::cpus;
 use crate::descriptor_table;
 use crate::geometry::geometry;
 use crate::guard::ServiceGuard;
+use crate::log_filter;
 use crate::other_stacks::OtherStacks;
 use crate::paths::{self, PathError};
 use crate::policy::Policy;
@@ -101,7 +102,7 @@ pub enum Startup<'a> {
 /// Runs a service to its end, reports errors on standard error, and returns the exit code. `tell` is called when
 /// clients are served, and with an error.
 pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, tell: impl Fn(Startup<'_>)) -> ExitCode {
-    start_log();
+    let config = start_log().and(config);
     let ready = || tell(Startup::Serving);
     match config.map_err(ServiceError::from).and_then(|config| run(&config, stacks, ready)) {
         Ok(ended) => {
@@ -125,11 +126,11 @@ pub fn main(config: Result<Config, ConfigError>, stacks: &impl StackFactory, tel
 }
 
 /// Starts the log on standard error. `TOWPATH_LOG` filters it (`debug`, `towpath_service=debug`; default `info`).
-pub fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TOWPATH_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+pub fn start_log() -> Result<(), ConfigError> {
+    let filter = log_filter::from_environment()?;
     let ansi = io::stderr().is_terminal();
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).try_init();
+    Ok(())
 }
 
 /// Starts everything, serves until told to end, and ends everything.

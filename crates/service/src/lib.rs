@@ -24,6 +24,7 @@ pub mod descriptor_broker;
 pub mod descriptor_table;
 pub mod geometry;
 pub mod guard;
+mod log_filter;
 mod log_throttle;
 pub mod options;
 pub mod other_stacks;

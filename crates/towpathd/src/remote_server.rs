@@ -18,8 +18,7 @@ const MAX_SERVICES: usize = 16;
 /// Listens at an address and serves every service that connects, until a signal ends the process. Returns the exit code
 /// of a failure. If `trusted`, any host that reaches the address may use this kernel's network.
 pub fn main(config: Result<Config, ConfigError>, address: &str, trusted: bool) -> ExitCode {
-    daemon::start_log();
-    let done = match config.and_then(|config| cpus::check(&config).map(|()| config)) {
+    let done = match daemon::start_log().and(config).and_then(|config| cpus::check(&config).map(|()| config)) {
         Ok(config) => listen(&config, address, trusted).map_err(|why| (why, background::exit::FAILED)),
         Err(error) => Err((error.to_string(), background::exit::USAGE)),
     };
