@@ -4,6 +4,7 @@ use super::Config;
 use super::stack_kind::{StackKind, stack_name};
 use crate::policy::Policy;
 use crate::units::{Bytes, Duration};
+use std::net::IpAddr;
 use towpath_ring::command::MAX_STACKS;
 use towpath_tcp::slow::congestion::Algorithm;
 
@@ -93,7 +94,35 @@ impl Config {
             }
         }
         if self.standby.is_some() && self.guest_address.is_none() {
-            return Err(("standby", "there is no guest_address that could move".into()));
+            return Err(("standby", "there is no guest_address that could move; name one".into()));
+        }
+        let is_network = |text: &str| {
+            text.split_once('/').is_some_and(|(address, bits)| {
+                let most = address.parse::<IpAddr>().map_or(0, |ip| if ip.is_ipv4() { 32 } else { 128 });
+                most > 0 && bits.parse().is_ok_and(|bits: u32| (1..=most).contains(&bits))
+            })
+        };
+        if let Some(address) = &self.guest_address {
+            if !is_network(address) {
+                return Err((
+                    "guest_address",
+                    format!("{address:?} is no address with its prefix length; write one such as \"10.0.0.2/24\""),
+                ));
+            }
+            if self.guest_tap.is_none() {
+                let why = "the guest has no network device that could have it; name its TAP device with guest_tap \
+                           (`ip tuntap add tap0 mode tap` makes one)";
+                return Err(("guest_address", why.into()));
+            }
+        }
+        if let Some(gateway) = &self.guest_gateway {
+            if gateway.parse::<IpAddr>().is_err() {
+                return Err(("guest_gateway", format!("{gateway:?} is no address; write one such as \"10.0.0.1\"")));
+            }
+            if self.guest_address.is_none() {
+                let why = "a router is of no use without an address; name one with guest_address";
+                return Err(("guest_gateway", why.into()));
+            }
         }
         // A guest of QEMU unpacks this binary and its libraries in its memory.
         let least_mib = if self.stack == StackKind::Qemu { 128 } else { 64 };

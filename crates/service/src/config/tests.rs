@@ -134,6 +134,24 @@ fn golden_errors() {
             "stacks = 3\n",
             "towpath.toml:1: stacks: 3 is no table; write [stacks.NAME] on a line of its own, and its keys below",
         ),
+        (
+            "stack = \"uml\"\nguest_address = \"10.0.0.2/24\"\n",
+            "towpath.toml:2: guest_address: the guest has no network device that could have it; name its TAP device with \
+             guest_tap (`ip tuntap add tap0 mode tap` makes one)",
+        ),
+        (
+            "guest_tap = \"tap0\"\nguest_gateway = \"10.0.0.1\"\n",
+            "towpath.toml:2: guest_gateway: a router is of no use without an address; name one with guest_address",
+        ),
+        (
+            "guest_tap = \"tap0\"\nguest_address = \"10.0.0.2\"\n",
+            "towpath.toml:2: guest_address: \"10.0.0.2\" is no address with its prefix length; write one such as \
+             \"10.0.0.2/24\"",
+        ),
+        (
+            "guest_tap = \"tap0\"\nguest_address = \"fd00::2/64\"\nguest_gateway = \"router\"\n",
+            "towpath.toml:3: guest_gateway: \"router\" is no address; write one such as \"10.0.0.1\"",
+        ),
         ("ecn = 3\n", "towpath.toml:1: ecn: 3 is outside 0 to 2"),
         ("mss_clamp = 10\n", "towpath.toml:1: mss_clamp: 10 is outside 88 to 65495"),
         ("time_wait = \"1h\"\n", "towpath.toml:1: time_wait: 1h is outside 0us to 4min"),
