@@ -1,12 +1,14 @@
 //! `towpath cores advise`: decides, and prints the commands. The user types them, or does not.
 
 use super::decide::{self, Seconds};
+use super::feedback_sources::Said;
 use super::outputs::Outputs;
 use super::show::Entry;
 use super::tick::Tick;
 use clap::Args;
 use std::io::Write;
 use std::process::ExitCode;
+use towpath_feedback::Heard;
 use towpath_rxcpus::{Knob, Machine, Pool, Setting, Tree};
 use towpath_scaling::{Decision, PolicyState, step};
 
@@ -17,7 +19,8 @@ pub const HELP: &str = "Examples:
 
 What it prints are commands and comments of a shell. Whether its advice was taken it sees by what is set.
 
-Exit codes: 0 as many CPUs as now are the right number; 1 failed; 2 another number is advised, or wrong command line.";
+Exit codes: 0 as many CPUs as now are the right number; 1 failed, or no source of --feedback was heard; 2 another number is
+advised, or wrong command line.";
 /// Exit code if something is advised.
 const ADVISED: u8 = 2;
 /// With --once: ends after this many seconds without advice, unless --times says otherwise.
@@ -27,7 +30,7 @@ const ONCE: u64 = 30;
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
-    watch: decide::Arguments,
+    pub watch: decide::Arguments,
     /// End with the first advice, or after 30 seconds (--times) without any
     #[arg(long)]
     once: bool,
@@ -105,9 +108,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     // The state if the advice had been taken.
     let mut advised: Option<PolicyState> = None;
     let times = arguments.watch.times.unwrap_or(if arguments.once { ONCE } else { u64::MAX });
+    let mut silence = Silence::default();
     for _ in 0..times {
         let there = decide::reserved(&pool, state.cores());
         let Some(sensed) = seconds.next(&there)? else { break };
+        silence.listen(seconds.heard());
         let now = in_force(&pool, &tree);
         if now != state.cores() {
             let taken = advised.take().filter(|after| after.cores() == now);
@@ -137,10 +142,36 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, String> {
             break;
         }
     }
+    if advised.is_none()
+        && let Some(why) = silence.of_all()
+    {
+        return Err(format!("nothing can be advised, because nothing was heard of how applications do: {why}"));
+    }
     if arguments.once && advised.is_none() && !arguments.watch.wanted.json {
         say(&format!("# nothing is advised: {} reserved is right as far as can be seen\n", state.cores()));
     }
     Ok(advised.map_or(ExitCode::SUCCESS, |_| ExitCode::from(ADVISED)))
+}
+
+/// The sources of feedback that have not been heard yet.
+#[derive(Default)]
+struct Silence {
+    /// Has any source been heard?
+    heard: bool,
+    /// The last silence of each source.
+    why: Vec<String>,
+}
+
+impl Silence {
+    fn listen(&mut self, heard: &[Heard]) {
+        let said: Vec<Said> = heard.iter().map(Said::of).collect();
+        self.heard |= said.iter().any(|said| said.throughput.is_some());
+        self.why = said.iter().filter_map(Said::silence).collect();
+    }
+    /// Why none was heard, if there are any and none was.
+    fn of_all(&self) -> Option<String> {
+        (!self.heard && !self.why.is_empty()).then(|| self.why.join("; "))
+    }
 }
 
 fn say(text: &str) {
@@ -243,6 +274,23 @@ mod tests {
             };
             knobs.iter().map(|knob| format!("{} {:?}", knob.path, value(&knob.path))).collect()
         }
+    }
+
+    #[test]
+    fn without_a_source_that_is_heard_nothing_is_advised() {
+        let heard = |problem: Option<&str>, outcome| Heard {
+            source: "redis://127.0.0.1:1".into(),
+            outcome,
+            problem: problem.map(str::to_owned),
+        };
+        let mut silence = Silence::default();
+        silence.listen(&[]);
+        assert_eq!(silence.of_all(), None, "load alone decides");
+        silence.listen(&[heard(Some("connection refused"), None)]);
+        assert_eq!(silence.of_all().as_deref(), Some("redis://127.0.0.1:1: connection refused"));
+        silence.listen(&[heard(None, Some(towpath_scaling::Outcome::default()))]);
+        silence.listen(&[heard(Some("connection refused"), None)]);
+        assert_eq!(silence.of_all(), None, "it was heard once");
     }
 
     #[test]
