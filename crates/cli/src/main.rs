@@ -80,12 +80,12 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::KernelStack(arguments) => kernel_stack::run(arguments),
-        Command::Sockets(arguments) => report(sockets::run(&arguments)),
-        Command::Status(arguments) => report(status::run(&arguments)),
-        Command::Policy(arguments) => report(policy::run(&arguments)),
+        Command::Sockets(arguments) => report(sockets::run(&arguments), arguments.json),
+        Command::Status(arguments) => report(status::run(&arguments), arguments.json),
+        Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),
         Command::Exec(arguments) => exec::run(arguments),
-        Command::Move(arguments) => report(move_to::run(&arguments)),
-        Command::Stop(arguments) => report(stop::run(&arguments)),
+        Command::Move(arguments) => report(move_to::run(&arguments), arguments.json),
+        Command::Stop(arguments) => report(stop::run(&arguments), arguments.json),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Cores(arguments) => receive_cpus::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
@@ -93,18 +93,26 @@ fn main() -> ExitCode {
 }
 
 /// Prints the result of a command.
-fn report(result: Result<String, locate::NoService>) -> ExitCode {
+fn report(result: Result<String, locate::NoService>, json: bool) -> ExitCode {
     match result {
-        Ok(text) => {
-            // A closed pipe (`towpath sockets | head -1`) is no failure.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            complain(&error.to_string());
-            ExitCode::from(exit::NO_SERVICE)
-        }
+        Ok(text) => print(&text),
+        Err(error) => fail(&error.to_string(), json, exit::NO_SERVICE),
     }
+}
+
+/// Prints on standard output. A closed pipe (`towpath sockets | head -1`) is no failure.
+fn print(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// Ends a command with an error: a line on standard error, and with `--json` an object on standard output, too.
+fn fail(why: &str, json: bool, code: u8) -> ExitCode {
+    if json {
+        print(&format!("{}\n", serde_json::json!({ "error": why })));
+    }
+    complain(why);
+    ExitCode::from(code)
 }
 
 /// One line on standard error.

@@ -20,7 +20,7 @@ pub struct Arguments {
     to: String,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Asks the service to move them.

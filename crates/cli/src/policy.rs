@@ -31,7 +31,7 @@ pub struct Arguments {
     which: Which,
     /// JSON
     #[arg(long, global = true)]
-    json: bool,
+    pub json: bool,
     #[command(subcommand)]
     action: Action,
 }

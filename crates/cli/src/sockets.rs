@@ -25,7 +25,7 @@ pub struct Arguments {
     all: bool,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Lists the sockets.

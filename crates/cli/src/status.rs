@@ -24,7 +24,7 @@ pub struct Arguments {
     which: Which,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Shows the status.

@@ -11,7 +11,7 @@ pub struct Arguments {
     which: Which,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Asks it to end.

@@ -14,7 +14,7 @@ pub struct Arguments {
     state: Option<PathBuf>,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Explains.

@@ -38,6 +38,7 @@ use towpath_rxcpus::{
     CpuSet, FEWEST_CPUS, Machine, Partition, PartitionKind, PlanError, Pool, StackThread, SteeringWay, Tree,
 };
 use towpath_rxcpus::{reserved, state_place};
+use towpath_service::background::exit;
 
 /// Why the taken CPUs are never reserved.
 const TAKEN: &str = "threads of a service are pinned to them, or the kernel isolates them (isolcpus)";
@@ -98,6 +99,24 @@ enum Action {
   towpath cores set 2                    whatever happens, until the service ends
   towpath cores set --stack kernel auto  as its configuration says (`cores = \"1-4\"`)")]
     Set(set::Arguments),
+}
+
+impl Arguments {
+    /// Is the output to be JSON?
+    fn json(&self) -> bool {
+        match &self.action {
+            None => self.observe.wanted.json,
+            // It has a reason in its own object.
+            Some(Action::Plan(_)) => false,
+            Some(Action::Observe(watch) | Action::Enforce(watch)) => watch.wanted.json,
+            Some(Action::Advise(advise)) => advise.watch.wanted.json,
+            Some(Action::Status(status)) => status.json,
+            Some(Action::Explain(explain)) => explain.json,
+            Some(Action::Replay(replay)) => replay.json,
+            Some(Action::Restore(restore)) => restore.json,
+            Some(Action::Set(set)) => set.json,
+        }
+    }
 }
 
 /// The network device, the applications, and the way of steering.
@@ -237,10 +256,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Action::Set(set) => set::run(set),
     };
     match done {
-        Ok(text) => crate::report(Ok(text)),
-        Err(error) => {
-            crate::complain(&error);
-            ExitCode::FAILURE
-        }
+        Ok(text) => crate::print(&text),
+        Err(error) => crate::fail(&error, arguments.json(), exit::FAILED),
     }
 }

@@ -25,7 +25,7 @@ pub struct Arguments {
     file: PathBuf,
     /// A JSON line for each tick
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// One tick.

@@ -12,7 +12,7 @@ use towpath_scaling::counted;
 pub struct Arguments {
     /// JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Puts it back.

@@ -15,7 +15,7 @@ pub struct Arguments {
     cores: SetCores,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 fn cores(text: &str) -> Result<SetCores, String> {

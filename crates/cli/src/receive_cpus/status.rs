@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use towpath_rxcpus::{Machine, Tree};
+use towpath_service::background::exit;
 
 /// Help after the options.
 pub const HELP: &str = "Examples:
@@ -43,7 +44,7 @@ pub struct Arguments {
     state: Option<PathBuf>,
     /// One JSON object
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Shows it.
@@ -51,10 +52,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     match look(arguments) {
         Ok(false) => ExitCode::SUCCESS,
         Ok(true) => ExitCode::from(ALARMS),
-        Err(error) => {
-            crate::complain(&error);
-            ExitCode::FAILURE
-        }
+        Err(error) => crate::fail(&error, arguments.json, exit::FAILED),
     }
 }
 

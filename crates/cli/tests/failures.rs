@@ -1,0 +1,45 @@
+//! What commands say when they fail.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::process::{Command, Output};
+
+fn towpath(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
+    command.args(line.split_whitespace()).env_remove("TOWPATH_SOCKET");
+    command
+}
+
+/// Exit code, standard output and standard error.
+fn end(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn with_json_an_error_is_an_object_on_standard_output() {
+    let absent = "--json --socket /nonexistent/towpath.sock";
+    for (line, code) in [
+        ("status", 3),
+        ("sockets -a", 3),
+        ("stop", 3),
+        ("policy --socket /nonexistent/towpath.sock list --json", 3),
+        ("move --to host", 3),
+        ("cores set 2", 1),
+        ("cores explain --state /nonexistent/state --json", 1),
+        ("cores status --state /dev/null --json", 1),
+        ("cores replay --json /nonexistent/trace", 1),
+        ("cores observe --json --interface no-such-if --force", 1),
+    ] {
+        let line = if line.contains("--json") { line.to_owned() } else { format!("{line} {absent}") };
+        let (ended, out, err) = end(&mut towpath(&line));
+        assert_eq!(ended, code, "{line}: {out}{err}");
+        let object: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{line}: {out:?}"));
+        let why = object["error"].as_str().unwrap();
+        assert_eq!(err.trim_end(), format!("towpath: {why}"), "{line}");
+    }
+    let (code, out, err) = end(&mut towpath("status --socket /nonexistent/towpath.sock"));
+    let why = "towpath: no Towpath service at /nonexistent/towpath.sock (the directory /nonexistent does not exist); \
+               `towpath serve` starts one\n";
+    assert_eq!((code, out.as_str(), err.as_str()), (3, "", why));
+}
