@@ -43,3 +43,16 @@ fn with_json_an_error_is_an_object_on_standard_output() {
                `towpath serve` starts one\n";
     assert_eq!((code, out.as_str(), err.as_str()), (3, "", why));
 }
+
+#[test]
+fn a_library_that_is_none_is_refused() {
+    for (file, why) in [
+        ("/etc/passwd", "is no shared object of this processor"),
+        ("/tmp", "cannot be read"),
+        (env!("CARGO_BIN_EXE_towpath"), "is another shared object, not Towpath's library"),
+    ] {
+        let (code, out, err) = end(towpath("run --require -- true").env("TOWPATH_LIBRARY", file));
+        let expected = format!("towpath: {file}: {why}; name libtowpath.so with TOWPATH_LIBRARY, or unset it\n");
+        assert_eq!((code, out.as_str(), err), (125, "", expected));
+    }
+}

@@ -19,6 +19,7 @@ pub mod exec;
 pub mod forks;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
+pub mod library;
 mod needed;
 pub mod program;
 #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The longest chain of interpreters. The kernel allows four.
 const MAX_SCRIPTS: usize = 4;
 /// The bytes of a file that are read: program headers come first, then notes.
-const HEAD_BYTES: usize = 8192;
+pub(crate) const HEAD_BYTES: usize = 8192;
 
 /// How a program can be hooked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,11 +106,11 @@ enum Elf {
 }
 
 /// `e_machine` of this machine.
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+pub(crate) const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// `p_type` of the dynamic linker's name.
 const PT_INTERP: u32 = 3;
 /// `p_type` of notes. In the note with Go's build id, the type and the name follow the lengths.
-const PT_NOTE: u32 = 4;
+pub(crate) const PT_NOTE: u32 = 4;
 const GO_NOTE: &[u8] = b"\x04\0\0\0Go\0\0";
 
 fn elf(head: &[u8]) -> Elf {
@@ -142,13 +142,13 @@ fn elf(head: &[u8]) -> Elf {
 fn bytes<const N: usize>(head: &[u8], at: usize) -> Option<[u8; N]> {
     head.get(at..at.checked_add(N)?)?.try_into().ok()
 }
-fn half(head: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(head: &[u8], at: usize) -> Option<u16> {
     bytes(head, at).map(u16::from_le_bytes)
 }
-fn word(head: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(head: &[u8], at: usize) -> Option<u32> {
     bytes(head, at).map(u32::from_le_bytes)
 }
-fn long(head: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn long(head: &[u8], at: usize) -> Option<usize> {
     bytes(head, at).map(|b| u64::from_le_bytes(b) as usize)
 }
 

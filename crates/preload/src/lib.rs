@@ -11,3 +11,9 @@ towpath_hook::preload_exec!();
 towpath_hook::preload_uring!(Posix);
 #[cfg(target_arch = "x86_64")]
 towpath_hook::preload_forks!(Posix);
+
+/// `towpath run` knows the library by it.
+#[used]
+// SAFETY: a section of notes. The linker keeps it, and nothing else reads it.
+#[unsafe(link_section = ".note.towpath")]
+static NOTE: towpath_hook::library::Note = towpath_hook::library::Note::of(env!("CARGO_PKG_VERSION"));

@@ -168,6 +168,8 @@ pub fn library() -> Result<PathBuf, String> {
         let places: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
         format!("{LIBRARY} is not there ({}); build it, or name it with {LIBRARY_VARIABLE}", places.join(", "))
     })?;
+    towpath_hook::library::check(&found)
+        .map_err(|why| format!("{}: {why}; name {LIBRARY} with {LIBRARY_VARIABLE}, or unset it", found.display()))?;
     // The dynamic linker splits LD_PRELOAD at these and has no quoting.
     if found.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(format!("{}: the path of the library must not contain spaces or colons", found.display()));
