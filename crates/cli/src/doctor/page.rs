@@ -99,7 +99,12 @@ fn call(call: Call) -> &'static str {
 /// The human form.
 pub fn programs(programs: &[Program], left_out: u32) -> String {
     let mut out = format!("{:<8}{:<8}{:>8}{:>8}{:>9}  Program\n", "Pid", "Hook", "Towpath", "Kernel", "Refused");
-    for program in shown(programs) {
+    let shown = shown(programs);
+    let (mut told, mut quiet): (Vec<_>, Vec<_>) = shown.into_iter().partition(|program| has_sockets(program));
+    if told.is_empty() && !quiet.is_empty() {
+        told.push(quiet.remove(0));
+    }
+    for program in told {
         let refused: u64 = program.refused.iter().map(|(.., times)| u64::from(*times)).sum();
         let row = format!(
             "{:<8}{:<8}{:>8}{:>8}{refused:>9}  ",
@@ -112,10 +117,35 @@ pub fn programs(programs: &[Program], left_out: u32) -> String {
         let _ = writeln!(out, "{}", (row + &cut(&program.line, room)).trim_end());
         details(&mut out, program);
     }
+    if !quiet.is_empty() {
+        wrapped(&mut out, "", 0, &format!("without sockets: {}", names(&quiet)));
+    }
     if left_out > 0 {
         let _ = writeln!(out, "{left_out} programs more for which there was no room");
     }
     out
+}
+
+/// Is there anything to say of a program's sockets? What is not hooked is said in any case.
+fn has_sockets(program: &Program) -> bool {
+    program.method == HookMethod::None || !program.counts.is_empty() || !program.refused.is_empty()
+}
+
+/// The programs' names, each with how often it ran.
+fn names(programs: &[&Program]) -> String {
+    let mut times: Vec<(&str, usize)> = Vec::new();
+    for program in programs {
+        let first = program.line.split(' ').next().unwrap_or_default();
+        let name = first.rsplit('/').next().unwrap_or_default();
+        match times.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, times)) => *times += 1,
+            None => times.push((name, 1)),
+        }
+    }
+    times.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
+    let words =
+        times.iter().map(|(name, times)| if *times > 1 { format!("{name} ({times} times)") } else { (*name).into() });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 fn details(out: &mut String, program: &Program) {
@@ -213,6 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_sockets_is_named_after_the_answer() {
+        let shim = |pid, line: &str| one(pid, HookMethod::Preload, line, &[]);
+        let answer = one(30, HookMethod::Preload, "/usr/bin/python3 tcp.py", &[(Count::ConnectedDirect, 1)]);
+        let mut all: Vec<_> = (1..13).map(|pid| shim(pid, "bash /opt/pyenv/libexec/pyenv-exec")).collect();
+        all.extend([shim(20, "/usr/bin/readlink pyenv"), answer.clone(), shim(31, "/usr/bin/readlink conda")]);
+        let page = programs(&all, 0);
+        let lines: Vec<_> = page.lines().collect();
+        assert!(lines[1].ends_with("  /usr/bin/python3 tcp.py"), "{page}");
+        assert_eq!(lines[3..], ["without sockets: bash (12 times), readlink (2 times)"], "{page}");
+        // Where none has sockets, that is the answer.
+        let page = programs(&all[..2], 0);
+        assert_eq!(page.lines().skip(2).collect::<Vec<_>>(), ["        no sockets", "without sockets: bash"], "{page}");
+        // A program that is not hooked is the answer, too.
+        assert_eq!(programs(&[one(1, HookMethod::None, "/usr/bin/sudo", &[])], 0).lines().count(), 3);
+    }
+
+    #[test]
     fn the_page_fits_a_terminal() {
         let server = one(
             4711,
@@ -250,8 +297,7 @@ Pid     Hook     Towpath  Kernel  Refused  Program
         refused: 3 setsockopt SOL_SOCKET/SO_ATTACH_FILTER
 43      none           0       0        0  /usr/bin/sudo
         the kernel's, whole: is setuid or setgid and left alone
-44      preload        0       0        0  idle
-        no sockets
+without sockets: idle
 ";
         assert_eq!(programs(&[server, child, shell, idle], 0), expected);
     }
