@@ -7,6 +7,7 @@
 //! - [`slots`], [`info`]: the slots of a client and their uses; the values that the application is shown;
 //! - [`events`]: telling an application that something has happened;
 //! - [`execute`]: a program in a stack's kernel;
+//! - [`log_throttle`]: a limit on log lines that others can provoke;
 //! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]:
 //!   which thread serves which group, how long it spins, and its busy times;
 //! - [`mailbox`], [`thread`], [`sparse`]: doorbells, messages and sleep of the threads, and a table.
@@ -23,6 +24,7 @@ pub mod execute;
 pub mod files;
 pub mod group_times;
 pub mod info;
+pub mod log_throttle;
 pub mod mailbox;
 pub mod named_counts;
 pub mod placement;

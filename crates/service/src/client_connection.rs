@@ -68,7 +68,9 @@ pub fn serve(state: &ServiceState, socket: &Arc<OwnedFd>, peer: Peer) {
         match ClientConnection::new(state, membership, peer, socket.as_fd()) {
             Ok(mut connection) => connection.run(),
             Err(error) => {
-                tracing::warn!(pid = peer.pid, %error, "cannot serve a client");
+                if state.client_lines.allows() {
+                    tracing::warn!(pid = peer.pid, %error, "cannot serve a client");
+                }
                 state.broker.post(BrokerRequest::Left { token });
             }
         }
@@ -80,7 +82,9 @@ pub fn serve(state: &ServiceState, socket: &Arc<OwnedFd>, peer: Peer) {
 /// Waits for Hello and answers it. `None` if the client was refused.
 fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Membership> {
     let refuse = |errno: i32, why: &str| {
-        tracing::warn!(pid = peer.pid, uid = peer.uid, "client refused: {why}");
+        if state.client_lines.allows() {
+            tracing::warn!(pid = peer.pid, uid = peer.uid, "client refused: {why}");
+        }
         let _ = send_reply(socket, &Reply::Refused { errno }, &[]);
         None
     };
@@ -276,7 +280,7 @@ impl<'a> ClientConnection<'a> {
         let client = self.client.id.0;
         if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
             tracing::debug!(client, "client has gone: {error}");
-        } else {
+        } else if self.state.client_lines.allows() {
             tracing::warn!(client, "client loses its connection: {error}");
         }
     }
@@ -431,7 +435,9 @@ impl<'a> ClientConnection<'a> {
         match self.state.settings.auto.measure(self.client.id, &Identity::of(uid, gid, pid)) {
             Ok(memfd) => send_reply(connection, &Reply::Stats, &[memfd.as_fd()]),
             Err(why) => {
-                tracing::info!(pid, "auto: not measured: {why}");
+                if self.state.client_lines.allows() {
+                    tracing::info!(pid, "auto: not measured: {why}");
+                }
                 send_reply(connection, &Reply::Refused { errno: Errno::OPNOTSUPP.raw_os_error() }, &[])
             }
         }

@@ -25,7 +25,6 @@ pub mod descriptor_table;
 pub mod geometry;
 pub mod guard;
 mod log_filter;
-mod log_throttle;
 pub mod options;
 pub mod other_stacks;
 pub mod passed_sockets;

@@ -2,7 +2,6 @@
 
 use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
-use crate::log_throttle::LogThrottle;
 use crate::state::{ServiceState, Settings};
 use crate::{control, descriptor_broker, paths};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -132,7 +131,6 @@ pub struct Server {
     broker: JoinHandle<()>,
     /// The descriptor reserve: closed to accept, refuse and close a connection when descriptors have run out.
     reserve: Option<OwnedFd>,
-    refusals: LogThrottle,
 }
 
 impl Server {
@@ -147,7 +145,7 @@ impl Server {
             let run = move || descriptor_broker::run(&state, &requests, &receive);
             std::thread::Builder::new().name("broker".into()).spawn(run)?
         };
-        Ok(Self { state, sockets, broker, reserve: open_reserve(), refusals: LogThrottle::default() })
+        Ok(Self { state, sockets, broker, reserve: open_reserve() })
     }
 
     /// The state that all threads share.
@@ -242,7 +240,7 @@ impl Server {
     }
 
     fn refuse(&mut self, socket: &OwnedFd, errno: Errno, why: &str) {
-        if self.refusals.allows() {
+        if self.state.client_lines.allows() {
             tracing::warn!("client refused: {why}");
         }
         // An unread Hello would make the close a reset, which the client would read before our answer.

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use towpath_ring::{Geometry, Region, wake};
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{ClientId, ClientMemory, ClientSetup, Stack};
 
 /// Most expected processes that the idle exit waits for.
@@ -72,6 +73,8 @@ pub struct ServiceState {
     /// Reaches the descriptor broker.
     pub broker: BrokerHandle,
     registry: Mutex<Registry>,
+    /// Limits the log lines that clients can provoke by what they send.
+    pub client_lines: LogThrottle,
     /// Readable once all threads shall end.
     pub stop_fd: OwnedFd,
     /// Wakes the main loop.
@@ -94,6 +97,7 @@ impl ServiceState {
             started: Instant::now(),
             stack,
             registry: Mutex::new(registry),
+            client_lines: LogThrottle::new(),
             stop_fd: wake::doorbell()?,
             wake_fd: wake::doorbell()?,
             stopping: AtomicBool::new(false),

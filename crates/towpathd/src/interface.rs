@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use towpath_ports::Port;
 use towpath_ports::steering::{SteerError, SteerMode, Steering};
 use towpath_ports::xsk::{XskConfig, XskError, XskPort};
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::paths;
 use towpath_tcp::flow::FourTuple;
 
@@ -162,17 +163,24 @@ fn check_privileges(interface: &str) -> Result<(), InterfaceError> {
 /// Steers the slow path's flows and listeners.
 struct Steered(Steering);
 
+/// Of steering that fails, for example because a table is full: clients decide how often.
+static LINES: LogThrottle = LogThrottle::new();
+
 impl Steer for Steered {
     fn flow(&mut self, tuple: &FourTuple, on: bool) {
         let local = SocketAddr::new(tuple.local, tuple.local_port);
         let remote = SocketAddr::new(tuple.remote, tuple.remote_port);
-        if let Err(error) = self.0.steer_flow(local, remote, on) {
+        if let Err(error) = self.0.steer_flow(local, remote, on)
+            && LINES.allows()
+        {
             tracing::warn!(%error, "a connection is not steered");
         }
     }
 
     fn listener(&mut self, addr: IpAddr, port: u16, on: bool) {
-        if let Err(error) = self.0.steer_listener(addr, port, on) {
+        if let Err(error) = self.0.steer_listener(addr, port, on)
+            && LINES.allows()
+        {
             tracing::warn!(%error, "a listener is not steered");
         }
     }

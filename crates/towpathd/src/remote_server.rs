@@ -8,9 +8,13 @@ use towpath_kernel::KernelConfig;
 use towpath_remote::address::{Address, Listener};
 use towpath_remote::server::{ServerConfig, serve};
 use towpath_ring::wake;
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::affinity_guard::AffinityGuard;
 use towpath_service::config::{Config, ConfigError, CoresSetting};
 use towpath_service::{background, cpus, daemon};
+
+/// Of connections that come to nothing: strangers decide how often.
+static LINES: LogThrottle = LogThrottle::new();
 
 /// Most services that are served at a time.
 const MAX_SERVICES: usize = 16;
@@ -55,7 +59,9 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
         let peer = listener.accept()?;
         if services.fetch_add(1, Ordering::Relaxed) >= MAX_SERVICES {
             services.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("{MAX_SERVICES} services are served already; one more is refused");
+            if LINES.allows() {
+                tracing::warn!("{MAX_SERVICES} services are served already; one more is refused");
+            }
             continue;
         }
         let config = ServerConfig { kernel: kernel.clone(), may_run: peer.known };
@@ -63,11 +69,18 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
         std::thread::Builder::new().name("server".into()).spawn(move || {
             match peer.link() {
                 Ok(link) => {
-                    tracing::info!("a service has connected");
+                    // Both lines or none.
+                    let says = LINES.allows();
+                    if says {
+                        tracing::info!("a service has connected");
+                    }
                     let why = serve(link, &config);
-                    tracing::info!("a service has disconnected: {why}");
+                    if says {
+                        tracing::info!("a service has disconnected: {why}");
+                    }
                 }
-                Err(why) => tracing::warn!("a service could not be served: {why}"),
+                Err(why) if LINES.allows() => tracing::warn!("a service could not be served: {why}"),
+                Err(_) => {}
             }
             services.fetch_sub(1, Ordering::Relaxed);
         })?;

@@ -218,6 +218,22 @@ fn wrong_configurations_are_explained() {
 }
 
 #[test]
+fn what_clients_do_wrong_cannot_fill_the_log() {
+    const WRONG: usize = 300;
+    let scratch = Scratch::new("flood");
+    let log = scratch.0.join("service.log");
+    let _daemon = Daemon::start(towpathd(&scratch).stderr(std::fs::File::create(&log).unwrap()));
+    let begun = Instant::now();
+    for _ in 0..WRONG {
+        assert!(Client::hello(client::connect(&scratch.socket()).unwrap(), 7).is_err(), "there is no such region");
+    }
+    let seconds = begun.elapsed().as_secs() as usize + 2;
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines = text.lines().filter(|line| line.contains("client refused: the region it wants to join")).count();
+    assert!((1..=10 * seconds).contains(&lines) && lines < WRONG / 2, "{lines} lines in {seconds} s");
+}
+
+#[test]
 fn the_control_interface_answers_and_survives_nonsense() {
     use std::io::Write;
     let scratch = Scratch::new("control");

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use towpath_ring::stats::{CarriedBy, ClassKey, StatsRegion};
 use towpath_runtime::ClientId;
+use towpath_runtime::log_throttle::LogThrottle;
 
 /// Most classes. Connections of further classes go as if nothing were measured.
 const MAX_CLASSES: usize = 1024;
@@ -297,7 +298,12 @@ fn reaches_itself(address: IpAddr) -> bool {
 
 /// Logs a change of the decision.
 fn log_change(name: &ClassName, before: Option<CarriedBy>, class: &Class) {
+    // A client chooses its ports, and with them how many classes there are.
+    static LINES: LogThrottle = LogThrottle::new();
     let Some(state) = class.state.filter(|state| state.settled() != before) else { return };
+    if !LINES.allows() {
+        return;
+    }
     let (program, port) = (&name.program, name.key.port);
     let direction = if name.key.accepts { "accept" } else { "connect" };
     match state.settled() {

@@ -5,9 +5,9 @@ use super::list::{DefaultAction, Entry, RuleList};
 use super::query::{Attempt, Query};
 use super::request::PolicyTotals;
 use super::rule::Denial;
-use crate::log_throttle::LogThrottle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{ClientId, Exceeded, Limit, Verdict};
 
 /// Most different processes of one client. More are not admitted.

@@ -10,8 +10,12 @@ use std::sync::atomic::Ordering;
 use towpath_ring::lines::app_flags;
 use towpath_ring::pair::release;
 use towpath_ring::{AppLine, PairGeometry, PairRegion, Slot};
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{ClientId, PairHandle};
 use towpath_tcp::slow::TcpState;
+
+/// Of pairs that cannot be made: clients decide how often it is tried.
+static LINES: LogThrottle = LogThrottle::new();
 
 impl SlowHost {
     /// Takes a slot in the pair region of these two clients for a connection, and returns its two ends. `None` = there
@@ -55,7 +59,11 @@ impl SlowHost {
         self.pairs.last = self.pairs.last.wrapping_add(1).max(1);
         let number = self.pairs.last;
         let (region, memfd) = PairRegion::create(geometry, number)
-            .inspect_err(|error| tracing::warn!(%error, "no region for two clients; the stack carries what they say"))
+            .inspect_err(|error| {
+                if LINES.allows() {
+                    tracing::warn!(%error, "no region for two clients; the stack carries what they say");
+                }
+            })
             .ok()?;
         let (ends, free) = (HashMap::new(), Vec::new());
         let pair = Pair { number, clients: ids, places, region, memfd, ends, free, fresh: 0, idle_since: None };

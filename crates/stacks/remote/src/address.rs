@@ -14,6 +14,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use towpath_kernel::KernelConfig;
+use towpath_runtime::log_throttle::LogThrottle;
+
+/// Of connections by strangers.
+static REFUSALS: LogThrottle = LogThrottle::new();
 
 /// Queue pairs of software verbs.
 const PAIRS: u32 = 4;
@@ -187,7 +191,9 @@ impl Listener {
                 if uid.is_root() || uid == rustix::process::geteuid() {
                     return Ok(ConnectedHost { stream, rdma: false, known: true });
                 }
-                tracing::warn!(uid = uid.as_raw(), "somebody else's connection is refused");
+                if REFUSALS.allows() {
+                    tracing::warn!(uid = uid.as_raw(), "somebody else's connection is refused");
+                }
             },
             Self::Tcp(listener) | Self::Rdma(listener) => {
                 let (stream, _) = listener.accept()?;

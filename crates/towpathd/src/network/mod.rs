@@ -17,9 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_fast::Network;
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::Route;
+
+/// Of neighbours that are not resolved: clients decide how many they ask for.
+static LINES: LogThrottle = LogThrottle::new();
 
 /// The loopback's port number.
 const LOOPBACK: PortId = PortId(0);
@@ -234,13 +238,17 @@ impl Served {
                 match netlink.resolve(self.index, hop) {
                     Ok(()) => Err(Route::Resolving),
                     Err(error) => {
-                        tracing::warn!(%hop, %error, "cannot have the kernel resolve a neighbour");
+                        if LINES.allows() {
+                            tracing::warn!(%hop, %error, "cannot have the kernel resolve a neighbour");
+                        }
                         Err(Route::Unreachable(libc::EHOSTUNREACH))
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!(%hop, %error, "cannot ask the kernel for a neighbour");
+                if LINES.allows() {
+                    tracing::warn!(%hop, %error, "cannot ask the kernel for a neighbour");
+                }
                 Err(Route::Unreachable(libc::EHOSTUNREACH))
             }
         }
