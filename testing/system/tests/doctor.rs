@@ -5,8 +5,10 @@
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use towpath_system_tests::{Finished, Program, Scratch, Service, bin, require_program, require_root};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -218,6 +220,21 @@ socket.create_server(('127.0.0.1', 0))",
     assert_eq!(out.code, 0, "{out:?}");
     let found = report["programs"].as_array().unwrap().iter().map(|program| times(program, "kernel", "service_full"));
     assert_eq!(found.sum::<u64>(), 1, "{report:#}");
+}
+
+#[test]
+fn a_busy_service_is_waited_for() {
+    let service = Service::embedded();
+    let control = service.socket.with_file_name("control.sock");
+    // More conversations than it has at one time. Those beyond are closed at once.
+    let silent: Vec<_> = (0..40).map(|_| UnixStream::connect(&control).expect("a conversation")).collect();
+    let free = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(silent);
+    });
+    let out = service.accelerated("true").run(20);
+    free.join().unwrap();
+    assert!(out.code == 0 && out.err.contains("is busy; trying again for 5s"), "{out:?}");
 }
 
 #[test]

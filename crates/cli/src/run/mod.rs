@@ -5,7 +5,7 @@ mod report;
 mod service;
 
 use crate::complain;
-use crate::locate::{Which, admitted};
+use crate::locate::Which;
 pub use hook::HookChoice;
 
 use hook::Hook;
@@ -147,9 +147,8 @@ fn prepare(arguments: &Arguments, program: &Path) -> Result<Prepared, NotServed>
     let hook = hook::choose(arguments.hook, program, &library);
     // An explicit choice that is not possible is worth a line.
     let hook = hook.map_err(|text| NotServed { text, unexpected: arguments.hook != HookChoice::Auto })?;
-    let socket = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
-    let auto = admitted(&socket).is_ok_and(|hello| hello.auto);
-    Ok(Prepared { socket, auto, library, hook })
+    let (socket, hello) = service::find_or_start(&arguments.which, arguments.verbose).map_err(unexpected)?;
+    Ok(Prepared { socket, auto: hello.auto, library, hook })
 }
 
 /// Finds the library: named, beside this command, or in `../lib/towpath`.

@@ -38,6 +38,15 @@ pub enum AskError {
     Refused(String),
 }
 
+impl AskError {
+    /// Did the service close the conversation without an answer? A busy one does, and one that is ending.
+    pub fn is_busy(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+        let kinds = [BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock];
+        matches!(self, Self::Broken { source, .. } if kinds.contains(&source.kind()))
+    }
+}
+
 /// Why nobody answers there, in words.
 fn absence(socket: &Path, error: &io::Error) -> String {
     let directory = crate::paths::parent(socket);
