@@ -202,7 +202,10 @@ fn wrong_configurations_are_explained() {
     assert_eq!(error_of(&output), (2, expected.into()));
     let output = towpathd(&scratch).env("TOWPATH_LOG", "verbos").output().unwrap();
     let (code, text) = error_of(&output);
-    assert!(code == 2 && text.starts_with("towpathd: TOWPATH_LOG: \"verbos\" selects no lines; write a level"), "{text}");
+    assert!(
+        code == 2 && text.starts_with("towpathd: TOWPATH_LOG: \"verbos\" selects no lines; write a level"),
+        "{text}"
+    );
     let output = towpathd(&scratch).args(["--cpus", "1023"]).output().unwrap();
     let (code, text) = error_of(&output);
     assert!(code == 2 && text.starts_with("towpathd: cpus: there is no CPU 1023 that this process may use"), "{text}");
