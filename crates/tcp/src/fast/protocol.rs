@@ -57,7 +57,6 @@ impl FlowTurn<'_> {
         if s.flags & flags::ACK == 0 {
             return Err(Drop::NoAck);
         }
-        self.take_timestamp(by, s);
         self.acknowledgement(by, s)?;
         if s.flags & flags::URG != 0 {
             self.urgent(by, s);
@@ -91,7 +90,8 @@ impl FlowTurn<'_> {
         ((self.now.0 >> 20) as u32).wrapping_sub(self.lines.identity.ts_recent_at.get()) > TS_STALE
     }
 
-    /// RFC 7323 §4.3: the timestamp to echo is that of the segment that the last acknowledgement was for.
+    /// RFC 7323 §4.3: the timestamp to echo is that of the segment that the last acknowledgement was for. The segment's own acknowledgement
+    /// has been found valid (as Linux): a blind one would make PAWS drop what the peer sends from then on.
     #[inline]
     fn take_timestamp(&mut self, by: Receive, s: &Segment) {
         let Some(ts) = s.options.timestamps else { return };
@@ -339,6 +339,7 @@ impl FlowTurn<'_> {
             return Err(Drop::BadAck);
         }
         if !ack.before(t.snd_una()) {
+            self.take_timestamp(by, s);
             acknowledge::take(by, self, s);
         }
         Ok(())
