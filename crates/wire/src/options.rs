@@ -1,7 +1,5 @@
 //! TCP options: MSS, window scale, SACK-permitted, SACK blocks, timestamps.
 
-use crate::error::ParseError;
-
 const END: u8 = 0;
 const NOP: u8 = 1;
 const MSS: u8 = 2;
@@ -83,33 +81,33 @@ impl Options {
 
     /// Reads the option area of any segment's header, SYN or not (RFC 9293 MUST-5).
     ///
-    /// A length of 0 or 1, or one beyond the header's end, is [`ParseError::BadHeader`] (RFC 9293 MUST-7).
+    /// A length of 0 or 1, or one beyond the header's end, ends the list (RFC 9293 MUST-7). The segment counts with the options before it,
+    /// as in Linux: a segment that is dropped for an option that a middlebox has spoilt comes again with it, for ever.
     /// A known option with the wrong length is skipped, as in Linux.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+    pub fn parse(bytes: &[u8]) -> Self {
         // The layout of established connections (RFC 7323 appendix A), read without a loop.
         if let [NOP, NOP, TIMESTAMPS, 10, body @ ..] = bytes
             && let Ok(body) = <&[u8; 8]>::try_from(body)
         {
-            return Ok(Self { timestamps: Some(Timestamps::read(body)), ..Self::NONE });
+            return Self { timestamps: Some(Timestamps::read(body)), ..Self::NONE };
         }
         Self::parse_any(bytes)
     }
 
-    fn parse_any(mut bytes: &[u8]) -> Result<Self, ParseError> {
+    fn parse_any(mut bytes: &[u8]) -> Self {
         let mut found = Self::NONE;
         loop {
             match bytes {
                 // RFC 9293 MUST-4: end of list, no-operation and MSS at least. MUST-64: at any alignment.
-                [] | [END, ..] => return Ok(found),
+                [] | [END, ..] | [_] => return found,
                 [NOP, rest @ ..] => bytes = rest,
                 [kind, len, ..] => {
                     let len = usize::from(*len);
-                    let body = bytes.get(2..len).ok_or(ParseError::BadHeader)?;
+                    let Some(body) = bytes.get(2..len) else { return found };
                     found.take(*kind, body);
                     bytes = &bytes[len..];
                 }
-                [_] => return Err(ParseError::BadHeader),
             }
         }
     }
@@ -235,8 +233,8 @@ mod tests {
 
     /// RFC 9293 MUST-7.
     #[test]
-    fn impossible_lengths_are_bad_headers() {
-        for bytes in [
+    fn an_impossible_length_ends_the_list() {
+        for bad in [
             &[MSS, 0, 5, 180][..],                   // length 0: a naive loop never ends
             &[MSS, 1, 5, 180],                       // shorter than kind and length
             &[MSS, 5, 5, 180],                       // beyond the header's end
@@ -245,21 +243,24 @@ mod tests {
             &[254, 255, 0, 0],                       // unknown, beyond the end
             &[NOP, NOP, TIMESTAMPS, 10, 0, 0, 0, 0], // the fast layout, cut off
         ] {
-            assert_eq!(Options::parse(bytes), Err(ParseError::BadHeader), "{bytes:?}");
+            let before = [WINDOW_SCALE, 3, 7];
+            let bytes = [&before[..], bad].concat();
+            assert_eq!(Options::parse(bad), Options::NONE, "{bad:?}");
+            assert_eq!(Options::parse(&bytes), Options::parse(&before), "{bytes:?}");
         }
     }
 
     #[test]
     fn unknown_and_misshapen_options_are_skipped() {
         let bytes = [254, 4, 1, 2, MSS, 3, 9, SACK_PERMITTED, 3, 0, WINDOW_SCALE, 3, 7, END, MSS, 0];
-        let options = Options::parse(&bytes).expect("skippable");
+        let options = Options::parse(&bytes);
         assert_eq!(options, Options { window_scale: Some(7), ..Options::default() });
     }
 
     #[test]
     fn limits_of_the_rfcs() {
-        assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, 200]).expect("ok").window_scale, Some(14));
-        assert_eq!(Options::parse(&[MSS, 4, 0, 0]).expect("ok").mss, None);
+        assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, 200]).window_scale, Some(14));
+        assert_eq!(Options::parse(&[MSS, 4, 0, 0]).mss, None);
     }
 
     #[test]
@@ -275,7 +276,7 @@ mod tests {
             let mut out = vec![0; options.wire_bytes()];
             options.write(&mut out);
             assert!(out.len() <= 40);
-            assert_eq!(Options::parse(&out).expect("ok").sack.as_slice(), &sack.as_slice()[..blocks]);
+            assert_eq!(Options::parse(&out).sack.as_slice(), &sack.as_slice()[..blocks]);
         }
     }
 
@@ -285,15 +286,15 @@ mod tests {
             let mut bytes = vec![SACK, len];
             bytes.resize(12, 0);
             bytes[usize::from(len)..].fill(NOP);
-            assert!(Options::parse(&bytes).expect("skippable").sack.is_empty(), "{len}");
+            assert!(Options::parse(&bytes).sack.is_empty(), "{len}");
         }
     }
 
     #[test]
     fn fast_layout_reads_as_the_slow_one() {
         let bytes = [NOP, NOP, TIMESTAMPS, 10, 1, 2, 3, 4, 5, 6, 7, 8];
-        let fast = Options::parse(&bytes).expect("ok");
+        let fast = Options::parse(&bytes);
         assert_eq!(fast.timestamps, Some(Timestamps { value: 0x0102_0304, echo: 0x0506_0708 }));
-        assert_eq!(fast, Options::parse_any(&bytes).expect("ok"));
+        assert_eq!(fast, Options::parse_any(&bytes));
     }
 }

@@ -144,7 +144,7 @@ fn parse_tcp<H: Network>(
     let (tcp, _) = Tcp::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
     let tcp_len = usize::from(tcp.data_offset >> 4) * 4;
     let options = segment.get(TCP_BYTES..tcp_len).ok_or(ParseError::BadHeader)?;
-    let options = Options::parse(options)?;
+    let options = Options::parse(options);
     let land = packet.header.to_itself() && tcp.source_port == tcp.destination_port;
     // RFC 9293 §3.9.2.3, MUST-63: also a SYN from an impossible address.
     if land || packet.header.bad_source() {

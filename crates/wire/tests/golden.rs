@@ -150,11 +150,20 @@ fn impossible_lengths() {
         ("data offset 4", &[(46, 0x40)]),
         ("data offset 0", &[(46, 0x00)]),
         ("data offset beyond the packet", &[(46, 0xf0)]),
-        ("option length 0", &[(55, 0)]),
-        ("option length 1", &[(55, 1)]),
-        ("option beyond the header", &[(72, 5)]),
     ] {
         assert_eq!(parse(&with(SYN, changes)).unwrap_err(), ParseError::BadHeader, "{what}");
+    }
+}
+
+/// RFC 9293 MUST-7.
+#[test]
+fn a_segment_with_an_impossible_option_keeps_the_options_before_it() {
+    let none = Options::default();
+    let all_but_the_last = Options { window_scale: None, ..syn_header().options };
+    for (what, change, kept) in
+        [("length 0", (55, 0), none), ("length 1", (55, 1), none), ("beyond the header", (72, 5), all_but_the_last)]
+    {
+        assert_eq!(parse(&with(SYN, &[change])).unwrap().options, kept, "{what}");
     }
 }
 

@@ -6,7 +6,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv4Repr, TcpOption, TcpPacket, TcpRepr};
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::{
-    Header, Options, ParseError, RxChecksum, SackBlocks, Timestamps, checksum_ok, emit, fill_checksum, flags, parse,
+    Header, Options, RxChecksum, SackBlocks, Timestamps, checksum_ok, emit, fill_checksum, flags, parse,
     partial_checksum,
 };
 
@@ -134,17 +134,16 @@ proptest! {
                 TcpOption::TimeStamp { tsval, tsecr } => theirs.timestamps = Some(Timestamps { value: tsval, echo: tsecr }),
                 // smoltcp keeps three blocks, in the order of the wire.
                 TcpOption::SackRange(blocks) => {
-                    let read = ours.map(|ours| ours.sack).unwrap_or_default();
-                    for (ours, theirs) in read.as_slice().iter().zip(blocks) {
+                    for (ours, theirs) in ours.sack.as_slice().iter().zip(blocks) {
                         prop_assert_eq!(Some(*ours), theirs);
                     }
-                    theirs.sack = read;
+                    theirs.sack = ours.sack;
                 }
                 _ => {}
             }
             rest = next;
         }
-        prop_assert_eq!(ours, Ok(theirs));
+        prop_assert_eq!(ours, theirs);
     }
 }
 
@@ -202,7 +201,6 @@ fn fuzz_bent_frames() {
 #[test]
 fn fuzz_options() {
     bolero::check!().with_iterations(20_000).with_max_len(40).for_each(|bytes: &[u8]| {
-        let result = Options::parse(bytes);
-        assert!(matches!(result, Ok(_) | Err(ParseError::BadHeader)));
+        assert!(Options::parse(bytes).sack.as_slice().len() <= 4);
     });
 }

@@ -58,6 +58,7 @@ pub fn option_bytes(options: &[TcpOption]) -> Vec<u8> {
                 out.extend([*kind, 2 + body.len() as u8]);
                 out.extend(body);
             }
+            TcpOption::Raw(bytes) => out.extend(bytes),
         }
     }
     out

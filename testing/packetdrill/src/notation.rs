@@ -44,6 +44,8 @@ pub enum TcpOption {
     },
     /// Any other, by kind and body.
     Other(u8, Vec<u8>),
+    /// Bytes that need not be an option.
+    Raw(Vec<u8>),
 }
 
 /// One TCP segment, from a script or from the wire, in the script's numbers.
@@ -94,6 +96,10 @@ impl Display for TcpOption {
             Self::Other(kind, body) => {
                 write!(f, "kind {kind} 0x")?;
                 body.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            Self::Raw(bytes) => {
+                f.write_str("raw 0x")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
         }
     }

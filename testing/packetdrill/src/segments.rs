@@ -168,6 +168,7 @@ fn option(cursor: &Cursor<'_>, item: &str) -> Result<TcpOption, ScriptError> {
         ["FO"] => TcpOption::Other(34, Vec::new()),
         ["FO", cookie] => TcpOption::Other(34, hex(cookie).ok_or_else(wrong)?),
         ["md5", digest] => TcpOption::Other(19, hex(digest).ok_or_else(wrong)?),
+        ["raw", bytes] => TcpOption::Raw(hex(bytes).ok_or_else(wrong)?),
         ["kind", kind] => TcpOption::Other(number(kind)? as u8, Vec::new()),
         ["kind", kind, body] => TcpOption::Other(number(kind)? as u8, hex(body).ok_or_else(wrong)?),
         _ => return Err(wrong()),

@@ -162,15 +162,18 @@ fn not_ipv4_not_tcp_and_fragments() {
     scene.unharmed();
 }
 
+/// The segment counts as if the option were not there (RFC 9293 MUST-7): this one's SYN is challenged.
 #[test]
 fn option_of_length_zero() {
-    refused(Drop::BadHeader, |scene| {
+    refused(Drop::BadFlags, |scene| {
         let mut frame = forged(&scene.data_frame(), &[], |h| {
-            h.flags = flags::SYN;
-            h.options.mss = Some(1460);
+            h.flags = flags::SYN | flags::ACK;
+            h.options.mss = None;
+            h.options.window_scale = Some(7);
         });
-        assert_eq!(frame[54], 2, "the MSS option comes first");
-        frame[55] = 0;
+        let at = frame.len() - 4;
+        assert_eq!(frame[at..], [1, 3, 3, 7], "the window scale comes last");
+        frame[at + 2] = 0;
         fill_checksum(&mut frame);
         frame
     });
