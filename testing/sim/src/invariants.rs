@@ -259,8 +259,8 @@ impl Conversation {
             timestamps: ours.timestamps.is_some() && theirs.timestamps.is_some(),
             sack: ours.sack_permitted && theirs.sack_permitted,
             shifts: scaled.unwrap_or((0, 0)),
-            // RFC 9293 MUST-15. As in Linux, a smaller MSS than 88 is raised to that.
-            peer_mss: theirs.mss.unwrap_or(default).max(88),
+            // RFC 9293 MUST-15. As in Linux, a smaller MSS than 48 is raised to that.
+            peer_mss: theirs.mss.unwrap_or(default).max(48),
         };
         if scaled.is_none() {
             // Earlier windows were computed with scaling.

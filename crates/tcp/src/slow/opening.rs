@@ -10,7 +10,9 @@ use towpath_wire::{IPV4_BYTES, IPV6_BYTES, Options, Segment, TCP_BYTES, TIMESTAM
 
 /// MSS of a peer that names none, over IPv4 and IPv6 (RFC 9293 §3.7.1, MUST-15).
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
-/// Smallest MSS that is accepted (Linux: `TCP_MIN_MSS`). A peer must not make us send a packet per byte.
+/// Smallest MSS that is accepted of a peer (Linux: `tcp_min_snd_mss`), timestamps included. It must not make us send a packet per byte.
+const MIN_PEER_MSS: u16 = 48;
+/// Smallest MSS that is announced (Linux: `TCP_MIN_MSS`).
 const MIN_MSS: u16 = 88;
 /// Packet headers without options, over IPv4 and IPv6.
 const HEADERS: (u16, u16) = ((IPV4_BYTES + TCP_BYTES) as u16, (IPV6_BYTES + TCP_BYTES) as u16);
@@ -141,7 +143,7 @@ impl Opening {
     pub(super) fn hear_syn(&mut self, syn: &Segment) {
         self.irs = Seq(syn.seq);
         // MUST-14, MUST-15.
-        self.peer_mss = syn.options.mss.unwrap_or(self.default_mss()).max(MIN_MSS);
+        self.peer_mss = syn.options.mss.unwrap_or(self.default_mss()).max(MIN_PEER_MSS);
         self.snd_wnd = u32::from(syn.window);
         match syn.options.timestamps {
             Some(theirs) if self.timestamps => self.ts_recent = theirs.value,
