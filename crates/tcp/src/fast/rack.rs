@@ -168,9 +168,10 @@ fn echo_age_ms(t: &Tcb, lines: &Lines, now: Micros, s: &Segment) -> Option<u32> 
     Some(recovery::timestamp(lines, now).wrapping_sub(ts.echo))
 }
 
+/// RACK.min_RTT. On the first flight the handshake's round trip is the only one (RFC 8985 §6.2, step 1).
 fn min_rtt_us(lines: &Lines) -> u32 {
     match lines.rate.min_rtt_us.get() {
-        0 => lines.measures.srtt_us.get() / 2,
+        0 => lines.measures.srtt_us.get(),
         rtt => rtt,
     }
 }
