@@ -89,7 +89,7 @@ fn setup(n: u32) -> FlowSetup {
         rcv_wnd: 65_536,
         tx_bytes: 65_536,
         rx_bytes: 65_536,
-        window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
+        window: Window { cwnd: 14_480, ssthresh: u32::MAX, growth: 256, beta: 512, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,

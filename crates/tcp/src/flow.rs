@@ -161,7 +161,7 @@ pub struct Window {
     /// Growth between two decisions: below `ssthresh` by `growth`/256 bytes per acknowledged byte, above it by
     /// `growth`/256 MSS per window. 256 = Reno.
     pub growth: u16,
-    /// The part of the window that stays after a loss that the fast path repairs, in 1/256 (Reno: 128).
+    /// The part of the window that stays after a loss that the fast path repairs, in 1/1024 (Reno: 512).
     pub beta: u16,
     /// Pacing rate in bytes per second, 0 = as fast as the window lets it.
     pub pacing: u64,

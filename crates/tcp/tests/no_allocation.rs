@@ -135,7 +135,7 @@ fn setup(flow: u32) -> FlowSetup {
             cwnd: 10_000,
             ssthresh: u32::MAX,
             growth: 256,
-            beta: 128,
+            beta: 512,
             pacing: PACING * u64::from(flow % 2),
         },
         srtt_us: 0,

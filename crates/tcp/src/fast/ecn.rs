@@ -128,7 +128,7 @@ pub(super) fn echoed(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, acked: u32,
         }
         return;
     }
-    let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
+    let left = (u64::from(flight) * u64::from(m.beta())) >> 10;
     let window = (left as u32).max(2 * u32::from(t.mss()));
     m.ssthresh.set(by, window);
     m.grown.set(by, 0);

@@ -152,7 +152,7 @@ fn reduce(by: Loss, turn: &mut FlowTurn<'_>) -> u32 {
     let (t, m) = (&mut turn.t, &turn.lines.measures);
     // Without what limited transmit has sent beyond the window (RFC 5681 §3.2, step 2).
     let flight = t.flight().min(t.cwnd());
-    let left = (u64::from(flight) * u64::from(m.beta())) >> 8;
+    let left = (u64::from(flight) * u64::from(m.beta())) >> 10;
     let ssthresh = (left as u32).max(2 * u32::from(t.mss()));
     m.ssthresh.set(by, ssthresh);
     m.grown.set(by, 0);

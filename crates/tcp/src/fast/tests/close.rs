@@ -51,11 +51,11 @@ fn fin_is_repeated() {
     let mut h = Harness::new();
     h.app.shut_wr = true;
     h.write(100);
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 512, pacing: 0 }));
     let sent = h.flush();
     assert_eq!((sent[0].flags, sent[0].data.len()), (ACK | PSH | FIN, 100));
     h.rx(seg(0, 100, &[]));
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 512, pacing: 0 }));
     let sent = h.flush();
     assert_eq!((sent[0].seq, sent[0].flags, sent[0].data.len()), (100, ACK | FIN, 0));
     h.take_events();

@@ -82,7 +82,7 @@ fn what_is_no_duplicate() {
 #[test]
 fn timeout_goes_back_and_starts_slowly() {
     let mut h = ten_out();
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 5000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 5000, growth: 256, beta: 512, pacing: 0 }));
     assert_eq!(sent(&h.flush()), [(0, 1000)]);
     assert_eq!(sent(&h.rx(seg(0, 1000, &[]))), [(1000, 1000), (2000, 1000)]);
     // The peer had the rest.
@@ -97,7 +97,7 @@ fn duplicates_of_go_back_n_start_no_recovery() {
     let mut h = Harness::of(FlowSetup { snd_start: Seq(5000), ..setup() });
     h.write(10_000);
     h.slow.clear();
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 10_000, ssthresh: 5000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 10_000, ssthresh: 5000, growth: 256, beta: 512, pacing: 0 }));
     h.flush();
     for _ in 0..6 {
         assert_eq!(h.rx(seg(0, 0, &[])), []);
@@ -131,7 +131,7 @@ fn timeout_ends_recovery_and_repeats_partial_segments_in_spite_of_nagle() {
     for _ in 0..3 {
         h.rx(seg(0, 0, &[]));
     }
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 10_000, ssthresh: 5000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 10_000, ssthresh: 5000, growth: 256, beta: 512, pacing: 0 }));
     assert_eq!(h.snapshot().flags & flow_flags::RECOVERY, 0);
     assert_eq!(sent(&h.flush()).last(), Some(&(6000, 500)));
 }
@@ -148,7 +148,7 @@ fn a_late_timeout_is_ignored() {
 #[test]
 fn pure_acks_after_going_back_have_an_acceptable_number() {
     let mut h = ten_out();
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 512, pacing: 0 }));
     h.flush();
     let out = h.rx(seg(5, 0, &bytes(5, 10)));
     assert_eq!((out.len(), out[0].seq, out[0].flags), (1, 10_000, ACK));

@@ -179,7 +179,7 @@ pub fn setup() -> FlowSetup {
         rcv_wnd: RING - 1,
         tx_bytes: RING,
         rx_bytes: RING,
-        window: Window { cwnd: 10 * MSS, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
+        window: Window { cwnd: 10 * MSS, ssthresh: u32::MAX, growth: 256, beta: 512, pacing: 0 },
         srtt_us: 0,
         nodelay: true,
         ecn: Ecn::Off,

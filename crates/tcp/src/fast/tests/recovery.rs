@@ -23,7 +23,7 @@ fn told(ack: u32, blocks: &[(u32, u32)]) -> Seg {
 }
 
 fn timeout(h: &mut Harness) {
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: MSS, ssthresh: 5 * MSS, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: MSS, ssthresh: 5 * MSS, growth: 256, beta: 512, pacing: 0 }));
 }
 
 /// Waits until something is sent.

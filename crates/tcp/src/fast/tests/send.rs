@@ -39,7 +39,7 @@ fn the_send_ring_wraps() {
 #[test]
 fn congestion_window_holds_back_and_grows() {
     let mut h = Harness::of(FlowSetup {
-        window: Window { cwnd: 4000, ssthresh: 8000, growth: 256, beta: 128, pacing: 0 },
+        window: Window { cwnd: 4000, ssthresh: 8000, growth: 256, beta: 512, pacing: 0 },
         ..setup()
     });
     assert_eq!(h.write(60_000).len(), 4);
@@ -66,13 +66,13 @@ fn a_window_that_was_not_used_does_not_grow() {
 #[test]
 fn growth_coefficient() {
     let mut h = Harness::of(FlowSetup {
-        window: Window { cwnd: 2000, ssthresh: 100_000, growth: 64, beta: 128, pacing: 0 },
+        window: Window { cwnd: 2000, ssthresh: 100_000, growth: 64, beta: 512, pacing: 0 },
         ..setup()
     });
     h.write(10_000);
     h.rx(seg(0, 2000, &[]));
     assert_eq!(h.snapshot().cwnd, 2500);
-    h.message(ToFast::SetWindow(FLOW, Window { cwnd: 5000, ssthresh: 9000, growth: 256, beta: 200, pacing: 0 }));
+    h.message(ToFast::SetWindow(FLOW, Window { cwnd: 5000, ssthresh: 9000, growth: 256, beta: 800, pacing: 0 }));
     assert_eq!((h.snapshot().cwnd, h.snapshot().ssthresh), (5000, 9000));
     assert_eq!(h.flush().last().unwrap().seq, 6000, "a larger window is used at once");
 }
@@ -213,7 +213,7 @@ fn karn() {
     let mut h = Harness::of(FlowSetup { srtt_us: 1000, ..setup() });
     h.write(100);
     h.now = h.now.after(300_000);
-    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 128, pacing: 0 }));
+    h.message(ToFast::Timeout(FLOW, Window { cwnd: 1000, ssthresh: 2000, growth: 256, beta: 512, pacing: 0 }));
     assert_eq!(h.flush()[0].seq, 0);
     h.now = h.now.after(100_000);
     h.rx(seg(0, 100, &[]));

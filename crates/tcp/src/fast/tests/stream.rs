@@ -115,7 +115,7 @@ proptest! {
                     if s.snd_wnd < MSS && (s.snd_queued.after(s.snd_una) || s.snd_max.after(s.snd_una) || s.flags & flow_flags::FIN_ACKED == 0) {
                         h.message(ToFast::ProbeWindow(FLOW));
                     }
-                    h.message(ToFast::Timeout(FLOW, Window { cwnd: 2 * MSS, ssthresh: 8 * MSS, growth: 256, beta: 128, pacing: 0 }));
+                    h.message(ToFast::Timeout(FLOW, Window { cwnd: 2 * MSS, ssthresh: 8 * MSS, growth: 256, beta: 512, pacing: 0 }));
                 }
             }
             let done = |h: &Harness| h.snapshot().flags & flow_flags::FIN_ACKED != 0 && h.view().eof;

@@ -30,7 +30,7 @@ fn the_pointer_of_a_segment_far_before_the_urgent_byte_is_the_largest() {
     let mut h = Harness::of(FlowSetup {
         tx_bytes: 1 << 17,
         snd_wnd: 1 << 20,
-        window: Window { cwnd: 1000, ssthresh: u32::MAX, growth: 256, beta: 128, pacing: 0 },
+        window: Window { cwnd: 1000, ssthresh: u32::MAX, growth: 256, beta: 512, pacing: 0 },
         ..setup()
     });
     assert_eq!(pointers(&write_urgent(&mut h, 100_000)), [(0, 1000, true, u16::MAX)]);

@@ -44,7 +44,7 @@ pub fn initial_window(mss: u32) -> u32 {
 pub fn restart(sample: &Sample) -> Option<Window> {
     let cwnd = initial_window(sample.mss);
     let ssthresh = sample.ssthresh.max(sample.cwnd - sample.cwnd / 4);
-    (sample.cwnd > cwnd).then_some(Window { cwnd, ssthresh, growth: 256, beta: 128, pacing: 0 })
+    (sample.cwnd > cwnd).then_some(Window { cwnd, ssthresh, growth: 256, beta: 512, pacing: 0 })
 }
 
 /// RFC 5681 §3.1: the threshold after a time-out is `left`/256 of the flight. It stays while the same segment times out
@@ -53,6 +53,6 @@ pub fn timeout_threshold(sample: &Sample, left: u16) -> u32 {
     if sample.timeouts > 1 {
         return sample.ssthresh;
     }
-    let part = (u64::from(sample.flight) * u64::from(left)) >> 8;
+    let part = (u64::from(sample.flight) * u64::from(left)) >> 10;
     (part as u32).max(sample.mss.saturating_mul(2))
 }

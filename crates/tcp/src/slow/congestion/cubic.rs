@@ -10,8 +10,8 @@ use crate::time::Micros;
 
 /// RFC 9438 §5.1: C in segments per second cubed.
 const C: f64 = 0.4;
-/// RFC 9438 §4.6: beta_cubic = 0.7, in 1/256.
-const BETA: u16 = 179;
+/// RFC 9438 §4.6: beta_cubic = 0.7, in 1/1024 (as Linux).
+const BETA: u16 = 717;
 const BETA_CUBIC: f64 = 0.7;
 /// RFC 9438 §4.3: growth of the Reno-friendly estimate in segments per window, until it reaches the window before the
 /// loss.
@@ -160,7 +160,7 @@ impl CongestionControl for Cubic {
 
     fn on_loss(&mut self, sample: &Sample) -> Option<Window> {
         // The fast path has set the threshold to beta times the flight (§4.6).
-        let prior = u64::from(sample.ssthresh) * 256 / u64::from(BETA);
+        let prior = u64::from(sample.ssthresh) * 1024 / u64::from(BETA);
         self.reduce((prior as f64 / f64::from(sample.mss.max(1))).min(segments(u32::MAX, sample)));
         None
     }
@@ -207,7 +207,7 @@ mod tests {
         fn after_loss(prior: u32, rtt_ms: u32) -> Self {
             let mut cubic = Cubic::default();
             cubic.initial(MSS, false);
-            let ssthresh = prior * MSS / 256 * u32::from(BETA);
+            let ssthresh = prior * MSS / 1024 * u32::from(BETA);
             let mut sample = Sample { mss: MSS, cwnd: ssthresh, ssthresh, srtt_us: rtt_ms * 1000, ..Sample::default() };
             sample.recovering = true;
             assert_eq!(cubic.on_loss(&sample), None, "the fast path has done it");
@@ -272,7 +272,8 @@ mod tests {
     #[test]
     fn a_loss_below_the_last_plateau_lowers_the_next_one() {
         let mut cubic = Cubic::default();
-        let loss = |prior: u32| Sample { mss: MSS, ssthresh: prior * MSS / 256 * u32::from(BETA), ..Sample::default() };
+        let loss =
+            |prior: u32| Sample { mss: MSS, ssthresh: prior * MSS / 1024 * u32::from(BETA), ..Sample::default() };
         cubic.on_loss(&loss(1000));
         assert!((cubic.state.w_max - 1000.0).abs() < 5.0);
         cubic.on_loss(&loss(800));
@@ -286,8 +287,8 @@ mod tests {
         let mut cubic = Cubic::default();
         let sample = Sample { mss: MSS, flight: 100 * MSS, cwnd: 100 * MSS, timeouts: 1, ..Sample::default() };
         let window = cubic.on_timeout(&sample);
-        assert_eq!((window.cwnd, window.ssthresh / MSS, window.growth), (MSS, 69, 256));
-        cubic.on_interval(&Sample { cwnd: 70 * MSS, ssthresh: 69 * MSS, srtt_us: 100_000, ..sample });
+        assert_eq!((window.cwnd, window.ssthresh / MSS, window.growth), (MSS, 70, 256));
+        cubic.on_interval(&Sample { cwnd: 70 * MSS, ssthresh: 70 * MSS, srtt_us: 100_000, ..sample });
         let epoch = cubic.state.epoch.expect("in congestion avoidance");
         assert_eq!((epoch.k, epoch.plateau), (0.0, 70.0));
     }

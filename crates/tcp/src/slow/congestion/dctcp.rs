@@ -19,7 +19,7 @@ const STEP_CUT: f64 = 0.85;
 /// for hundreds.
 const STEP_G: f64 = 1.0 / 128.0;
 /// RFC 8257 §3.5: half the window is left after a loss.
-const BETA: u16 = 128;
+const BETA: u16 = 512;
 
 /// The marked part of the traffic, over observation windows of about a round trip.
 #[derive(Clone, Copy, Debug)]
@@ -209,6 +209,6 @@ mod tests {
         let mut dctcp = Dctcp::default();
         let sample = Sample { mss: MSS, flight: 40 * MSS, timeouts: 1, ..Sample::default() };
         assert_eq!(dctcp.on_timeout(&sample), Window { cwnd: MSS, ssthresh: 20 * MSS, ..KEEP });
-        assert_eq!(dctcp.initial(MSS, false).beta, 128);
+        assert_eq!(dctcp.initial(MSS, false).beta, 512);
     }
 }

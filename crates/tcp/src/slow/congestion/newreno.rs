@@ -7,7 +7,7 @@ use crate::flow::Window;
 /// One MSS per window (RFC 5681 §3.1).
 const GROWTH: u16 = 256;
 /// Half the window is left after a loss (RFC 5681 §3.1, equation 4).
-const BETA: u16 = 128;
+const BETA: u16 = 512;
 
 /// NewReno's state for one flow: none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +53,7 @@ mod tests {
             Sample { mss: 1000, flight: 20_000, cwnd: 30_000, ssthresh: u32::MAX, timeouts: 1, ..Sample::default() };
         assert_eq!(
             NewReno.on_timeout(&first),
-            Window { cwnd: 1000, ssthresh: 10_000, growth: 256, beta: 128, pacing: 0 }
+            Window { cwnd: 1000, ssthresh: 10_000, growth: 256, beta: 512, pacing: 0 }
         );
         let second = Sample { ssthresh: 10_000, timeouts: 2, ..first };
         assert_eq!(NewReno.on_timeout(&second).ssthresh, 10_000);

@@ -13,7 +13,7 @@ const STEP: u64 = 1_250_000;
 /// Ratio of the window to rate times round trip.
 const WINDOW_GAIN: u64 = 2;
 /// The fast path does not cut the window after a loss, as the rate decides.
-const BETA: u16 = 256;
+const BETA: u16 = 1024;
 
 /// A flow's rate in bytes per second; 0 = not known yet.
 #[derive(Clone, Copy, Debug, Default)]

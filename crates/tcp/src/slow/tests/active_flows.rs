@@ -48,7 +48,7 @@ fn time_outs_back_off_and_end_in_etimedout() {
     let end = expected[14] + 120_000;
     expected.extend([end, end]);
     assert_eq!(times, expected);
-    assert_eq!(seen[0].1, "0:timeout 0 cwnd 1448 ssthresh 13984");
+    assert_eq!(seen[0].1, "0:timeout 0 cwnd 1448 ssthresh 14003");
     assert_eq!(seen[15].1, "0:abort 0 rst false errno 110");
     assert_eq!(seen[16].1, "0:remove 0");
     assert_eq!(bench.slow.counters().timeouts, 15);

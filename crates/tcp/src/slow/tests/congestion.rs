@@ -106,7 +106,7 @@ fn a_running_flow_changes_its_algorithm_and_keeps_its_window() {
     windows(&mut bench);
     assert!(bench.slow.set_congestion(bench.now, CLIENT, Algorithm::Reno, &mut bench.world));
     bench.pass_ms(10);
-    let reno = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: 256, beta: 128, pacing: 0 };
+    let reno = Window { cwnd: Window::KEEP, ssthresh: Window::KEEP, growth: 256, beta: 512, pacing: 0 };
     assert_eq!(windows(&mut bench), [reno]);
     assert_eq!(bench.slow.congestion(CLIENT), Algorithm::Reno);
     bench.slow.set_congestion(bench.now, CLIENT, Algorithm::Timely, &mut bench.world);
@@ -123,18 +123,18 @@ fn own_choice_before_the_listeners_before_the_default() {
     let beta = |bench: &Bench, flow| bench.world.setups[&flow].window.beta;
     let mut bench = Bench::with(config.clone());
     let flow = bench.client();
-    assert_eq!((bench.slow.congestion(CLIENT), beta(&bench, flow)), (Algorithm::Dctcp, 128));
+    assert_eq!((bench.slow.congestion(CLIENT), beta(&bench, flow)), (Algorithm::Dctcp, 512));
 
     let mut bench = Bench::with(config.clone());
     let options = SocketOptions { congestion: Algorithm::Cubic.id(), ..SocketOptions::default() };
     bench.slow.set_options(bench.now, CLIENT, options, &mut bench.world);
     let flow = bench.client();
-    assert_eq!((bench.slow.congestion(CLIENT), beta(&bench, flow)), (Algorithm::Cubic, 179));
+    assert_eq!((bench.slow.congestion(CLIENT), beta(&bench, flow)), (Algorithm::Cubic, 717));
 
     let mut bench = Bench::listening(8);
     assert!(bench.slow.set_congestion(bench.now, SERVER, Algorithm::Reno, &mut bench.world));
     let child = bench.child(4000);
-    assert_eq!(beta(&bench, child), 128, "a listener's children inherit");
+    assert_eq!(beta(&bench, child), 512, "a listener's children inherit");
 }
 
 #[test]

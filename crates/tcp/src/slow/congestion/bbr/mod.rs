@@ -47,7 +47,7 @@ const PROBE_WAIT_US: u64 = 2_000_000;
 const PROBE_WAIT_SPREAD_US: u64 = 1_000_000;
 const PROBE_ROUNDS: u64 = 63;
 /// The fast path does not cut the window after a loss, as BBR decides on it.
-const FAST_BETA: u16 = 256;
+const FAST_BETA: u16 = 1024;
 
 /// §3.3: the state machine's states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

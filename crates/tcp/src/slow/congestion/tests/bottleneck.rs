@@ -44,12 +44,17 @@ fn cubic_keeps_a_short_queue_busier_than_reno() {
 #[test]
 fn two_cubic_flows_converge_although_one_was_first() {
     let path = Path { rtt_us: 10_000, buffer: 86, ..WIDE };
-    let senders = vec![Sender::new(Algorithm::Cubic, 0), Sender::new(Algorithm::Cubic, 3_000_000)];
-    let mut model = Model::new(path, senders);
-    model.run(20.0);
-    let shares = model.shares(40.0);
-    assert!(unfairness(&shares) < 0.2, "{shares:?}");
-    assert!(shares.iter().sum::<f64>() > 0.95, "{shares:?}");
+    // Losses may fall in step for a while, so that one start says little.
+    let mut mean = 0.0;
+    for n in 0..4 {
+        let senders = vec![Sender::new(Algorithm::Cubic, 0), Sender::new(Algorithm::Cubic, 3_000_000 + n * 1234)];
+        let mut model = Model::new(path, senders);
+        model.run(20.0);
+        let shares = model.shares(40.0);
+        assert!(shares.iter().sum::<f64>() > 0.95, "{shares:?}");
+        mean += unfairness(&shares) / 4.0;
+    }
+    assert!(mean < 0.2, "{mean}");
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Sender {
         if self.recovery_from.is_some_and(|from| packet.sent < from) {
             return;
         }
-        s.ssthresh = ((u64::from(flight) * u64::from(self.window.beta)) >> 8).max(2 * u64::from(MSS)) as u32;
+        s.ssthresh = ((u64::from(flight) * u64::from(self.window.beta)) >> 10).max(2 * u64::from(MSS)) as u32;
         s.cwnd = s.ssthresh;
         self.recovery_from = Some(now);
         self.grown = 0;
