@@ -161,15 +161,18 @@ pub(super) fn step_max(rx_bytes: u32) -> u32 {
 
 /// Tells the peer about room if that changes much for it (RFC 9293 §3.8.6.2.2, MUST-39). Much is two segments or a
 /// quarter of the ring, or one segment if the peer cannot send one now. Until the application reads, the peer is told
-/// nothing (MAY-8).
+/// nothing (MAY-8). Room that the window field cannot name is no growth: without a window scale a ring may be larger
+/// than that.
 fn window_update(by: Application, t: &mut Tcb, lines: &Lines) {
     if t.has(FIN_RECEIVED) {
         return;
     }
     let (mss, most) = (u32::from(t.mss()), step_max(lines.identity.rx_bytes.get()));
     let now = t.rcv_wnd();
-    let growth = (t.rcv_limit().distance(t.rcv_nxt()).max(0) as u32).saturating_sub(now);
-    if growth >= most.min(2 * mss) || (now < mss && growth >= most.min(mss)) {
+    let least = if now < mss { most.min(mss) } else { most.min(2 * mss) };
+    let room = t.rcv_limit().distance(t.rcv_nxt()).max(0) as u32;
+    let grows = |room: u32| room.saturating_sub(now) >= least;
+    if grows(room) && grows(room.min(0xffff << lines.identity.shift())) {
         t.set(by, ACK_NOW);
     }
 }
