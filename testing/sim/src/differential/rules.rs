@@ -248,11 +248,21 @@ pub const OURS: &[Rule] = &[
         holds: |c| c.was(ModelState::TimeWait) && c.has(flags::SYN) && c.sent(flags::RST | flags::ACK) && c.stays(),
     },
     Rule {
-        name: "ours: TIME-WAIT is silent about empty segments",
+        name: "ours: TIME-WAIT is silent about empty segments at RCV.NXT",
         reason: "they need no answer, and two ends in TIME-WAIT would answer each other for ever (as Linux)",
         ends: false,
         holds: |c| {
-            c.was(ModelState::TimeWait) && c.segment().is_some_and(|s| s.seq_len() == 0) && c.silent() && c.stays()
+            let here = |s: &Segment| s.seq_len() == 0 && s.seq == c.before.rcv_nxt;
+            c.was(ModelState::TimeWait) && c.segment().is_some_and(here) && c.silent() && c.stays()
+        },
+    },
+    Rule {
+        name: "ours: TIME-WAIT answers empty segments in the window",
+        reason: "the peer's FIN is the end, so nothing of it is beyond RCV.NXT (as Linux)",
+        ends: false,
+        holds: |c| {
+            let beyond = |s: &Segment| s.seq_len() == 0 && s.seq != c.before.rcv_nxt;
+            c.was(ModelState::TimeWait) && c.segment().is_some_and(beyond) && c.acked() && c.stays()
         },
     },
     Rule {

@@ -173,6 +173,19 @@ fn time_wait_ignores_rst_and_bare_acks() {
     assert_eq!(bench.frame().flags, flags::ACK, "old data is acknowledged");
 }
 
+/// RFC 9293 §3.10.7.4, first check; RFC 7323 §5.3, R1.
+#[test]
+fn time_wait_answers_bare_acks_that_are_not_acceptable() {
+    for (seq, stamp) in [(5001, 60), (4000, 60), (5003, 60), (5002 + 70_000, 60), (5002, 49)] {
+        let (mut bench, end) = time_wait();
+        bench.for_server(4000, Peer { seq, ack: end.0, flags: flags::ACK, ..stamped(stamp) });
+        let ack = bench.frame();
+        assert_eq!((ack.flags, ack.seq, ack.ack), (flags::ACK, end.0, 5002), "{seq} with timestamp {stamp}");
+        bench.for_server(4000, Peer { seq, ack: end.0, flags: flags::ACK, ..stamped(stamp) });
+        assert!(bench.frames().is_empty(), "once in half a second");
+    }
+}
+
 /// RFC 5961 §7: two hosts do not answer each other's acknowledgements for ever.
 #[test]
 fn time_wait_answers_once_in_half_a_second_but_data_always() {
