@@ -70,6 +70,13 @@ impl Ranges {
         Inserted::New
     }
 
+    /// The first part of `start..end` that is there.
+    pub fn overlap(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+        let range = self.ranges[..self.len].iter().find(|range| range.1.after(start))?;
+        let (low, high) = (range.0.max(start), if range.1.after(end) { end } else { range.1 });
+        low.before(high).then_some((low, high))
+    }
+
     /// Remembers a FIN at `seq`. Later ones are ignored.
     pub fn insert_fin(&mut self, seq: Seq) {
         self.fin.get_or_insert(seq);
@@ -193,6 +200,10 @@ mod tests {
         assert_eq!(r.as_slice(), [(at(10), at(25)), (at(30), at(40))]);
         assert_eq!(r.insert(at(24), at(31)), Inserted::New);
         assert_eq!(r.as_slice(), [(at(10), at(40))]);
+        assert_eq!(r.overlap(at(5), at(12)), Some((at(10), at(12))));
+        assert_eq!(r.overlap(at(12), at(50)), Some((at(12), at(40))));
+        assert_eq!(r.overlap(at(5), at(10)), None);
+        assert_eq!(r.overlap(at(40), at(50)), None);
         assert_eq!(r.advance(at(5)), at(5));
         assert_eq!(r.advance(at(10)), at(40));
         assert!(r.is_empty());

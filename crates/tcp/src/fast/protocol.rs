@@ -232,14 +232,17 @@ impl FlowTurn<'_> {
             return Err(Drop::OutOfOrderFull);
         };
         let end = start.add(len);
+        let again = ranges.overlap(start, end);
         let inserted = if len == 0 { Inserted::New } else { ranges.insert(start, end) };
-        match inserted {
-            Inserted::Full => return Err(Drop::OutOfOrderFull),
-            Inserted::Nothing if !fin => {
-                report::duplicate(by, t, self.lines, start, end);
-                return Err(Drop::Duplicate);
-            }
-            _ => {}
+        if inserted == Inserted::Full {
+            return Err(Drop::OutOfOrderFull);
+        }
+        if let Some((first, last)) = again {
+            // Also a part of it that was there (RFC 2883 §4).
+            report::duplicate(by, t, self.lines, first, last);
+        }
+        if inserted == Inserted::Nothing && !fin {
+            return Err(Drop::Duplicate);
         }
         if fin {
             ranges.insert_fin(end);
@@ -290,6 +293,9 @@ impl FlowTurn<'_> {
         self.t.set(by, ACK_NOW);
         self.t.owed_duplicates(by).count = 0;
         let Some(ranges) = self.state.out_of_order.by(by).get(self.t.out_of_order()) else { return (end, fin) };
+        if let Some((first, last)) = ranges.overlap(self.t.rcv_nxt(), end) {
+            report::duplicate(by, &mut self.t, self.lines, first, last);
+        }
         // Nothing follows a FIN, whatever the peer has sent.
         let end = if fin { end } else { ranges.advance(end) };
         let fin = fin || ranges.fin_at(end);
