@@ -7,7 +7,7 @@ use crate::messages::{AppUpdate, ContractViolation, ToSlow};
 use crate::seq::Seq;
 use crate::table::bits::{
     ABORTING, ACK_NOW, APP_CLOSED, AppFlags, CORK, DEAD, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, FlagSet,
-    LIMIT_WAIT, NODELAY, PACE_WAIT, QUICKACK, SHUT_RD, URGENT_OUT,
+    LIMIT_WAIT, NODELAY, PACE_WAIT, PUSHED, QUICKACK, SHUT_RD, URGENT_OUT,
 };
 use crate::table::stages::{Application, Close, Post};
 use crate::table::tcb::Tcb;
@@ -88,6 +88,9 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
     // Nothing may follow our FIN.
     if !t.has(FIN_SENT) {
         t.written(by).snd_queued = t.snd_queued().add(written);
+        if written != 0 {
+            t.clear(by, PUSHED);
+        }
     }
     Ok(())
 }
@@ -95,6 +98,9 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
 #[inline]
 fn take_flags(by: Application, t: &mut Tcb, update: &AppUpdate) {
     let mut app: AppFlags = t.flags();
+    if update.nodelay && !app.has(NODELAY) {
+        app.set(PUSHED);
+    }
     app.clear(NODELAY | CORK | QUICKACK);
     for (on, flag) in [
         (update.nodelay, NODELAY),

@@ -3,7 +3,7 @@
 use super::recovery;
 use crate::seq::Seq;
 use crate::table::Lines;
-use crate::table::bits::{CORK, FIN_WANTED, LOST, NODELAY, RECOVERY, SCORED, URGENT_OUT};
+use crate::table::bits::{CORK, FIN_WANTED, LOST, NODELAY, PUSHED, RECOVERY, SCORED, URGENT_OUT};
 use crate::table::tcb::Tcb;
 
 /// One segment to be sent.
@@ -68,7 +68,7 @@ fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32)
     if last {
         // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as
         // Linux).
-        return !t.has(CORK) && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle());
+        return (!t.has(CORK) || t.has(PUSHED)) && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle());
     }
     // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window.
     // Then the segment goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's

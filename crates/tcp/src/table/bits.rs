@@ -99,6 +99,8 @@ flags! {
     SHUT_RD = 32;
     /// The application has aborted: RST follows what may go now.
     ABORTING = 64;
+    /// What is queued goes out although `CORK` is set, until more is written: `NODELAY` has been set (as Linux).
+    PUSHED = 128;
 }
 
 flags! {
