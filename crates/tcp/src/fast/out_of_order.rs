@@ -101,6 +101,11 @@ impl Ranges {
         next
     }
 
+    /// The range with the FIN's number if that follows it (as Linux): a FIN that is not reported is sent again.
+    pub fn with_fin(&self, (start, end): (Seq, Seq)) -> (Seq, Seq) {
+        (start, end.add(u32::from(self.fin_at(end))))
+    }
+
     /// True if a FIN is at `seq`.
     pub fn fin_at(&self, seq: Seq) -> bool {
         self.fin == Some(seq)

@@ -47,11 +47,12 @@ pub(super) fn blocks(t: &Tcb, lines: &Lines, out_of_order: &OutOfOrder, room: us
         put((Seq(first.get()), Seq(last.get())));
         // RFC 2883 §4.2: the range that it is a part of stands second.
         named = ranges.and_then(|ranges| ranges.around(Seq(first.get())));
-        if let Some(range) = named {
-            put(range);
+        if let (Some(range), Some(ranges)) = (named, ranges) {
+            put(ranges.with_fin(range));
         }
     }
     let Some(ranges) = ranges else { return blocks };
+    let mut put = |range| put(ranges.with_fin(range));
     let mut recent = ranges.recent().filter(|range| Some(*range) != named);
     if named.is_none()
         && let Some(newest) = recent.next()
