@@ -5,7 +5,6 @@ use super::SlowPath;
 use super::connections::Phase;
 use super::errno::{EACCES, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, ENOPROTOOPT, EOPNOTSUPP, EPROTO};
 use super::host::Host;
-use super::opening::OpeningState;
 use crate::counters::Drop;
 use crate::flow::{FlowId, FlowSnapshot, FourTuple};
 use crate::messages::ToFast;
@@ -18,11 +17,10 @@ use towpath_wire::icmp::{IcmpError, IcmpKind};
 enum Meaning {
     /// Packets must be smaller.
     TooBig(u32),
-    /// A transient error. It is recorded for a time-out only (SHLD-25, MUST-56).
-    Soft(i32),
-    /// A permanent error during a handshake (SHLD-26). On an established connection it is soft, too. Else an attacker
-    /// could end the connection by guessing a sequence number in the window (RFC 5927 §5.2; Linux does the same).
-    Hard(i32),
+    /// An error that ends a `connect` at once, as in Linux (SHLD-26; RFC 5461 §4.1): programs then try the next address.
+    /// On an established connection it is soft: recorded for a time-out only (SHLD-25, MUST-56). Else an attacker could
+    /// end the connection by guessing a sequence number in the window (RFC 5927 §5.2).
+    Failed(i32),
     /// Nothing (MUST-55).
     Nothing,
 }
@@ -31,14 +29,14 @@ enum Meaning {
 fn meaning(error: &IcmpError) -> Meaning {
     match error.kind {
         IcmpKind::TooBig { mtu } => Meaning::TooBig(mtu),
-        IcmpKind::NetworkUnreachable => Meaning::Soft(ENETUNREACH),
-        IcmpKind::HostUnreachable | IcmpKind::TimeExceeded => Meaning::Soft(EHOSTUNREACH),
-        IcmpKind::Prohibited if error.local.is_ipv4() => Meaning::Soft(EHOSTUNREACH),
-        IcmpKind::Prohibited => Meaning::Soft(EACCES),
-        IcmpKind::ParameterProblem => Meaning::Soft(EPROTO),
-        IcmpKind::SourceRouteFailed => Meaning::Soft(EOPNOTSUPP),
-        IcmpKind::ProtocolUnreachable => Meaning::Hard(ENOPROTOOPT),
-        IcmpKind::PortUnreachable => Meaning::Hard(ECONNREFUSED),
+        IcmpKind::NetworkUnreachable => Meaning::Failed(ENETUNREACH),
+        IcmpKind::HostUnreachable | IcmpKind::TimeExceeded => Meaning::Failed(EHOSTUNREACH),
+        IcmpKind::Prohibited if error.local.is_ipv4() => Meaning::Failed(EHOSTUNREACH),
+        IcmpKind::Prohibited => Meaning::Failed(EACCES),
+        IcmpKind::ParameterProblem => Meaning::Failed(EPROTO),
+        IcmpKind::SourceRouteFailed => Meaning::Failed(EOPNOTSUPP),
+        IcmpKind::ProtocolUnreachable => Meaning::Failed(ENOPROTOOPT),
+        IcmpKind::PortUnreachable => Meaning::Failed(ECONNREFUSED),
         IcmpKind::SourceQuench => Meaning::Nothing,
     }
 }
@@ -62,8 +60,8 @@ impl SlowPath {
             return self.counters.drop(Drop::BadIcmp);
         }
         match meaning(&error) {
-            Meaning::Hard(errno) if opening.state == OpeningState::SynSent => self.fail_opening(id, errno, host),
-            Meaning::Hard(errno) | Meaning::Soft(errno) => opening.soft_error = errno,
+            Meaning::Failed(errno) if opening.listener.is_none() => self.fail_opening(id, errno, host),
+            Meaning::Failed(errno) => opening.soft_error = errno,
             Meaning::TooBig(_) | Meaning::Nothing => {}
         }
     }
@@ -83,7 +81,7 @@ impl SlowPath {
                     host.send(connection.flow_group, ToFast::SetMss(id, mss));
                 }
             }
-            Meaning::Hard(errno) | Meaning::Soft(errno) => self.soft_error(id, errno, host),
+            Meaning::Failed(errno) => self.soft_error(id, errno, host),
             Meaning::Nothing => {}
         }
     }
