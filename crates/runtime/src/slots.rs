@@ -40,7 +40,7 @@ pub enum Phase {
 /// The accept queue of a listener.
 #[derive(Debug, Default)]
 pub struct Listener {
-    /// Most connections that wait.
+    /// The backlog of `listen`. One more connection may wait (as in Linux).
     pub backlog: u32,
     /// Waiting connections with their generations, oldest first.
     pub(crate) queue: VecDeque<(Slot, u32)>,
@@ -68,6 +68,10 @@ impl Listener {
     /// Connections that wait.
     pub fn waiting(&self) -> u32 {
         self.queue.len() as u32
+    }
+    /// True if no more connections may wait, or a ring of `capacity` bytes has no room for one more.
+    fn full(&self, capacity: usize) -> bool {
+        self.waiting() > self.backlog || self.waiting() as usize >= capacity / Accepted::BYTES
     }
 }
 
@@ -330,7 +334,7 @@ impl<C, S: Default> ServedClient<C, S> {
         }
         let ring = self.shared.region.rx(listener_slot);
         let Some(listener) = self.slots.entry(listener_slot.index()).listener.as_mut() else { return Queued::Full };
-        if listener.waiting() >= listener.backlog.min(ring.capacity() / Accepted::BYTES as u32) {
+        if listener.full(ring.capacity() as usize) {
             return Queued::Full;
         }
         let record = Accepted { slot: child.raw(), generation, remote_addr, remote_port };
@@ -344,9 +348,9 @@ impl<C, S: Default> ServedClient<C, S> {
     }
     /// Would `queue` take one more?
     pub fn has_room(&mut self, listener_slot: Slot) -> bool {
-        let most = self.shared.region.rx(listener_slot).capacity() / Accepted::BYTES as u32;
+        let capacity = self.shared.region.rx(listener_slot).capacity() as usize;
         self.sync_listener(listener_slot)
-            && self.slot(listener_slot).listener.as_ref().is_some_and(|l| l.waiting() < l.backlog.min(most))
+            && self.slot(listener_slot).listener.as_ref().is_some_and(|listener| !listener.full(capacity))
     }
     /// Takes the queue of a listener that is closed: connections that nobody will accept, with their generations.
     pub fn take_queue(&mut self, slot: Slot) -> Vec<(Slot, u32)> {

@@ -94,9 +94,8 @@ impl Runner {
             return Err(EINVAL);
         }
         let port = descriptor.port;
-        // Linux's accept queue holds one more than the backlog of `listen`.
         let options = descriptor.options;
-        let id = self.node.listen(port, backlog.max(0) as u32 + 1)?;
+        let id = self.node.listen(port, backlog.max(0) as u32)?;
         self.node.set_options(id, options);
         self.with(fd, |d| d.kind = DescriptorKind::Listener(id))
     }

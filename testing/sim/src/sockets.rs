@@ -291,9 +291,14 @@ impl Host for Sockets {
         self.newly_installed.push(id);
     }
 
+    fn accept_queue_full(&mut self, listener: Owner) -> bool {
+        let (_, socket) = self.owned(listener);
+        socket.accepted.len() > socket.backlog
+    }
+
     fn accepted(&mut self, listener: Owner, child: Owner, _: &FourTuple) -> bool {
         let (id, socket) = self.owned(listener);
-        if socket.accepted.len() >= socket.backlog {
+        if socket.accepted.len() > socket.backlog {
             // `established` will be called for it again.
             let (_, waiting) = self.owned(child);
             waiting.phase = Phase::Embryo;

@@ -148,7 +148,7 @@ impl SlowThread {
         }
         let Some(client) = self.host.client(index) else { return -libc::ENOTCONN };
         client.take(slot, Phase::Listening);
-        let backlog = command.backlog.max(1);
+        let backlog = command.backlog;
         client.slot(slot).listener = Some(Box::new(Listener::new(backlog)));
         let tuple = FourTuple { local, local_port: port, remote: any(local), remote_port: 0 };
         SlowHost::show_addresses(client, slot, &tuple, 10);

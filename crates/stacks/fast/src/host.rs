@@ -259,6 +259,16 @@ impl Host for SlowHost {
             self.later.push(Later::Close { client: index, slot, generation, abort: false });
         }
     }
+    fn accept_queue_full(&mut self, listener: Owner) -> bool {
+        let (index, _) = split(listener);
+        let Some((client, slot)) = self.find(listener) else { return true };
+        if !client.sync_listener(slot) {
+            client.shared.violated_contract();
+            self.later.push(Later::EndListener { client: index, slot });
+            return true;
+        }
+        !client.has_room(slot)
+    }
     fn accepted(&mut self, listener: Owner, child: Owner, tuple: &FourTuple) -> bool {
         let (index, child_raw) = split(child);
         let Some((client, slot)) = self.find(listener) else { return false };

@@ -43,7 +43,7 @@ impl ClientGroup {
         }
         let Some(client) = self.client(index) else { return CommandOutcome::Answer(-libc::ENOTCONN) };
         client.take(slot, Phase::Listening);
-        client.slot(slot).listener = Some(Box::new(Listener::new(command.backlog.max(1))));
+        client.slot(slot).listener = Some(Box::new(Listener::new(command.backlog)));
         info::show(client.shared.region.info(slot), local, SocketAddr::new(any(local.ip()), 0), 0, 0, 10);
         client.show(slot, state::LISTENING, 0);
         self.run_or_wait(index, slot, command)
@@ -77,7 +77,7 @@ impl ClientGroup {
             drop_filter::begin(&fd);
         }
         bind(&fd, local)?;
-        let backlog = i32::try_from(command.backlog.max(1)).unwrap_or(i32::MAX);
+        let backlog = i32::try_from(command.backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&fd, backlog).map_err(|error| error.raw_os_error())?;
         if filtered {
             sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, shared.unwrap_or(0));

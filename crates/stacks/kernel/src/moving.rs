@@ -183,7 +183,7 @@ impl ClientGroup {
         let Some(client) = self.client(index) else { return };
         client.claim(slot, Phase::Listening);
         let command = client.shared.region.command(slot).read().1;
-        client.resume_listener(slot, command.backlog.max(1));
+        client.resume_listener(slot, command.backlog);
         let result = match (command.op, u16::try_from(command.local_port)) {
             (op::LISTEN, Ok(1..)) => self.start_listening(index, slot, &command, filtered),
             _ => Err(libc::EINVAL),

@@ -203,7 +203,7 @@ fn more_connects_than_the_queue_takes_are_served_later() {
     let app = App::new(&kernel, small(1));
     let mut listener = app.listen(LOCAL, port, 2).unwrap();
     let peers: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect((LOCAL, port)).unwrap()).collect();
-    listener.wait("two in the queue", || listener.stack().rx_tail.load(Relaxed) == 64);
+    listener.wait("three in the queue", || listener.stack().rx_tail.load(Relaxed) == 96);
     let accepted: Vec<Sock> = peers.iter().map(|_| listener.accept()).collect();
     accepted.into_iter().for_each(Sock::close);
     listener.close();

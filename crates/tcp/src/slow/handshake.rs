@@ -184,9 +184,6 @@ impl SlowPath {
         }
         host.established(owner, &setup);
         let accepted = parent.is_none_or(|parent| host.accepted(parent, owner, &tuple));
-        if let Some(listener) = parent.and_then(|parent| self.listeners.of(parent)) {
-            listener.accept_full = !accepted;
-        }
         if !accepted {
             return false;
         }

@@ -69,6 +69,8 @@ pub trait Host {
     /// application may act before the fast path has processed `Install`. For a child it is called again, with a newer
     /// setup, if `accepted` was false.
     fn established(&mut self, owner: Owner, setup: &FlowSetup);
+    /// Has the listener's accept queue no room? SYNs are dropped then.
+    fn accept_queue_full(&mut self, listener: Owner) -> bool;
     /// Puts an established child into its listener's accept queue. Called after `established`, before `Install` is
     /// sent. False = the queue is full, and no `Install` follows. The peer's next segment, or our next SYN-ACK, makes
     /// another attempt.

@@ -34,8 +34,6 @@ pub(super) struct Listener {
     pub overflow: Option<Micros>,
     /// When a valid cookie last came back while the accept queue was full.
     pub turned_away: Option<Micros>,
-    /// The last established child found the accept queue full. SYNs beyond the limit get no cookie then (as Linux).
-    pub accept_full: bool,
     /// The options that children inherit.
     pub options: SocketOptions,
 }
@@ -169,7 +167,6 @@ impl SlowPath {
                 half_open: BTreeSet::new(),
                 overflow: None,
                 turned_away: None,
-                accept_full: false,
                 congestion: Algorithm::from_id(options.congestion),
                 options,
             },

@@ -25,9 +25,10 @@ impl SlowPath {
         let tuple = arrival.tuple;
         let Some(listener) = self.listeners.find_for(&tuple) else { return false };
         let (parent, options) = (listener.owner, listener.options);
-        let (full, accept_full) = (listener.half_open.len() >= listener.limit, listener.accept_full);
+        let full = listener.half_open.len() >= listener.limit;
         let Some(congestion) = self.admitted(now, parent, arrival, host) else { return false };
-        if full && (old.is_some() || accept_full || !self.config.syn_cookies) {
+        // As in Linux, a SYN that nobody has room for gets no answer: its peer shall not believe to be connected.
+        if host.accept_queue_full(parent) || full && (old.is_some() || !self.config.syn_cookies) {
             self.counters.drop(Drop::BacklogFull);
             return false;
         }

@@ -128,12 +128,25 @@ fn an_established_child_makes_room_in_the_backlog() {
     assert_eq!(bench.states().iter().filter(|s| **s == TcpState::Established).count(), 100);
 }
 
+/// As in Linux.
 #[test]
-fn a_full_accept_queue_ignores_the_ack_and_the_next_attempt_succeeds() {
+fn a_full_accept_queue_answers_no_syn() {
     let mut bench = Bench::listening(10);
     bench.world.accept_full = true;
     bench.for_server(4000, syn(5000));
+    assert!(bench.frames().is_empty() && bench.world.children.is_empty());
+    assert_eq!(bench.slow.counters().drops[Drop::BacklogFull as usize], 1);
+    bench.world.accept_full = false;
+    bench.for_server(4000, syn(5000));
+    assert_eq!(bench.frame().flags, flags::SYN | flags::ACK);
+}
+
+#[test]
+fn a_full_accept_queue_ignores_the_ack_and_the_next_attempt_succeeds() {
+    let mut bench = Bench::listening(10);
+    bench.for_server(4000, syn(5000));
     let answer = bench.frame();
+    bench.world.accept_full = true;
     bench.for_server(4000, last_ack(answer.seq));
     assert_eq!(bench.said(), [Said::Established(Owner(1001))]);
     assert!(bench.messages().is_empty(), "not installed");

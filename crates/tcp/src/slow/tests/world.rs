@@ -95,6 +95,9 @@ impl Host for World {
         self.setups.insert(setup.flow, setup.clone());
         self.said.push(Said::Established(owner));
     }
+    fn accept_queue_full(&mut self, _: Owner) -> bool {
+        self.accept_full
+    }
     fn accepted(&mut self, _: Owner, child: Owner, _: &FourTuple) -> bool {
         if !self.accept_full {
             assert!(self.children.remove(&child.0), "{child:?} accepted but not reserved");
