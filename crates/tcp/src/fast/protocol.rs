@@ -90,8 +90,9 @@ impl FlowTurn<'_> {
         ((self.now.0 >> 20) as u32).wrapping_sub(self.lines.identity.ts_recent_at.get()) > TS_STALE
     }
 
-    /// RFC 7323 §4.3: the timestamp to echo is that of the segment that the last acknowledgement was for. The segment's own acknowledgement
-    /// has been found valid (as Linux): a blind one would make PAWS drop what the peer sends from then on.
+    /// RFC 7323 §4.3: the timestamp to echo is that of the segment that the last acknowledgement was for. The segment's
+    /// own acknowledgement has been found valid (as Linux): a blind one would make PAWS drop what the peer sends from
+    /// then on.
     #[inline]
     fn take_timestamp(&mut self, by: Receive, s: &Segment) {
         let Some(ts) = s.options.timestamps else { return };

@@ -10,7 +10,8 @@ use towpath_wire::{IPV4_BYTES, IPV6_BYTES, Options, Segment, TCP_BYTES, TIMESTAM
 
 /// MSS of a peer that names none, over IPv4 and IPv6 (RFC 9293 §3.7.1, MUST-15).
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
-/// Smallest MSS that is accepted of a peer (Linux: `tcp_min_snd_mss`), timestamps included. It must not make us send a packet per byte.
+/// Smallest MSS that is accepted of a peer (Linux: `tcp_min_snd_mss`), timestamps included. It must not make us send a
+/// packet per byte.
 const MIN_PEER_MSS: u16 = 48;
 /// Smallest MSS that is announced (Linux: `TCP_MIN_MSS`).
 const MIN_MSS: u16 = 88;

@@ -58,8 +58,9 @@ impl TimeWait {
             return if later { Answer::Reopen } else { Answer::Ack { restart: false } };
         }
         if arrival.seq_len() == 0 {
-            // At RCV.NXT there is nothing to say: two ends in TIME-WAIT would answer each other for ever. Anywhere else, or with an old
-            // timestamp, it is unacceptable and gets an ACK (as Linux). A keepalive probe is such a segment.
+            // At RCV.NXT there is nothing to say: two ends in TIME-WAIT would answer each other for ever. Anywhere else,
+            // or with an old timestamp, it is unacceptable and gets an ACK (as Linux). A keepalive probe is such a
+            // segment.
             let old = self.timestamps.zip(theirs).is_some_and(|((recent, _), value)| Seq(value).before(Seq(recent)));
             return match arrival.seq() == self.rcv_nxt && !old {
                 true => Answer::Drop(Drop::Duplicate),
