@@ -2,6 +2,9 @@
 
 use crate::fd::table::{self, Descriptor};
 use crate::io::{copy, receive, secure, send, user};
+use crate::options::table::INQ;
+use core::mem::offset_of;
+use core::sync::atomic::Ordering;
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, timespec};
 use std::time::Instant;
 use towpath_client::private::flag;
@@ -71,22 +74,59 @@ pub unsafe fn receive_message(socket: &Socket, msg: *mut msghdr, flags: c_int) -
     unsafe {
         let (_, iov) = message(msg)?;
         let taken = receive::receive(socket, iov, flags)?;
-        received(msg, flags & libc::MSG_OOB)?;
+        received(socket, msg, flags & libc::MSG_OOB)?;
         Ok(taken as isize)
     }
 }
 
-/// Says that nothing came beside the bytes of a message: no name and no control messages.
+/// Says what came beside the bytes of a message: no name, and no control message but that of `TCP_INQ`.
 ///
 /// # Safety
 /// `msg` may be any address.
 #[inline]
-pub unsafe fn received(msg: *mut msghdr, flags: c_int) -> Sys<()> {
-    // SAFETY: the addresses of the fields are not read here, and `user::write` accepts any address.
+pub unsafe fn received(socket: &Socket, msg: *mut msghdr, flags: c_int) -> Sys<()> {
+    let (mut control_bytes, mut flags) = (0, flags);
+    // SAFETY: the addresses of the fields are not read here, and `user::read` and `user::write` accept any address.
     unsafe {
+        if socket.private().kept.load(Ordering::Relaxed) & INQ != 0 {
+            let given = user::read(msg.cast_const())?;
+            let (bytes, cut) = put_inquiry(socket, &given);
+            (control_bytes, flags) = (bytes, flags | cut);
+        }
         user::write(&raw mut (*msg).msg_namelen, 0)?;
-        user::write(&raw mut (*msg).msg_controllen, 0)?;
+        user::write(&raw mut (*msg).msg_controllen, control_bytes as _)?;
         user::write(&raw mut (*msg).msg_flags, flags)
+    }
+}
+
+/// The control message of `TCP_INQ`: a `cmsghdr` and its number.
+#[repr(C)]
+struct Inquiry {
+    len: usize,
+    level: c_int,
+    kind: c_int,
+    unread: c_int,
+}
+
+/// Writes the control message of `TCP_INQ`. Returns the bytes of control messages, and MSG_CTRUNC if there was too
+/// little room.
+#[cold]
+fn put_inquiry(socket: &Socket, msg: &msghdr) -> (usize, c_int) {
+    let room = msg.msg_controllen;
+    if msg.msg_control.is_null() || room < offset_of!(Inquiry, unread) {
+        return (0, libc::MSG_CTRUNC);
+    }
+    let view = socket.view();
+    // The end of the stream counts as a byte, as on Linux.
+    let unread = i32::from(view.end().fin) + view.readable() as c_int;
+    let whole = offset_of!(Inquiry, unread) + size_of::<c_int>();
+    let len = whole.min(room);
+    let inquiry = Inquiry { len, level: libc::IPPROTO_TCP, kind: libc::TCP_INQ, unread };
+    // SAFETY: `inquiry` has at least `len` bytes, and `user::copy` accepts any address of the program.
+    match unsafe { user::copy(msg.msg_control.cast(), (&raw const inquiry).cast(), len) } {
+        Ok(()) => (size_of::<Inquiry>().min(room), if len < whole { libc::MSG_CTRUNC } else { 0 }),
+        // The bytes of the stream have been received, so Linux reports no error.
+        Err(_) => (0, 0),
     }
 }
 

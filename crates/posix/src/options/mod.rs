@@ -10,7 +10,7 @@ mod number;
 pub mod pending;
 mod ranges;
 mod stack;
-mod table;
+pub mod table;
 pub mod tcp_info;
 mod values;
 

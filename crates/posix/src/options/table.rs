@@ -21,6 +21,9 @@ const PMTUDISC_MAX: c_int = 5;
 /// `TCP_MAXSEG` of a socket that is not connected and has set none (RFC 9293 MUST-15).
 const DEFAULT_MSS: c_int = 536;
 
+/// The bit of `TCP_INQ` in `Private::kept`. Receiving acts on it.
+pub const INQ: u32 = 1 << 3;
+
 /// An option whose value is a number.
 pub struct Row {
     /// Its level: `SOL_SOCKET` or a protocol.

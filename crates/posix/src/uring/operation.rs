@@ -360,7 +360,7 @@ impl Operation {
                 match buffers.progress(moved) {
                     Progress::Done(done) if done >= 0 && !header.is_null() => {
                         // SAFETY: `received` accepts any address.
-                        let written = unsafe { message::received(header, flags) };
+                        let written = unsafe { message::received(socket, header, flags) };
                         Progress::Done(written.map_or_else(|errno| -errno, |()| done))
                     }
                     other => other,
