@@ -54,3 +54,18 @@ CASE(inquiry_before) {
     ask_inquiry("server", s, 64, 1);
     CALL("get", get_int(s, IPPROTO_TCP, TCP_INQ));
 }
+
+// SO_ZEROCOPY and TCP_SAVE_SYN on sockets in all states. MSG_ZEROCOPY without SO_ZEROCOPY copies.
+CASE(refused) {
+    struct pair p = pair();
+    int fds[] = {tcp(), p.client, p.listener};
+    for (int i = 0; i < 3; i++) {
+        CALL("set_zerocopy", set_int(fds[i], SOL_SOCKET, SO_ZEROCOPY, 1));
+        CALL("zerocopy", get_int(fds[i], SOL_SOCKET, SO_ZEROCOPY));
+        CALL("set_save_syn", set_int(fds[i], IPPROTO_TCP, TCP_SAVE_SYN, 1));
+        CALL("save_syn", get_int(fds[i], IPPROTO_TCP, TCP_SAVE_SYN));
+    }
+    CALL("send", send(p.server, "abc", 3, MSG_ZEROCOPY));
+    CALL("received", recv(p.client, buf, 3, MSG_WAITALL));
+    say_events("no_completion", events_of(p.server));
+}

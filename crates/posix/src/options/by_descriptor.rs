@@ -5,6 +5,7 @@ use crate::observe::fallback;
 use crate::options;
 use libc::{c_int, c_void, socklen_t};
 use towpath_client::socket::Socket;
+use towpath_client::sys::Sys;
 use towpath_hook::Answer;
 use towpath_ring::report::Call;
 
@@ -26,6 +27,9 @@ pub unsafe fn getsockopt(
             Some(unsafe { options::get(fd, &socket, level, name, value, len) }.inspect_err(|errno| {
                 fallback::refused_if(*errno, Call::GetOption, level, name);
             }))
+        }
+        Descriptor::Pending(_) if options::table::is_refused(level, name) => {
+            Some(refused(Call::GetOption, level, name))
         }
         Descriptor::Pending(pending)
             if pending.congestion != 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) =>
@@ -50,8 +54,17 @@ pub unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
                 fallback::refused_if(*errno, Call::SetOption, level, name);
             }))
         }
+        Descriptor::Pending(_) if options::table::is_refused(level, name) => {
+            Some(refused(Call::SetOption, level, name))
+        }
         // SAFETY: the caller keeps the contract of `setsockopt`: `value` has `len` readable bytes.
         Descriptor::Pending(_) => unsafe { options::pending::set(fd, level, name, value, len) },
         _ => None,
     }
+}
+
+/// The answer of a kernel without this option.
+fn refused(call: Call, level: c_int, name: c_int) -> Sys<c_int> {
+    fallback::refused_if(libc::ENOPROTOOPT, call, level, name);
+    Err(libc::ENOPROTOOPT)
 }

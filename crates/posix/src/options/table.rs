@@ -180,7 +180,7 @@ const fn switch(place: u32, level: c_int, name: c_int, shown: Shown) -> Row {
 }
 
 /// All options whose value is one number. `TCP_CONGESTION`, `SO_LINGER`, the time limits and kTLS have other types.
-pub static TABLE: [Row; 60] = [
+pub static TABLE: [Row; 58] = [
     row(TCP, libc::TCP_NODELAY, Place::AppFlag(app_flags::NODELAY), Import::Always),
     row(TCP, libc::TCP_CORK, Place::AppFlag(app_flags::CORK), Import::Always),
     row(TCP, libc::TCP_QUICKACK, Place::AppFlag(app_flags::QUICKACK), Import::Always),
@@ -215,9 +215,7 @@ pub static TABLE: [Row; 60] = [
     pair(libc::SO_PEEK_OFF, Shown::Nothing),
     pair(libc::SO_BUSY_POLL, Shown::Nothing),
     pair(libc::SO_PRIORITY, Shown::Number(|line| &line.priority)),
-    switch(0, SOCKET, libc::SO_ZEROCOPY, Shown::Nothing),
     switch(1, TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, Shown::Flag(option_flags::THIN)),
-    switch(2, TCP, libc::TCP_SAVE_SYN, Shown::Nothing),
     switch(3, TCP, libc::TCP_INQ, Shown::Nothing),
     bit(4, IP, libc::IP_RECVTOS),
     bit(5, IP, libc::IP_RECVTTL),
@@ -245,6 +243,13 @@ pub static TABLE: [Row; 60] = [
 
 /// The row of an option. `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE` share the rows of the options that they force.
 pub fn find(level: c_int, name: c_int) -> Option<&'static Row> {
+/// Is it an option that no slot can have and that a program does without? A pending socket refuses it too, with
+/// ENOPROTOOPT as kernels before Linux 4.14 (`SO_ZEROCOPY`) and 4.2 (`TCP_SAVE_SYN`) do. Otherwise a program would wait
+/// for completions, or for headers, that never come.
+pub fn is_refused(level: c_int, name: c_int) -> bool {
+    matches!((level, name), (SOCKET, libc::SO_ZEROCOPY) | (TCP, libc::TCP_SAVE_SYN))
+}
+
     let name = match (level, name) {
         (SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
         (SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
