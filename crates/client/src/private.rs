@@ -131,6 +131,8 @@ pub struct Private {
     pub urgent_read: AtomicU64,
     /// See `urgent_read`.
     pub urgent_passed: AtomicU64,
+    /// `SO_PEEK_OFF` (see `options::peek` in `towpath-posix`); 0 = -1, the default.
+    pub peek: AtomicU64,
     /// Calls in flight on the socket (see `in_flight`).
     pub users: AtomicU32,
     /// `StackLine::soft_error` when it was last reported.

@@ -105,6 +105,7 @@ impl Socket {
         private.linger_s.store(-1, Ordering::Relaxed);
         private.urgent_read.store(0, Ordering::Relaxed);
         private.urgent_passed.store(0, Ordering::Relaxed);
+        private.peek.store(0, Ordering::Relaxed);
         for word in [&private.send_limit, &private.receive_limit, &private.kept, &private.users] {
             word.store(0, Ordering::Relaxed);
         }

@@ -69,3 +69,93 @@ CASE(refused) {
     CALL("received", recv(p.client, buf, 3, MSG_WAITALL));
     say_events("no_completion", events_of(p.server));
 }
+
+static void peek(const char *key, int fd, size_t bytes, int flags) {
+    char got[100] = "";
+    ssize_t n = recv(fd, got, bytes, MSG_DONTWAIT | flags);
+    say_result(key, n);
+    if (n > 0) say_bytes("bytes", got, n);
+    CALL("offset", get_int(fd, SOL_SOCKET, SO_PEEK_OFF));
+}
+
+// SO_PEEK_OFF: MSG_PEEK moves it on, reads of any kind move it back.
+CASE(peek_offset) {
+    struct pair p = pair();
+    MUST(write(p.server, "0123456789abcdef", 16));
+    wait_unread(p.client, 16);
+    CALL("set", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 0));
+    peek("first", p.client, 4, MSG_PEEK);
+    peek("second", p.client, 4, MSG_PEEK);
+    peek("read", p.client, 3, 0);
+    peek("third", p.client, 2, MSG_PEEK);
+    peek("trunc", p.client, 2, MSG_PEEK | MSG_TRUNC);
+    peek("all", p.client, 100, MSG_PEEK);
+    peek("none", p.client, 100, MSG_PEEK);
+    CALL("plain_read", read(p.client, buf, 2));
+    CALL("after", get_int(p.client, SOL_SOCKET, SO_PEEK_OFF));
+    CALL("further", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 3));
+    peek("from_three", p.client, 3, MSG_PEEK);
+    CALL("far", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 1000));
+    peek("beyond", p.client, 3, MSG_PEEK);
+    CALL("again", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 2));
+    peek("discard", p.client, 5, MSG_TRUNC);
+    peek("at_zero", p.client, 1, MSG_PEEK);
+    CALL("off", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, -1));
+    peek("plain", p.client, 2, MSG_PEEK);
+    peek("twice", p.client, 2, MSG_PEEK);
+    CALL("negative", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, -77));
+    peek("rest", p.client, 100, 0);
+}
+
+static void peek_rest(void *fd) { MUST(write((int)(long)fd, "defgh", 5)); }
+
+// A peek with SO_PEEK_OFF waits for bytes behind it, with MSG_WAITALL for all, and then sees the end.
+CASE(peek_offset_waits) {
+    struct pair p = pair();
+    CALL("set", set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 1));
+    MUST(write(p.server, "abc", 3));
+    wait_unread(p.client, 3);
+    CALL("first", recv(p.client, buf, 2, MSG_PEEK));
+    pthread_t one = later(30, peek_rest, (void *)(long)p.server);
+    long n = CALL("waited", recv(p.client, buf, 2, MSG_PEEK));
+    say_bytes("bytes", buf, n);
+    MUST(pthread_join(one, NULL));
+    one = later(30, peek_rest, (void *)(long)p.server);
+    n = CALL("all", recv(p.client, buf, 6, MSG_PEEK | MSG_WAITALL));
+    say_bytes("bytes", buf, n);
+    MUST(pthread_join(one, NULL));
+    MUST(shutdown(p.server, SHUT_WR));
+    wait_events(p.client, POLLRDHUP);
+    CALL("rest", recv(p.client, buf, 100, MSG_PEEK | MSG_WAITALL));
+    CALL("end", recv(p.client, buf, 100, MSG_PEEK));
+    CALL("read", recv(p.client, buf, 100, MSG_WAITALL));
+}
+
+// SO_PEEK_OFF that was set before connect, and on a listener.
+CASE(peek_offset_before) {
+    int l = listening(), c = tcp();
+    MUST(set_int(c, SOL_SOCKET, SO_PEEK_OFF, 2));
+    MUST(set_int(l, SOL_SOCKET, SO_PEEK_OFF, 1));
+    MUST(connect_to(c, l));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    MUST(write(c, "abcdef", 6));
+    MUST(write(s, "abcdef", 6));
+    wait_unread(c, 6);
+    wait_unread(s, 6);
+    peek("client", c, 2, MSG_PEEK);
+    peek("server", s, 2, MSG_PEEK);
+}
+
+// A peek with SO_PEEK_OFF stops at urgent data as a read does.
+CASE(peek_offset_at_urgent_data) {
+    struct pair p = pair();
+    MUST(set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 0));
+    MUST(write(p.server, "abc", 3));
+    MUST(send(p.server, "!", 1, MSG_OOB));
+    MUST(write(p.server, "def", 3));
+    wait_unread(p.client, 3);
+    wait_events(p.client, POLLPRI);
+    rest(50);
+    peek("before", p.client, 2, MSG_PEEK);
+    peek("to_the_mark", p.client, 10, MSG_PEEK);
+}

@@ -3,6 +3,7 @@
 use crate::io::copy::{self, Direction, total};
 use crate::io::{urgent, user};
 use crate::lifecycle::in_flight;
+use crate::options::peek;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec};
 use towpath_client::backend::{Backend, Carrier, StackBackend};
@@ -112,8 +113,7 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
             return Ok(done);
         }
         let end = view.end();
-        let seen = if peek { done as u32 } else { 0 };
-        let more = !view.is_gone() && urgent::readable(view) > seen;
+        let more = has_more(view, peek, done);
         if more && total == 0 {
             return Ok(0);
         }
@@ -126,19 +126,21 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
                 .get_or_insert_with(|| wait::deadline(view.private.receive_timeout_us.load(Ordering::Relaxed)));
             let waited = wait::until(socket, deadline, || {
                 let view = &socket.view();
-                view.receive_closed() || urgent::readable(view) > seen || view.error().is_some()
+                view.receive_closed() || has_more(view, peek, done) || view.error().is_some()
             });
             if let Err(errno) = waited {
                 return if done > 0 { Ok(done) } else { Err(errno) };
             }
         }
         let view = &socket.view();
-        // MSG_PEEK begins again at the first unread byte.
+        // MSG_PEEK begins again at the first unread byte, unless `SO_PEEK_OFF` moves on with it.
+        let again = peek && peek::begin(view).is_none();
         // SAFETY: the caller vouches for the `total` bytes of the vectors.
-        let taken =
-            unsafe { if peek { take(view, iov, 0, total, flags) } else { take(view, iov, done, total - done, flags) } };
+        let taken = unsafe {
+            if again { take(view, iov, 0, total, flags) } else { take(view, iov, done, total - done, flags) }
+        };
         match taken {
-            Ok(count) if peek => done = count,
+            Ok(count) if again => done = count,
             Ok(count) => done += count,
             Err(_) if done > 0 => return Ok(done),
             Err(errno) => return Err(errno),
@@ -146,6 +148,18 @@ unsafe fn receive_more(socket: &Socket, iov: &[iovec], total: usize, done: usize
         if done >= target {
             return Ok(done);
         }
+    }
+}
+
+/// Are there bytes that the call, which has taken or copied `done`, has not seen?
+#[inline]
+fn has_more(view: &View, peek: bool, done: usize) -> bool {
+    if view.is_gone() {
+        return false;
+    }
+    match if peek { peek::begin(view) } else { None } {
+        Some(offset) => urgent::readable_behind(view, offset) > 0,
+        None => urgent::readable(view) > if peek { done as u32 } else { 0 },
     }
 }
 
@@ -185,14 +199,19 @@ unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_in
     if view.is_gone() {
         return Ok(0);
     }
-    let mut count = want.min(view.readable() as usize);
+    let peek = flags & libc::MSG_PEEK != 0;
+    let begin = if peek { peek::begin(view) } else { None };
+    let offset = begin.unwrap_or(0);
+    let unread = view.readable().saturating_sub(offset);
+    let mut count = want.min(unread as usize);
     if count == 0 {
+        peek::settle(view);
         return Ok(0);
     }
-    let mut head = view.app.rx_head.load(Ordering::Relaxed);
+    let mut head = view.app.rx_head.load(Ordering::Relaxed).wrapping_add(offset);
     let (mark, mut hole) = (urgent::ahead(view), 0);
-    if let Some(ahead) = mark {
-        let stop = urgent::stop(view, ahead, count);
+    if let Some(ahead) = mark.and_then(|ahead| ahead.checked_sub(offset)) {
+        let stop = urgent::stop(view, ahead, count, unread);
         (count, hole) = (stop.count, stop.skip);
         head = head.wrapping_add(hole);
     }
@@ -200,12 +219,15 @@ unsafe fn take(view: &View, iov: &[iovec], skip: usize, want: usize, flags: c_in
         // SAFETY: the caller vouches for `skip + want` bytes of the vectors, and `count` is at most `want`.
         unsafe { copy::copy(Direction::Out, view.receive_ring(), head, iov, skip, count)? };
     }
-    if flags & libc::MSG_PEEK == 0 {
-        let moved = count as u32 + hole;
+    let moved = count as u32 + hole;
+    if !peek {
         view.consume(moved);
         if let Some(ahead) = mark {
             urgent::moved(view, ahead, moved);
         }
+        peek::settle(view);
+    } else if begin.is_some() && count > 0 {
+        peek::peeked(view, offset.saturating_add(moved));
     }
     Ok(count)
 }

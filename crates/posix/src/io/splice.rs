@@ -118,7 +118,7 @@ fn step(socket: &Socket, pipe: c_int, len: usize, flags: c_uint) -> Sys<Step> {
     let count = len.min(unread).min(taken_at_once(pipe)?);
     let (skip, count) = match mark {
         Some(ahead) => {
-            let stop = urgent::stop(view, ahead, count);
+            let stop = urgent::stop(view, ahead, count, unread as u32);
             (stop.skip, stop.count)
         }
         None => (0, count),

@@ -52,8 +52,14 @@ pub fn at_mark(view: &View) -> bool {
 /// Unread bytes of the stream. At the mark, the urgent byte is not counted.
 #[inline]
 pub fn readable(view: &View) -> u32 {
-    let unread = view.readable();
-    if at_mark(view) && is_apart(view) { unread.saturating_sub(1) } else { unread }
+    readable_behind(view, 0)
+}
+
+/// Unread bytes of the stream that are more than `offset` bytes behind the receive head.
+#[inline]
+pub fn readable_behind(view: &View, offset: u32) -> u32 {
+    let unread = view.readable().saturating_sub(offset);
+    if ahead(view) == Some(offset) && is_apart(view) { unread.saturating_sub(1) } else { unread }
 }
 
 /// The value of `FIONREAD`: bytes up to the mark (RFC 9293 §3.8.5, MUST-33).
@@ -92,14 +98,11 @@ pub struct Stop {
     pub count: usize,
 }
 
-/// Where a read of `count` bytes stops. Under `receiving`.
+/// Where a read of `count` of `unread` bytes stops. Under `receiving`.
 #[cold]
-pub fn stop(view: &View, ahead: u32, count: usize) -> Stop {
+pub fn stop(view: &View, ahead: u32, count: usize, unread: u32) -> Stop {
     match ahead {
-        0 if is_apart(view) => {
-            let unread = view.readable();
-            Stop { skip: unread.min(1), count: count.min(unread.saturating_sub(1) as usize) }
-        }
+        0 if is_apart(view) => Stop { skip: unread.min(1), count: count.min(unread.saturating_sub(1) as usize) },
         0 => Stop { skip: 0, count },
         ahead => Stop { skip: 0, count: count.min(ahead as usize) },
     }

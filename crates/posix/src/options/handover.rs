@@ -4,7 +4,7 @@
 use crate::fd::table::Pending;
 use crate::options::table::{self, Import, Place, Row, TABLE, mark};
 use crate::options::values::{TIME_LIMITS, linger_of, microseconds, time_of};
-use crate::options::{number, stack};
+use crate::options::{number, peek, stack};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 use towpath_client::private::flag;
@@ -68,7 +68,7 @@ fn show(fd: c_int, row: &Row, line: &OptionsLine) {
             stack::store_max_pacing(line, rate);
         }
         Place::Buffer(at) => at(line).store(value.cast_unsigned(), Relaxed),
-        Place::AppFlag(_) | Place::OwnFlag(_) | Place::Pair(_) | Place::Bit(_) => {}
+        Place::AppFlag(_) | Place::OwnFlag(_) | Place::Peek | Place::Pair(_) | Place::Bit(_) => {}
     }
 }
 
@@ -164,6 +164,7 @@ fn set_value<T: Copy>(fd: c_int, name: c_int, value: T) {
 /// listener's numbers already.
 pub fn inherit_emulated(listener_fd: c_int, listener: &Socket, fd: c_int, socket: &Socket) {
     socket.private().kept.store(listener.private().kept.load(Relaxed), Relaxed);
+    peek::set(socket.private(), 0, peek::get(listener.private(), 0));
     if !listener.has(flag::KEPT_BY_PAIR) {
         return;
     }

@@ -7,6 +7,7 @@ pub mod buffers;
 pub mod by_descriptor;
 pub mod handover;
 mod number;
+pub mod peek;
 pub mod pending;
 mod ranges;
 mod stack;

@@ -2,7 +2,7 @@
 
 use crate::io::send;
 use crate::options::table::{self, Bit, Place, Row};
-use crate::options::{buffers, stack};
+use crate::options::{buffers, peek, stack};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::c_int;
 use towpath_client::cork;
@@ -41,6 +41,10 @@ pub fn set(fd: c_int, socket: &Socket, row: &Row, name: c_int, value: c_int) -> 
             if shown.show(line, value) {
                 stack::changed(socket);
             }
+        }
+        Place::Peek => {
+            let _receiving = socket.private().receiving.lock().ok_or(libc::EAGAIN)?;
+            peek::set(socket.private(), socket.app().rx_head.load(Relaxed), value);
         }
         Place::Bit(bit) => set_bit(socket, row, bit, value)?,
     }
@@ -105,6 +109,7 @@ pub fn get(fd: c_int, socket: &Socket, row: &Row) -> Sys<c_int> {
         Place::Buffer(at) => buffers::get(socket, row.name, at),
         Place::PacingRate => stack::max_pacing(socket).min(u32::MAX.into()) as c_int,
         Place::Pair(_) => sys::getsockopt(fd, row.level, row.name, 0)?,
+        Place::Peek => peek::get(socket.private(), socket.app().rx_head.load(Relaxed)),
         Place::Bit(Bit { bit, .. }) => (socket.private().kept.load(Relaxed) & bit != 0).into(),
     })
 }

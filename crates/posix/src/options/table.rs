@@ -51,6 +51,8 @@ pub enum Place {
     Buffer(At),
     /// In the two words of the options line for `SO_MAX_PACING_RATE`. The stack acts on it.
     PacingRate,
+    /// In `Private::peek`. The library acts on it.
+    Peek,
     /// In the AF_UNIX socketpair behind the descriptor. It is emulated.
     Pair(Shown),
     /// In a bit of `Private::kept`. It is emulated.
@@ -212,7 +214,7 @@ pub static TABLE: [Row; 58] = [
     pair(libc::SO_DEBUG, Shown::Nothing),
     pair(libc::SO_MARK, Shown::Number(|line| &line.mark)),
     pair(libc::SO_RXQ_OVFL, Shown::Nothing),
-    pair(libc::SO_PEEK_OFF, Shown::Nothing),
+    row(SOCKET, libc::SO_PEEK_OFF, Place::Peek, Import::IfEmulated),
     pair(libc::SO_BUSY_POLL, Shown::Nothing),
     pair(libc::SO_PRIORITY, Shown::Number(|line| &line.priority)),
     switch(1, TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, Shown::Flag(option_flags::THIN)),
@@ -241,8 +243,6 @@ pub static TABLE: [Row; 58] = [
     least_hops(IPV6, IPV6_MINHOPCOUNT, Import::Alias),
 ];
 
-/// The row of an option. `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE` share the rows of the options that they force.
-pub fn find(level: c_int, name: c_int) -> Option<&'static Row> {
 /// Is it an option that no slot can have and that a program does without? A pending socket refuses it too, with
 /// ENOPROTOOPT as kernels before Linux 4.14 (`SO_ZEROCOPY`) and 4.2 (`TCP_SAVE_SYN`) do. Otherwise a program would wait
 /// for completions, or for headers, that never come.
@@ -250,6 +250,8 @@ pub fn is_refused(level: c_int, name: c_int) -> bool {
     matches!((level, name), (SOCKET, libc::SO_ZEROCOPY) | (TCP, libc::TCP_SAVE_SYN))
 }
 
+/// The row of an option. `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE` share the rows of the options that they force.
+pub fn find(level: c_int, name: c_int) -> Option<&'static Row> {
     let name = match (level, name) {
         (SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
         (SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
