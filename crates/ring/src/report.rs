@@ -92,6 +92,8 @@ counts! {
     Policy = "policy",
     /// The kernel's: IP options are set.
     IpOptions = "ip_options",
+    /// The kernel's: an option is set that only the kernel can act on.
+    KernelOption = "kernel_option",
     /// `io_uring_setup` that was refused.
     IoUringRefused = "io_uring_refused",
     /// `io_uring_setup` that was left to the kernel.

@@ -55,7 +55,7 @@ CASE(inquiry_before) {
     CALL("get", get_int(s, IPPROTO_TCP, TCP_INQ));
 }
 
-// SO_ZEROCOPY and TCP_SAVE_SYN on sockets in all states. MSG_ZEROCOPY without SO_ZEROCOPY copies.
+// SO_ZEROCOPY, TCP_SAVE_SYN and SO_TIMESTAMPING on sockets in all states. MSG_ZEROCOPY without SO_ZEROCOPY copies.
 CASE(refused) {
     struct pair p = pair();
     int fds[] = {tcp(), p.client, p.listener};
@@ -64,6 +64,7 @@ CASE(refused) {
         CALL("zerocopy", get_int(fds[i], SOL_SOCKET, SO_ZEROCOPY));
         CALL("set_save_syn", set_int(fds[i], IPPROTO_TCP, TCP_SAVE_SYN, 1));
         CALL("save_syn", get_int(fds[i], IPPROTO_TCP, TCP_SAVE_SYN));
+        CALL("set_timestamping", set_int(fds[i], SOL_SOCKET, SO_TIMESTAMPING, 1 << 4));
     }
     CALL("send", send(p.server, "abc", 3, MSG_ZEROCOPY));
     CALL("received", recv(p.client, buf, 3, MSG_WAITALL));
@@ -158,4 +159,40 @@ CASE(peek_offset_at_urgent_data) {
     rest(50);
     peek("before", p.client, 2, MSG_PEEK);
     peek("to_the_mark", p.client, 10, MSG_PEEK);
+}
+
+// IP_LOCAL_PORT_RANGE: a connect without bind takes its port from there.
+CASE(port_range) {
+    enum { FROM = 45100, TO = 45139 };
+    int l = tcp(), c = tcp();
+    MUST(set_int(l, IPPROTO_IP, 51, (int)((unsigned)TO << 16 | FROM)));
+    MUST(bind(l, (struct sockaddr *)&(struct sockaddr_in){.sin_family = AF_INET}, sizeof(struct sockaddr_in)));
+    MUST(listen(l, 5));
+    CALL("set", set_int(c, IPPROTO_IP, 51, (int)((unsigned)TO << 16 | FROM)));
+    CALL("get", get_int(c, IPPROTO_IP, 51));
+    MUST(connect_to(c, l));
+    for (int i = 0; i < 2; i++) {
+        int port = port_of(i ? c : l);
+        say(i ? "client" : "listener", "%s", FROM <= port && port <= TO ? "within" : "outside");
+    }
+}
+
+// SO_BINDTODEVICE and TCP_MD5SIG that were set before connect hold for the connection.
+CASE(device_and_key) {
+    int l = bound(0), c = tcp(), other = tcp();
+    struct tcp_md5sig key = {.tcpm_keylen = 3, .tcpm_key = "abc"};
+    struct sockaddr_in a = loopback(0);
+    memcpy(&key.tcpm_addr, &a, sizeof a);
+    CALL("key", setsockopt(l, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key));
+    MUST(listen(l, 5));
+    CALL("device", setsockopt(c, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    CALL("with_device", get_int(c, SOL_SOCKET, SO_BINDTOIFINDEX));
+    MUST(setsockopt(c, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key));
+    CALL("same_key", connect_to(c, l));
+    CALL("is_bound", get_int(c, SOL_SOCKET, SO_BINDTOIFINDEX));
+    MUST(setsockopt(other, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    MUST(nonblocking(other, true));
+    connect_to(other, l);
+    rest(100);
+    say_events("without_key", events_of(other));
 }

@@ -270,6 +270,10 @@ for poll in polls:
     poll.poll(0)
 with_options = socket.socket()
 with_options.setsockopt(socket.IPPROTO_IP, 4, b'\\1\\1\\1\\1')
+with_range = socket.socket()
+with_range.setsockopt(socket.IPPROTO_IP, 51, (45003 << 16 | 45000).to_bytes(4, 'little'))
+unbound = socket.socket()
+unbound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'')
 local = socket.socket(socket.AF_INET6)
 local.setblocking(False)
 local.connect_ex(('fe80::1', 9, 0, 1))
@@ -277,8 +281,8 @@ local.connect_ex(('fe80::1', 9, 0, 1))
 more = [socket.create_server(('127.0.0.1', 0)) for _ in range(40)]",
     );
     let program = named(&report, PYTHON);
-    let found = ["no_slot", "ip_options", "address"].map(|reason| times(program, "kernel", reason));
-    assert_eq!((out.code, found), (0, [9, 1, 1]), "{out:?} {program:#}");
+    let found = ["no_slot", "ip_options", "kernel_option", "address"].map(|reason| times(program, "kernel", reason));
+    assert_eq!((out.code, found), (0, [9, 1, 1, 1]), "{out:?} {program:#}");
     assert_eq!((&program["accelerated"]["listening"], times(program, "used", "no_context")), (&32.into(), 1));
     // The service dies while the program runs.
     let text = format!(

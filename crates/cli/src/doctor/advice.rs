@@ -70,6 +70,11 @@ pub fn of(count: Count) -> (Part, &'static str, &'static str) {
         ),
         Count::Policy => (Kernel, "left to the kernel by policy", "`towpath policy list` has the rule"),
         Count::IpOptions => (Kernel, "with IP options", "do not set IP_OPTIONS"),
+        Count::KernelOption => (
+            Kernel,
+            "with an option that only the kernel acts on",
+            "do not set SO_BINDTODEVICE, IP_LOCAL_PORT_RANGE, TCP_MD5SIG or their like",
+        ),
         Count::IoUringRefused => (
             Used,
             "io_uring refused",

@@ -13,7 +13,8 @@ use towpath_ring::OptionsLine;
 use towpath_ring::lines::app_flags;
 use towpath_ring::options::option_flags;
 
-/// A name of Linux that libc lacks.
+/// Names of Linux that libc lacks.
+const SO_TIMESTAMPING_NEW: c_int = 65;
 const TCP_TX_DELAY: c_int = 37;
 const IPV6_MINHOPCOUNT: c_int = 73;
 /// The highest number of `IP_MTU_DISCOVER` (`IP_PMTUDISC_OMIT`).
@@ -244,10 +245,13 @@ pub static TABLE: [Row; 58] = [
 ];
 
 /// Is it an option that no slot can have and that a program does without? A pending socket refuses it too, with
-/// ENOPROTOOPT as kernels before Linux 4.14 (`SO_ZEROCOPY`) and 4.2 (`TCP_SAVE_SYN`) do. Otherwise a program would wait
-/// for completions, or for headers, that never come.
+/// ENOPROTOOPT as an old kernel. Otherwise a program would wait for completions, times or headers that never come.
 pub fn is_refused(level: c_int, name: c_int) -> bool {
-    matches!((level, name), (SOCKET, libc::SO_ZEROCOPY) | (TCP, libc::TCP_SAVE_SYN))
+    matches!(
+        (level, name),
+        (SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW | libc::SO_TXTIME)
+            | (TCP, libc::TCP_SAVE_SYN)
+    )
 }
 
 /// The row of an option. `SO_SNDBUFFORCE` and `SO_RCVBUFFORCE` share the rows of the options that they force.
