@@ -1,6 +1,7 @@
 // Socket options whose effect is more than a number: what they add to a receive, forbid, or tell.
 #include "conformance.h"
 #define THEME "options"
+#include <net/if.h>
 
 static char buf[1000];
 
@@ -195,4 +196,29 @@ CASE(device_and_key) {
     connect_to(other, l);
     rest(100);
     say_events("without_key", events_of(other));
+}
+
+// Requests about interfaces (SIOCGIF*) on sockets of both families.
+CASE(interfaces) {
+    struct pair p = pair(), six = pair6();
+    int fds[] = {tcp(), p.client, p.listener, six.client};
+    for (int i = 0; i < 4; i++) {
+        struct ifreq one = {.ifr_name = "lo"};
+        CALL("index", ioctl(fds[i], SIOCGIFINDEX, &one));
+        CALL("name", ioctl(fds[i], SIOCGIFNAME, &one));
+        say("is", "%s", one.ifr_name);
+        CALL("flags", ioctl(fds[i], SIOCGIFFLAGS, &one));
+        CALL("mtu", ioctl(fds[i], SIOCGIFMTU, &one));
+        say("mtu", "%d", one.ifr_mtu);
+        CALL("address", ioctl(fds[i], SIOCGIFADDR, &one));
+        say("family", "%d", one.ifr_addr.sa_family);
+        CALL("mask", ioctl(fds[i], SIOCGIFNETMASK, &one));
+        struct ifreq all[50];
+        struct ifconf list = {.ifc_len = sizeof all, .ifc_req = all};
+        CALL("list", ioctl(fds[i], SIOCGIFCONF, &list));
+        say("bytes", "%d", list.ifc_len);
+        struct ifreq none = {.ifr_name = "nosuch"};
+        CALL("none", ioctl(fds[i], SIOCGIFADDR, &none));
+        CALL("nowhere", ioctl(fds[i], SIOCGIFADDR, NULL));
+    }
 }

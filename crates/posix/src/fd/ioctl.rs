@@ -5,7 +5,7 @@ use crate::io::{sigurg, urgent, user};
 use libc::{c_int, c_long, c_ulong};
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
-use towpath_client::sys::Sys;
+use towpath_client::sys::{self, Sys};
 use towpath_client::{command, stack_info};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::lines::state;
@@ -15,6 +15,9 @@ const FIOSETOWN: libc::Ioctl = 0x8901;
 const SIOCSPGRP: libc::Ioctl = 0x8902;
 const SIOCATMARK: libc::Ioctl = 0x8905;
 const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+/// The first and the last request about routes, interfaces and neighbours. None is about the socket.
+const SIOCADDRT: libc::Ioctl = 0x890b;
+const SIOCBRDELIF: libc::Ioctl = 0x89a3;
 
 /// `ioctl`.
 ///
@@ -43,7 +46,20 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_long) -> Answer<c_int> {
     }
     // SAFETY: `user::write` accepts any address of the program.
     let put = |answer| unsafe { user::write(argument, answer) };
+    if (SIOCADDRT..=SIOCBRDELIF).contains(&(request as libc::Ioctl)) && request as libc::Ioctl != SIOCOUTQNSD {
+        return Some(about_interfaces(&socket, request, arg));
+    }
     asked(&socket, request as _).map(|answer| answer.and_then(put).map(|()| 0))
+}
+
+/// A request about the host's interfaces, which the kernel answers on any socket of the family. The one behind the
+/// descriptor is an AF_UNIX socket.
+fn about_interfaces(socket: &Socket, request: c_ulong, arg: c_long) -> Sys<c_int> {
+    let any = sys::socket(if socket.has(flag::SIX) { libc::AF_INET6 } else { libc::AF_INET })?;
+    // SAFETY: the arguments are those of the program's `ioctl`, and the kernel checks the address.
+    let answer = outcome(unsafe { real::ioctl(any, request, arg) });
+    sys::close(any);
+    answer
 }
 
 /// The answer to a query; `None` leaves it to the kernel.
