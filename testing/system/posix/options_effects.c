@@ -198,6 +198,75 @@ CASE(device_and_key) {
     say_events("without_key", events_of(other));
 }
 
+// Prints an option's bytes, with room for so many.
+static void ask_bytes(const char *key, int fd, int level, int name, socklen_t len) {
+    unsigned char value[100];
+    memset(value, 0x55, sizeof value);
+    CALL(key, getsockopt(fd, level, name, value, &len));
+    char text[201] = "";
+    for (socklen_t i = 0; i < len && i < sizeof value; i++) sprintf(text + 2 * i, "%02x", value[i]);
+    say("len", "%d value=%s", (int)len, text);
+}
+
+// Options that can only be read, in each state.
+CASE(only_read) {
+    struct pair p = pair(), six = pair6();
+    int fds[] = {tcp(), p.client, p.server, p.listener, six.client, reset_by_peer()};
+    for (int i = 0; i < 6; i++) {
+        CALL("mtu", get_int(fds[i], IPPROTO_IP, IP_MTU));
+        CALL("mtu_six", get_int(fds[i], IPPROTO_IPV6, IPV6_MTU));
+        ask_bytes("credentials", fds[i], SOL_SOCKET, SO_PEERCRED, sizeof(struct ucred));
+        ask_bytes("cut", fds[i], SOL_SOCKET, SO_PEERCRED, 6);
+        CALL("groups", get_int(fds[i], SOL_SOCKET, SO_PEERGROUPS));
+        CALL("reno", setsockopt(fds[i], IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+        ask_bytes("congestion", fds[i], IPPROTO_TCP, TCP_CC_INFO, 20);
+        ask_bytes("saved_syn", fds[i], IPPROTO_TCP, TCP_SAVED_SYN, 20);
+        ask_bytes("options", fds[i], IPPROTO_IP, IP_OPTIONS, 40);
+        ask_bytes("negative", fds[i], IPPROTO_TCP, TCP_CC_INFO, (socklen_t)-1);
+        CALL("set_ttl", set_int(fds[i], IPPROTO_IP, IP_MULTICAST_TTL, 1));
+        // That of an accepted socket is what its SYN had.
+        if (fds[i] != p.server) CALL("ttl", get_int(fds[i], IPPROTO_IP, IP_MULTICAST_TTL));
+        CALL("hops", get_int(fds[i], IPPROTO_IPV6, IPV6_MULTICAST_HOPS));
+        for (int value = 0; value < 3; value++) {
+            CALL("loop", get_int(fds[i], IPPROTO_IP, IP_MULTICAST_LOOP));
+            CALL("set_loop", set_int(fds[i], IPPROTO_IP, IP_MULTICAST_LOOP, value));
+            CALL("loop_six", get_int(fds[i], IPPROTO_IPV6, IPV6_MULTICAST_LOOP));
+            CALL("set_loop_six", set_int(fds[i], IPPROTO_IPV6, IPV6_MULTICAST_LOOP, value));
+        }
+    }
+}
+
+// IP_MULTICAST_LOOP that was switched off before connect is off afterwards.
+CASE(multicast_loop_before) {
+    int l = listening(), c = tcp();
+    MUST(set_int(c, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+    MUST(connect_to(c, l));
+    CALL("loop", get_int(c, IPPROTO_IP, IP_MULTICAST_LOOP));
+}
+
+// SO_COOKIE tells sockets apart. SO_MEMINFO has the buffers and what is in them.
+CASE(cookie_and_memory) {
+    struct pair p = pair();
+    unsigned long long cookies[3] = {0};
+    int fds[] = {p.client, p.server, dup(p.client)};
+    socklen_t len = sizeof *cookies;
+    for (int i = 0; i < 3; i++) CALL("cookie", getsockopt(fds[i], SOL_SOCKET, SO_COOKIE, &cookies[i], &len));
+    say("len", "%d same=%d different=%d", (int)len, cookies[0] == cookies[2], cookies[0] && cookies[0] != cookies[1]);
+    len = 4;
+    CALL("short", getsockopt(p.client, SOL_SOCKET, SO_COOKIE, cookies, &len));
+    unsigned memory[12] = {0};
+    len = sizeof memory;
+    MUST(write(p.server, "abc", 3));
+    wait_unread(p.client, 3);
+    CALL("memory", getsockopt(p.client, SOL_SOCKET, SO_MEMINFO, memory, &len));
+    say("words", "%d unread=%d receive=%d send=%d queued=%u", (int)len / 4, memory[0] >= 3,
+        (int)memory[1] == get_int(p.client, SOL_SOCKET, SO_RCVBUF),
+        (int)memory[3] == get_int(p.client, SOL_SOCKET, SO_SNDBUF), memory[5]);
+    len = 8;
+    CALL("cut", getsockopt(p.client, SOL_SOCKET, SO_MEMINFO, memory, &len));
+    say("cut_len", "%d", (int)len);
+}
+
 // Requests about interfaces (SIOCGIF*) on sockets of both families.
 CASE(interfaces) {
     struct pair p = pair(), six = pair6();

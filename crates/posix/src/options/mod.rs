@@ -13,6 +13,7 @@ mod ranges;
 mod stack;
 pub mod table;
 pub mod tcp_info;
+mod told;
 mod values;
 
 use crate::io::secure;
@@ -86,6 +87,7 @@ fn set_other(socket: &Socket, level: c_int, name: c_int, number: c_int) -> Sys<(
         }
         (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => Ok(()),
         (libc::SOL_SOCKET, libc::SO_PASSCRED) => Err(libc::EOPNOTSUPP),
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) => Err(libc::EINVAL),
         _ => Err(libc::ENOPROTOOPT),
     }
 }
@@ -105,6 +107,9 @@ pub unsafe fn get(
     let private = socket.private();
     // SAFETY: the caller vouches for `len` and `out`.
     unsafe {
+        if let Some(told) = told::get(fd, socket, (level, name), out, len) {
+            return told;
+        }
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_LINGER) => values::give(values::linger_of(private), out, len),
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
@@ -138,6 +143,7 @@ fn get_other(socket: &Socket, level: c_int, name: c_int) -> Sys<c_int> {
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.has(flag::V6ONLY).into(),
         // -1, as on Linux for a socket for which no CPU has received: the stack's CPUs are not the program's.
         (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => -1,
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS) => 1,
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (socket.state() == state::LISTENING).into(),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => socket.private().low_water.load(Relaxed).max(1) as c_int,

@@ -75,14 +75,14 @@ fn set_priority(fd: c_int, socket: &Socket, type_of_service: c_int) {
     }
 }
 
-fn set_bit(socket: &Socket, row: &Row, Bit { bit, only_two, shown }: Bit, value: c_int) -> Sys<()> {
+fn set_bit(socket: &Socket, row: &Row, Bit { bit, only_two, on_by_default, shown }: Bit, value: c_int) -> Sys<()> {
     let late = row.is(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) && socket.state() != state::CLOSED;
     if (only_two && !(0..=1).contains(&value)) || late {
         return Err(libc::EINVAL);
     }
     let kept = &socket.private().kept;
     // Linux accepts `TCP_THIN_DUPACK` and always reads it as 0.
-    if value != 0 && !row.is(libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK) {
+    if (value != 0) != on_by_default && !row.is(libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK) {
         kept.fetch_or(bit, Relaxed);
     } else {
         kept.fetch_and(!bit, Relaxed);
@@ -110,7 +110,9 @@ pub fn get(fd: c_int, socket: &Socket, row: &Row) -> Sys<c_int> {
         Place::PacingRate => stack::max_pacing(socket).min(u32::MAX.into()) as c_int,
         Place::Pair(_) => sys::getsockopt(fd, row.level, row.name, 0)?,
         Place::Peek => peek::get(socket.private(), socket.app().rx_head.load(Relaxed)),
-        Place::Bit(Bit { bit, .. }) => (socket.private().kept.load(Relaxed) & bit != 0).into(),
+        Place::Bit(Bit { bit, on_by_default, .. }) => {
+            ((socket.private().kept.load(Relaxed) & bit != 0) != on_by_default).into()
+        }
     })
 }
 

@@ -109,6 +109,8 @@ pub struct Bit {
     pub bit: u32,
     /// Only 0 and 1 are accepted.
     pub only_two: bool,
+    /// The option is on by default, and the bit says that it is off.
+    pub on_by_default: bool,
     /// How a kernel behind the stack learns of it.
     pub shown: Shown,
 }
@@ -174,16 +176,32 @@ const fn pair(name: c_int, shown: Shown) -> Row {
 
 /// An emulated flag, which any number but 0 switches on.
 const fn bit(place: u32, level: c_int, name: c_int) -> Row {
-    row(level, name, Place::Bit(Bit { bit: 1 << place, only_two: false, shown: Shown::Nothing }), Import::IfEmulated)
+    row(
+        level,
+        name,
+        Place::Bit(Bit { bit: 1 << place, only_two: false, on_by_default: false, shown: Shown::Nothing }),
+        Import::IfEmulated,
+    )
 }
 
 /// An emulated flag that accepts 0 and 1 only.
 const fn switch(place: u32, level: c_int, name: c_int, shown: Shown) -> Row {
-    row(level, name, Place::Bit(Bit { bit: 1 << place, only_two: true, shown }), Import::IfEmulated)
+    row(
+        level,
+        name,
+        Place::Bit(Bit { bit: 1 << place, only_two: true, on_by_default: false, shown }),
+        Import::IfEmulated,
+    )
+}
+
+/// An emulated flag that is on by default.
+const fn switched_on(place: u32, level: c_int, name: c_int, only_two: bool) -> Row {
+    let bit = Bit { bit: 1 << place, only_two, on_by_default: true, shown: Shown::Nothing };
+    row(level, name, Place::Bit(bit), Import::IfEmulated)
 }
 
 /// All options whose value is one number. `TCP_CONGESTION`, `SO_LINGER`, the time limits and kTLS have other types.
-pub static TABLE: [Row; 58] = [
+pub static TABLE: [Row; 60] = [
     row(TCP, libc::TCP_NODELAY, Place::AppFlag(app_flags::NODELAY), Import::Always),
     row(TCP, libc::TCP_CORK, Place::AppFlag(app_flags::CORK), Import::Always),
     row(TCP, libc::TCP_QUICKACK, Place::AppFlag(app_flags::QUICKACK), Import::Always),
@@ -219,6 +237,8 @@ pub static TABLE: [Row; 58] = [
     pair(libc::SO_BUSY_POLL, Shown::Nothing),
     pair(libc::SO_PRIORITY, Shown::Number(|line| &line.priority)),
     switch(1, TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, Shown::Flag(option_flags::THIN)),
+    switched_on(0, IP, libc::IP_MULTICAST_LOOP, false),
+    switched_on(2, IPV6, libc::IPV6_MULTICAST_LOOP, true),
     switch(3, TCP, libc::TCP_INQ, Shown::Nothing),
     bit(4, IP, libc::IP_RECVTOS),
     bit(5, IP, libc::IP_RECVTTL),
