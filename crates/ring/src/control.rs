@@ -13,8 +13,8 @@ use core::mem::MaybeUninit;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -388,8 +388,15 @@ pub fn send_request(socket: BorrowedFd<'_>, request: &Request, fds: &[BorrowedFd
 /// Receives one request; `Ok(None)` at end of file.
 pub fn recv_request(socket: BorrowedFd<'_>) -> io::Result<Option<(Request, Vec<OwnedFd>)>> {
     let Some((packet, fds)) = recv(socket)? else { return Ok(None) };
-    let request = Request::decode(&packet)?;
+    let request = match Request::decode(&packet) {
+        Ok(request) => request,
+        Err(error) => {
+            discard(fds);
+            return Err(error);
+        }
+    };
     if fds.len() != request.descriptors() {
+        discard(fds);
         return Err(invalid("request with a wrong number of descriptors"));
     }
     Ok(Some((request, fds)))
@@ -460,13 +467,29 @@ fn recv(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; MESSAGE_BYTES], Vec<O
         return Err(error.into());
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        discard(fds);
         return Err(invalid("message too long or with too many descriptors"));
     }
     match received.bytes {
         // An empty packet looks the same. No correct sender sends one.
-        0 => Ok(None),
+        0 => {
+            discard(fds);
+            Ok(None)
+        }
         MESSAGE_BYTES => Ok(Some((packet, fds))),
-        _ => Err(invalid("message cut short")),
+        _ => {
+            discard(fds);
+            Err(invalid("message cut short"))
+        }
+    }
+}
+
+/// Closes descriptors of a wrong message without waiting: its sender has chosen how long a TCP socket lingers.
+fn discard(fds: Vec<OwnedFd>) {
+    for fd in fds {
+        if matches!(sockopt::socket_domain(&fd), Ok(AddressFamily::INET | AddressFamily::INET6)) {
+            let _ = sockopt::set_socket_linger(&fd, None);
+        }
     }
 }
 

@@ -6,12 +6,13 @@
 use crate::broker_handle::BrokerRequest;
 use crate::passed_sockets::cookie;
 use crate::policy::Identity;
+use crate::received::{self, HeldSocket};
 use crate::state::{Membership, ServiceState, errno_of};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::{AddressFamily, Shutdown, SocketType};
+use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -76,7 +77,7 @@ pub fn serve(state: &ServiceState, socket: &Arc<OwnedFd>, peer: Peer) {
         }
     }
     // The peer must notice although the service's table still holds the connection for a moment.
-    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+    received::finish(socket.as_fd());
 }
 
 /// Waits for Hello and answers it. `None` if the client was refused.
@@ -99,12 +100,16 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
             // The answer decides which region the process joins.
             Ok(Some((Request::Adopt, descriptors))) if questions < QUESTIONS_BEFORE_HELLO => {
                 questions += 1;
+                descriptors.iter().for_each(received::end_linger);
                 let cookie = descriptors.first().and_then(cookie);
                 let answer = state.registry().locate(cookie, peer.uid);
                 send_reply(socket, &answer, &[]).ok()?;
             }
             Ok(None) => return None,
-            Ok(Some(_)) => return refuse(Errno::PROTO.raw_os_error(), "its first message is not Hello"),
+            Ok(Some((_, descriptors))) => {
+                descriptors.iter().for_each(received::end_linger);
+                return refuse(Errno::PROTO.raw_os_error(), "its first message is not Hello");
+            }
             Err(error) => return refuse(Errno::PROTO.raw_os_error(), &error.to_string()),
         }
     };
@@ -139,11 +144,10 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
 /// The kernel socket that reserves a port, and the reading end of a pipe. The stack drops the pipe's writing end when
 /// it frees the slot.
 ///
-/// The stack does not get the socket itself: a program decides by `SO_LINGER` how long the close of its socket takes.
-/// Here that delays only the program's own connection.
+/// The stack does not get the socket itself: a program could decide by `SO_LINGER` how long its close takes.
 struct Reservation {
     slot: u32,
-    _socket: OwnedFd,
+    _socket: HeldSocket,
     _freed: OwnedFd,
 }
 
@@ -260,6 +264,7 @@ impl<'a> ClientConnection<'a> {
             let Some(connection) = self.connection else { return };
             match recv_request(connection) {
                 Ok(Some((request, descriptors))) => {
+                    descriptors.iter().for_each(received::end_linger);
                     if let Err(error) = self.request(request, descriptors) {
                         self.log_loss(&error);
                         return self.disconnect(connection);
@@ -288,7 +293,7 @@ impl<'a> ClientConnection<'a> {
     /// The process has ended or sent a wrong message. Its sockets may live on in other processes.
     fn disconnect(&mut self, connection: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, connection);
-        let _ = rustix::net::shutdown(connection, Shutdown::Both);
+        received::finish(connection);
         self.connection = None;
         if self.contexts != 0 {
             let (token, contexts) = (self.client.token, self.contexts);
@@ -391,7 +396,7 @@ impl<'a> ClientConnection<'a> {
         epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty())?;
         let id = self.client.id;
         if self.state.broker.transfer(&held, |done| BrokerRequest::Reserve { id, slot, seq, done }).is_some() {
-            self.reservations.insert(number, Reservation { slot, _socket: socket, _freed: freed });
+            self.reservations.insert(number, Reservation { slot, _socket: HeldSocket::new(socket), _freed: freed });
             self.unattached.insert(slot, number);
         }
         Ok(())

@@ -31,6 +31,7 @@ pub mod passed_sockets;
 pub mod paths;
 pub mod policy;
 pub mod programs;
+pub mod received;
 pub mod registry;
 pub mod server;
 pub mod stack_factory;

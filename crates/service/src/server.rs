@@ -3,12 +3,12 @@
 use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
 use crate::state::{ServiceState, Settings};
-use crate::{control, descriptor_broker, paths};
+use crate::{control, descriptor_broker, paths, received};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use towpath_ring::control::{MESSAGE_BYTES, Reply, send_reply};
+use towpath_ring::control::{Reply, send_reply};
 use towpath_runtime::Stack;
 
 /// Connections that may wait to be accepted.
@@ -24,8 +24,10 @@ const BACKLOG: i32 = 128;
 /// Stack of a client connection's thread, bytes. Its tables are on the heap.
 const CONNECTION_STACK: usize = 256 << 10;
 
-/// How often the end waits 10 ms for an answer on the control socket to be finished.
-const STOP_TRIES: u32 = 100;
+/// How long the end waits for threads and for answers on the control socket.
+const LONGEST_END: Duration = Duration::from_secs(1);
+/// How often it looks.
+const END_TICK: Duration = Duration::from_millis(1);
 
 /// Why the service cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -244,10 +246,8 @@ impl Server {
             tracing::warn!("client refused: {why}");
         }
         // An unread Hello would make the close a reset, which the client would read before our answer.
-        let _ = rustix::net::shutdown(socket, Shutdown::Read);
-        let mut packet = [0; MESSAGE_BYTES];
-        while rustix::net::recv(socket, &mut packet[..], RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0) {}
         let _ = send_reply(socket.as_fd(), &Reply::Refused { errno: errno.raw_os_error() }, &[]);
+        received::finish(socket.as_fd());
     }
 
     fn admit(&mut self, socket: OwnedFd) {
@@ -290,29 +290,39 @@ impl Server {
         }
     }
 
-    /// Ends all threads, removes the sockets, and returns the stack. `None` if a control conversation still uses it.
+    /// Ends all threads, removes the sockets, and returns the stack. `None` if something still uses it after a second.
     pub fn stop(self) -> Option<Box<dyn Stack>> {
+        received::end_listening(&self.sockets.registration);
+        received::end_listening(&self.sockets.control);
         drop(self.sockets);
         towpath_ring::wake::notify(self.state.stop_fd.as_fd());
         let threads: Vec<_> = {
             let mut registry = self.state.registry();
             registry.connections.values_mut().filter_map(|connection| connection.thread.take()).collect()
         };
-        for thread in threads {
-            let _ = thread.join();
+        // No thread waits for a client, but the kernel may keep one in a call that a client has prepared.
+        let deadline = Instant::now() + LONGEST_END;
+        while !threads.iter().all(JoinHandle::is_finished) && Instant::now() < deadline {
+            std::thread::sleep(END_TICK);
         }
         self.state.broker.post(BrokerRequest::Quit);
-        let _ = self.broker.join();
+        while !self.broker.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(END_TICK);
+        }
         // A conversation on the control socket holds the state while it makes an answer.
         let mut state = self.state;
-        for _ in 0..STOP_TRIES {
+        loop {
             match Arc::try_unwrap(state) {
                 Ok(state) => return Some(state.stack),
                 Err(busy) => state = busy,
             }
-            std::thread::sleep(Duration::from_millis(10));
+            if Instant::now() >= deadline {
+                // A client connection's thread must not be the last to drop it: the descriptors are not in its table.
+                std::mem::forget(state);
+                return None;
+            }
+            std::thread::sleep(END_TICK);
         }
-        None
     }
 }
 

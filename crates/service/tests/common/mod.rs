@@ -173,6 +173,10 @@ impl Service {
     pub fn client(&self) -> Client {
         Client::hello(self.connect(), 0).unwrap()
     }
+    /// Has its main thread ended?
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+    }
     pub fn wait_end(mut self) -> Ended {
         self.thread.take().unwrap().join().unwrap()
     }
