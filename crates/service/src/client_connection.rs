@@ -27,6 +27,8 @@ const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const QUESTIONS_BEFORE_HELLO: u32 = 1024;
 /// Requests handled before hang-ups are looked at again.
 const REQUESTS_PER_TURN: usize = 64;
+/// Descriptors of a reservation in the service's table.
+const HELD: u64 = 1;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 
@@ -226,6 +228,7 @@ impl<'a> ClientConnection<'a> {
         if self.serving {
             self.leave();
         }
+        self.state.registry().budget.give_back(self.peer.uid, HELD * self.reservations.len() as u64);
     }
 
     fn leave(&mut self) {
@@ -251,6 +254,7 @@ impl<'a> ClientConnection<'a> {
     /// process that waits for its listener's close finds the port free.
     fn freed(&mut self, number: u32) {
         let Some(Reservation { slot, .. }) = self.reservations.remove(&number) else { return };
+        self.state.registry().budget.give_back(self.peer.uid, HELD);
         if self.unattached.get(&slot) == Some(&number) {
             self.unattached.remove(&slot);
         }
@@ -390,6 +394,22 @@ impl<'a> ClientConnection<'a> {
         if self.state.stack.shares_ports() {
             sockopt::set_socket_reuseaddr(&socket, true)?;
         }
+        if !self.state.take_descriptors(self.peer.uid, HELD) {
+            tracing::debug!(client = self.client.id.0, "a port is not reserved: the user has its share of descriptors");
+            return Ok(());
+        }
+        let number = self.hold_reservation(slot, seq, socket);
+        if !matches!(number, Ok(Some(_))) {
+            self.state.registry().budget.give_back(self.peer.uid, HELD);
+        }
+        if let Some(number) = number? {
+            self.unattached.insert(slot, number);
+        }
+        Ok(())
+    }
+
+    /// Gives the stack the end of a pipe that stands for this socket. Returns the reservation's number.
+    fn hold_reservation(&mut self, slot: u32, seq: u32, socket: OwnedFd) -> io::Result<Option<u32>> {
         let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let number = self.next_reservation;
         self.next_reservation = number.wrapping_add(1);
@@ -397,9 +417,9 @@ impl<'a> ClientConnection<'a> {
         let id = self.client.id;
         if self.state.broker.transfer(&held, |done| BrokerRequest::Reserve { id, slot, seq, done }).is_some() {
             self.reservations.insert(number, Reservation { slot, _socket: HeldSocket::new(socket), _freed: freed });
-            self.unattached.insert(slot, number);
+            return Ok(Some(number));
         }
-        Ok(())
+        Ok(None)
     }
 
     fn open_context(&mut self) -> io::Result<()> {

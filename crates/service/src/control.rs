@@ -1,11 +1,13 @@
 //! The answering side of the control interface (see [`crate::api`]).
 
+use crate::acceptor::{self, Accepted, Acceptor};
 use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
 use crate::other_stacks::OtherStack;
 use crate::policy::PolicyRequest;
+use crate::received;
 use crate::state::ServiceState;
-use rustix::fd::OwnedFd;
-use rustix::net::SocketFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{SendFlags, SocketFlags};
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,26 +18,44 @@ use towpath_runtime::{ConnectionStatus, Movement};
 /// Most conversations at one time. More are closed at once.
 const MAX_CONVERSATIONS: usize = 32;
 
+/// The answer to who comes when descriptors have run out.
+const NO_DESCRIPTOR: &str = "the service has no free descriptor; raise its limit with `ulimit -Hn` or LimitNOFILE=";
+
 /// Accepts what waits on the control socket; each conversation has a thread.
-pub fn accept(state: &Arc<ServiceState>, listener: &OwnedFd) {
-    while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-        let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
-        let asker = Asker {
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
-            pid: credentials.pid.as_raw_nonzero().get(),
-        };
-        let conversation = state.conversations.clone();
-        if Arc::strong_count(&conversation) > MAX_CONVERSATIONS {
-            continue;
+pub fn accept(state: &Arc<ServiceState>, listener: &OwnedFd, acceptor: &mut Acceptor) {
+    for _ in 0..acceptor::BATCH {
+        match acceptor.accept(listener, SocketFlags::CLOEXEC) {
+            Accepted::Connection(socket) => begin(state, socket),
+            Accepted::ToRefuse(socket) => refuse(&socket, NO_DESCRIPTOR.into()),
+            Accepted::Nothing => return,
         }
-        let weak = Arc::downgrade(state);
-        let talk = move || {
-            let _ = converse(&weak, UnixStream::from(socket), asker);
-            drop(conversation);
-        };
-        let _ = std::thread::Builder::new().name("control".into()).spawn(talk);
     }
+}
+
+fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
+    let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { return };
+    let asker = Asker {
+        uid: credentials.uid.as_raw(),
+        gid: credentials.gid.as_raw(),
+        pid: credentials.pid.as_raw_nonzero().get(),
+    };
+    let conversation = state.conversations.clone();
+    if Arc::strong_count(&conversation) > MAX_CONVERSATIONS {
+        return;
+    }
+    let weak = Arc::downgrade(state);
+    let talk = move || {
+        let _ = converse(&weak, UnixStream::from(socket), asker);
+        drop(conversation);
+    };
+    let _ = std::thread::Builder::new().name("control".into()).spawn(talk);
+}
+
+/// Sends the reason without waiting. The socket's buffer is empty, so it fits.
+fn refuse(socket: &OwnedFd, why: String) {
+    let text = error(why) + "\n";
+    let _ = rustix::net::send(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    received::finish(socket.as_fd());
 }
 
 /// The process at the other end of a conversation.

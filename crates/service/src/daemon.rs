@@ -157,7 +157,7 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     let auto = Auto::new(reach(config.stack), config.auto);
     let guard = || Box::new(ServiceGuard::new(policy.clone(), auto.clone())) as Box<dyn AdmissionPolicy>;
     let started = factory.start(config, geometry, &guard)?;
-    let settings = settings(config, socket, geometry, (admission, policy, stacks, auto));
+    let settings = settings(config, socket, (geometry, limit), (admission, policy, stacks, auto));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         socket = %settings.socket.display(),
@@ -209,7 +209,7 @@ fn enter(netns: &str) -> Result<(), ServiceError> {
 fn settings(
     config: &Config,
     socket: PathBuf,
-    geometry: Geometry,
+    (geometry, descriptors): (Geometry, u64),
     (admission, policy, stacks, auto): (Admission, Policy, OtherStacks, Auto),
 ) -> Settings {
     Settings {
@@ -220,6 +220,7 @@ fn settings(
         stacks: Arc::new(stacks),
         auto,
         cores: config.cores,
+        descriptors,
         clients_per_user: config.clients_per_user,
         idle_exit: config.idle_exit.map(|time| time.to_std()),
         interface: config.interface.clone(),

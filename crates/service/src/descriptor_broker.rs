@@ -8,7 +8,6 @@ use crate::state::ServiceState;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
 use towpath_ring::control::{Reply, recv_request, send_reply};
 use towpath_runtime::SharedFile;
 
@@ -23,7 +22,8 @@ pub fn run(state: &ServiceState, requests: &Receiver<BrokerRequest>, transfer: &
             BrokerRequest::Context { token, done } => {
                 // The descriptor must leave the socket whether it is used or not.
                 let doorbell = received();
-                let context = state.registry().take_context(token);
+                let operator = |uid| state.settings.admission.is_operator(uid);
+                let context = doorbell.as_ref().and_then(|_| state.registry().take_context(token, operator));
                 let opened = doorbell.zip(context).map(|(doorbell, (id, number))| {
                     state.registry().keep_doorbell(token, number, &doorbell);
                     state.stack.add_context(id, number, doorbell);
@@ -92,9 +92,6 @@ fn ended(state: &ServiceState, number: u64) {
     if let Some(thread) = thread {
         let _ = thread.join();
     }
-    let mut registry = state.registry();
-    registry.connections.remove(&number);
-    registry.last_use = Some(Instant::now());
-    drop(registry);
+    state.registry().remove_connection(number);
     state.wake();
 }

@@ -9,6 +9,7 @@
 //!
 //! A question of the stack about a connection goes to [`guard`], and from there to the [`policy`].
 
+pub mod acceptor;
 pub mod admission;
 pub mod affinity_guard;
 pub mod api;
@@ -21,6 +22,7 @@ pub mod control;
 pub mod cpus;
 pub mod daemon;
 pub mod descriptor_broker;
+pub mod descriptor_budget;
 pub mod descriptor_table;
 pub mod geometry;
 pub mod guard;

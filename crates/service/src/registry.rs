@@ -1,5 +1,6 @@
 //! The registered clients, their connections, and the processes that are expected to register.
 
+use crate::descriptor_budget::DescriptorBudget;
 use crate::passed_sockets::{Location, PassedSockets};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -28,12 +29,14 @@ pub struct RegisteredClient {
     doorbells: HashMap<u32, OwnedFd>,
     /// Client connections that serve it.
     connections: u32,
+    /// What it has cost of its user's share of descriptors, without contexts.
+    cost: u64,
 }
 
 impl RegisteredClient {
-    /// A client with one connection.
-    pub fn new(id: ClientId, uid: u32, region: Arc<Region>, descriptors: Arc<Vec<OwnedFd>>) -> Self {
-        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1 }
+    /// A client with one connection, which has taken `cost` descriptors.
+    pub fn new(id: ClientId, uid: u32, region: Arc<Region>, descriptors: Arc<Vec<OwnedFd>>, cost: u64) -> Self {
+        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1, cost }
     }
 
     /// One more process has joined it.
@@ -52,8 +55,10 @@ pub struct AcceptedConnection {
     pub thread: Option<JoinHandle<()>>,
 }
 
+/// Descriptors of an event context in the service's table: the stack's and the registry's.
+const CONTEXT: u64 = 2;
+
 /// See the module.
-#[derive(Default)]
 pub struct Registry {
     /// Clients by token.
     pub clients: HashMap<u64, RegisteredClient>,
@@ -68,12 +73,23 @@ pub struct Registry {
     pub expected: Vec<Arc<OwnedFd>>,
     /// Event contexts that a region allows.
     max_contexts: u32,
+    /// The users' shares of the service's descriptors.
+    pub budget: DescriptorBudget,
 }
 
 impl Registry {
-    /// An empty registry. A region allows `max_contexts` event contexts.
-    pub fn new(max_contexts: u32) -> Self {
-        Self { max_contexts, ..Self::default() }
+    /// An empty registry. A region allows `max_contexts` event contexts, and the process so many descriptors.
+    pub fn new(max_contexts: u32, descriptors: u64) -> Self {
+        Self {
+            clients: HashMap::new(),
+            connections: HashMap::new(),
+            next_connection: 0,
+            passed_sockets: PassedSockets::default(),
+            last_use: None,
+            expected: Vec::new(),
+            max_contexts,
+            budget: DescriptorBudget::new(descriptors),
+        }
     }
 
     /// Notes a connection and gives it a number. `None` if its user has `most` already.
@@ -88,11 +104,19 @@ impl Registry {
         Some(number)
     }
 
-    /// The lowest free event context of a client.
-    pub fn take_context(&mut self, token: u64) -> Option<(ClientId, u32)> {
+    /// Forgets a connection whose thread has ended.
+    pub fn remove_connection(&mut self, number: u64) {
+        if let Some(connection) = self.connections.remove(&number) {
+            self.budget.give_back(connection.uid, 1);
+        }
+        self.last_use = Some(Instant::now());
+    }
+
+    /// The lowest free event context of a client, if its user's share of descriptors allows one.
+    pub fn take_context(&mut self, token: u64, operator: impl Fn(u32) -> bool) -> Option<(ClientId, u32)> {
         let client = self.clients.get_mut(&token)?;
         let number = client.contexts.trailing_ones();
-        if number >= self.max_contexts.min(u64::BITS) {
+        if number >= self.max_contexts.min(u64::BITS) || !self.budget.take(client.uid, operator(client.uid), CONTEXT) {
             return None;
         }
         client.contexts |= 1 << number;
@@ -102,6 +126,7 @@ impl Registry {
     /// These contexts (bits) may be used again.
     pub fn free_contexts(&mut self, token: u64, contexts: u64) {
         if let Some(client) = self.clients.get_mut(&token) {
+            self.budget.give_back(client.uid, CONTEXT * u64::from((client.contexts & contexts).count_ones()));
             client.contexts &= !contexts;
             client.doorbells.retain(|number, _| client.contexts & 1 << number != 0);
         }
@@ -130,7 +155,9 @@ impl Registry {
             return None;
         }
         self.passed_sockets.forget_client(token);
-        self.clients.remove(&token).map(|client| client.id)
+        let client = self.clients.remove(&token)?;
+        self.budget.give_back(client.uid, client.cost + CONTEXT * u64::from(client.contexts.count_ones()));
+        Some(client.id)
     }
 
     /// Answers a process of user `uid` that shows the socket with this cookie. EAGAIN: no process has named the socket
@@ -157,7 +184,7 @@ mod tests {
 
     #[test]
     fn sockets_of_other_stacks_are_known_to_their_user_until_many_have_come() {
-        let mut registry = Registry::default();
+        let mut registry = Registry::new(4, 1000);
         registry.passed_sockets.name_elsewhere(7, 1000, 2);
         assert_eq!(registry.locate(Some(7), 1000), Reply::AdoptedAt { stack: 2 });
         assert_eq!(registry.locate(Some(7), 1001), Reply::Refused { errno: libc::EAGAIN }, "another user's");

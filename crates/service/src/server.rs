@@ -1,5 +1,6 @@
 //! The registration socket, the control socket, and the main loop that accepts on both.
 
+use crate::acceptor::{self, Accepted, Acceptor};
 use crate::broker_handle::{BrokerHandle, BrokerRequest};
 use crate::client_connection::{self, Peer};
 use crate::state::{ServiceState, Settings};
@@ -131,8 +132,7 @@ pub struct Server {
     state: Arc<ServiceState>,
     sockets: Sockets,
     broker: JoinHandle<()>,
-    /// The descriptor reserve: closed to accept, refuse and close a connection when descriptors have run out.
-    reserve: Option<OwnedFd>,
+    acceptor: Acceptor,
 }
 
 impl Server {
@@ -147,7 +147,7 @@ impl Server {
             let run = move || descriptor_broker::run(&state, &requests, &receive);
             std::thread::Builder::new().name("broker".into()).spawn(run)?
         };
-        Ok(Self { state, sockets, broker, reserve: open_reserve() })
+        Ok(Self { state, sockets, broker, acceptor: Acceptor::new() })
     }
 
     /// The state that all threads share.
@@ -164,9 +164,11 @@ impl Server {
                 return Ok(Ended::Idle);
             }
             let wake = self.state.wake_fd();
+            let rest = self.acceptor.rests();
+            let accepts = if rest.is_none() { PollFlags::IN } else { PollFlags::empty() };
             let mut waiting = vec![
-                PollFd::new(&self.sockets.registration, PollFlags::IN),
-                PollFd::new(&self.sockets.control, PollFlags::IN),
+                PollFd::new(&self.sockets.registration, accepts),
+                PollFd::new(&self.sockets.control, accepts),
                 PollFd::new(wake, PollFlags::IN),
             ];
             waiting.extend(signals.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
@@ -175,6 +177,9 @@ impl Server {
             let expected = self.state.registry().expected.clone();
             waiting.extend(expected.iter().map(|process| PollFd::new(process, PollFlags::IN)));
             let timeout = idle_left
+                .into_iter()
+                .chain(rest)
+                .min()
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
             match poll(&mut waiting, timeout.as_ref()) {
                 Ok(_) => {}
@@ -194,7 +199,7 @@ impl Server {
                 self.accept_clients();
             }
             if ready[1] {
-                control::accept(&self.state, &self.sockets.control);
+                control::accept(&self.state, &self.sockets.control, &mut self.acceptor);
             }
         }
     }
@@ -220,25 +225,16 @@ impl Server {
     }
 
     fn accept_clients(&mut self) {
-        loop {
+        for _ in 0..acceptor::BATCH {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.sockets.registration, flags) {
-                Ok(socket) => self.admit(socket),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::MFILE | Errno::NFILE) if self.reserve.is_some() => self.refuse_without_descriptors(),
-                Err(_) => return,
+            match self.acceptor.accept(&self.sockets.registration, flags) {
+                Accepted::Connection(socket) => self.admit(socket),
+                Accepted::ToRefuse(socket) => {
+                    self.refuse(&socket, Errno::NFILE, "no descriptor is free; raise the limit with `ulimit -Hn`");
+                }
+                Accepted::Nothing => return,
             }
         }
-    }
-
-    /// Refuses one connection with the descriptor reserve. Without it the connection could not even be refused, and the
-    /// socket would stay readable.
-    fn refuse_without_descriptors(&mut self) {
-        self.reserve = None;
-        if let Ok(socket) = rustix::net::accept_with(&self.sockets.registration, SocketFlags::CLOEXEC) {
-            self.refuse(&socket, Errno::NFILE, "no descriptor is free; raise the limit with `ulimit -Hn`");
-        }
-        self.reserve = open_reserve();
     }
 
     fn refuse(&mut self, socket: &OwnedFd, errno: Errno, why: &str) {
@@ -256,9 +252,14 @@ impl Server {
         if let Err(why) = self.state.settings.admission.check(uid, gid) {
             return self.refuse(&socket, Errno::PERM, &why);
         }
+        if !self.state.take_descriptors(uid, 1) {
+            let why = format!("uid {uid} has its share of descriptors; raise the limit with `ulimit -Hn`");
+            return self.refuse(&socket, Errno::NFILE, &why);
+        }
         let socket = Arc::new(socket);
         let limit = self.state.settings.clients_per_user;
         let Some(connection) = self.state.registry().add_connection(&socket, uid, limit) else {
+            self.state.registry().budget.give_back(uid, 1);
             let why = format!("uid {uid} has {limit} clients already; raise `clients_per_user`");
             return self.refuse(&socket, Errno::USERS, &why);
         };
@@ -324,8 +325,4 @@ impl Server {
             std::thread::sleep(END_TICK);
         }
     }
-}
-
-fn open_reserve() -> Option<OwnedFd> {
-    rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }

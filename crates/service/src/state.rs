@@ -39,6 +39,8 @@ pub struct Settings {
     pub auto: Auto,
     /// The number of cores that the stack may use.
     pub cores: CoresSetting,
+    /// The limit on open files. The users' shares follow from it.
+    pub descriptors: u64,
     /// Most client processes of one user.
     pub clients_per_user: u32,
     /// The service ends after this time without a client.
@@ -89,7 +91,7 @@ impl ServiceState {
     pub fn new(settings: Settings, stack: Box<dyn Stack>, broker: BrokerHandle) -> io::Result<Self> {
         let threads = ThreadController::new(settings.cores, stack.workers().most);
         threads.begin(&*stack);
-        let registry = Registry::new(settings.geometry.contexts);
+        let registry = Registry::new(settings.geometry.contexts, settings.descriptors);
         Ok(Self {
             settings,
             threads,
@@ -108,6 +110,12 @@ impl ServiceState {
     /// The registry. Every change of it is one step, so a thread that panicked with the lock has left it consistent.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes descriptors of the service's table for a user. False: he has his share.
+    pub fn take_descriptors(&self, uid: u32, count: u64) -> bool {
+        let operator = self.settings.admission.is_operator(uid);
+        self.registry().budget.take(uid, operator, count)
     }
 
     /// Wakes the main loop, e.g. because the last client is gone.
@@ -153,6 +161,18 @@ impl ServiceState {
 
     /// Registers a client with a new region. The descriptors are those of `Welcome`.
     pub fn new_client(&self, identity: Identity) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+        let (uid, cost) = (identity.uid, client_descriptors(&self.settings.geometry));
+        if !self.take_descriptors(uid, cost) {
+            return Err(Errno::NFILE.into());
+        }
+        let made = self.make_client(identity, cost);
+        if made.is_err() {
+            self.registry().budget.give_back(uid, cost);
+        }
+        made
+    }
+
+    fn make_client(&self, identity: Identity, cost: u64) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
         let Identity { uid, pid, .. } = identity;
         let ClientMemory { region, memfd, doorbells } = self.stack.client_memory(self.settings.geometry)?;
         let region = Arc::new(region);
@@ -171,7 +191,7 @@ impl ServiceState {
         self.settings.policy.enter(id, identity);
         self.stack.policy_changed();
         let membership = Membership { id, token: region.token(), region: region.clone() };
-        let client = RegisteredClient::new(id, uid, region, descriptors.clone());
+        let client = RegisteredClient::new(id, uid, region, descriptors.clone(), cost);
         self.registry().clients.insert(membership.token, client);
         Ok((membership, descriptors))
     }
@@ -187,6 +207,12 @@ impl ServiceState {
         let membership = Membership { id: client.id, token, region: client.region.clone() };
         Some((membership, client.descriptors.clone()))
     }
+}
+
+/// Descriptors of a client in the service's table: its memory, and each doorbell twice, for the stack and for
+/// processes that join.
+fn client_descriptors(geometry: &Geometry) -> u64 {
+    1 + 2 * (u64::from(geometry.flow_groups) + 1)
 }
 
 /// The program's name, for people.

@@ -150,6 +150,7 @@ impl Service {
             auto: towpath_service::auto::Auto::new(towpath_service::auto::Reach::Network, false),
             admission: Admission::new(rustix::process::geteuid().as_raw(), &[]).unwrap(),
             cores: towpath_service::config::CoresSetting::Fixed(1),
+            descriptors: 1 << 20,
             clients_per_user: 300,
             idle_exit: None,
             interface: None,

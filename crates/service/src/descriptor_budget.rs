@@ -1,0 +1,78 @@
+//! Which user has how many descriptors of the service's table.
+//!
+//! A user may take more as long as he has no more than are free. So one user has at most half, two have a third each,
+//! and some are always free for the next. The service's own user and root may take all but the service's reserve.
+
+use std::collections::HashMap;
+
+/// The service's own descriptors: at most this part of all, and at most this many.
+const RESERVE: (u64, u64) = (8, 1024);
+
+/// See the module.
+#[derive(Debug)]
+pub struct DescriptorBudget {
+    most: u64,
+    taken: u64,
+    by_user: HashMap<u32, u64>,
+}
+
+impl DescriptorBudget {
+    /// The budget under this limit on open files.
+    pub fn new(limit: u64) -> Self {
+        let reserve = (limit / RESERVE.0).min(RESERVE.1);
+        Self { most: limit - reserve, taken: 0, by_user: HashMap::new() }
+    }
+
+    /// Takes `count` descriptors for a user. False: he has his share.
+    pub fn take(&mut self, uid: u32, operator: bool, count: u64) -> bool {
+        let own = self.by_user.get(&uid).copied().unwrap_or_default();
+        let left = self.most.saturating_sub(self.taken);
+        if count > left || (!operator && own + count > left - count) {
+            return false;
+        }
+        self.taken += count;
+        self.by_user.insert(uid, own + count);
+        true
+    }
+
+    /// A user has closed `count` descriptors.
+    pub fn give_back(&mut self, uid: u32, count: u64) {
+        let Some(own) = self.by_user.get_mut(&uid) else { return };
+        let count = count.min(*own);
+        *own -= count;
+        self.taken -= count;
+        if *own == 0 {
+            self.by_user.remove(&uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes one by one until it is refused.
+    fn all(budget: &mut DescriptorBudget, uid: u32, operator: bool) -> usize {
+        std::iter::from_fn(|| budget.take(uid, operator, 1).then_some(())).count()
+    }
+
+    #[test]
+    fn one_user_leaves_as_many_as_he_takes_and_the_operator_finds_some() {
+        let mut budget = DescriptorBudget::new(20_000);
+        assert_eq!(all(&mut budget, 1000, false), 9488, "half of all but the reserve");
+        assert_eq!(all(&mut budget, 1001, false), 4744);
+        assert_eq!(all(&mut budget, 0, true), 4744, "all that are left");
+        assert!(!budget.take(1002, false, 1));
+        budget.give_back(1000, 9488);
+        assert!(!budget.by_user.contains_key(&1000));
+        assert_eq!(all(&mut budget, 1002, false), 4744);
+    }
+
+    #[test]
+    fn many_at_once_count_as_many() {
+        let mut budget = DescriptorBudget::new(128);
+        assert!(!budget.take(1000, false, 57), "112 but the reserve");
+        assert!(budget.take(1000, false, 56));
+        assert!(!budget.take(0, true, 57) && budget.take(0, true, 56));
+    }
+}
