@@ -2,6 +2,7 @@
 
 use crate::acceptor::{self, Accepted, Acceptor};
 use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
+use crate::conversation::Lines;
 use crate::other_stacks::OtherStack;
 use crate::policy::PolicyRequest;
 use crate::received;
@@ -9,19 +10,17 @@ use crate::state::ServiceState;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{SendFlags, SocketFlags};
 use serde::Serialize;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use towpath_ring::command::not_ours;
 use towpath_runtime::{ConnectionStatus, Movement};
-
-/// Most conversations at one time. More are closed at once.
-const MAX_CONVERSATIONS: usize = 32;
 
 /// The answer to who comes when descriptors have run out.
 const NO_DESCRIPTOR: &str = "the service has no free descriptor; raise its limit with `ulimit -Hn` or LimitNOFILE=";
 
-/// Accepts what waits on the control socket; each conversation has a thread.
+/// Accepts what waits on the control socket; each conversation has a thread. A user who is not admitted is told so and
+/// gets no place.
 pub fn accept(state: &Arc<ServiceState>, listener: &OwnedFd, acceptor: &mut Acceptor) {
     for _ in 0..acceptor::BATCH {
         match acceptor.accept(listener, SocketFlags::CLOEXEC) {
@@ -39,14 +38,18 @@ fn begin(state: &Arc<ServiceState>, socket: OwnedFd) {
         gid: credentials.gid.as_raw(),
         pid: credentials.pid.as_raw_nonzero().get(),
     };
-    let conversation = state.conversations.clone();
-    if Arc::strong_count(&conversation) > MAX_CONVERSATIONS {
-        return;
+    let admission = &state.settings.admission;
+    if let Err(why) = admission.check(asker.uid, asker.gid) {
+        return refuse(&socket, why);
     }
+    // The close without an answer says that the service is busy: `towpath run` asks again.
+    let Some(place) = state.conversations.take(asker.uid, admission.is_operator(asker.uid)) else {
+        return received::finish(socket.as_fd());
+    };
     let weak = Arc::downgrade(state);
     let talk = move || {
-        let _ = converse(&weak, UnixStream::from(socket), asker);
-        drop(conversation);
+        let _ = converse(&weak, Lines::new(socket), asker);
+        drop(place);
     };
     let _ = std::thread::Builder::new().name("control".into()).spawn(talk);
 }
@@ -69,26 +72,19 @@ pub struct Asker {
     pub pid: i32,
 }
 
-fn converse(state: &Weak<ServiceState>, stream: UnixStream, asker: Asker) -> io::Result<()> {
-    stream.set_read_timeout(Some(api::TIMEOUT))?;
-    stream.set_write_timeout(Some(api::TIMEOUT))?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut writer = stream;
-    loop {
-        let mut line = String::new();
-        if reader.by_ref().take(MAX_COMMAND_BYTES).read_line(&mut line)? == 0 {
-            return Ok(());
-        }
+fn converse(state: &Weak<ServiceState>, mut lines: Lines, asker: Asker) -> io::Result<()> {
+    while let Some(line) = lines.next(MAX_COMMAND_BYTES as usize, Instant::now() + api::TIMEOUT)? {
         // The service may end while a conversation is open.
         let Some(state) = state.upgrade() else { return Ok(()) };
         let mut text = answer(&state, &line, asker);
         drop(state);
         text.push('\n');
-        writer.write_all(text.as_bytes())?;
+        lines.write(text.as_bytes(), Instant::now() + api::TIMEOUT)?;
         if !line.ends_with('\n') {
             return Ok(());
         }
     }
+    Ok(())
 }
 
 /// The answer to one command line, as JSON without a line feed.

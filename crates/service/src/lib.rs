@@ -19,6 +19,7 @@ pub mod broker_handle;
 pub mod client_connection;
 pub mod config;
 pub mod control;
+pub mod conversation;
 pub mod cpus;
 pub mod daemon;
 pub mod descriptor_broker;

@@ -4,6 +4,7 @@ use crate::admission::Admission;
 use crate::auto::Auto;
 use crate::broker_handle::BrokerHandle;
 use crate::config::CoresSetting;
+use crate::conversation::Places;
 use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
 use crate::registry::{RegisteredClient, Registry};
@@ -82,8 +83,8 @@ pub struct ServiceState {
     /// Wakes the main loop.
     wake_fd: OwnedFd,
     stopping: AtomicBool,
-    /// One more reference per conversation on the control socket.
-    pub conversations: Arc<()>,
+    /// The conversations on the control socket.
+    pub conversations: Arc<Places>,
 }
 
 impl ServiceState {

@@ -89,8 +89,9 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, As
 fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(text.as_bytes())?;
+    // A service that refuses the user answers before the command, and closes the conversation.
+    let sent = stream.write_all(text.as_bytes());
     let mut line = String::new();
     BufReader::new(stream).take(64 << 20).read_line(&mut line)?;
-    if line.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(line) }
+    if line.is_empty() { sent.and(Err(io::ErrorKind::UnexpectedEof.into())) } else { Ok(line) }
 }
