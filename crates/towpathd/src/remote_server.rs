@@ -56,7 +56,7 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
     tracing::info!(address = %listener.address()?, cores, "serving");
     let services = Arc::new(AtomicUsize::new(0));
     loop {
-        let peer = listener.accept()?;
+        let peer = listener.accept();
         if services.fetch_add(1, Ordering::Relaxed) >= MAX_SERVICES {
             services.fetch_sub(1, Ordering::Relaxed);
             if LINES.allows() {
@@ -65,8 +65,8 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
             continue;
         }
         let config = ServerConfig { kernel: kernel.clone(), may_run: peer.known };
-        let services = Arc::clone(&services);
-        std::thread::Builder::new().name("server".into()).spawn(move || {
+        let count = Arc::clone(&services);
+        let spawned = std::thread::Builder::new().name("server".into()).spawn(move || {
             match peer.link() {
                 Ok(link) => {
                     // Both lines or none.
@@ -82,7 +82,13 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
                 Err(why) if LINES.allows() => tracing::warn!("a service could not be served: {why}"),
                 Err(_) => {}
             }
+            count.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(error) = spawned {
             services.fetch_sub(1, Ordering::Relaxed);
-        })?;
+            if LINES.allows() {
+                tracing::warn!("a service could not be served: no thread for it: {error}");
+            }
+        }
     }
 }

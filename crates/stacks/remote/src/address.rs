@@ -13,12 +13,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 use towpath_kernel::KernelConfig;
 use towpath_runtime::log_throttle::LogThrottle;
 
 /// Of connections by strangers.
 static REFUSALS: LogThrottle = LogThrottle::new();
 
+/// How long a listener rests that cannot accept.
+const REST: Duration = Duration::from_millis(100);
 /// Queue pairs of software verbs.
 const PAIRS: u32 = 4;
 /// Longest time of a write over software verbs, µs.
@@ -182,23 +185,41 @@ impl Listener {
             Self::Rdma(listener) => Ok(Address::Rdma(listener.local_addr()?.to_string())),
         }
     }
-    /// Waits for the next host.
-    pub fn accept(&self) -> io::Result<ConnectedHost> {
+    /// Waits for the next host. Where none can be accepted, because descriptors or memory have run out, it rests and
+    /// tries again: the server's other hosts are not affected.
+    pub fn accept(&self) -> ConnectedHost {
+        loop {
+            match self.try_accept() {
+                Ok(Some(host)) => return host,
+                Ok(None) => {}
+                Err(error) => {
+                    if REFUSALS.allows() {
+                        tracing::warn!("a host waits, as it cannot be accepted: {error}");
+                    }
+                    std::thread::sleep(REST);
+                }
+            }
+        }
+    }
+
+    /// Waits for a connection. `None` if it is somebody else's.
+    fn try_accept(&self) -> io::Result<Option<ConnectedHost>> {
         match self {
-            Self::Unix(listener, _) => loop {
+            Self::Unix(listener, _) => {
                 let stream = OwnedFd::from(listener.accept()?.0);
                 let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid;
                 if uid.is_root() || uid == rustix::process::geteuid() {
-                    return Ok(ConnectedHost { stream, rdma: false, known: true });
+                    return Ok(Some(ConnectedHost { stream, rdma: false, known: true }));
                 }
                 if REFUSALS.allows() {
                     tracing::warn!(uid = uid.as_raw(), "somebody else's connection is refused");
                 }
-            },
+                Ok(None)
+            }
             Self::Tcp(listener) | Self::Rdma(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                Ok(ConnectedHost { stream: stream.into(), rdma: matches!(self, Self::Rdma(_)), known: false })
+                Ok(Some(ConnectedHost { stream: stream.into(), rdma: matches!(self, Self::Rdma(_)), known: false }))
             }
         }
     }
