@@ -41,6 +41,17 @@ fn meaning(error: &IcmpError) -> Meaning {
     }
 }
 
+/// Does this error about a SYN-ACK end the half-open connection of a listener? In silence, as in Linux
+/// (`tcp_req_err`): no call reports it, and the peer may begin anew. Other errors are soft.
+fn ends_half_open(error: &IcmpError) -> bool {
+    match error.kind {
+        IcmpKind::ParameterProblem => true,
+        IcmpKind::NetworkUnreachable | IcmpKind::HostUnreachable | IcmpKind::TimeExceeded => error.local.is_ipv4(),
+        IcmpKind::Prohibited | IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => error.local.is_ipv6(),
+        IcmpKind::SourceRouteFailed | IcmpKind::TooBig { .. } | IcmpKind::SourceQuench => false,
+    }
+}
+
 impl SlowPath {
     /// Handles an ICMP error. On an installed flow it takes effect in the next `poll`, where the flow's numbers are
     /// known.
@@ -60,7 +71,9 @@ impl SlowPath {
             return self.counters.drop(Drop::BadIcmp);
         }
         match meaning(&error) {
-            Meaning::Failed(errno) if opening.listener.is_none() => self.fail_opening(id, errno, host),
+            Meaning::Failed(errno) if opening.listener.is_none() || ends_half_open(&error) => {
+                self.fail_opening(id, errno, host);
+            }
             Meaning::Failed(errno) => opening.soft_error = errno,
             Meaning::TooBig(_) | Meaning::Nothing => {}
         }

@@ -150,6 +150,40 @@ fn any_error_ends_a_connect_at_once() {
     }
 }
 
+/// As in Linux (`tcp_req_err`): without a RST and without a report.
+#[test]
+fn some_errors_end_a_half_open_connection() {
+    for (kind, ends) in [
+        (IcmpKind::NetworkUnreachable, true),
+        (IcmpKind::HostUnreachable, true),
+        (IcmpKind::TimeExceeded, true),
+        (IcmpKind::ParameterProblem, true),
+        (IcmpKind::PortUnreachable, false),
+        (IcmpKind::ProtocolUnreachable, false),
+        (IcmpKind::Prohibited, false),
+        (IcmpKind::SourceQuench, false),
+    ] {
+        let mut bench = Bench::listening(10);
+        bench.for_server(4001, syn(5000));
+        let sent = bench.frame();
+        let error = IcmpError {
+            kind,
+            local: sent.source,
+            local_port: sent.source_port,
+            remote: sent.destination,
+            remote_port: sent.destination_port,
+            seq: sent.seq,
+            packet_bytes: 60,
+        };
+        let half_open = vec![TcpState::Listen, TcpState::SynReceived];
+        bench.slow.on_icmp(bench.now, IcmpError { seq: sent.seq.wrapping_add(1), ..error }, &mut bench.world);
+        assert_eq!(bench.states(), half_open, "forged: {kind:?}");
+        bench.slow.on_icmp(bench.now, error, &mut bench.world);
+        let left = if ends { vec![TcpState::Listen] } else { half_open };
+        assert_eq!((bench.states(), bench.messages()), (left, vec![]), "{kind:?}");
+    }
+}
+
 #[test]
 fn a_black_hole_is_left_by_smaller_segments() {
     let (mut bench, _) = busy();
