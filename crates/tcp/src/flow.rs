@@ -216,6 +216,8 @@ pub struct FlowSnapshot {
     pub flags: u64,
     /// Segments received and sent, payload bytes received and acknowledged, segments retransmitted.
     pub segments_in: u64,
+    /// Acceptable segments received: the peer has sent them, as far as that can be told.
+    pub segments_heard: u64,
     /// See `segments_in`.
     pub segments_out: u64,
     /// See `segments_in`.

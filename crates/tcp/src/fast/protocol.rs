@@ -44,20 +44,13 @@ impl FlowTurn<'_> {
         if self.t.has(DEAD) {
             return Err(Drop::NoSocket);
         }
-        self.paws(by, s)?;
         if s.flags & flags::RST != 0 {
             return self.reset(by, s);
         }
-        if s.flags & flags::SYN != 0 {
-            // RFC 5961 §4: whatever its sequence number.
-            self.challenge(by);
-            return Err(Drop::BadFlags);
+        if let Err(reason) = self.acceptable(by, s) {
+            self.lines.seldom.unheard.add(by, 1);
+            return Err(reason);
         }
-        self.in_window(by, s)?;
-        if s.flags & flags::ACK == 0 {
-            return Err(Drop::NoAck);
-        }
-        self.acknowledgement(by, s)?;
         if s.flags & flags::URG != 0 {
             self.urgent(by, s);
         }
@@ -70,14 +63,32 @@ impl FlowTurn<'_> {
         self.text(by, s)
     }
 
+    /// The checks that tell the peer's segments from those of anybody else.
+    #[inline(always)]
+    fn acceptable(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
+        self.paws(by, s)?;
+        if s.flags & flags::SYN != 0 {
+            // RFC 5961 §4: whatever its sequence number.
+            self.challenge(by);
+            return Err(Drop::BadFlags);
+        }
+        self.in_window(by, s)?;
+        if s.flags & flags::ACK == 0 {
+            return Err(Drop::NoAck);
+        }
+        self.acknowledgement(by, s)
+    }
+
     /// RFC 7323 §5.3 R1: a segment with a timestamp older than TS.Recent is an old duplicate.
+    ///
+    /// A segment without a timestamp is taken although timestamps are agreed (as Linux). §3.2 says that it should be
+    /// dropped. But a device on the path that begins to remove the option would stall the connection then.
     #[inline]
     fn paws(&mut self, by: Receive, s: &Segment) -> Result<(), Drop> {
-        if !self.t.has(TIMESTAMPS) || s.flags & flags::RST != 0 {
+        if !self.t.has(TIMESTAMPS) {
             return Ok(());
         }
-        // §3.2: once agreed, timestamps are in every segment.
-        let Some(ts) = s.options.timestamps else { return Err(Drop::Paws) };
+        let Some(ts) = s.options.timestamps else { return Ok(()) };
         if (ts.value.wrapping_sub(self.t.ts_recent()) as i32) >= 0 || self.ts_recent_is_stale() {
             return Ok(());
         }
@@ -121,6 +132,7 @@ impl FlowTurn<'_> {
             if offset < self.t.rcv_wnd() {
                 self.challenge(by);
             }
+            self.lines.seldom.unheard.add(by, 1);
             return Err(Drop::BadReset);
         }
         let half_closed = self.t.has(FIN_RECEIVED) && !self.t.has(FIN_WANTED);
@@ -345,10 +357,13 @@ impl FlowTurn<'_> {
             self.challenge(by);
             return Err(Drop::BadAck);
         }
-        if !ack.before(t.snd_una()) {
-            self.take_timestamp(by, s);
-            acknowledge::take(by, self, s);
+        if ack.before(t.snd_una()) {
+            // An old one says nothing of the peer now (as Linux).
+            self.lines.seldom.unheard.add(by, 1);
+            return Ok(());
         }
+        self.take_timestamp(by, s);
+        acknowledge::take(by, self, s);
         Ok(())
     }
 }

@@ -153,7 +153,7 @@ impl SlowPath {
         };
         let flight = snapshot.snd_max.bytes_since(snapshot.snd_una);
         let fin_due = snapshot.flags & (flow_flags::FIN_WANTED | flow_flags::FIN_SENT) == flow_flags::FIN_WANTED;
-        installed.keepalive.hear(now, snapshot.segments_in);
+        installed.keepalive.hear(now, snapshot.segments_heard);
         let activity = &mut installed.activity;
         activity.meter.look(now, snapshot);
         if activity.retransmit.una() != snapshot.snd_una {
@@ -190,7 +190,8 @@ impl SlowPath {
             activity.retransmit.hold(now)
         } else if shut {
             activity.retransmit.restart(now);
-            let peer = Peer { una: snapshot.snd_una, segments_in: snapshot.segments_in, open: snapshot.snd_wnd != 0 };
+            let peer =
+                Peer { una: snapshot.snd_una, segments_heard: snapshot.segments_heard, open: snapshot.snd_wnd != 0 };
             activity.persist.check(now, peer, base_us, installed.orphan, user_timeout_us, config)
         } else {
             activity.persist.stop();

@@ -21,7 +21,7 @@ const LOOKS: u64 = 8;
 /// The time of the peer's last segment, and the probes since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keepalive {
-    segments_in: u64,
+    segments_heard: u64,
     heard_at: Micros,
     probes: u32,
     probed_at: Micros,
@@ -41,7 +41,7 @@ enum Tick {
 impl Keepalive {
     /// For a new flow.
     pub(super) fn new(now: Micros) -> Self {
-        Self { segments_in: 0, heard_at: now, probes: 0, probed_at: now }
+        Self { segments_heard: 0, heard_at: now, probes: 0, probed_at: now }
     }
 
     /// Probes since the peer's last segment.
@@ -49,16 +49,16 @@ impl Keepalive {
         self.probes
     }
 
-    /// Records that `segments_in` segments have been received by now.
-    pub(super) fn hear(&mut self, now: Micros, segments_in: u64) {
-        if segments_in != self.segments_in {
-            (self.segments_in, self.heard_at, self.probes) = (segments_in, now, 0);
+    /// Records that `segments_heard` segments have been received by now.
+    pub(super) fn hear(&mut self, now: Micros, segments_heard: u64) {
+        if segments_heard != self.segments_heard {
+            (self.segments_heard, self.heard_at, self.probes) = (segments_heard, now, 0);
         }
     }
 
     /// Checks the flow.
     fn tick(&mut self, now: Micros, snapshot: &FlowSnapshot, options: &SocketOptions) -> Tick {
-        self.hear(now, snapshot.segments_in);
+        self.hear(now, snapshot.segments_heard);
         // MUST-27: both times are configurable.
         let us = |seconds: u32, default| u64::from(if seconds == 0 { default } else { seconds }) * 1_000_000;
         let (idle_us, interval_us) = (us(options.keep_idle_s, IDLE_S), us(options.keep_interval_s, INTERVAL_S));
@@ -126,7 +126,7 @@ mod tests {
                 Tick::Wait(until) => now = until,
                 Tick::Probe(until) => {
                     sent.push(now.0 / 1_000_000);
-                    snapshot.segments_in += u64::from(answers(sent.len()));
+                    snapshot.segments_heard += u64::from(answers(sent.len()));
                     now = until;
                 }
                 Tick::Dead => return (sent, Some(now.0 / 1_000_000)),

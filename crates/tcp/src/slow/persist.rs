@@ -16,7 +16,7 @@ pub(super) struct Peer {
     /// SND.UNA.
     pub una: Seq,
     /// Segments received from it.
-    pub segments_in: u64,
+    pub segments_heard: u64,
     /// The window is open but unusable: it is silly, or the application holds back a partial segment.
     pub open: bool,
 }
@@ -30,7 +30,7 @@ pub(super) struct Persist {
     began: Micros,
     probes: u32,
     unanswered: u32,
-    segments_in: u64,
+    segments_heard: u64,
     una: Seq,
 }
 
@@ -57,14 +57,14 @@ impl Persist {
         user_timeout_us: u64,
         config: &SlowConfig,
     ) -> Due {
-        let Peer { una, segments_in, open } = peer;
+        let Peer { una, segments_heard, open } = peer;
         // Data sent into a silly window has been acknowledged, so the next override is a new attempt.
         if !self.running || (open && una != self.una) {
-            *self = Self { running: true, since: now, segments_in, una, ..Self::default() };
+            *self = Self { running: true, since: now, segments_heard, una, ..Self::default() };
             return Due::No;
         }
-        if segments_in != self.segments_in {
-            (self.segments_in, self.unanswered) = (segments_in, 0);
+        if segments_heard != self.segments_heard {
+            (self.segments_heard, self.unanswered) = (segments_heard, 0);
         }
         let max_us = u64::from(config.rto_max_ms) * 1000;
         let interval_us = match open {
@@ -101,7 +101,7 @@ mod tests {
     fn probes_until(answer: bool, orphan: bool, user_ms: u64, ms: u64) -> (Vec<u64>, bool) {
         let (config, mut persist, mut sent, mut heard) = (SlowConfig::default(), Persist::default(), Vec::new(), 1);
         for t in (0..ms).step_by(10) {
-            let peer = Peer { una: Seq(1), segments_in: heard, open: false };
+            let peer = Peer { una: Seq(1), segments_heard: heard, open: false };
             match persist.check(Micros(t * 1000), peer, 200_000, orphan, user_ms * 1000, &config) {
                 Due::No => {}
                 Due::Fire(_) => {
@@ -133,14 +133,14 @@ mod tests {
         let (config, mut persist, mut sent) = (SlowConfig::default(), Persist::default(), Vec::new());
         for t in (0..2_000).step_by(10) {
             // Each is acknowledged at once.
-            let peer = Peer { una: Seq(sent.len() as u32), segments_in: 1, open: true };
+            let peer = Peer { una: Seq(sent.len() as u32), segments_heard: 1, open: true };
             if persist.check(Micros(t * 1000), peer, 200_000, false, 0, &config) != Due::No {
                 sent.push(t);
             }
         }
         assert_eq!(sent, [200, 410, 620, 830, 1040, 1250, 1460, 1670, 1880]);
         let mut persist = Persist::default();
-        let peer = Peer { una: Seq(1), segments_in: 1, open: true };
+        let peer = Peer { una: Seq(1), segments_heard: 1, open: true };
         let due = |ms: u64, persist: &mut Persist| persist.check(Micros(ms * 1000), peer, 9_000_000, false, 0, &config);
         assert_eq!(
             [0, 990, 1000].map(|ms| due(ms, &mut persist)),

@@ -1,4 +1,4 @@
-//! The flow table: six cache lines per flow, one file per line. The owning fast path is the only writer; everybody may
+//! The flow table: seven cache lines per flow, one file per line. The owning fast path is the only writer; everybody may
 //! read.
 //!
 //! Words are relaxed atomics: plain loads and stores. Another thread reads each word as it was at some time, but not
@@ -15,6 +15,7 @@ pub mod permit;
 mod protocol;
 mod rate;
 mod recovery;
+mod seldom;
 pub mod stages;
 pub mod tcb;
 mod words;
@@ -28,6 +29,7 @@ use permit::Writes;
 pub(crate) use protocol::ProtocolLine;
 pub(crate) use rate::Rate;
 pub(crate) use recovery::{Recovery, learnt};
+pub(crate) use seldom::Seldom;
 use stages::Install;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
@@ -43,6 +45,7 @@ pub(crate) struct Lines {
     pub recovery: Recovery,
     pub rate: Rate,
     pub addresses: Addresses,
+    pub seldom: Seldom,
 }
 
 const _: () = assert!(size_of::<ProtocolLine>() == 64);
@@ -51,6 +54,7 @@ const _: () = assert!(size_of::<Measures>() == 64);
 const _: () = assert!(size_of::<Recovery>() == 64);
 const _: () = assert!(size_of::<Rate>() == 64);
 const _: () = assert!(size_of::<Addresses>() == 64);
+const _: () = assert!(size_of::<Seldom>() == 64);
 
 /// Flows per piece of the table; a piece is made when a flow in it is first installed.
 const PIECE: usize = 1024;
@@ -63,7 +67,7 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for flows `0..max_flows`. Memory (384 bytes per flow) is taken as flows are installed.
+    /// A table for flows `0..max_flows`. Memory (448 bytes per flow) is taken as flows are installed.
     pub fn new(max_flows: u32) -> Self {
         let pieces = (max_flows as usize).div_ceil(PIECE);
         Self { pieces: (0..pieces).map(|_| OnceLock::new()).collect(), max_flows }
@@ -101,6 +105,7 @@ impl FlowTable {
             rcv_mss: t.rcv_mss(),
             flags: public_flags(&t),
             segments_in: m.segments_in.get(),
+            segments_heard: m.segments_in.get().wrapping_sub(lines.seldom.unheard.get().into()),
             segments_out: m.segments_out.get(),
             bytes_in: m.bytes_in.get(),
             bytes_acked: m.bytes_acked.get(),
@@ -253,6 +258,7 @@ impl Lines {
             word.set(by, 0);
         }
         recovery.snd_up.set(by, 0);
+        self.seldom.clear(by);
         id.ts_recent_at.set(by, (now_us >> 20) as u32);
         for counter in [&m.segments_in, &m.bytes_in, &m.bytes_acked] {
             counter.set(by, 0);

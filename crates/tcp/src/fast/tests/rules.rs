@@ -131,21 +131,53 @@ fn paws() {
     h.rx(seg(0, 0, &bytes(0, 10)).ts(5, 0));
     let sent = h.rx(seg(10, 0, &bytes(10, 10)).ts(4, 0));
     assert_eq!((sent.len(), sent[0].ack, h.dropped(Drop::Paws)), (1, 10, 1));
-    assert_eq!(h.rx(seg(10, 0, &bytes(10, 10))), [], "without the agreed option: silently dropped");
-    assert_eq!((h.dropped(Drop::Paws), h.view().rx_tail), (2, 10));
+    // Without the agreed option it is taken, and TS.Recent stays.
+    h.rx(seg(10, 0, &bytes(10, 10)));
+    assert_eq!((h.dropped(Drop::Paws), h.view().rx_tail), (1, 20));
+    h.rx(seg(20, 0, &[]).ts(4, 0));
+    assert_eq!(h.dropped(Drop::Paws), 2);
     // Timestamps wrap, too.
-    h.rx(seg(10, 0, &bytes(10, 10)).ts(5u32.wrapping_add(0x7fff_ffff), 0));
-    assert_eq!(h.view().rx_tail, 20);
-    h.wait(1000);
-    h.rx(seg(20, 0, &bytes(20, 10)).ts(0xf000_0000, 0));
+    h.rx(seg(20, 0, &bytes(20, 10)).ts(5u32.wrapping_add(0x7fff_ffff), 0));
     assert_eq!(h.view().rx_tail, 30);
+    h.wait(1000);
+    h.rx(seg(30, 0, &bytes(30, 10)).ts(0xf000_0000, 0));
+    assert_eq!(h.view().rx_tail, 40);
     // After 24 idle days TS.Recent is no longer valid.
     h.wait(25 * 86_400_000_000);
-    h.rx(seg(30, 0, &bytes(30, 10)).ts(0x9000_0000, 0));
-    assert_eq!((h.view().rx_tail, h.dropped(Drop::Paws)), (40, 2));
+    h.rx(seg(40, 0, &bytes(40, 10)).ts(0x9000_0000, 0));
+    assert_eq!((h.view().rx_tail, h.dropped(Drop::Paws)), (50, 2));
     // A RST needs no timestamp.
-    h.rx(seg(40, 0, &[]).with(RST));
+    h.rx(seg(50, 0, &[]).with(RST));
     assert_eq!(h.view().errno, 104);
+}
+
+/// Keepalive and the persist timer ask whether the peer has been heard.
+#[test]
+fn a_segment_that_is_not_acceptable_is_not_heard() {
+    let mut h = Harness::of(FlowSetup { timestamps: true, ts_recent: 5, ..setup() });
+    h.write(100);
+    h.flush();
+    h.rx(seg(0, 100, &bytes(0, 10)).ts(5, 0));
+    let heard = |h: &Harness| h.fast.table.snapshot(FLOW).segments_heard;
+    assert_eq!(heard(&h), 1);
+    for (what, blind) in [
+        ("old timestamp", seg(10, 100, &[]).ts(4, 0)),
+        ("SYN", seg(10, 100, &[]).ts(5, 0).with(SYN)),
+        ("RST in the window", seg(11, 100, &[]).ts(5, 0).with(RST)),
+        ("RST outside of it", seg(RING + 10, 100, &[]).ts(5, 0).with(RST)),
+        ("before the window", seg(9, 100, &[]).ts(5, 0)),
+        ("beyond the window", seg(RING + 10, 100, &[]).ts(5, 0)),
+        ("no ACK", seg(10, 0, &[]).ts(5, 0).with(0)),
+        ("ACK of the future", seg(10, 101, &[]).ts(5, 0)),
+        ("ACK of the past", seg(10, 0u32.wrapping_sub(70_000), &[]).ts(5, 0)),
+        ("old ACK", seg(10, 99, &[]).ts(5, 0)),
+    ] {
+        h.rx(blind);
+        assert_eq!(heard(&h), 1, "{what}");
+    }
+    h.rx(seg(10, 100, &[]).ts(5, 0));
+    h.rx(seg(0, 100, &bytes(0, 10)).ts(5, 0));
+    assert_eq!(heard(&h), 3, "a valid acknowledgement, also one that carries old data");
 }
 
 #[test]

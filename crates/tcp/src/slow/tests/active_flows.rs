@@ -206,7 +206,7 @@ fn a_closed_window_is_probed() {
     assert_eq!(watch(&mut bench, 250), [(200, "0:probe 0".into())]);
     // The probe's byte is in flight. The peer answers but accepts nothing.
     let reading = bench.reading(flow);
-    (reading.snd_max, reading.segments_in) = (reading.snd_max.add(1), 1);
+    (reading.snd_max, reading.segments_heard) = (reading.snd_max.add(1), 1);
     assert_eq!(watch(&mut bench, 1200), [(350, "0:probe 0".into()), (1150, "0:probe 0".into())]);
     // The window opens. The byte is ordinary data now, and its timer starts here.
     bench.reading(flow).snd_wnd = 5000;

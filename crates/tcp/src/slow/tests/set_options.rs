@@ -53,7 +53,7 @@ fn an_idle_peer_that_answers_is_left_alone() {
         bench.pass_ms(1000);
         for message in bench.messages() {
             assert_eq!(message, "0:keepalive 0");
-            bench.reading(flow).segments_in += 1;
+            bench.reading(flow).segments_heard += 1;
             probes += 1;
         }
     }
