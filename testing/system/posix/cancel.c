@@ -5,7 +5,7 @@
 static char buf[100];
 static struct pair p;
 static int ep, listener;
-static atomic_int cleaned, begun;
+static atomic_int cleaned, begun, tid;
 
 static void clean(void *nothing) {
     (void)nothing;
@@ -35,6 +35,7 @@ static void in_epoll_wait(void) {
 
 static void *body(void *call) {
     pthread_cleanup_push(clean, NULL);
+    tid = gettid();
     begun = 1;
     ((void (*)(void))call)();
     pthread_cleanup_pop(0);
@@ -65,7 +66,7 @@ static void cancel_in(const char *name, void (*call)(void), bool pending) {
     long before = now_ms();
     pthread_create(&thread, NULL, pending ? body_later : body, (void *)call);
     while (!begun) rest(1);
-    if (!pending) rest(50);
+    if (!pending) wait_asleep(getpid(), tid);
     pthread_cancel(thread);
     begun = 2;
     pthread_join(thread, &result);
@@ -75,8 +76,7 @@ static void cancel_in(const char *name, void (*call)(void), bool pending) {
 
 static void fill_up(void) {
     nonblocking(p.client, true);
-    do rest(300);
-    while (fill(p.client) > 0);
+    fill(p.client);
     nonblocking(p.client, false);
 }
 
@@ -120,6 +120,7 @@ static void *unwilling(void *nothing) {
     (void)nothing;
     int old;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+    tid = gettid();
     begun = 1;
     got = recv(p.server, buf, 10, 0);
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);
@@ -136,7 +137,7 @@ CASE(not_while_it_is_disabled) {
     void *result;
     pthread_create(&thread, NULL, unwilling, NULL);
     while (!begun) rest(1);
-    rest(50);
+    wait_asleep(getpid(), tid);
     pthread_cancel(thread);
     rest(50);
     MUST(write(p.client, "abc", 3));

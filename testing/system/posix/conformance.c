@@ -2,7 +2,7 @@
 #include "conformance.h"
 #include <stdarg.h>
 
-enum { CASES_MAX = 2000, LINE_MAX_BYTES = 16384, AT_ONCE = 4, SECONDS = 10 };
+enum { CASES_MAX = 2000, LINE_MAX_BYTES = 16384, AT_ONCE = 4, SECONDS = 30 };
 
 static struct test_case cases[CASES_MAX];
 static int count;

@@ -112,6 +112,10 @@ int control(int ep, int op, int fd, unsigned events);
 
 // Threads and signals.
 pthread_t later(int ms, void (*work)(void *), void *argument);
+pthread_t when_asleep(void (*work)(void *), void *argument);  // once the calling thread sleeps
+void wait_asleep(pid_t pid, pid_t tid);                       // until this thread sleeps (5 s at most)
 void handle(int signal, bool restart);          // counts in `signals_seen`
 extern volatile sig_atomic_t signals_seen;
-pthread_t signal_later(int ms, int signal);     // to the calling thread
+// To the calling thread once it sleeps; then, once it sleeps again or still, the work.
+pthread_t signal_asleep(int signal);
+pthread_t signal_then(int signal, void (*work)(void *), void *argument);

@@ -23,7 +23,7 @@ static void send_more(void *fd) {
 // Poll already sleeps when a sender holds bytes back, and wakes in time.
 CASE(poll_sleeps_when_bytes_are_held) {
     struct pair p = pair(), q = pair();
-    later(50, send_more, &p.client);
+    when_asleep(send_more, &p.client);
     struct pollfd fds[2] = {{p.server, POLLIN, 0}, {q.server, POLLIN, 0}};
     long before = now_ms();
     CALL("poll", poll(fds, 2, 5000));
@@ -34,7 +34,7 @@ CASE(poll_sleeps_when_bytes_are_held) {
 // Recv already sleeps when a sender holds bytes back, and gets them in time.
 CASE(recv_sleeps_when_bytes_are_held) {
     struct pair p = pair();
-    later(50, send_more, &p.client);
+    when_asleep(send_more, &p.client);
     long before = now_ms();
     CALL("recv", recv(p.server, buf, 10, 0));
     say("in_time", "%d", now_ms() - before < 700);
@@ -55,7 +55,7 @@ static void epoll_on(struct pair *p, unsigned events) {
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {events, {.u64 = 7}}, got = {0};
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p->server, &e));
-    later(50, send_more, &p->client);
+    when_asleep(send_more, &p->client);
     if (events & EPOLLOUT) MUST(epoll_wait(ep, &got, 1, 5000));
     long before = now_ms();
     CALL("wait", epoll_wait(ep, &got, 1, 5000));

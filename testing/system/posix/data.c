@@ -105,7 +105,7 @@ static void send_rest(void *fd) { MUST(write(*(int *)fd, "def", 3)); }
 CASE(peek_waitall_waits) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
-    later(100, send_rest, &p.server);
+    when_asleep(send_rest, &p.server);
     CALL("peek", recv(p.client, buf, 6, MSG_PEEK | MSG_WAITALL));
     say_bytes("bytes", buf, 6);
 }
@@ -114,7 +114,7 @@ CASE(peek_waitall_waits) {
 CASE(waitall) {
     struct pair p = pair();
     MUST(write(p.server, "abc", 3));
-    later(100, send_rest, &p.server);
+    when_asleep(send_rest, &p.server);
     CALL("waitall", recv(p.client, buf, 6, MSG_WAITALL));
     say_bytes("bytes", buf, 6);
     MUST(write(p.server, "xy", 2));

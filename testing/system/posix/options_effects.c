@@ -118,11 +118,11 @@ CASE(peek_offset_waits) {
     MUST(write(p.server, "abc", 3));
     wait_unread(p.client, 3);
     CALL("first", recv(p.client, buf, 2, MSG_PEEK));
-    pthread_t one = later(30, peek_rest, (void *)(long)p.server);
+    pthread_t one = when_asleep(peek_rest, (void *)(long)p.server);
     long n = CALL("waited", recv(p.client, buf, 2, MSG_PEEK));
     say_bytes("bytes", buf, n);
     MUST(pthread_join(one, NULL));
-    one = later(30, peek_rest, (void *)(long)p.server);
+    one = when_asleep(peek_rest, (void *)(long)p.server);
     n = CALL("all", recv(p.client, buf, 6, MSG_PEEK | MSG_WAITALL));
     say_bytes("bytes", buf, n);
     MUST(pthread_join(one, NULL));

@@ -42,6 +42,9 @@ static void say_all(const char *key, struct worker *w, int count) {
             }
     say(key, "%s", all);
 }
+static void all_asleep(struct worker *w, int count) {
+    for (int i = 0; i < count; i++) wait_asleep(w[i].pid, w[i].pid);
+}
 static int client(int port) {
     int c = tcp();
     struct sockaddr_in a = loopback(port);
@@ -63,7 +66,7 @@ CASE(processes_in_accept_get_one_each) {
     int l = listening(), port = port_of(l);
     struct worker w[PROCESSES];
     for (int i = 0; i < PROCESSES; i++) w[i] = worker(accept_one, l);
-    rest(100);
+    all_asleep(w, PROCESSES);
     int c[PROCESSES];
     for (int i = 0; i < PROCESSES; i++) c[i] = client(port);
     for (int i = 0; i < PROCESSES; i++) MUST(send(c[i], &"abcd"[i], 1, 0));
@@ -77,7 +80,7 @@ CASE(processes_in_accept_get_one_each) {
 CASE(one_of_two_in_accept_is_killed) {
     int l = listening(), port = port_of(l);
     struct worker w[2] = {worker(accept_one, l), worker(accept_one, l)};
-    rest(100);
+    all_asleep(w, 2);
     MUST(kill(w[0].pid, SIGKILL));
     waitpid(w[0].pid, NULL, 0);
     int c = client(port);
@@ -90,9 +93,9 @@ CASE(one_of_two_in_accept_is_killed) {
 CASE(a_stopped_process_keeps_nobody_waiting) {
     int l = listening(), port = port_of(l);
     struct worker w[2] = {worker(accept_one, l), worker(accept_one, l)};
-    rest(100);
+    all_asleep(w, 2);
     MUST(kill(w[1].pid, SIGSTOP));
-    rest(50);
+    MUST(waitpid(w[1].pid, NULL, WUNTRACED));
     int c = client(port), d = client(port);
     MUST(send(c, "x", 1, 0));
     CALL("echo", recv(c, buf, 1, 0));
@@ -160,7 +163,7 @@ static void over_processes(unsigned events, unsigned others) {
         how = i < PROCESSES / 2 ? others : events;
         w[i] = worker(wait_own, l);
     }
-    rest(150);
+    all_asleep(w, PROCESSES);
     client(port);
     say_all("woken", w, PROCESSES);
 }
@@ -183,7 +186,7 @@ CASE(exclusive_with_one_who_does_not_wait) {
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, l, &e));
     how = EPOLLEXCLUSIVE;
     struct worker w = worker(wait_own, l);
-    rest(150);
+    all_asleep(&w, 1);
     client(port);
     say_all("woken", &w, 1);
     CALL("then", epoll_wait(ep, &e, 1, 1000));
@@ -209,7 +212,7 @@ CASE(exclusive_processes_serve_a_burst) {
     int l = listening(), port = port_of(l), c[PROCESSES];
     struct worker w[PROCESSES];
     for (int i = 0; i < PROCESSES; i++) w[i] = worker(wait_and_accept, l);
-    rest(150);
+    all_asleep(w, PROCESSES);
     for (int i = 0; i < PROCESSES; i++) c[i] = client(port);
     for (int i = 0; i < PROCESSES; i++) MUST(send(c[i], "x", 1, MSG_NOSIGNAL));
     say_all("served", w, PROCESSES);

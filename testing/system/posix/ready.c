@@ -225,14 +225,14 @@ static void shut_read(void *fd) { shutdown(*(int *)fd, SHUT_RD); }
 CASE(sleepers_wake) {
     struct pair p = pair();
     unsigned e;
-    later(50, write_one, &p.server);
+    when_asleep(write_one, &p.server);
     CALL("data", poll_one(p.client, POLLIN, 5000, &e));
     say_events("e0", e);
     MUST(read(p.client, buf, 1));
-    later(50, close_it, &p.server);
+    when_asleep(close_it, &p.server);
     CALL("end", poll_one(p.client, POLLIN | POLLRDHUP, 5000, &e));
     say_events("e1", e);
-    later(50, shut_read, &p.listener);
+    when_asleep(shut_read, &p.listener);
     CALL("listener", poll_one(p.listener, POLLIN, 5000, &e));
     say_events("e2", e);
 }
@@ -241,7 +241,7 @@ CASE(sleepers_wake) {
 CASE(own_shutdown_wakes_poll) {
     struct pair p = pair();
     unsigned e;
-    later(50, shut_read, &p.client);
+    when_asleep(shut_read, &p.client);
     CALL("poll", poll_one(p.client, POLLIN, 5000, &e));
     say_events("events", e);
 }

@@ -13,7 +13,7 @@ static void write_one(void *fd) { MUST(write(*(int *)fd, "x", 1)); }
 CASE(recv_interrupted) {
     struct pair p = pair();
     handle(SIGUSR1, false);
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
     CALL("recv", recv(p.client, buf, 1, 0));
     say("seen", "%d", signals_seen);
 }
@@ -22,8 +22,7 @@ CASE(recv_interrupted) {
 CASE(recv_restarted) {
     struct pair p = pair();
     handle(SIGUSR1, true);
-    signal_later(80, SIGUSR1);
-    later(200, write_one, &p.server);
+    signal_then(SIGUSR1, write_one, &p.server);
     CALL("recv", recv(p.client, buf, 1, 0));
     say("seen", "%d", signals_seen);
 }
@@ -33,18 +32,17 @@ CASE(recv_restarted_beside_one_that_does_not) {
     struct pair p = pair();
     handle(SIGUSR1, true);
     handle(SIGUSR2, false);
-    signal_later(80, SIGUSR1);
-    later(200, write_one, &p.server);
+    signal_then(SIGUSR1, write_one, &p.server);
     CALL("recv", recv(p.client, buf, 1, 0));
 }
 
 // With SO_RCVTIMEO any handler ends recv.
 CASE(recv_with_timeout_is_not_restarted) {
     struct pair p = pair();
-    struct timeval t = {3, 0};
+    struct timeval t = {20, 0};
     MUST(setsockopt(p.client, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
     handle(SIGUSR1, true);
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
     CALL("recv", recv(p.client, buf, 1, 0));
 }
 
@@ -52,8 +50,7 @@ CASE(recv_with_timeout_is_not_restarted) {
 CASE(ignored_signal_does_not_interrupt) {
     struct pair p = pair();
     signal(SIGUSR1, SIG_IGN);
-    signal_later(80, SIGUSR1);
-    later(200, write_one, &p.server);
+    signal_then(SIGUSR1, write_one, &p.server);
     CALL("recv", recv(p.client, buf, 1, 0));
 }
 
@@ -62,7 +59,7 @@ CASE(waitall_interrupted_after_some) {
     struct pair p = pair();
     handle(SIGUSR1, false);
     MUST(write(p.server, "abc", 3));
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
     CALL("recv", recv(p.client, buf, 10, MSG_WAITALL));
 }
 
@@ -72,7 +69,7 @@ CASE(send_interrupted) {
     fill(p.client);
     handle(SIGUSR1, false);
     static char much[10000000];
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
     ssize_t n = 1;
     for (int i = 0; i < 100 && n > 0; i++) n = send(p.client, much, sizeof much, 0);
     say("send", "%s", n < 0 ? strerrorname_np(errno) : "sent");
@@ -82,7 +79,7 @@ CASE(send_interrupted) {
 CASE(accept_interrupted) {
     int l = listening();
     handle(SIGUSR1, false);
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
     CALL("accept", accept(l, NULL, NULL));
 }
 
@@ -92,8 +89,7 @@ static void connect_one(void *fd) { MUST(connect_to(tcp(), *(int *)fd)); }
 CASE(accept_restarted) {
     int l = listening();
     handle(SIGUSR1, true);
-    signal_later(80, SIGUSR1);
-    later(200, connect_one, &l);
+    signal_then(SIGUSR1, connect_one, &l);
     CALL("accept", accept(l, NULL, NULL) >= 0);
 }
 
@@ -102,24 +98,24 @@ CASE(waits_are_never_restarted) {
     struct pair p = pair();
     handle(SIGUSR1, true);
     struct pollfd f = {p.client, POLLIN, 0};
-    signal_later(80, SIGUSR1);
-    CALL("poll", poll(&f, 1, 3000));
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
+    CALL("poll", poll(&f, 1, 20000));
+    signal_asleep(SIGUSR1);
     CALL("poll_forever", poll(&f, 1, -1));
     fd_set r;
     FD_ZERO(&r); FD_SET(p.client, &r);
-    signal_later(80, SIGUSR1);
-    CALL("select", select(p.client + 1, &r, NULL, NULL, &(struct timeval){3, 0}));
+    signal_asleep(SIGUSR1);
+    CALL("select", select(p.client + 1, &r, NULL, NULL, &(struct timeval){20, 0}));
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN, {0}};
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
-    signal_later(80, SIGUSR1);
-    CALL("epoll", epoll_wait(ep, &e, 1, 3000));
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
+    CALL("epoll", epoll_wait(ep, &e, 1, 20000));
+    signal_asleep(SIGUSR1);
     CALL("epoll_forever", epoll_wait(ep, &e, 1, -1));
     struct pollfd two[] = {{p.client, POLLIN, 0}, {p.server, POLLIN, 0}};
-    signal_later(80, SIGUSR1);
-    CALL("poll_two", poll(two, 2, 3000));
+    signal_asleep(SIGUSR1);
+    CALL("poll_two", poll(two, 2, 20000));
     say("seen", "%d", signals_seen);
 }
 
@@ -142,21 +138,21 @@ CASE(masks_let_signals_in) {
     raise(SIGUSR1);
     say("blocked", "%d", signals_seen);
     CALL("poll", poll(&f, 1, 30));
-    CALL("ppoll", ppoll(&f, 1, &(struct timespec){3, 0}, &none));
+    CALL("ppoll", ppoll(&f, 1, &(struct timespec){20, 0}, &none));
     say("seen", "%d", signals_seen);
     raise(SIGUSR1);
     fd_set r;
     FD_ZERO(&r); FD_SET(p.client, &r);
-    CALL("pselect", pselect(p.client + 1, &r, NULL, NULL, &(struct timespec){3, 0}, &none));
+    CALL("pselect", pselect(p.client + 1, &r, NULL, NULL, &(struct timespec){20, 0}, &none));
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN, {0}};
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
     raise(SIGUSR1);
     CALL("epoll_pwait", epoll_pwait(ep, &e, 1, 3000, &none));
     raise(SIGUSR1);
-    CALL("epoll_pwait2", epoll_pwait2(ep, &e, 1, &(struct timespec){3, 0}, &none));
-    signal_later(80, SIGUSR1);
-    CALL("sleeping", ppoll(&f, 1, &(struct timespec){3, 0}, &none));
+    CALL("epoll_pwait2", epoll_pwait2(ep, &e, 1, &(struct timespec){20, 0}, &none));
+    signal_asleep(SIGUSR1);
+    CALL("sleeping", ppoll(&f, 1, &(struct timespec){20, 0}, &none));
     say("all", "%d", signals_seen);
 }
 
@@ -168,14 +164,14 @@ CASE(masks_keep_signals_out) {
     sigemptyset(&some);
     sigaddset(&some, SIGUSR1);
     struct pollfd f = {p.client, POLLIN, 0};
-    pthread_t sender = signal_later(50, SIGUSR1);
+    pthread_t sender = signal_asleep(SIGUSR1);
     CALL("ppoll", ppoll(&f, 1, &(struct timespec){0, 200000000}, &some));
     pthread_join(sender, NULL);
     say("seen", "%d", signals_seen);
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN, {0}};
     MUST(epoll_ctl(ep, EPOLL_CTL_ADD, p.client, &e));
-    sender = signal_later(50, SIGUSR1);
+    sender = signal_asleep(SIGUSR1);
     CALL("epoll_pwait", epoll_pwait(ep, &e, 1, 200, &some));
     pthread_join(sender, NULL);
     say("seen2", "%d", signals_seen);
@@ -192,7 +188,7 @@ CASE(ready_beats_a_pending_signal) {
     wait_unread(p.client, 1);
     raise(SIGUSR1);
     struct pollfd f = {p.client, POLLIN, 0};
-    CALL("ppoll", ppoll(&f, 1, &(struct timespec){3, 0}, &none));
+    CALL("ppoll", ppoll(&f, 1, &(struct timespec){20, 0}, &none));
     say("seen", "%d", signals_seen);
     int ep = (int)MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLIN, {0}};
@@ -226,8 +222,7 @@ CASE(handler_reads_the_interrupted_socket) {
     struct pair p = pair();
     handler_fd = p.client;
     on(SIGUSR1, read_in_handler, true);
-    signal_later(80, SIGUSR1);
-    later(200, write_one, &p.server);
+    signal_then(SIGUSR1, write_one, &p.server);
     CALL("recv", recv(p.client, buf, 1, 0));
     say_handler();
 }
@@ -237,7 +232,7 @@ CASE(handler_writes_the_interrupted_socket) {
     struct pair p = pair();
     handler_fd = p.client;
     on(SIGUSR1, write_in_handler, false);
-    signal_later(80, SIGUSR1);
+    signal_asleep(SIGUSR1);
     CALL("recv", recv(p.client, buf, 1, 0));
     say_handler();
     CALL("peer", recv(p.server, buf, 10, 0));
@@ -328,7 +323,7 @@ static void leaving(int signal) {
     ({                                                                                                                 \
         volatile bool left_ = true;                                                                                          \
         if (!sigsetjmp(out, 1)) {                                                                                      \
-            signal_later(40, SIGUSR1);                                                                                 \
+            signal_asleep(SIGUSR1);                                                                                    \
             (void)!(call);                                                                                             \
             left_ = false;                                                                                             \
         }                                                                                                              \
@@ -349,13 +344,13 @@ CASE(calls_that_are_left) {
         say("poll", "%d", LEFT(poll(&one, 1, 5000)));
         say("poll2", "%d", LEFT(poll(two, 2, 5000)));
         say("accept", "%d", LEFT(accept(p.listener, NULL, NULL)));
-        later(40, write_one, &p.server);
-        CALL("then", epoll_wait(ep, &e, 1, 3000));
+        when_asleep(write_one, &p.server);
+        CALL("then", epoll_wait(ep, &e, 1, 20000));
         CALL("read", recv(p.client, buf, 1, 0));
-        later(40, write_one, &p.server);
-        CALL("polled", poll(two, 2, 3000));
+        when_asleep(write_one, &p.server);
+        CALL("polled", poll(two, 2, 20000));
         CALL("again", recv(p.client, buf, 1, 0));
-        later(40, write_one, &p.server);
+        when_asleep(write_one, &p.server);
         CALL("blocked", recv(p.client, buf, 1, 0));
     }
 }
@@ -372,8 +367,8 @@ CASE(many_polls_that_are_left) {
             poll(two, 2, 5000);
         }
     }
-    later(40, write_one, &p.server);
-    CALL("polled", poll(two, 2, 3000));
+    when_asleep(write_one, &p.server);
+    CALL("polled", poll(two, 2, 20000));
 }
 
 // Close after a handler has jumped out of a call frees the port, or ends the connection.
@@ -392,11 +387,14 @@ CASE(closed_after_a_call_that_was_left) {
     CALL("end", recv(p.server, buf, 1, 0));
 }
 
-static void *cancelled_after_leaving(void *argument) {
-    int fd = *(int *)argument;
-    say("recv", "%d", LEFT(recv(fd, buf, 1, 0)));
+static int cancelled_fd;
+static atomic_int was_left; // the thread that has left the call
+static void *cancelled_after_leaving(void *nothing) {
+    (void)nothing;
+    say("recv", "%d", LEFT(recv(cancelled_fd, buf, 1, 0)));
     char c;
-    recv(fd, &c, 1, 0);
+    was_left = gettid();
+    recv(cancelled_fd, &c, 1, 0);
     return NULL;
 }
 
@@ -406,8 +404,10 @@ CASE(cancelled_after_a_call_that_was_left) {
     pthread_t t;
     void *how = NULL;
     leaving(SIGUSR1);
-    pthread_create(&t, NULL, cancelled_after_leaving, &p.client);
-    rest(200);
+    cancelled_fd = p.client;
+    pthread_create(&t, NULL, cancelled_after_leaving, NULL);
+    while (!was_left) rest(1);
+    wait_asleep(getpid(), was_left);
     pthread_cancel(t);
     pthread_join(t, &how);
     say("cancelled", "%d", how == PTHREAD_CANCELED);

@@ -1,7 +1,9 @@
 // Functions that cases share: sockets, waiting for states, threads, signals.
 #include "conformance.h"
 
-enum { PATIENCE_MS = 5000 };
+// SLEEPS: the looks in a row that find a thread asleep. A library sleeps shortly for other things than its caller's call.
+// QUIET_MS: the kernel's first zero-window probe, 200 ms after the window has closed, still makes room in the sender's buffer.
+enum { PATIENCE_MS = 5000, SLEEPS = 5, QUIET_MS = 500, QUIET_LOOKS = 50 };
 
 int tcp(void) { return (int)MUST(socket(AF_INET, SOCK_STREAM, 0)); }
 int tcp6(void) { return (int)MUST(socket(AF_INET6, SOCK_STREAM, 0)); }
@@ -117,10 +119,10 @@ long now_ms(void) {
 int fill(int fd) {
     static char block[65536];
     memset(block, 'f', sizeof block);
-    int total = 0;
-    for (long quiet_since = now_ms(); now_ms() - quiet_since < 150;) {
+    int total = 0, looks = 0;
+    for (long quiet_since = now_ms(); now_ms() - quiet_since < QUIET_MS || looks < QUIET_LOOKS; looks++) {
         ssize_t n = send(fd, block, sizeof block, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n > 0) total += (int)n, quiet_since = now_ms();
+        if (n > 0) total += (int)n, looks = 0, quiet_since = now_ms();
         else rest(5);
     }
     return total;
@@ -152,20 +154,43 @@ int get_int(int fd, int level, int name) {
 
 int set_int(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value); }
 
+static bool sleeps(pid_t pid, pid_t tid) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    char *state = strrchr(text, ')');
+    return state != NULL && state[1] == ' ' && state[2] == 'S';
+}
+
+void wait_asleep(pid_t pid, pid_t tid) {
+    int found = 0;
+    for (long end = now_ms() + PATIENCE_MS; found < SLEEPS && now_ms() < end; rest(3)) found = sleeps(pid, tid) ? found + 1 : 0;
+}
+
+// What is done `ms` later, or once `sleeper` sleeps: `signal` goes to `thread` if there is one, and then comes the work, if any.
 struct task {
     int ms;
+    pid_t sleeper;
+    int signal;
+    pthread_t thread;
     void (*work)(void *);
     void *argument;
-    pthread_t thread;
-    int signal;
 };
 
 static void *run_task(void *argument) {
     struct task task = *(struct task *)argument;
     free(argument);
-    rest(task.ms);
-    if (task.signal != 0) pthread_kill(task.thread, task.signal);
-    else task.work(task.argument);
+    if (task.sleeper == 0) rest(task.ms);
+    else wait_asleep(getpid(), task.sleeper);
+    if (task.signal != 0) {
+        pthread_kill(task.thread, task.signal);
+        if (task.work != NULL) wait_asleep(getpid(), task.sleeper);
+    }
+    if (task.work != NULL) task.work(task.argument);
     return NULL;
 }
 
@@ -181,6 +206,10 @@ pthread_t later(int ms, void (*work)(void *), void *argument) {
     return start_task((struct task){.ms = ms, .work = work, .argument = argument});
 }
 
+pthread_t when_asleep(void (*work)(void *), void *argument) {
+    return start_task((struct task){.sleeper = gettid(), .work = work, .argument = argument});
+}
+
 volatile sig_atomic_t signals_seen;
 static void count_signal(int signal) {
     (void)signal;
@@ -192,6 +221,8 @@ void handle(int signal, bool restart) {
     MUST(sigaction(signal, &action, NULL));
 }
 
-pthread_t signal_later(int ms, int signal) {
-    return start_task((struct task){.ms = ms, .thread = pthread_self(), .signal = signal});
+pthread_t signal_asleep(int signal) { return signal_then(signal, NULL, NULL); }
+
+pthread_t signal_then(int signal, void (*work)(void *), void *argument) {
+    return start_task((struct task){.sleeper = gettid(), .signal = signal, .thread = pthread_self(), .work = work, .argument = argument});
 }

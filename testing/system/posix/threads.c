@@ -9,16 +9,19 @@ struct reader {
     long result;
     int error;
     int flags;
+    atomic_int tid;
 };
 static void *read_one(void *argument) {
     struct reader *r = argument;
     char b[100];
+    r->tid = gettid();
     r->result = recv(r->fd, b, 10, r->flags);
     r->error = errno;
     return NULL;
 }
 static void *accept_one(void *argument) {
     struct reader *r = argument;
+    r->tid = gettid();
     r->result = accept(r->fd, NULL, NULL) >= 0 ? 1 : -1;
     r->error = errno;
     return NULL;
@@ -26,14 +29,15 @@ static void *accept_one(void *argument) {
 static pthread_t blocked(struct reader *r, void *(*work)(void *)) {
     pthread_t t;
     pthread_create(&t, NULL, work, r);
-    rest(150);
+    while (r->tid == 0) rest(1);
+    wait_asleep(getpid(), r->tid);
     return t;
 }
-// Joins the thread and prints its result, or prints that it still sleeps after a second.
+// Joins the thread and prints its result, or prints that it still sleeps after ten seconds.
 static void join(const char *key, pthread_t t, struct reader *r) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += 1;
+    end.tv_sec += 10;
     if (pthread_timedjoin_np(t, NULL, &end) != 0) return say(key, "sleeps");
     errno = r->error;
     say_result(key, r->result);
@@ -66,8 +70,9 @@ CASE(closed_under_a_poller) {
     struct pair p = pair();
     struct pollfd f = {p.client, POLLIN, 0};
     int fd = p.client;
-    later(80, close_it, &fd);
+    pthread_t closing = when_asleep(close_it, &fd);
     CALL("poll", poll(&f, 1, 250));
+    pthread_join(closing, NULL);
     CALL("then", poll(&f, 1, 0));
     say_events("events", (unsigned short)f.revents);
 }
@@ -130,6 +135,7 @@ CASE(nonblock_set_under_a_reader) {
 static void *write_much(void *argument) {
     struct reader *r = argument;
     static char much[20000000];
+    r->tid = gettid();
     r->result = write(r->fd, much, sizeof much) > 0;
     r->error = errno;
     return NULL;

@@ -41,7 +41,7 @@ CASE(poll_wakes_a_waiter) {
     struct pair p = pair();
     struct ring r = ring();
     add_poll(&r, p.client, POLLIN, 0, 1);
-    later(50, (void (*)(void *))(void *)close, (void *)(long)p.server);
+    when_asleep((void (*)(void *))(void *)close, (void *)(long)p.server);
     CALL("submitted", submit(&r, 1));
     say("ready", "%u", ready(&r));
     say_cqes(&r, 1, true);

@@ -26,11 +26,13 @@ CASE(exclusive) {
 struct waiter {
     int ep;
     int found;
+    atomic_int tid;
 };
 static void *wait_in_thread(void *argument) {
     struct waiter *w = argument;
     struct epoll_event e[4];
-    w->found = epoll_wait(w->ep, e, 4, 500);
+    w->tid = gettid();
+    w->found = epoll_wait(w->ep, e, 4, 1500);
     return NULL;
 }
 
@@ -41,10 +43,13 @@ static void many_threads(const char *key, int watched, unsigned events, bool one
     pthread_t t[THREADS];
     int shared = one_instance ? epoll_of(watched, events) : 0;
     for (int i = 0; i < THREADS; i++) {
-        w[i] = (struct waiter){one_instance ? shared : epoll_of(watched, events), -1};
+        w[i] = (struct waiter){one_instance ? shared : epoll_of(watched, events), -1, 0};
         pthread_create(&t[i], NULL, wait_in_thread, &w[i]);
     }
-    rest(150);
+    for (int i = 0; i < THREADS; i++) {
+        while (w[i].tid == 0) rest(1);
+        wait_asleep(getpid(), w[i].tid);
+    }
     cause(argument);
     int woken = 0;
     for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL), woken += w[i].found > 0;
@@ -109,7 +114,7 @@ CASE(added_while_waiting) {
     struct pair p = pair();
     int ep = (int)MUST(epoll_create1(0));
     struct adder a = {ep, p.client};
-    later(80, add_it, &a);
+    when_asleep(add_it, &a);
     wait_one("wait", ep, 3000);
 }
 
@@ -118,7 +123,7 @@ CASE(modified_while_waiting) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
     struct adder a = {ep, p.client};
-    later(80, modify_it, &a);
+    when_asleep(modify_it, &a);
     wait_one("wait", ep, 3000);
 }
 
@@ -128,16 +133,19 @@ static void close_it(void *fd) { close(*(int *)fd); }
 CASE(socket_closed_while_waiting) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
-    later(80, close_it, &p.client);
+    pthread_t closing = when_asleep(close_it, &p.client);
     wait_one("wait", ep, 250);
+    pthread_join(closing, NULL);
 }
 
 // Closing the instance does not end a wait; the next wait is EBADF.
 CASE(instance_closed_while_waiting) {
     struct pair p = pair();
     int ep = epoll_of(p.client, EPOLLIN);
-    later(80, close_it, &ep);
+    int fd = ep;
+    pthread_t closing = when_asleep(close_it, &fd);
     wait_one("wait", ep, 250);
+    pthread_join(closing, NULL);
     struct epoll_event e;
     CALL("then", epoll_wait(ep, &e, 1, 0));
 }
