@@ -70,6 +70,15 @@ pub fn refresh(socket: &Socket) {
     }
 }
 
+/// `listen` on a listener: it has this backlog from now on.
+pub fn change_backlog(socket: &Socket, backlog: u32) -> Sys<()> {
+    let _commanding = socket.private().commanding.lock().ok_or(libc::EAGAIN)?;
+    // All else stays as it was: the stack may take the command for the listener as a whole.
+    let (_, listening) = socket.session.region.command(socket.slot).read();
+    let command = Command { op: op::LISTEN, backlog, ..listening };
+    post(socket.session, socket.slot, &command).map_err(|failure| failure.errno_or(libc::EINVAL))
+}
+
 /// Sequence number of the next command for a claimed slot.
 pub fn next_seq(session: &Session, slot: Slot) -> u32 {
     session.region.command(slot).seq.load(Ordering::Relaxed).wrapping_add(1).max(1)

@@ -192,7 +192,10 @@ impl Fake {
         let local = (command.local_addr, command.local_port as u16);
         let remote = (command.remote_addr, command.remote_port as u16);
         let held = client.region.command(end.1).holder.load(Relaxed) != 0;
+        let listening = self.listeners.iter().any(|(at, ..)| *at == end);
         let result = match command.op {
+            op::LISTEN if listening && command.backlog == FORBIDDEN => -libc::EACCES,
+            op::LISTEN if listening => 0,
             // Without a holder, nobody would free the slot if the program were killed now.
             op::LISTEN | op::CONNECT if !held => -libc::EPROTO,
             op::LISTEN if self.listeners.iter().any(|(_, taken, _)| *taken == local) => -libc::EADDRINUSE,

@@ -203,6 +203,17 @@ impl Sock {
         self.line().generation.store(generation, Release);
         self
     }
+    /// `listen` on a listener.
+    pub fn listen_again(&self, backlog: u32) -> Result<(), Errno> {
+        let (_, command) = self.app.region.command(self.slot).read();
+        let seq = self.app.region.command(self.slot).post(&Command { backlog, ..command });
+        self.app.push(self.slot, self.app.region.geometry().flow_groups as usize);
+        self.wait("a command's answer", || self.stack().command_done.load(Acquire) == seq);
+        match self.stack().command_result.load(Relaxed) {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
     pub fn line(&self) -> &AppLine {
         self.app.region.app(self.slot)
     }

@@ -87,6 +87,24 @@ CASE(listen_unbound) {
     CALL("accept", accept(fd, NULL, NULL) >= 0);
 }
 
+// A second listen changes the backlog, as TCP_INFO of a listener shows it beside the connections that wait.
+CASE(listen_again) {
+    int fd = listening();
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+    for (int backlog = 7; backlog > 0; backlog -= 5) {
+        CALL("listen", listen(fd, backlog));
+        CALL("info", getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+        say("backlog", "%u %u", info.tcpi_sacked, info.tcpi_unacked);
+    }
+    int c = tcp();
+    MUST(connect_to(c, fd));
+    CALL("poll", poll((struct pollfd[]){{fd, POLLIN, 0}}, 1, 5000));
+    CALL("info", getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+    say("waits", "%u %u", info.tcpi_sacked, info.tcpi_unacked);
+    CALL("connected", listen(c, 1));
+}
+
 // The errors of bind: bound already, port in use, foreign address, wrong length or family, listening, connected.
 CASE(bind_errors) {
     int fd = bound(0);

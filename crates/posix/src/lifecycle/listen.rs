@@ -4,7 +4,7 @@ use crate::fd::table::{self, Descriptor, Pending};
 use crate::lifecycle::{address, pending, promote, registration, stack_address};
 use crate::observe::{fallback, measure};
 use libc::c_int;
-use towpath_client::command::Refusal;
+use towpath_client::command::{self, Refusal};
 use towpath_client::socket::Socket;
 use towpath_hook::Answer;
 use towpath_ring::command::{Command, V6ONLY, op};
@@ -18,12 +18,18 @@ pub fn listen(fd: c_int, backlog: c_int) -> Answer<c_int> {
     match table::get(fd) {
         Descriptor::Pending(pending) => listen_pending(fd, pending, backlog),
         Descriptor::Slot { slot, generation } => {
-            let listening = Socket::at(slot, generation)
-                .is_some_and(|socket| socket.state() == towpath_ring::lines::state::LISTENING);
-            Some(if listening { Ok(0) } else { Err(libc::EINVAL) })
+            let listener = Socket::at(slot, generation)
+                .filter(|socket| socket.state() == towpath_ring::lines::state::LISTENING)
+                .ok_or(libc::EINVAL);
+            Some(listener.and_then(|socket| command::change_backlog(&socket, limited(backlog)).map(|()| 0)))
         }
         _ => None,
     }
+}
+
+/// Linux takes a negative backlog for a huge unsigned one.
+fn limited(backlog: c_int) -> u32 {
+    (if backlog < 0 { BACKLOG_LIMIT } else { backlog.min(BACKLOG_LIMIT) }) as u32
 }
 
 fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> {
@@ -39,11 +45,10 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
         Ok(local) => local,
         Err(errno) => return Some(Err(errno)),
     };
-    // Linux takes a negative backlog for a huge unsigned one.
-    let backlog = if backlog < 0 { BACKLOG_LIMIT } else { backlog.min(BACKLOG_LIMIT) } as u32;
     let flags = if pending.six && pending::is_v6only(fd) { V6ONLY } else { 0 };
     let (local_addr, local_port) = (local.0, local.1.into());
-    let command = Command { op: op::LISTEN, local_addr, local_port, backlog, flags, ..Command::default() };
+    let command =
+        Command { op: op::LISTEN, local_addr, local_port, backlog: limited(backlog), flags, ..Command::default() };
     match promote::promote(fd, pending, session, command) {
         Ok(_) => {
             fallback::count(Count::Listening);

@@ -6,6 +6,7 @@ use towpath_client::direct::Direct;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::{command, stack_info};
+use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, observed, state, status};
 
 /// States of RFC 9293, by Linux's numbers.
@@ -23,6 +24,8 @@ const TIMESTAMPS: u32 = 12;
 /// The segments reported above a hole that mean a loss, until reordering has been seen (RFC 8985 §5.3). Linux:
 /// `tcp_reordering`.
 const DUP_THRESHOLD: u32 = 3;
+/// Linux's `TCP_INIT_CWND`.
+const INITIAL_WINDOW: u32 = 10;
 /// Linux's `TCPI_OPT_TIMESTAMPS`.
 const WITH_TIMESTAMPS: u32 = 1;
 
@@ -153,8 +156,26 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
     }
 }
 
+/// TCP_INFO of a listener: the connections that wait, and the backlog.
+fn of_listener(socket: &Socket) -> TcpInfo {
+    let (_, listening) = socket.session.region.command(socket.slot).read();
+    TcpInfo {
+        state: LISTEN,
+        unacked: socket.readable() / Accepted::BYTES as u32,
+        sacked: listening.backlog,
+        snd_cwnd: INITIAL_WINDOW,
+        reordering: DUP_THRESHOLD,
+        pacing_rate: u64::MAX,
+        max_pacing_rate: stack::max_pacing(socket),
+        ..TcpInfo::default()
+    }
+}
+
 /// The answer to `getsockopt(TCP_INFO)`. Fields that the stack does not tell are zero.
 pub fn tcp_info(socket: &Socket) -> TcpInfo {
+    if socket.state() == state::LISTENING {
+        return of_listener(socket);
+    }
     command::refresh(socket);
     if let Some(direct) = socket.direct() {
         return of_direct(socket, &direct);

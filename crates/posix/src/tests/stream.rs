@@ -233,6 +233,20 @@ fn what_a_policy_refuses_has_its_error() {
 }
 
 #[test]
+fn the_stack_learns_of_a_second_listen() {
+    let (listening, port) = listener(0);
+    listen(listening).expect("as on Linux");
+    let backlog = crate::fake::FORBIDDEN as core::ffi::c_int;
+    // SAFETY: integers only.
+    assert_eq!(unsafe { Posix::listen(listening, backlog) }, Some(Err(libc::EACCES)), "the stack's answer");
+    let fd = socket(0);
+    assert_eq!(connect(fd, port), Ok(0), "it listens as before");
+    // SAFETY: integers only.
+    assert_eq!(unsafe { Posix::listen(fd, 1) }, Some(Err(libc::EINVAL)));
+    close_both(fd, listening);
+}
+
+#[test]
 fn options_are_carried_over_kept_and_refused() {
     let (listening, port) = listener(0);
     set_option(listening, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).expect("option");

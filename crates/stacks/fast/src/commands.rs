@@ -48,6 +48,9 @@ impl SlowThread {
         }
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
+        if command.op == op::LISTEN && seq != entry.command_seq && entry.phase == Phase::Listening {
+            return self.listen_again(now, index, slot, seq, &command);
+        }
         if seq == 0 || seq == entry.command_seq {
             match entry.phase {
                 Phase::Direct => self.look_at_direct(now, index, slot),
@@ -161,6 +164,25 @@ impl SlowThread {
                 -errno
             }
         }
+    }
+
+    /// `listen` on a listener changes its backlog. All else is as it was.
+    fn listen_again(&mut self, now: Micros, index: u32, slot: Slot, seq: u32, command: &Command) {
+        let (local, port) = (command.local_addr.to_canonical(), command.local_port as u16);
+        let Some(client) = self.host.client(index) else { return };
+        let live = client.shared.app_words(slot).is_some();
+        client.slot(slot).command_seq = seq;
+        let changed = match live {
+            true => self.slow.listen(now, owner(index, slot), local, port, false, command.backlog, &mut self.host),
+            false => Err(libc::EINVAL),
+        };
+        if changed.is_ok()
+            && let Some(client) = self.host.client(index)
+            && let Some(listener) = &mut client.slot(slot).listener
+        {
+            listener.backlog = command.backlog;
+        }
+        self.answer(index, slot, seq, changed.map_or_else(|errno| -errno, |()| 0));
     }
 
     /// Copies the stats of a connection to its information line.

@@ -201,6 +201,25 @@ fn one_more_than_the_backlog_waits_and_the_next_syn_gets_no_answer() {
     world.clean(1);
 }
 
+/// As in Linux.
+#[test]
+fn a_second_listen_changes_the_backlog() {
+    let mut world = World::new(1);
+    let mut connected: Vec<Sock> = (0..2).map(|_| world.client.connect(LOCAL, 7).unwrap()).collect();
+    let flows = |world: &World| world.stack.status().flow_groups.iter().map(|group| group.flows).sum::<u64>();
+    eventually("both wait to be accepted", || flows(&world) == 4);
+    world.listener.listen_again(1).unwrap();
+    let late = world.client.begin(LOCAL, 7).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(state_of(&late), state::CONNECTING, "one more than the new backlog waits already");
+    world.listener.listen_again(2).unwrap();
+    late.wait("its next SYN", || state_of(&late) == state::ESTABLISHED);
+    connected.push(late);
+    let accepted: Vec<Sock> = (0..3).map(|_| world.listener.accept()).collect();
+    connected.into_iter().chain(accepted).for_each(Sock::close);
+    world.clean(1);
+}
+
 #[test]
 fn more_connects_than_the_backlog_takes_are_served_later() {
     let mut world = World::new(1);

@@ -34,6 +34,9 @@ impl ClientGroup {
         }
         let may = client.shared.region.layout().is_app_slot(slot) && !client.leaving;
         let entry = client.slot(slot);
+        if command.op == op::LISTEN && seq != entry.command_seq && entry.phase == Phase::Listening {
+            return self.listen_again(index, slot, seq, &command);
+        }
         if seq == 0 || seq == entry.command_seq {
             if entry.phase == Phase::Listening {
                 client.offer_again(slot);

@@ -49,6 +49,22 @@ impl ClientGroup {
         self.run_or_wait(index, slot, command)
     }
 
+    /// `listen` on a listener changes its backlog. All else is as it was.
+    pub fn listen_again(&mut self, index: u32, slot: Slot, seq: u32, command: &Command) {
+        let Some(client) = self.client(index) else { return };
+        let live = client.shared.app_words(slot).is_some();
+        let entry = client.slot(slot);
+        entry.command_seq = seq;
+        let fd = entry.own.fd.as_ref().filter(|_| live);
+        let changed = fd.map_or(Err(libc::EINVAL), |fd| set_backlog(fd, command.backlog));
+        if changed.is_ok()
+            && let Some(listener) = &mut entry.listener
+        {
+            listener.backlog = command.backlog;
+        }
+        client.answer(slot, seq, changed.map_or_else(|errno| -errno, |()| 0));
+    }
+
     /// Starts to listen. A `filtered` listener drops every packet, and its address need not exist yet.
     pub fn start_listening(&mut self, index: u32, slot: Slot, command: &Command, filtered: bool) -> Result<(), i32> {
         let local = SocketAddr::new(command.local_addr.to_canonical(), command.local_port as u16);
@@ -77,8 +93,7 @@ impl ClientGroup {
             drop_filter::begin(&fd);
         }
         bind(&fd, local)?;
-        let backlog = i32::try_from(command.backlog).unwrap_or(i32::MAX);
-        rustix::net::listen(&fd, backlog).map_err(|error| error.raw_os_error())?;
+        set_backlog(&fd, command.backlog)?;
         if filtered {
             sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, shared.unwrap_or(0));
         }
@@ -236,4 +251,9 @@ impl ClientGroup {
             self.close(index, child, generation, true);
         }
     }
+}
+
+/// The kernel's `listen`, which also changes the backlog of a listener.
+fn set_backlog(fd: &OwnedFd, backlog: u32) -> Result<(), i32> {
+    rustix::net::listen(fd, i32::try_from(backlog).unwrap_or(i32::MAX)).map_err(|error| error.raw_os_error())
 }

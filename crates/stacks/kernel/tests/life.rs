@@ -165,6 +165,25 @@ fn what_the_kernel_says_of_a_connect_is_its_error() {
 }
 
 #[test]
+fn a_second_listen_changes_the_backlog_in_the_kernel_too() {
+    let world = World::new();
+    let backlog = || {
+        let listed = world.kernel.connections().iter().find(|c| c.state == "LISTEN").map(|c| c.tx_queue);
+        let (table, port) =
+            (std::fs::read_to_string("/proc/net/tcp").unwrap(), format!(":{:04X} 00000000:0000 0A", world.port));
+        assert_eq!(table.lines().filter(|line| line.contains(&port)).count(), 1, "one socket of the kernel");
+        listed
+    };
+    assert_eq!(backlog(), Some(16));
+    world.listener.listen_again(1).unwrap();
+    assert_eq!(backlog(), Some(1));
+    let waiting: Vec<Sock> = (0..2).map(|_| world.app.connect(LOCAL, world.port).unwrap()).collect();
+    world.listener.wait("two in the queue", || world.listener.stack().rx_tail.load(Relaxed) == 64);
+    waiting.into_iter().for_each(Sock::close);
+    world.end();
+}
+
+#[test]
 fn a_listener_that_closes_resets_what_nobody_has_accepted() {
     let world = World::new();
     let mut waiting: Vec<Sock> = (0..3).map(|_| world.app.connect(LOCAL, world.port).unwrap()).collect();
