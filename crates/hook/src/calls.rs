@@ -326,6 +326,8 @@ calls! {
             type Real = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
             core::mem::transmute::<usize, Real>(look_up(c"sigaction"))(signal, new, old)
         };
+        fn mlockall(flags: c_int) -> c_int = sys!(SYS_mlockall, flags);
+        fn munlockall() -> c_int = sys!(SYS_munlockall,);
         fn pthread_cancel(thread: pthread_t) -> c_int = {
             type Real = unsafe extern "C-unwind" fn(pthread_t) -> c_int;
             core::mem::transmute::<usize, Real>(look_up(c"pthread_cancel"))(thread)

@@ -81,3 +81,17 @@ pub fn start(init: fn()) {
     init();
     STAGE.store(stage::READY, Ordering::Release);
 }
+
+/// The address space that is kept for an injected program's `brk` and is not in use. `None`: the program is not injected.
+pub fn kept_for_brk() -> Option<core::ops::Range<usize>> {
+    #[cfg(target_arch = "x86_64")]
+    return inject::memory::reserved();
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// The program has called `mlockall` or `munlockall`. From now on is what it gets by `brk` to be locked?
+pub fn lock_in_future(_is_locked: bool) {
+    #[cfg(target_arch = "x86_64")]
+    inject::memory::lock_in_future(_is_locked);
+}

@@ -8,7 +8,7 @@ use crate::observe::fallback;
 use crate::observe::measure::{self, Direction};
 use crate::options::by_descriptor;
 use crate::ready::{epoll_ctl, epoll_wait, poll, select};
-use crate::{at_fork, uring, wiring};
+use crate::{at_fork, locked, uring, wiring};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use libc::{
@@ -487,6 +487,13 @@ impl Handler for Posix {
     }
     unsafe fn closefrom(first: c_int) -> Answer<()> {
         close::close_range(first.max(0) as c_uint, c_uint::MAX, 0).map(|_| Ok(()))
+    }
+    unsafe fn mlockall(flags: c_int) -> Answer<c_int> {
+        locked::lock_all(flags)
+    }
+    unsafe fn munlockall() -> Answer<c_int> {
+        locked::unlock_all();
+        None
     }
     unsafe fn fclose(stream: *mut FILE) -> Answer<c_int> {
         // SAFETY: the caller keeps the contract of `fclose`: an open stream.

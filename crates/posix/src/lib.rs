@@ -12,6 +12,7 @@ mod fd;
 mod handler;
 mod io;
 mod lifecycle;
+mod locked;
 mod observe;
 mod options;
 mod ready;

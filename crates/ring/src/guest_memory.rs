@@ -6,7 +6,8 @@
 //! one writer.
 
 use crate::layout::VERSION;
-use crate::region::{Access, Mapping, SEALS, unsealed_memfd};
+use crate::mapping::{Access, Mapping};
+use crate::region::{SEALS, unsealed_memfd};
 use crate::{Geometry, Layout, MapError, Region};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

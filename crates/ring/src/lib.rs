@@ -35,6 +35,7 @@ pub mod exclusive;
 pub mod guest_memory;
 pub mod layout;
 pub mod lines;
+mod mapping;
 pub mod metrics;
 pub mod options;
 pub mod pair;

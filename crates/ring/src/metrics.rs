@@ -9,7 +9,8 @@
 //! | 12288 | row 0: `words_per_row` 64-bit words; then every other row, each at a multiple of 128 bytes |
 
 use crate::MapError;
-use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use crate::mapping::{Access, Mapping};
+use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::SealFlags;

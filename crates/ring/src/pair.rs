@@ -3,7 +3,8 @@
 
 use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
-use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use crate::mapping::{Access, Mapping};
+use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -2,12 +2,12 @@
 
 use crate::dirty::DirtySet;
 use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
+use crate::mapping::{Access, Mapping};
 use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine};
-use core::ptr;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::Arc;
@@ -121,6 +121,11 @@ impl Region {
             return Err(MapError::Format("its sizes are not the announced ones"));
         }
         Ok(Self { mapping, layout, token: header.token, offset })
+    }
+
+    /// The addresses at which it is mapped.
+    pub fn addresses(&self) -> Range<usize> {
+        self.mapping.addresses()
     }
 
     /// Where it begins in its memfd, bytes.
@@ -276,72 +281,6 @@ impl Region {
         debug_assert!(offset < self.layout.total_bytes());
         // SAFETY: only called with offsets of the layout, which are inside the mapping.
         unsafe { self.mapping.base.add(offset) }
-    }
-}
-
-/// The permitted use of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    ReadWrite,
-}
-
-/// A shared mapping of a memfd or a part of one, unmapped on drop. A forked child inherits it.
-pub(crate) struct Mapping {
-    pub(crate) base: *mut u8,
-    bytes: usize,
-    /// The mapping that this is a part of.
-    whole: Option<Arc<Mapping>>,
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread. Its wrappers hand out atomics and copying views only.
-unsafe impl Send for Mapping {}
-// SAFETY: the wrappers of a mapping hand out atomics and copying views only, which threads may share.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
-        Self::part(fd, 0, bytes, access)
-    }
-
-    /// Maps from byte `offset` on.
-    pub(crate) fn part(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> io::Result<Self> {
-        let prot = match access {
-            Access::Read => ProtFlags::READ,
-            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-        };
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
-        let base = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, offset)?
-        };
-        Ok(Self { base: base.cast(), bytes, whole: None })
-    }
-
-    /// A part of a mapping; `None` = it has no such part.
-    pub(crate) fn within(whole: &Arc<Self>, at: usize, bytes: usize) -> Option<Self> {
-        at.checked_add(bytes).filter(|end| *end <= whole.bytes && at.is_multiple_of(4096))?;
-        Some(Self { base: whole.base.wrapping_add(at), bytes, whole: Some(Arc::clone(whole)) })
-    }
-
-    /// Maps another memfd, of the same size, over this one.
-    pub(crate) fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: exactly our own mapping is replaced; what is in it are atomics and bytes, which the other side may
-        // change at any moment anyway.
-        unsafe { rustix::mm::mmap(self.base.cast(), self.bytes, prot, flags, fd, 0)? };
-        Ok(())
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        if self.whole.is_some() {
-            return;
-        }
-        // SAFETY: `base..base + bytes` is our own mapping, and every view of it borrows its owner. An error would mean
-        // that it is not mapped any more, which is what is wanted.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.bytes) };
     }
 }
 

@@ -7,7 +7,8 @@
 //! | 64 | [`RECORDS`] times a [`Record`], taken in order |
 
 use crate::MapError;
-use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use crate::mapping::{Access, Mapping};
+use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 

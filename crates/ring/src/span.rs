@@ -1,7 +1,8 @@
 //! A part of shared memory as something to copy to and from: what a transport to another machine writes into.
 
 use crate::Region;
-use crate::region::{Access, Mapping, unsealed_memfd};
+use crate::mapping::{Access, Mapping};
+use crate::region::unsealed_memfd;
 use crate::shared_bytes::copy;
 use core::ptr;
 use rustix::fd::AsFd;

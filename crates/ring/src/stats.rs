@@ -8,7 +8,8 @@
 //! | 64 | [`CLASSES`] times a [`Class`], taken in order |
 
 use crate::MapError;
-use crate::region::{Access, Mapping, SEALS, check_sealed, unsealed_memfd};
+use crate::mapping::{Access, Mapping};
+use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -93,6 +93,10 @@ impl fmt::Display for SessionError {
             }
             Self::Version(error) => write!(f, "library and service are of different versions: {error}"),
             Self::Gone(error) => write!(f, "the service has gone: {error}"),
+            // A program that has called `mlockall` is asked for as much of its limit as the region is long.
+            Self::Memory(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                write!(f, "the program locks its memory, and its limit is below the region's size; raise `ulimit -l`")
+            }
             Self::Memory(error) => write!(
                 f,
                 "no memory for the region: {error}; raise `ulimit -v`, or lower `sockets_per_client`, `send_buffer` and \

@@ -42,7 +42,7 @@ const OWN: [i64; 18] = [
 ];
 
 /// The calls for which the handler is asked.
-const HANDLED: [i64; 47] = [
+const HANDLED: [i64; 49] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -86,6 +86,8 @@ const HANDLED: [i64; 47] = [
     libc::SYS_dup3,
     libc::SYS_close_range,
     libc::SYS_exit_group,
+    libc::SYS_mlockall,
+    libc::SYS_munlockall,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -284,6 +286,8 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_dup => result(H::dup(fd)),
             libc::SYS_dup2 => result(H::dup2(fd, b as _)),
             libc::SYS_dup3 => result(H::dup3(fd, b as _, c as _)),
+            libc::SYS_mlockall => result(H::mlockall(fd)),
+            libc::SYS_munlockall => result(H::munlockall()),
             libc::SYS_io_uring_setup => result(H::io_uring_setup(a as _, b as _)),
             libc::SYS_io_uring_enter => result(H::io_uring_enter(fd, b as _)),
             libc::SYS_io_uring_register => result(H::io_uring_register(fd, b as _, c as _, d as _)),

@@ -2,7 +2,8 @@
 //! each would free the other's memory.
 
 use crate::raw::raw;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The sizes that are tried, largest first: a limit on address space may forbid the larger ones.
 const SIZES: [u64; 4] = [64 << 30, 4 << 30, 256 << 20, 16 << 20];
@@ -11,6 +12,19 @@ const PAGE: u64 = 4096;
 static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
 static BREAK: AtomicU64 = AtomicU64::new(0);
+/// Has the program called `mlockall` for what it maps in future?
+static IS_LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// The part of the area that the program has not asked for. `None`: there is no area.
+pub fn reserved() -> Option<Range<usize>> {
+    let (now, end) = (BREAK.load(Ordering::Relaxed).next_multiple_of(PAGE), END.load(Ordering::Relaxed));
+    (end != 0).then_some(now as usize..end as usize)
+}
+
+/// The program has called `mlockall` or `munlockall`. From now on is what it asks for to be locked?
+pub fn lock_in_future(is_locked: bool) {
+    IS_LOCKED.store(is_locked, Ordering::Relaxed);
+}
 
 /// Maps anonymous memory; `None` = there is none.
 pub fn map(hint: u64, bytes: u64, protection: i32, flags: i32) -> Option<u64> {
@@ -44,6 +58,11 @@ pub fn brk(wanted: u64) -> u64 {
         // SAFETY: the range lies inside the reserved area.
         if unsafe { raw(libc::SYS_mprotect, [old, new - old, protection, 0, 0, 0]) } != 0 {
             return now;
+        }
+        // An error is one of the limit, which the program's own memory keeps elsewhere.
+        if IS_LOCKED.load(Ordering::Relaxed) {
+            // SAFETY: what is locked stays what it is.
+            unsafe { raw(libc::SYS_mlock, [old, new - old, 0, 0, 0, 0]) };
         }
     } else if new < old {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;

@@ -12,7 +12,7 @@ mod entry;
 mod hooks;
 mod image;
 mod image_calls;
-mod memory;
+pub(crate) mod memory;
 mod signals;
 mod sites;
 mod support;

@@ -1,0 +1,100 @@
+//! Mappings of shared memory into this process.
+
+use core::ops::Range;
+use core::ptr;
+use rustix::fd::BorrowedFd;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use std::io;
+use std::sync::Arc;
+
+/// The permitted use of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A shared mapping of a memfd or a part of one, unmapped on drop. A forked child inherits it.
+pub(crate) struct Mapping {
+    pub(crate) base: *mut u8,
+    bytes: usize,
+    /// The mapping that this is a part of.
+    whole: Option<Arc<Mapping>>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread. Its wrappers hand out atomics and copying views only.
+unsafe impl Send for Mapping {}
+// SAFETY: the wrappers of a mapping hand out atomics and copying views only, which threads may share.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
+        Self::part(fd, 0, bytes, access)
+    }
+
+    /// Maps from byte `offset` on.
+    pub(crate) fn part(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> io::Result<Self> {
+        let prot = match access {
+            Access::Read => MprotectFlags::READ,
+            Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+        };
+        let mapping = Self { base: fresh(fd, offset, bytes)?, bytes, whole: None };
+        mapping.exempt(prot)?;
+        Ok(mapping)
+    }
+
+    /// Keeps the mapping out of `mlockall`, which would populate it whole, and out of core dumps.
+    fn exempt(&self, prot: MprotectFlags) -> io::Result<()> {
+        // SAFETY: the range is our own mapping, which nobody uses yet. None of the calls changes what is in it.
+        unsafe {
+            // An error of either leaves the mapping usable: the memory is locked, or dumped.
+            let _ = rustix::mm::munlock(self.base.cast(), self.bytes);
+            let _ = rustix::mm::madvise(self.base.cast(), self.bytes, Advice::LinuxDontDump);
+            rustix::mm::mprotect(self.base.cast(), self.bytes, prot)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses of its bytes.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.base.addr()..self.base.addr() + self.bytes
+    }
+
+    /// A part of a mapping; `None` = it has no such part.
+    pub(crate) fn within(whole: &Arc<Self>, at: usize, bytes: usize) -> Option<Self> {
+        at.checked_add(bytes).filter(|end| *end <= whole.bytes && at.is_multiple_of(4096))?;
+        Some(Self { base: whole.base.wrapping_add(at), bytes, whole: Some(Arc::clone(whole)) })
+    }
+
+    /// Maps another memfd, of the same size, over this one.
+    pub(crate) fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let new = Self { base: fresh(fd, 0, self.bytes)?, bytes: self.bytes, whole: None };
+        new.exempt(MprotectFlags::READ | MprotectFlags::WRITE)?;
+        // SAFETY: exactly our own mapping is replaced, in one step; what is in it are atomics and bytes, which the other
+        // side may change at any moment anyway. The new one's own place has no views.
+        unsafe {
+            rustix::mm::mremap_fixed(new.base.cast(), new.bytes, self.bytes, MremapFlags::MAYMOVE, self.base.cast())?;
+        }
+        core::mem::forget(new);
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.whole.is_some() {
+            return;
+        }
+        // SAFETY: `base..base + bytes` is our own mapping, and every view of it borrows its owner. An error would mean
+        // that it is not mapped any more, which is what is wanted.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// A mapping that nobody may use yet. Where `mlockall` holds for what is mapped in future, the kernel locks the mapping
+/// and populates what may be used.
+fn fresh(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<*mut u8> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+    Ok(unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::empty(), flags, fd, offset)? }.cast())
+}
