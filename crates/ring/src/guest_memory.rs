@@ -6,7 +6,7 @@
 //! one writer.
 
 use crate::layout::VERSION;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, put_header};
 use crate::region::{SEALS, unsealed_memfd};
 use crate::{Geometry, Layout, MapError, Region};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -142,9 +142,20 @@ impl GuestMemory {
         rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
         // The regions are mapped one by one, when somebody uses them.
         let mapping = Mapping::new(memfd.as_fd(), ALIGNMENT, Access::ReadWrite)?;
-        let header = GuestHeader { magic: MAGIC, version: VERSION, clients, total, stride, geometry };
         // SAFETY: the mapping is page-aligned and longer than a header, and nobody else has it yet.
-        unsafe { mapping.base.cast::<GuestHeader>().write(header) };
+        unsafe {
+            put_header!(
+                mapping,
+                GuestHeader {
+                    magic: MAGIC,
+                    version: VERSION,
+                    clients: clients,
+                    total: total,
+                    stride: stride,
+                    geometry: geometry
+                }
+            )
+        };
         Ok((Self { mapping: Arc::new(mapping), clients, stride, geometry }, memfd))
     }
 

@@ -7,6 +7,18 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::io;
 use std::sync::Arc;
 
+/// Writes the fields of a header where a new mapping begins. A whole struct would take its padding along, which is old
+/// memory of this process, and clients read it.
+///
+/// The caller vouches that the mapping is page-aligned and longer than the header, and that nobody else has it yet.
+macro_rules! put_header {
+    ($mapping:expr, $header:ident { $($field:ident: $value:expr),* $(,)? }) => {{
+        let at = $mapping.base.cast::<$header>();
+        $((&raw mut (*at).$field).write($value);)*
+    }};
+}
+pub(crate) use put_header;
+
 /// The permitted use of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {

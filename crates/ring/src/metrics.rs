@@ -9,7 +9,7 @@
 //! | 12288 | row 0: `words_per_row` 64-bit words; then every other row, each at a multiple of 128 bytes |
 
 use crate::MapError;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, put_header};
 use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -97,15 +97,19 @@ impl MetricsRegion {
         let shape = Shape::new(rows, words_per_row)?;
         let memfd = unsealed_memfd("towpath-metrics", shape.total())?;
         let mapping = Mapping::new(memfd.as_fd(), shape.total(), Access::ReadWrite)?;
-        let header = MetricsHeader {
-            magic: METRICS_MAGIC,
-            version: METRICS_VERSION,
-            rows,
-            words_per_row,
-            names_bytes: AtomicU32::new(0),
-        };
         // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
-        unsafe { mapping.base.cast::<MetricsHeader>().write(header) };
+        unsafe {
+            put_header!(
+                mapping,
+                MetricsHeader {
+                    magic: METRICS_MAGIC,
+                    version: METRICS_VERSION,
+                    rows: rows,
+                    words_per_row: words_per_row,
+                    names_bytes: AtomicU32::new(0)
+                }
+            )
+        };
         rustix::fs::fcntl_add_seals(&memfd, SEALS | SealFlags::FUTURE_WRITE).map_err(std::io::Error::from)?;
         Ok((Self { mapping, shape }, memfd))
     }

@@ -3,7 +3,7 @@
 
 use crate::event_bitmap::{EventBitmap, MAX_SLOTS, WORD_SLOTS};
 use crate::layout::VERSION;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, put_header};
 use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use crate::{AppLine, ByteRing, Geometry, MapError};
 use core::num::NonZeroUsize;
@@ -122,7 +122,7 @@ impl PairRegion {
         rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(io::Error::from)?;
         let mapping = Mapping::new(memfd.as_fd(), rings(geometry), Access::ReadWrite)?;
         // SAFETY: the mapping is page-aligned and longer than the header, and nobody else has it yet.
-        unsafe { mapping.base.cast::<PairHeader>().write(PairHeader { magic: MAGIC, version: VERSION, pair }) };
+        unsafe { put_header!(mapping, PairHeader { magic: MAGIC, version: VERSION, pair: pair }) };
         Ok((Self { mapping, geometry, rings: None }, memfd))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::dirty::DirtySet;
 use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, put_header};
 use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -65,18 +65,14 @@ impl Region {
     /// Writes the header.
     fn begin(mapping: Mapping, layout: Layout, offset: u64) -> Result<Self, MapError> {
         let geometry = layout.geometry();
-        let header = Header {
-            magic: MAGIC,
-            version: VERSION,
-            _reserved: 0,
-            total_bytes: layout.total_bytes() as u64,
-            token: random_token()?,
-            geometry,
-            _reserved2: [0; 2],
-        };
-        let token = header.token;
+        let (total_bytes, token) = (layout.total_bytes() as u64, random_token()?);
         // SAFETY: the mapping is page-aligned and at least `HEADER_BYTES` long, and nobody else has it yet.
-        unsafe { mapping.base.cast::<Header>().write(header) };
+        unsafe {
+            put_header!(
+                mapping,
+                Header { magic: MAGIC, version: VERSION, total_bytes: total_bytes, token: token, geometry: geometry }
+            )
+        };
         Ok(Self { mapping, layout, token, offset })
     }
 

@@ -7,7 +7,7 @@
 //! | 64 | [`RECORDS`] times a [`Record`], taken in order |
 
 use crate::MapError;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, put_header};
 use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -264,9 +264,10 @@ impl Report {
     pub fn create() -> Result<(Self, OwnedFd), MapError> {
         let memfd = unsealed_memfd("towpath-report", BYTES)?;
         let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite)?;
-        let head = Head { magic: MAGIC, version: VERSION, records: RECORDS, next: AtomicU32::new(0) };
         // SAFETY: the mapping is ours alone, page-aligned and longer than the header.
-        unsafe { mapping.base.cast::<Head>().write(head) };
+        unsafe {
+            put_header!(mapping, Head { magic: MAGIC, version: VERSION, records: RECORDS, next: AtomicU32::new(0) })
+        };
         rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(std::io::Error::from)?;
         Ok((Self(mapping), memfd))
     }

@@ -8,7 +8,7 @@
 //! | 64 | [`CLASSES`] times a [`Class`], taken in order |
 
 use crate::MapError;
-use crate::mapping::{Access, Mapping};
+use crate::mapping::{Access, Mapping, put_header};
 use crate::region::{SEALS, check_sealed, unsealed_memfd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -274,9 +274,8 @@ impl StatsRegion {
     pub fn create() -> Result<(Self, OwnedFd), MapError> {
         let memfd = unsealed_memfd("towpath-figures", BYTES)?;
         let mapping = Mapping::new(memfd.as_fd(), BYTES, Access::ReadWrite)?;
-        let head = Head { magic: MAGIC, version: VERSION, classes: CLASSES as u32 };
         // SAFETY: the mapping is ours alone, page-aligned and longer than the header.
-        unsafe { mapping.base.cast::<Head>().write(head) };
+        unsafe { put_header!(mapping, Head { magic: MAGIC, version: VERSION, classes: CLASSES as u32 }) };
         rustix::fs::fcntl_add_seals(&memfd, SEALS).map_err(std::io::Error::from)?;
         Ok((Self(mapping), memfd))
     }
