@@ -6,7 +6,7 @@ use crate::lock::{Guard, Quick};
 use crate::private::{Private, flag};
 use crate::session::Session;
 use crate::socket::Socket;
-use crate::{cork, doorbell, held};
+use crate::{cork, doorbell, held, violation};
 use core::sync::atomic::Ordering;
 use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{AppLine, ByteRing, Slot, StackLine};
@@ -330,6 +330,32 @@ impl Backend for DirectBackend<'_> {
     #[inline(always)]
     fn send_limit(&self) -> u32 {
         self.lines.private.send_limit.load(Ordering::Relaxed).saturating_sub(self.direct.withheld())
+    }
+
+    /// An impossible send head counts as no room, and ends the connection.
+    #[inline(always)]
+    fn room(&self) -> u32 {
+        let Lines { app, private, .. } = *self.lines;
+        let (head, withheld) = (self.direct.peer().line.rx_head.load(Ordering::Acquire), self.direct.withheld());
+        let queued = app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
+        let most = self.direct.ring_bytes();
+        if queued > most || !violation::may_withhold(withheld, most) {
+            violation::judge(self.lines, self.direct);
+            return 0;
+        }
+        private.send_limit.load(Ordering::Relaxed).saturating_sub(queued + withheld)
+    }
+
+    /// An impossible receive tail counts as nothing, and ends the connection.
+    #[inline(always)]
+    fn readable(&self) -> u32 {
+        let tail = self.received_to();
+        let unread = tail.wrapping_sub(self.lines.app.rx_head.load(Ordering::Relaxed));
+        if unread > self.direct.ring_bytes() {
+            violation::judge(self.lines, self.direct);
+            return 0;
+        }
+        unread
     }
 
     #[inline(always)]

@@ -17,8 +17,10 @@ pub fn show_held(socket: Socket, tail: u32, limit: u32) {
     let mut since = line.held_ms.load(Ordering::Relaxed);
     let mut shown = line.tx_tail.load(Ordering::Relaxed);
     if since != 0 && is_due(since) {
-        // The held bytes have been published already.
+        // The held bytes have been published already. `tx_tail` covers them before `held_ms` is renewed, so that it is
+        // never behind what the reader may have read.
         (shown, since) = (line.held_tail.load(Ordering::Relaxed), 0);
+        line.tx_tail.store(shown, Ordering::Release);
     }
     let segment = SEGMENT.min(limit / 2).max(1);
     let whole = tail.wrapping_sub(shown) / segment * segment;
@@ -62,6 +64,8 @@ pub fn held(socket: &Socket, direct: &Direct) -> u32 {
     match line.held_ms.load(Ordering::Relaxed) {
         0 => 0,
         since if is_due(since) => 0,
-        _ => socket.app().tx_tail.load(Ordering::Relaxed).wrapping_sub(line.tx_tail.load(Ordering::Relaxed)),
+        // The other side can write this line too.
+        _ => (socket.app().tx_tail.load(Ordering::Relaxed).wrapping_sub(line.tx_tail.load(Ordering::Relaxed)))
+            .min(direct.ring_bytes()),
     }
 }

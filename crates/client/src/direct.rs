@@ -157,6 +157,11 @@ impl Direct {
     fn slot(&self) -> u32 {
         pair_slot::slot(self.word)
     }
+    /// Number of the pair.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.pair
+    }
     #[inline]
     fn side(&self) -> usize {
         pair_slot::side(self.word)

@@ -37,4 +37,5 @@ pub mod sys;
 pub mod tid;
 pub mod undo_log;
 pub mod view;
+mod violation;
 pub mod wait;

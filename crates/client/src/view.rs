@@ -254,6 +254,10 @@ impl View {
         if self.is_gone() {
             return Some(libc::ECONNRESET);
         }
+        // The bytes before its end are lost, so it must not look like the end of the stream.
+        if self.out_of_reach {
+            return Some(libc::ECONNABORTED);
+        }
         // A reset after the end of the peer's stream, as Linux reports it.
         if self.has(flag::SENT_TO_NOBODY) {
             return Some(libc::EPIPE);

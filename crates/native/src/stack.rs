@@ -131,10 +131,12 @@ impl Stack {
             let deadline =
                 *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
             let id = self.context()?.id;
-            if direct::spin(self.session, || !context::is_empty(self.session, id)) {
+            // A hostile peer of a direct connection can raise events for ever that show nothing.
+            let is_over = || deadline.is_some_and(|deadline: Instant| Instant::now() >= deadline);
+            if direct::spin(self.session, || !context::is_empty(self.session, id)) && !is_over() {
                 continue;
             }
-            if !self.sleep(deadline)? {
+            if !self.sleep(deadline)? || is_over() {
                 return Ok(self.collect(events));
             }
         }

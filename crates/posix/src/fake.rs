@@ -1,6 +1,10 @@
 //! A stack for tests: joins connections and listeners of its clients ring to ring, with no protocol in between. One
 //! thread looks at everything in turn.
 
+#[path = "fake_direct.rs"]
+mod direct;
+
+pub use direct::DIRECT;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -56,6 +60,7 @@ pub struct Fake {
     /// With `V6ONLY` or 0.
     listeners: Vec<(End, Address, u32)>,
     connections: Vec<FakeConnection>,
+    direct: direct::Direct,
     next_port: u16,
 }
 
@@ -69,8 +74,9 @@ pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Re
     bind(&listener, &SocketAddrUnix::new(&made)?)?;
     listen(&listener, 64)?;
     std::fs::rename(&made, path)?;
-    let mut fake =
-        Fake { geometry, clients: Vec::new(), listeners: Vec::new(), connections: Vec::new(), next_port: 40_000 };
+    let (clients, listeners, connections) = (Vec::new(), Vec::new(), Vec::new());
+    let direct = direct::Direct::default();
+    let mut fake = Fake { geometry, clients, listeners, connections, direct, next_port: 40_000 };
     let mut turns = 0u32;
     while !stop() {
         let mut busy = fake.step();
@@ -80,7 +86,7 @@ pub fn serve(path: &Path, geometry: Geometry, stop: impl Fn() -> bool) -> io::Re
                 fake.hello(UnixStream::from(control))?;
                 busy = true;
             }
-            busy |= fake.requests();
+            busy |= fake.requests()?;
         }
         if !busy {
             std::thread::sleep(Duration::from_micros(50));
@@ -125,7 +131,7 @@ impl Fake {
     }
 
     /// Serves the control sockets and looks for hang-ups.
-    fn requests(&mut self) -> bool {
+    fn requests(&mut self) -> io::Result<bool> {
         let mut busy = false;
         for at in 0..self.clients.len() {
             let client = &mut self.clients[at];
@@ -133,7 +139,11 @@ impl Fake {
             for control in core::mem::take(&mut client.controls) {
                 let keep = loop {
                     match control::recv_request(control.as_fd()) {
-                        Ok(Some((request, fds))) => client.request(&control, request, fds),
+                        Ok(Some((request, fds))) => {
+                            if !self.direct.request(client, &control, &request)? {
+                                client.request(&control, request, fds);
+                            }
+                        }
                         Ok(None) => break false,
                         Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
                     }
@@ -158,7 +168,7 @@ impl Fake {
                 }
             }
         }
-        busy
+        Ok(busy)
     }
 
     fn step(&mut self) -> bool {
@@ -187,7 +197,7 @@ impl Fake {
         let stack = client.region.stack(end.1);
         let (seq, command) = client.region.command(end.1).read();
         if stack.command_done.load(Relaxed) == seq {
-            return;
+            return self.look_at_direct(end);
         }
         let local = (command.local_addr, command.local_port as u16);
         let remote = (command.remote_addr, command.remote_port as u16);
@@ -202,6 +212,9 @@ impl Fake {
             // Stands for a listener that a policy forbids.
             op::LISTEN if command.backlog == FORBIDDEN => -libc::EACCES,
             op::LISTEN => {
+                if command.backlog == DIRECT {
+                    self.direct.listeners.push(end);
+                }
                 self.listeners.push((end, local, command.flags & V6ONLY));
                 self.clients[end.0].open(end.1, state::LISTENING, local, (Ipv6Addr::UNSPECIFIED, 0));
                 0
@@ -239,22 +252,29 @@ impl Fake {
         self.next_port = self.next_port.wrapping_add(1).max(40_000);
         let four = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
         let local = (if remote.0.to_ipv4_mapped().is_some() { four } else { Ipv6Addr::LOCALHOST }, self.next_port);
-        let ours = self.clients[end.0].open(end.1, state::ESTABLISHED, local, remote);
-        let theirs = self.clients[at].open(accepted, state::ESTABLISHED, remote, local);
+        let direct = at == end.0 && self.direct.listeners.contains(&(at, listener));
+        let places = if direct { self.direct.place(&self.clients[at]).expect("a pair region") } else { [(0, 0); 2] };
+        let theirs = self.clients[at].open_paired(accepted, state::ESTABLISHED, (remote, local), places[1]);
+        let ours = self.clients[end.0].open_paired(end.1, state::ESTABLISHED, (local, remote), places[0]);
         let record = Accepted { slot: accepted.raw(), generation: theirs, remote_addr: local.0, remote_port: local.1 };
         let region = &self.clients[at].region;
         let tail = region.stack(listener).rx_tail.load(Relaxed);
         region.rx(listener).write(tail, &record.to_bytes());
         region.stack(listener).rx_tail.store(tail.wrapping_add(Accepted::BYTES as u32), Release);
-        self.connections.push(FakeConnection {
-            ends: [end, (at, accepted)],
-            generations: [ours, theirs],
-            copied: [0; 2],
-            fin: [false; 2],
-            urgent: [None; 2],
-            gone: [false; 2],
-            aborted: false,
-        });
+        let (ends, generations) = ([end, (at, accepted)], [ours, theirs]);
+        if direct {
+            self.direct.join(ends, generations, places[0].1);
+        } else {
+            self.connections.push(FakeConnection {
+                ends,
+                generations,
+                copied: [0; 2],
+                fin: [false; 2],
+                urgent: [None; 2],
+                gone: [false; 2],
+                aborted: false,
+            });
+        }
         self.raise((at, listener));
         0
     }
@@ -277,6 +297,8 @@ impl Fake {
         }
         let unread = stack.rx_tail.load(Relaxed) != app.rx_head.load(Relaxed);
         self.listeners.retain(|(listener, ..)| *listener != end);
+        self.direct.listeners.retain(|listener| *listener != end);
+        self.part(end, generation, flags & app_flags::ABORT != 0);
         // The slot number is not enough: the slot may have been in a connection whose other end still lives.
         let side = |c: &FakeConnection| (0..2).find(|i| c.ends[*i] == end && c.generations[*i] == generation);
         if let Some((at, side)) = self.connections.iter().enumerate().find_map(|(at, c)| Some((at, side(c)?))) {
@@ -445,6 +467,10 @@ impl FakeClient {
     }
 
     fn open(&self, slot: Slot, state: u32, local: Address, remote: Address) -> u32 {
+        self.open_paired(slot, state, (local, remote), (0, 0))
+    }
+
+    fn open_paired(&self, slot: Slot, state: u32, (local, remote): (Address, Address), pair: (u32, u32)) -> u32 {
         let (stack, info) = (self.region.stack(slot), self.region.info(slot));
         let generation = stack.generation.load(Relaxed).wrapping_add(1);
         for word in [&stack.tx_head, &stack.rx_tail, &stack.status, &stack.error, &stack.flow_group] {
@@ -454,6 +480,8 @@ impl FakeClient {
         address::store(&info.remote_addr, remote.0);
         info.ports.store(u32::from(local.1) << 16 | u32::from(remote.1), Relaxed);
         info.mss.store(1460, Relaxed);
+        stack.pair.store(pair.0, Relaxed);
+        stack.pair_slot.store(pair.1, Relaxed);
         stack.generation.store(generation, Release);
         stack.state.store(state, Release);
         generation

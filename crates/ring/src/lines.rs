@@ -65,6 +65,9 @@ pub mod app_flags {
     pub const URGENT: u32 = 64;
     /// `TCP_QUICKACK`.
     pub const QUICKACK: u32 = 128;
+    /// Of a direct connection: the other side's words in the pair region break the contract. The stack ends the
+    /// connection.
+    pub const PEER_VIOLATED: u32 = 256;
 }
 
 /// Bits of [`AppLine::want`].

@@ -102,6 +102,34 @@ s, p = peer("s.sendall(b'after'); s.recv(1)"); print(s.recv(5)); s.close()
     assert!(!log.contains("panicked"), "{log}");
 }
 
+/// A peer that shows a position which cannot be, and says nothing.
+const LIAR: &str = r#"
+import ctypes, errno
+line = [l for l in open('/proc/self/maps') if 'towpath-pair' in l][0]
+words = (ctypes.c_uint32 * 2048).from_address(int(line.split('-')[0], 16))
+s.sendall(b'hi'); s.recv(2)
+# The tails of both sides; each side reads the other's.
+words[1024] = words[1024 + 64] = 0x7fffffff
+try: print(s.recv(1), flush=True)
+except OSError as e: print(errno.errorcode[e.errno], flush=True)
+"#;
+
+#[test]
+fn a_direct_peer_that_breaks_the_contract_ends_the_connection_for_both() {
+    let script = format!(
+        "{PEER}
+s, p = peer({LIAR:?}); print(s.recv(2)); s.sendall(b'ok'); print(outcome(s.recv, 1)); print(p.communicate()[0].strip())
+t, q = peer('s.sendall(bytes(5))'); print(len(everything(t)))"
+    );
+    let service = Service::direct();
+    let out = run_direct(&service, &script);
+    let lines: Vec<&str> = out.lines().collect();
+    let [first, mut ends @ .., last] = lines.as_slice().try_into().map(|lines: [&str; 4]| lines).expect(&out);
+    ends.sort_unstable();
+    // Whoever finds out first is told of an abort, the other of a reset.
+    assert_eq!((first, ends, last), ("b'hi'", ["ECONNABORTED", "ECONNRESET"], "5"), "{out}");
+}
+
 #[test]
 fn more_peers_than_there_are_places_for_pairs_are_served_all() {
     let script = r#"

@@ -27,6 +27,9 @@ const NATIVE_EVERY: u32 = 16;
 const NATIVE_TICKS: u64 = 50_000;
 /// The longest sleep of an instance that watches slots but could get no context.
 const WITHOUT_CONTEXT: Duration = Duration::from_millis(1);
+/// The most rounds in a row without a sleep. Then the time-out and the kernel's descriptors have their turn: a hostile
+/// peer of a direct connection can raise events for ever that show nothing.
+const ROUNDS: u32 = 16;
 
 /// `epoll_pwait` and its relatives. `timeout` `None` = no limit.
 ///
@@ -224,6 +227,7 @@ impl Wait {
         let mut deadline = None;
         let at_once = timeout == Some(Duration::ZERO);
         let mut first = Some(first);
+        let mut rounds = 0;
         loop {
             let is_first = first.is_some();
             let slots = first.take().unwrap_or_else(|| self.collect(0))?;
@@ -232,7 +236,9 @@ impl Wait {
                 let room = self.room - slots.found;
                 return Ok(slots.found + if more { self.native(slots.found, room, Some(Duration::ZERO))?.0 } else { 0 });
             }
-            if at_once || (is_first && slots.native && slots.watched) {
+            rounds += 1;
+            let is_long = rounds % ROUNDS == 0;
+            if at_once || ((is_first || is_long) && slots.native && slots.watched) {
                 let (found, _) = self.native(0, self.room, Some(Duration::ZERO))?;
                 if found > 0 || at_once {
                     return Ok(found);
@@ -240,6 +246,9 @@ impl Wait {
             }
             let deadline =
                 *deadline.get_or_insert_with(|| timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+            if is_long && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(0);
+            }
             if slots.watched && direct::spin(self.session, || self.instance.raised(self.session)) {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! The library and a stack without a protocol, in one process. Calls are made as the exported functions make them.
 
+mod direct_peer;
 mod epoll;
 mod hostile;
 mod options;

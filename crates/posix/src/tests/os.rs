@@ -77,8 +77,14 @@ pub fn connect(fd: c_int, port: u16) -> Os<c_int> {
 }
 
 pub fn listen(fd: c_int) -> Os<c_int> {
+    listen_for(fd, 16)
+}
+
+/// The stack for tests gives some backlogs a meaning.
+pub fn listen_for(fd: c_int, backlog: u32) -> Os<c_int> {
+    let backlog = backlog as c_int;
     // SAFETY: integers only.
-    unsafe { ask(<Posix as Handler>::listen(fd, 16), || real::listen(fd, 16)) }
+    unsafe { ask(<Posix as Handler>::listen(fd, backlog), || real::listen(fd, backlog)) }
 }
 
 /// A socket that is bound to a port that the kernel chooses.
@@ -126,7 +132,14 @@ pub fn accept(fd: c_int, flags: c_int) -> Os<c_int> {
 
 /// Two ends of one connection, both in slots: the connector's and the acceptor's.
 pub fn pair() -> (c_int, c_int) {
-    let (listening, port) = listener(0);
+    pair_for(16)
+}
+
+/// The same by a listener with this backlog.
+pub fn pair_for(backlog: u32) -> (c_int, c_int) {
+    let listening = bound(0);
+    listen_for(listening, backlog).expect("listen");
+    let port = port_of(listening);
     let ours = socket(0);
     connect(ours, port).expect("connect");
     let theirs = accept(listening, 0).expect("accept");

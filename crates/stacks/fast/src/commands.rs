@@ -210,6 +210,8 @@ impl SlowThread {
         if words.flags & app_flags::CLOSED != 0 {
             let generation = client.shared.generation(slot);
             self.close(now, index, slot, generation, words.flags & app_flags::ABORT != 0);
+        } else if words.flags & app_flags::PEER_VIOLATED != 0 {
+            self.cut(index, slot);
         }
     }
 

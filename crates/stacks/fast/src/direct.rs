@@ -13,6 +13,7 @@ use towpath_ring::lines::{app_flags, state, status};
 use towpath_runtime::Verdict;
 use towpath_runtime::admission::AdmissionControl;
 use towpath_runtime::info::ring_addr;
+use towpath_runtime::log_throttle::LogThrottle;
 use towpath_tcp::flow::{FourTuple, Owner, SocketOptions};
 use towpath_tcp::time::Micros;
 
@@ -20,6 +21,8 @@ use towpath_tcp::time::Micros;
 const MSS: u16 = 65_483;
 /// The round-trip time that is shown before one is known, µs.
 const RTT_US: u32 = 20;
+/// Of connections that are cut: clients decide how often.
+static CUT: LogThrottle = LogThrottle::new();
 
 impl SlowThread {
     /// Tries to join a connect directly to a listener of this host. `None` = the stack has to carry it, and finds all
@@ -113,7 +116,7 @@ impl SlowThread {
         self.slow.remove_direct(owner(index, slot));
         let told = self.host.pairs.line(&end).map_or(0, |line| line.flags.load(Ordering::Acquire));
         if let Some((peer_index, peer_slot)) = self.host.pairs.other(&end) {
-            let peer_end = DirectEnd { side: 1 - end.side, ..end };
+            let peer_end = end.opposite();
             let sent = self.host.pairs.line(&peer_end).map_or(0, |line| line.tx_tail.load(Ordering::Acquire));
             // If the application has closed its end itself, its own choice counts.
             let reset = if flags & app_flags::CLOSED != 0 {
@@ -125,6 +128,8 @@ impl SlowThread {
             };
             if let Some(peer) = self.host.client(peer_index) {
                 let line = peer.line(peer_slot);
+                // The connection has been cut.
+                let reset = reset || line.state.load(Ordering::Relaxed) == state::CLOSED;
                 if reset {
                     line.error.store(libc::ECONNRESET as u32, Ordering::Release);
                 }
@@ -140,6 +145,33 @@ impl SlowThread {
             }
         }
         self.host.pairs.part(&end, now);
+    }
+
+    /// An application says that the other side of its direct connection has broken the contract. The connection ends
+    /// at once, for it with an abort, for the other side with a reset. Each end is kept until its application closes it.
+    pub fn cut(&mut self, index: u32, slot: Slot) {
+        let Some(client) = self.host.client(index) else { return };
+        let Some(end) = client.slot(slot).own.direct else { return };
+        if client.line(slot).state.load(Ordering::Relaxed) == state::CLOSED {
+            return;
+        }
+        let (id, other) = (client.shared.id, self.host.pairs.other(&end));
+        let peer = other.and_then(|(index, _)| self.host.client(index)).map(|client| client.shared.id);
+        // It is the word of one client against another, so it counts against neither.
+        if CUT.allows() {
+            tracing::warn!(client = ?id, ?peer, "a client says that the other end of a direct connection broke the contract");
+        }
+        let ends = [(Some((index, slot)), end, libc::ECONNABORTED), (other, end.opposite(), libc::ECONNRESET)];
+        for (at, end, errno) in ends {
+            let Some((index, slot)) = at else { continue };
+            let Some(client) = self.host.client(index) else { continue };
+            let line = client.line(slot);
+            line.error.store(errno as u32, Ordering::Release);
+            line.status.store(status::RESET | status::TX_CLOSED | status::PEER_CLOSED, Ordering::Release);
+            line.state.store(state::CLOSED, Ordering::Release);
+            client.raise(slot);
+            self.host.pairs.wake(&end);
+        }
     }
 }
 

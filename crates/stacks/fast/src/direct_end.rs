@@ -19,6 +19,11 @@ pub struct DirectEnd {
 }
 
 impl DirectEnd {
+    /// The other end.
+    pub fn opposite(&self) -> Self {
+        Self { side: 1 - self.side, place: u32::MAX, ..*self }
+    }
+
     /// `StackLine::pair_slot`.
     pub fn word(&self) -> u32 {
         pair_slot::of(self.slot, self.side as u32, self.place)
