@@ -340,7 +340,7 @@ impl Backend for DirectBackend<'_> {
         let queued = app.tx_tail.load(Ordering::Relaxed).wrapping_sub(head);
         let most = self.direct.ring_bytes();
         if queued > most || !violation::may_withhold(withheld, most) {
-            violation::judge(self.lines, self.direct);
+            violation::judge(self.lines.socket(), self.direct);
             return 0;
         }
         private.send_limit.load(Ordering::Relaxed).saturating_sub(queued + withheld)
@@ -352,7 +352,7 @@ impl Backend for DirectBackend<'_> {
         let tail = self.received_to();
         let unread = tail.wrapping_sub(self.lines.app.rx_head.load(Ordering::Relaxed));
         if unread > self.direct.ring_bytes() {
-            violation::judge(self.lines, self.direct);
+            violation::judge(self.lines.socket(), self.direct);
             return 0;
         }
         unread

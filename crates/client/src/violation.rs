@@ -2,9 +2,9 @@
 //! pair region at any moment. A position outside of what this side's own positions allow ends the connection with
 //! ECONNABORTED, as it ends a connection that the stack carries.
 
-use crate::backend::Lines;
 use crate::direct::Direct;
 use crate::doorbell;
+use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use towpath_ring::AppLine;
 use towpath_ring::lines::{app_flags, state};
@@ -16,22 +16,22 @@ const LOOKS: u32 = 8;
 /// two loads. If the words do break the contract, the stack is told once, and ends the connection.
 #[cold]
 #[inline(never)]
-pub(crate) fn judge(lines: &Lines, direct: &Direct) {
-    if !is_broken(lines, direct) {
+pub(crate) fn judge(socket: Socket, direct: &Direct) {
+    if !is_broken(socket.app(), direct) {
         return;
     }
     // The slot may have been given to another connection, and the region to another pair.
-    let stack = lines.stack;
+    let stack = socket.stack();
     let live = stack.state.load(Ordering::Acquire) == state::ESTABLISHED
         && stack.pair.load(Ordering::Relaxed) == direct.number()
-        && !lines.is_gone();
-    if live && lines.app.flags.fetch_or(app_flags::PEER_VIOLATED, Ordering::AcqRel) & app_flags::PEER_VIOLATED == 0 {
-        doorbell::notify_commands(lines.session, lines.slot);
+        && !socket.is_gone();
+    if live && socket.app().flags.fetch_or(app_flags::PEER_VIOLATED, Ordering::AcqRel) & app_flags::PEER_VIOLATED == 0 {
+        doorbell::notify_commands(socket.session, socket.slot);
     }
 }
 
-fn is_broken(lines: &Lines, direct: &Direct) -> bool {
-    let (app, peer, most) = (lines.app, &direct.peer().line, direct.ring_bytes());
+fn is_broken(app: &AppLine, direct: &Direct) -> bool {
+    let (peer, most) = (&direct.peer().line, direct.ring_bytes());
     let received = at_rest(&app.rx_head, |head| receives_wrong(peer, head, most));
     let sent = at_rest(&app.tx_tail, |tail| tail.wrapping_sub(peer.rx_head.load(Ordering::Acquire)) > most);
     received || sent || !may_withhold(direct.withheld(), most)
