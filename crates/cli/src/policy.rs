@@ -1,9 +1,11 @@
 //! `towpath policy`: the rules for connects and listeners, and the limits of applications.
 
+use crate::complain;
 use crate::locate::{NoService, Which};
 use std::fmt::Write;
 use std::path::PathBuf;
 use towpath_service::api::{self, AskError, Command};
+use towpath_service::policy::list::{Entry, PROGRAM_IS_NO_BOUNDARY};
 use towpath_service::policy::request::{Listing, PolicyRequest, RuleLine, Tested};
 
 /// Shows and changes the operator's policy of a running service.
@@ -130,6 +132,17 @@ fn replacement(text: &str) -> PolicyRequest {
     PolicyRequest::Replace { rules, default }
 }
 
+/// A remark on the rules that a request brings.
+fn remark(request: &PolicyRequest) -> Option<String> {
+    let rules = match request {
+        PolicyRequest::Add { rule } | PolicyRequest::Insert { rule, .. } => std::slice::from_ref(rule),
+        PolicyRequest::Replace { rules, .. } => rules,
+        _ => return None,
+    };
+    let names_a_program = |rule: &String| rule.parse().is_ok_and(|entry: Entry| entry.names_a_program());
+    rules.iter().any(names_a_program).then(|| format!("note: {PROGRAM_IS_NO_BOUNDARY}"))
+}
+
 /// Asks the service.
 pub fn run(arguments: &Arguments) -> Result<String, NoService> {
     let request = arguments.action.request().map_err(AskError::Refused)?;
@@ -138,8 +151,11 @@ pub fn run(arguments: &Arguments) -> Result<String, NoService> {
         let tested: Tested = api::ask(&socket, Command::Policy(request))?;
         return Ok(if arguments.json { json(&tested) } else { verdict(&tested) });
     }
-    let shows = request == PolicyRequest::List;
+    let (shows, remark) = (request == PolicyRequest::List, remark(&request));
     let listing: Listing = api::ask(&socket, Command::Policy(request))?;
+    if let Some(remark) = remark {
+        complain(&remark);
+    }
     Ok(match (arguments.json, shows) {
         (true, _) => json(&listing),
         (false, true) => table(&listing),
@@ -179,6 +195,21 @@ mod tests {
         let rules = vec!["deny connect port 25".to_owned(), "limit program nginx rate 1gbit".to_owned()];
         assert_eq!(replacement(text), PolicyRequest::Replace { rules, default: "deny".into() });
         assert_eq!(replacement(""), PolicyRequest::Replace { rules: vec![], default: "allow".into() });
+    }
+
+    #[test]
+    fn a_rule_that_names_a_program_is_said_to_be_no_boundary() {
+        let add = |rule: &str| remark(&PolicyRequest::Add { rule: rule.into() });
+        assert!(
+            add("allow connect program /usr/bin/curl user 1000").is_some_and(|text| text.contains("confines nobody"))
+        );
+        assert!(add("limit program nginx rate 1gbit").is_some());
+        assert_eq!(add("deny connect user 1000 port 25"), None);
+        assert_eq!(add("no rule program"), None, "the service says what is wrong with it");
+        let insert = PolicyRequest::Insert { number: 1, rule: "deny all program nc".into() };
+        assert!(remark(&insert).is_some());
+        assert!(remark(&replacement("deny all port 25\nallow all program nc")).is_some());
+        assert_eq!(remark(&PolicyRequest::Delete { rule: "deny all program nc".into() }), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::log_filter;
 use crate::other_stacks::OtherStacks;
 use crate::paths::{self, PathError};
 use crate::policy::Policy;
+use crate::policy::list::{Entry, PROGRAM_IS_NO_BOUNDARY};
 use crate::server::{Ended, ListenError, Server, Sockets};
 use crate::stack_factory::{NetworkWatcher, StackError, StackFactory};
 use crate::state::{ServiceState, Settings};
@@ -154,6 +155,9 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     let stacks = OtherStacks::of(config, &socket);
     let policy = Policy::with_stacks(config.policy.clone(), config.policy_default, stacks.names());
     let policy = policy.map_err(ConfigError::Value)?;
+    if config.policy.iter().any(Entry::names_a_program) {
+        tracing::info!("policy: {PROGRAM_IS_NO_BOUNDARY}");
+    }
     let auto = Auto::new(reach(config.stack), config.auto);
     let guard = || Box::new(ServiceGuard::new(policy.clone(), auto.clone())) as Box<dyn AdmissionPolicy>;
     let started = factory.start(config, geometry, &guard)?;

@@ -97,7 +97,9 @@ fn a_denied_connect_gives_its_errno_a_line_in_the_log_and_a_count() {
     assert_eq!(connect(&service, OTHER, 7501), "connected", "the change holds at once");
     policy(&service, &format!("add deny connect user {OTHER} with ECONNREFUSED")).ok();
     assert_eq!(connect(&service, OTHER, 7501), "ECONNREFUSED");
-    policy(&service, "insert 1 allow connect program /bin/no-such-program").ok();
+    let named = policy(&service, "insert 1 allow connect program /bin/no-such-program");
+    assert!(named.err.contains("confines nobody"), "{}", named.err);
+    named.ok();
     assert_eq!(connect(&service, OTHER, 7501), "ECONNREFUSED", "it is another program");
     policy(&service, "delete 1").ok();
     policy(&service, &format!("delete deny connect user {OTHER} with ECONNREFUSED")).ok();

@@ -10,6 +10,13 @@ use towpath_runtime::{Limit, Verdict};
 /// Most rules and limits.
 pub const MAX_ENTRIES: usize = 4096;
 
+/// What is said of every rule that names a program. A process is known by who opened its connection to the service, and
+/// by that process's executable when it registered. A user's process can open it, fork, become any program by exec and
+/// register from the child; or it can have any program load its code.
+pub const PROGRAM_IS_NO_BOUNDARY: &str = "\"program\" tells programs apart and confines nobody: a user can run code of \
+                                          his own as any program that he may execute; to confine, name a user or a \
+                                          control group";
+
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -17,6 +24,14 @@ pub enum Entry {
     Rule(Rule),
     /// A limit on what a program may use.
     Limit(LimitRule),
+}
+
+impl Entry {
+    /// Does it depend on the program ([`PROGRAM_IS_NO_BOUNDARY`])?
+    pub fn names_a_program(&self) -> bool {
+        let (Self::Rule(Rule { processes, .. }) | Self::Limit(LimitRule { processes, .. })) = self;
+        processes.program.is_some()
+    }
 }
 
 impl fmt::Display for Entry {
