@@ -19,6 +19,7 @@ mod jobs;
 mod layout;
 pub mod link;
 pub mod server;
+pub mod token;
 mod transfer;
 mod update;
 

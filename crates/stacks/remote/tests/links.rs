@@ -1,5 +1,5 @@
-//! Every transport does what the trait promises: over a byte stream, and over RDMA verbs on a fabric as unkind as the
-//! rules allow.
+//! Every transport does what the trait promises: a byte stream, the same encrypted, and RDMA verbs on a fabric as unkind
+//! as the rules allow.
 #![allow(clippy::unwrap_used)]
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use towpath_remote::link::inbox;
 use towpath_remote::link::software::{self, Fabric};
 use towpath_remote::link::stream::Stream;
+use towpath_remote::link::tls::Tls;
+use towpath_remote::token::Token;
 use towpath_remote::{Arrival, Link};
 use towpath_ring::span::Span;
 
@@ -20,6 +22,22 @@ fn streams() -> (Arc<dyn Link>, Arc<dyn Link>) {
     let flags = SocketFlags::CLOEXEC;
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
     (Arc::new(Stream::new(a).unwrap()), Arc::new(Stream::new(b).unwrap()))
+}
+
+fn encrypted() -> (Arc<dyn Link>, Arc<dyn Link>) {
+    let flags = SocketFlags::CLOEXEC;
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let file = std::env::temp_dir().join(format!("towpath-links-{:?}", std::thread::current().id()));
+    let _ = std::fs::remove_file(&file);
+    Token::make(&file).unwrap();
+    let token = Token::load(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let accepting = {
+        let token = token.clone();
+        std::thread::spawn(move || Tls::accept(b, &token).unwrap())
+    };
+    let a = Tls::connect(a, &token).unwrap();
+    (Arc::new(Stream::over(a)), Arc::new(Stream::over(accepting.join().unwrap())))
 }
 
 fn verbs(fabric: &Fabric) -> (Arc<dyn Link>, Arc<dyn Link>) {
@@ -96,6 +114,12 @@ fn bytes_are_there_before_the_word(a: Arc<dyn Link>, b: Arc<dyn Link>) {
 #[test]
 fn over_a_stream_bytes_are_there_before_the_word_that_tells_of_them() {
     let (a, b) = streams();
+    bytes_are_there_before_the_word(a, b);
+}
+
+#[test]
+fn over_tls_bytes_are_there_before_the_word_that_tells_of_them() {
+    let (a, b) = encrypted();
     bytes_are_there_before_the_word(a, b);
 }
 
@@ -193,7 +217,7 @@ fn a_write_that_fails_ends_the_link_for_both_sides() {
 #[test]
 fn a_write_beyond_registered_memory_ends_the_link() {
     for (offset, deregistered) in [(MEMORY as u64 - 1, false), (u64::MAX, false), (0, true)] {
-        for (a, b) in [streams(), verbs(&FABRIC)] {
+        for (a, b) in [streams(), encrypted(), verbs(&FABRIC)] {
             let (ours, theirs) = (Waiter::new(&a), Waiter::new(&b));
             let memory = Span::fresh(MEMORY).unwrap();
             b.register(KEY, memory.clone()).unwrap();

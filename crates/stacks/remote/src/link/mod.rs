@@ -1,18 +1,21 @@
 //! Transports between two sides that share no memory. Each side registers memory of its own, and the other side writes
 //! into it: RDMA does that in hardware, and a byte stream can imitate it.
 //!
-//! - [`stream`]: over a byte stream (UNIX socket, TCP, vsock): each write is a frame;
+//! - [`stream`]: over a byte stream (UNIX socket, TCP, vsock): each write is a frame; [`byte_stream`]: the stream as it
+//!   is; [`tls`]: encrypted;
 //! - [`verbs`], [`pairs`]: over RDMA verbs: each write is an RDMA WRITE; [`ibverbs`]: verbs of an adapter;
 //!   [`software`]: verbs without one, for tests;
 //! - [`inbox`]: ordered entries on top of any transport.
 //!
 //! The peer is not trusted. A write outside registered memory ends the link.
 
+pub mod byte_stream;
 pub mod ibverbs;
 pub mod inbox;
 pub mod pairs;
 pub mod software;
 pub mod stream;
+pub mod tls;
 pub mod verbs;
 
 use std::io;
@@ -49,6 +52,12 @@ pub enum Broken {
     /// The peer has violated the protocol.
     #[error("the other side breaks the rules: {0}")]
     Rules(&'static str),
+    /// The peer speaks TLS, and this side does not.
+    #[error("the other side has a token and this one has none: give both a copy of one file with --token")]
+    Encrypted,
+    /// TLS has failed: what came is not what the peer has sent, or the peer has refused this side's token.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// A write has failed with this status.
     #[error("a write has failed ({0})")]
     Completion(&'static str),

@@ -1,11 +1,9 @@
 //! A link over a byte stream. Each write is a frame: a header, then the bytes. A frame is checked before it is carried
 //! out: its number, its length, and that its bytes lie in registered memory.
 
+use crate::link::byte_stream::{ByteStream, Plain};
 use crate::link::{Arrival, Broken, Key, Link};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::net::Shutdown;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -20,17 +18,17 @@ pub const HEADER: usize = 28;
 const COLLECTED: usize = 128 << 10;
 /// Bytes read from the stream at a time: two whole frames.
 const TAKEN: usize = 2 * (HEADER + LONGEST);
-/// How long the peer may take nothing.
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// First byte of what a peer sends that speaks TLS: an alert, a handshake (RFC 8446, 5.1). No frame begins so.
+const TLS: [u8; 2] = [21, 22];
 /// First byte of a write.
 const WRITE: u8 = b'W';
 /// First byte of a write with an immediate.
 const WRITE_WITH_IMMEDIATE: u8 = b'I';
 
-/// A link over a connected socket, or any other descriptor to read from and write to.
-pub struct Stream {
-    fd: OwnedFd,
+/// A link over bytes in both directions.
+pub struct Stream<S = Plain> {
+    stream: S,
     memories: RwLock<HashMap<Key, Span>>,
     outgoing: Mutex<Outgoing>,
     incoming: Mutex<Incoming>,
@@ -51,11 +49,17 @@ struct Incoming {
 }
 
 impl Stream {
-    /// Over this descriptor.
+    /// Over this descriptor, as it is.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self::over(Plain::new(fd)?))
+    }
+}
+
+impl<S: ByteStream> Stream<S> {
+    /// Over these bytes.
+    pub fn over(stream: S) -> Self {
         let incoming = Mutex::new(Incoming { bytes: vec![0; TAKEN], filled: 0, frames: 0 });
-        Ok(Self { fd, memories: RwLock::default(), outgoing: Mutex::default(), incoming })
+        Self { stream, memories: RwLock::default(), outgoing: Mutex::default(), incoming }
     }
 
     fn put(&self, key: Key, offset: u64, bytes: &[u8], immediate: Option<u32>) -> Result<(), Broken> {
@@ -78,28 +82,9 @@ impl Stream {
     }
 
     fn send(&self, out: &mut Outgoing) -> Result<(), Broken> {
-        let mut sent = 0;
-        while sent < out.bytes.len() {
-            match rustix::io::write(&self.fd, &out.bytes[sent..]) {
-                Ok(0) => return Err(Broken::Ended),
-                Ok(count) => sent += count,
-                Err(Errno::AGAIN) if !self.await_event(PollFlags::OUT, SEND_TIMEOUT)? => return Err(Broken::Stuck),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Broken::Ended),
-                Err(error) => return Err(Broken::Io(error.into())),
-            }
-        }
+        self.stream.send(&out.bytes)?;
         out.bytes.clear();
         Ok(())
-    }
-
-    fn await_event(&self, what: PollFlags, timeout: Duration) -> Result<bool, Broken> {
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.fd, what)], Some(&timeout)) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(true),
-            Err(error) => Err(Broken::Io(error.into())),
-        }
     }
 
     /// Carries out a frame.
@@ -113,7 +98,7 @@ impl Stream {
     }
 }
 
-impl Link for Stream {
+impl<S: ByteStream> Link for Stream<S> {
     fn lanes(&self) -> u32 {
         1
     }
@@ -134,16 +119,11 @@ impl Link for Stream {
         self.send(&mut lock(&self.outgoing))
     }
     fn wait(&self, arrivals: &mut Vec<Arrival>, timeout: Duration) -> Result<(), Broken> {
-        if !self.await_event(PollFlags::IN, timeout)? {
-            return Ok(());
-        }
         let mut incoming = lock(&self.incoming);
         let Incoming { bytes, filled, frames } = &mut *incoming;
-        match rustix::io::read(&self.fd, &mut bytes[*filled..]) {
-            Ok(0) | Err(Errno::CONNRESET) => return Err(Broken::Ended),
-            Ok(count) => *filled += count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(error) => return Err(Broken::Io(error.into())),
+        match self.stream.receive(&mut bytes[*filled..], timeout)? {
+            0 => return Ok(()),
+            count => *filled += count,
         }
         let mut used = 0;
         while let Some(header) = Header::of(&bytes[used..*filled], *frames)? {
@@ -157,8 +137,7 @@ impl Link for Stream {
         Ok(())
     }
     fn close(&self) {
-        // A descriptor that is no socket ends when it is closed.
-        let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+        self.stream.close();
     }
 }
 
@@ -173,6 +152,10 @@ struct Header {
 impl Header {
     /// Reads a header; `None` if it is incomplete.
     fn of(bytes: &[u8], expected: u32) -> Result<Option<Self>, Broken> {
+        // An alert is shorter than a header.
+        if expected == 0 && bytes.first().is_some_and(|first| TLS.contains(first)) {
+            return Err(Broken::Encrypted);
+        }
         let Some(bytes) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let immediate = match bytes[..4] {
