@@ -1,6 +1,7 @@
 //! `towpath kernel-stack`: a service of the kernel's own sockets, in the foreground.
 
 use crate::{complain, daemon, exit};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use towpath_service::config::Config;
 use towpath_service::config::stack_kind::{StackKind, stack_name};
@@ -27,6 +28,9 @@ pub const SEND_BUFFER: &str = "1MiB";
   towpath kernel-stack --listen unix:/run/remote.sock  and, where the programs are,
   towpath kernel-stack --name remote --connect unix:/run/remote.sock
                                                     the same where no memory is shared: over a byte stream
+  towpath kernel-stack --make-token FILE            a token for both sides of a stream over TCP, and then
+  towpath kernel-stack --listen tcp:10.9.0.2:7000 --token FILE
+                                                    encrypted, for services on other hosts that have the token
 
 What it costs and what it does not have is in docs/guide/kernel-stack.md.")]
 pub struct Arguments {
@@ -41,6 +45,10 @@ pub struct Arguments {
     /// program is served directly
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["name", "uml", "qemu", "connect", "socket"])]
     listen: Option<String>,
+    /// Make a token for --token in a new file, and end: a secret by which the two sides of a tcp address know each
+    /// other. Copy it to both, readable by their user only
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    make_token: Option<PathBuf>,
     /// With the sockets of the kernel of a `towpath kernel-stack --listen`
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["uml", "qemu"])]
     connect: Option<String>,
@@ -54,7 +62,10 @@ pub struct Arguments {
 
 /// Becomes the service.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { name, uml, qemu, listen, connect, mut options } = arguments;
+    let Arguments { name, uml, qemu, listen, make_token, connect, mut options } = arguments;
+    if let Some(file) = make_token {
+        return daemon::exec(vec!["--make-token".into(), file.into()]);
+    }
     if let Some(address) = listen {
         options.stack = Some(StackKind::Kernel);
         let listen = ["--listen".into(), address.into()];

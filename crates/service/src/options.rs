@@ -41,7 +41,12 @@ pub struct Options {
     /// Address of --stack remote: unix:PATH, tcp:HOST:PORT or rdma:HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub remote: Option<String>,
-    /// Allow another host there: the network between is private and trusted
+    /// Authenticate and encrypt tcp with this token, of which both sides have a copy (see `towpath kernel-stack
+    /// --make-token`)
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
+    /// Carry tcp without a token, and rdma, in the clear: nothing is authenticated. A host that reaches the port is believed
+    /// to be any user, root too; one on the way reads and changes all bytes. For closed networks only
     #[arg(long)]
     pub trust_network: bool,
     /// --stack uml or qemu stands by: this kernel serves, with the guest's address on this device, until `towpath move`
@@ -104,6 +109,7 @@ impl Options {
         config.guest_gateway = this.guest_gateway.or(config.guest_gateway);
         config.guest_kernel = this.guest_kernel.or(config.guest_kernel);
         config.remote = this.remote.or(config.remote);
+        config.token = this.token.or(config.token);
         config.trust_network |= this.trust_network;
         config.standby = this.standby.or(config.standby);
         config.socket = this.socket.or(config.socket);
@@ -132,6 +138,7 @@ impl Options {
         line.text("--guest-gateway", self.guest_gateway.as_ref());
         line.path("--guest-kernel", self.guest_kernel.as_deref());
         line.text("--remote", self.remote.as_ref());
+        line.path("--token", self.token.as_deref());
         if self.trust_network {
             line.0.push("--trust-network".into());
         }
@@ -184,7 +191,7 @@ mod tests {
     fn options_become_the_command_line_that_they_came_from() {
         let given = "--config=a b.toml|--stack-name=red|--netns=blue|--stack=qemu|--auto=true|--guest-tap=tap0|\
             --guest-address=10.0.0.2/24|--guest-gateway=10.0.0.1|--guest-kernel=/boot/vmlinuz|--remote=unix:/run/remote.sock|\
-            --trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--cores=1-4|--cpus=2,3|--admit=uid:7|\
+            --token=/etc/a token|--trust-network|--standby=tap0|--socket=/run/a.sock|--interface=eth1|--cores=1-4|--cpus=2,3|--admit=uid:7|\
             --admit=group:web|--send-buffer=256KiB|--receive-buffer=1MiB|--spin=20us|--direct=false|--idle-exit=30s";
         let given: Vec<&str> = given.split('|').collect();
         let options = Arguments::try_parse_from([&["towpathd"], &given[..]].concat()).unwrap().options;

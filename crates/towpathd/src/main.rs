@@ -3,6 +3,7 @@
 use clap::Parser;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use towpath_service::config::Config;
 use towpath_service::daemon::{ServiceError, Startup};
@@ -33,6 +34,9 @@ struct Arguments {
     /// served directly
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["background", "socket"])]
     listen: Option<String>,
+    /// Make a token for --token in a new file, and end
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    make_token: Option<PathBuf>,
     /// Write a byte to this descriptor when clients are served
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
@@ -49,8 +53,11 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = Arguments::parse();
+    if let Some(file) = &arguments.make_token {
+        return remote_server::make_token(file);
+    }
     if let Some(address) = &arguments.listen {
-        return remote_server::main(arguments.options.configuration(), address, arguments.options.trust_network);
+        return remote_server::main(arguments.options.configuration(), address);
     }
     if arguments.background {
         return match background(&arguments.options) {

@@ -1,12 +1,18 @@
 //! `towpathd --listen`: serves other services with this kernel's sockets. It is the other end of `stack = "remote"`.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use towpath_kernel::KernelConfig;
-use towpath_remote::address::{Address, Listener};
+use towpath_remote::Link;
+use towpath_remote::address::Address;
+use towpath_remote::listener::Listener;
+use towpath_remote::security::Security;
 use towpath_remote::server::{ServerConfig, serve};
+use towpath_remote::token::Token;
+use towpath_remote::waiting::WaitingHosts;
 use towpath_ring::wake;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::affinity_guard::AffinityGuard;
@@ -20,12 +26,21 @@ static LINES: LogThrottle = LogThrottle::new();
 const MAX_SERVICES: usize = 16;
 
 /// Listens at an address and serves every service that connects, until a signal ends the process. Returns the exit code
-/// of a failure. If `trusted`, any host that reaches the address may use this kernel's network.
-pub fn main(config: Result<Config, ConfigError>, address: &str, trusted: bool) -> ExitCode {
+/// of a failure.
+pub fn main(config: Result<Config, ConfigError>, address: &str) -> ExitCode {
     let done = match daemon::start_log().and(config).and_then(|config| cpus::check(&config).map(|()| config)) {
-        Ok(config) => listen(&config, address, trusted).map_err(|why| (why, background::exit::FAILED)),
+        Ok(config) => listen(&config, address).map_err(|why| (why, background::exit::FAILED)),
         Err(error) => Err((error.to_string(), background::exit::USAGE)),
     };
+    ended(done)
+}
+
+/// Makes a token. Returns the exit code.
+pub fn make_token(file: &Path) -> ExitCode {
+    ended(Token::make(file).map_err(|why| (why.to_string(), background::exit::FAILED)))
+}
+
+fn ended(done: Result<(), (String, u8)>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err((why, code)) => {
@@ -35,7 +50,7 @@ pub fn main(config: Result<Config, ConfigError>, address: &str, trusted: bool) -
     }
 }
 
-fn listen(config: &Config, address: &str, trusted: bool) -> Result<(), String> {
+fn listen(config: &Config, address: &str) -> Result<(), String> {
     let address = address.parse::<Address>()?;
     if config.cpus.is_empty() {
         // Nothing notifies this doorbell, so the guard stays for the life of the process.
@@ -43,7 +58,8 @@ fn listen(config: &Config, address: &str, trusted: bool) -> Result<(), String> {
         AffinityGuard::begin().start(never).map_err(|error| error.to_string())?;
     }
     let named = |error: io::Error| format!("{address}: {error}");
-    let listener = address.listen(trusted).map_err(named)?;
+    let security = Security::of(config.token.as_deref(), config.trust_network).map_err(|why| why.to_string())?;
+    let listener = Listener::new(&address, &security).map_err(named)?;
     accept(config, &listener).map_err(named)
 }
 
@@ -54,41 +70,49 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
     };
     let kernel = KernelConfig { cores, spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
     tracing::info!(address = %listener.address()?, cores, "serving");
-    let services = Arc::new(AtomicUsize::new(0));
+    let (services, waiting) = (Arc::new(AtomicUsize::new(0)), WaitingHosts::default());
     loop {
-        let peer = listener.accept();
-        if services.fetch_add(1, Ordering::Relaxed) >= MAX_SERVICES {
-            services.fetch_sub(1, Ordering::Relaxed);
+        let host = listener.accept();
+        let Some(place) = waiting.enter(&host) else {
             if LINES.allows() {
-                tracing::warn!("{MAX_SERVICES} services are served already; one more is refused");
+                tracing::warn!("a host is refused: too many connect at once, or descriptors have run out");
             }
             continue;
-        }
-        let config = ServerConfig { kernel: kernel.clone(), may_run: peer.known };
-        let count = Arc::clone(&services);
+        };
+        let config = ServerConfig { kernel: kernel.clone(), may_run: host.known() };
+        let services = Arc::clone(&services);
         let spawned = std::thread::Builder::new().name("server".into()).spawn(move || {
-            match peer.link() {
-                Ok(link) => {
-                    // Both lines or none.
-                    let says = LINES.allows();
-                    if says {
-                        tracing::info!("a service has connected");
-                    }
-                    let why = serve(link, &config);
-                    if says {
-                        tracing::info!("a service has disconnected: {why}");
-                    }
-                }
+            let link = host.link();
+            // Now it is known, and the next may wait.
+            drop(place);
+            match link {
+                Ok(link) => admit(link, &config, &services),
                 Err(why) if LINES.allows() => tracing::warn!("a service could not be served: {why}"),
                 Err(_) => {}
             }
-            count.fetch_sub(1, Ordering::Relaxed);
         });
-        if let Err(error) = spawned {
-            services.fetch_sub(1, Ordering::Relaxed);
-            if LINES.allows() {
-                tracing::warn!("a service could not be served: no thread for it: {error}");
-            }
+        if let Err(error) = spawned
+            && LINES.allows()
+        {
+            tracing::warn!("a service could not be served: no thread for it: {error}");
         }
     }
+}
+
+/// Serves a service, if there is a place for it.
+fn admit(link: Arc<dyn Link>, config: &ServerConfig, services: &AtomicUsize) {
+    // Both lines or none.
+    let says = LINES.allows();
+    if services.fetch_add(1, Ordering::Relaxed) < MAX_SERVICES {
+        if says {
+            tracing::info!("a service has connected");
+        }
+        let why = serve(link, config);
+        if says {
+            tracing::info!("a service has disconnected: {why}");
+        }
+    } else if says {
+        tracing::warn!("{MAX_SERVICES} services are served already; one more is refused");
+    }
+    services.fetch_sub(1, Ordering::Relaxed);
 }

@@ -137,6 +137,10 @@ impl Config {
         if self.remote.is_none() && self.stack == StackKind::Remote {
             return Err(("remote", "the stack \"remote\" needs the address of its other side".into()));
         }
+        if self.token.is_some() && self.trust_network {
+            let why = "a token is there so that the network need not be trusted; leave one of the two out";
+            return Err(("trust_network", why.into()));
+        }
         Ok(())
     }
 }

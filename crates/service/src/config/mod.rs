@@ -48,7 +48,11 @@ pub struct Config {
     pub guest_memory: Bytes,
     /// The address of the stack `"remote"`: `unix:PATH`, `tcp:HOST:PORT` or `rdma:HOST:PORT`.
     pub remote: Option<String>,
-    /// May `remote` be another host? Nothing is encrypted or authenticated on the way. Default: no.
+    /// The token that authenticates and encrypts `tcp:`, a file that both sides have a copy of. `towpath kernel-stack
+    /// --make-token` makes one.
+    pub token: Option<PathBuf>,
+    /// Carry `tcp:` without a token, and `rdma:`, which has none, in the clear? A host that reaches the port is believed,
+    /// and one on the way reads and changes everything. For closed networks. Default: no.
     pub trust_network: bool,
     /// The guest stands by: until its clients are moved, this kernel serves them, with `guest_address` on this device.
     pub standby: Option<String>,
@@ -132,6 +136,7 @@ impl Default for Config {
             guest_kernel: None,
             guest_memory: Bytes::from_kib(256 << 10),
             remote: None,
+            token: None,
             trust_network: false,
             standby: None,
             socket: None,
@@ -164,7 +169,7 @@ impl Default for Config {
 }
 
 /// Every key, for messages.
-pub const KEYS: [&str; 37] = [
+pub const KEYS: [&str; 38] = [
     "stack",
     "netns",
     "stacks",
@@ -175,6 +180,7 @@ pub const KEYS: [&str; 37] = [
     "guest_kernel",
     "guest_memory",
     "remote",
+    "token",
     "trust_network",
     "standby",
     "socket",

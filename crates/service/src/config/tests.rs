@@ -23,7 +23,8 @@ fn every_key_is_read() {
         guest_kernel = "/boot/vmlinuz-6.1"
         guest_memory = "512MiB"
         remote = "unix:/run/remote.sock"
-        trust_network = true
+        token = "/etc/towpath/token"
+        trust_network = false
         standby = "tap0"
         socket = "/run/towpath/towpath.sock"
         interface = "eth1"
@@ -76,6 +77,11 @@ fn golden_errors() {
         (
             "receive-buffer = \"1MiB\"\n",
             "towpath.toml:1: unknown key \"receive-buffer\"; did you mean \"receive_buffer\"?",
+        ),
+        (
+            "token = \"/etc/token\"\ntrust_network = true\n",
+            "towpath.toml:2: trust_network: a token is there so that the network need not be trusted; leave one of the two \
+             out",
         ),
         ("vlan = 4095\n", "towpath.toml:1: vlan: 4095 is outside 0 to 4094"),
         ("cores = 17\n", "towpath.toml:1: cores: 17 is outside 1 to 16"),
@@ -161,7 +167,7 @@ fn golden_errors() {
     }
     let wrong = parse("colour = 1\n").unwrap_err();
     assert!(
-        wrong.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, auto, guest_tap, guest_address, guest_gateway, guest_kernel, guest_memory, remote, trust_network, standby, socket, interface"),
+        wrong.starts_with("towpath.toml:1: unknown key \"colour\"; the keys are stack, netns, stacks, auto, guest_tap, guest_address, guest_gateway, guest_kernel, guest_memory, remote, token, trust_network, standby, socket, interface"),
         "{wrong}"
     );
     let broken = parse("cores = \n").unwrap_err();

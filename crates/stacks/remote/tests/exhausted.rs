@@ -7,11 +7,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 use towpath_remote::address::Address;
+use towpath_remote::listener::Listener;
+use towpath_remote::security::Security;
 
 #[test]
 fn a_listener_without_descriptors_rests_and_goes_on() {
     let path = std::env::temp_dir().join(format!("towpath-remote-exhausted-{}", std::process::id()));
-    let listener = Address::Unix(path.clone()).listen(false).unwrap();
+    let listener = Listener::new(&Address::Unix(path.clone()), &Security::Unset).unwrap();
     let host = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(128), maximum: hard }).unwrap();
@@ -22,6 +24,6 @@ fn a_listener_without_descriptors_rests_and_goes_on() {
         // Time for a server that gives up to do so.
         std::thread::sleep(Duration::from_millis(200));
         drop(all);
-        assert!(accepted.join().unwrap().known);
+        assert!(accepted.join().unwrap().known());
     });
 }

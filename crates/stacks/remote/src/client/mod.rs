@@ -43,6 +43,9 @@ pub enum RemoteError {
     /// The host's side cannot be set up.
     #[error("the remote stack: {0}")]
     Start(#[from] io::Error),
+    /// The server cannot be reached, or is not the one that is meant.
+    #[error("the remote stack: {0}: {1}")]
+    Connect(String, Broken),
     /// The link has ended.
     #[error("the remote stack: {0}")]
     Broken(#[from] Broken),
@@ -91,10 +94,11 @@ impl Remote {
         let transmitter = ClientTx::new(Arc::clone(&stack.shared), sender);
         stack.threads.push(spawn("remote-tx").spawn(move || transmitter.run())?);
         stack.release = match hello.recv_timeout(ANSWER) {
-            Ok(ToHost::Hello { version: VERSION, release }) => release,
-            Ok(ToHost::Hello { .. }) => return Err(RemoteError::Refused("it is of another version".into())),
-            Ok(ToHost::Broken { why }) => return Err(RemoteError::Refused(why)),
-            Ok(_) | Err(RecvTimeoutError::Timeout) => return Err(RemoteError::Refused("it says nothing".into())),
+            Ok(Ok(ToHost::Hello { version: VERSION, release })) => release,
+            Ok(Ok(ToHost::Hello { .. })) => return Err(RemoteError::Refused("it is of another version".into())),
+            Ok(Ok(ToHost::Broken { why })) => return Err(RemoteError::Refused(why)),
+            Ok(Err(why)) => return Err(why.into()),
+            Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => return Err(RemoteError::Refused("it says nothing".into())),
             Err(RecvTimeoutError::Disconnected) => return Err(Broken::Ended.into()),
         };
         tracing::info!(release = stack.release, "the remote stack serves");

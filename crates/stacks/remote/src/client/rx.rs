@@ -22,14 +22,18 @@ use towpath_runtime::thread::wait;
 pub struct ClientRx {
     shared: Arc<Shared>,
     guard: Box<dyn AdmissionPolicy>,
-    /// Gets the server's first message.
-    first: Option<SyncSender<ToHost>>,
+    /// Gets the server's first message, or why there is none.
+    first: Option<SyncSender<Result<ToHost, Broken>>>,
     parts: MessageParts,
 }
 
 impl ClientRx {
-    /// `first` gets the server's first message.
-    pub fn new(shared: Arc<Shared>, guard: Box<dyn AdmissionPolicy>, first: SyncSender<ToHost>) -> Self {
+    /// `first` gets the server's first message, or why there is none.
+    pub fn new(
+        shared: Arc<Shared>,
+        guard: Box<dyn AdmissionPolicy>,
+        first: SyncSender<Result<ToHost, Broken>>,
+    ) -> Self {
         Self { shared, guard, first: Some(first), parts: MessageParts::default() }
     }
 
@@ -38,8 +42,9 @@ impl ClientRx {
         let shared = Arc::clone(&self.shared);
         let why =
             receive(&*shared.link, &mut inbox, |lane, record| self.record(lane, record), || shared.doorbell.notify());
-        self.first = None;
-        if !shared.stopping.load(Ordering::Acquire) {
+        if let Some(first) = self.first.take() {
+            let _ = first.try_send(Err(why));
+        } else if !shared.stopping.load(Ordering::Acquire) {
             tracing::error!("the remote stack is lost: {why}; its sockets are reset, and new ones fail");
         }
         clean_up(&shared);
@@ -117,7 +122,7 @@ impl ClientRx {
         match message {
             ToHost::Hello { .. } | ToHost::Broken { .. } => {
                 if let Some(first) = self.first.take() {
-                    let _ = first.try_send(message);
+                    let _ = first.try_send(Ok(message));
                 }
             }
             ToHost::Freed { index, slot, seq } => {
