@@ -1,11 +1,13 @@
 //! Programs that a hooked program executes. Programs that load preloaded libraries inherit the library through the
 //! environment. The others are executed by the loader, which is in the library's directory.
 
+pub mod caught;
+
 use crate::program::{self, HookMethod};
 use libc::{c_char, c_int, c_void};
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// The loader's name.
@@ -56,6 +58,14 @@ static WATCHER: OnceLock<Watcher> = OnceLock::new();
 /// Sets the watcher.
 pub fn watch(watcher: Watcher) {
     let _ = WATCHER.set(watcher);
+}
+
+/// A program is about to be executed that inherits this one's descriptors, and may be hooked although nothing was
+/// substituted for it.
+pub(crate) fn announce() {
+    if let Some(watcher) = WATCHER.get() {
+        (watcher.executing)();
+    }
 }
 
 /// Reports a program that is executed without a hook.
@@ -122,11 +132,37 @@ pub fn without_library(environment: Vec<CString>) -> Vec<CString> {
     environment.into_iter().filter_map(clean).collect()
 }
 
-/// The path of the file behind a descriptor, for programs that are executed by descriptor.
+/// A path of the file behind a descriptor, for programs that are executed by descriptor. A removed or anonymous file
+/// has only that of the descriptor, which must then stay open for the loader.
 pub fn of_descriptor(fd: c_int) -> Option<CString> {
-    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
-    // A removed or anonymous file has no path.
-    path.exists().then(|| CString::new(path.into_os_string().into_vec()).ok()).flatten()
+    let link = format!("/proc/self/fd/{fd}");
+    let path = std::fs::read_link(&link).ok()?;
+    if path.exists() {
+        return CString::new(path.into_os_string().into_vec()).ok();
+    }
+    // SAFETY: numbers only.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    (flags & libc::FD_CLOEXEC == 0).then(|| CString::new(link).ok()).flatten()
+}
+
+/// The file that `execveat` would execute; `None`: it has no path.
+///
+/// # Safety
+/// `path` is null or a C string.
+pub unsafe fn file_at(directory: c_int, path: *const c_char, flags: c_int) -> Option<CString> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the caller keeps the contract of this function.
+    let path = unsafe { CStr::from_ptr(path) };
+    match path.to_bytes() {
+        b"" if flags == libc::AT_EMPTY_PATH => of_descriptor(directory),
+        b"" => None,
+        _ if flags != 0 => None,
+        [b'/', ..] => Some(path.to_owned()),
+        _ if directory == libc::AT_FDCWD => Some(path.to_owned()),
+        relative => CString::new([of_descriptor(directory)?.to_bytes(), b"/", relative].concat()).ok(),
+    }
 }
 
 /// The call of the loader that replaces the execution of a program.
@@ -227,298 +263,4 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
     }
     variables.push(core::ptr::null());
     Some(Substitute { path: file, arguments: list, environment: variables, _strings: strings })
-}
-
-/// The library's functions, which replace libc's.
-pub mod caught {
-    use super::*;
-
-    unsafe extern "C" {
-        static environ: Strings;
-    }
-
-    fn real(name: &CStr) -> usize {
-        // SAFETY: `name` is a C string.
-        unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
-    }
-
-    /// # Safety
-    /// The contract of `execve`.
-    pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        // SAFETY: the caller keeps the contract of `execve`. The system call is made because a child of `fork` may not
-        // look symbols up.
-        unsafe {
-            let call = |path: *const c_char, argv: Strings, envp: Strings| {
-                libc::syscall(libc::SYS_execve, path, argv, envp) as c_int
-            };
-            if path.is_null() {
-                return call(path, argv, envp);
-            }
-            match substitute(CStr::from_ptr(path), argv, envp, false) {
-                Some(new) => call(new.path.as_ptr(), new.arguments.as_ptr(), new.environment.as_ptr()),
-                None => call(path, argv, envp),
-            }
-        }
-    }
-
-    /// # Safety
-    /// The contract of `execv`.
-    pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
-        // SAFETY: the caller keeps the contract of this function.
-        unsafe { execve(path, argv, environ) }
-    }
-
-    /// The file that PATH gives for a name.
-    ///
-    /// # Safety
-    /// A C string or null.
-    unsafe fn found(name: *const c_char) -> Option<CString> {
-        if name.is_null() {
-            return None;
-        }
-        // SAFETY: the caller keeps the contract of this function.
-        let name = OsString::from_vec(unsafe { CStr::from_ptr(name) }.to_bytes().to_vec());
-        let path: PathBuf = program::find(&name)?;
-        CString::new(path.into_os_string().into_vec()).ok()
-    }
-
-    /// # Safety
-    /// The contract of `execvpe`.
-    pub unsafe fn execvpe(name: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        // SAFETY: the caller keeps the contract of `execvpe`, and libc's function has this type.
-        unsafe {
-            if let Some(new) = found(name).and_then(|path| substitute(&path, argv, envp, false)) {
-                let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
-                return libc::syscall(libc::SYS_execve, new.path.as_ptr(), argv, envp) as c_int;
-            }
-            let real: Option<unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int> =
-                core::mem::transmute(real(c"execvpe"));
-            real.map_or(-1, |real| real(name, argv, envp))
-        }
-    }
-
-    /// # Safety
-    /// The contract of `execvp`.
-    pub unsafe fn execvp(name: *const c_char, argv: Strings) -> c_int {
-        // SAFETY: the caller keeps the contract of this function.
-        unsafe { execvpe(name, argv, environ) }
-    }
-
-    /// `fexecve`.
-    ///
-    /// # Safety
-    /// The contract of `fexecve`.
-    pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        // SAFETY: the caller keeps the contract of this function.
-        unsafe {
-            match of_descriptor(fd).and_then(|path| substitute(&path, argv, envp, false)) {
-                Some(new) => {
-                    let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
-                    libc::syscall(libc::SYS_execve, new.path.as_ptr(), argv, envp) as c_int
-                }
-                None => libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) as c_int,
-            }
-        }
-    }
-
-    /// A function that takes its arguments one by one.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    #[repr(C)]
-    pub enum Listed {
-        /// `execl`
-        Execl = 0,
-        /// `execlp`
-        Execlp = 1,
-        /// `execle`, with the environment behind the null
-        Execle = 2,
-    }
-
-    /// The `execl` family. The first five arguments were in registers, the others are on the stack.
-    ///
-    /// # Safety
-    /// The contract of the function.
-    pub unsafe extern "C" fn listed(
-        path: *const c_char,
-        registers: *const [*const c_char; 5],
-        stack: *const *const c_char,
-        which: Listed,
-    ) -> c_int {
-        let mut words = Vec::new();
-        // SAFETY: the caller keeps the contract: the list ends with a null, behind which `execle` has the environment.
-        unsafe {
-            let word = |at: usize| if at < 5 { (*registers)[at] } else { *stack.add(at - 5) };
-            while words.last().is_none_or(|word: &*const c_char| !word.is_null()) {
-                words.push(word(words.len()));
-            }
-            match which {
-                Listed::Execl => execve(path, words.as_ptr(), environ),
-                Listed::Execlp => execvpe(path, words.as_ptr(), environ),
-                Listed::Execle => execve(path, words.as_ptr(), word(words.len()).cast()),
-            }
-        }
-    }
-
-    /// `posix_spawn_file_actions_adddup2`.
-    ///
-    /// # Safety
-    /// The contract of the function.
-    pub unsafe fn add_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-        if let Some(watcher) = WATCHER.get() {
-            (watcher.copied)(fd);
-        }
-        // SAFETY: the caller keeps the contract, and libc's function has this type.
-        unsafe {
-            let real: Option<unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int> =
-                core::mem::transmute(real(c"posix_spawn_file_actions_adddup2"));
-            real.map_or(libc::ENOSYS, |real| real(actions, fd, new))
-        }
-    }
-
-    /// `posix_spawn`, or with `search` `posix_spawnp`.
-    ///
-    /// # Safety
-    /// The contract of the function.
-    pub unsafe fn spawn(
-        search: bool,
-        pid: *mut libc::pid_t,
-        name: *const c_char,
-        [actions, attributes]: [*const c_void; 2],
-        argv: Strings,
-        envp: Strings,
-    ) -> c_int {
-        type Spawn = unsafe extern "C" fn(
-            *mut libc::pid_t,
-            *const c_char,
-            *const c_void,
-            *const c_void,
-            Strings,
-            Strings,
-        ) -> c_int;
-        // SAFETY: the caller keeps the contract, and libc's functions have this type.
-        unsafe {
-            let real: Option<Spawn> = core::mem::transmute(real(if search { c"posix_spawnp" } else { c"posix_spawn" }));
-            let Some(real) = real else { return libc::ENOSYS };
-            let path = match (search, name.is_null()) {
-                (true, _) => found(name),
-                (false, false) => Some(CStr::from_ptr(name).to_owned()),
-                (false, true) => None,
-            };
-            match path.and_then(|path| substitute(&path, argv, envp, false)) {
-                Some(new) => {
-                    let (argv, envp) = (new.arguments.as_ptr(), new.environment.as_ptr());
-                    real(pid, new.path.as_ptr(), actions, attributes, argv, envp)
-                }
-                None => real(pid, name, actions, attributes, argv, envp),
-            }
-        }
-    }
-}
-
-/// Defines libc's functions that execute programs in a preloaded library.
-#[macro_export]
-macro_rules! preload_exec {
-    () => {
-        $crate::preload_exec!(($));
-    };
-    (($d:tt)) => {
-        #[allow(missing_docs, clippy::missing_safety_doc)]
-        mod preloaded_exec {
-            use $crate::exec::{Strings, caught};
-            use $crate::libc::{c_char, c_int, c_void, pid_t};
-
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::execve(path, argv, envp) }
-            }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::execv(path, argv) }
-            }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn execvp(name: *const c_char, argv: Strings) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::execvp(name, argv) }
-            }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn execvpe(name: *const c_char, argv: Strings, envp: Strings) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::execvpe(name, argv, envp) }
-            }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::fexecve(fd, argv, envp) }
-            }
-
-            /// A C-variadic function. It saves the five argument registers in order, and passes the address of the
-            /// arguments on the stack.
-            #[cfg(target_arch = "x86_64")]
-            macro_rules! listed {
-                ($d($d name:ident = $d which:ident;)*) => { $d(
-                    #[unsafe(no_mangle)]
-                    #[unsafe(naked)]
-                    pub unsafe extern "C" fn $d name() {
-                        core::arch::naked_asm!(
-                            "sub rsp, 40",
-                            "mov [rsp], rsi",
-                            "mov [rsp + 8], rdx",
-                            "mov [rsp + 16], rcx",
-                            "mov [rsp + 24], r8",
-                            "mov [rsp + 32], r9",
-                            "mov rsi, rsp",
-                            "lea rdx, [rsp + 48]",
-                            "mov ecx, {which}",
-                            "call {listed}",
-                            "add rsp, 40",
-                            "ret",
-                            which = const caught::Listed::$d which as i32,
-                            listed = sym caught::listed,
-                        )
-                    }
-                )* };
-            }
-            #[cfg(target_arch = "x86_64")]
-            listed! {
-                execl = Execl;
-                execlp = Execlp;
-                execle = Execle;
-            }
-
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-                actions: *mut c_void,
-                fd: c_int,
-                new: c_int,
-            ) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::add_dup2(actions, fd, new) }
-            }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn posix_spawn(
-                pid: *mut pid_t,
-                path: *const c_char,
-                actions: *const c_void,
-                attributes: *const c_void,
-                argv: Strings,
-                envp: Strings,
-            ) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::spawn(false, pid, path, [actions, attributes], argv, envp) }
-            }
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn posix_spawnp(
-                pid: *mut pid_t,
-                name: *const c_char,
-                actions: *const c_void,
-                attributes: *const c_void,
-                argv: Strings,
-                envp: Strings,
-            ) -> c_int {
-                // SAFETY: the caller keeps the contract of this function.
-                unsafe { caught::spawn(true, pid, name, [actions, attributes], argv, envp) }
-            }
-        }
-    };
 }

@@ -84,6 +84,55 @@ print(all(c), os.waitpid(child, 0)[1])
 }
 
 #[test]
+fn a_child_of_a_shell_or_of_any_system_call_gets_the_connection() {
+    let script = r#"
+import ctypes, shlex
+libc = ctypes.CDLL(None)
+AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
+says = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(s.recv(100) + b', said the child')"
+def strings(*texts): return (ctypes.c_char_p * (len(texts) + 1))(*[text.encode() for text in texts], None)
+environment = strings(*[f"{name}={value}" for name, value in os.environ.items()])
+def over(start, number):
+    c, s = pair(listener)
+    s.setblocking(True)
+    os.dup2(s.fileno(), number, inheritable=True)
+    s.close(); c.sendall(b"this")
+    start(number); os.close(number)
+    print(all(c))
+def forked(execute):
+    def start(number):
+        if (child := os.fork()) == 0: execute(number); os._exit(9)
+        print(os.waitpid(child, 0)[1])
+    return start
+def popen(command):
+    libc.popen.restype = ctypes.c_void_p
+    print(libc.pclose(ctypes.c_void_p(libc.popen(command.encode(), b"w"))))
+python = lambda number: [PYTHON, "-c", says, str(number)]
+arguments = lambda number: strings(*python(number))
+directory, name = os.path.split(os.path.realpath(PYTHON))
+folder = os.open(directory, os.O_RDONLY)
+file = os.open(PYTHON, os.O_RDONLY)
+unnamed = os.memfd_create("program", 0)
+os.write(unnamed, open(PYTHON, "rb").read())
+for number in 9, 300:
+    over(lambda number: print(os.system(shlex.join(python(number)))), number)
+    over(lambda number: popen(shlex.join(python(number))), number)
+    over(lambda number: print(os.waitpid(os.posix_spawn(PYTHON, python(number), os.environ), 0)[1]), number)
+    over(forked(lambda number: libc.execveat(AT_FDCWD, PYTHON.encode(), arguments(number), environment, 0)), number)
+    over(forked(lambda number: libc.execveat(folder, name.encode(), arguments(number), environment, 0)), number)
+    over(forked(lambda number: libc.execveat(file, b"", arguments(number), environment, AT_EMPTY_PATH)), number)
+    over(forked(lambda number: libc.execveat(unnamed, b"", arguments(number), environment, AT_EMPTY_PATH)), number)
+    over(forked(lambda number: libc.syscall(59, PYTHON.encode(), arguments(number), environment)), number)
+    over(forked(lambda number: libc.syscall(322, folder, name.encode(), arguments(number), environment, 0)), number)
+# A shell writes by itself.
+over(lambda number: print(os.system(f"head -c 4 <&{number} >/dev/null; echo shell >&{number}")), 9)
+over(lambda number: popen(f"head -c 4 <&{number} >&{number}"), 9)
+print(libc.execveat(-5, b"nosuch", None, None, 0), libc.syscall(59, b"/nosuch", None, None), os.system("exit 3"))
+"#;
+    as_the_kernel(script, 40);
+}
+
+#[test]
 fn a_new_image_serves_on_with_its_listener_and_its_connections() {
     let script = r#"
 c, s = pair(listener)

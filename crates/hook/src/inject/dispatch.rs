@@ -4,8 +4,9 @@ use super::block::Block;
 use super::entry::{CAUGHT, Frame, NUMBERS};
 use super::hooks::Hooks;
 use super::{memory, signals, thread};
-use crate::answer::Answer;
+use crate::answer::{Answer, outcome};
 use crate::calls::Handler;
+use crate::exec::caught;
 use crate::raw::raw;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -94,13 +95,15 @@ const HANDLED: [i64; 49] = [
     libc::SYS_io_submit,
 ];
 
-/// Is the handler asked about the call of this number?
+/// Is libc's `syscall` of this number more than a system call? The handler is asked, or a program is executed.
 pub static IS_HANDLED: [u8; NUMBERS] = {
     let (mut table, mut at) = ([0; NUMBERS], 0);
     while at < HANDLED.len() {
         table[HANDLED[at] as usize] = 1;
         at += 1;
     }
+    table[libc::SYS_execve as usize] = 1;
+    table[libc::SYS_execveat as usize] = 1;
     table
 };
 
@@ -178,8 +181,18 @@ pub extern "C" fn dispatch<H: Handler>(frame: &mut Frame) -> u64 {
 /// # Safety
 /// The contract of the system call.
 pub unsafe fn by_number<H: Handler>(number: i64, arguments: [u64; 6]) -> Result<isize, i32> {
+    let [a, b, c, d, e, _] = arguments;
     // SAFETY: the caller keeps the contract of the system call.
-    let outcome = unsafe { if crate::ready() { handled::<H>(number, arguments) } else { raw(number, arguments) } };
+    let outcome = unsafe {
+        match number {
+            _ if !crate::ready() => raw(number, arguments),
+            libc::SYS_execve => return outcome(caught::execve(a as _, b as _, c as _) as isize),
+            libc::SYS_execveat => {
+                return outcome(caught::execveat(a as c_int, b as _, c as _, d as _, e as c_int) as isize);
+            }
+            _ => handled::<H>(number, arguments),
+        }
+    };
     // The kernel's errors are -4095 to -1. The handler has one more, CANCELED.
     if (-i64::from(crate::cancel::CANCELED)..0).contains(&outcome) {
         Err(-outcome as i32)

@@ -42,8 +42,8 @@ pub unsafe fn execve(path: u64, argv: u64, envp: u64) -> i64 {
     }
 }
 
-/// `execveat`. It becomes `execve` if the path needs no directory or the descriptor itself is executed. Otherwise the
-/// kernel carries it out, and the new program is hooked only if it loads preloaded libraries.
+/// `execveat`. It becomes `execve` if what is executed has a path. Otherwise the kernel carries it out, and the new
+/// program is hooked only if it loads preloaded libraries.
 ///
 /// # Safety
 /// The contract of the system call.
@@ -56,18 +56,18 @@ pub unsafe fn execveat(arguments: [u64; 6]) -> i64 {
         return unsafe { execve(path, argv, envp) };
     }
     // SAFETY: the caller keeps the contract: null or a C string.
-    let empty = path != 0 && unsafe { (path as *const u8).read() } == 0;
-    if empty
-        && flags == libc::AT_EMPTY_PATH as u64
-        && let Some(file) = exec::of_descriptor(directory as i32)
-        // SAFETY: the caller keeps the contract of `execveat`.
-        && let Some(new) = unsafe { exec::substitute(&file, argv as _, envp as _, true) }
-    {
+    // SAFETY: the caller keeps the contract of `execveat`.
+    let new = unsafe {
+        exec::file_at(directory as i32, path as _, flags as i32)
+            .and_then(|file| exec::substitute(&file, argv as _, envp as _, true))
+    };
+    if let Some(new) = new {
         let [path, argv, envp] =
             [new.path.as_ptr() as u64, new.arguments.as_ptr() as u64, new.environment.as_ptr() as u64];
         // SAFETY: `new` owns the path and both lists until the call has replaced the program.
         return unsafe { raw(libc::SYS_execve, [path, argv, envp, 0, 0, 0]) };
     }
+    exec::announce();
     // SAFETY: the caller keeps the contract of `execveat`.
     unsafe { raw(libc::SYS_execveat, arguments) }
 }

@@ -21,7 +21,8 @@ use towpath_client::sys::{self, Sys};
 use towpath_hook::{Answer, outcome, real};
 use towpath_ring::control::Request;
 
-/// Environment variable for a program that inherits descriptors: one more than the highest of them.
+/// Environment variable for a program that inherits descriptors: one more than the highest of them. It tells a program
+/// without `/proc`, and makes one hooked whose environment has lost the library.
 const VARIABLE: &str = "TOWPATH_INHERITED";
 /// Descriptors below this are always looked at. `posix_spawn` may have put a socket there without the library's notice.
 const ALWAYS_LOOKED_AT: c_int = 64;
@@ -87,12 +88,24 @@ fn pending(fd: c_int, six: bool) -> Option<Pending> {
     sys::is_closed(fd).then(|| Pending { six, bound, options: true, kept: true, ..Pending::default() })
 }
 
-/// Takes the descriptors that the program has inherited into the table.
+/// Takes the descriptors that the program has inherited into the table. A shell that libc has started (`system`, `popen`)
+/// has no variable that tells of them.
 pub fn inherit() {
-    let Some(end) = std::env::var(VARIABLE).ok().and_then(|value| value.parse::<c_int>().ok()) else { return };
-    // SAFETY: the program has not begun, so no other thread uses the environment.
-    unsafe { std::env::remove_var(VARIABLE) };
-    (0..end.clamp(ALWAYS_LOOKED_AT, table::NUMBERS as c_int)).for_each(take);
+    let end = std::env::var(VARIABLE).ok().and_then(|value| value.parse::<c_int>().ok());
+    if end.is_some() {
+        // SAFETY: the program has not begun, so no other thread uses the environment.
+        unsafe { std::env::remove_var(VARIABLE) };
+    }
+    let Some(open) = open_descriptors() else {
+        return (0..end.unwrap_or(0).clamp(ALWAYS_LOOKED_AT, table::NUMBERS as c_int)).for_each(take);
+    };
+    open.into_iter().filter(|fd| *fd < table::NUMBERS as c_int).for_each(take);
+}
+
+/// The process's descriptors; `None` if `/proc` is not there.
+fn open_descriptors() -> Option<Vec<c_int>> {
+    let names = std::fs::read_dir("/proc/self/fd").ok()?;
+    Some(names.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The process is about to execute another program: names the sockets that it will inherit. Returns the environment
