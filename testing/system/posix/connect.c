@@ -88,7 +88,7 @@ CASE(listen_unbound) {
 }
 
 // A second listen changes the backlog, as TCP_INFO of a listener shows it beside the connections that wait.
-CASE(listen_again) {
+CASE(backlog_of_a_listener) {
     int fd = listening();
     struct tcp_info info = {0};
     socklen_t len = sizeof info;
