@@ -361,3 +361,49 @@ impl ClientCertVerifier for SameToken {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// Both sides, with a new token.
+    fn both() -> (Tls, Tls) {
+        let file = std::env::temp_dir().join(format!("towpath-tls-keys-{}", std::process::id()));
+        Token::make(&file).unwrap();
+        let token = Token::load(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let (a, b) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| Tls::accept(b.into(), &token).unwrap());
+            (Tls::connect(a.into(), &token).unwrap(), accepting.join().unwrap())
+        })
+    }
+
+    /// The next bytes, of which there are `count`.
+    fn received(from: &Tls, count: usize) -> Vec<u8> {
+        let (mut got, mut part) = (Vec::new(), [0; 777]);
+        while got.len() < count {
+            let some = from.receive(&mut part, Duration::from_secs(30)).unwrap();
+            assert!(some > 0, "{} of {count} bytes", got.len());
+            got.extend(&part[..some]);
+        }
+        got
+    }
+
+    /// After 2^24 records rustls takes new keys, and asks the peer for new ones (RFC 8446, 5.5). The peer's answer goes
+    /// with its next bytes.
+    #[test]
+    fn keys_are_renewed_under_traffic() {
+        let (a, b) = both();
+        for turn in 0..10u8 {
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                let bytes: Vec<u8> = (0..50_000u32).map(|n| (n as u8).wrapping_mul(turn)).collect();
+                lock(&from.connection).refresh_traffic_keys().unwrap();
+                from.send(&bytes).unwrap();
+                assert!(received(to, bytes.len()) == bytes);
+            }
+        }
+    }
+}
