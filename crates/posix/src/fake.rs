@@ -23,6 +23,8 @@ use towpath_ring::{Geometry, Region, Slot, address, wake};
 type End = (usize, Slot);
 /// The backlog of listeners that this stack refuses.
 pub const FORBIDDEN: u32 = 1313;
+/// Only a port that this stack chooses can connect to this one, which refuses.
+pub const IN_TIME_WAIT: u16 = 3;
 /// An address and port.
 type Address = (Ipv6Addr, u16);
 
@@ -219,6 +221,8 @@ impl Fake {
                 self.clients[end.0].open(end.1, state::LISTENING, local, (Ipv6Addr::UNSPECIFIED, 0));
                 0
             }
+            // Stands for a port from which the stack holds an old connection to the peer.
+            op::CONNECT if remote.1 == IN_TIME_WAIT && command.local_port != 0 => -libc::EADDRNOTAVAIL,
             op::CONNECT => self.connect(end, remote),
             op::REFRESH => 0,
             _ => -libc::EINVAL,
@@ -234,9 +238,9 @@ impl Fake {
             // Stands for a port that a policy forbids.
             return -libc::EACCES;
         }
-        if remote.1 == 1 {
+        if matches!(remote.1, 1 | IN_TIME_WAIT) {
             // Stands for a port that answers late: the connection is refused after a while.
-            self.clients[end.0].open(end.1, state::CONNECTING, (remote.0, 1), remote);
+            self.clients[end.0].open(end.1, state::CONNECTING, (remote.0, remote.1), remote);
             let stack = self.clients[end.0].region.stack(end.1);
             stack.error.store(libc::ECONNREFUSED as u32, Relaxed);
             stack.state.store(state::CLOSED, Release);

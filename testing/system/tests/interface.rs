@@ -110,6 +110,29 @@ fn accelerated_client_to_linux_servers() {
     assert!(std::fs::read(&to).expect("downloaded") == body, "the file differs");
 }
 
+/// The kernel believes that ports are free whose last connection the stack holds in TIME-WAIT. With 20 ports nearly
+/// each `bind` after the first 20 chooses one of these.
+#[test]
+fn a_program_that_binds_to_any_port_connects_again_and_again() {
+    let lab = Lab::new();
+    let service = Service::on_interface(&lab);
+    let code = format!(
+        "import socket\nl=socket.create_server(('{CLIENT}',8003),backlog=200)\nprint('listens',flush=True)\n\
+         while True:\n s,_=l.accept();s.recv(1);s.close()"
+    );
+    let mut server =
+        lab.on_client(Program::new(&["python3", "-c", &code])).start(service.scratch.path("linux-server.log"));
+    server.wait_for("listens", 20);
+    let narrow = "net.ipv4.ip_local_port_range=40000 40019";
+    lab.on_server(Program::new(&["sysctl", "-qw", narrow])).run(10).ok();
+    let script = format!(
+        "import socket\nports=set()\nfor i in range(150):\n s=socket.socket();s.bind(('{SERVER}',0))\n \
+         s.getsockname();s.connect(('{CLIENT}',8003));ports.add(s.getsockname()[1]);s.close()\nprint(len(ports))"
+    );
+    let used = lab.on_server(service.accelerated("python3 -c").arg(script)).run(60).ok();
+    assert!(used.trim().parse::<u32>().expect("a number") > 100, "{used}: each has its own TIME-WAIT");
+}
+
 #[test]
 fn refused_and_unreachable_give_the_errors_of_linux() {
     let lab = Lab::new();

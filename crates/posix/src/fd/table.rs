@@ -38,6 +38,8 @@ pub enum Descriptor {
 pub struct Pending {
     /// `bind` has succeeded.
     pub bound: bool,
+    /// `bind` has left the port to the kernel, so any other will do.
+    pub any_port: bool,
     /// `setsockopt` has been used, so promotion copies options.
     pub options: bool,
     /// The program has set `SO_REUSEADDR`, but it is off on the kernel socket, so that the port is reserved.
@@ -56,7 +58,7 @@ pub struct Pending {
     pub no_wait: [bool; 2],
     /// The kernel has refused a non-blocking connect and has not reported it yet.
     pub refused: bool,
-    /// The copies of one socket have the same number here; 0 = it has no copies (30 bits).
+    /// The copies of one socket have the same number here; 0 = it has no copies (29 bits).
     pub family: u32,
 }
 
@@ -69,7 +71,7 @@ const MEASURED_SLOT: u64 = 6;
 const MEASURED_KERNEL: u64 = 7;
 /// The bits for the number of a slot and its session.
 const SLOT_MASK: u32 = u32::MAX >> 3;
-const FAMILIES: u32 = (1 << 30) - 1;
+const FAMILIES: u32 = (1 << 29) - 1;
 
 fn encode(kind: Descriptor) -> u64 {
     match kind {
@@ -83,6 +85,7 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
                 | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.any_port) << 61
                 | u64::from(u.no_wait[0]) << 62
                 | u64::from(u.no_wait[1]) << 63
         }
@@ -97,6 +100,7 @@ fn decode(word: u64) -> Descriptor {
     match word & KIND {
         1 => Descriptor::Pending(Pending {
             bound: word & 8 != 0,
+            any_port: word & 1 << 61 != 0,
             options: word & 16 != 0,
             reuse_hidden: word & 32 != 0,
             six: word & 64 != 0,
@@ -265,11 +269,12 @@ mod tests {
                 owned: true,
                 congestion: 7,
                 steered: 0x3_ffff,
-                family: 77,
+                family: FAMILIES,
                 kept: true,
                 no_wait: [true, false],
                 ..Pending::default()
             }),
+            Descriptor::Pending(Pending { any_port: true, ..Pending::default() }),
             Descriptor::Slot { slot: 65_535, generation: u32::MAX },
             Descriptor::Slot { slot: 0, generation: 0 },
             Descriptor::Slot { slot: 7 << SLOT_BITS | 65_535, generation: 1 },

@@ -26,7 +26,8 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Answer<c
     // SAFETY: the kernel checks the program's address.
     let bound = reserve(fd, pending, local, || outcome(unsafe { real::bind(fd, addr, len) }));
     if bound.is_ok() {
-        table::update_pending(fd, |u| u.bound = true);
+        let any_port = local.is_some_and(|(_, port)| port == 0);
+        table::update_pending(fd, |u| (u.bound, u.any_port) = (true, any_port));
     }
     Some(bound)
 }

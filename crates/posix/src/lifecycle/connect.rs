@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use towpath_client::command::Refusal;
 use towpath_client::private::flag;
+use towpath_client::session::Session;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
 use towpath_client::wait;
@@ -151,7 +152,7 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
         local_port: local.1.into(),
         ..Command::default()
     };
-    match promote::promote(fd, pending, session, command) {
+    match from_any_port(fd, pending, session, command) {
         Ok(socket) => {
             fallback::accelerated(&socket, [Count::ConnectedStack, Count::ConnectedDirect]);
             measure::connected(fd, CarriedBy::Stack, (remote_addr, port));
@@ -168,6 +169,18 @@ fn connect_pending(fd: c_int, pending: Pending, remote: address::Address, waits:
         }
         Err(Refusal::Failed(errno)) => Ok(Some(Err(errno))),
         Err(Refusal::OtherStack(_)) => Ok(Some(Err(libc::ENETUNREACH))),
+    }
+}
+
+/// Promotes a socket by a connect command. The kernel chooses a port that looks free to it, but the stack may hold an
+/// old connection from there to the same peer in TIME-WAIT. Linux would have chosen another port in `bind`. Here the
+/// stack chooses one now.
+fn from_any_port(fd: c_int, pending: Pending, session: &'static Session, command: Command) -> Result<Socket, Refusal> {
+    match promote::promote(fd, pending, session, command) {
+        Err(Refusal::Failed(libc::EADDRNOTAVAIL)) if pending.any_port => {
+            promote::promote(fd, pending, session, Command { local_port: 0, ..command })
+        }
+        promoted => promoted,
     }
 }
 

@@ -233,6 +233,21 @@ fn what_a_policy_refuses_has_its_error() {
 }
 
 #[test]
+fn a_port_that_bind_chose_gives_way_to_one_that_the_stack_can_use() {
+    let chosen = unconnected();
+    assert_eq!(connect(chosen, crate::fake::IN_TIME_WAIT), Err(libc::ECONNREFUSED), "from another port");
+    let fd = socket(0);
+    let address = address(31_313);
+    let len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: `address` is a local of `len` bytes.
+    let bound = unsafe { Posix::bind(fd, (&raw const address).cast(), len) };
+    assert_eq!(bound, Some(Ok(0)));
+    assert_eq!(connect(fd, crate::fake::IN_TIME_WAIT), Err(libc::EADDRNOTAVAIL), "the program named the port");
+    close(chosen).expect("close");
+    close(fd).expect("close");
+}
+
+#[test]
 fn the_stack_learns_of_a_second_listen() {
     let (listening, port) = listener(0);
     listen(listening).expect("as on Linux");
