@@ -6,8 +6,8 @@
 //! order of their publication. Dirty sets, futex words and doorbells do not cross; each copy has its own.
 
 use crate::options::WORDS;
-use crate::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::{AppLine, CommandLine, CountsLine, InfoLine, OptionsLine, StackLine};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Words of [`AppLine`] that cross: `tx_tail`, `rx_head`, `urgent`, `flags`, `generation`.
 pub type AppLineWords = [u32; 5];
@@ -20,6 +20,8 @@ pub type OptionsLineWords = [u32; WORDS + 1];
 pub type StackLineWords = [u32; 11];
 /// Words of [`InfoLine`]; a word of 64 bits is two of these, the low half first.
 pub type InfoLineWords = [u32; 47];
+/// Words of [`CountsLine`], likewise.
+pub type CountsLineWords = [u32; 25];
 
 /// Place of `linger2_s` in [`OptionsLine::words`].
 const LINGER2: usize = 10;
@@ -153,7 +155,7 @@ impl StackLine {
 
 impl InfoLine {
     /// Its words of 32 bits, and those of 64.
-    fn all(&self) -> ([&AtomicU32; 35], [&core::sync::atomic::AtomicU64; 6]) {
+    fn all(&self) -> ([&AtomicU32; 35], [&AtomicU64; 6]) {
         let ([l0, l1, l2, l3], [r0, r1, r2, r3]) = (&self.local_addr, &self.remote_addr);
         let small = [
             l0,
@@ -207,10 +209,7 @@ impl InfoLine {
         let (small, large) = self.all();
         let mut all = [0; 47];
         all[..35].copy_from_slice(&read(small));
-        for (value, word) in all[35..].chunks_exact_mut(2).zip(large) {
-            let word = word.load(Ordering::Relaxed);
-            value.copy_from_slice(&[word as u32, (word >> 32) as u32]);
-        }
+        load_large(&mut all[35..], large);
         all
     }
     /// Stores words that have crossed.
@@ -219,9 +218,66 @@ impl InfoLine {
         for (word, value) in small.into_iter().zip(words) {
             word.store(*value, Ordering::Relaxed);
         }
-        for (word, value) in large.into_iter().zip(words[35..].chunks_exact(2)) {
-            word.store(u64::from(value[1]) << 32 | u64::from(value[0]), Ordering::Relaxed);
+        store_large(large, &words[35..]);
+    }
+}
+
+impl CountsLine {
+    /// Its words of 32 bits, and those of 64.
+    fn all(&self) -> ([&AtomicU32; 19], [&AtomicU64; 3]) {
+        let small = [
+            &self.generation,
+            &self.resent,
+            &self.data_segments_in,
+            &self.data_segments_out,
+            &self.delivered,
+            &self.duplicates,
+            &self.reorderings,
+            &self.out_of_order,
+            &self.receive_window,
+            &self.receive_threshold,
+            &self.receive_space,
+            &self.receive_rtt_us,
+            &self.ack_delay_us,
+            &self.reordering,
+            &self.timeouts_total,
+            &self.timeout_series,
+            &self.timeout_ms,
+            &self.data_silent_ms,
+            &self.heard_ms,
+        ];
+        (small, [&self.bytes_sent, &self.bytes_resent, &self.buffer_limited_us])
+    }
+    /// Reads the words that cross.
+    pub fn load(&self) -> CountsLineWords {
+        let (small, large) = self.all();
+        let mut all = [0; 25];
+        all[..19].copy_from_slice(&read(small));
+        load_large(&mut all[19..], large);
+        all
+    }
+    /// Stores words that have crossed.
+    pub fn store(&self, words: &CountsLineWords) {
+        let (small, large) = self.all();
+        for (word, value) in small.into_iter().zip(words) {
+            word.store(*value, Ordering::Relaxed);
         }
+        store_large(large, &words[19..]);
+    }
+}
+
+/// Reads words of 64 bits, each into two of 32, the low half first.
+fn load_large<const N: usize>(values: &mut [u32], words: [&AtomicU64; N]) {
+    for (value, word) in values.chunks_exact_mut(2).zip(words) {
+        let word = word.load(Ordering::Relaxed);
+        value.copy_from_slice(&[word as u32, (word >> 32) as u32]);
+    }
+}
+
+/// Stores what [`load_large`] has read.
+fn store_large<const N: usize>(words: [&AtomicU64; N], values: &[u32]) {
+    for (word, value) in words.into_iter().zip(values.chunks_exact(2)) {
+        word.store(u64::from(value[1]) << 32 | u64::from(value[0]), Ordering::Relaxed);
     }
 }
 
@@ -239,12 +295,13 @@ mod tests {
     #[test]
     fn words_that_cross_come_out_as_they_went_in() {
         let (app, command, options) = (AppLine::default(), CommandLine::default(), OptionsLine::default());
-        let (stack, info) = (StackLine::default(), InfoLine::default());
+        let (stack, info, counts) = (StackLine::default(), InfoLine::default(), CountsLine::default());
         there_and_back(|words| app.store(words), || app.load());
         there_and_back(|words| command.store(words), || command.load());
         there_and_back(|words| options.store(words), || options.load());
         there_and_back(|words| stack.store(words), || stack.load());
         there_and_back(|words| info.store(words), || info.load());
+        there_and_back(|words| counts.store(words), || counts.load());
         assert_eq!(stack.state.load(Ordering::Relaxed), stack.load()[stack_word::STATE]);
         assert_eq!(stack.generation.load(Ordering::Relaxed), stack.load()[stack_word::GENERATION]);
         assert_eq!(app.generation.load(Ordering::Relaxed), app.load()[app_word::GENERATION]);

@@ -1,10 +1,10 @@
 //! Where everything lies in a region. Both sides compute it from the same [`Geometry`].
 
-use crate::{AppLine, CommandLine, InfoLine, OptionsLine, StackLine};
+use crate::{AppLine, CommandLine, CountsLine, InfoLine, OptionsLine, StackLine};
 use core::sync::atomic::AtomicU32;
 
 /// Version of the region format and of the control messages. Changes with every incompatible change of either.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// First bytes of every region.
 pub const MAGIC: [u8; 8] = *b"TOWPATH\0";
 /// Bytes of the header at offset 0.
@@ -180,6 +180,7 @@ pub struct Layout {
     events: usize,
     event_stride: usize,
     private: usize,
+    counts: usize,
     tx: usize,
     rx: usize,
     total: usize,
@@ -197,10 +198,11 @@ impl Layout {
         let data_queues = pages(HEADER_BYTES + slots * size_of::<SlotLines>());
         let events = data_queues + threads * data_stride;
         let private = events + geometry.contexts as usize * threads * event_stride;
-        let tx = pages(private + PRIVATE_HEADER_BYTES + slots * PRIVATE_SLOT_BYTES);
+        let counts = pages(private + PRIVATE_HEADER_BYTES + slots * PRIVATE_SLOT_BYTES);
+        let tx = pages(counts + slots * size_of::<CountsLine>());
         let rx = tx + slots * geometry.tx_bytes as usize;
         let total = rx + slots * geometry.rx_bytes as usize;
-        Ok(Self { geometry, data_queues, data_stride, events, event_stride, private, tx, rx, total })
+        Ok(Self { geometry, data_queues, data_stride, events, event_stride, private, counts, tx, rx, total })
     }
 
     /// The sizes it was computed from.
@@ -287,6 +289,12 @@ impl Layout {
     #[inline]
     pub fn private_bytes(&self) -> usize {
         PRIVATE_HEADER_BYTES + self.geometry.slots as usize * PRIVATE_SLOT_BYTES
+    }
+
+    /// Offset of a slot's [`CountsLine`].
+    #[inline]
+    pub fn counts(&self, slot: Slot) -> usize {
+        self.counts + self.index(slot) * size_of::<CountsLine>()
     }
 
     /// Offset of a slot's send ring.

@@ -50,7 +50,7 @@ pub mod word;
 
 pub use bytes::ByteRing;
 pub use layout::{Geometry, GeometryError, Layout, Slot};
-pub use lines::{AppLine, CommandLine, InfoLine, StackLine};
+pub use lines::{AppLine, CommandLine, CountsLine, InfoLine, StackLine};
 pub use options::OptionsLine;
 pub use pair::{PairGeometry, PairRegion};
 pub use region::{MapError, Region};

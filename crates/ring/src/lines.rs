@@ -278,10 +278,59 @@ pub struct InfoLine {
     pub held: AtomicU32,
 }
 
+/// The rest of what `TCP_INFO` shows. Written by the stack for `op::REFRESH`. Two cache lines, in a part of the region
+/// of their own, so that slots stay together.
+#[repr(C, align(128))]
+#[derive(Default)]
+pub struct CountsLine {
+    /// Payload bytes sent, each time that they were.
+    pub bytes_sent: AtomicU64,
+    /// Payload bytes sent again.
+    pub bytes_resent: AtomicU64,
+    /// Part of [`InfoLine::busy_us`] in which the send ring was full and all of it in flight, µs.
+    pub buffer_limited_us: AtomicU64,
+    /// The generation of the connection that this is about; with any other the line says nothing.
+    pub generation: AtomicU32,
+    /// Outstanding bytes that were sent again, and neither reported nor lost since.
+    pub resent: AtomicU32,
+    /// Segments received with data.
+    pub data_segments_in: AtomicU32,
+    /// Segments sent with data.
+    pub data_segments_out: AtomicU32,
+    /// Segments that have arrived at the peer.
+    pub delivered: AtomicU32,
+    /// The peer's reports of what came twice (RFC 2883).
+    pub duplicates: AtomicU32,
+    /// How often segments have been seen to overtake each other.
+    pub reorderings: AtomicU32,
+    /// Segments that came ahead of a hole.
+    pub out_of_order: AtomicU32,
+    /// Bytes that the peer may still send.
+    pub receive_window: AtomicU32,
+    /// The largest receive window so far, bytes; 0 = the receive ring.
+    pub receive_threshold: AtomicU32,
+    /// Bytes that the application reads in a round trip; 0 = the receive ring.
+    pub receive_space: AtomicU32,
+    /// Round-trip time as the receiver sees it, µs; 0 = none.
+    pub receive_rtt_us: AtomicU32,
+    /// How long an acknowledgement may wait for data to carry it, µs.
+    pub ack_delay_us: AtomicU32,
+    /// Segments by which one may be overtaken and not count as lost; 0 = the default.
+    pub reordering: AtomicU32,
+    /// Retransmission time-outs so far, of the handshake too.
+    pub timeouts_total: AtomicU32,
+    /// How often the first of a series of them has happened.
+    pub timeout_series: AtomicU32,
+    /// Time from the first time-out of a series to the next progress, of all series, ms.
+    pub timeout_ms: AtomicU32,
+    /// How long no data had been received when this was written, ms.
+    pub data_silent_ms: AtomicU32,
+    /// How long the peer had not been heard when this was written, ms.
+    pub heard_ms: AtomicU32,
+}
+
 /// Bits of [`InfoLine::observed`].
 pub mod observed {
-    /// Segments have overtaken each other on the path.
-    pub const REORDERING: u32 = 1;
     /// [`InfoLine::delivery_rate`](super::InfoLine::delivery_rate) is what the application had to send, not what the
     /// path could take.
     pub const APP_LIMITED: u32 = 2;
@@ -299,3 +348,4 @@ const _: () = assert!(size_of::<AppLine>() == 64);
 const _: () = assert!(size_of::<CommandLine>() == 64);
 const _: () = assert!(size_of::<StackLine>() == 64);
 const _: () = assert!(size_of::<InfoLine>() == 192);
+const _: () = assert!(size_of::<CountsLine>() == 128);

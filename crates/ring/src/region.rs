@@ -3,7 +3,9 @@
 use crate::dirty::DirtySet;
 use crate::layout::{Header, MAGIC, QueueWords, SlotLines, VERSION};
 use crate::mapping::{Access, Mapping, put_header};
-use crate::{AppLine, ByteRing, CommandLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine};
+use crate::{
+    AppLine, ByteRing, CommandLine, CountsLine, Geometry, GeometryError, InfoLine, Layout, OptionsLine, Slot, StackLine,
+};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -176,6 +178,14 @@ impl Region {
     #[inline]
     pub fn info(&self, slot: Slot) -> &InfoLine {
         &self.lines(slot).info
+    }
+
+    /// The counts of a slot.
+    #[inline]
+    pub fn counts(&self, slot: Slot) -> &CountsLine {
+        // SAFETY: the layout's offset is inside the mapping with a whole line behind it, and aligned as the line is. The
+        // line consists of atomics, for which any bytes are valid.
+        unsafe { &*self.at(self.layout.counts(slot)).cast() }
     }
 
     /// The send ring of a slot.

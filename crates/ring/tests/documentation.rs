@@ -6,7 +6,9 @@ use std::net::Ipv6Addr;
 use towpath_ring::command::Accepted;
 use towpath_ring::layout::{Header, QueueWords, SlotLines, VERSION};
 use towpath_ring::pair::{BitmapWords, PairHeader, PairLines};
-use towpath_ring::{AppLine, CommandLine, Geometry, InfoLine, Layout, OptionsLine, PairGeometry, StackLine};
+use towpath_ring::{
+    AppLine, CommandLine, CountsLine, Geometry, InfoLine, Layout, OptionsLine, PairGeometry, StackLine,
+};
 
 const TEXT: &str = include_str!("../LAYOUT.md");
 const SOURCES: [&str; 4] = [
@@ -97,6 +99,12 @@ fn tables_tell_the_offsets_of_all_words() {
             pacing_rate bytes_acked bytes_received timeouts probes ca_state window_shifts receive_mss marked
             sacked lost observed silent_ms delivery_rate busy_us window_limited_us file_bytes held),
     );
+    check(
+        "CountsLine",
+        fields!(CountsLine: bytes_sent bytes_resent buffer_limited_us generation resent data_segments_in data_segments_out
+            delivered duplicates reorderings out_of_order receive_window receive_threshold receive_space
+            receive_rtt_us ack_delay_us reordering timeouts_total timeout_series timeout_ms data_silent_ms heard_ms),
+    );
     check("QueueWords", fields!(QueueWords: tail head armed));
     check("PairHeader", fields!(PairHeader: magic version pair));
     check("PairLines", fields!(PairLines: line event_seq raised send_withheld receive_withheld));
@@ -140,6 +148,7 @@ fn the_parts_lie_where_the_table_says() {
         layout.data_queue(0),
         layout.event(0, 0),
         layout.private(),
+        layout.counts(first),
         layout.tx(first),
         layout.rx(first),
         layout.total_bytes(),
@@ -161,18 +170,20 @@ fn the_parts_lie_where_the_table_says() {
     let data_queues = page(4096 + 512 * s);
     let events = data_queues + (k + 1) * page(256 + 4 * s);
     let private = events + c * (k + 1) * page(256 + 12 * s);
-    let tx = page(private + 4096 + 128 * s);
+    let counts = page(private + 4096 + 128 * s);
+    let tx = page(counts + 128 * s);
     let rx = tx + s * 4096;
     assert_eq!(
         [
             layout.data_queue(0),
             layout.event(0, 0),
             layout.private(),
+            layout.counts(first),
             layout.tx(first),
             layout.rx(first),
             layout.total_bytes()
         ],
-        [data_queues, events, private, tx, rx, rx + s * 8192]
+        [data_queues, events, private, counts, tx, rx, rx + s * 8192]
     );
     assert_eq!(layout.event(1, 2), events + 5 * page(256 + 12 * s));
     let slot = layout.slot(9).unwrap();

@@ -214,12 +214,18 @@ pub struct FlowSnapshot {
     pub rcv_mss: u16,
     /// `flow_flags` bits.
     pub flags: u64,
-    /// Segments received and sent, payload bytes received and acknowledged, segments retransmitted.
-    pub segments_in: u64,
+    /// Segments received and sent (modulo 2^32), payload bytes received and acknowledged, segments retransmitted.
+    pub segments_in: u32,
     /// Acceptable segments received: the peer has sent them, as far as that can be told.
-    pub segments_heard: u64,
+    pub segments_heard: u32,
+    /// Segments received with data or FIN.
+    pub data_segments_in: u32,
+    /// Segments that came ahead of a hole.
+    pub out_of_order: u32,
     /// See `segments_in`.
-    pub segments_out: u64,
+    pub segments_out: u32,
+    /// Segments sent with data.
+    pub data_segments_out: u32,
     /// See `segments_in`.
     pub bytes_in: u64,
     /// See `segments_in`.
@@ -234,8 +240,18 @@ pub struct FlowSnapshot {
     pub sacked: u32,
     /// See `sacked`.
     pub lost: u32,
-    /// Reordering has been seen on the path (RFC 8985 §6.2).
-    pub reordering: bool,
+    /// Outstanding bytes that were sent again, and have not been reported or judged lost since.
+    pub resent: u32,
+    /// Payload bytes sent again so far.
+    pub bytes_resent: u64,
+    /// The peer's reports of what came twice (RFC 2883).
+    pub duplicates: u32,
+    /// How often segments have been seen to overtake each other (RFC 8985 §6.2).
+    pub reorderings: u32,
+    /// Send ring size in bytes.
+    pub tx_bytes: u32,
+    /// When an acknowledgement of received data was last put off, µs modulo 2^32; 0 = never.
+    pub owed_at: u32,
     /// Newest round-trip sample in µs, 0 = none.
     pub rtt_us: u32,
     /// Smallest round-trip sample of about the last ten seconds in µs, 0 = none.

@@ -1,11 +1,13 @@
 //! `TCP_INFO` from the stack's information line.
 
 use crate::options::stack;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use towpath_client::direct::Direct;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::{command, stack_info};
+use towpath_ring::CountsLine;
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::{app_flags, observed, state, status};
 
@@ -29,7 +31,7 @@ const INITIAL_WINDOW: u32 = 10;
 /// Linux's `TCPI_OPT_TIMESTAMPS`.
 const WITH_TIMESTAMPS: u32 = 1;
 
-/// Linux's `struct tcp_info`, of which libc has only the beginning. Programs ask for as many bytes as they know.
+/// Linux's `struct tcp_info` (6.18), of which libc has only the beginning. Programs ask for as many bytes as they know.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct TcpInfo {
@@ -87,7 +89,16 @@ pub struct TcpInfo {
     reord_seen: u32,
     rcv_ooopack: u32,
     snd_wnd: u32,
+    rcv_wnd: u32,
+    rehash: u32,
+    total_rto: u16,
+    total_rto_recoveries: u16,
+    total_rto_time: u32,
+    /// Of AccECN (Linux 6.18), which no stack here does.
+    accecn: [u32; 8],
 }
+
+const _: () = assert!(size_of::<TcpInfo>() == 280);
 
 /// The connection's state in Linux's numbers.
 pub fn tcp_state(socket: &Socket) -> u8 {
@@ -152,6 +163,8 @@ fn of_direct(socket: &Socket, direct: &Direct) -> TcpInfo {
         data_segs_out: segments(sent),
         data_segs_in: segments(received),
         delivered: segments(sent),
+        rcv_ssthresh: direct.ring_bytes(),
+        rcv_wnd: direct.ring_bytes().saturating_sub(socket.readable()),
         ..TcpInfo::default()
     }
 }
@@ -195,6 +208,13 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
     let timestamps = if options & WITH_TIMESTAMPS != 0 { TIMESTAMPS } else { 0 };
     let (queued, notsent) = stack_info::queued(socket);
     let seen = line.observed.load(Relaxed);
+    let counted = socket.session.region.counts(socket.slot);
+    let nothing = CountsLine::default();
+    // What the stack has written about an earlier connection of the slot does not count.
+    let counts = if counted.generation.load(Relaxed) == socket.generation { counted } else { &nothing };
+    // The stack says 0 where it does not know better.
+    let or = |word: &AtomicU32, default| if word.load(Relaxed) == 0 { default } else { word.load(Relaxed) };
+    let ring = socket.session.geometry.rx_bytes;
     TcpInfo {
         state: tcp_state(socket),
         options: options as u8,
@@ -222,16 +242,32 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
         },
         sacked: segments(line.sacked.load(Relaxed)),
         lost: segments(line.lost.load(Relaxed)),
-        reordering: DUP_THRESHOLD,
-        reord_seen: u32::from(seen & observed::REORDERING != 0),
+        retrans: segments(counts.resent.load(Relaxed)),
+        reordering: or(&counts.reordering, DUP_THRESHOLD),
+        reord_seen: counts.reorderings.load(Relaxed),
         last_data_sent: line.silent_ms.load(Relaxed),
+        last_data_recv: counts.data_silent_ms.load(Relaxed),
+        last_ack_recv: counts.heard_ms.load(Relaxed),
+        ato: counts.ack_delay_us.load(Relaxed),
         delivery_rate: line.delivery_rate.load(Relaxed),
         application_limited: u8::from(seen & observed::APP_LIMITED != 0),
         busy_time: line.busy_us.load(Relaxed),
         rwnd_limited: line.window_limited_us.load(Relaxed),
         delivered_ce: segments(line.marked.load(Relaxed)),
+        sndbuf_limited: counts.buffer_limited_us.load(Relaxed),
+        delivered: counts.delivered.load(Relaxed),
+        bytes_sent: counts.bytes_sent.load(Relaxed),
+        bytes_retrans: counts.bytes_resent.load(Relaxed),
+        dsack_dups: counts.duplicates.load(Relaxed),
+        rcv_ooopack: counts.out_of_order.load(Relaxed),
         snd_wnd: line.send_window.load(Relaxed),
-        rcv_space: socket.session.geometry.rx_bytes,
+        rcv_wnd: counts.receive_window.load(Relaxed),
+        rcv_ssthresh: or(&counts.receive_threshold, ring),
+        rcv_rtt: counts.receive_rtt_us.load(Relaxed),
+        rcv_space: or(&counts.receive_space, ring),
+        total_rto: counts.timeouts_total.load(Relaxed).min(u16::MAX.into()) as u16,
+        total_rto_recoveries: counts.timeout_series.load(Relaxed).min(u16::MAX.into()) as u16,
+        total_rto_time: counts.timeout_ms.load(Relaxed),
         total_retrans: line.retransmits.load(Relaxed),
         pacing_rate: match line.pacing_rate.load(Relaxed) {
             0 => u64::MAX,
@@ -242,6 +278,8 @@ pub fn tcp_info(socket: &Socket) -> TcpInfo {
         bytes_received: line.bytes_received.load(Relaxed),
         segs_out: line.segments_out.load(Relaxed),
         segs_in: line.segments_in.load(Relaxed),
+        data_segs_out: counts.data_segments_out.load(Relaxed),
+        data_segs_in: counts.data_segments_in.load(Relaxed),
         ..TcpInfo::default()
     }
 }

@@ -197,7 +197,7 @@ impl SlowThread {
         if let Some(flow) = flow {
             let snapshot = self.table.snapshot(flow);
             let unanswered = self.slow.unanswered(owner(index, slot));
-            let sent = self.slow.send_stats(now, owner(index, slot));
+            let sent = self.slow.send_stats(now, owner(index, slot), &snapshot);
             self.host.show_figures(owner(index, slot), &snapshot, unanswered, sent);
         }
         self.answer(index, slot, seq, if flow.is_some() { 0 } else { -libc::ENOTCONN });

@@ -291,7 +291,12 @@ impl SlowThread {
             let mut stays = false;
             if let Some(owner) = host.owners.get(index).copied().flatten() {
                 let snapshot = table.snapshot(*flow);
-                host.show_figures(owner, &snapshot, self.slow.unanswered(owner), self.slow.send_stats(now, owner));
+                host.show_figures(
+                    owner,
+                    &snapshot,
+                    self.slow.unanswered(owner),
+                    self.slow.send_stats(now, owner, &snapshot),
+                );
                 host.show_congestion(owner, self.slow.congestion(owner));
                 stays = snapshot.flags & flow_flags::ACTIVE != 0;
             }

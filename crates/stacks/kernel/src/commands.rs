@@ -85,6 +85,7 @@ impl ClientGroup {
         if let Some(tcp_info) = &tcp_info {
             let info = client.shared.region.info(slot);
             tcp_info.show(info);
+            tcp_info.show_counts(client.shared.region.counts(slot), client.shared.generation(slot));
             info.held.store(held as u32 + 1, Relaxed);
         }
         self.show_congestion(index, slot);

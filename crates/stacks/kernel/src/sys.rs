@@ -9,8 +9,8 @@ use towpath_ring::ByteRing;
 pub const SOL_TLS: i32 = 282;
 const TLS_SET_RECORD_TYPE: i32 = 1;
 
-/// Bytes of `TCP_INFO` that Linux 5.5 and later fill.
-pub const TCP_INFO_BYTES: usize = 240;
+/// Bytes of `TCP_INFO` that Linux 6.7 and later fill.
+pub const TCP_INFO_BYTES: usize = 248;
 
 fn checked(result: isize) -> Result<usize, i32> {
     usize::try_from(result).map_err(|_| last_error())

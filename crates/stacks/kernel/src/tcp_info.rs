@@ -3,8 +3,8 @@
 use crate::sys::{self, TCP_INFO_BYTES};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_ring::InfoLine;
 use towpath_ring::lines::observed;
+use towpath_ring::{CountsLine, InfoLine};
 use towpath_runtime::status::TcpStatus;
 
 /// `TCP_CLOSE`. The socket of a connection in TIME-WAIT is in this state too.
@@ -57,11 +57,44 @@ impl TcpInfo {
         self.byte(5)
     }
 
+    fn half(&self, at: usize) -> u32 {
+        u16::from_ne_bytes([self.0[at], self.0[at + 1]]).into()
+    }
+
+    /// Publishes the counts of a connection with this generation.
+    pub fn show_counts(&self, counts: &CountsLine, generation: u32) {
+        for (word, value) in [
+            (&counts.generation, generation),
+            (&counts.resent, self.bytes(self.word(36))),
+            (&counts.data_segments_in, self.word(152)),
+            (&counts.data_segments_out, self.word(156)),
+            (&counts.delivered, self.word(192)),
+            (&counts.duplicates, self.word(216)),
+            (&counts.reorderings, self.word(220)),
+            (&counts.out_of_order, self.word(224)),
+            (&counts.receive_window, self.word(232)),
+            (&counts.receive_threshold, self.word(64)),
+            (&counts.receive_space, self.word(96)),
+            (&counts.receive_rtt_us, self.word(92)),
+            (&counts.ack_delay_us, self.word(12)),
+            (&counts.reordering, self.word(88)),
+            (&counts.timeouts_total, self.half(240)),
+            (&counts.timeout_series, self.half(242)),
+            (&counts.timeout_ms, self.word(244)),
+            (&counts.data_silent_ms, self.word(52)),
+            (&counts.heard_ms, self.word(56)),
+        ] {
+            word.store(value, Relaxed);
+        }
+        counts.bytes_sent.store(self.long(200), Relaxed);
+        counts.bytes_resent.store(self.long(208), Relaxed);
+        counts.buffer_limited_us.store(self.long(184), Relaxed);
+    }
+
     /// Publishes the values to the application.
     pub fn show(&self, info: &InfoLine) {
         let shifts = self.byte(6);
         let app_limited = if self.byte(7) & 1 != 0 { observed::APP_LIMITED } else { 0 };
-        let reordering = if self.word(220) != 0 { observed::REORDERING } else { 0 };
         for (word, value) in [
             (&info.tcp_state, self.state()),
             (&info.mss, self.mss().into()),
@@ -85,7 +118,7 @@ impl TcpInfo {
             (&info.sacked, self.bytes(self.word(28))),
             (&info.lost, self.bytes(self.word(32))),
             (&info.marked, self.bytes(self.word(196))),
-            (&info.observed, app_limited | reordering),
+            (&info.observed, app_limited),
             (&info.silent_ms, self.word(44)),
         ] {
             word.store(value, Relaxed);

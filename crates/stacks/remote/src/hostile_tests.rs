@@ -324,7 +324,10 @@ fn against_near(peer: &mut Peer, (kind, what, seed, bytes): &Deed) -> bool {
             shown[8] %= 5;
             peer.say(&Update::Stack { index, slot, shown })
         }
-        5..=6 => peer.say(&Update::Info { index, slot, info: Box::new(words(seed, bytes)) }),
+        5..=6 => {
+            let (info, counts) = (Box::new(words(seed, bytes)), Box::new(words(seed, bytes)));
+            peer.say(&Update::Info { index, slot, info, counts })
+        }
         7 => peer.tell(number, &ToHost::Freed { index, slot, seq: number }),
         8 => {
             let remote = std::net::SocketAddr::from(([127, 0, 0, 1], number as u16));

@@ -1,7 +1,9 @@
 //! Updates as bytes: a kind, then little-endian words.
 
 use towpath_ring::Geometry;
-use towpath_ring::codec::{AppLineWords, CommandLineWords, InfoLineWords, OptionsLineWords, StackLineWords};
+use towpath_ring::codec::{
+    AppLineWords, CommandLineWords, CountsLineWords, InfoLineWords, OptionsLineWords, StackLineWords,
+};
 
 /// Most message bytes in one update.
 pub const PART: usize = 16 << 10;
@@ -22,7 +24,7 @@ pub enum Update {
     /// The stack's line. The bytes of the receive ring that it covers have been sent before.
     Stack { index: u32, slot: u32, shown: StackLineWords },
     /// The stack's information about a connection.
-    Info { index: u32, slot: u32, info: Box<InfoLineWords> },
+    Info { index: u32, slot: u32, info: Box<InfoLineWords>, counts: Box<CountsLineWords> },
 }
 
 fn put(to: &mut Vec<u8>, words: &[u32]) {
@@ -69,10 +71,11 @@ impl Update {
                 put(to, &[*index, *slot]);
                 put(to, shown);
             }
-            Self::Info { index, slot, info } => {
+            Self::Info { index, slot, info, counts } => {
                 to.push(7);
                 put(to, &[*index, *slot]);
                 put(to, &**info);
+                put(to, &**counts);
             }
         }
     }
@@ -105,7 +108,10 @@ impl Update {
                         Self::Command { index, slot, app, options, command }
                     }
                     6 => Self::Stack { index, slot, shown: get(from)? },
-                    _ => Self::Info { index, slot, info: Box::new(get(from)?) },
+                    _ => {
+                        let (info, counts) = (Box::new(get(from)?), Box::new(get(from)?));
+                        Self::Info { index, slot, info, counts }
+                    }
                 }
             }
             _ => return None,
@@ -127,7 +133,7 @@ mod tests {
             Update::App { index: 1, slot: 2, app: [3; 5] },
             Update::Command { index: 1, slot: 2, app: [3; 5], options: [4; 27], command: [5; 15] },
             Update::Stack { index: 1, slot: 2, shown: [6; 11] },
-            Update::Info { index: 1, slot: 2, info: Box::new([7; 47]) },
+            Update::Info { index: 1, slot: 2, info: Box::new([7; 47]), counts: Box::new([8; 25]) },
         ];
         let mut bytes = Vec::new();
         for record in records {

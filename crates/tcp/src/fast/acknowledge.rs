@@ -201,9 +201,9 @@ fn undo_if_needless(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, ack: Seq) {
 /// Everything is acknowledged, or there is but one segment out: a report can only be of what came twice (RFC 2883).
 #[cold]
 fn report_after_recovery(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment) {
-    if let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una())
-        && rack::arrived_twice(by, &turn.t, turn.lines, block)
-    {
+    let Some(block) = rack::duplicate(s.options.sack.as_slice(), turn.t.snd_una()) else { return };
+    turn.lines.seldom.duplicates.add(by, 1);
+    if rack::arrived_twice(by, &turn.t, turn.lines, block) {
         recovery::undo(by, turn);
     }
 }

@@ -67,14 +67,17 @@ use std::sync::Arc;
 /// The permits of the stages.
 const STAGES: Permits = Permits::issue();
 
+/// How long an acknowledgement waits for data to carry it unless configured otherwise, µs. That is longer than an
+/// application on this host takes to answer. It is far below the 500 ms of RFC 9293 §3.8.6.3, and below any peer's
+/// shortest time-out (Linux: 200 ms).
+pub const DELAYED_ACK_US: u64 = 1000;
+
 /// Settings of a fast path.
 #[derive(Clone, Debug)]
 pub struct FastConfig {
     /// Key of the hash table; must not be guessable by peers.
     pub seed: u64,
-    /// How long an acknowledgement may wait for data to carry it, µs. 1000 is longer than an application on this host
-    /// takes to answer. It is far below the 500 ms of RFC 9293 §3.8.6.3, and below any peer's shortest time-out (Linux:
-    /// 200 ms).
+    /// How long an acknowledgement may wait for data to carry it, µs.
     pub delayed_ack_us: u64,
     /// Segments that one flow may send before it is another's turn. With 16 a turn is worth its cache misses, and no
     /// flow waits long behind a bulk sender.
@@ -92,7 +95,7 @@ impl Default for FastConfig {
     fn default() -> Self {
         Self {
             seed: RandomState::new().hash_one(0u64),
-            delayed_ack_us: 1000,
+            delayed_ack_us: DELAYED_ACK_US,
             segments_per_turn: 16,
             challenge_acks_per_s: 1000,
             challenge_interval_ms: 500,

@@ -27,7 +27,7 @@ const TS_STALE: u32 = 24 * 86_400_000_000u64.div_ceil(1 << 20) as u32;
 /// sent when the whole batch has been processed (RFC 9293 §3.10.7.4, MUST-59).
 #[inline(always)]
 pub(super) fn run(by: Receive, turn: &mut FlowTurn<'_>, items: &mut [Item]) {
-    turn.lines.measures.segments_in.add(by, items.len() as u64);
+    turn.lines.measures.segments_in.add(by, items.len() as u32);
     for item in items {
         match turn.segment(by, &item.segment) {
             Ok(copy) => item.copy = copy,
@@ -55,6 +55,7 @@ impl FlowTurn<'_> {
             self.urgent(by, s);
         }
         if s.payload_len == 0 && s.flags & flags::FIN == 0 {
+            self.lines.measures.empty_in.add(by, 1);
             return Ok(Copy::default());
         }
         if self.t.has(ECN) && s.payload_len != 0 {
@@ -238,6 +239,7 @@ impl FlowTurn<'_> {
         let t = &mut self.t;
         t.set(by, ACK_NOW);
         t.owed_duplicates(by).one_more();
+        self.lines.seldom.out_of_order.add(by, 1);
         if t.out_of_order() == 0 {
             t.ahead(by).out_of_order = self.state.out_of_order.by(by).take().ok_or(Drop::OutOfOrderFull)?;
         }

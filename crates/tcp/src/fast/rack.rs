@@ -126,6 +126,10 @@ fn scored(by: Loss, turn: &mut FlowTurn<'_>, s: &Segment, una: Seq) {
     let known = &lines.recovery.reordering;
     if news.reordered {
         known.set(by, known.get() | learnt::SEEN);
+        lines.seldom.reorderings.add(by, 1);
+    }
+    if twice.is_some() {
+        lines.seldom.duplicates.add(by, 1);
     }
     let mut spurious = twice.is_some_and(|block| arrived_twice(by, &turn.t, lines, block));
     spurious |= recovery::echoes_original(&turn.t, lines, ack, una, s);

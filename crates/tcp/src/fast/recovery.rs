@@ -53,6 +53,7 @@ pub(super) fn untrack(by: Loss, turn: &mut FlowTurn<'_>) {
     if turn.t.has(TRACKED) {
         turn.state.scoreboards.by(by).release(line.scoreboard.get());
         line.scoreboard.set(by, 0);
+        turn.lines.seldom.resent.set(by, 0);
         line.deadline.set(by, 0);
         turn.t.clear(by, TRACKED | SCORED);
         turn.t.clear(by, LOST | TAIL);
@@ -67,6 +68,7 @@ pub(super) fn count(by: Loss, scoreboards: &mut Owned<Scoreboards>, t: &mut Tcb,
     t.clear(by, LOST);
     let lost = scoreboard.bytes(LOST_SPANS);
     let sacked = scoreboard.bytes(SACKED);
+    lines.seldom.resent.set(by, scoreboard.resent_bytes());
     let left = lost + sacked;
     lines.recovery.left.set(by, left);
     if left != 0 {

@@ -291,6 +291,12 @@ impl Scoreboard {
         self.iter().map(some).sum()
     }
 
+    /// Bytes that were sent again and are in flight as far as we know.
+    pub fn resent_bytes(&self) -> u32 {
+        let again = |(_, span): &(Seq, &Span)| span.flying() && span.state & AGAIN != 0;
+        self.iter().filter(again).map(|(start, span)| span.end.bytes_since(start)).sum()
+    }
+
     /// Updates `clean`.
     pub fn look(&mut self) {
         self.clean = self.probe.is_none() && self.iter().all(|(_, span)| span.state == 0);

@@ -30,10 +30,10 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    /// For a new flow.
-    pub(super) fn new(now: Micros, una: Seq, congestion: Controller) -> Self {
+    /// For a new flow, whose handshake had `timeouts` time-outs.
+    pub(super) fn new(now: Micros, una: Seq, congestion: Controller, timeouts: u32) -> Self {
         let (retransmit, persist) = (Retransmit::start(now, una), Persist::default());
-        Self { listed: Stamp::NONE, retransmit, persist, meter: SendMeter::new(now, una), congestion }
+        Self { listed: Stamp::NONE, retransmit, persist, meter: SendMeter::new(now, una, timeouts), congestion }
     }
     /// Is the flow on the list?
     pub(super) fn is_listed(&self) -> bool {
@@ -158,6 +158,7 @@ impl SlowPath {
         activity.meter.look(now, snapshot);
         if activity.retransmit.una() != snapshot.snd_una {
             installed.soft_error = 0;
+            activity.meter.progress(now);
             if let Some(mss) = installed.path.try_larger(now) {
                 host.send(flow_group, ToFast::SetMss(id, mss));
             }
@@ -216,6 +217,7 @@ impl SlowPath {
             Due::Fire(_) if shut => host.send(flow_group, ToFast::ProbeWindow(id)),
             Due::Fire(timeouts) => {
                 let window = activity.congestion.timeout(now, snapshot, timeouts, config);
+                activity.meter.timed_out(now, timeouts);
                 self.counters.timeouts += 1;
                 // Before the time-out, so that retransmitted segments are small enough.
                 let len = snapshot.snd_queued.distance(snapshot.snd_una).max(0) as u32;

@@ -176,7 +176,7 @@ impl SlowPath {
             icmp: None,
             path: PathMtu::new(opening.v6, setup.mss, opening.overhead()),
             peer_payload: opening.payload_within(u16::MAX),
-            activity: Activity::new(now, setup.snd_start, controller),
+            activity: Activity::new(now, setup.snd_start, controller, opening.timeouts),
         };
         if !connection.steered {
             connection.steered = true;

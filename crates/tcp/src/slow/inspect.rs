@@ -8,7 +8,7 @@ use super::opening::OpeningState;
 use super::send_stats::SendStats;
 use super::tcp_state::TcpState;
 use crate::counters::Counters;
-use crate::flow::{FlowId, FourTuple, Owner};
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner};
 use crate::time::Micros;
 
 /// One line of [`SlowPath::connections`].
@@ -111,13 +111,12 @@ impl SlowPath {
         }
     }
 
-    /// Send statistics of an owner's connection; zeros if it is not installed.
-    pub fn send_stats(&self, now: Micros, owner: Owner) -> SendStats {
-        let connection = self.table.by_owner(owner).and_then(|id| self.table.get(id));
-        let Some(Phase::Installed(installed)) = connection.map(|connection| &connection.phase) else {
-            return SendStats::default();
-        };
-        let meter = &installed.activity.meter;
-        SendStats { silent_us: now.since(meter.sent_at), ..meter.stats }
+    /// Statistics of an owner's connection, whose snapshot this is; zeros if it is not installed.
+    pub fn send_stats(&mut self, now: Micros, owner: Owner, snapshot: &FlowSnapshot) -> SendStats {
+        let Some(id) = self.table.by_owner(owner) else { return SendStats::default() };
+        let Some(installed) = self.table.running(id) else { return SendStats::default() };
+        installed.activity.meter.hear(now, snapshot);
+        installed.keepalive.hear(now, snapshot.segments_heard);
+        installed.activity.meter.read(now, installed.keepalive.heard_at())
     }
 }

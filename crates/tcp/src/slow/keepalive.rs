@@ -21,7 +21,7 @@ const LOOKS: u64 = 8;
 /// The time of the peer's last segment, and the probes since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keepalive {
-    segments_heard: u64,
+    segments_heard: u32,
     heard_at: Micros,
     probes: u32,
     probed_at: Micros,
@@ -49,8 +49,13 @@ impl Keepalive {
         self.probes
     }
 
+    /// When the peer was last heard.
+    pub(super) fn heard_at(&self) -> Micros {
+        self.heard_at
+    }
+
     /// Records that `segments_heard` segments have been received by now.
-    pub(super) fn hear(&mut self, now: Micros, segments_heard: u64) {
+    pub(super) fn hear(&mut self, now: Micros, segments_heard: u32) {
         if segments_heard != self.segments_heard {
             (self.segments_heard, self.heard_at, self.probes) = (segments_heard, now, 0);
         }
@@ -126,7 +131,7 @@ mod tests {
                 Tick::Wait(until) => now = until,
                 Tick::Probe(until) => {
                     sent.push(now.0 / 1_000_000);
-                    snapshot.segments_heard += u64::from(answers(sent.len()));
+                    snapshot.segments_heard += u32::from(answers(sent.len()));
                     now = until;
                 }
                 Tick::Dead => return (sent, Some(now.0 / 1_000_000)),

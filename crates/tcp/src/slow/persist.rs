@@ -16,7 +16,7 @@ pub(super) struct Peer {
     /// SND.UNA.
     pub una: Seq,
     /// Segments received from it.
-    pub segments_heard: u64,
+    pub segments_heard: u32,
     /// The window is open but unusable: it is silly, or the application holds back a partial segment.
     pub open: bool,
 }
@@ -30,7 +30,7 @@ pub(super) struct Persist {
     began: Micros,
     probes: u32,
     unanswered: u32,
-    segments_heard: u64,
+    segments_heard: u32,
     una: Seq,
 }
 
@@ -106,7 +106,7 @@ mod tests {
                 Due::No => {}
                 Due::Fire(_) => {
                     sent.push(t);
-                    heard += u64::from(answer);
+                    heard += u32::from(answer);
                 }
                 Due::Expired => return (sent, true),
             }

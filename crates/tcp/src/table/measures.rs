@@ -9,8 +9,12 @@ use crate::flow::Window;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Measures {
-    pub segments_in: Counter<Received>,
-    pub segments_out: Counter<Sent>,
+    /// Segments received, and those of them without data or FIN. All four wrap around.
+    pub segments_in: Word<Received>,
+    pub empty_in: Word<Received>,
+    /// Segments sent with data, and without.
+    pub data_out: Word<Sent>,
+    pub empty_out: Word<Sent>,
     /// Payload bytes received in order.
     pub bytes_in: Counter<Received>,
     /// Payload bytes acknowledged.

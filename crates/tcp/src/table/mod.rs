@@ -85,6 +85,7 @@ impl FlowTable {
         let fin = u32::from(t.has(bits::FIN_RECEIVED));
         let read = t.rcv_limit().sub(id.rx_bytes.get());
         let (sacked, lost) = lines.scored(&t);
+        let rare = &lines.seldom;
         FlowSnapshot {
             snd_una: t.snd_una(),
             snd_nxt: t.snd_nxt(),
@@ -105,16 +106,24 @@ impl FlowTable {
             rcv_mss: t.rcv_mss(),
             flags: public_flags(&t),
             segments_in: m.segments_in.get(),
-            segments_heard: m.segments_in.get().wrapping_sub(lines.seldom.unheard.get().into()),
-            segments_out: m.segments_out.get(),
+            segments_heard: m.segments_in.get().wrapping_sub(rare.unheard.get()),
+            data_segments_in: m.segments_in.get().wrapping_sub(m.empty_in.get()),
+            out_of_order: rare.out_of_order.get(),
+            segments_out: m.data_out.get().wrapping_add(m.empty_out.get()),
+            data_segments_out: m.data_out.get(),
             bytes_in: m.bytes_in.get(),
             bytes_acked: m.bytes_acked.get(),
             retransmits: u64::from(lines.recovery.retransmits.get()),
             bytes_marked: lines.rate.bytes_marked.get(),
             bytes_lost: lines.rate.bytes_lost.get(),
+            bytes_resent: rare.bytes_resent.get(),
             sacked,
             lost,
-            reordering: lines.recovery.reordering.get() & learnt::SEEN != 0,
+            resent: lines.resent(&t),
+            duplicates: rare.duplicates.get(),
+            reorderings: rare.reorderings.get(),
+            tx_bytes: id.tx_bytes.get(),
+            owed_at: id.owed_at.get(),
             rtt_us: lines.rate.rtt_us.get(),
             min_rtt_us: lines.rate.min_rtt_us.get(),
             pacing: lines.rate.pacing.get(),
@@ -187,10 +196,20 @@ impl Lines {
     /// Outstanding bytes that the peer reports, and those that are lost.
     fn scored(&self, t: &Tcb) -> (u32, u32) {
         if !t.has(bits::SCORED) {
-            return (0, 0);
+            // Without a scoreboard all that is out is sent again in order after a time-out.
+            return (0, if t.has(bits::TRACKED) { 0 } else { t.snd_max().bytes_since(t.snd_nxt()) });
         }
         let (left, sacked) = (self.recovery.left.get(), self.addresses.sacked.get());
         (sacked, left.saturating_sub(sacked))
+    }
+    /// Outstanding bytes that were sent again.
+    fn resent(&self, t: &Tcb) -> u32 {
+        match () {
+            () if t.has(bits::TRACKED) => self.seldom.resent.get(),
+            () if t.snd_nxt().before(t.snd_max()) => t.snd_nxt().bytes_since(t.snd_una()),
+            () if t.has(bits::RECOVERY) => t.flight().min(u32::from(t.mss())),
+            () => 0,
+        }
     }
     /// The way out.
     #[inline]
@@ -260,10 +279,15 @@ impl Lines {
         recovery.snd_up.set(by, 0);
         self.seldom.clear(by);
         id.ts_recent_at.set(by, (now_us >> 20) as u32);
-        for counter in [&m.segments_in, &m.bytes_in, &m.bytes_acked] {
+        for counter in [&m.bytes_in, &m.bytes_acked] {
             counter.set(by, 0);
         }
-        m.segments_out.set(by, 0);
+        for word in [&m.segments_in, &m.empty_in] {
+            word.set(by, 0);
+        }
+        for word in [&m.data_out, &m.empty_out] {
+            word.set(by, 0);
+        }
         for counter in [&rate.bytes_marked, &rate.bytes_lost] {
             counter.set(by, 0);
         }

@@ -1,18 +1,36 @@
 //! The line of what happens seldom, and of counts that are kept only then.
 
-use super::tcb::Received;
-use super::words::Word;
+use super::stages::Install;
+use super::tcb::{Congestion, Received, Sent};
+use super::words::{Counter, Word};
 
 /// Counts of rare events. One line, which no ordinary segment touches.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Seldom {
+    /// Payload bytes sent again.
+    pub bytes_resent: Counter<Sent>,
     /// Received segments that were not acceptable. Anybody may have sent them, so the peer has not been heard.
     pub unheard: Word<Received>,
+    /// Segments that came ahead of a hole.
+    pub out_of_order: Word<Received>,
+    /// Outstanding bytes that were sent again and are neither reported nor lost since, if `bits::TRACKED`.
+    pub resent: Word<Congestion>,
+    /// The peer's reports of what came twice (RFC 2883).
+    pub duplicates: Word<Congestion>,
+    /// Acknowledgements that showed that segments had overtaken each other.
+    pub reorderings: Word<Congestion>,
 }
 
 impl Seldom {
-    pub(crate) fn clear(&self, by: super::stages::Install) {
-        self.unheard.set(by, 0);
+    /// Of a new flow.
+    pub(crate) fn clear(&self, by: Install) {
+        self.bytes_resent.set(by, 0);
+        for word in [&self.unheard, &self.out_of_order] {
+            word.set(by, 0);
+        }
+        for word in [&self.resent, &self.duplicates, &self.reorderings] {
+            word.set(by, 0);
+        }
     }
 }

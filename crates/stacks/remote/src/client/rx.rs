@@ -66,8 +66,9 @@ impl ClientRx {
                     self.publish(&client, slot, &shown);
                 }
             }
-            Update::Info { index, slot, info } => {
+            Update::Info { index, slot, info, counts } => {
                 if let Some((client, slot)) = self.find(index, slot)? {
+                    client.shared.region.counts(slot).store(&counts);
                     client.shared.region.info(slot).store(&info);
                 }
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use towpath_ring::Slot;
-use towpath_ring::codec::{InfoLineWords, StackLineWords, stack_word};
+use towpath_ring::codec::{CountsLineWords, InfoLineWords, StackLineWords, stack_word};
 use towpath_ring::command::Accepted;
 use towpath_ring::lines::state;
 use towpath_runtime::thread::wait;
@@ -22,6 +22,7 @@ const CHECK: Duration = Duration::from_millis(1);
 struct SentWords {
     shown: StackLineWords,
     info: InfoLineWords,
+    counts: CountsLineWords,
     /// Bytes of the receive ring that were sent.
     tail: u32,
 }
@@ -131,17 +132,18 @@ impl ClientProgress {
             sender.copy(client.lane, at, region.rx(slot), (sent, fresh))?;
         }
         // Loaded after the line, so at least as new.
-        let info = region.info(slot).load();
+        let (info, counts) = (region.info(slot).load(), region.counts(slot).load());
         let (index, known) = (client.index, self.slots.get(&raw));
-        if known.is_none_or(|known| known.info != info) {
-            sender.send(client.lane, &Update::Info { index, slot: raw, info: Box::new(info) })?;
+        if known.is_none_or(|known| known.info != info || known.counts != counts) {
+            let (info, counts) = (Box::new(info), Box::new(counts));
+            sender.send(client.lane, &Update::Info { index, slot: raw, info, counts })?;
         }
         // A listener's line is also a signal to check again.
         if listens || known.is_none_or(|known| known.shown != words) {
             sender.send(client.lane, &Update::Stack { index, slot: raw, shown: words })?;
         }
         let tail = words[stack_word::RX_TAIL];
-        self.slots.insert(raw, SentWords { shown: words, info, tail });
+        self.slots.insert(raw, SentWords { shown: words, info, counts, tail });
         Ok(whole)
     }
 

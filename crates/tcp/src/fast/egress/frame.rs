@@ -79,6 +79,9 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         if len != 0 {
             let position = seq.bytes_since(Seq(lines.identity.snd_start.get()));
             self.rings.fetch(self.turn.flow, position, &mut frame[made.payload_offset..]);
+            lines.measures.data_out.add(by, 1);
+        } else {
+            lines.measures.empty_out.add(by, 1);
         }
         let offload = if unsummed {
             made.partial_checksum(frame)
@@ -91,7 +94,6 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         self.bytes += bytes;
         let ident = self.turn.state.ident.by(by);
         ident.0 = ident.0.wrapping_add(1);
-        lines.measures.segments_out.add(by, 1);
         let t = &mut self.turn.t;
         t.advertised(by).rcv_adv = edge;
         t.sent(by).last_ack = ack.up_to;

@@ -323,6 +323,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         let turn = &mut self.turn;
         if plan.seq.before(turn.t.snd_max()) {
             turn.lines.recovery.retransmits.add(by, 1);
+            turn.lines.seldom.bytes_resent.add(by, u64::from(plan.len));
             turn.state.counters.retransmits += 1;
             recovery::resent(loss, turn, plan.seq, end.bytes_since(plan.seq));
             // Karn (RFC 9293 MUST-18): an answer now may be to either copy.

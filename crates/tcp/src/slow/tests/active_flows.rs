@@ -3,7 +3,7 @@
 use super::world::*;
 use crate::flow::{FlowId, FlowSnapshot, Owner, flow_flags as bit};
 use crate::messages::ToSlow;
-use crate::slow::{Route, SlowConfig, TcpState};
+use crate::slow::{Route, SendStats, SlowConfig, TcpState};
 
 /// Advances time by `ms` in steps of 10 ms. Returns each message with its time in ms.
 fn watch(bench: &mut Bench, ms: u64) -> Vec<(u64, String)> {
@@ -112,15 +112,38 @@ fn a_lone_segment_is_probed_once_before_its_time_out() {
     assert_eq!(watch(&mut bench, 1000)[0].0, 900);
 }
 
+fn stats(bench: &mut Bench, flow: FlowId) -> SendStats {
+    let snapshot = *bench.reading(flow);
+    bench.slow.send_stats(bench.now, CLIENT, &snapshot)
+}
+
+/// For `TCP_INFO`.
+#[test]
+fn time_outs_are_counted_and_timed_until_progress() {
+    let (mut bench, flow) = client();
+    bench.outstanding(flow, 1000);
+    bench.pass_ms(1000);
+    let usage = stats(&mut bench, flow);
+    assert_eq!((usage.timeouts, usage.timeout_series), (2, 1));
+    let reading = bench.reading(flow);
+    reading.snd_una = reading.snd_max;
+    reading.segments_heard += 1;
+    bench.pass_ms(1000);
+    let usage = stats(&mut bench, flow);
+    // From the first at 200 ms to the look after 1,000 ms.
+    assert!((800_000..=820_000).contains(&usage.timeout_us), "{}", usage.timeout_us);
+    assert_eq!((usage.timeouts, usage.timeout_series), (2, 1));
+    assert!(usage.heard_us < 1_010_000 && usage.data_silent_us == 2_000_000, "{usage:?}");
+}
+
 /// For `TCP_INFO`.
 #[test]
 fn what_a_flow_makes_of_its_path_is_measured() {
     let (mut bench, flow) = client();
     bench.pass_ms(5000);
-    assert_eq!(
-        bench.slow.send_stats(bench.now, CLIENT),
-        crate::slow::SendStats { silent_us: 5_000_000, ..Default::default() }
-    );
+    let silent = 5_000_000;
+    let quiet = SendStats { silent_us: silent, data_silent_us: silent, heard_us: silent, ..SendStats::default() };
+    assert_eq!(stats(&mut bench, flow), quiet);
     // 1,000 bytes in 10 ms, ten times, with more waiting as the window is full.
     bench.outstanding(flow, 20_000);
     let reading = bench.reading(flow);
@@ -133,7 +156,7 @@ fn what_a_flow_makes_of_its_path_is_measured() {
         reading.snd_max = reading.snd_max.add(1000);
     }
     bench.pass_ms(10);
-    let usage = bench.slow.send_stats(bench.now, CLIENT);
+    let usage = stats(&mut bench, flow);
     assert_eq!((usage.delivery_rate, usage.app_limited), (100_000, false));
     assert_eq!((usage.busy_us, usage.window_limited_us, usage.silent_us), (110_000, 110_000, 0));
     // The rest is sent at once. Then the flow is no longer busy.
@@ -142,7 +165,7 @@ fn what_a_flow_makes_of_its_path_is_measured() {
     reading.snd_max = reading.snd_queued;
     reading.snd_una = reading.snd_queued;
     bench.pass_ms(1000);
-    let usage = bench.slow.send_stats(bench.now, CLIENT);
+    let usage = stats(&mut bench, flow);
     assert_eq!((usage.delivery_rate, usage.app_limited), (7_000_000, true));
     assert_eq!((usage.busy_us, usage.window_limited_us, usage.silent_us), (120_000, 110_000, 990_000));
 }

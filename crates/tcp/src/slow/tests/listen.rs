@@ -406,7 +406,7 @@ fn a_syn_that_is_not_admitted_is_dropped_or_reset_and_holds_nothing() {
     assert_eq!(setup.class, 1, "the host says which class its flow is of");
 }
 
-/// The memory per connection that docs/reference/configuration.md states at `max_connections`: about 1.2 KiB. Entries
+/// The memory per connection that docs/reference/configuration.md states at `max_connections`: about 1.3 KiB. Entries
 /// in tables count twice, as tables may be half empty.
 #[test]
 fn a_connection_takes_little_more_than_a_kilobyte() {
@@ -414,7 +414,7 @@ fn a_connection_takes_little_more_than_a_kilobyte() {
     use crate::slow::connections::{ConnectionEntry, Installed};
     let entries = 2 * (size_of::<(FourTuple, FlowId)>() + size_of::<(Owner, FlowId)>());
     let bytes = size_of::<crate::table::Lines>() + size_of::<ConnectionEntry>() + size_of::<Installed>() + entries;
-    assert!((1000..=1300).contains(&bytes), "{bytes}");
+    assert!((1100..=1400).contains(&bytes), "{bytes}");
     assert_eq!(size_of::<crate::table::Lines>(), 448);
 }
 
