@@ -1,0 +1,250 @@
+//! Watches direct connections. Nobody tells of their bytes: a watcher looks at both sides' words, and copies what has
+//! come since it last looked. So the two programs do nothing more than without a capture.
+//!
+//! A writer may use the place of bytes that the reader has taken. Bytes that nobody has taken are shown at once. Others
+//! wait for the writer's next step, because a write begun before the copy ends with it. They are shown if that write
+//! cannot have reached them, and counted as dropped if it can. A writer that takes no step within [`LOOKS`] is believed
+//! not to be writing. The programs' words only choose which bytes are shown: all are payload.
+
+use crate::conversation::{Conversation, MOST_BYTES};
+use crate::memory::Writer;
+use crate::record::{DIRECT, Name};
+use crate::tap::{Tap, Wish, now_ns};
+use rustix::fd::BorrowedFd;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use towpath_ring::lines::app_flags;
+use towpath_ring::{AppLine, PairGeometry, PairRegion};
+
+/// How often a watcher looks before it believes that a writer is not writing.
+const LOOKS: u32 = 10;
+
+/// How long a writer's held bytes are not sent (`TCP_CORK`), ms.
+const HELD_MS: u32 = 200;
+
+/// Where a direct connection lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Number of its pair.
+    pub pair: u32,
+    /// The pair's memory.
+    pub memory: BorrowedFd<'a>,
+    /// The pair's sizes.
+    pub geometry: PairGeometry,
+    /// Its slot.
+    pub slot: u32,
+    /// The side of the end that is named first.
+    pub side: usize,
+}
+
+/// The direct connections of a service, and whose they are.
+pub struct Watch {
+    tap: Tap,
+    regions: BTreeMap<u32, Weak<PairRegion>>,
+    /// By pair and slot.
+    open: BTreeMap<(u32, u32), Watched>,
+    buffer: Vec<u8>,
+}
+
+struct Watched {
+    region: Arc<PairRegion>,
+    slot: u32,
+    /// The pair's side of the conversation's side 0.
+    first: usize,
+    /// By the conversation's side: the position up to which its bytes are taken.
+    taken: [u32; 2],
+    /// By the conversation's side.
+    waiting: [VecDeque<Piece>; 2],
+    talk: Conversation,
+}
+
+/// Bytes of a side that are not shown yet.
+struct Piece {
+    /// Their position.
+    begin: u32,
+    /// When they were copied.
+    time_ns: u64,
+    /// How many.
+    count: u32,
+    /// `None` = they are lost.
+    bytes: Option<Vec<u8>>,
+    /// The writer's tail after the copy; `None` = the copy is right.
+    tail: Option<u32>,
+    /// How often the writer was found there.
+    looks: u32,
+}
+
+impl Watch {
+    /// A watch that leaves frames in this ring.
+    pub fn new(writer: Writer, wish: &Wish) -> Self {
+        let (regions, open) = (BTreeMap::new(), BTreeMap::new());
+        Self { tap: Tap::new(writer, wish), regions, open, buffer: vec![0; MOST_BYTES] }
+    }
+
+    /// Tells whose a connection is.
+    pub fn name(&mut self, name: &Name) {
+        self.tap.name(name);
+    }
+
+    /// A connection begins; `ends[0]` has opened it. If its memory cannot be mapped it is not shown.
+    pub fn opens(&mut self, place: &Place<'_>, ends: [SocketAddr; 2]) {
+        let Some(region) = self.region(place) else { return };
+        let (tap, time) = (&mut self.tap, now_ns());
+        let talk = Conversation::opens(ends, |frame| tap.frame(DIRECT, false, time, frame));
+        let watched =
+            Watched { region, slot: place.slot, first: place.side, taken: [0; 2], waiting: Default::default(), talk };
+        self.open.insert((place.pair, place.slot), watched);
+    }
+
+    /// A connection is there already. It may be named from either end.
+    pub fn is_open(&mut self, place: &Place<'_>, ends: [SocketAddr; 2]) {
+        if self.open.contains_key(&(place.pair, place.slot)) {
+            return;
+        }
+        let Some(region) = self.region(place) else { return };
+        let sent = |side: usize| region.lines(place.slot, side).line.tx_tail.load(Ordering::Acquire);
+        let taken = [sent(place.side), sent(1 - place.side)];
+        let talk = Conversation::open(ends, taken);
+        let watched = Watched { region, slot: place.slot, first: place.side, taken, waiting: Default::default(), talk };
+        self.open.insert((place.pair, place.slot), watched);
+    }
+
+    /// A side of a connection is done with it. Call it before the slot can be used again.
+    pub fn ends(&mut self, pair: u32, slot: u32, side: usize, reset: bool) {
+        let Some(watched) = self.open.get_mut(&(pair, slot)) else { return };
+        watched.look(&mut self.tap, &mut self.buffer, Some(side ^ watched.first));
+        watched.settle(side ^ watched.first, true, &mut self.tap);
+        let (tap, time) = (&mut self.tap, now_ns());
+        watched.talk.ends(side ^ watched.first, reset, |frame| tap.frame(DIRECT, false, time, frame));
+    }
+
+    /// Both sides of a connection are done with it.
+    pub fn forget(&mut self, pair: u32, slot: u32) {
+        if let Some(mut watched) = self.open.remove(&(pair, slot)) {
+            watched.settle_both(&mut self.tap);
+        }
+        self.regions.retain(|_, region| region.strong_count() > 0);
+    }
+
+    /// Shows what has passed since the last call.
+    pub fn look(&mut self) {
+        for watched in self.open.values_mut() {
+            watched.look(&mut self.tap, &mut self.buffer, None);
+        }
+    }
+
+    /// The same at the end of a capture: nothing waits any more.
+    pub fn finish(&mut self) {
+        self.look();
+        for watched in self.open.values_mut() {
+            watched.settle_both(&mut self.tap);
+        }
+    }
+
+    fn region(&mut self, place: &Place<'_>) -> Option<Arc<PairRegion>> {
+        if let Some(region) = self.regions.get(&place.pair).and_then(Weak::upgrade) {
+            return Some(region);
+        }
+        let region = Arc::new(PairRegion::map(place.memory, place.geometry, place.pair).ok()?);
+        self.regions.insert(place.pair, Arc::downgrade(&region));
+        Some(region)
+    }
+}
+
+impl Watched {
+    /// `ended`: this side is done with it.
+    fn look(&mut self, tap: &mut Tap, buffer: &mut [u8], ended: Option<usize>) {
+        for side in [0, 1] {
+            let lines = self.region.lines(self.slot, side ^ self.first);
+            // The flags first: what was sent before the end is there when the end is seen.
+            let flags = lines.line.flags.load(Ordering::Acquire);
+            let ends = flags & (app_flags::SHUT_WR | app_flags::CLOSED) != 0 || ended == Some(side);
+            let tail = sent(&lines.line, ends);
+            self.settle(side, false, tap);
+            if tail != self.taken[side] {
+                self.take(side, tail, buffer);
+                self.settle(side, false, tap);
+            }
+            if flags & app_flags::SHUT_WR != 0 {
+                // It writes no more.
+                self.settle(side, true, tap);
+                let time = now_ns();
+                self.talk.ends(side, false, |frame| tap.frame(DIRECT, false, time, frame));
+            }
+        }
+    }
+
+    /// Copies a side's bytes up to `tail`.
+    fn take(&mut self, side: usize, tail: u32, buffer: &mut [u8]) {
+        let Self { region, slot, first, taken, waiting, .. } = self;
+        let Some(ring) = region.ring(*slot, side ^ *first) else { return };
+        let (own, peer) = (region.lines(*slot, side ^ *first), region.lines(*slot, 1 - (side ^ *first)));
+        let (begin, time_ns) = (taken[side], now_ns());
+        let count = tail.wrapping_sub(begin);
+        if count > ring.capacity() {
+            // So much cannot be in the ring. The rest of it may be written over at any moment.
+            waiting[side].push_back(Piece { begin, time_ns, count, bytes: None, tail: None, looks: 0 });
+            taken[side] = tail;
+        }
+        while taken[side] != tail {
+            let begin = taken[side];
+            let count = tail.wrapping_sub(begin).min(MOST_BYTES as u32);
+            let bytes = &mut buffer[..count as usize];
+            ring.read(begin, bytes);
+            let tail = written(&own.line);
+            let unread = begin.wrapping_sub(peer.line.rx_head.load(Ordering::Acquire)).cast_signed() >= 0;
+            let right = unread && tail.wrapping_sub(begin) <= ring.capacity();
+            let (bytes, tail) = (Some(bytes.to_vec()), Some(tail).filter(|_| !right));
+            waiting[side].push_back(Piece { begin, time_ns, count, bytes, tail, looks: 0 });
+            taken[side] = begin.wrapping_add(count);
+        }
+    }
+
+    /// Shows all that is right, of both sides.
+    fn settle_both(&mut self, tap: &mut Tap) {
+        self.settle(0, true, tap);
+        self.settle(1, true, tap);
+    }
+
+    /// Shows what of a side's bytes is right. `still`: the writer is not writing.
+    fn settle(&mut self, side: usize, still: bool, tap: &mut Tap) {
+        let tail = written(&self.region.lines(self.slot, side ^ self.first).line);
+        let ring_bytes = self.region.geometry().ring_bytes;
+        while let Some(piece) = self.waiting[side].front_mut() {
+            if piece.tail == Some(tail) && !still && piece.looks < LOOKS {
+                piece.looks += 1;
+                return;
+            }
+            let Some(Piece { begin, time_ns, count, bytes, tail: copied_at, .. }) = self.waiting[side].pop_front()
+            else {
+                return;
+            };
+            let written_over = copied_at.is_some() && tail.wrapping_sub(begin) > ring_bytes;
+            match bytes {
+                Some(bytes) if !written_over => {
+                    self.talk.data(side, &bytes, |frame| tap.frame(DIRECT, false, time_ns, frame));
+                }
+                _ => self.talk.lost(side, count, |like, frames| tap.lost(frames, like)),
+            }
+        }
+    }
+}
+
+/// Up to where a writer has written: beyond its tail there may be held bytes.
+fn written(line: &AppLine) -> u32 {
+    let tail = line.tx_tail.load(Ordering::Acquire);
+    let held = line.held_tail.load(Ordering::Acquire);
+    let holds = line.held_ms.load(Ordering::Acquire) != 0 && held.wrapping_sub(tail).cast_signed() > 0;
+    if holds { held } else { tail }
+}
+
+/// Up to where a writer's bytes count as sent, as its reader counts them. `ended`: it writes no more.
+fn sent(line: &AppLine, ended: bool) -> u32 {
+    // The lowest bit of the time only tells it from 0.
+    let since = line.held_ms.load(Ordering::Acquire) & !1;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    let now_ms = (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000) as u32;
+    if ended || now_ms.wrapping_sub(since) >= HELD_MS { written(line) } else { line.tx_tail.load(Ordering::Acquire) }
+}

@@ -1,0 +1,24 @@
+//! The parts of a capture. This crate knows frames, and neither stacks nor services.
+//!
+//! - [`cbpf`]: classic BPF programs, checked and run as the kernel does;
+//! - [`memory`]: the memory in which the threads of a stack leave frames for the command that captures;
+//! - [`record`]: the records in that memory;
+//! - [`tap`]: filters a frame, cuts it, and leaves it in the memory or counts it;
+//! - [`conversation`]: frames made for a connection that has none;
+//! - [`direct`]: looks at direct connections, and makes such frames of their bytes;
+//! - [`ends`]: whose a frame is;
+//! - [`pcapng`]: the file.
+
+pub mod cbpf;
+pub mod conversation;
+pub mod direct;
+pub mod ends;
+pub mod memory;
+pub mod pcapng;
+pub mod record;
+pub mod tap;
+
+pub use cbpf::Program;
+pub use memory::{Memory, Reader, Writer};
+pub use record::{Name, Record};
+pub use tap::{Tap, Wish};

@@ -1,0 +1,73 @@
+//! The work of a stack's thread on a frame while somebody captures.
+
+use crate::cbpf::{Frame, Program};
+use crate::memory::Writer;
+use crate::record::{Header, Kind, Name};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Most bytes of a frame that a capture takes.
+pub const MOST_SNAP: u32 = 262_144;
+
+/// The operator's wish for a capture.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Only frames that this lets through.
+    pub filter: Option<Arc<Program>>,
+    /// Most bytes of a frame.
+    pub snap: u32,
+    /// Bytes of memory for frames that are not yet read.
+    pub bytes: u64,
+}
+
+/// Filters frames, cuts them, and leaves them in the memory.
+pub struct Tap {
+    writer: Writer,
+    filter: Option<Arc<Program>>,
+    snap: u32,
+}
+
+impl Tap {
+    /// A tap into this ring.
+    pub fn new(writer: Writer, wish: &Wish) -> Self {
+        Self { writer, filter: wish.filter.clone(), snap: wish.snap.min(MOST_SNAP) }
+    }
+
+    /// How many bytes of a frame the filter wants.
+    fn wanted(&self, outgoing: bool, bytes: &[u8]) -> u32 {
+        self.filter.as_ref().map_or(u32::MAX, |filter| filter.run(Frame { bytes, outgoing }))
+    }
+
+    /// So many frames with these headers are lost.
+    pub fn lost(&mut self, frames: u64, like: &[u8]) {
+        if self.wanted(false, like) > 0 {
+            self.writer.lose_seen(frames);
+        }
+    }
+
+    /// A frame at this place has been sent or received.
+    pub fn frame(&mut self, place: u16, outgoing: bool, time_ns: u64, bytes: &[u8]) {
+        let wanted = self.wanted(outgoing, bytes);
+        if wanted == 0 {
+            return;
+        }
+        let kept = bytes.len().min(wanted.min(self.snap) as usize);
+        let header = Header { kind: Kind::Frame { outgoing }, place, time_ns, length: bytes.len() as u32 };
+        self.writer.leave(header, &bytes[..kept]);
+    }
+
+    /// Tells whose a connection is.
+    pub fn name(&mut self, name: &Name) {
+        self.writer.tell(Name::HEADER, &name.encode());
+    }
+
+    /// Counts frames that were lost before any filter.
+    pub fn lose(&mut self, frames: u64) {
+        self.writer.lose(frames);
+    }
+}
+
+/// The time of a frame that passes now.
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
