@@ -67,4 +67,8 @@ pub trait Port: Send {
     fn pending(&mut self) -> bool;
     /// Counters so far.
     fn counters(&self) -> PortCounters;
+    /// The port that this one stands before, which is taken out of it; `None` = it stands for itself.
+    fn inner(&mut self) -> Option<Box<dyn Port>> {
+        None
+    }
 }

@@ -6,6 +6,7 @@
 //! - [`clients`]: the state of a client that the threads of a stack share, and how an application's words are read;
 //! - [`slots`], [`info`]: the slots of a client and their uses; the values that the application is shown;
 //! - [`events`]: telling an application that something has happened;
+//! - [`capture`]: frames of a stack for the operator to look at;
 //! - [`execute`]: a program in a stack's kernel;
 //! - [`log_throttle`]: a limit on log lines that others can provoke;
 //! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]:
@@ -17,6 +18,7 @@
 
 pub mod adaptive_spin;
 pub mod admission;
+pub mod capture;
 pub mod client_setup;
 pub mod clients;
 pub mod events;
@@ -41,6 +43,7 @@ pub mod workers;
 #[cfg(test)]
 mod workers_tests;
 
+pub use capture::Capture;
 pub use client_setup::{ClientId, ClientMemory, ClientSetup, RemoteWaker};
 pub use execute::Executed;
 pub use files::{Files, SharedFile};

@@ -7,8 +7,10 @@ use crate::stack::PairHandle;
 use crate::status::{ConnectionStatus, Status};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use towpath_capture::Tap;
+use towpath_capture::direct::Watch;
 
 /// One request; see [`crate::Stack`]. A `Sender` carries the answer. The drop of a `Sender<()>` is the answer.
 pub enum Request {
@@ -36,6 +38,16 @@ pub enum Request {
     Pair(ClientId, u32, u32, Sender<Option<PairHandle>>),
     /// See [`crate::Stack::status`].
     Status(Sender<Status>),
+    /// Begins (`Some`) or ends a capture in all threads.
+    Capture(Option<Taps>, Sender<()>),
+}
+
+/// Where the threads of a stack leave frames.
+pub struct Taps {
+    /// By flow group and port.
+    pub ports: Vec<Vec<Tap>>,
+    /// For direct connections and names.
+    pub other: Arc<Mutex<Watch>>,
 }
 
 /// Sends requests to one thread.

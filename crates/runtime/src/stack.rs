@@ -1,5 +1,6 @@
 //! The interface between the service and a stack.
 
+use crate::capture::{Capture, Wish};
 use crate::client_setup::{ClientId, ClientMemory, ClientSetup};
 use crate::execute::Executed;
 use crate::files::{Files, SharedFile};
@@ -110,6 +111,11 @@ pub trait Stack: Send + Sync {
     /// Moves all clients, with their connections, to another of its kernels: `host`, `uml`.
     fn move_to(&self, _: &str) -> io::Result<Movement> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this stack has no other place (see --standby)"))
+    }
+    /// Begins to leave copies of its frames for the operator. There is one capture at a time.
+    fn capture(&self, _: &Wish) -> io::Result<Box<dyn Capture>> {
+        let why = "the frames of this stack are in another kernel; run tcpdump there";
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
     /// Ends its threads. Connections are forgotten.
     fn stop(self: Box<Self>);

@@ -119,6 +119,7 @@ impl SlowThread {
         match self.slow.connect(now, owner, remote, remote_port, bound, nodelay, &mut self.host) {
             Ok(()) => {
                 self.host.spend_token(index);
+                self.name_opening(owner);
                 0
             }
             Err(error) => {
@@ -157,8 +158,12 @@ impl SlowThread {
         SlowHost::show_addresses(client, slot, &tuple, 10);
         client.show(slot, state::LISTENING, 0);
         self.early_options(now, index, slot);
-        match self.slow.listen(now, owner(index, slot), local, port, v6only, backlog, &mut self.host) {
-            Ok(()) => 0,
+        let owner = owner(index, slot);
+        match self.slow.listen(now, owner, local, port, v6only, backlog, &mut self.host) {
+            Ok(()) => {
+                self.host.tell_name(owner, &tuple);
+                0
+            }
             Err(errno) => {
                 self.refuse(index, slot);
                 -errno

@@ -98,6 +98,7 @@ impl SlowThread {
             let generation = self.host.client(server_index)?.shared.generation(child);
             self.close(now, server_index, child, generation, true);
         }
+        self.host.watch_direct(&ends[0], owners, tuple);
         self.show_congestion(server_index, child);
         self.host.spend_token(index);
         self.host.spend_token(server_index);
@@ -114,6 +115,7 @@ impl SlowThread {
         let (rx_head, flags) = (own.rx_head.load(Ordering::Acquire), own.flags.load(Ordering::Acquire));
         client.free(slot);
         self.slow.remove_direct(owner(index, slot));
+        let mut was_reset = abort;
         let told = self.host.pairs.line(&end).map_or(0, |line| line.flags.load(Ordering::Acquire));
         if let Some((peer_index, peer_slot)) = self.host.pairs.other(&end) {
             let peer_end = end.opposite();
@@ -126,6 +128,7 @@ impl SlowThread {
                 // negative.
                 abort || sent.wrapping_sub(rx_head).cast_signed() > 0
             };
+            was_reset = reset;
             if let Some(peer) = self.host.client(peer_index) {
                 let line = peer.line(peer_slot);
                 // The connection has been cut.
@@ -144,6 +147,7 @@ impl SlowThread {
                 }
             }
         }
+        self.host.watch_end(&end, was_reset);
         self.host.pairs.part(&end, now);
     }
 

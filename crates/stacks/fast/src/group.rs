@@ -123,6 +123,7 @@ impl FlowGroup {
                         client.out.set_context(context, wake);
                     }
                 }
+                ToGroup::Capture { taps, done: _done } => self.ports.tap(taps),
                 ToGroup::DataQueued { client, slot } => self.data_queued(now, client, slot, false),
                 ToGroup::Close { client, slot, generation, abort } => self.close(now, client, slot, generation, abort),
             }

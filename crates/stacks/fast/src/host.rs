@@ -11,6 +11,8 @@ use crate::slots::{Phase, Queued};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use towpath_capture::direct::Watch;
 use towpath_ring::Slot;
 use towpath_ring::lines::state;
 use towpath_runtime::admission::{AdmissionControl, AdmissionState};
@@ -69,6 +71,8 @@ pub struct SlowHost {
     pub shaped: BTreeSet<u16>,
     /// Regions that two clients share.
     pub pairs: Pairs,
+    /// Told of connections while somebody captures.
+    pub watch: Option<Arc<Mutex<Watch>>>,
     /// The congestion control of the next child, if the policy has chosen one (`Algorithm::id`).
     child_congestion: u8,
     /// When the present turn began.
@@ -95,6 +99,7 @@ impl SlowHost {
             gate,
             shaped,
             pairs,
+            watch: None,
             child_congestion,
             now,
             random: Random::new()?,
@@ -237,6 +242,7 @@ impl Host for SlowHost {
             self.owners.resize(flow + 1, None);
         }
         self.owners[flow] = Some(owner);
+        self.tell_name(owner, &setup.tuple);
         let (index, _) = split(owner);
         let Some((client, slot)) = self.find(owner) else { return };
         let was = client.slot(slot).phase;

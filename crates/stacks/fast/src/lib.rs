@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod capture;
 mod client;
 mod commands;
 mod direct;
@@ -31,6 +32,7 @@ mod rings;
 mod sharing_class;
 mod slow;
 mod stack;
+mod tapped_port;
 
 pub use api::{FastStackConfig, Network};
 pub use stack::FastStack;

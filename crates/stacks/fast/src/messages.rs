@@ -4,6 +4,7 @@ use crate::clients::ClientShared;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
+use towpath_capture::Tap;
 use towpath_ring::Slot;
 use towpath_tcp::messages::{ToFast, ToSlow};
 
@@ -23,6 +24,13 @@ pub enum ToGroup {
         context: usize,
         /// The context's eventfd; `None` = close it.
         wake: Option<Arc<OwnedFd>>,
+        /// Its drop is the answer.
+        done: mpsc::Sender<()>,
+    },
+    /// Begins (`Some`: a tap for each port) or ends a capture. The sender is dropped when this is done.
+    Capture {
+        /// The taps.
+        taps: Option<Vec<Tap>>,
         /// Its drop is the answer.
         done: mpsc::Sender<()>,
     },

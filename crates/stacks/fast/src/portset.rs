@@ -1,6 +1,8 @@
 //! A flow group's ports, as the protocol sees them.
 
+use crate::tapped_port::TappedPort;
 use std::os::fd::BorrowedFd;
+use towpath_capture::Tap;
 use towpath_ports::{Port, RxFrame};
 use towpath_tcp::buffers::{RxBatch, TxPorts};
 use towpath_tcp::flow::PortId;
@@ -16,6 +18,18 @@ impl PortSet {
     /// Takes the ports.
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
         Self { tx_checksum: ports.iter().map(|p| p.capabilities().tx_checksum).collect(), ports }
+    }
+    /// Leaves their frames in these taps, or (`None`) no longer.
+    pub fn tap(&mut self, taps: Option<Vec<Tap>>) {
+        let mut taps = taps.into_iter().flatten();
+        let change = |(place, mut port): (u16, Box<dyn Port>)| -> Box<dyn Port> {
+            let own = port.inner().unwrap_or(port);
+            match taps.next() {
+                Some(tap) => Box::new(TappedPort::new(own, tap, place)),
+                None => own,
+            }
+        };
+        self.ports = (0..).zip(std::mem::take(&mut self.ports)).map(change).collect();
     }
     /// All ports.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
@@ -68,5 +82,69 @@ impl RxBatch for Frames<'_> {
     }
     fn checksum(&self, i: usize) -> RxChecksum {
         self.frames[i].checksum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::fd::AsFd;
+    use towpath_capture::record::Kind;
+    use towpath_capture::{Memory, Reader, Wish};
+    use towpath_ports::memory::{Loopback, pair};
+
+    /// Sends a frame of this byte on the port.
+    fn send(set: &mut PortSet, port: u8, byte: u8) {
+        set.reserve(PortId(port)).unwrap()[..60].fill(byte);
+        set.commit(PortId(port), 60, TxOffload::default());
+        set.flush();
+    }
+
+    /// Receives all frames of a port, and gives their buffers back.
+    fn received(port: &mut dyn Port) -> Vec<u8> {
+        let mut frames = Vec::new();
+        port.receive(&mut frames, 10);
+        let bytes = frames.iter().map(|frame| port.bytes(frame)[0]).collect();
+        port.release(&frames);
+        bytes
+    }
+
+    /// Ring, direction and first byte of each captured frame.
+    fn captured(reader: &mut Reader) -> Vec<(u16, bool, u8)> {
+        let all = (0..reader.rings()).flat_map(|ring| std::iter::from_fn(|| reader.next(ring)).collect::<Vec<_>>());
+        all.map(|record| (record.header.place, record.header.kind == Kind::Frame { outgoing: true }, record.bytes[0]))
+            .collect()
+    }
+
+    #[test]
+    fn ports_are_tapped_between_two_turns_and_are_themselves_again() {
+        let (near, mut far) = pair(1500);
+        let mut set = PortSet::new(vec![Box::new(Loopback::new()), Box::new(near)]);
+        let (memory, writers) = Memory::new(2, 0).unwrap();
+        let mut reader = Reader::new(memory.as_fd()).unwrap();
+        let wish = Wish { filter: None, snap: 60, bytes: 0 };
+        // A buffer that was reserved before the capture is still that buffer.
+        set.reserve(PortId(1)).unwrap()[0] = 9;
+        set.tap(Some(writers.into_iter().map(|writer| Tap::new(writer, &wish)).collect()));
+        assert_eq!(set.reserve(PortId(1)).unwrap()[0], 9);
+        send(&mut set, 0, 1);
+        send(&mut set, 1, 2);
+        assert_eq!(received(&mut far), [2]);
+        far.reserve().unwrap()[..60].fill(3);
+        far.commit(60, TxOffload::default());
+        far.flush();
+        let both: Vec<Vec<u8>> = set.iter_mut().map(|port| received(&mut **port)).collect();
+        assert_eq!(both, [[1], [3]]);
+        // The loopback's frames are captured once.
+        assert_eq!(captured(&mut reader), [(0, false, 1), (1, true, 2), (1, false, 3)]);
+
+        set.tap(None);
+        assert!(set.iter_mut().all(|port| port.inner().is_none()), "nothing stands before the ports");
+        send(&mut set, 1, 4);
+        assert_eq!(received(&mut far), [4]);
+        assert!(captured(&mut reader).is_empty());
+        let counters: Vec<u64> = set.iter_mut().map(|port| port.counters().tx_frames).collect();
+        assert_eq!(counters, [1, 2], "the same ports as before");
     }
 }

@@ -33,6 +33,7 @@ impl SlowThread {
                 let index = self.index_of(id);
                 let _ = reply.send(index.and_then(|index| self.host.pair_handle(index, place, pair)));
             }
+            Request::Capture(taps, done) => self.capture(taps, &done),
             Request::Connections(reply) => {
                 let _ = reply.send(self.connections());
             }

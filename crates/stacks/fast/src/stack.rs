@@ -1,6 +1,7 @@
 //! Starts, asks and stops the threads.
 
 use crate::api::{FastStackConfig, Network};
+use crate::capture::FastCapture;
 use crate::group::{FlowGroup, Scratch};
 use crate::host::{GroupLink, SlowHost};
 use crate::mailbox::{Doorbell, mailbox};
@@ -16,11 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use towpath_ports::Port;
 use towpath_ring::command::not_ours::REASONS;
+use towpath_runtime::capture::Wish;
 use towpath_runtime::policy::AllowAll;
 use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, ClientId, ClientSetup, ConnectionStatus, PairHandle, Stack, Status, WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, PairHandle, Stack, Status, WorkerCount,
 };
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
@@ -36,6 +38,10 @@ pub struct FastStack {
     metrics: Arc<Metrics>,
     slow_thread: Option<JoinHandle<()>>,
     workers: Workers<FlowGroup>,
+    /// By flow group: how many ports it has.
+    ports: Vec<usize>,
+    /// Somebody captures.
+    capturing: Arc<AtomicBool>,
 }
 
 impl FastStack {
@@ -72,7 +78,8 @@ impl FastStack {
         let table = Arc::new(FlowTable::new(config.max_flows));
         let (caller, from_service) = Caller::new(Arc::clone(&slow_doorbell));
         let (mut groups, mut links, mut inbox) = (Vec::new(), Vec::new(), Vec::new());
-        let metrics = Metrics::new(ports.iter().map(Vec::len).collect())?;
+        let port_counts: Vec<usize> = ports.iter().map(Vec::len).collect();
+        let metrics = Metrics::new(port_counts.clone())?;
         for (number, ports) in ports.into_iter().enumerate() {
             let doorbell = Doorbell::new()?;
             let (to_group, group_inbox) = mailbox(MAILBOX, Arc::clone(&doorbell));
@@ -120,7 +127,8 @@ impl FastStack {
         let workers = WorkersConfig { name: "fast", spin_us: config.spin_us, cpus: config.cpus };
         let workers = Workers::start(&workers, groups)?;
         let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);
-        Ok(FastStack { slow: caller, stop, metrics, slow_thread, workers })
+        let capturing = Arc::default();
+        Ok(FastStack { slow: caller, stop, metrics, slow_thread, workers, ports: port_counts, capturing })
     }
 
     /// The counters of all threads as a [`towpath_ring::metrics`] region that others can map but not write. It has a
@@ -187,6 +195,9 @@ impl Stack for FastStack {
     }
     fn set_workers(&self, running: usize) -> io::Result<()> {
         self.workers.set_workers(running)
+    }
+    fn capture(&self, wish: &Wish) -> io::Result<Box<dyn Capture>> {
+        FastCapture::begin(wish, &self.ports, &self.slow, &self.capturing)
     }
     /// Connections are forgotten; nothing is sent to their peers.
     fn stop(self: Box<Self>) {

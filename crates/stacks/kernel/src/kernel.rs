@@ -1,6 +1,7 @@
 //! The kernel stack as the service sees it: starts the groups and asks them.
 
 use crate::batch::{Batch, BatchLists};
+use crate::capture::KernelCapture;
 use crate::group::{ClientGroup, Counts};
 use crate::moved::{GivenClient, MoveRequest, MovedConnection};
 use crate::rate::{Buckets, Rates};
@@ -8,16 +9,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use towpath_runtime::admission::AdmissionState;
+use towpath_runtime::capture::Wish;
 use towpath_runtime::mailbox::Doorbell;
 use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::thread::epoll_with;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, ClientId, ClientSetup, ConnectionStatus, Executed, Files, PairHandle, SharedFile, Stack, Status,
-    WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Executed, Files, PairHandle, SharedFile, Stack,
+    Status, WorkerCount,
 };
 
 /// Configuration of a kernel stack. A client's region must be made for one flow group, because a client belongs to one
@@ -38,6 +40,8 @@ pub struct Kernel {
     moves: Vec<Sender<MoveRequest>>,
     next: AtomicUsize,
     workers: Workers<ClientGroup>,
+    /// Somebody captures.
+    capturing: Arc<AtomicBool>,
 }
 
 impl Kernel {
@@ -82,7 +86,8 @@ impl Kernel {
         }
         let workers = WorkersConfig { name: "kernel", spin_us: config.spin_us, cpus: config.cpus.clone() };
         let workers = Workers::start(&workers, groups)?;
-        Ok(Self { groups: callers, moves: movers, next: AtomicUsize::new(0), workers })
+        let (next, capturing) = (AtomicUsize::new(0), Arc::default());
+        Ok(Self { groups: callers, moves: movers, next, workers, capturing })
     }
 
     /// Sends a group a request about a client that moves.
@@ -196,6 +201,9 @@ impl Stack for Kernel {
     fn execute(&self, words: &[String]) -> io::Result<Executed> {
         // The caller's threads are in the same network namespace.
         towpath_runtime::execute::execute(words)
+    }
+    fn capture(&self, wish: &Wish) -> io::Result<Box<dyn Capture>> {
+        KernelCapture::begin(wish, &self.groups, &self.capturing)
     }
     fn stop(self: Box<Self>) {
         drop(self);

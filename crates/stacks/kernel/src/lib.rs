@@ -16,6 +16,7 @@
 
 mod batch;
 mod batched_io;
+mod capture;
 mod client;
 mod client_files;
 mod commands;

@@ -102,6 +102,12 @@ impl SlowPath {
         listeners.chain(connections).chain(self.time_wait.iter().map(waiting)).collect()
     }
 
+    /// The addresses of an owner's connection, as far as they are chosen.
+    pub fn tuple_of(&self, owner: Owner) -> Option<FourTuple> {
+        let connection = self.table.by_owner(owner).and_then(|id| self.table.get(id));
+        connection.map(|connection| connection.tuple)
+    }
+
     /// How a connection is doing; no unanswered if it is not installed.
     pub fn unanswered(&self, owner: Owner) -> Unanswered {
         let connection = self.table.by_owner(owner).and_then(|id| self.table.get(id));

@@ -1,0 +1,156 @@
+//! Captures. Flow groups tap their ports; the slow thread says whose connections are, and when a direct one begins and
+//! ends.
+
+use crate::direct_end::DirectEnd;
+use crate::host::SlowHost;
+use crate::messages::ToGroup;
+use crate::owner::split;
+use crate::slow::SlowThread;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use towpath_capture::direct::{Place, Watch};
+use towpath_capture::{Memory, Name, Tap, Wish};
+use towpath_runtime::Capture;
+use towpath_runtime::requests::{Caller, Request, Taps};
+use towpath_tcp::flow::{FourTuple, Owner};
+
+/// A running capture of this stack.
+pub struct FastCapture {
+    memory: Memory,
+    watch: Arc<Mutex<Watch>>,
+    slow: Caller,
+    /// There is one capture at a time.
+    running: Arc<AtomicBool>,
+}
+
+impl FastCapture {
+    /// Begins one. `ports[group]` is the number of that group's ports.
+    pub fn begin(
+        wish: &Wish,
+        ports: &[usize],
+        slow: &Caller,
+        running: &Arc<AtomicBool>,
+    ) -> std::io::Result<Box<dyn Capture>> {
+        let (memory, writers) = Memory::new(1 + ports.iter().sum::<usize>(), wish.bytes)?;
+        if running.swap(true, Ordering::AcqRel) {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::ResourceBusy,
+                "a capture of this service runs already",
+            ));
+        }
+        let mut writers = writers.into_iter();
+        let mut taps = |count: usize| writers.by_ref().take(count).map(|writer| Tap::new(writer, wish)).collect();
+        let ports = ports.iter().map(|count| taps(*count)).collect();
+        // There is a writer for it: one more than there are ports.
+        let other = writers.next().ok_or(std::io::ErrorKind::InvalidInput)?;
+        let watch = Arc::new(Mutex::new(Watch::new(other, wish)));
+        let taps = Taps { ports, other: Arc::clone(&watch) };
+        let capture = Self { memory, watch, slow: slow.clone(), running: Arc::clone(running) };
+        slow.answer::<()>(|done| Request::Capture(Some(taps), done));
+        Ok(Box::new(capture))
+    }
+}
+
+impl Capture for FastCapture {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+    fn look(&mut self) {
+        lock(&self.watch).look();
+    }
+}
+
+impl Drop for FastCapture {
+    fn drop(&mut self) {
+        lock(&self.watch).finish();
+        self.slow.answer::<()>(|done| Request::Capture(None, done));
+        self.running.store(false, Ordering::Release);
+    }
+}
+
+/// Every change of a watch is one step, so a thread that panicked with the lock has left it consistent.
+fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
+    watch.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SlowThread {
+    /// Begins (`Some`) or ends a capture; `done` is dropped when all flow groups know it.
+    pub fn capture(&mut self, taps: Option<Taps>, done: &mpsc::Sender<()>) {
+        let (ports, watch) = match taps {
+            Some(Taps { ports, other }) => (ports.into_iter().map(Some).collect(), Some(other)),
+            None => (self.host.flow_groups.iter().map(|_| None).collect(), None),
+        };
+        self.host.watch = watch;
+        self.name_all();
+        for (group, taps) in self.host.flow_groups.iter_mut().zip::<Vec<Option<Vec<Tap>>>>(ports) {
+            group.to.send(ToGroup::Capture { taps, done: done.clone() });
+        }
+    }
+
+    /// Says whose all connections are, and looks at the direct ones from now on.
+    fn name_all(&mut self) {
+        let Some(watch) = self.host.watch.clone() else { return };
+        for info in self.slow.connections() {
+            let Some(owner) = info.owner else { continue };
+            self.host.tell_name(owner, &info.tuple);
+            let end = self.host.find(owner).and_then(|(client, slot)| client.slot(slot).own.direct);
+            if let Some(end) = end {
+                self.host.with_place(&end, |place| lock(&watch).is_open(place, ends(&info.tuple)));
+            }
+        }
+    }
+
+    /// Says whose the connection is that this owner opens. Its name is there before its first frame is shown.
+    pub fn name_opening(&self, owner: Owner) {
+        if self.host.watch.is_some()
+            && let Some(tuple) = self.slow.tuple_of(owner)
+        {
+            self.host.tell_name(owner, &tuple);
+        }
+    }
+}
+
+impl SlowHost {
+    /// Says whose an end of a connection is, if somebody captures.
+    pub fn tell_name(&self, owner: Owner, tuple: &FourTuple) {
+        let Some(watch) = &self.watch else { return };
+        let client = self.clients.get(split(owner).0 as usize).and_then(Option::as_ref);
+        if let Some(client) = client {
+            let [local, remote] = ends(tuple);
+            let (pid, uid, program) = (client.shared.pid, client.shared.uid, client.shared.name.clone());
+            lock(watch).name(&Name { local, remote, pid, uid, program });
+        }
+    }
+
+    /// A direct connection begins.
+    pub fn watch_direct(&self, end: &DirectEnd, owners: [Owner; 2], tuple: &FourTuple) {
+        let Some(watch) = &self.watch else { return };
+        self.tell_name(owners[0], tuple);
+        self.tell_name(owners[1], &tuple.reversed());
+        self.with_place(end, |place| lock(watch).opens(place, ends(tuple)));
+    }
+
+    /// One end of a direct connection is done with it.
+    pub fn watch_end(&self, end: &DirectEnd, reset: bool) {
+        let Some(watch) = &self.watch else { return };
+        let mut watch = lock(watch);
+        watch.ends(end.number, end.slot, end.side, reset);
+        if self.pairs.other(end).is_none() {
+            watch.forget(end.number, end.slot);
+        }
+    }
+
+    fn with_place(&self, end: &DirectEnd, call: impl FnOnce(&Place<'_>)) {
+        if let Some(pair) = self.pairs.pair(end) {
+            let (memory, geometry) = (pair.memfd.as_fd(), pair.region.geometry());
+            call(&Place { pair: end.number, memory, geometry, slot: end.slot, side: end.side });
+        }
+    }
+}
+
+fn ends(tuple: &FourTuple) -> [SocketAddr; 2] {
+    let end = |(ip, port): (IpAddr, u16)| SocketAddr::new(ip, port);
+    [end((tuple.local, tuple.local_port)), end((tuple.remote, tuple.remote_port))]
+}
