@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod capture;
 mod daemon;
 mod doctor;
 mod exec;
@@ -53,6 +54,8 @@ enum Command {
     Sockets(sockets::Arguments),
     /// Show the service's cores, counters and clients
     Status(status::Arguments),
+    /// Capture the frames of a service's connections
+    Capture(capture::Arguments),
     /// Set who may connect and listen to what, and how much an application may use
     Policy(policy::Arguments),
     /// Run a program in the kernel of a kernel stack
@@ -71,6 +74,10 @@ enum Command {
 
 /// Exit codes of the listings.
 mod exit {
+    /// It failed.
+    pub const FAILED: u8 = 1;
+    /// The command line is wrong.
+    pub const WRONG_LINE: u8 = 2;
     /// There is no service, or it refused.
     pub const NO_SERVICE: u8 = 3;
 }
@@ -82,6 +89,7 @@ fn main() -> ExitCode {
         Command::KernelStack(arguments) => kernel_stack::run(arguments),
         Command::Sockets(arguments) => report(sockets::run(&arguments), arguments.json),
         Command::Status(arguments) => report(status::run(&arguments), arguments.json),
+        Command::Capture(arguments) => capture::run(&arguments),
         Command::Policy(arguments) => report(policy::run(&arguments), arguments.json),
         Command::Exec(arguments) => exec::run(arguments),
         Command::Move(arguments) => report(move_to::run(&arguments), arguments.json),

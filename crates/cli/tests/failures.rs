@@ -23,6 +23,8 @@ fn with_json_an_error_is_an_object_on_standard_output() {
         ("status", 3),
         ("sockets -a", 3),
         ("stop", 3),
+        ("capture -w /dev/null", 3),
+        ("capture -w /dev/null --bytecode x --json", 2),
         ("policy --socket /nonexistent/towpath.sock list --json", 3),
         ("move --to host", 3),
         ("cores set 2", 1),

@@ -1,7 +1,8 @@
 //! The answering side of the control interface (see [`crate::api`]).
 
 use crate::acceptor::{self, Accepted, Acceptor};
-use crate::api::{self, Answer, Command, Hello, MAX_COMMAND_BYTES};
+use crate::api::{self, Answer, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
+use crate::capture;
 use crate::conversation::Lines;
 use crate::other_stacks::OtherStack;
 use crate::policy::PolicyRequest;
@@ -76,6 +77,9 @@ fn converse(state: &Weak<ServiceState>, mut lines: Lines, asker: Asker) -> io::R
     while let Some(line) = lines.next(MAX_COMMAND_BYTES as usize, Instant::now() + api::TIMEOUT)? {
         // The service may end while a conversation is open.
         let Some(state) = state.upgrade() else { return Ok(()) };
+        if let Some(request) = capture_request(&state, &line, asker) {
+            return capture::serve(state, lines.socket(), &request);
+        }
         let mut text = answer(&state, &line, asker);
         drop(state);
         text.push('\n');
@@ -85,6 +89,14 @@ fn converse(state: &Weak<ServiceState>, mut lines: Lines, asker: Asker) -> io::R
         }
     }
     Ok(())
+}
+
+/// The capture that an operator asks for by this line. It takes the conversation over.
+fn capture_request(state: &ServiceState, line: &str, asker: Asker) -> Option<CaptureRequest> {
+    match api::parse_command(line) {
+        Ok(Command::Capture(request)) if state.settings.admission.is_operator(asker.uid) => Some(request),
+        _ => None,
+    }
 }
 
 /// The answer to one command line, as JSON without a line feed.
@@ -108,6 +120,8 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
             good(&hello(state))
         }
         Ok(Command::Stop) => error("only the service's own user and root may stop it".into()),
+        // An operator's is not answered here.
+        Ok(Command::Capture(_)) => error("only the service's own user and root may capture".into()),
         Ok(Command::Exec { program }) if operator => exec(state, &program),
         Ok(Command::Exec { .. }) => error("only the service's own user and root may run programs in its kernel".into()),
         Ok(Command::Move { to }) if operator => move_to(state, &to),
@@ -190,11 +204,13 @@ fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
     good(&policy.listing())
 }
 
-fn good<T: Serialize>(answer: &T) -> String {
+/// An answer.
+pub fn good<T: Serialize>(answer: &T) -> String {
     serde_json::to_string(answer).unwrap_or_else(|why| error(why.to_string()))
 }
 
-fn error(error: String) -> String {
+/// A refusal.
+pub fn error(error: String) -> String {
     serde_json::to_string(&Answer::<()>::Error { error }).unwrap_or_default()
 }
 

@@ -95,6 +95,11 @@ impl Lines {
         }
     }
 
+    /// The socket, for what is no line.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Writes all of it.
     pub fn write(&mut self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
         while !bytes.is_empty() {

@@ -16,6 +16,7 @@ pub mod api;
 pub mod auto;
 pub mod background;
 pub mod broker_handle;
+pub mod capture;
 pub mod client_connection;
 pub mod config;
 pub mod control;

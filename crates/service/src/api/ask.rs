@@ -1,8 +1,11 @@
 //! The asking side of the control interface.
 
-use super::{Command, MAX_COMMAND_BYTES, TIMEOUT};
+use super::{CaptureRequest, Capturing, Command, MAX_COMMAND_BYTES, TIMEOUT};
+use rustix::fd::OwnedFd;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde::de::DeserializeOwned;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +65,34 @@ fn absence(socket: &Path, error: &io::Error) -> String {
 
 /// Sends a command to the service whose registration socket is `socket`, and returns its answer.
 pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, AskError> {
+    let (mut stream, text) = begin(socket, &command)?;
+    let broken = |source| AskError::Broken { socket: socket.into(), source };
+    let line = ask_line(&mut stream, &text).map_err(broken)?;
+    answer(socket, &line)
+}
+
+/// A capture that runs as long as the conversation is open.
+pub struct Asked {
+    /// The conversation. The service closes it when the capture is over.
+    pub conversation: UnixStream,
+    /// The answer.
+    pub answer: Capturing,
+    /// The memory in which the service leaves frames.
+    pub memory: OwnedFd,
+}
+
+/// Begins a capture.
+pub fn ask_to_capture(socket: &Path, request: CaptureRequest) -> Result<Asked, AskError> {
+    let (mut stream, text) = begin(socket, &Command::Capture(request))?;
+    let broken = |source| AskError::Broken { socket: socket.into(), source };
+    let (line, memory) = ask_for_memory(&mut stream, &text).map_err(broken)?;
+    let answer = answer(socket, &line)?;
+    let memory = memory.ok_or_else(|| broken(io::ErrorKind::UnexpectedEof.into()))?;
+    Ok(Asked { conversation: stream, answer, memory })
+}
+
+/// Connects. Returns the conversation, and the command as its line.
+fn begin(socket: &Path, command: &Command) -> Result<(UnixStream, String), AskError> {
     let broken = |source| AskError::Broken { socket: socket.into(), source };
     let text = serde_json::to_string(&command).map_err(|e| broken(e.into()))? + "\n";
     if text.len() as u64 > MAX_COMMAND_BYTES {
@@ -70,20 +101,23 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, command: Command) -> Result<T, As
             "a command of {length} bytes is too long; {MAX_COMMAND_BYTES} is the most"
         )));
     }
-    let mut stream =
-        UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => {
-                AskError::NotAdmitted { socket: socket.into(), uid: rustix::process::geteuid().as_raw() }
-            }
-            _ => AskError::Absent { socket: socket.into(), source },
-        })?;
-    let line = ask_line(&mut stream, &text).map_err(broken)?;
-    let mut value: serde_json::Value = serde_json::from_str(&line).map_err(|e| broken(e.into()))?;
+    let stream = UnixStream::connect(crate::paths::control_socket(socket)).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            AskError::NotAdmitted { socket: socket.into(), uid: rustix::process::geteuid().as_raw() }
+        }
+        _ => AskError::Absent { socket: socket.into(), source },
+    })?;
+    Ok((stream, text))
+}
+
+fn answer<T: DeserializeOwned>(socket: &Path, line: &str) -> Result<T, AskError> {
+    let broken = |source| AskError::Broken { socket: socket.into(), source };
+    let mut value: serde_json::Value = serde_json::from_str(line).map_err(|e| broken(e.into()))?;
     if let Some(error) = value.get_mut("error").and_then(|error| error.as_str()) {
         return Err(AskError::Refused(error.to_owned()));
     }
     // From the text, not from `value`, which has lost the order of the counters.
-    serde_json::from_str(&line).map_err(|e| broken(e.into()))
+    serde_json::from_str(line).map_err(|e| broken(e.into()))
 }
 
 fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
@@ -94,4 +128,29 @@ fn ask_line(stream: &mut UnixStream, text: &str) -> io::Result<String> {
     let mut line = String::new();
     BufReader::new(stream).take(64 << 20).read_line(&mut line)?;
     if line.is_empty() { sent.and(Err(io::ErrorKind::UnexpectedEof.into())) } else { Ok(line) }
+}
+
+/// The answer, and the descriptor that has come with it.
+fn ask_for_memory(stream: &mut UnixStream, text: &str) -> io::Result<(String, Option<OwnedFd>)> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let sent = stream.write_all(text.as_bytes());
+    let (mut line, mut memory) = (Vec::new(), None);
+    while !line.ends_with(b"\n") {
+        let (mut bytes, mut space) = ([0; 4096], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::net::recvmsg(&*stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+                memory = descriptors.next();
+            }
+        }
+        if received.bytes == 0 {
+            sent?;
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.extend(&bytes[..received.bytes]);
+    }
+    Ok((String::from_utf8_lossy(&line).into_owned(), memory))
 }

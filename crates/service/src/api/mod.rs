@@ -10,7 +10,7 @@ mod ask;
 mod sizing;
 mod status;
 
-pub use ask::{AskError, ask};
+pub use ask::{AskError, Asked, ask, ask_to_capture};
 pub use sizing::{CoreChange, Seen, Sizing};
 pub use status::{NamedPort, NumberedFlowGroup, Status};
 pub use towpath_runtime::ClientId;
@@ -19,6 +19,8 @@ pub use towpath_runtime::status::{ClientStatus, FlowGroupStatus, PortStatus, Tal
 
 /// Longest command line that the service reads, bytes.
 pub const MAX_COMMAND_BYTES: u64 = 256 << 10;
+/// Most bytes of memory of a capture.
+pub const MOST_CAPTURE_BYTES: u64 = 1 << 30;
 /// How long either side waits for the other.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -62,8 +64,32 @@ pub enum Command {
         /// The kernel.
         to: String,
     },
+    /// Begins a capture (the service's own user and root only). It lasts as long as the conversation. The answer brings
+    /// the memory in which the frames are left.
+    Capture(CaptureRequest),
     /// Ends the service (its own user and root only).
     Stop,
+}
+
+/// What is to be captured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureRequest {
+    /// A classic BPF program for Ethernet frames: code, jt, jf and k of each instruction. Empty = all frames.
+    #[serde(default)]
+    pub filter: Vec<(u16, u8, u8, u32)>,
+    /// Most bytes of a frame.
+    pub snap: u32,
+    /// Bytes of memory for frames that are not yet read, up to [`MOST_CAPTURE_BYTES`].
+    pub bytes: u64,
+}
+
+/// Answer to [`Command::Capture`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capturing {
+    /// The stack.
+    pub stack: String,
+    /// Names of its ports, by number.
+    pub ports: Vec<String>,
 }
 
 /// Answer to [`Command::Hello`] and [`Command::Stop`].
@@ -178,7 +204,8 @@ pub enum Answer<T> {
 pub fn parse_command(line: &str) -> Result<Command, String> {
     serde_json::from_str(line).map_err(|error| {
         format!(
-            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, stop"
+            "not a command: {error}; write {{\"command\":\"status\"}}, or sockets, hello, policy, stack, cores, exec, \
+             capture, stop"
         )
     })
 }
