@@ -1,7 +1,7 @@
 //! A capture: it lasts as long as the conversation that has asked for it. Its thread is that conversation's.
 
+use crate::answer_line::{error, good};
 use crate::api::{self, CaptureRequest};
-use crate::control::{error, good};
 use crate::state::ServiceState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};

@@ -1,7 +1,8 @@
 //! The answering side of the control interface (see [`crate::api`]).
 
 use crate::acceptor::{self, Accepted, Acceptor};
-use crate::api::{self, Answer, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
+use crate::answer_line::{error, good};
+use crate::api::{self, CaptureRequest, Command, Hello, MAX_COMMAND_BYTES};
 use crate::capture;
 use crate::conversation::Lines;
 use crate::other_stacks::OtherStack;
@@ -10,7 +11,6 @@ use crate::received;
 use crate::state::ServiceState;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{SendFlags, SocketFlags};
-use serde::Serialize;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -202,16 +202,6 @@ fn policy(state: &ServiceState, request: &PolicyRequest) -> String {
         Ok(false) => {}
     }
     good(&policy.listing())
-}
-
-/// An answer.
-pub fn good<T: Serialize>(answer: &T) -> String {
-    serde_json::to_string(answer).unwrap_or_else(|why| error(why.to_string()))
-}
-
-/// A refusal.
-pub fn error(error: String) -> String {
-    serde_json::to_string(&Answer::<()>::Error { error }).unwrap_or_default()
 }
 
 fn hello(state: &ServiceState) -> Hello {

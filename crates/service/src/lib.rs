@@ -12,6 +12,7 @@
 pub mod acceptor;
 pub mod admission;
 pub mod affinity_guard;
+mod answer_line;
 pub mod api;
 pub mod auto;
 pub mod background;
