@@ -216,6 +216,11 @@ impl Layout {
         self.total
     }
 
+    /// Where the rings begin, which lie at the end, bytes.
+    pub(crate) fn rings(&self) -> usize {
+        self.tx
+    }
+
     /// Checks a slot number.
     #[inline]
     pub fn slot(&self, raw: u32) -> Option<Slot> {

@@ -14,6 +14,7 @@
 //! - [`bytes`], [`shared_bytes`]: the byte rings, and the one way to copy to and from them;
 //! - [`dirty`], [`word`]: dirty sets, and the word and fences that they are made of;
 //! - [`command`], [`sideband`]: commands of an application, and those that belong to a position of the stream;
+//! - [`detach`]: the end of a region;
 //! - [`wake`], [`exclusive`]: sleep and wake-up of both sides;
 //! - [`pair`], [`event_bitmap`]: the memory that two clients share for their direct connections;
 //! - [`guest_memory`]: the memory that a guest's kernel shares with this host;
@@ -29,6 +30,7 @@ pub mod bytes;
 pub mod codec;
 pub mod command;
 pub mod control;
+pub mod detach;
 pub mod dirty;
 pub mod event_bitmap;
 pub mod exclusive;

@@ -90,6 +90,16 @@ impl Mapping {
         core::mem::forget(new);
         Ok(())
     }
+
+    /// Gives the pages from byte `from` to byte `to`, both multiples of the page, back to the kernel.
+    pub(crate) fn give_back(&self, from: usize, to: usize) {
+        let to = to.min(self.bytes);
+        if from < to {
+            // SAFETY: the range is inside our own mapping. What is in it are atomics and bytes, which the other side
+            // may change at any moment anyway. Should it fail, the memory goes with the last mapping.
+            let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, Advice::LinuxRemove) };
+        }
+    }
 }
 
 impl Drop for Mapping {

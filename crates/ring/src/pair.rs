@@ -18,6 +18,8 @@ pub const CONTEXTS: usize = 64;
 /// Pair regions of one client at most.
 pub const PLACES: usize = 64;
 const HEADER_BYTES: usize = 4096;
+/// Memory is given back by the page.
+const PAGE: usize = 4096;
 /// A pair region's rings take no more address space than this, unless so few slots are left.
 const SPACE: u64 = 4 << 30;
 const FEWEST_SLOTS: u32 = 64;
@@ -202,11 +204,53 @@ impl PairRegion {
 /// Gives the memory of a pair region back to the kernel; it reads as zeros afterwards. Only when nobody uses it any
 /// more.
 pub fn release(memfd: BorrowedFd<'_>, geometry: PairGeometry, rings_only: bool) {
-    use rustix::fs::{FallocateFlags, fallocate};
     let from = if rings_only { rings(geometry) } else { 0 };
-    let bytes = total_bytes(geometry) - from;
-    // Should it fail, the memory goes with the last mapping.
-    let _ = fallocate(memfd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from as u64, bytes as u64);
+    punch(memfd, from, total_bytes(geometry));
+}
+
+/// The bytes of a ring that its reader has not read.
+#[derive(Clone, Copy, Debug)]
+pub struct Unread {
+    /// The connection's slot.
+    pub slot: u32,
+    /// The side that has written them.
+    pub side: usize,
+    /// Position of the first.
+    pub from: u32,
+    /// How many. More than the ring has contradict the contract and count as a whole ring.
+    pub len: u32,
+}
+
+/// One side of a pair is gone: gives back the rings but for what the other has still to read.
+pub fn release_all_but(memfd: BorrowedFd<'_>, geometry: PairGeometry, unread: &[Unread]) {
+    let ring_bytes = geometry.ring_bytes as usize;
+    let mut kept: Vec<(usize, usize)> = Vec::new();
+    for one in unread {
+        let slot = (one.slot & (geometry.slots - 1)) as usize;
+        let ring = rings(geometry) + ring_bytes * (2 * slot + (one.side & 1));
+        let (from, len) = (one.from as usize & (ring_bytes - 1), (one.len as usize).min(ring_bytes));
+        let first = len.min(ring_bytes - from);
+        for (at, len) in [(ring + from, first), (ring, len - first)].into_iter().filter(|(_, len)| *len > 0) {
+            kept.push((at / PAGE * PAGE, (at + len).next_multiple_of(PAGE)));
+        }
+    }
+    kept.sort_unstable();
+    kept.push((total_bytes(geometry), total_bytes(geometry)));
+    let mut free = rings(geometry);
+    for (from, to) in kept {
+        punch(memfd, free, from);
+        free = free.max(to);
+    }
+}
+
+/// Gives the memory from byte `from` to byte `to` back to the kernel.
+fn punch(memfd: BorrowedFd<'_>, from: usize, to: usize) {
+    use rustix::fs::{FallocateFlags, fallocate};
+    if from < to {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Should it fail, the memory goes with the last mapping.
+        let _ = fallocate(memfd, flags, from as u64, (to - from) as u64);
+    }
 }
 
 /// Where the event bitmaps begin.

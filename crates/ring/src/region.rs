@@ -270,6 +270,16 @@ impl Region {
         unsafe { &*self.at(self.layout.lines(slot)).cast() }
     }
 
+    /// A queue of the application by its number: the data queues, then the command queue.
+    pub(crate) fn queue_at(&self, queue: usize) -> DirtySet<'_> {
+        self.queue(self.layout.data_queue(queue))
+    }
+
+    /// The memory that it is in.
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
     #[inline]
     fn queue(&self, offset: usize) -> DirtySet<'_> {
         // SAFETY: a queue's offset is a multiple of 4096, and its words and `slots` entries are inside the mapping. All

@@ -4,7 +4,7 @@
 use rustix::fd::AsFd;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use towpath_ring::pair::release;
+use towpath_ring::pair::{Unread, release, release_all_but};
 use towpath_ring::{Geometry, PairGeometry, PairRegion, Region};
 
 const GEOMETRY: PairGeometry = PairGeometry { slots: 64, ring_bytes: 4096 };
@@ -112,4 +112,27 @@ fn a_side_keeps_at_most_its_own_half_of_a_ring_from_being_used() {
     assert_eq!(131_072 - geometry.send_withheld(8192), 4096);
     assert_eq!(131_072 - geometry.receive_withheld(8192), 6144);
     assert!(geometry.send_withheld(1) + geometry.receive_withheld(1) < geometry.ring_bytes);
+}
+
+#[test]
+fn only_what_the_other_side_has_to_read_outlives_a_side() {
+    let geometry = PairGeometry { slots: 64, ring_bytes: 16384 };
+    let (_, memfd) = PairRegion::create(geometry, 4).unwrap();
+    let app = PairRegion::map(memfd.as_fd(), geometry, 4).unwrap();
+    for (slot, side) in (0..64).flat_map(|slot| [(slot, 0), (slot, 1)]) {
+        app.ring(slot, side).unwrap().write(0, &[1; 16384]);
+    }
+    let memory = || rustix::fs::fstat(&memfd).unwrap().st_blocks as u64 * 512;
+    // One that wraps, and one that contradicts the contract.
+    let unread =
+        [Unread { slot: 7, side: 1, from: 16384 - 100, len: 200 }, Unread { slot: 9, side: 0, from: 5, len: u32::MAX }];
+    release_all_but(memfd.as_fd(), geometry, &unread);
+    assert_eq!(memory(), 4096 + 2 * 4096 + 16384, "the header, two pages and a ring");
+    let mut got = [0; 200];
+    app.ring(7, 1).unwrap().read(16384 - 100, &mut got);
+    assert_eq!(got, [1; 200]);
+    app.ring(7, 0).unwrap().read(0, &mut got);
+    assert_eq!(got, [0; 200]);
+    release_all_but(memfd.as_fd(), geometry, &[]);
+    assert_eq!(memory(), 4096);
 }

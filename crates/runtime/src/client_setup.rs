@@ -1,5 +1,6 @@
 //! A client as the service hands it to a stack: its number, its region, its doorbells.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +20,12 @@ pub struct ClientSetup {
     pub name: String,
     /// Wakes sleeping threads of the client where this thread of the stack cannot do so itself.
     pub remote_waker: Option<Arc<dyn RemoteWaker>>,
+    /// What the service counts for it. Dropped when the stack has forgotten the client.
+    pub lease: Option<Lease>,
 }
+
+/// See [`ClientSetup::lease`].
+pub type Lease = Box<dyn Any + Send + Sync>;
 
 /// Wakes the applications of a client on behalf of another kernel, which cannot reach their futexes and doorbells.
 pub trait RemoteWaker: Send + Sync {

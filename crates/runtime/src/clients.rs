@@ -1,7 +1,7 @@
 //! The state of a client that all threads share. State that the client must not be trusted with stands here and not in
 //! its region.
 
-use crate::client_setup::{ClientId, ClientSetup, RemoteWaker};
+use crate::client_setup::{ClientId, ClientSetup, Lease, RemoteWaker};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -49,6 +49,8 @@ pub struct ClientShared {
     pub contract_violations: AtomicU64,
     /// See [`ClientSetup::remote_waker`].
     remote_waker: Option<Arc<dyn RemoteWaker>>,
+    /// See [`ClientSetup::lease`].
+    _lease: Option<Lease>,
     /// In parts, which are made at their first use: most clients use few of their slots.
     slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
 }
@@ -67,6 +69,7 @@ impl ClientShared {
             name: setup.name,
             contract_violations: AtomicU64::new(0),
             remote_waker: setup.remote_waker,
+            _lease: setup.lease,
             slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
         }
     }

@@ -7,6 +7,7 @@
 //! - [`slots`], [`info`]: the slots of a client and their uses; the values that the application is shown;
 //! - [`events`]: telling an application that something has happened;
 //! - [`capture`]: frames of a stack for the operator to look at;
+//! - [`departure`], [`orphans`]: what clients that have ended leave, and its bounds;
 //! - [`execute`]: a program in a stack's kernel;
 //! - [`log_throttle`]: a limit on log lines that others can provoke;
 //! - [`workers`]: the threads and the flow groups that they serve; [`placement`], [`adaptive_spin`], [`group_times`]:
@@ -21,6 +22,7 @@ pub mod admission;
 pub mod capture;
 pub mod client_setup;
 pub mod clients;
+pub mod departure;
 pub mod events;
 pub mod execute;
 pub mod files;
@@ -29,6 +31,7 @@ pub mod info;
 pub mod log_throttle;
 pub mod mailbox;
 pub mod named_counts;
+pub mod orphans;
 pub mod placement;
 pub mod policy;
 pub mod requests;
@@ -44,9 +47,10 @@ pub mod workers;
 mod workers_tests;
 
 pub use capture::Capture;
-pub use client_setup::{ClientId, ClientMemory, ClientSetup, RemoteWaker};
+pub use client_setup::{ClientId, ClientMemory, ClientSetup, Lease, RemoteWaker};
 pub use execute::Executed;
 pub use files::{Files, SharedFile};
+pub use orphans::{OrphanLimits, Orphans};
 pub use policy::{AdmissionPolicy, Exceeded, Limit, Verdict};
 pub use stack::{Movement, PairHandle, Stack, WorkerCount};
 pub use status::{ClientStatus, ConnectionStatus, FlowGroupStatus, Status, WorkerStatus};

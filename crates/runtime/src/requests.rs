@@ -25,7 +25,7 @@ pub enum Request {
     /// See [`crate::Stack::departed`].
     Departed(ClientId, u32),
     /// See [`crate::Stack::remove_client`].
-    RemoveClient(ClientId),
+    RemoveClient(ClientId, Sender<()>),
     /// See [`crate::Stack::add_file`].
     File(ClientId, SharedFile, Sender<io::Result<u32>>),
     /// This process of this client no longer needs a file.

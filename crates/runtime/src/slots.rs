@@ -4,6 +4,7 @@
 use crate::clients::ClientShared;
 use crate::events::EventOut;
 use crate::info::show_over;
+use crate::orphans::ClientOrphans;
 use crate::policy::Limit;
 use crate::sparse::Sparse;
 use crate::status::ClientStatus;
@@ -131,6 +132,8 @@ pub struct ServedClient<C, S> {
     pub under: Option<Arc<AtomicU64>>,
     /// No process of it is left.
     pub leaving: bool,
+    /// Its connections that are still to be completed then.
+    pub orphans: Option<ClientOrphans>,
     /// The stack's own.
     pub own: C,
     /// Slots that are not in use but have a port reserved.
@@ -157,6 +160,7 @@ impl<C, S: Default> ServedClient<C, S> {
             limit: None,
             under: None,
             leaving: false,
+            orphans: None,
             own,
             loose_sockets: BTreeSet::new(),
             gone: VecDeque::new(),
@@ -405,6 +409,7 @@ mod tests {
             pid: 0,
             name: String::new(),
             remote_waker: None,
+            lease: None,
         };
         let mut client: ServedClient<(), ()> =
             ServedClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0, ());

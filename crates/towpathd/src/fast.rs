@@ -6,7 +6,7 @@ use crate::network::{HostNetwork, Watcher};
 use towpath_fast::{FastStack, FastStackConfig};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
-use towpath_runtime::AdmissionPolicy;
+use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::Config;
 use towpath_service::stack_factory::{StackError, StartedStack};
 use towpath_tcp::slow::SlowConfig;
@@ -51,6 +51,7 @@ pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<Started
         delayed_ack_us: config.delayed_ack.as_micros(),
         cpus: config.cpus.clone(),
         direct: config.direct,
+        orphans: OrphanLimits::default(),
         slow,
     };
     let stack = FastStack::start_guarded(settings, ports, Box::new(network), guard)

@@ -5,7 +5,7 @@ use towpath_guest::{Guest, GuestConfig, Standby, StandbyConfig};
 use towpath_kernel::KernelConfig;
 use towpath_ring::Geometry;
 use towpath_ring::guest_memory::MAX_CLIENTS;
-use towpath_runtime::AdmissionPolicy;
+use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::{Config, StackKind};
 use towpath_service::stack_factory::{StackError, StartedStack};
 
@@ -17,7 +17,12 @@ pub fn start(
 ) -> Result<StartedStack, StackError> {
     let guest = GuestConfig { machine: machine(config)?, geometry, clients: MAX_CLIENTS };
     if let Some(device) = &config.standby {
-        let kernel = KernelConfig { cores: 1, spin_us: config.spin.as_micros(), cpus: Vec::new() };
+        let kernel = KernelConfig {
+            cores: 1,
+            spin_us: config.spin.as_micros(),
+            cpus: Vec::new(),
+            orphans: OrphanLimits::default(),
+        };
         let standby = StandbyConfig { guest, kernel, device: device.clone() };
         return Ok(StartedStack::alone(Standby::start(standby, guard).map_err(StackError::of)?));
     }

@@ -14,6 +14,7 @@ use towpath_remote::server::{ServerConfig, serve};
 use towpath_remote::token::Token;
 use towpath_remote::waiting::WaitingHosts;
 use towpath_ring::wake;
+use towpath_runtime::OrphanLimits;
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_service::affinity_guard::AffinityGuard;
 use towpath_service::config::{Config, ConfigError, CoresSetting};
@@ -68,7 +69,12 @@ fn accept(config: &Config, listener: &Listener) -> io::Result<()> {
         let why = "cores: the server has a fixed number of them; write one";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     };
-    let kernel = KernelConfig { cores, spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
+    let kernel = KernelConfig {
+        cores,
+        spin_us: config.spin.as_micros(),
+        cpus: config.cpus.clone(),
+        orphans: OrphanLimits::default(),
+    };
     tracing::info!(address = %listener.address()?, cores, "serving");
     let (services, waiting) = (Arc::new(AtomicUsize::new(0)), WaitingHosts::default());
     loop {

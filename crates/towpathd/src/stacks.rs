@@ -3,7 +3,7 @@
 use crate::{fast, guest, remote};
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ring::Geometry;
-use towpath_runtime::AdmissionPolicy;
+use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_service::config::{Config, StackKind};
 use towpath_service::stack_factory::{StackError, StackFactory, StartedStack};
 
@@ -34,8 +34,12 @@ fn start_kernel(config: &Config, guard: &dyn Fn() -> Box<dyn AdmissionPolicy>) -
     if config.standby.is_some() {
         tracing::warn!("only the stack \"uml\" can be a standby");
     }
-    let kernel =
-        KernelConfig { cores: fast::most_cores(config), spin_us: config.spin.as_micros(), cpus: config.cpus.clone() };
+    let kernel = KernelConfig {
+        cores: fast::most_cores(config),
+        spin_us: config.spin.as_micros(),
+        cpus: config.cpus.clone(),
+        orphans: OrphanLimits::default(),
+    };
     let kernel = Kernel::start(&kernel, guard).map_err(StackError::doing("starting the cores"))?;
     Ok(StartedStack::alone(kernel))
 }

@@ -66,6 +66,7 @@ impl App {
             pid: 4711,
             name: name.into(),
             remote_waker: None,
+            lease: None,
         };
         let id = stack.add_client(setup).unwrap();
         Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
@@ -79,6 +80,7 @@ impl App {
             pid: 4711,
             name: "moved".into(),
             remote_waker: None,
+            lease: None,
         }
     }
     fn push(&self, slot: Slot, queue: usize) {

@@ -1,9 +1,11 @@
 //! Tests of the ring contract that every stack must pass, and a minimal application side for them ([`app`]).
 //!
-//! [`hostile`]: clients that violate the contract; [`resizing`]: traffic while the number of a stack's workers changes.
+//! [`departure`]: clients that end; [`hostile`]: clients that violate the contract; [`resizing`]: traffic
+//! while the number of a stack's workers changes.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests: names say what a function does, and a failure is a panic")]
 
 pub mod app;
+pub mod departure;
 pub mod hostile;
 pub mod resizing;
 

@@ -1,6 +1,7 @@
 //! The settings of a fast stack, and the network that it asks.
 
 use std::net::IpAddr;
+use towpath_runtime::OrphanLimits;
 use towpath_tcp::flow::FourTuple;
 
 /// The settings of a fast stack.
@@ -18,6 +19,8 @@ pub struct FastStackConfig {
     pub cpus: Vec<usize>,
     /// Are connections between applications of this host joined without the stack?
     pub direct: bool,
+    /// Bounds of what clients leave that have ended.
+    pub orphans: OrphanLimits,
     /// The slow path's settings.
     pub slow: towpath_tcp::slow::SlowConfig,
 }

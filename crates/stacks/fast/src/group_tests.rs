@@ -50,6 +50,7 @@ impl Bench {
             pid: 0,
             name: String::new(),
             remote_waker: None,
+            lease: None,
         };
         let client = Arc::new(ClientShared::new(ClientId(1), 0, setup));
         let (doorbell, slow_doorbell) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());

@@ -10,6 +10,7 @@ mod api;
 mod capture;
 mod client;
 mod commands;
+mod departure;
 mod direct;
 mod direct_end;
 mod group;

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use towpath_ring::lines::app_flags;
-use towpath_ring::pair::release;
+use towpath_ring::pair::{Unread, release, release_all_but};
 use towpath_ring::{AppLine, PairGeometry, PairRegion, Slot};
 use towpath_runtime::log_throttle::LogThrottle;
 use towpath_runtime::{ClientId, PairHandle};
 use towpath_tcp::slow::TcpState;
+use towpath_tcp::time::Micros;
 
 /// Of pairs that cannot be made: clients decide how often it is tried.
 static LINES: LogThrottle = LogThrottle::new();
@@ -101,6 +102,28 @@ impl SlowHost {
         }
     }
 
+    /// A client has ended, and its ends are gone. Of its pairs only what the other ends have still to read is kept.
+    pub fn vacate_pairs_of(&mut self, index: u32) {
+        let Some(client) = self.client(index) else { return };
+        let (id, pairs) = (client.shared.id, client.own.pairs.clone());
+        for pair in pairs.into_iter().flatten().filter_map(|at| self.pairs.all.get(at)?.as_ref()) {
+            let Some(side) = pair.side_of(id) else { continue };
+            let unread = pair.ends.iter().filter_map(|(slot, ends)| {
+                let (reader, at) = ends[1 - side]?;
+                let reader = self.clients.get(reader as usize)?.as_ref()?;
+                let from = reader.shared.region.app(at).rx_head.load(Ordering::Acquire);
+                let line = &pair.region.lines(*slot, side).line;
+                let held = line.held_ms.load(Ordering::Acquire) != 0;
+                let [held_to, to] = [&line.held_tail, &line.tx_tail].map(|word| word.load(Ordering::Acquire));
+                // Held bytes count as sent when their sender has ended.
+                let to = if held && held_to.wrapping_sub(to).cast_signed() > 0 { held_to } else { to };
+                Some(Unread { slot: *slot, side, from, len: to.wrapping_sub(from) })
+            });
+            let unread: Vec<Unread> = unread.collect();
+            release_all_but(pair.memfd.as_fd(), pair.region.geometry(), &unread);
+        }
+    }
+
     /// A client is forgotten, and all its ends are gone. The other ends may still have something to read.
     pub fn drop_pairs_of(&mut self, id: ClientId) {
         let gone = |pair: &Pair| pair.ends.is_empty() && pair.side_of(id).is_some();
@@ -108,6 +131,16 @@ impl SlowHost {
             if self.pairs.all[at].as_ref().is_some_and(gone) {
                 self.drop_pair(at);
             }
+        }
+    }
+
+    /// Gives back the memory of pairs that have had no connection for a while: the rings, or all if one of the clients
+    /// is gone.
+    pub fn expire_pairs(&mut self, now: Micros) {
+        for at in self.pairs.idle(now) {
+            let is_here = |id: &ClientId| self.clients.iter().flatten().any(|client| client.shared.id == *id);
+            let both = self.pairs.all[at].as_ref().is_some_and(|pair| pair.clients.iter().all(is_here));
+            if both { self.pairs.give_back_rings(at) } else { self.drop_pair(at) }
         }
     }
 

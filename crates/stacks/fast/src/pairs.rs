@@ -66,13 +66,18 @@ impl Pairs {
         self.all.iter().flatten().filter_map(|pair| pair.idle_since).min().map(|since| since.after(IDLE_US))
     }
 
-    /// Gives back the rings of pairs that have had no connection for [`IDLE_US`].
-    pub fn expire(&mut self, now: Micros) {
-        for pair in self.all.iter_mut().flatten() {
-            if pair.idle_since.is_some_and(|since| now >= since.after(IDLE_US)) {
-                release(pair.memfd.as_fd(), pair.region.geometry(), true);
-                pair.idle_since = None;
-            }
+    /// The pairs that have had no connection for [`IDLE_US`], and still have their memory.
+    pub fn idle(&self, now: Micros) -> Vec<usize> {
+        let idle = |pair: &Pair| pair.idle_since.is_some_and(|since| now >= since.after(IDLE_US));
+        let pairs = self.all.iter().enumerate();
+        pairs.filter(|(_, pair)| pair.as_ref().is_some_and(idle)).map(|(at, _)| at).collect()
+    }
+
+    /// Gives back the rings of a pair without connections.
+    pub fn give_back_rings(&mut self, at: usize) {
+        if let Some(Some(pair)) = self.all.get_mut(at) {
+            release(pair.memfd.as_fd(), pair.region.geometry(), true);
+            pair.idle_since = None;
         }
     }
 

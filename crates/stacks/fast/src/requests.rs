@@ -21,7 +21,10 @@ impl SlowThread {
             Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
             Request::Departed(id, process) => self.departed(now, id, process),
-            Request::RemoveClient(id) => self.remove_client(now, id),
+            Request::RemoveClient(id, done) => {
+                self.remove_client(now, id);
+                drop(done);
+            }
             // The service does not send these, because this stack takes no files.
             Request::File(_, _, reply) => drop(reply),
             Request::ForgetFile(_, _, _, done) => drop(done),

@@ -9,7 +9,6 @@ use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::owner;
 use crate::slots::Phase;
 use crate::thread::wait;
-use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +17,8 @@ use towpath_ring::Slot;
 use towpath_ring::command::not_ours;
 use towpath_ring::lines::app_flags;
 use towpath_runtime::requests::Request;
-use towpath_runtime::{ClientId, ClientSetup};
+use towpath_runtime::slots::ServedClient;
+use towpath_runtime::{ClientId, ClientSetup, Orphans};
 use towpath_tcp::fast::FlowTable;
 use towpath_tcp::flow::{FlowId, FlowSnapshot, flow_flags};
 use towpath_tcp::messages::ToSlow;
@@ -35,7 +35,7 @@ const REFRESH_US: u64 = 100_000;
 const PUBLISH_US: u64 = 1000;
 /// How long the kernel socket of a slot is kept without a command for that slot, µs. Socket and command come on
 /// different ways.
-const LOOSE_US: u64 = 2_000_000;
+pub const LOOSE_US: u64 = 2_000_000;
 
 /// The flow table, as the slow path reads it.
 struct Readings<'a>(&'a FlowTable);
@@ -78,6 +78,8 @@ pub struct SlowThread {
     pub refresh_at: Micros,
     /// Commands left to the kernel, by `not_ours` reason.
     pub not_ours: [u64; not_ours::REASONS],
+    /// The memory of connections whose clients have ended.
+    pub orphans: Arc<Orphans>,
     /// Last client number given out.
     pub last_id: u32,
     /// The number of flow groups. This thread also raises events by this number.
@@ -305,35 +307,6 @@ impl SlowThread {
         });
     }
 
-    /// Closes kernel sockets for which no command came, and forgets clients whose sockets are all drained.
-    fn expire(&mut self, now: Micros) {
-        self.host.pairs.expire(now);
-        let flow_groups = &mut self.host.flow_groups;
-        for client in self.host.clients.iter_mut().flatten() {
-            client.expire_sockets(now.0, LOOSE_US);
-            if client.leaving && client.in_use == 0 && client.own.forgetting.is_none() {
-                client.own.forgetting = Some(flow_groups.len());
-                for flow_group in flow_groups.iter_mut() {
-                    flow_group.to.send(ToGroup::DropClient(client.shared.index));
-                }
-            }
-        }
-    }
-
-    fn forgotten(&mut self, index: u32) {
-        let Some(client) = self.host.client(index) else { return };
-        let left = client.own.forgetting.unwrap_or(1) - 1;
-        client.own.forgetting = Some(left);
-        if left == 0 {
-            if let Some(doorbell) = client.shared.doorbells.get(self.flow_groups) {
-                let _ = epoll::delete(&self.epoll, doorbell.as_fd());
-            }
-            let id = client.shared.id;
-            self.host.clients[index as usize] = None;
-            self.host.drop_pairs_of(id);
-        }
-    }
-
     /// Wakes the receivers of messages and events.
     fn flush(&mut self) {
         for flow_group in &mut self.host.flow_groups {
@@ -370,10 +343,11 @@ impl SlowThread {
         let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
         let loose = self.host.clients.iter().flatten().any(|c| !c.loose_sockets.is_empty());
         let expire = loose.then_some(now.after(LOOSE_US));
+        let orphans = self.host.clients.iter().flatten().filter_map(ServedClient::orphans_until).min().map(Micros);
         // Messages for which a flow group had no room must be tried again.
         let crowded = self.host.flow_groups.iter_mut().any(|c| !c.to.flush());
         let retry = crowded.then_some(now.after(1000));
-        [protocol, refresh, expire, retry, self.host.pairs.next_deadline()]
+        [protocol, refresh, expire, orphans, retry, self.host.pairs.next_deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -417,26 +391,6 @@ impl SlowThread {
         }
         for flow_group in &mut self.host.flow_groups {
             flow_group.to.send(ToGroup::Context { client: index, context, wake: wake.clone(), done: done.clone() });
-        }
-    }
-
-    /// No process of the client is left.
-    pub fn remove_client(&mut self, now: Micros, id: ClientId) {
-        let Some(index) = self.index_of(id) else { return };
-        let Some(client) = self.host.client(index) else { return };
-        client.leaving = true;
-        let (open, used) = (client.out.open(), client.used());
-        let (done, _) = mpsc::channel();
-        for context in (0..u64::BITS).filter(|context| open >> context & 1 != 0) {
-            self.set_context(id, context, None, &done);
-        }
-        // Listeners are closed first: connections that were never accepted are aborted, not drained.
-        for listeners in [true, false] {
-            for (slot, _) in used.iter().filter(|(_, phase)| (*phase == Phase::Listening) == listeners) {
-                let Some(client) = self.host.client(index) else { return };
-                let generation = client.shared.generation(*slot);
-                self.close(now, index, *slot, generation, false);
-            }
         }
     }
 }

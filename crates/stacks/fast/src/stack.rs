@@ -22,7 +22,7 @@ use towpath_runtime::policy::AllowAll;
 use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, PairHandle, Stack, Status, WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Orphans, PairHandle, Stack, Status, WorkerCount,
 };
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::slow::SlowPath;
@@ -121,6 +121,7 @@ impl FastStack {
             is_active: Vec::new(),
             refresh_at: Micros(0),
             not_ours: [0; REASONS],
+            orphans: Orphans::new(config.orphans),
             last_id: 0,
             flow_groups: config.flow_groups,
         };
@@ -171,7 +172,7 @@ impl Stack for FastStack {
         self.slow.ask(Request::Departed(client, process));
     }
     fn remove_client(&self, client: ClientId) {
-        self.slow.ask(Request::RemoveClient(client));
+        self.slow.answer::<()>(|done| Request::RemoveClient(client, done));
     }
     fn policy_changed(&self) {
         self.slow.answer::<()>(Request::Policy);

@@ -19,7 +19,7 @@ use towpath_runtime::requests::Request;
 use towpath_runtime::sampler::Sampler;
 use towpath_runtime::slots::Phase;
 use towpath_runtime::thread::watch;
-use towpath_runtime::{ClientId, ClientSetup};
+use towpath_runtime::{ClientId, ClientSetup, Orphans};
 
 /// Slots of the dirty set, and commands, served for one client in a turn before the next client is served.
 const PER_CLIENT: usize = 64;
@@ -105,6 +105,8 @@ pub struct ClientGroup {
     pub rates: Rates,
     /// Commands left to the application's own kernel, by `not_ours` reason.
     pub not_ours: [u64; REASONS],
+    /// The memory of connections whose clients have ended.
+    pub orphans: Arc<Orphans>,
     /// Number of the newest client.
     pub last_id: u32,
     pub counts: Counts,
@@ -295,22 +297,6 @@ impl ClientGroup {
         }
         self.clients[index] = Some(KernelClient::new(shared, 0, ClientState::default()));
         Ok(id)
-    }
-
-    /// Forgets clients whose sockets are all closed.
-    pub fn forget_clients(&mut self) {
-        let epoll = &self.epoll;
-        for entry in &mut self.clients {
-            if let Some(client) = entry
-                && client.leaving
-                && client.in_use == 0
-            {
-                for doorbell in &client.shared.doorbells {
-                    let _ = epoll::delete(epoll, doorbell.as_fd());
-                }
-                *entry = None;
-            }
-        }
     }
 
     /// The stack's own part of a slot.

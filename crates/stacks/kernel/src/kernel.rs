@@ -18,8 +18,8 @@ use towpath_runtime::requests::{Caller, Request};
 use towpath_runtime::thread::epoll_with;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
-    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Executed, Files, PairHandle, SharedFile, Stack,
-    Status, WorkerCount,
+    AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Executed, Files, OrphanLimits, Orphans,
+    PairHandle, SharedFile, Stack, Status, WorkerCount,
 };
 
 /// Configuration of a kernel stack. A client's region must be made for one flow group, because a client belongs to one
@@ -32,6 +32,8 @@ pub struct KernelConfig {
     pub spin_us: u64,
     /// Thread `i` is pinned to CPU `cpus[i]`; missing entries are not pinned.
     pub cpus: Vec<usize>,
+    /// Bounds of what clients leave that have ended.
+    pub orphans: OrphanLimits,
 }
 
 /// A running kernel stack. Its sockets belong to the network namespace in which it was started.
@@ -51,7 +53,7 @@ impl Kernel {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "1 to 16 cores are needed"));
         }
         let (mut callers, mut movers, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-        let buckets = Buckets::default();
+        let (buckets, orphans) = (Buckets::default(), Orphans::new(config.orphans));
         for number in 0..config.cores {
             let doorbell = Doorbell::new()?;
             let (caller, requests) = Caller::new(Arc::clone(&doorbell));
@@ -74,6 +76,7 @@ impl Kernel {
                 retry_listeners_at: None,
                 rates: Rates::of(&buckets),
                 not_ours: Default::default(),
+                orphans: Arc::clone(&orphans),
                 last_id: 0,
                 counts: Counts::default(),
                 sampler: Default::default(),
@@ -160,7 +163,7 @@ impl Stack for Kernel {
         self.of(client).ask(Request::Departed(client, process));
     }
     fn remove_client(&self, client: ClientId) {
-        self.of(client).ask(Request::RemoveClient(client));
+        self.of(client).answer::<()>(|done| Request::RemoveClient(client, done));
     }
     fn files(&self) -> Files {
         Files::Local

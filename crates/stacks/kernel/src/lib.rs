@@ -22,6 +22,7 @@ mod client_files;
 mod commands;
 mod connect;
 mod connection;
+mod departure;
 mod drop_filter;
 mod ending;
 mod group;

@@ -32,7 +32,10 @@ impl ClientGroup {
                 }
             }
             Request::Departed(id, process) => self.departed(id, process),
-            Request::RemoveClient(id) => self.remove_client(id),
+            Request::RemoveClient(id, done) => {
+                self.remove_client(now, id);
+                drop(done);
+            }
             Request::File(id, file, reply) => {
                 let _ = reply.send(self.add_file(id, file));
             }
@@ -83,25 +86,6 @@ impl ClientGroup {
         let Some(client) = self.client(index) else { return };
         for (slot, _) in client.used().into_iter().filter(|(_, phase)| *phase == Phase::Listening) {
             client.offer_again(slot);
-        }
-    }
-
-    /// The last process of a client has ended.
-    fn remove_client(&mut self, id: ClientId) {
-        let Some(index) = self.index_of(id) else { return };
-        let Some(client) = self.client(index) else { return };
-        client.leaving = true;
-        let (open, used) = (client.out.open(), client.used());
-        for context in (0..u64::BITS as usize).filter(|context| open >> context & 1 != 0) {
-            client.out.set_context(context, None);
-        }
-        // Listeners first: connections that they have not handed out are aborted, not drained.
-        for listeners in [true, false] {
-            for (slot, _) in used.iter().filter(|(_, phase)| (*phase == Phase::Listening) == listeners) {
-                let Some(client) = self.client(index) else { return };
-                let generation = client.shared.generation(*slot);
-                self.close(index, *slot, generation, false);
-            }
         }
     }
 

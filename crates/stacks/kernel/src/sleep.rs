@@ -29,7 +29,7 @@ impl ClientGroup {
             clients.clone().flat_map(|client| &client.own.pending_commands).map(|waiting| waiting.until_us).min();
         let loose = clients.clone().any(|client| !client.loose_sockets.is_empty());
         let loose = loose.then(|| towpath_runtime::thread::now_us() + LOOSE_US);
-        [self.retry_listeners_at, self.rates.at, waiting, loose].into_iter().flatten().min()
+        [self.retry_listeners_at, self.rates.at, waiting, loose, self.orphans_until()].into_iter().flatten().min()
     }
 
     /// Does what is due by time. Returns how much work there was.
@@ -47,7 +47,7 @@ impl ClientGroup {
             client.expire_sockets(now, LOOSE_US);
         }
         self.give_up_waiting(now);
-        self.forget_clients();
+        self.forget_clients(now);
         work
     }
 

@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use towpath_kernel::KernelConfig;
+use towpath_runtime::OrphanLimits;
 
 /// Queue pairs of software verbs.
 const PAIRS: u32 = 4;
@@ -55,7 +56,7 @@ fn unix(path: &Path) -> io::Result<UnixStream> {
 /// A link whose server runs in this process.
 fn software(seed: u64, fails: u64) -> io::Result<Arc<dyn Link>> {
     let (client, server) = crate::link::software::link(&Fabric { seed, pairs: PAIRS, latency_us: LATENCY_US, fails })?;
-    let kernel = KernelConfig { cores: 1, spin_us: 20, cpus: Vec::new() };
+    let kernel = KernelConfig { cores: 1, spin_us: 20, cpus: Vec::new(), orphans: OrphanLimits::default() };
     let config = ServerConfig { kernel, may_run: true };
     std::thread::Builder::new().name("server".into()).spawn(move || {
         let why = server::serve(server, &config);

@@ -21,7 +21,7 @@ use towpath_ring::layout::VERSION;
 use towpath_ring::lines::state;
 use towpath_ring::span::Span;
 use towpath_runtime::policy::AllowAll;
-use towpath_runtime::{ClientSetup, Stack, Verdict};
+use towpath_runtime::{ClientSetup, OrphanLimits, Stack, Verdict};
 
 const GEOMETRY: Geometry =
     Geometry { slots: 16, app_slots: 8, tx_bytes: 4096, rx_bytes: 4096, contexts: 2, ..Geometry::DEFAULT };
@@ -179,7 +179,10 @@ fn against_far(peer: &mut Peer, (kind, what, seed, bytes): &Deed) -> bool {
 }
 
 fn far_config() -> ServerConfig {
-    ServerConfig { kernel: KernelConfig { cores: 1, spin_us: 0, cpus: Vec::new() }, may_run: false }
+    ServerConfig {
+        kernel: KernelConfig { cores: 1, spin_us: 0, cpus: Vec::new(), orphans: OrphanLimits::default() },
+        may_run: false,
+    }
 }
 
 /// A server, and a peer that has greeted and has a client.
@@ -276,8 +279,15 @@ fn victim() -> (Victim, Peer) {
     let region = Arc::new(memory.region);
     let doorbells = memory.doorbells.iter().map(|doorbell| doorbell.try_clone().unwrap()).collect();
     let (uid, pid, name) = (0, 0, "victim".to_owned());
-    let setup =
-        ClientSetup { region: Arc::clone(&region), doorbells: memory.doorbells, uid, pid, name, remote_waker: None };
+    let setup = ClientSetup {
+        region: Arc::clone(&region),
+        doorbells: memory.doorbells,
+        uid,
+        pid,
+        name,
+        remote_waker: None,
+        lease: None,
+    };
     std::thread::scope(|scope| {
         let added = scope.spawn(|| stack.add_client(setup).unwrap());
         let asked = |record: Update| {

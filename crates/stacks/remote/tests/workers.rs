@@ -9,12 +9,15 @@ use towpath_remote::link::stream::Stream;
 use towpath_remote::server::{ServerConfig, serve};
 use towpath_ring::Geometry;
 use towpath_runtime::policy::AllowAll;
-use towpath_runtime::{Stack, WorkerCount};
+use towpath_runtime::{OrphanLimits, Stack, WorkerCount};
 
 #[test]
 fn a_remote_stack_has_as_many_workers_as_the_host_says() {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    let config = ServerConfig { kernel: KernelConfig { cores: 3, spin_us: 0, cpus: Vec::new() }, may_run: false };
+    let config = ServerConfig {
+        kernel: KernelConfig { cores: 3, spin_us: 0, cpus: Vec::new(), orphans: OrphanLimits::default() },
+        may_run: false,
+    };
     let far = std::thread::spawn(move || drop(serve(Arc::new(Stream::new(b).unwrap()), &config)));
     let geometry = Geometry { slots: 16, app_slots: 8, ..Geometry::DEFAULT };
     let near = Remote::start(Arc::new(Stream::new(a).unwrap()), geometry, Box::new(AllowAll)).unwrap();

@@ -9,7 +9,7 @@ use super::socket_options::fin_wait_us;
 use super::time_wait::{Answer, TimeWait};
 use super::{SlowPath, Snapshots};
 use crate::counters::Drop;
-use crate::flow::{FlowId, FlowSnapshot, FourTuple, flow_flags};
+use crate::flow::{FlowId, FlowSnapshot, FourTuple, Owner, flow_flags};
 use crate::messages::ToFast;
 use crate::time::Micros;
 use towpath_wire::flags;
@@ -87,6 +87,13 @@ impl SlowPath {
             host.send(connection.flow_group, ToFast::Abort { flow: id, rst, errno });
         }
         self.remove_flow(id, host);
+    }
+
+    /// Resets a connection whose application is gone, whatever is still to be sent.
+    pub fn reset(&mut self, owner: Owner, host: &mut dyn Host) {
+        if let Some(id) = self.table.by_owner(owner) {
+            self.abort_flow(id, true, 0, host);
+        }
     }
 
     /// The fast path has removed the flow.

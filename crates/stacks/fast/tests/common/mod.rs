@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use towpath_fast::{FastStack, FastStackConfig, Network};
 use towpath_ports::Port;
 use towpath_ports::memory::Loopback;
-use towpath_runtime::AdmissionPolicy;
+use towpath_runtime::{AdmissionPolicy, OrphanLimits};
 use towpath_tcp::flow::{FourTuple, Link, PortId};
 use towpath_tcp::slow::{Route, SlowConfig};
 
@@ -49,6 +49,18 @@ pub fn stack(flow_groups: usize) -> FastStack {
     FastStack::start(config, ports, Box::new(TestNetwork::default())).unwrap()
 }
 
+/// The same with bounds of what clients leave that have ended.
+pub fn bounded(orphans: OrphanLimits) -> FastStack {
+    let (config, ports) = loopback_only(1);
+    FastStack::start(FastStackConfig { orphans, ..config }, ports, Box::new(TestNetwork::default())).unwrap()
+}
+
+/// The same with direct connections.
+pub fn direct() -> FastStack {
+    let (config, ports) = loopback_only(1);
+    FastStack::start(FastStackConfig { direct: true, ..config }, ports, Box::new(TestNetwork::default())).unwrap()
+}
+
 /// The same under a policy.
 pub fn guarded(flow_groups: usize, guard: Box<dyn AdmissionPolicy>) -> FastStack {
     let (config, ports) = loopback_only(flow_groups);
@@ -64,6 +76,7 @@ fn loopback_only(flow_groups: usize) -> (FastStackConfig, Vec<Vec<Box<dyn Port>>
         delayed_ack_us: 1000,
         cpus: Vec::new(),
         direct: false,
+        orphans: OrphanLimits::default(),
         slow,
     };
     let ports = (0..flow_groups).map(|_| vec![Box::new(Loopback::new()) as Box<dyn Port>]).collect();

@@ -170,7 +170,7 @@ impl Server {
     ) -> ToHost {
         let make = || -> io::Result<ClientSetup> {
             let ServerClient { region, doorbells, waker } = self.shared.client(index)?;
-            Ok(ClientSetup { region, doorbells, uid, pid, name, remote_waker: Some(waker) })
+            Ok(ClientSetup { region, doorbells, uid, pid, name, remote_waker: Some(waker), lease: None })
         };
         match make().and_then(|setup| begin(&self.stack, setup)) {
             Ok(client) => {

@@ -15,6 +15,7 @@ use towpath_forward::server::sender::MessageSender;
 use towpath_kernel::{Kernel, KernelConfig};
 use towpath_ring::guest_memory::GuestMemory;
 use towpath_ring::layout::VERSION;
+use towpath_runtime::OrphanLimits;
 
 /// How long the stack's worker spins without work, µs. Reading the clock costs about as much here.
 const SPIN_US: u64 = 20;
@@ -77,7 +78,7 @@ fn start(
     let indexes = ClientIndexes::default();
     let messages = Arc::clone(messages) as Arc<dyn MessageSender>;
     let asker = RemotePolicy::new(Arc::clone(&messages), Arc::clone(&indexes));
-    let config = KernelConfig { cores, spin_us: SPIN_US, cpus: Vec::new() };
+    let config = KernelConfig { cores, spin_us: SPIN_US, cpus: Vec::new(), orphans: OrphanLimits::default() };
     let stack = Kernel::start(&config, || Box::new(asker.clone())).map_err(at("starting the stack"))?;
     let living = Arc::clone(&memory);
     let forwarding = Arc::clone(&wake_line);

@@ -118,6 +118,7 @@ impl Standby {
             pid: client.pid,
             name: client.name.clone(),
             remote_waker: Some(Arc::new(waker)),
+            lease: None,
         })
     }
 }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use towpath_kernel::{Kernel, KernelConfig};
-use towpath_runtime::{AdmissionPolicy, ClientId, Exceeded, Limit, Verdict};
+use towpath_runtime::{AdmissionPolicy, ClientId, Exceeded, Limit, OrphanLimits, Verdict};
 
 /// A policy that keeps packets within this host, whatever an application writes into its region.
 struct WithinTheHost;
@@ -27,7 +27,12 @@ impl AdmissionPolicy for WithinTheHost {
 
 /// A kernel stack with this many workers.
 pub fn kernel(cores: usize) -> Kernel {
-    let config = KernelConfig { cores, spin_us: 20, cpus: Vec::new() };
+    bounded(cores, OrphanLimits::default())
+}
+
+/// The same with bounds of what clients leave that have ended.
+pub fn bounded(cores: usize, orphans: OrphanLimits) -> Kernel {
+    let config = KernelConfig { cores, spin_us: 20, cpus: Vec::new(), orphans };
     Kernel::start(&config, || Box::new(WithinTheHost)).unwrap()
 }
 

@@ -134,6 +134,20 @@ fn resets_remove_without_time_wait() {
 }
 
 #[test]
+fn a_closed_socket_is_reset_whatever_is_still_to_be_sent() {
+    let mut bench = Bench::new();
+    let flow = bench.client();
+    bench.say(ToSlow::AppClosed(flow));
+    bench.slow.reset(CLIENT, &mut bench.world);
+    bench.slow.reset(CLIENT, &mut bench.world);
+    assert_eq!(
+        bench.messages(),
+        [format!("0:abort {} rst true errno 0", flow.0), format!("0:remove {}", flow.0)],
+        "once"
+    );
+}
+
+#[test]
 fn a_segment_for_a_flow_on_its_way_out_is_not_injected() {
     let mut bench = Bench::listening(10);
     let flow = bench.child(4000);

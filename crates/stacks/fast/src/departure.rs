@@ -1,0 +1,117 @@
+//! Clients that have ended: what they leave is completed or reset, and then they are forgotten.
+
+use crate::messages::ToGroup;
+use crate::owner::owner;
+use crate::slots::Phase;
+use crate::slow::{LOOSE_US, SlowThread};
+use rustix::event::epoll;
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use towpath_ring::Slot;
+use towpath_runtime::ClientId;
+use towpath_runtime::log_throttle::LogThrottle;
+use towpath_tcp::time::Micros;
+
+/// Of orphans that are reset: clients decide how many there are.
+static LINES: LogThrottle = LogThrottle::new();
+
+impl SlowThread {
+    /// No process of the client is left.
+    pub fn remove_client(&mut self, now: Micros, id: ClientId) {
+        let Some(index) = self.index_of(id) else { return };
+        let Some(client) = self.host.client(index) else { return };
+        client.leaving = true;
+        let (open, used) = (client.out.open(), client.used());
+        let (done, _) = mpsc::channel();
+        for context in (0..u64::BITS).filter(|context| open >> context & 1 != 0) {
+            self.set_context(id, context, None, &done);
+        }
+        // Listeners are closed first: connections that were never accepted are aborted, not drained.
+        for listeners in [true, false] {
+            for (slot, _) in used.iter().filter(|(_, phase)| (*phase == Phase::Listening) == listeners) {
+                let Some(client) = self.host.client(index) else { return };
+                let generation = client.shared.generation(*slot);
+                self.close(now, index, *slot, generation, false);
+            }
+        }
+        self.host.vacate_pairs_of(index);
+        let orphans = std::sync::Arc::clone(&self.orphans);
+        let Some(client) = self.host.client(index) else { return };
+        let resets = client.orphan(&orphans, now.0);
+        if !resets.is_empty() && LINES.allows() {
+            let (pid, uid) = (client.shared.pid, client.shared.uid);
+            tracing::info!(
+                pid,
+                uid,
+                "{} connections of a program that has ended are reset: too much is queued",
+                resets.len()
+            );
+        }
+        for (slot, generation) in resets {
+            self.reset(now, index, slot, generation);
+        }
+    }
+
+    /// Closes kernel sockets for which no command came, resets orphans whose time is over, and forgets clients whose
+    /// sockets are all drained.
+    pub fn expire(&mut self, now: Micros) {
+        self.host.expire_pairs(now);
+        for index in 0..self.host.clients.len() as u32 {
+            let Some(client) = self.host.client(index) else { continue };
+            client.expire_sockets(now.0, LOOSE_US);
+            if !client.leaving {
+                continue;
+            }
+            let overdue = client.overdue(now.0);
+            if !overdue.is_empty() && LINES.allows() {
+                let (pid, uid) = (client.shared.pid, client.shared.uid);
+                tracing::info!(
+                    pid,
+                    uid,
+                    "{} connections of a program that has ended are reset: too slow",
+                    overdue.len()
+                );
+            }
+            for (slot, generation) in overdue {
+                self.reset(now, index, slot, generation);
+            }
+            self.forget_if_drained(index);
+        }
+    }
+
+    /// Resets a connection that is closed already.
+    fn reset(&mut self, now: Micros, index: u32, slot: Slot, generation: u32) {
+        let Some(client) = self.host.client(index) else { return };
+        if client.slot(slot).phase == Phase::Open {
+            self.slow.reset(owner(index, slot), &mut self.host);
+        } else {
+            self.close(now, index, slot, generation, true);
+        }
+    }
+
+    fn forget_if_drained(&mut self, index: u32) {
+        let flow_groups = &mut self.host.flow_groups;
+        let Some(client) = self.host.clients.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if client.in_use == 0 && client.own.forgetting.is_none() {
+            client.own.forgetting = Some(flow_groups.len());
+            for flow_group in flow_groups.iter_mut() {
+                flow_group.to.send(ToGroup::DropClient(index));
+            }
+        }
+    }
+
+    /// A flow group has forgotten a client.
+    pub fn forgotten(&mut self, index: u32) {
+        let Some(client) = self.host.client(index) else { return };
+        let left = client.own.forgetting.unwrap_or(1) - 1;
+        client.own.forgetting = Some(left);
+        if left == 0 {
+            if let Some(doorbell) = client.shared.doorbells.get(self.flow_groups) {
+                let _ = epoll::delete(&self.epoll, doorbell.as_fd());
+            }
+            let id = client.shared.id;
+            self.host.clients[index as usize] = None;
+            self.host.drop_pairs_of(id);
+        }
+    }
+}
