@@ -79,9 +79,12 @@ fn drop_contexts(state: &ServiceState, token: u64, contexts: u64) {
 }
 
 fn left(state: &ServiceState, token: u64) {
-    let Some(id) = state.registry().leave(token) else { return };
+    // The memfd is closed last: this thread, and none that serves others, gives the region's memory back.
+    let Some(client) = state.registry().leave(token) else { return };
+    let id = client.id;
     tracing::debug!(client = id.0, "client has gone");
     state.stack.remove_client(id);
+    drop(client);
     state.settings.policy.leave(id);
     state.settings.auto.leave(id);
 }

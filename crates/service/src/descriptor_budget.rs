@@ -4,6 +4,7 @@
 //! and some are always free for the next. The service's own user and root may take all but the service's reserve.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The service's own descriptors: at most this part of all, and at most this many.
 const RESERVE: (u64, u64) = (8, 1024);
@@ -12,7 +13,12 @@ const RESERVE: (u64, u64) = (8, 1024);
 #[derive(Debug)]
 pub struct DescriptorBudget {
     most: u64,
-    taken: u64,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: u64,
     by_user: HashMap<u32, u64>,
 }
 
@@ -20,29 +26,37 @@ impl DescriptorBudget {
     /// The budget under this limit on open files.
     pub fn new(limit: u64) -> Self {
         let reserve = (limit / RESERVE.0).min(RESERVE.1);
-        Self { most: limit - reserve, taken: 0, by_user: HashMap::new() }
+        Self { most: limit - reserve, taken: Mutex::default() }
     }
 
     /// Takes `count` descriptors for a user. False: he has his share.
-    pub fn take(&mut self, uid: u32, operator: bool, count: u64) -> bool {
-        let own = self.by_user.get(&uid).copied().unwrap_or_default();
-        let left = self.most.saturating_sub(self.taken);
+    pub fn take(&self, uid: u32, operator: bool, count: u64) -> bool {
+        let mut taken = self.taken();
+        let own = taken.by_user.get(&uid).copied().unwrap_or_default();
+        let left = self.most.saturating_sub(taken.all);
         if count > left || (!operator && own + count > left - count) {
             return false;
         }
-        self.taken += count;
-        self.by_user.insert(uid, own + count);
+        taken.all += count;
+        taken.by_user.insert(uid, own + count);
         true
     }
 
+    /// Every change is one step, so a thread that panicked with the lock has left it consistent.
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A user has closed `count` descriptors.
-    pub fn give_back(&mut self, uid: u32, count: u64) {
-        let Some(own) = self.by_user.get_mut(&uid) else { return };
+    pub fn give_back(&self, uid: u32, count: u64) {
+        let mut taken = self.taken();
+        let Some(own) = taken.by_user.get_mut(&uid) else { return };
         let count = count.min(*own);
         *own -= count;
-        self.taken -= count;
-        if *own == 0 {
-            self.by_user.remove(&uid);
+        let none = *own == 0;
+        taken.all -= count;
+        if none {
+            taken.by_user.remove(&uid);
         }
     }
 }
@@ -52,25 +66,25 @@ mod tests {
     use super::*;
 
     /// Takes one by one until it is refused.
-    fn all(budget: &mut DescriptorBudget, uid: u32, operator: bool) -> usize {
+    fn all(budget: &DescriptorBudget, uid: u32, operator: bool) -> usize {
         std::iter::from_fn(|| budget.take(uid, operator, 1).then_some(())).count()
     }
 
     #[test]
     fn one_user_leaves_as_many_as_he_takes_and_the_operator_finds_some() {
-        let mut budget = DescriptorBudget::new(20_000);
-        assert_eq!(all(&mut budget, 1000, false), 9488, "half of all but the reserve");
-        assert_eq!(all(&mut budget, 1001, false), 4744);
-        assert_eq!(all(&mut budget, 0, true), 4744, "all that are left");
+        let budget = DescriptorBudget::new(20_000);
+        assert_eq!(all(&budget, 1000, false), 9488, "half of all but the reserve");
+        assert_eq!(all(&budget, 1001, false), 4744);
+        assert_eq!(all(&budget, 0, true), 4744, "all that are left");
         assert!(!budget.take(1002, false, 1));
         budget.give_back(1000, 9488);
-        assert!(!budget.by_user.contains_key(&1000));
-        assert_eq!(all(&mut budget, 1002, false), 4744);
+        assert!(!budget.taken().by_user.contains_key(&1000));
+        assert_eq!(all(&budget, 1002, false), 4744);
     }
 
     #[test]
     fn many_at_once_count_as_many() {
-        let mut budget = DescriptorBudget::new(128);
+        let budget = DescriptorBudget::new(128);
         assert!(!budget.take(1000, false, 57), "112 but the reserve");
         assert!(budget.take(1000, false, 56));
         assert!(!budget.take(0, true, 57) && budget.take(0, true, 56));

@@ -29,6 +29,7 @@ pub mod descriptor_budget;
 pub mod descriptor_table;
 pub mod geometry;
 pub mod guard;
+pub mod lease;
 mod log_filter;
 pub mod options;
 pub mod other_stacks;

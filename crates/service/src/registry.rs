@@ -1,6 +1,7 @@
 //! The registered clients, their connections, and the processes that are expected to register.
 
 use crate::descriptor_budget::DescriptorBudget;
+use crate::lease::{RegionCounts, Shares};
 use crate::passed_sockets::{Location, PassedSockets};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -29,14 +30,12 @@ pub struct RegisteredClient {
     doorbells: HashMap<u32, OwnedFd>,
     /// Client connections that serve it.
     connections: u32,
-    /// What it has cost of its user's share of descriptors, without contexts.
-    cost: u64,
 }
 
 impl RegisteredClient {
-    /// A client with one connection, which has taken `cost` descriptors.
-    pub fn new(id: ClientId, uid: u32, region: Arc<Region>, descriptors: Arc<Vec<OwnedFd>>, cost: u64) -> Self {
-        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1, cost }
+    /// A client with one connection.
+    pub fn new(id: ClientId, uid: u32, region: Arc<Region>, descriptors: Arc<Vec<OwnedFd>>) -> Self {
+        Self { id, uid, region, descriptors, contexts: 0, doorbells: HashMap::new(), connections: 1 }
     }
 
     /// One more process has joined it.
@@ -74,7 +73,9 @@ pub struct Registry {
     /// Event contexts that a region allows.
     max_contexts: u32,
     /// The users' shares of the service's descriptors.
-    pub budget: DescriptorBudget,
+    pub budget: Arc<DescriptorBudget>,
+    /// How many regions each user has.
+    pub regions: Arc<RegionCounts>,
 }
 
 impl Registry {
@@ -88,7 +89,8 @@ impl Registry {
             last_use: None,
             expected: Vec::new(),
             max_contexts,
-            budget: DescriptorBudget::new(descriptors),
+            budget: Arc::new(DescriptorBudget::new(descriptors)),
+            regions: Arc::default(),
         }
     }
 
@@ -110,6 +112,11 @@ impl Registry {
             self.budget.give_back(connection.uid, 1);
         }
         self.last_use = Some(Instant::now());
+    }
+
+    /// The shares that clients cost.
+    pub fn shares(&self) -> Shares {
+        Shares { descriptors: Arc::clone(&self.budget), regions: Arc::clone(&self.regions) }
     }
 
     /// The lowest free event context of a client, if its user's share of descriptors allows one.
@@ -148,7 +155,7 @@ impl Registry {
     }
 
     /// A connection stops serving this client. If it was the last, the client is removed and returned.
-    pub fn leave(&mut self, token: u64) -> Option<ClientId> {
+    pub fn leave(&mut self, token: u64) -> Option<RegisteredClient> {
         let client = self.clients.get_mut(&token)?;
         client.connections -= 1;
         if client.connections > 0 {
@@ -156,8 +163,8 @@ impl Registry {
         }
         self.passed_sockets.forget_client(token);
         let client = self.clients.remove(&token)?;
-        self.budget.give_back(client.uid, client.cost + CONTEXT * u64::from(client.contexts.count_ones()));
-        Some(client.id)
+        self.budget.give_back(client.uid, CONTEXT * u64::from(client.contexts.count_ones()));
+        Some(client)
     }
 
     /// Answers a process of user `uid` that shows the socket with this cookie. EAGAIN: no process has named the socket

@@ -5,6 +5,7 @@ use crate::auto::Auto;
 use crate::broker_handle::BrokerHandle;
 use crate::config::CoresSetting;
 use crate::conversation::Places;
+use crate::lease::{ClientLease, Full};
 use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
 use crate::registry::{RegisteredClient, Registry};
@@ -160,20 +161,30 @@ impl ServiceState {
         }
     }
 
-    /// Registers a client with a new region. The descriptors are those of `Welcome`.
-    pub fn new_client(&self, identity: Identity) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
-        let (uid, cost) = (identity.uid, client_descriptors(&self.settings.geometry));
-        if !self.take_descriptors(uid, cost) {
-            return Err(Errno::NFILE.into());
-        }
-        let made = self.make_client(identity, cost);
-        if made.is_err() {
-            self.registry().budget.give_back(uid, cost);
-        }
-        made
+    /// Registers a client with a new region. The descriptors are those of `Welcome`. On refusal: the errno and the
+    /// reason, for the log.
+    pub fn new_client(&self, identity: Identity) -> Result<(Membership, Arc<Vec<OwnedFd>>), (i32, String)> {
+        let (uid, most) = (identity.uid, self.settings.clients_per_user);
+        let operator = self.settings.admission.is_operator(uid);
+        let cost = (client_descriptors(&self.settings.geometry), most);
+        let shares = self.registry().shares();
+        let lease = ClientLease::take(&shares, uid, operator, cost).map_err(|full| match full {
+            Full::Descriptors => {
+                let why = format!("uid {uid} has its share of descriptors; raise the limit with `ulimit -Hn`");
+                (Errno::NFILE.raw_os_error(), why)
+            }
+            Full::Regions => {
+                let why = format!(
+                    "uid {uid} has {most} clients already, with those that have ended and whose connections are not \
+                     completed; raise `clients_per_user`"
+                );
+                (Errno::USERS.raw_os_error(), why)
+            }
+        })?;
+        self.make_client(identity, lease).map_err(|error| (errno_of(&error), error.to_string()))
     }
 
-    fn make_client(&self, identity: Identity, cost: u64) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
+    fn make_client(&self, identity: Identity, lease: ClientLease) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
         let Identity { uid, pid, .. } = identity;
         let ClientMemory { region, memfd, doorbells } = self.stack.client_memory(self.settings.geometry)?;
         let region = Arc::new(region);
@@ -186,13 +197,14 @@ impl ServiceState {
             pid,
             name: program_name(pid),
             remote_waker: None,
+            lease: Some(Box::new(lease)),
         };
         let id = self.stack.add_client(setup)?;
         // The policy must know the client before it has its region, and can post its first command.
         self.settings.policy.enter(id, identity);
         self.stack.policy_changed();
         let membership = Membership { id, token: region.token(), region: region.clone() };
-        let client = RegisteredClient::new(id, uid, region, descriptors.clone(), cost);
+        let client = RegisteredClient::new(id, uid, region, descriptors.clone());
         self.registry().clients.insert(membership.token, client);
         Ok((membership, descriptors))
     }

@@ -7,8 +7,20 @@ use common::client::until;
 use common::{Service, StackCall};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use std::sync::atomic::Ordering::Relaxed;
 use towpath_ring::control::{Reply, Request, recv_reply, send_request};
 use towpath_ring::layout::VERSION;
+
+/// The errno with which a new client is refused.
+fn refused(service: &Service) -> Option<i32> {
+    let socket = service.connect();
+    // The service may refuse without reading.
+    let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
+    match recv_reply(socket.as_fd()).unwrap() {
+        (Reply::Refused { errno }, _) => Some(errno),
+        _ => None,
+    }
+}
 
 #[test]
 fn a_share_of_descriptors_bounds_clients_contexts_and_reservations() {
@@ -26,14 +38,6 @@ fn a_share_of_descriptors_bounds_clients_contexts_and_reservations() {
     let reserved = |call: &StackCall| matches!(call, StackCall::Reserve { .. });
     until("all are reserved", || service.stack.count(reserved) == 32);
     let second = service.client();
-    let refused = |service: &Service| {
-        let socket = service.connect();
-        let _ = send_request(socket.as_fd(), &Request::Hello { version: VERSION, join: 0 }, &[]);
-        match recv_reply(socket.as_fd()).unwrap() {
-            (Reply::Refused { errno }, _) => Some(errno),
-            _ => None,
-        }
-    };
     assert_eq!(refused(&service), Some(Errno::NFILE.raw_os_error()), "48 and 8 are taken");
     drop(second);
     until("the share is there again", || refused(&service).is_none());
@@ -49,4 +53,20 @@ fn a_share_of_descriptors_bounds_clients_contexts_and_reservations() {
     for _ in 0..4 {
         third.context().unwrap();
     }
+}
+
+#[test]
+fn clients_that_have_ended_count_until_the_stack_has_forgotten_them() {
+    let service = Service::with("drains", |settings| settings.clients_per_user = 2);
+    service.stack.drains.store(true, Relaxed);
+    for ended in 1..=2 {
+        drop(service.client());
+        until("the stack knows", || service.stack.removed() == ended);
+    }
+    let refused = || refused(&service);
+    until("the connections are over", || refused() == Some(Errno::USERS.raw_os_error()));
+    until("no connection is left", || service.state.registry().connections.is_empty());
+    assert_eq!(refused(), Some(Errno::USERS.raw_os_error()), "for their regions");
+    service.stack.leases.lock().unwrap().clear();
+    assert_eq!(refused(), None);
 }

@@ -6,12 +6,13 @@ pub mod client;
 pub use client::{Client, Scratch, connect};
 
 use rustix::fd::OwnedFd;
+use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use towpath_ring::Geometry;
-use towpath_runtime::{ClientId, ClientSetup, ClientStatus, ConnectionStatus, PairHandle, Stack, Status};
+use towpath_runtime::{ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Stack, Status};
 use towpath_service::admission::Admission;
 use towpath_service::server::{Ended, Server, Sockets};
 use towpath_service::state::{ServiceState, Settings};
@@ -35,6 +36,10 @@ pub struct RecordingStack {
     /// Users of the sockets and clients that it reports.
     pub listed: Arc<Mutex<Vec<u32>>>,
     next: Arc<AtomicU32>,
+    /// The leases of clients that it has not forgotten.
+    pub leases: Arc<Mutex<HashMap<ClientId, Lease>>>,
+    /// Clients that have ended are not forgotten.
+    pub drains: Arc<AtomicBool>,
 }
 
 impl RecordingStack {
@@ -64,6 +69,7 @@ impl Stack for RecordingStack {
     }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         let id = ClientId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.leases.lock().unwrap().insert(id, setup.lease.unwrap());
         self.record(StackCall::Client { id, uid: setup.uid, pid: setup.pid, doorbells: setup.doorbells.len() });
         Ok(id)
     }
@@ -87,6 +93,9 @@ impl Stack for RecordingStack {
         None
     }
     fn remove_client(&self, id: ClientId) {
+        if !self.drains.load(Ordering::Relaxed) {
+            self.leases.lock().unwrap().remove(&id);
+        }
         self.record(StackCall::Removed { id });
     }
     fn connections(&self) -> Vec<ConnectionStatus> {

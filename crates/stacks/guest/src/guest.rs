@@ -107,7 +107,8 @@ impl Stack for Guest {
         let index = index.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         let id = self.next_client();
         let (uid, pid, name) = (setup.uid, setup.pid, setup.name);
-        self.shared.table.assign(index, Arc::new(HostClient::new(id, setup.region, (uid, pid, name.clone()))));
+        let client = HostClient::new(id, setup.region, (uid, pid, name.clone()), setup.lease);
+        self.shared.table.assign(index, Arc::new(client));
         match self.shared.ask(ToStack::Add { index, uid, pid, name }, ANSWER) {
             Some(ToHost::Done) => Ok(id),
             Some(ToHost::Failed { errno }) => {
@@ -155,10 +156,11 @@ impl Stack for Guest {
     }
     fn remove_client(&self, client: ClientId) {
         let _life = self.shared.life();
-        let Some((index, _)) = self.shared.table.find(client) else { return };
+        let Some((index, client)) = self.shared.table.find(client) else { return };
         if self.shared.dead.load(Ordering::Acquire) {
             return self.shared.table.free(index);
         }
+        client.vacate();
         // The index is free when the guest says so.
         self.shared.tell(0, &ToStack::Remove { index });
     }

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use towpath_ring::lines::state;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
 use towpath_ring::{Region, Slot};
 use towpath_runtime::policy::Exceeded;
-use towpath_runtime::{AdmissionPolicy, ClientId, ConnectionStatus, Status, Verdict};
+use towpath_runtime::{AdmissionPolicy, ClientId, ConnectionStatus, Lease, Status, Verdict};
 
 /// A client as the host knows it. None of this comes from the other kernel.
 pub struct HostClient {
@@ -29,11 +30,13 @@ pub struct HostClient {
     reservations: Mutex<HashMap<(u32, u32), OwnedFd>>,
     /// The stack that serves the client gives it up to another one.
     pub moving: AtomicBool,
+    /// What the service counts for it.
+    lease: Mutex<Option<Lease>>,
 }
 
 impl HostClient {
     /// Without contexts and reservations.
-    pub fn new(id: ClientId, region: Arc<Region>, (uid, pid, name): (u32, i32, String)) -> Self {
+    pub fn new(id: ClientId, region: Arc<Region>, (uid, pid, name): (u32, i32, String), lease: Option<Lease>) -> Self {
         Self {
             id,
             region,
@@ -43,6 +46,7 @@ impl HostClient {
             contexts: Mutex::default(),
             reservations: Mutex::default(),
             moving: AtomicBool::new(false),
+            lease: Mutex::new(lease),
         }
     }
     /// Opens or closes a context.
@@ -95,6 +99,18 @@ impl HostClient {
     pub fn release_all(&self, slot: u32) {
         lock(&self.reservations).retain(|(other, _), _| *other != slot);
     }
+    /// No process of it is left: gives back the memory of its rings, but for what is still to be sent.
+    pub fn vacate(&self) {
+        let in_use = |slot: &Slot| self.region.stack(*slot).state.load(Ordering::Acquire) != state::FREE;
+        let unsent: Vec<_> = self.slots().filter(in_use).filter_map(|slot| self.region.unsent(slot)).collect();
+        self.region.vacate(&unsent);
+    }
+    /// No stack serves it any more: gives back the memory of all its rings, and what the service counts for it.
+    fn end(&self) {
+        self.region.vacate(&[]);
+        let lease = lock(&self.lease).take();
+        drop(lease);
+    }
     /// Its slots.
     pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         (0..self.region.geometry().slots).filter_map(|raw| self.region.slot(raw))
@@ -132,6 +148,10 @@ impl ClientTable {
     }
     /// Frees an index.
     pub fn free(&self, index: u32) {
+        // Before another client can have the same memory.
+        if let Some(client) = self.get(index) {
+            client.end();
+        }
         let gone = lock(&self.0).get_mut(index as usize).map(|entry| std::mem::replace(entry, TableEntry::Free));
         drop(gone);
     }
@@ -206,5 +226,40 @@ impl ClientTable {
             }
         };
         Some(ToStack::Verdict(verdict.unwrap_or(refused)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+    use towpath_ring::Geometry;
+
+    #[test]
+    fn a_client_that_ends_leaves_what_is_to_be_sent_and_then_nothing() {
+        let geometry = Geometry { slots: 16, app_slots: 8, tx_bytes: 16384, rx_bytes: 16384, ..Geometry::DEFAULT };
+        let (region, memfd) = Region::create(geometry).unwrap();
+        let memory = || rustix::fs::fstat(&memfd).unwrap().st_blocks as u64 * 512;
+        let counted = Arc::new(());
+        let lease: Lease = Box::new(Arc::clone(&counted));
+        let client = HostClient::new(ClientId(7), Arc::new(region), (1000, 1, String::new()), Some(lease));
+        let (table, client) = (ClientTable::new(2), Arc::new(client));
+        let index = table.take_free().unwrap();
+        table.assign(index, Arc::clone(&client));
+        client.slots().for_each(|slot| client.region.tx(slot).write(0, &[1; 16384]));
+        let slot = client.region.slot(3).unwrap();
+        client.region.stack(slot).state.store(state::ESTABLISHED, Relaxed);
+        client.region.app(slot).tx_tail.store(5000, Relaxed);
+        assert!(memory() > 16 * 16384);
+        client.vacate();
+        let mut got = [0; 5000];
+        client.region.tx(slot).read(0, &mut got);
+        assert_eq!(got, [1; 5000]);
+        assert!(memory() < 5 * 16384, "the lines and two pages");
+        table.forgotten(index);
+        client.region.tx(slot).read(0, &mut got);
+        assert_eq!((got, Arc::strong_count(&counted)), ([0; 5000], 1), "others may still know the client");
+        assert_eq!(table.take_free(), Some(index));
     }
 }

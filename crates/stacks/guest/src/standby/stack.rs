@@ -46,7 +46,7 @@ impl Stack for Standby {
             return Ok(id);
         }
         let id = self.guest.next_client();
-        let client = Arc::new(HostClient::new(id, setup.region, (setup.uid, setup.pid, setup.name)));
+        let client = Arc::new(HostClient::new(id, setup.region, (setup.uid, setup.pid, setup.name), setup.lease));
         self.guest.shared.table.assign(index, Arc::clone(&client));
         let mut known = StandbyClient { index, client, doorbells, host_id: None };
         let host_id = self.host.add_client(self.setup(&known)?)?;
@@ -95,6 +95,9 @@ impl Stack for Standby {
         self.serve(client, |host, host_id| host.departed(host_id, process), |guest| guest.departed(client, process));
     }
     fn remove_client(&self, client: ClientId) {
+        if let (StandbySide::Host, Some((_, served))) = (*self.side(), self.guest.shared.table.find(client)) {
+            served.vacate();
+        }
         self.serve(client, Kernel::remove_client, |guest| guest.remove_client(client));
     }
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {

@@ -123,7 +123,7 @@ impl Remote {
     fn enter(&self, setup: ClientSetup, index: u32) -> io::Result<Arc<RemoteClient>> {
         let id = ClientId(self.last_client.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
         let of = (setup.uid, setup.pid, setup.name.clone());
-        let served = Arc::new(HostClient::new(id, Arc::clone(&setup.region), of));
+        let served = Arc::new(HostClient::new(id, Arc::clone(&setup.region), of, None));
         self.shared.link.register(key(index), Span::of_receives(&setup.region))?;
         for doorbell in &setup.doorbells {
             watch(&self.shared.epoll, doorbell.as_fd(), true)?;
