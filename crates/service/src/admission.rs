@@ -55,6 +55,8 @@ impl<'de> Deserialize<'de> for Admit {
 #[derive(Clone, Debug)]
 pub struct Admission {
     own: u32,
+    /// The only user who may have clients.
+    only: Option<u32>,
     everybody: bool,
     uids: Vec<u32>,
     groups: Vec<(String, u32)>,
@@ -72,7 +74,7 @@ pub struct UnknownName {
 impl Admission {
     /// Resolves the names. `own` is the service's own user, which is always admitted, as is root.
     pub fn new(own: u32, admit: &[Admit]) -> Result<Self, UnknownName> {
-        let mut admission = Self { own, everybody: false, uids: Vec::new(), groups: Vec::new() };
+        let mut admission = Self { own, only: None, everybody: false, uids: Vec::new(), groups: Vec::new() };
         for entry in admit {
             match entry {
                 Admit::All => admission.everybody = true,
@@ -110,6 +112,29 @@ impl Admission {
             "uid {uid} is neither the service's user (uid {}) nor admitted; add \"uid:{uid}\" to `admit`",
             self.own
         ))
+    }
+
+    /// All clients of the stack share one memory, so they must belong to one user: the one that `admit` names, or the
+    /// service's own. False: `admit` names others, who will be refused.
+    pub fn restrict_clients_to_one(&mut self) -> bool {
+        let named = match self.uids[..] {
+            [uid] if !self.everybody && self.groups.is_empty() => Some(uid),
+            _ => None,
+        };
+        self.only = Some(named.unwrap_or(self.own));
+        named.is_some() || !self.opens_to_others()
+    }
+
+    /// May this user, with this primary group, have clients? On refusal: the reason.
+    pub fn check_client(&self, uid: u32, gid: u32) -> Result<(), String> {
+        self.check(uid, gid)?;
+        match self.only.filter(|only| *only != uid) {
+            None => Ok(()),
+            Some(only) => Err(format!(
+                "all programs of a guest share one memory, and this one's are uid {only}'s; start another guest for \
+                 uid {uid} (`towpath kernel-stack --uml --name NAME --admit uid:{uid}`)"
+            )),
+        }
     }
 
     /// May this user see and do everything on the control socket?
@@ -164,6 +189,28 @@ mod tests {
         let admission = Admission::new(1000, &["group:daemon".parse().unwrap()]).unwrap();
         assert!(admission.check(54_321, group.gid.as_raw()).is_ok(), "primary group");
         assert!(admission.check(54_321, 54_321).is_err());
+    }
+
+    #[test]
+    fn clients_that_share_one_memory_belong_to_one_user() {
+        let of = |admit: &[&str]| {
+            let admit: Vec<Admit> = admit.iter().map(|entry| entry.parse().unwrap()).collect();
+            let mut admission = Admission::new(1000, &admit).unwrap();
+            let whole = admission.restrict_clients_to_one();
+            let good = [0, 1000, 1001, 1002].into_iter().filter(|uid| admission.check_client(*uid, 7).is_ok());
+            (whole, good.collect::<Vec<u32>>())
+        };
+        assert_eq!(of(&[]), (true, vec![1000]), "not even root");
+        assert_eq!(of(&["uid:1001"]), (true, vec![1001]));
+        assert_eq!(of(&["user:daemon"]), (true, vec![]));
+        assert_eq!(of(&["uid:1001", "uid:1002"]), (false, vec![1000]));
+        assert_eq!(of(&["all"]), (false, vec![1000]));
+        assert_eq!(of(&["uid:1001", "group:daemon"]), (false, vec![1000]));
+        let mut admission = Admission::new(1000, &[Admit::All]).unwrap();
+        admission.restrict_clients_to_one();
+        assert!(admission.check(1001, 7).is_ok(), "anybody may ask for the status");
+        let why = admission.check_client(1001, 7).unwrap_err();
+        assert!(why.contains("share one memory") && why.contains("uid 1000's") && why.contains("--admit uid:1001"));
     }
 
     #[test]

@@ -109,6 +109,9 @@ pub fn answer(state: &ServiceState, line: &str, asker: Asker) -> String {
     match api::parse_command(line) {
         Err(why) => error(why),
         Ok(Command::Hello { hold }) => {
+            if let Err(why) = admission.check_client(asker.uid, asker.gid) {
+                return error(why);
+            }
             state.used();
             if hold {
                 state.hold(asker.pid);

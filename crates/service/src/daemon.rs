@@ -145,7 +145,13 @@ fn run(config: &Config, factory: &impl StackFactory, ready: impl FnOnce()) -> Re
     if let Some(netns) = &config.netns {
         enter(netns)?;
     }
-    let admission = Admission::new(rustix::process::geteuid().as_raw(), &config.admit)?;
+    let mut admission = Admission::new(rustix::process::geteuid().as_raw(), &config.admit)?;
+    if config.stack.is_guest() && !admission.restrict_clients_to_one() {
+        tracing::warn!(
+            "all programs of a guest share one memory, so it serves the service's own user alone, and nobody else whom \
+             `admit` names; start a guest for each user"
+        );
+    }
     let socket = match &config.socket {
         Some(path) => path.clone(),
         None => default_socket(config)?,

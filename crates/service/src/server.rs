@@ -249,7 +249,7 @@ impl Server {
     fn admit(&mut self, socket: OwnedFd) {
         let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { return };
         let (uid, gid) = (credentials.uid.as_raw(), credentials.gid.as_raw());
-        if let Err(why) = self.state.settings.admission.check(uid, gid) {
+        if let Err(why) = self.state.settings.admission.check_client(uid, gid) {
             return self.refuse(&socket, Errno::PERM, &why);
         }
         if !self.state.take_descriptors(uid, 1) {

@@ -291,6 +291,15 @@ fn the_number_of_clients_per_user_is_limited() {
     until("there is room again", || Client::hello_or_refused(&service).is_ok());
 }
 
+#[test]
+fn clients_that_share_one_memory_are_refused_to_other_users_even_to_root() {
+    let service = Service::with("one-memory", |settings| {
+        settings.admission = Admission::new(rustix::process::geteuid().as_raw(), &[Admit::Uid(STRANGER)]).unwrap();
+        assert!(settings.admission.restrict_clients_to_one());
+    });
+    assert_eq!(Client::welcomed(service.connect()).unwrap_err(), Errno::PERM.raw_os_error());
+}
+
 /// A user that does not run the tests.
 const STRANGER: u32 = 65_534;
 

@@ -105,6 +105,7 @@ impl Stack for Guest {
         let _life = self.shared.life();
         let index = self.shared.memory.place(setup.region.offset());
         let index = index.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        self.shared.serve_only(index, setup.uid)?;
         let id = self.next_client();
         let (uid, pid, name) = (setup.uid, setup.pid, setup.name);
         let client = HostClient::new(id, setup.region, (uid, pid, name.clone()), setup.lease);

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_forward::chunks::RecordChunks;
@@ -37,6 +37,8 @@ pub struct Shared {
     pub memory: GuestMemory,
     memfd: OwnedFd,
     pub table: ClientTable,
+    /// The user of all clients, from the first on.
+    user: OnceLock<u32>,
     pub lines: GuestLines,
     config: MachineConfig,
     /// The machine that runs; `None` before the first one and between two.
@@ -112,6 +114,7 @@ impl Shared {
         let (memory, memfd) = GuestMemory::create(geometry, clients, config.kind.has_bar())?;
         Ok(Self {
             table: ClientTable::new(memory.clients()),
+            user: OnceLock::new(),
             memory,
             memfd,
             lines: GuestLines::new()?,
@@ -239,6 +242,16 @@ impl Shared {
             Ok(ClientMemory { region, memfd: self.memfd.try_clone()?, doorbells: vec![doorbells()?, doorbells()?] })
         };
         make().inspect_err(|_| self.table.free(index))
+    }
+
+    /// Takes note of the user whose clients are here. All of them can read and write the whole memory, as can those that
+    /// have ended while a process of theirs is left. So there is no second user, ever.
+    pub fn serve_only(&self, index: u32, uid: u32) -> io::Result<()> {
+        if *self.user.get_or_init(|| uid) == uid {
+            return Ok(());
+        }
+        self.table.free(index);
+        Err(io::Error::from_raw_os_error(libc::EPERM))
     }
 
     /// While this is held, no new life of the guest begins.

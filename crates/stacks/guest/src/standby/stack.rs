@@ -34,6 +34,7 @@ impl Stack for Standby {
         self.prune(&mut lock(&self.clients));
         let index = self.guest.shared.memory.place(setup.region.offset());
         let index = index.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        self.guest.shared.serve_only(index, setup.uid)?;
         let doorbells = setup.doorbells.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         for doorbell in &doorbells {
             self.forwarder.watch(doorbell.as_fd())?;
