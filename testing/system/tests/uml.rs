@@ -136,6 +136,17 @@ fn only_the_services_own_user_runs_programs_in_its_kernel() {
 }
 
 #[test]
+fn programs_of_a_second_user_do_not_get_the_memory_of_the_first() {
+    require_root();
+    let service = guest(|program| program.arg("--admit").arg("uid:65534"));
+    let run = || service.accelerated("/usr/bin/python3 -c").arg(CONVERSATION);
+    let refused = run().run(60);
+    assert_eq!(refused.code, 125, "root's own: {refused:?}");
+    assert!(refused.err.contains("share one memory") && refused.err.contains("--admit uid:0"), "{}", refused.err);
+    assert_eq!(run().user(65_534).run(60).ok().trim(), "whole 0");
+}
+
+#[test]
 fn shared_memory_is_nearer_than_a_message_and_a_socketpair_is_a_wire() {
     require_program("linux.uml", "user-mode-linux");
     nearer_than_a_message(MachineKind::Uml);
