@@ -7,7 +7,7 @@ use crate::broker_handle::BrokerRequest;
 use crate::passed_sockets::cookie;
 use crate::policy::Identity;
 use crate::received::{self, HeldSocket};
-use crate::state::{Membership, ServiceState};
+use crate::state::{Membership, Refusal, ServiceState};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -124,7 +124,7 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
     let (membership, descriptors) = if join == 0 {
         match state.new_client(identity) {
             Ok(client) => client,
-            Err((errno, why)) => return refuse(errno, &why),
+            Err(Refusal { errno, why }) => return refuse(errno, &why),
         }
     } else {
         match state.join_client(identity, join) {

@@ -64,6 +64,15 @@ pub struct Membership {
     pub region: Arc<Region>,
 }
 
+/// Why a client is refused.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The errno for the client.
+    pub errno: i32,
+    /// The reason, for the log.
+    pub why: String,
+}
+
 /// See the module.
 pub struct ServiceState {
     /// How it was set up.
@@ -161,9 +170,8 @@ impl ServiceState {
         }
     }
 
-    /// Registers a client with a new region. The descriptors are those of `Welcome`. On refusal: the errno and the
-    /// reason, for the log.
-    pub fn new_client(&self, identity: Identity) -> Result<(Membership, Arc<Vec<OwnedFd>>), (i32, String)> {
+    /// Registers a client with a new region. The descriptors are those of `Welcome`.
+    pub fn new_client(&self, identity: Identity) -> Result<(Membership, Arc<Vec<OwnedFd>>), Refusal> {
         let (uid, most) = (identity.uid, self.settings.clients_per_user);
         let operator = self.settings.admission.is_operator(uid);
         let cost = (client_descriptors(&self.settings.geometry), most);
@@ -171,17 +179,17 @@ impl ServiceState {
         let lease = ClientLease::take(&shares, uid, operator, cost).map_err(|full| match full {
             Full::Descriptors => {
                 let why = format!("uid {uid} has its share of descriptors; raise the limit with `ulimit -Hn`");
-                (Errno::NFILE.raw_os_error(), why)
+                Refusal { errno: Errno::NFILE.raw_os_error(), why }
             }
             Full::Regions => {
                 let why = format!(
                     "uid {uid} has {most} clients already, with those that have ended and whose connections are not \
                      completed; raise `clients_per_user`"
                 );
-                (Errno::USERS.raw_os_error(), why)
+                Refusal { errno: Errno::USERS.raw_os_error(), why }
             }
         })?;
-        self.make_client(identity, lease).map_err(|error| (errno_of(&error), error.to_string()))
+        self.make_client(identity, lease).map_err(|error| Refusal { errno: errno_of(&error), why: error.to_string() })
     }
 
     fn make_client(&self, identity: Identity, lease: ClientLease) -> io::Result<(Membership, Arc<Vec<OwnedFd>>)> {
