@@ -326,6 +326,9 @@ calls! {
             type Real = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
             core::mem::transmute::<usize, Real>(look_up(c"sigaction"))(signal, new, old)
         };
+        fn chroot(path: *const c_char) -> c_int = sys!(SYS_chroot, path);
+        fn unshare(flags: c_int) -> c_int = sys!(SYS_unshare, flags);
+        fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int = sys!(SYS_pidfd_getfd, pidfd, fd, flags);
         fn mlockall(flags: c_int) -> c_int = sys!(SYS_mlockall, flags);
         fn munlockall() -> c_int = sys!(SYS_munlockall,);
         fn pthread_cancel(thread: pthread_t) -> c_int = {

@@ -1,9 +1,9 @@
 //! The caught calls. A call on a descriptor that concerns the library goes to the file that implements it.
 
 use crate::fd::table::{self, Descriptor, Target};
-use crate::fd::{close, fclose, fcntl, ioctl, passing, streams};
+use crate::fd::{close, fclose, fcntl, ioctl, passing, streams, unshared};
 use crate::io::{aio, fault, message, receive, send, splice, urgent, user, vectors};
-use crate::lifecycle::{accept, address, bind, connect, listen, shutdown, socket};
+use crate::lifecycle::{accept, address, bind, connect, listen, registration, shutdown, socket};
 use crate::observe::fallback;
 use crate::observe::measure::{self, Direction};
 use crate::options::by_descriptor;
@@ -487,6 +487,18 @@ impl Handler for Posix {
     }
     unsafe fn closefrom(first: c_int) -> Answer<()> {
         close::close_range(first.max(0) as c_uint, c_uint::MAX, 0).map(|_| Ok(()))
+    }
+    unsafe fn chroot(_path: *const c_char) -> Answer<c_int> {
+        // The service's socket may not be below the new root.
+        registration::start();
+        None
+    }
+    unsafe fn unshare(flags: c_int) -> Answer<c_int> {
+        if flags & libc::CLONE_FILES != 0 { unshared::refused() } else { None }
+    }
+    unsafe fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> Answer<c_int> {
+        // SAFETY: integers only.
+        Some(outcome(unsafe { real::pidfd_getfd(pidfd, fd, flags) }).inspect(|new| close::taken(*new)))
     }
     unsafe fn mlockall(flags: c_int) -> Answer<c_int> {
         locked::lock_all(flags)

@@ -131,6 +131,38 @@ CASE(more_room_when_asked_for) {
     say("more", "%d", filled(p.client) > sent);
 }
 
+static void *send_one(void *arg) {
+    atomic_long *work = arg;
+    work[1] = gettid();
+    work[2] = send((int)work[0], "x", 1, 0);
+    return NULL;
+}
+static void grow(const char *key, int name, struct pair p) {
+    atomic_long work[3] = {p.client, 0, 0};
+    fill(p.client);
+    pthread_t thread;
+    struct timespec end;
+    pthread_create(&thread, NULL, send_one, work);
+    while (work[1] == 0) rest(1);
+    wait_asleep(getpid(), (pid_t)work[1]);
+    say(key, "%ld", work[2]);
+    CALL("set", set_int(p.client, SOL_SOCKET, name, 200000));
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 5;
+    if (pthread_timedjoin_np(thread, NULL, &end) != 0) return say("then", "sleeps");
+    say("then", "%ld", work[2]);
+}
+
+// A larger SO_SNDBUF lets a sender go that sleeps for room.
+CASE(a_sleeping_sender_goes_when_there_is_more_room) {
+    grow("one", SO_SNDBUF, sized(SMALL, SMALL));
+    grow("force", SO_SNDBUFFORCE, sized(SMALL, SMALL));
+    struct pair p = pair();
+    MUST(set_int(p.client, SOL_SOCKET, SO_SNDBUF, SMALL));
+    MUST(set_int(p.server, SOL_SOCKET, SO_RCVBUF, SMALL));
+    grow("after", SO_SNDBUF, p);
+}
+
 static void *reader(void *arg) {
     long *work = arg;
     work[1] = drained((int)work[0], work[2]);

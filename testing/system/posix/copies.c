@@ -231,6 +231,39 @@ CASE(print_to_a_descriptor) {
     CALL("read", read(ends[0], buf, 10));
 }
 
+static int taken(pid_t from, int fd) {
+    int process = (int)MUST(syscall(SYS_pidfd_open, from, 0));
+    // It stays open, so that the errno does.
+    return (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+}
+
+// pidfd_getfd copies a connection and a socket that is not connected yet, of the process itself and of its child.
+CASE(taken_by_pidfd) {
+    struct pair p = pair();
+    int copy = (int)MUST(taken(getpid(), p.client));
+    say("cloexec", "%d", fcntl(copy, F_GETFD));
+    CALL("write", write(copy, "abc", 3));
+    MUST(close(p.client));
+    CALL("read", recv(p.server, buf, 3, MSG_WAITALL));
+    fflush(stdout);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) pause();
+    int of_child = (int)MUST(taken(child, copy));
+    MUST(close(copy));
+    CALL("write", write(of_child, "def", 3));
+    CALL("read", recv(p.server, buf, 3, MSG_WAITALL));
+    MUST(kill(child, SIGKILL));
+    waitpid(child, NULL, 0);
+    MUST(close(of_child));
+    CALL("end", recv(p.server, buf, 1, 0));
+    int early = tcp(), both = (int)MUST(taken(getpid(), early));
+    MUST(connect_to(early, p.listener));
+    int s = (int)MUST(accept(p.listener, NULL, NULL));
+    CALL("write", write(both, "x", 1));
+    CALL("read", recv(s, buf, 1, 0));
+    CALL("none", taken(getpid(), 100000));
+}
+
 // Close_range closes connected sockets.
 CASE(close_range_closes) {
     struct pair p = pair();

@@ -1,5 +1,7 @@
 // Threads and processes: descriptors are closed, shut down, copied and changed while others use them.
 #include "conformance.h"
+#include <linux/close_range.h>
+#include <sched.h>
 #define THEME "threads"
 
 static char buf[1000];
@@ -139,6 +141,99 @@ static void *write_much(void *argument) {
     r->result = write(r->fd, much, sizeof much) > 0;
     r->error = errno;
     return NULL;
+}
+
+static void *drain_late(void *argument) {
+    struct reader *r = argument;
+    char b[4096];
+    for (ssize_t n; (n = recv(r->fd, b, sizeof b, 0)) > 0;) r->result += n;
+    r->error = errno;
+    return NULL;
+}
+static void *write_once(void *argument) {
+    struct reader *r = argument;
+    static char much[3000000];
+    r->tid = gettid();
+    r->result = send(r->fd, much, sizeof much, r->flags);
+    r->error = errno;
+    return NULL;
+}
+static void close_under_a_writer(const char *key, struct linger linger) {
+    struct pair p = pair();
+    MUST(setsockopt(p.client, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    fill(p.client);
+    struct reader w = {.fd = p.client}, r = {.fd = p.server};
+    pthread_t writer = blocked(&w, write_once), reader;
+    CALL(key, close(p.client));
+    CALL("again", close(p.client));
+    pthread_create(&reader, NULL, drain_late, &r);
+    join("writer", writer, &w);
+    pthread_join(reader, NULL);
+    say("came", "%s", r.result >= 3000000 ? "all" : "some");
+    errno = r.error;
+    CALL("then", recv(p.server, buf, 1, 0));
+}
+
+// Close while another thread sends: the send goes on to its end, and then the connection ends.
+CASE(closed_under_a_writer) {
+    close_under_a_writer("close", (struct linger){0, 0});
+    close_under_a_writer("linger", (struct linger){1, 1});
+}
+
+// Close with SO_LINGER of 0 while another thread sends: the connection is reset when the send has ended.
+CASE(reset_under_a_writer) { close_under_a_writer("close", (struct linger){1, 0}); }
+
+static void *write_forever(void *argument) {
+    struct reader *r = argument;
+    static char much[100000];
+    r->tid = gettid();
+    while ((r->result = send(r->fd, much, sizeof much, MSG_NOSIGNAL)) > 0) {}
+    r->error = errno;
+    return NULL;
+}
+
+// Close while another thread sends again and again: its next call is EBADF.
+CASE(closed_under_one_that_writes_on) {
+    struct pair p = pair();
+    struct reader w = {.fd = p.client}, r = {.fd = p.server};
+    pthread_t writer = blocked(&w, write_forever), reader;
+    CALL("close", close(p.client));
+    pthread_create(&reader, NULL, drain_late, &r);
+    join("writer", writer, &w);
+    pthread_join(reader, NULL);
+    CALL("then", recv(p.server, buf, 1, 0));
+}
+
+// A dup2 over the descriptor that another thread sends on.
+CASE(replaced_under_a_writer) {
+    struct pair p = pair(), q = pair();
+    struct reader w = {.fd = p.client}, r = {.fd = p.server};
+    pthread_t writer = blocked(&w, write_forever), reader;
+    CALL("dup2", dup2(q.client, p.client) >= 0);
+    MUST(shutdown(q.client, SHUT_WR));
+    pthread_create(&reader, NULL, drain_late, &r);
+    join("writer", writer, &w);
+    pthread_join(reader, NULL);
+    CALL("then", recv(p.server, buf, 1, 0));
+    CALL("new", recv(q.server, buf, 1, 0));
+}
+
+static void *with_own_descriptors(void *fd) {
+    if (CALL("unshare", unshare(CLONE_FILES)) == 0) MUST(close(*(int *)fd));
+    if (CALL("own_range", close_range(5000, 5001, CLOSE_RANGE_UNSHARE)) == 0) close(*(int *)fd);
+    return NULL;
+}
+
+// A thread gives up the descriptors that it shares with the others and closes its copy of a socket: the others keep theirs.
+CASE(a_thread_with_descriptors_of_its_own) {
+    struct pair p = pair();
+    CALL("alone", unshare(CLONE_FILES));
+    CALL("range", close_range(5000, 5001, CLOSE_RANGE_UNSHARE));
+    pthread_t t;
+    pthread_create(&t, NULL, with_own_descriptors, &p.client);
+    pthread_join(t, NULL);
+    MUST(write(p.server, "x", 1));
+    CALL("read", recv(p.client, buf, 1, 0));
 }
 
 // The peer closes while a thread writes.

@@ -208,3 +208,23 @@ print(got)
 "#;
     as_the_kernel(&format!("{PAIR}{script}"), 10);
 }
+
+#[test]
+fn a_program_that_leaves_its_root_before_its_first_socket_is_carried() {
+    let script = r#"
+import tempfile
+socket.getaddrinfo("127.0.0.1", 1)
+with tempfile.TemporaryDirectory() as empty:
+    root = os.open("/", os.O_RDONLY)
+    os.chroot(empty); os.chdir("/")
+    print(os.listdir("/"))
+    listener, ours, theirs = pair()
+    ours.sendall(b"ping"); print(theirs.recv(10)); theirs.sendall(b"pong"); print(ours.recv(10))
+    if os.fork() == 0:
+        poll = select.epoll(); poll.register(theirs, select.EPOLLIN)
+        print(len(poll.poll(60)), theirs.recv(10), flush=True); os._exit(0)
+    ours.sendall(b"child"); print(os.wait()[1])
+    os.fchdir(root); os.chroot(".")
+"#;
+    as_the_kernel(&format!("{PAIR}{script}"), 3);
+}

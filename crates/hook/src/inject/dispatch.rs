@@ -43,7 +43,7 @@ const OWN: [i64; 18] = [
 ];
 
 /// The calls for which the handler is asked.
-const HANDLED: [i64; 49] = [
+const HANDLED: [i64; 53] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -87,6 +87,10 @@ const HANDLED: [i64; 49] = [
     libc::SYS_dup3,
     libc::SYS_close_range,
     libc::SYS_exit_group,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_unshare,
+    libc::SYS_pidfd_getfd,
     libc::SYS_mlockall,
     libc::SYS_munlockall,
     libc::SYS_io_uring_setup,
@@ -299,6 +303,10 @@ unsafe fn handled<H: Handler>(number: i64, arguments: [u64; 6]) -> i64 {
             libc::SYS_dup => result(H::dup(fd)),
             libc::SYS_dup2 => result(H::dup2(fd, b as _)),
             libc::SYS_dup3 => result(H::dup3(fd, b as _, c as _)),
+            // The handler is asked before the process leaves its root, wherever it goes.
+            libc::SYS_chroot | libc::SYS_pivot_root => result(H::chroot(a as _)),
+            libc::SYS_unshare => result(H::unshare(fd)),
+            libc::SYS_pidfd_getfd => result(H::pidfd_getfd(fd, b as _, c as _)),
             libc::SYS_mlockall => result(H::mlockall(fd)),
             libc::SYS_munlockall => result(H::munlockall()),
             libc::SYS_io_uring_setup => result(H::io_uring_setup(a as _, b as _)),

@@ -1,11 +1,12 @@
 //! Closing and copying descriptors: `close`, `dup`, `close_range` and their relatives.
 
 use crate::fd::table::{self, Descriptor};
-use crate::fd::{passing, standard_streams};
+use crate::fd::{passing, standard_streams, unshared};
 use crate::lifecycle::{end, in_flight};
 use crate::observe::measure;
 use crate::ready::{instance, nested, rewatch};
 use libc::{c_int, c_uint};
+use rustix::fs::FileType;
 use std::sync::OnceLock;
 use towpath_client::private::flag;
 use towpath_client::process;
@@ -112,6 +113,20 @@ fn copied(kind: Descriptor, old: c_int, new: c_int) {
     standard_streams::follow(new);
 }
 
+/// `pidfd_getfd` has made `new`, a copy of a descriptor of this process or of another one. A descriptor that this process
+/// has shares its inode. An epoll instance has none of its own, and stays the kernel's.
+pub fn taken(new: c_int) {
+    let is_socket = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+    let stat = |fd| rustix::fs::fstat(sys::borrow(&fd)).ok().filter(is_socket);
+    let inode = |fd| stat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    let found = inode(new);
+    let known = |fd: &c_int| *fd != new && found.is_some() && inode(*fd) == found;
+    match table::within(0, u32::MAX).find(|(fd, kind)| *kind != Descriptor::Internal && known(fd)) {
+        Some((old, kind)) => copied(kind, old, new),
+        None => passing::take(new),
+    }
+}
+
 /// A call that makes a copy of `fd` and chooses its number.
 pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> Answer<c_int> {
     let kind = table::get(fd);
@@ -158,6 +173,11 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Answer<c_int> 
     // The library's own descriptors are close-on-exec already.
     if flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return None;
+    }
+    if flags & libc::CLOSE_RANGE_UNSHARE != 0
+        && let Some(refused) = unshared::refused()
+    {
+        return Some(refused);
     }
     measure::end_range(first, last);
     let mut ours = false;

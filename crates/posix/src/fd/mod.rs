@@ -8,3 +8,4 @@ pub mod passing;
 pub mod standard_streams;
 pub mod streams;
 pub mod table;
+pub mod unshared;

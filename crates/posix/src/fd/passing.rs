@@ -58,7 +58,7 @@ pub fn name(fd: c_int, socket: &Socket) {
 }
 
 /// Takes a descriptor that has come from elsewhere into the table, if it is a socket for the library.
-fn take(fd: c_int) {
+pub fn take(fd: c_int) {
     let option = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name, 0);
     match option(libc::SO_DOMAIN) {
         Ok(libc::AF_UNIX) if option(libc::SO_RCVLOWAT) == Ok(MARK) => {

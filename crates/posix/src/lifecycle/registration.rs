@@ -36,6 +36,15 @@ pub fn start() -> Option<&'static Session> {
     session::get().filter(|session| !session.is_dead())
 }
 
+/// A process that has not registered yet never will: its sockets are the kernel's.
+pub fn give_up() {
+    if let Some(_registering) = REGISTERING.lock()
+        && !TRIED.swap(true, Ordering::AcqRel)
+    {
+        fallback::no_session(None);
+    }
+}
+
 /// The place of the socket behind a descriptor that has come from another process. This process joins that socket's
 /// client, with its first session or one more. `None`: the socket cannot be used here.
 pub fn adopt(fd: i32) -> Option<SocketPlace> {
