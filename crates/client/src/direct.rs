@@ -8,10 +8,10 @@ use crate::descriptor_reserve;
 use crate::descriptors;
 use crate::session::{SESSIONS, Session};
 use crate::sys;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 use towpath_ring::exclusive::notify_one;
-use towpath_ring::lines::{app_flags, pair_slot, want};
+use towpath_ring::lines::{app_flags, pair_slot};
 use towpath_ring::pair::{CONTEXTS, PLACES, PairLines};
 use towpath_ring::{ByteRing, PairGeometry, PairRegion, Slot, wake};
 
@@ -226,12 +226,10 @@ impl Direct {
     /// Publishes the receive head, and notifies the peer if it waits for room. The caller holds `receiving`.
     #[inline(always)]
     pub fn show_read(&self, session: &Session, head: u32) {
-        // The peer asks for room, then looks at the head again. So either it sees this head, or this side sees the
-        // request.
-        self.own().line.rx_head.store(head, Ordering::SeqCst);
+        self.own().line.rx_head.store(head, Ordering::Release);
         let peer_lines = self.peer();
         let peer = &peer_lines.line;
-        if peer.want.load(Ordering::SeqCst) & want::WRITABLE != 0 {
+        if wake::asks_for_room(&peer.want) {
             let queued = peer.tx_tail.load(Ordering::Acquire).wrapping_sub(head);
             let withheld = peer_lines.send_withheld.load(Ordering::Relaxed);
             let most = self.ring_bytes().saturating_sub(withheld);
@@ -269,9 +267,8 @@ impl Direct {
     /// Notifies the peer of a change: threads that sleep on its socket, and contexts that subscribe to it.
     #[inline(always)]
     pub fn notify(&self, session: &Session) {
-        fence(Ordering::SeqCst);
         let peer = self.peer();
-        if peer.line.sleepers.load(Ordering::Relaxed) != 0 {
+        if wake::must_wake(&peer.line.sleepers) {
             peer.event_seq.fetch_add(1, Ordering::SeqCst);
             wake::futex_wake(&peer.event_seq);
         }

@@ -6,7 +6,7 @@ use crate::private::Private;
 use crate::session::{self, Session};
 use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::lines::want;
-use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine};
+use towpath_ring::{AppLine, InfoLine, OptionsLine, Slot, StackLine, wake};
 
 /// Bits of a slot's number within its session.
 pub const SLOT_BITS: u32 = 21;
@@ -195,7 +195,6 @@ impl Socket {
     /// Asks to be notified when there is room again. The caller must look at the room once more afterwards.
     pub fn want_room(&self) {
         self.want().fetch_or(want::WRITABLE, Ordering::SeqCst);
-        // The stack frees room, fences, and looks at `want`. This side stores `want`, fences, and looks at the room.
-        core::sync::atomic::fence(Ordering::SeqCst);
+        wake::has_asked_for_room::<AtomicU32>();
     }
 }

@@ -7,9 +7,9 @@ use crate::private::flag;
 use crate::session::Session;
 use crate::socket::Socket;
 use core::ops::Deref;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use towpath_ring::lines::{app_flags, state, status, want};
-use towpath_ring::{ByteRing, Slot};
+use towpath_ring::{ByteRing, Slot, wake};
 
 /// The lines of a socket. Rarely called functions look them up again, so that hot ones keep them in registers.
 #[derive(Clone, Copy)]
@@ -349,7 +349,7 @@ impl Socket {
     pub fn event_seen(&self) {
         if self.wants_room() && self.writable() {
             self.want().fetch_and(!want::WRITABLE, Ordering::SeqCst);
-            core::sync::atomic::fence(Ordering::SeqCst);
+            wake::has_asked_for_room::<AtomicU32>();
             if !self.writable() {
                 self.want_room();
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use towpath_ring::command::{Accepted, NOT_OURS, V6ONLY, op};
 use towpath_ring::control::{self, Reply, Request};
 use towpath_ring::dirty::acknowledge;
-use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_ring::lines::{app_flags, state, status};
 use towpath_ring::{Geometry, Region, Slot, address, wake};
 
 /// One end of a connection: client number and slot.
@@ -369,10 +369,7 @@ impl Fake {
                 self.connections[at].copied[side] = end;
                 self.raise(to);
                 let (source, free) = (&self.clients[from.0].region, self.geometry.tx_bytes - (queued - count));
-                std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-                if source.app(from.1).want.load(Relaxed) & want::WRITABLE != 0
-                    && free >= self.geometry.tx_bytes.div_ceil(3)
-                {
+                if wake::asks_for_room(&source.app(from.1).want) && free >= self.geometry.tx_bytes.div_ceil(3) {
                     self.raise(from);
                 }
                 busy = true;

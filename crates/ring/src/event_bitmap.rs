@@ -12,8 +12,8 @@
 //!
 //! Generic over the words, so that the model checker can run it on words of its own.
 
-use crate::word::Fence;
-use core::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
+use crate::word::{Fence, full_fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A shared word of bits.
 pub trait Bits {
@@ -42,7 +42,7 @@ impl Bits for AtomicU64 {
     }
     #[inline]
     fn fence(_: Fence) {
-        atomic::fence(Ordering::SeqCst);
+        full_fence();
     }
 }
 

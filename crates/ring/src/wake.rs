@@ -10,6 +10,7 @@
 //!
 //! All system calls go straight to the kernel, past any libc function that the library replaces.
 
+use crate::lines::want;
 use crate::word::{Fence, Word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -61,6 +62,21 @@ pub fn futex_wake_one(word: &AtomicU32) {
 pub fn must_wake<W: Word>(sleepers: &W) -> bool {
     W::fence(Fence::Notify);
     sleepers.load(Ordering::Relaxed) != 0
+}
+
+/// After room has been freed in a ring: does its writer ask to be notified of room? It fences, and pairs with
+/// [`has_asked_for_room`].
+#[inline]
+pub fn asks_for_room<W: Word>(want: &W) -> bool {
+    W::fence(Fence::Notify);
+    want.load(Ordering::Relaxed) & want::WRITABLE != 0
+}
+
+/// Fences, after a writer has asked for room. The writer must look at the room once more. It sees all room whose maker
+/// did not see the request.
+#[inline]
+pub fn has_asked_for_room<W: Word>() {
+    W::fence(Fence::Arm);
 }
 
 /// Fences, after a thread has counted itself into the sleepers. The thread must look at the slot after it. It sees

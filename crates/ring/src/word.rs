@@ -53,3 +53,32 @@ pub fn full_fence() {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     atomic::fence(Ordering::SeqCst);
 }
+
+/// The models run on words of their own, so these tests hold the words of production to their fences.
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
+mod tests {
+    use super::*;
+    use crate::event_bitmap::Bits;
+    use core::sync::atomic::AtomicU64;
+
+    /// `lock or dword ptr [rsp - 64], 0`.
+    const LOCKED: [u8; 6] = [0xf0, 0x83, 0x4c, 0x24, 0xc0, 0x00];
+    /// `ret`.
+    const RETURN: u8 = 0xc3;
+
+    /// The instructions of a function up to its first return.
+    fn code(function: fn(Fence)) -> Vec<u8> {
+        let begin = function as usize as *const u8;
+        // SAFETY: the bytes of a function up to its return are mapped and readable.
+        let bytes = (0..256).map(|at| unsafe { begin.add(at).read() });
+        bytes.take_while(|byte| *byte != RETURN).collect()
+    }
+
+    #[test]
+    fn the_words_of_production_fence() {
+        for function in [<AtomicU32 as Word>::fence as fn(Fence), <AtomicU64 as Bits>::fence] {
+            let code = code(function);
+            assert!(code.windows(LOCKED.len()).any(|six| six == LOCKED), "no locked instruction: {code:x?}");
+        }
+    }
+}

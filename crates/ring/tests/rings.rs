@@ -249,3 +249,23 @@ fn a_slot_whose_writer_was_killed_while_it_queued_it_comes_out() {
     (0..3).for_each(|_| assert!(set.push_again(&mut written, slot)));
     assert!(!set.push_again(&mut written, slot));
 }
+
+/// The boundary of the memory that a caller may write: at every place, all bytes up to the ring's end and none behind.
+#[test]
+fn a_span_ends_with_its_ring() {
+    const SIZE: u32 = 8;
+    let mut memory = [0u8; SIZE as usize];
+    // SAFETY: eight bytes, a power of two, that live until the end of the test.
+    let ring = unsafe { ByteRing::over(memory.as_mut_ptr(), SIZE) };
+    let base = ring.place(0);
+    for at in [0, 1, 7, 8, 11, u32::MAX, u32::MAX - 7] {
+        let offset = at % SIZE;
+        let left = (SIZE - offset) as usize;
+        for len in 0..=left {
+            assert_eq!(ring.span(at, len), Some(base.wrapping_add(offset as usize)), "{len} bytes at {at}");
+        }
+        for len in [left + 1, left + 2, SIZE as usize + 1, usize::MAX] {
+            assert_eq!(ring.span(at, len), None, "{len} bytes at {at}");
+        }
+    }
+}

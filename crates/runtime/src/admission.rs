@@ -151,6 +151,48 @@ impl AdmissionState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::AllowAll;
+
+    /// A thread with one client under a limit.
+    struct Gate {
+        gate: AdmissionState,
+        limit: Limit,
+        now_us: u64,
+    }
+
+    impl AdmissionControl for Gate {
+        fn gate(&mut self) -> &mut AdmissionState {
+            &mut self.gate
+        }
+        fn subject(&mut self, _: u32) -> Option<Subject> {
+            Some(Subject { id: ClientId(1), limit: Some(self.limit) })
+        }
+        fn now_us(&self) -> u64 {
+            self.now_us
+        }
+    }
+
+    #[test]
+    fn a_connection_costs_one_token_and_asking_none() {
+        let limit = Limit { id: 1, number: 1, weight: 1, rate: 0, connections: 0, new_per_s: 3 };
+        let mut gate = Gate { gate: AdmissionState::new(Box::new(AllowAll)), limit, now_us: 7 };
+        let to: SocketAddr = ([10, 0, 0, 1], 80).into();
+        for _ in 0..3 {
+            // It is asked several times, and spent once.
+            assert_eq!(
+                (gate.permit_connect(0, to), gate.permit_connect(0, to)),
+                (Verdict::Allow(0), Verdict::Allow(0))
+            );
+            gate.spend_token(0);
+        }
+        assert_eq!(gate.permit_connect(0, to), Verdict::Refuse(libc::EAGAIN));
+        gate.now_us += 333_333;
+        assert_eq!(gate.permit_connect(0, to), Verdict::Refuse(libc::EAGAIN), "a millionth is missing");
+        gate.now_us += 1;
+        assert_eq!(gate.permit_connect(0, to), Verdict::Allow(0));
+        gate.spend_token(0);
+        assert_eq!(gate.permit_connect(0, to), Verdict::Refuse(libc::EAGAIN));
+    }
 
     #[test]
     fn tokens_grow_with_time_up_to_one_second_of_them() {

@@ -5,33 +5,32 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use towpath_ring::wake::{doorbell, notify};
+use std::sync::atomic::{AtomicU32, Ordering};
+use towpath_ring::wake::{about_to_sleep, doorbell, must_wake, notify};
 
 /// Wakes one thread.
 pub struct Doorbell {
-    armed: AtomicBool,
+    armed: AtomicU32,
     fd: OwnedFd,
 }
 
 impl Doorbell {
     /// A doorbell whose owner is awake.
     pub fn new() -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { armed: AtomicBool::new(false), fd: doorbell()? }))
+        Ok(Arc::new(Self { armed: AtomicU32::new(0), fd: doorbell()? }))
     }
     /// Owner: about to sleep. It must look at its mailboxes once more after this.
     pub fn arm(&self) {
-        self.armed.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.armed.store(1, Ordering::Relaxed);
+        about_to_sleep::<AtomicU32>();
     }
     /// Owner: awake.
     pub fn disarm(&self) {
-        self.armed.store(false, Ordering::Relaxed);
+        self.armed.store(0, Ordering::Relaxed);
     }
     /// Sender, after sending: wakes the owner if it sleeps.
     pub fn notify(&self) {
-        fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
+        if must_wake(&self.armed) && self.armed.swap(0, Ordering::Relaxed) != 0 {
             notify(self.fd.as_fd());
         }
     }

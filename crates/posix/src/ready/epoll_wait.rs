@@ -414,3 +414,34 @@ impl Wait {
         Ok((kept, ours))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::os::{close, close_both, control, epoll, eventually, pair, send, wait};
+    use towpath_client::sys;
+
+    /// The stack raises an event after the last collection and before the instance is armed, and so wakes nobody.
+    #[test]
+    fn an_event_from_before_arming_is_seen_by_the_last_look_and_nobody_sleeps() {
+        let (ours, theirs) = pair();
+        let epfd = epoll();
+        control(epfd, libc::EPOLL_CTL_ADD, ours, libc::EPOLLIN, 7).expect("epoll_ctl");
+        assert_eq!(wait(epfd, 0), []);
+        let Descriptor::Epoll(id) = table::get(epfd) else { panic!("no instance of the library") };
+        let (session, instance) = (session::get().expect("a session"), instance::instance(id));
+        send(theirs, b"x", 0).expect("send");
+        eventually(|| instance.raised(session));
+        let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+        let (room, mask) = (events.len(), core::ptr::null());
+        let call = Wait { id, epfd, instance, session, events: events.as_mut_ptr(), room, mask };
+        let slots = Collected { found: 0, watched: true, subscribed: true, native: false, native_is_due: false };
+        let begun = sys::ticks();
+        assert_eq!(call.sleep(None, &slots), Ok(None));
+        let passed = sys::ticks().wrapping_sub(begun);
+        assert!(instance.since_native_look() >= passed, "it has slept in the kernel");
+        assert_eq!(wait(epfd, 0), [(7, libc::EPOLLIN)]);
+        close(epfd).expect("close");
+        close_both(ours, theirs);
+    }
+}

@@ -4,7 +4,7 @@ mod direct_peer;
 mod epoll;
 mod hostile;
 mod options;
-mod os;
+pub mod os;
 mod readiness;
 mod six;
 mod stream;

@@ -6,6 +6,7 @@ use crate::handler::Posix;
 use crate::io::receive;
 use libc::{iovec, msghdr, timeval};
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_hook::Handler;
 use towpath_ring::lines::state;
@@ -150,6 +151,45 @@ fn timeouts_end_blocking_calls() {
     let all = send(ours, &vec![1; 100_000], 0).expect("a part");
     assert!((1..100_000).contains(&all), "{all}");
     assert_eq!(send(ours, b"x", 0), Err(libc::EAGAIN));
+    close_both(ours, theirs);
+}
+
+/// How long the other end trickles bytes if the call does not end.
+const FOR_EVER: Duration = Duration::from_secs(30);
+
+/// Runs `call` while another thread does `trickle` every few milliseconds. Returns the answer of a call that has ended
+/// before that thread gave up.
+fn meanwhile<R>(trickle: impl Fn() + Sync, call: impl FnOnce() -> R) -> R {
+    let (begun, working) = (Instant::now(), AtomicBool::new(true));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while working.load(Relaxed) && begun.elapsed() < FOR_EVER {
+                trickle();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let answer = call();
+        working.store(false, Relaxed);
+        assert!(begun.elapsed() < FOR_EVER, "each byte has begun the time anew");
+        answer
+    })
+}
+
+/// socket(7): the limit is one for the whole call, however often it is woken by a few bytes.
+#[test]
+fn a_time_limit_is_one_over_the_call_while_bytes_trickle() {
+    let (ours, theirs) = pair();
+    let limit = timeval { tv_sec: 0, tv_usec: 200_000 };
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        set_option(ours, libc::SOL_SOCKET, name, limit).expect("option");
+    }
+    const ALL: usize = 50_000_000;
+    let got = meanwhile(|| _ = send(theirs, b"x", 0), || recv(ours, ALL, libc::MSG_WAITALL));
+    assert!(got.is_ok_and(|bytes| bytes.len() < ALL));
+    nonblocking(theirs);
+    let bytes = vec![1; ALL];
+    let sent = meanwhile(|| _ = recv(theirs, 20_000, 0), || send(ours, &bytes, 0));
+    assert!(sent.is_ok_and(|count| count < ALL));
     close_both(ours, theirs);
 }
 

@@ -160,3 +160,7 @@ pub fn seen(attempt: Attempt, verdict: Verdict) -> &'static str {
         _ => Denial::Drop.name(),
     }
 }
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ports::RxFrame;
 use towpath_ring::Slot;
-use towpath_ring::lines::{app_flags, state, status, want};
+use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::wake::asks_for_room;
 use towpath_runtime::group_times::GroupTimes;
 use towpath_runtime::sampler::Sampler;
 use towpath_runtime::workers::{Group, Idle};
@@ -401,9 +402,5 @@ impl Group for FlowGroup {
 
 /// Does the application wait for room, and is a third of the ring free?
 fn wants_room(client: &GroupClient, slot: Slot, queued: u32, tx_bytes: u32) -> bool {
-    // The fence pairs with the application, which asks and then looks again. So it sees the new `tx_head`, or we see
-    // that it asks.
-    std::sync::atomic::fence(Ordering::SeqCst);
-    let asks = client.shared.region.app(slot).want.load(Ordering::Relaxed) & want::WRITABLE != 0;
-    asks && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
+    asks_for_room(&client.shared.region.app(slot).want) && tx_bytes.saturating_sub(queued) >= tx_bytes / 3
 }

@@ -17,6 +17,7 @@ use towpath_ports::memory::Loopback;
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::doorbell;
 use towpath_ring::{Geometry, Region, Slot};
+use towpath_runtime::workers::{Group, Idle};
 use towpath_runtime::{ClientId, ClientSetup};
 use towpath_tcp::fast::{FastConfig, FastPath, FlowTable};
 use towpath_tcp::flow::{Ecn, FlowId, FlowSetup, FourTuple, Link, PortId, Window, flow_flags};
@@ -233,4 +234,32 @@ fn entries_that_name_no_slot_are_counted_and_skipped() {
     bench.turn();
     assert_eq!(bench.client.contract_violations.load(Relaxed), 1);
     assert_eq!(bench.said().len(), 1, "the next entry is served");
+}
+
+/// Work that comes after a turn and before the thread sleeps is found by the look after arming. The data queue, the
+/// mailbox, and what was armed before.
+#[test]
+fn a_group_that_arms_looks_again() {
+    let mut bench = Bench::new();
+    let slot = bench.slot(3);
+    bench.install(slot);
+    bench.turn();
+    bench.said();
+    let idle = |bench: &mut Bench| !matches!(bench.flow_group.arm(1_000_000), Idle::No);
+    assert!(idle(&mut bench), "there is nothing to do");
+    let queue = Arc::clone(&bench.client);
+    let must_notify = || queue.region.data_queue(0).must_notify();
+    assert!(must_notify(), "whoever writes now wakes it");
+    bench.flow_group.disarm(true);
+    assert!(!must_notify());
+    // The writer has looked at the flag before it was set, and so wakes nobody.
+    bench.queue_data(slot);
+    assert!(!idle(&mut bench), "an entry of the data queue");
+    bench.flow_group.disarm(false);
+    bench.turn();
+    assert!(idle(&mut bench));
+    bench.flow_group.disarm(false);
+    bench.to.send(ToGroup::Close { client: 0, slot, generation: 9, abort: false });
+    assert!(!idle(&mut bench), "a message");
+    bench.flow_group.disarm(false);
 }

@@ -7,9 +7,10 @@ use crate::sys;
 use crate::tcp_info::TcpInfo;
 use rustix::net::Shutdown;
 use std::os::fd::AsFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
-use towpath_ring::lines::{app_flags, status, want};
+use towpath_ring::lines::{app_flags, status};
+use towpath_ring::wake::asks_for_room;
 use towpath_runtime::clients::AppWords;
 use towpath_runtime::slots::Phase;
 
@@ -304,8 +305,5 @@ fn show(line: &towpath_ring::StackLine, (sent, got, bits): (u32, u32, u32), urge
 
 /// True if the application waits for room, and a third of its share of the ring is free.
 fn wants_room(app: &towpath_ring::AppLine, queued: u32, limit: u32) -> bool {
-    // Pairs with the application, which asks and then checks again: either it sees the new `tx_head`, or this sees its
-    // request.
-    fence(Ordering::SeqCst);
-    app.want.load(Ordering::Relaxed) & want::WRITABLE != 0 && limit.saturating_sub(queued) >= limit / 3
+    asks_for_room(&app.want) && limit.saturating_sub(queued) >= limit / 3
 }

@@ -7,14 +7,15 @@ use crate::link::inbox::Inbox;
 use crate::transfer::{HEARTBEAT, MessageParts, receive};
 use crate::update::Update;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use towpath_forward::host::crash_cleanup::{self, Listeners};
 use towpath_forward::lock::lock;
 use towpath_forward::message::ToHost;
 use towpath_ring::Slot;
 use towpath_ring::codec::{StackLineWords, app_word, stack_word};
-use towpath_ring::lines::{state, status, want};
+use towpath_ring::lines::{state, status};
+use towpath_ring::wake::asks_for_room;
 use towpath_runtime::AdmissionPolicy;
 use towpath_runtime::thread::wait;
 
@@ -144,12 +145,10 @@ impl ClientRx {
 
 /// True if the application waits for room, and a third of its send ring is free.
 fn wants_room(client: &towpath_runtime::clients::ClientShared, slot: Slot, line: &towpath_ring::AppLine) -> bool {
-    // Pairs with the application, which asks and then checks again: either it sees the new `tx_head`, or this sees its
-    // request.
-    fence(Ordering::SeqCst);
+    let asks = asks_for_room(&line.want);
     let bytes = client.region.geometry().tx_bytes;
     let queued = line.load()[app_word::TX_TAIL].wrapping_sub(client.region.stack(slot).tx_head.load(Ordering::Relaxed));
-    line.want.load(Ordering::Relaxed) & want::WRITABLE != 0 && bytes.saturating_sub(queued) >= bytes / 3
+    asks && bytes.saturating_sub(queued) >= bytes / 3
 }
 
 /// The server is gone: resets its sockets, then answers commands.

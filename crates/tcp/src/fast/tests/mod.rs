@@ -18,6 +18,7 @@ mod sack;
 mod send;
 mod stream;
 mod urgent;
+mod values;
 
 use super::*;
 use crate::counters::Drop;
