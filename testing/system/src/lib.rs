@@ -1,6 +1,7 @@
 //! Shared by the whole-system tests: the built programs, services, network namespaces, and guards that clean up.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+pub mod attacker;
 pub mod direct;
 pub mod guest;
 pub mod namespace;
@@ -10,6 +11,7 @@ pub mod raw;
 pub mod service;
 pub mod wait;
 
+pub use attacker::Attacker;
 pub use namespace::Lab;
 pub use program::{Finished, Program};
 pub use raw::RawClient;
