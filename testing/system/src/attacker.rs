@@ -14,7 +14,7 @@ use towpath_ring::{Geometry, Region, wake};
 use towpath_rng::Rng;
 
 /// How long an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// A connection to the service, which may have registered.
 pub struct Attacker {
@@ -53,7 +53,7 @@ impl Attacker {
     pub fn joined(service: &Service, join: u64) -> Result<Self, Answer> {
         let mut this = Self::connect(service);
         this.send(&Request::Hello { version: VERSION, join }, &[]).expect("hello");
-        match this.received(PATIENCE) {
+        match this.received(ANSWER_TIME) {
             Ok(Some((Reply::Welcome { geometry, .. }, mut doorbells))) => {
                 let memfd = doorbells.remove(0);
                 let region = Region::map(memfd.as_fd(), geometry).expect("region");
@@ -81,18 +81,18 @@ impl Attacker {
         control::send_request(self.socket.as_fd(), request, descriptors)
     }
 
-    fn received(&self, patience: Duration) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+    fn received(&self, within: Duration) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         use rustix::event::{PollFd, PollFlags, poll};
         let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
-        if poll(&mut waiting, Some(&patience.try_into().expect("a short time")))? == 0 {
+        if poll(&mut waiting, Some(&within.try_into().expect("a short time")))? == 0 {
             return Ok(None);
         }
         control::recv_reply(self.socket.as_fd()).map(Some)
     }
 
     /// The next answer, for which it waits so long.
-    pub fn answer(&self, patience: Duration) -> Answer {
-        match self.received(patience) {
+    pub fn answer(&self, within: Duration) -> Answer {
+        match self.received(within) {
             Ok(Some((reply, descriptors))) => Answer::Said(reply, descriptors.len()),
             Ok(None) => Answer::Silence,
             Err(_) => Answer::Lost,
@@ -101,7 +101,7 @@ impl Attacker {
 
     /// Sends a request that has an answer, and returns it.
     pub fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Answer {
-        if self.send(request, descriptors).is_err() { Answer::Lost } else { self.answer(PATIENCE) }
+        if self.send(request, descriptors).is_err() { Answer::Lost } else { self.answer(ANSWER_TIME) }
     }
 
     /// Notifies the command queue's doorbell.
