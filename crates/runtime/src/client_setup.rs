@@ -1,6 +1,5 @@
 //! A client as the service hands it to a stack: its number, its region, its doorbells.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,7 +24,15 @@ pub struct ClientSetup {
 }
 
 /// See [`ClientSetup::lease`].
-pub type Lease = Box<dyn Any + Send + Sync>;
+pub type Lease = Box<dyn ClientLease>;
+
+/// A client's part in its user's shares of the service.
+pub trait ClientLease: Send + Sync {
+    /// Takes one more descriptor of the service's table. False: the user has his share.
+    fn take_descriptor(&self) -> bool;
+    /// One that was taken is closed.
+    fn give_descriptor_back(&self);
+}
 
 /// Wakes the applications of a client on behalf of another kernel, which cannot reach their futexes and doorbells.
 pub trait RemoteWaker: Send + Sync {

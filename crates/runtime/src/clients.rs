@@ -50,7 +50,7 @@ pub struct ClientShared {
     /// See [`ClientSetup::remote_waker`].
     remote_waker: Option<Arc<dyn RemoteWaker>>,
     /// See [`ClientSetup::lease`].
-    _lease: Option<Lease>,
+    lease: Option<Lease>,
     /// In parts, which are made at their first use: most clients use few of their slots.
     slots: Box<[OnceLock<Box<[SlotWords; PART]>>]>,
 }
@@ -69,9 +69,14 @@ impl ClientShared {
             name: setup.name,
             contract_violations: AtomicU64::new(0),
             remote_waker: setup.remote_waker,
-            _lease: setup.lease,
+            lease: setup.lease,
             slots: (0..slots.div_ceil(PART)).map(|_| OnceLock::new()).collect(),
         }
+    }
+    /// Takes a descriptor of the service for this client. `None`: its user has his share.
+    pub fn take_descriptor(self: &Arc<Self>) -> Option<DescriptorShare> {
+        let taken = self.lease.as_ref().is_none_or(|lease| lease.take_descriptor());
+        taken.then(|| DescriptorShare(Arc::clone(self)))
     }
     /// Wakes the threads that sleep in calls on a slot: the first, or all.
     pub fn wake(&self, slot: Slot, first: bool) {
@@ -150,6 +155,17 @@ impl ClientShared {
             rx_head: line.rx_head.load(Ordering::Acquire),
             urgent,
         })
+    }
+}
+
+/// A descriptor that counts to a client's user until this is dropped.
+pub struct DescriptorShare(Arc<ClientShared>);
+
+impl Drop for DescriptorShare {
+    fn drop(&mut self) {
+        if let Some(lease) = &self.0.lease {
+            lease.give_descriptor_back();
+        }
     }
 }
 

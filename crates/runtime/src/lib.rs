@@ -47,7 +47,7 @@ pub mod workers;
 mod workers_tests;
 
 pub use capture::Capture;
-pub use client_setup::{ClientId, ClientMemory, ClientSetup, Lease, RemoteWaker};
+pub use client_setup::{ClientId, ClientLease, ClientMemory, ClientSetup, Lease, RemoteWaker};
 pub use execute::Executed;
 pub use files::{Files, SharedFile};
 pub use orphans::{OrphanLimits, Orphans};

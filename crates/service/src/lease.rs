@@ -46,6 +46,7 @@ pub struct Shares {
 pub struct ClientLease {
     of: Shares,
     uid: u32,
+    operator: bool,
     descriptors: u64,
 }
 
@@ -68,7 +69,16 @@ impl ClientLease {
             of.regions.give_back(uid);
             return Err(Full::Descriptors);
         }
-        Ok(Self { of: of.clone(), uid, descriptors })
+        Ok(Self { of: of.clone(), uid, operator, descriptors })
+    }
+}
+
+impl towpath_runtime::ClientLease for ClientLease {
+    fn take_descriptor(&self) -> bool {
+        self.of.descriptors.take(self.uid, self.operator, 1)
+    }
+    fn give_descriptor_back(&self) {
+        self.of.descriptors.give_back(self.uid, 1);
     }
 }
 

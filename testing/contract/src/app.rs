@@ -12,7 +12,7 @@ use towpath_ring::lines::{app_flags, state, status, want};
 use towpath_ring::options::{Options, option_flags};
 use towpath_ring::wake::{about_to_sleep, doorbell, futex_wait, notify};
 use towpath_ring::{AppLine, Geometry, Region, Slot, StackLine};
-use towpath_runtime::{ClientId, ClientSetup, Stack};
+use towpath_runtime::{ClientId, ClientLease, ClientSetup, Lease, Stack};
 
 /// Longer than any step may take. An event that comes this late was lost.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -55,6 +55,13 @@ impl App {
         Self::of_user(stack, geometry, name, 1000)
     }
     pub fn of_user(stack: &dyn Stack, geometry: Geometry, name: &str, uid: u32) -> Arc<Self> {
+        Self::with(stack, geometry, (name, uid), None)
+    }
+    /// A client that counts to its user by this lease.
+    pub fn leased(stack: &dyn Stack, geometry: Geometry, lease: Lease) -> Arc<Self> {
+        Self::with(stack, geometry, ("leased", 1000), Some(lease))
+    }
+    fn with(stack: &dyn Stack, geometry: Geometry, (name, uid): (&str, u32), lease: Option<Lease>) -> Arc<Self> {
         let (region, _memfd) = Region::create(geometry).unwrap();
         let region = Arc::new(region);
         let doorbells: Vec<OwnedFd> = (0..=geometry.flow_groups).map(|_| doorbell().unwrap()).collect();
@@ -66,7 +73,7 @@ impl App {
             pid: 4711,
             name: name.into(),
             remote_waker: None,
-            lease: None,
+            lease,
         };
         let id = stack.add_client(setup).unwrap();
         Arc::new(Self { region, id, doorbells, writer: Mutex::default() })
@@ -398,5 +405,30 @@ fn mapped(addr: IpAddr) -> Ipv6Addr {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),
         IpAddr::V6(addr) => addr,
+    }
+}
+
+/// A share of so many descriptors.
+#[derive(Clone)]
+pub struct Few(Arc<AtomicU32>);
+
+impl Few {
+    /// A lease, and what is left of it.
+    pub fn lease(count: u32) -> (Lease, Self) {
+        let few = Self(Arc::new(AtomicU32::new(count)));
+        (Box::new(few.clone()), few)
+    }
+    /// Descriptors that can still be taken.
+    pub fn left(&self) -> u32 {
+        self.0.load(SeqCst)
+    }
+}
+
+impl ClientLease for Few {
+    fn take_descriptor(&self) -> bool {
+        self.0.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+    fn give_descriptor_back(&self) {
+        self.0.fetch_add(1, SeqCst);
     }
 }

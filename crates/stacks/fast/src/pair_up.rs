@@ -56,7 +56,10 @@ impl SlowHost {
             return known;
         }
         let places = [self.free_place(a)?, self.free_place(b)?];
-        let geometry = PairGeometry::of(&self.client(a)?.shared.region.geometry());
+        let client = self.client(a)?;
+        // Its user asks for the pair.
+        let _share = client.shared.take_descriptor()?;
+        let geometry = PairGeometry::of(&client.shared.region.geometry());
         self.pairs.last = self.pairs.last.wrapping_add(1).max(1);
         let number = self.pairs.last;
         let (region, memfd) = PairRegion::create(geometry, number)
@@ -67,7 +70,7 @@ impl SlowHost {
             })
             .ok()?;
         let (ends, free) = (HashMap::new(), Vec::new());
-        let pair = Pair { number, clients: ids, places, region, memfd, ends, free, fresh: 0, idle_since: None };
+        let pair = Pair { number, clients: ids, places, region, memfd, _share, ends, free, fresh: 0, idle_since: None };
         let at = self.pairs.all.iter().position(Option::is_none).unwrap_or(self.pairs.all.len());
         if at == self.pairs.all.len() {
             self.pairs.all.push(None);

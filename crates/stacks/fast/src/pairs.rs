@@ -8,6 +8,7 @@ use towpath_ring::pair::{PairLines, release};
 use towpath_ring::wake::futex_wake;
 use towpath_ring::{AppLine, OptionsLine, PairRegion, Slot};
 use towpath_runtime::ClientId;
+use towpath_runtime::clients::DescriptorShare;
 use towpath_tcp::time::Micros;
 
 /// How long the rings of a pair without connections keep their memory, µs. A program that opens one connection after
@@ -21,6 +22,8 @@ pub struct Pair {
     pub places: [u32; 2],
     pub region: PairRegion,
     pub memfd: OwnedFd,
+    /// The memfd's part of a user's share of descriptors.
+    pub _share: DescriptorShare,
     /// Client index and slot of both ends of each connection.
     pub ends: HashMap<u32, [Option<(u32, Slot)>; 2]>,
     pub free: Vec<u32>,

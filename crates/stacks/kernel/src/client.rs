@@ -10,6 +10,7 @@ use std::sync::Arc;
 use towpath_ring::command::Command;
 use towpath_ring::options::Options;
 use towpath_ring::{Geometry, Slot};
+use towpath_runtime::clients::DescriptorShare;
 use towpath_runtime::slots::ServedClient;
 
 /// A client of this stack.
@@ -46,6 +47,8 @@ pub struct PendingCommand {
 pub struct KernelSocket {
     /// The socket.
     pub fd: Option<OwnedFd>,
+    /// Its part of the user's share of descriptors.
+    pub share: Option<DescriptorShare>,
     /// Local address.
     pub local: SocketAddr,
     /// Remote address.
@@ -97,6 +100,7 @@ impl Default for KernelSocket {
         let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         Self {
             fd: None,
+            share: None,
             local: none,
             remote: none,
             sent: 0,

@@ -3,12 +3,21 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use towpath_runtime::clients::DescriptorShare;
+
+/// A file. It counts to its client's user until it is closed, which is when its last part has been sent.
+pub struct ShownFile {
+    /// The file.
+    pub fd: OwnedFd,
+    /// Its part of the user's share of descriptors.
+    pub _share: DescriptorShare,
+}
 
 /// Files of a client, by number, each with the process that has shown it.
 #[derive(Default)]
 pub struct ClientFiles {
     pub last: u32,
-    pub files: HashMap<u32, (u32, Arc<OwnedFd>)>,
+    pub files: HashMap<u32, (u32, Arc<ShownFile>)>,
 }
 
 impl ClientFiles {

@@ -155,7 +155,8 @@ impl ClientGroup {
     /// Refuses a command after its slot was taken into use.
     pub fn refuse(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
         if let Some(client) = self.client(index) {
-            client.slot(slot).own.fd = None;
+            let own = &mut client.slot(slot).own;
+            (own.fd, own.share) = (None, None);
             client.refuse(slot);
             client.line(slot).state.store(state::FREE, std::sync::atomic::Ordering::Release);
         }

@@ -75,8 +75,11 @@ impl ClientGroup {
 
     /// Makes a socket with the slot's options, bound if the command asks for that.
     pub fn open(&mut self, index: u32, slot: Slot, local: SocketAddr, flags: u32) -> Result<OwnedFd, i32> {
+        let Some(client) = self.client(index) else { return Err(libc::ENOTCONN) };
+        let share = client.shared.take_descriptor().ok_or(libc::ENFILE)?;
         let fd = create(local.ip())?;
-        let Some(own) = self.own(index, slot) else { return Err(libc::ENOTCONN) };
+        let own = &mut client.slot(slot).own;
+        own.share = Some(share);
         (own.local, own.flags) = (local, flags & (app_flags::NODELAY | app_flags::CORK));
         sys::set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (flags & app_flags::NODELAY != 0).into());
         self.first_options(index, slot, &fd);

@@ -163,6 +163,12 @@ impl ClientGroup {
             self.retry_listener(index, slot);
             return false;
         };
+        // Without a descriptor the connection waits in the kernel, as on Linux.
+        let Some(share) = client.shared.take_descriptor() else {
+            client.free(child);
+            self.retry_listener(index, slot);
+            return false;
+        };
         let entry = client.slots.entry(slot.index());
         let Some(listener) = &entry.own.fd else { return false };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -186,6 +192,7 @@ impl ClientGroup {
             Some((local, remote)) if self.permits_peer(index, local, remote) => {
                 let own = KernelSocket {
                     fd: Some(fd),
+                    share: Some(share),
                     local: SocketAddr::new(local.ip().to_canonical(), local.port()),
                     remote: SocketAddr::new(remote.ip().to_canonical(), remote.port()),
                     flags,

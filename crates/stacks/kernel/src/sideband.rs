@@ -1,6 +1,7 @@
 //! Sideband commands: parts of files, which never pass through the ring; TLS records that are not data; and the keys
 //! of TLS. The kernel's socket gets each at its position of the stream.
 
+use crate::client_files::ShownFile;
 use crate::group::ClientGroup;
 use crate::sideband_queue::Pending;
 use crate::sys;
@@ -29,12 +30,15 @@ impl ClientGroup {
         let SharedFile { process, replaces, file } = shared;
         self.forget_file(id, process, replaces);
         let index = self.index_of(id).ok_or_else(gone)?;
-        let known = &mut self.client(index).ok_or_else(gone)?.own.files;
+        let full = || io::Error::from_raw_os_error(libc::ENFILE);
+        let client = self.client(index).ok_or_else(gone)?;
+        let share = client.shared.take_descriptor().ok_or_else(full)?;
+        let known = &mut client.own.files;
         if known.files.len() >= MOST_FILES {
-            return Err(io::Error::from_raw_os_error(libc::ENFILE));
+            return Err(full());
         }
-        known.last = known.last.checked_add(1).ok_or_else(|| io::Error::from_raw_os_error(libc::ENFILE))?;
-        known.files.insert(known.last, (process, Arc::new(file)));
+        known.last = known.last.checked_add(1).ok_or_else(full)?;
+        known.files.insert(known.last, (process, Arc::new(ShownFile { fd: file, _share: share })));
         Ok(known.last)
     }
 

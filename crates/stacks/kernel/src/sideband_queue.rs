@@ -1,8 +1,9 @@
 //! The sideband entries of one connection: parts of files and TLS records that go out between the bytes of its send
 //! ring.
 
+use crate::client_files::ShownFile;
 use crate::sys;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use towpath_ring::ByteRing;
 
 /// An entry that waits for its position.
 pub enum Pending {
-    File { at: u32, file: Arc<OwnedFd>, offset: u64, left: u32 },
+    File { at: u32, file: Arc<ShownFile>, offset: u64, left: u32 },
     ConnectionRecord { at: u32, left: u32, kind: u8 },
 }
 
@@ -73,7 +74,7 @@ impl SidebandQueue {
         let (sent, over) = match self.queue.front_mut() {
             None => return Ok(SentPart { count: 0, in_ring: false }),
             Some(Pending::File { file, offset, left, .. }) => {
-                let count = sys::send_file(fd, file.as_fd(), offset, most.min(*left))?;
+                let count = sys::send_file(fd, file.fd.as_fd(), offset, most.min(*left))?;
                 if count == 0 {
                     // The file was longer when the stack promised the application to send this part.
                     sys::abort_on_close(fd);

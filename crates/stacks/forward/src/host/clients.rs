@@ -235,6 +235,16 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;
     use towpath_ring::Geometry;
+    use towpath_runtime::ClientLease;
+
+    struct Counted(#[allow(dead_code, reason = "its count is looked at")] Arc<()>);
+
+    impl ClientLease for Counted {
+        fn take_descriptor(&self) -> bool {
+            true
+        }
+        fn give_descriptor_back(&self) {}
+    }
 
     #[test]
     fn a_client_that_ends_leaves_what_is_to_be_sent_and_then_nothing() {
@@ -242,7 +252,7 @@ mod tests {
         let (region, memfd) = Region::create(geometry).unwrap();
         let memory = || rustix::fs::fstat(&memfd).unwrap().st_blocks as u64 * 512;
         let counted = Arc::new(());
-        let lease: Lease = Box::new(Arc::clone(&counted));
+        let lease: Lease = Box::new(Counted(Arc::clone(&counted)));
         let client = HostClient::new(ClientId(7), Arc::new(region), (1000, 1, String::new()), Some(lease));
         let (table, client) = (ClientTable::new(2), Arc::new(client));
         let index = table.take_free().unwrap();
