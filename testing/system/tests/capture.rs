@@ -232,6 +232,15 @@ fn only_the_operator_may_capture_and_one_at_a_time() {
 }
 
 #[test]
+fn a_kernel_stack_without_the_right_to_see_frames_says_so() {
+    let service = Service::start(|program| program.arg("--stack").arg("kernel").user(65534));
+    let refused = command(&service, "").arg("-w").arg(service.scratch.path("none")).run(20);
+    let why = "towpath: the frames of this stack are the kernel's, and the service needs CAP_NET_RAW for them; run \
+               tcpdump beside it\n";
+    assert_eq!((refused.code, refused.err.as_str()), (3, why));
+}
+
+#[test]
 fn a_capture_that_is_killed_leaves_nothing_behind() {
     let service = Service::direct();
     let left = |what: &str| {

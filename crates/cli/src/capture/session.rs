@@ -162,7 +162,7 @@ fn gone(error: io::Error) -> io::Result<()> {
 
 /// Name and description of each interface of the file, the last for frames that are of no port.
 fn places(stack: &str, ports: &[String]) -> Vec<(String, &'static str)> {
-    if stack == "kernel" {
+    if stack != "fast" {
         return vec![("kernel".into(), "the kernel's frames of the kernel stack's connections")];
     }
     let port = |(number, name): (usize, &String)| {

@@ -9,8 +9,10 @@ use towpath_forward::lock::lock;
 use towpath_kernel::Kernel;
 use towpath_ring::Geometry;
 use towpath_ring::wake::doorbell;
+use towpath_runtime::capture::Wish;
 use towpath_runtime::{
-    ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, Movement, PairHandle, Stack, Status, WorkerCount,
+    Capture, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, Movement, PairHandle, Stack, Status,
+    WorkerCount,
 };
 
 impl Stack for Standby {
@@ -103,6 +105,13 @@ impl Stack for Standby {
     }
     fn pair(&self, _: ClientId, _: u32, _: u32) -> Option<PairHandle> {
         None
+    }
+    /// Of clients on this host. A capture does not move with them.
+    fn capture(&self, wish: &Wish) -> io::Result<Box<dyn Capture>> {
+        match *self.side() {
+            StandbySide::Host => self.host.capture(wish),
+            StandbySide::Guest => self.guest.capture(wish),
+        }
     }
     fn connections(&self) -> Vec<ConnectionStatus> {
         if *self.side() == StandbySide::Guest {
