@@ -3,7 +3,7 @@
 //!
 //! A writer may use the place of bytes that the reader has taken. Bytes that nobody has taken are shown at once. Others
 //! wait for the writer's next step, because a write begun before the copy ends with it. They are shown if that write
-//! cannot have reached them, and counted as dropped if it can. A writer that takes no step within [`LOOKS`] is believed
+//! cannot have reached them, and counted as dropped if it can. A writer that takes no step for [`REST`] is believed
 //! not to be writing. The programs' words only choose which bytes are shown: all are payload.
 
 use crate::conversation::{Conversation, MOST_BYTES};
@@ -15,11 +15,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use towpath_ring::lines::app_flags;
 use towpath_ring::{AppLine, PairGeometry, PairRegion};
 
-/// How often a watcher looks before it believes that a writer is not writing.
-const LOOKS: u32 = 10;
+/// How long a watcher waits before it believes that a writer is not writing.
+const REST: Duration = Duration::from_millis(10);
 
 /// How long a writer's held bytes are not sent (`TCP_CORK`), ms.
 const HELD_MS: u32 = 200;
@@ -72,8 +73,8 @@ struct Piece {
     bytes: Option<Vec<u8>>,
     /// The writer's tail after the copy; `None` = the copy is right.
     tail: Option<u32>,
-    /// How often the writer was found there.
-    looks: u32,
+    /// When it is believed to be right.
+    settled: Instant,
 }
 
 impl Watch {
@@ -115,7 +116,7 @@ impl Watch {
     pub fn ends(&mut self, pair: u32, slot: u32, side: usize, reset: bool) {
         let Some(watched) = self.open.get_mut(&(pair, slot)) else { return };
         watched.look(&mut self.tap, &mut self.buffer, Some(side ^ watched.first));
-        watched.settle(side ^ watched.first, true, &mut self.tap);
+        watched.settle(side ^ watched.first, None, &mut self.tap);
         let (tap, time) = (&mut self.tap, now_ns());
         watched.talk.ends(side ^ watched.first, reset, |frame| tap.frame(DIRECT, false, time, frame));
     }
@@ -128,11 +129,13 @@ impl Watch {
         self.regions.retain(|_, region| region.strong_count() > 0);
     }
 
-    /// Shows what has passed since the last call.
-    pub fn look(&mut self) {
+    /// Shows what has passed since the last call. True: on some connection so much that it may soon be written over.
+    pub fn look(&mut self) -> bool {
+        let mut much = false;
         for watched in self.open.values_mut() {
-            watched.look(&mut self.tap, &mut self.buffer, None);
+            much |= watched.look(&mut self.tap, &mut self.buffer, None);
         }
+        much
     }
 
     /// The same at the end of a capture: nothing waits any more.
@@ -155,29 +158,34 @@ impl Watch {
 
 impl Watched {
     /// `ended`: this side is done with it.
-    fn look(&mut self, tap: &mut Tap, buffer: &mut [u8], ended: Option<usize>) {
+    /// True: an eighth of a ring or more has come.
+    fn look(&mut self, tap: &mut Tap, buffer: &mut [u8], ended: Option<usize>) -> bool {
+        let now = Instant::now();
+        let (mut much, most) = (false, self.region.geometry().ring_bytes / 8);
         for side in [0, 1] {
             let lines = self.region.lines(self.slot, side ^ self.first);
             // The flags first: what was sent before the end is there when the end is seen.
             let flags = lines.line.flags.load(Ordering::Acquire);
             let ends = flags & (app_flags::SHUT_WR | app_flags::CLOSED) != 0 || ended == Some(side);
             let tail = sent(&lines.line, ends);
-            self.settle(side, false, tap);
+            self.settle(side, Some(now), tap);
+            much |= tail.wrapping_sub(self.taken[side]) >= most;
             if tail != self.taken[side] {
-                self.take(side, tail, buffer);
-                self.settle(side, false, tap);
+                self.take(side, tail, now, buffer);
+                self.settle(side, Some(now), tap);
             }
             if flags & app_flags::SHUT_WR != 0 {
                 // It writes no more.
-                self.settle(side, true, tap);
+                self.settle(side, None, tap);
                 let time = now_ns();
                 self.talk.ends(side, false, |frame| tap.frame(DIRECT, false, time, frame));
             }
         }
+        much
     }
 
     /// Copies a side's bytes up to `tail`.
-    fn take(&mut self, side: usize, tail: u32, buffer: &mut [u8]) {
+    fn take(&mut self, side: usize, tail: u32, now: Instant, buffer: &mut [u8]) {
         let Self { region, slot, first, taken, waiting, .. } = self;
         let Some(ring) = region.ring(*slot, side ^ *first) else { return };
         let (own, peer) = (region.lines(*slot, side ^ *first), region.lines(*slot, 1 - (side ^ *first)));
@@ -185,7 +193,7 @@ impl Watched {
         let count = tail.wrapping_sub(begin);
         if count > ring.capacity() {
             // So much cannot be in the ring. The rest of it may be written over at any moment.
-            waiting[side].push_back(Piece { begin, time_ns, count, bytes: None, tail: None, looks: 0 });
+            waiting[side].push_back(Piece { begin, time_ns, count, bytes: None, tail: None, settled: now });
             taken[side] = tail;
         }
         while taken[side] != tail {
@@ -197,24 +205,23 @@ impl Watched {
             let unread = begin.wrapping_sub(peer.line.rx_head.load(Ordering::Acquire)).cast_signed() >= 0;
             let right = unread && tail.wrapping_sub(begin) <= ring.capacity();
             let (bytes, tail) = (Some(bytes.to_vec()), Some(tail).filter(|_| !right));
-            waiting[side].push_back(Piece { begin, time_ns, count, bytes, tail, looks: 0 });
+            waiting[side].push_back(Piece { begin, time_ns, count, bytes, tail, settled: now + REST });
             taken[side] = begin.wrapping_add(count);
         }
     }
 
     /// Shows all that is right, of both sides.
     fn settle_both(&mut self, tap: &mut Tap) {
-        self.settle(0, true, tap);
-        self.settle(1, true, tap);
+        self.settle(0, None, tap);
+        self.settle(1, None, tap);
     }
 
-    /// Shows what of a side's bytes is right. `still`: the writer is not writing.
-    fn settle(&mut self, side: usize, still: bool, tap: &mut Tap) {
+    /// Shows what of a side's bytes is right. `now` is when the watcher looked; `None` = the writer is not writing.
+    fn settle(&mut self, side: usize, now: Option<Instant>, tap: &mut Tap) {
         let tail = written(&self.region.lines(self.slot, side ^ self.first).line);
         let ring_bytes = self.region.geometry().ring_bytes;
-        while let Some(piece) = self.waiting[side].front_mut() {
-            if piece.tail == Some(tail) && !still && piece.looks < LOOKS {
-                piece.looks += 1;
+        while let Some(piece) = self.waiting[side].front() {
+            if piece.tail == Some(tail) && now.is_some_and(|now| now < piece.settled) {
                 return;
             }
             let Some(Piece { begin, time_ns, count, bytes, tail: copied_at, .. }) = self.waiting[side].pop_front()

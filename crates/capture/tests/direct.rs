@@ -69,7 +69,7 @@ fn bytes_that_pass_are_shown_from_their_sender() {
     let mut bench = Bench::new();
     bench.opens();
     bench.send(1, 0, b"question");
-    bench.watch.look();
+    assert!(!bench.watch.look(), "little has passed");
     bench.send(0, 0, b"answer");
     bench.watch.look();
     bench.watch.look();
@@ -139,7 +139,7 @@ fn nobody_writes_over_what_nobody_has_read() {
     let mut bench = Bench::new();
     bench.opens();
     bench.send(0, 0, &vec![1; GEOMETRY.ring_bytes as usize]);
-    bench.watch.look();
+    assert!(bench.watch.look(), "the watcher should look again at once");
     let shown: usize = bench.frames().iter().map(|frame| frame.3.len()).sum();
     assert_eq!((shown, bench.reader.counts().1), (GEOMETRY.ring_bytes as usize, 0));
 }
@@ -150,11 +150,12 @@ fn bytes_of_a_writer_that_rests_are_shown_soon() {
     bench.opens();
     bench.send(0, 0, b"answer");
     bench.read(1, 6);
-    let looks = (1..).find(|_| {
+    let asked = std::time::Instant::now();
+    while bench.frames().is_empty() {
+        assert!(asked.elapsed().as_secs() < 60, "nothing is shown");
         bench.watch.look();
-        !bench.frames().is_empty()
-    });
-    assert!((2..20).contains(&looks.unwrap()), "{looks:?}");
+    }
+    assert!(asked.elapsed().as_millis() >= 10, "it could still be writing");
     // At the end of a capture nothing waits.
     bench.send(0, 6, b"bye");
     bench.read(1, 9);

@@ -7,8 +7,9 @@ pub use towpath_capture::Wish;
 pub trait Capture: Send {
     /// The memory in which frames are left; see [`towpath_capture::memory`].
     fn memory(&self) -> BorrowedFd<'_>;
-    /// Looks for what no thread of the stack sees pass. The service calls this every [`LOOK_MS`].
-    fn look(&mut self);
+    /// Looks for what no thread of the stack sees pass. The service calls this every [`LOOK_MS`], and at once again if
+    /// it returns true: much passes.
+    fn look(&mut self) -> bool;
 }
 
 /// Time between two calls of [`Capture::look`], ms.

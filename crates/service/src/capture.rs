@@ -58,9 +58,9 @@ fn send(socket: &OwnedFd, text: &str, capture: Option<&dyn Capture>) -> io::Resu
 
 /// The close of the conversation, which follows, tells the other side that everything is there.
 fn run(state: &Weak<ServiceState>, socket: &OwnedFd, mut capture: Box<dyn Capture>) {
-    let rest = Timespec { tv_sec: 0, tv_nsec: LOOK_MS as i64 * 1_000_000 };
     loop {
-        capture.look();
+        let rest_ms = if capture.look() { 0 } else { LOOK_MS };
+        let rest = Timespec { tv_sec: 0, tv_nsec: rest_ms as i64 * 1_000_000 };
         match poll(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)], Some(&rest)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => match rustix::net::recv(socket, &mut [0; 64][..], RecvFlags::DONTWAIT) {

@@ -57,8 +57,8 @@ impl Capture for FastCapture {
     fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
-    fn look(&mut self) {
-        lock(&self.watch).look();
+    fn look(&mut self) -> bool {
+        lock(&self.watch).look()
     }
 }
 

@@ -160,7 +160,7 @@ impl Capture for KernelCapture {
         self.memory.as_fd()
     }
 
-    fn look(&mut self) {
+    fn look(&mut self) -> bool {
         let mut taken = 0;
         while taken < BATCH
             && let Some(frame) = receive(&self.socket, &mut self.buffer)
@@ -174,6 +174,7 @@ impl Capture for KernelCapture {
             self.tap.lose(lost(&self.socket));
         }
         self.settle();
+        taken == BATCH
     }
 }
 
