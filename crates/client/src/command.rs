@@ -121,7 +121,10 @@ pub fn open_socket(
 ) -> Result<Socket, Refusal> {
     let release = |slot: Slot| session.private(slot).used.store(used::NO, Ordering::Release);
     if let Some(fd) = reservation
-        && let Err(_dead) = session.send(&Request::Reserve { slot: slot.raw(), seq: next_seq(session, slot) }, &[fd])
+        && let Err(_dead) = {
+            let (seq, listens) = (next_seq(session, slot), command.op == op::LISTEN);
+            session.send(&Request::Reserve { slot: slot.raw(), seq, listens }, &[fd])
+        }
     {
         release(slot);
         return Err(Refusal::Kernel(Count::ServiceGone));

@@ -49,6 +49,8 @@ pub enum Request {
         slot: u32,
         /// `seq` of that command.
         seq: u32,
+        /// Is that command LISTEN?
+        listens: bool,
     },
     /// Asks for an event context.
     Context,
@@ -215,7 +217,9 @@ impl Request {
             // The version stands in every packet; here it is the announced one.
             Request::Hello { version, join } => Packet::of(version, kind::HELLO).long(join).bytes,
             Request::Attach { slot, generation } => Packet::new(kind::ATTACH).word(slot).word(generation).bytes,
-            Request::Reserve { slot, seq } => Packet::new(kind::RESERVE).word(slot).word(seq).bytes,
+            Request::Reserve { slot, seq, listens } => {
+                Packet::new(kind::RESERVE).word(slot).word(seq).word(listens.into()).bytes
+            }
             Request::Context => Packet::new(kind::CONTEXT).bytes,
             Request::DropContext { context } => Packet::new(kind::DROP_CONTEXT).word(context).bytes,
             Request::Pair { place, pair } => Packet::new(kind::PAIR).word(place).word(pair).bytes,
@@ -241,7 +245,7 @@ impl Request {
         Ok(match kind {
             kind::HELLO => Request::Hello { version, join: fields.long() },
             kind::ATTACH => Request::Attach { slot: fields.word(), generation: fields.word() },
-            kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word() },
+            kind::RESERVE => Request::Reserve { slot: fields.word(), seq: fields.word(), listens: fields.word() != 0 },
             kind::CONTEXT => Request::Context,
             kind::DROP_CONTEXT => Request::DropContext { context: fields.word() },
             kind::PAIR => Request::Pair { place: fields.word(), pair: fields.word() },

@@ -43,7 +43,7 @@ fn requests_arrive_with_their_descriptors() {
     let requests = [
         Request::Hello { version: VERSION, join: 0x0123_4567_89ab_cdef },
         Request::Attach { slot: 7, generation: 9 },
-        Request::Reserve { slot: 8, seq: 5 },
+        Request::Reserve { slot: 8, seq: 5, listens: true },
         Request::Context,
         Request::DropContext { context: 63 },
         Request::Pair { place: 5, pair: 6 },

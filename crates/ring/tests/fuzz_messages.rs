@@ -8,7 +8,7 @@ fn requests(a: u32, b: u32, long: u64) -> [Request; 11] {
     [
         Request::Hello { version: a, join: long },
         Request::Attach { slot: a, generation: b },
-        Request::Reserve { slot: a, seq: b },
+        Request::Reserve { slot: a, seq: b, listens: true },
         Request::Context,
         Request::DropContext { context: a },
         Request::Name { slot: a, generation: b },

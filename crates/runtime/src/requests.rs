@@ -3,6 +3,7 @@
 use crate::client_setup::{ClientId, ClientSetup};
 use crate::files::SharedFile;
 use crate::mailbox::Doorbell;
+use crate::reservation::Reservation;
 use crate::stack::PairHandle;
 use crate::status::{ConnectionStatus, Status};
 use std::io;
@@ -19,7 +20,7 @@ pub enum Request {
     /// See [`crate::Stack::add_context`], and with `None` [`crate::Stack::drop_context`].
     Context(ClientId, u32, Option<OwnedFd>, Sender<()>),
     /// See [`crate::Stack::reserve`].
-    Reserve(ClientId, u32, u32, OwnedFd),
+    Reserve(ClientId, u32, u32, Reservation),
     /// See [`crate::Stack::hangup`].
     Hangup(ClientId, u32, u32),
     /// See [`crate::Stack::departed`].

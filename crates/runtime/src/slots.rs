@@ -6,12 +6,12 @@ use crate::events::EventOut;
 use crate::info::show_over;
 use crate::orphans::ClientOrphans;
 use crate::policy::Limit;
+use crate::reservation::Reservation;
 use crate::sparse::Sparse;
 use crate::status::ClientStatus;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv6Addr;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_ring::command::Accepted;
@@ -89,8 +89,8 @@ pub struct SlotState<S> {
     pub counted: bool,
     /// The last options taken.
     pub options_seq: u32,
-    /// The socket that reserves the port, and since when it has been here, µs.
-    pub socket: Option<(OwnedFd, u64)>,
+    /// The reservation of the port, and since when it has been here, µs.
+    pub reservation: Option<(Reservation, u64)>,
     /// The accept queue.
     pub listener: Option<Box<Listener>>,
     /// The stack's own, new with every use.
@@ -137,7 +137,7 @@ pub struct ServedClient<C, S> {
     /// The stack's own.
     pub own: C,
     /// Slots that are not in use but have a port reserved.
-    pub loose_sockets: BTreeSet<Slot>,
+    pub loose_reservations: BTreeSet<Slot>,
     /// Its processes that exited last.
     gone: VecDeque<u32>,
     /// Slots of the stack's own range that have been freed.
@@ -162,7 +162,7 @@ impl<C, S: Default> ServedClient<C, S> {
             leaving: false,
             orphans: None,
             own,
-            loose_sockets: BTreeSet::new(),
+            loose_reservations: BTreeSet::new(),
             gone: VecDeque::new(),
             free: Vec::new(),
             fresh: geometry.app_slots..geometry.slots,
@@ -228,7 +228,7 @@ impl<C, S: Default> ServedClient<C, S> {
     pub fn refuse(&mut self, slot: Slot) {
         let entry = self.slot(slot);
         entry.phase = Phase::Free;
-        entry.socket = None;
+        entry.reservation = None;
         entry.listener = None;
         let counted = std::mem::take(&mut entry.counted);
         self.discount(counted);
@@ -361,30 +361,30 @@ impl<C, S: Default> ServedClient<C, S> {
         let _ = self.sync_listener(slot);
         self.slot(slot).listener.take().map(|l| l.queue.into()).unwrap_or_default()
     }
-    /// Keeps the socket that reserves the port of the command with number `seq`. It may come before its command. If the
-    /// use of the slot is over already, the socket is closed, so that the port does not stay taken.
-    pub fn reserve(&mut self, slot: Slot, seq: u32, socket: OwnedFd, now_us: u64) {
+    /// Keeps the reservation of the port of the command with number `seq`. It may come before its command. If the use
+    /// of the slot is over already, the reservation is dropped, so that the port does not stay taken.
+    pub fn reserve(&mut self, slot: Slot, seq: u32, reservation: Reservation, now_us: u64) {
         let entry = self.slots.entry(slot.index());
         let ahead = seq.wrapping_sub(entry.command_seq) as i32;
         match entry.phase {
             Phase::Free if ahead > 0 => {
-                entry.socket = Some((socket, now_us));
-                self.loose_sockets.insert(slot);
+                entry.reservation = Some((reservation, now_us));
+                self.loose_reservations.insert(slot);
             }
             Phase::Free => {}
-            _ if ahead == 0 => entry.socket = Some((socket, now_us)),
+            _ if ahead == 0 => entry.reservation = Some((reservation, now_us)),
             _ => {}
         }
     }
-    /// Closes sockets that have been here for `limit_us` without a command for their slots.
-    pub fn expire_sockets(&mut self, now_us: u64, limit_us: u64) {
+    /// Drops reservations that have been here for `limit_us` without a command for their slots.
+    pub fn expire_reservations(&mut self, now_us: u64, limit_us: u64) {
         let slots = &mut self.slots;
-        self.loose_sockets.retain(|slot| {
+        self.loose_reservations.retain(|slot| {
             let entry = slots.entry(slot.index());
-            let loose = entry.phase == Phase::Free && entry.socket.is_some();
-            let old = entry.socket.as_ref().is_some_and(|(_, since)| now_us.saturating_sub(*since) >= limit_us);
+            let loose = entry.phase == Phase::Free && entry.reservation.is_some();
+            let old = entry.reservation.as_ref().is_some_and(|(_, since)| now_us.saturating_sub(*since) >= limit_us);
             if loose && old {
-                entry.socket = None;
+                entry.reservation = None;
             }
             loose && !old
         });
@@ -415,11 +415,11 @@ mod tests {
             ServedClient::new(Arc::new(ClientShared::new(ClientId(1), 0, setup)), 0, ());
         let slot = client.shared.region.slot(3).unwrap();
         for seq in 1..1000 {
-            client.reserve(slot, seq, memfd.try_clone().unwrap(), u64::from(seq));
-            client.expire_sockets(u64::from(seq), 500);
+            client.reserve(slot, seq, memfd.try_clone().unwrap().into(), u64::from(seq));
+            client.expire_reservations(u64::from(seq), 500);
         }
-        assert_eq!(client.loose_sockets.len(), 1);
-        client.expire_sockets(1499, 500);
-        assert!(client.loose_sockets.is_empty() && client.slot(slot).socket.is_none());
+        assert_eq!(client.loose_reservations.len(), 1);
+        client.expire_reservations(1499, 500);
+        assert!(client.loose_reservations.is_empty() && client.slot(slot).reservation.is_none());
     }
 }

@@ -4,6 +4,7 @@ use crate::capture::{Capture, Wish};
 use crate::client_setup::{ClientId, ClientMemory, ClientSetup};
 use crate::execute::Executed;
 use crate::files::{Files, SharedFile};
+use crate::reservation::Reservation;
 use crate::status::{ConnectionStatus, Status};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -51,6 +52,11 @@ pub trait Stack: Send + Sync {
     fn shares_ports(&self) -> bool {
         false
     }
+    /// Does it use ports that no kernel socket of its own has? Then the service proves each reservation, and the stack
+    /// refuses commands without a [`Grant`](crate::Grant).
+    fn needs_proof(&self) -> bool {
+        false
+    }
     /// The sizes of its regions, if they are fixed.
     fn geometry(&self) -> Option<Geometry> {
         None
@@ -65,9 +71,9 @@ pub trait Stack: Send + Sync {
     fn add_context(&self, client: ClientId, context: u32, wake: OwnedFd);
     /// Closes an event context; returns when no thread notifies it any more.
     fn drop_context(&self, client: ClientId, context: u32);
-    /// Keeps the socket that reserves the port of a slot. The command of sequence number `seq` begins the use of the
-    /// slot; the socket is kept until that use ends. The command may come before or after this.
-    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd);
+    /// Keeps the reservation of a slot's port. The command of sequence number `seq` begins the use of the slot; the
+    /// reservation is kept until that use ends. The command may come before or after this.
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, reservation: Reservation);
     /// The last descriptor of this socket is gone. The stack acts as if the application had closed it.
     fn hangup(&self, client: ClientId, slot: u32, generation: u32);
     /// One of the client's processes has exited. A thread of it may have been woken for a new connection, so the others

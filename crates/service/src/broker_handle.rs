@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use towpath_ring::control::{Request, send_request};
-use towpath_runtime::ClientId;
+use towpath_runtime::{ClientId, Proof};
 
 /// Work that the broker does in the service's descriptor table.
 pub enum BrokerRequest {
@@ -51,6 +51,8 @@ pub enum BrokerRequest {
         slot: u32,
         /// The sequence number of the command that needs the reservation.
         seq: u32,
+        /// What is known of the port.
+        proof: Proof,
         /// Receives the slot when the reservation is made.
         done: SyncSender<Option<u32>>,
     },
@@ -131,6 +133,6 @@ impl BrokerHandle {
 
     fn send_descriptor(&self, fd: &OwnedFd) -> io::Result<()> {
         // Any message with one descriptor will do; its content is ignored.
-        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0, seq: 0 }, &[fd.as_fd()])
+        send_request(self.transfer_fd.as_fd(), &Request::Reserve { slot: 0, seq: 0, listens: false }, &[fd.as_fd()])
     }
 }

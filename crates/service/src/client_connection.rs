@@ -6,13 +6,14 @@
 use crate::broker_handle::BrokerRequest;
 use crate::passed_sockets::cookie;
 use crate::policy::Identity;
-use crate::received::{self, HeldSocket};
+use crate::received;
 use crate::state::{Membership, Refusal, ServiceState};
+use reserve::HeldPort;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use towpath_ring::control::{Reply, Request, recv_request, send_reply};
 use towpath_ring::layout::VERSION;
 use towpath_ring::wake;
 use towpath_runtime::Files;
+
+mod reserve;
 
 /// How long a new connection may take to say Hello.
 const HELLO_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -143,16 +146,6 @@ fn hello(state: &ServiceState, socket: BorrowedFd<'_>, peer: Peer) -> Option<Mem
     Some(membership)
 }
 
-/// The kernel socket that reserves a port, and the reading end of a pipe. The stack drops the pipe's writing end when
-/// it frees the slot.
-///
-/// The stack does not get the socket itself: a program could decide by `SO_LINGER` how long its close takes.
-struct Reservation {
-    slot: u32,
-    _socket: HeldSocket,
-    _freed: OwnedFd,
-}
-
 /// The stack's end of a socket's pair.
 struct SocketEnd {
     generation: u32,
@@ -169,7 +162,7 @@ struct ClientConnection<'a> {
     epoll: OwnedFd,
     /// Ends of sockets by slot.
     sockets: HashMap<u32, SocketEnd>,
-    reservations: HashMap<u32, Reservation>,
+    reservations: HashMap<u32, HeldPort>,
     next_reservation: u32,
     /// Reservations whose socket has not been attached yet, by slot.
     unattached: HashMap<u32, u32>,
@@ -250,19 +243,6 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// The stack has freed the slot of this reservation. The port is released before the end of the socket's pair, so a
-    /// process that waits for its listener's close finds the port free.
-    fn freed(&mut self, number: u32) {
-        let Some(Reservation { slot, .. }) = self.reservations.remove(&number) else { return };
-        self.state.registry().budget.give_back(self.peer.uid, HELD);
-        if self.unattached.get(&slot) == Some(&number) {
-            self.unattached.remove(&slot);
-        }
-        if self.sockets.get(&slot).is_some_and(|end| end.reservation == Some(number)) {
-            self.sockets.remove(&slot);
-        }
-    }
-
     fn requests(&mut self) {
         for _ in 0..REQUESTS_PER_TURN {
             let Some(connection) = self.connection else { return };
@@ -312,7 +292,7 @@ impl<'a> ClientConnection<'a> {
         let descriptor = descriptors.pop();
         match (request, descriptor) {
             (Request::Attach { slot, generation }, Some(end)) => self.attach(slot, generation, end),
-            (Request::Reserve { slot, seq }, Some(socket)) => self.reserve(slot, seq, socket),
+            (Request::Reserve { slot, seq, listens }, Some(shown)) => self.reserve(slot, seq, listens, shown),
             (Request::Context, _) => self.open_context(),
             (Request::DropContext { context }, _) => self.drop_context(context),
             (Request::Pair { place, pair }, _) => {
@@ -379,47 +359,6 @@ impl<'a> ClientConnection<'a> {
         let cookie = cookie(end).ok_or_else(|| invalid("not an AF_UNIX socket"))?;
         self.state.registry().passed_sockets.name_elsewhere(cookie, self.peer.uid, stack);
         Ok(())
-    }
-
-    fn reserve(&mut self, slot: u32, seq: u32, socket: OwnedFd) -> io::Result<()> {
-        let region = self.client.region.layout();
-        region.slot(slot).filter(|slot| region.is_app_slot(*slot)).ok_or_else(|| invalid("no such slot"))?;
-        let internet = matches!(sockopt::socket_domain(&socket), Ok(AddressFamily::INET | AddressFamily::INET6));
-        if !internet || sockopt::socket_type(&socket)? != SocketType::STREAM {
-            return Err(invalid("not a TCP socket"));
-        }
-        if self.reservations.len() >= self.client.region.geometry().app_slots as usize {
-            return Err(invalid("more reservations than slots"));
-        }
-        if self.state.stack.shares_ports() {
-            sockopt::set_socket_reuseaddr(&socket, true)?;
-        }
-        if !self.state.take_descriptors(self.peer.uid, HELD) {
-            tracing::debug!(client = self.client.id.0, "a port is not reserved: the user has its share of descriptors");
-            return Ok(());
-        }
-        let number = self.hold_reservation(slot, seq, socket);
-        if !matches!(number, Ok(Some(_))) {
-            self.state.registry().budget.give_back(self.peer.uid, HELD);
-        }
-        if let Some(number) = number? {
-            self.unattached.insert(slot, number);
-        }
-        Ok(())
-    }
-
-    /// Gives the stack the end of a pipe that stands for this socket. Returns the reservation's number.
-    fn hold_reservation(&mut self, slot: u32, seq: u32, socket: OwnedFd) -> io::Result<Option<u32>> {
-        let (freed, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let number = self.next_reservation;
-        self.next_reservation = number.wrapping_add(1);
-        epoll::add(&self.epoll, &freed, data(source::RESERVATION, number), epoll::EventFlags::empty())?;
-        let id = self.client.id;
-        if self.state.broker.transfer(&held, |done| BrokerRequest::Reserve { id, slot, seq, done }).is_some() {
-            self.reservations.insert(number, Reservation { slot, _socket: HeldSocket::new(socket), _freed: freed });
-            return Ok(Some(number));
-        }
-        Ok(None)
     }
 
     fn open_context(&mut self) -> io::Result<()> {

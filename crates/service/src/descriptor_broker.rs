@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::mpsc::Receiver;
 use towpath_ring::control::{Reply, recv_request, send_reply};
-use towpath_runtime::SharedFile;
+use towpath_runtime::{Reservation, SharedFile};
 
 /// Serves requests until [`BrokerRequest::Quit`].
 pub fn run(state: &ServiceState, requests: &Receiver<BrokerRequest>, transfer: &OwnedFd) {
@@ -42,9 +42,10 @@ pub fn run(state: &ServiceState, requests: &Receiver<BrokerRequest>, transfer: &
                 answer(state, connection, doorbell.map(|doorbell| (Reply::Doorbell { context }, doorbell)));
             }
             BrokerRequest::DropContexts { token, contexts } => drop_contexts(state, token, contexts),
-            BrokerRequest::Reserve { id, slot, seq, done } => {
-                let socket = received().map(|socket| state.stack.reserve(id, slot, seq, socket));
-                let _ = done.send(socket.map(|()| slot));
+            BrokerRequest::Reserve { id, slot, seq, proof, done } => {
+                let reservation = received().map(|held| Reservation { held, proof });
+                let kept = reservation.map(|reservation| state.stack.reserve(id, slot, seq, reservation));
+                let _ = done.send(kept.map(|()| slot));
             }
             BrokerRequest::File { id, process, replaces, done } => {
                 let file = received().map(|file| SharedFile { process, replaces, file });

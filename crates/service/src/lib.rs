@@ -36,6 +36,7 @@ pub mod other_stacks;
 pub mod passed_sockets;
 pub mod paths;
 pub mod policy;
+pub mod port_proof;
 pub mod programs;
 pub mod received;
 pub mod registry;

@@ -8,6 +8,7 @@ use crate::conversation::Places;
 use crate::lease::{ClientLease, Full};
 use crate::other_stacks::OtherStacks;
 use crate::policy::{Identity, Policy};
+use crate::port_proof;
 use crate::registry::{RegisteredClient, Registry};
 use crate::threads::ThreadController;
 use rustix::fd::{AsFd, OwnedFd};
@@ -81,6 +82,8 @@ pub struct ServiceState {
     pub started: Instant,
     /// The stack.
     pub stack: Box<dyn Stack>,
+    /// The network namespace that it serves, by the kernel's cookie.
+    pub namespace: Option<u64>,
     /// Decides how many threads the stack runs.
     pub threads: ThreadController,
     /// Reaches the descriptor broker.
@@ -109,6 +112,7 @@ impl ServiceState {
             broker,
             started: Instant::now(),
             stack,
+            namespace: port_proof::own_namespace(),
             registry: Mutex::new(registry),
             client_lines: LogThrottle::new(),
             stop_fd: wake::doorbell()?,

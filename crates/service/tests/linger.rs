@@ -52,7 +52,7 @@ fn a_reserved_socket_that_lingers_does_not_delay_the_end() {
     let service = Service::start("linger-end");
     let client = service.client();
     let (socket, _peer) = lingering();
-    client.send(&Request::Reserve { slot: 0, seq: 1 }, &[&socket]).unwrap();
+    client.send(&Request::Reserve { slot: 0, seq: 1, listens: true }, &[&socket]).unwrap();
     until("it is reserved", || reservations(&service) == 1);
     // The client sets it once more, and leaves the last descriptor to the service.
     rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).unwrap();
@@ -65,7 +65,7 @@ fn a_client_is_served_on_when_its_lingering_socket_is_released() {
     let service = Service::start("linger-freed");
     let client = service.client();
     let (socket, _peer) = lingering();
-    client.send(&Request::Reserve { slot: 0, seq: 1 }, &[&socket]).unwrap();
+    client.send(&Request::Reserve { slot: 0, seq: 1, listens: true }, &[&socket]).unwrap();
     drop(socket);
     until("it is reserved", || reservations(&service) == 1);
     free_all(&service);
@@ -81,7 +81,7 @@ fn sockets_that_linger_in_unread_messages_delay_nobody() {
     let mut reserve = |socket: &OwnedFd| {
         let (near, far) = lingering();
         peers.push(far);
-        send_request(socket.as_fd(), &Request::Reserve { slot: 0, seq: 1 }, &[near.as_fd()]).unwrap();
+        send_request(socket.as_fd(), &Request::Reserve { slot: 0, seq: 1, listens: true }, &[near.as_fd()]).unwrap();
     };
     // The first message ends the connection, and the others are never read as messages.
     for first in [Request::Context, Request::Hello { version: VERSION + 1, join: 0 }] {
@@ -114,7 +114,7 @@ fn a_refused_client_leaves_nothing_to_the_main_loop() {
         // The main loop gets no further than this lock.
         let _registry = service.state.registry();
         let socket = service.connect();
-        send_request(socket.as_fd(), &Request::Reserve { slot: 0, seq: 1 }, &[near.as_fd()]).unwrap();
+        send_request(socket.as_fd(), &Request::Reserve { slot: 0, seq: 1, listens: true }, &[near.as_fd()]).unwrap();
         drop(near);
         socket
     };

@@ -171,7 +171,7 @@ fn a_port_is_reserved_until_the_stack_lets_go() {
     // A bound socket that does not listen reserves the port as well as a listener would.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    client.send(&Request::Reserve { slot: 5, seq: 1 }, &[&OwnedFd::from(listener)]).unwrap();
+    client.send(&Request::Reserve { slot: 5, seq: 1, listens: true }, &[&OwnedFd::from(listener)]).unwrap();
     until("the stack is calls", || service.stack.count(|t| matches!(t, StackCall::Reserve { slot: 5, .. })) == 1);
     drop(client);
     until("the client is removed", || service.stack.removed() == 1);
@@ -191,7 +191,7 @@ fn a_port_is_free_when_the_pair_hangs_up() {
     let client = service.client();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    client.send(&Request::Reserve { slot: 5, seq: 1 }, &[&OwnedFd::from(listener)]).unwrap();
+    client.send(&Request::Reserve { slot: 5, seq: 1, listens: true }, &[&OwnedFd::from(listener)]).unwrap();
     let end = client.attach(5, 1);
     let other = client.attach(6, 1);
     until("the stack is calls", || service.stack.count(|t| matches!(t, StackCall::Reserve { slot: 5, .. })) == 1);
@@ -220,10 +220,13 @@ fn a_hostile_client_loses_its_connection_only() {
         (Request::Attach { slot: u32::MAX, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![file()]),
         (Request::Attach { slot: 1, generation: 1 }, vec![udp()]),
-        (Request::Reserve { slot: 1, seq: 1 }, vec![file()]),
-        (Request::Reserve { slot: 1, seq: 1 }, vec![udp()]),
+        (Request::Reserve { slot: 1, seq: 1, listens: true }, vec![file()]),
+        (Request::Reserve { slot: 1, seq: 1, listens: true }, vec![udp()]),
         // A slot that only the stack may allocate.
-        (Request::Reserve { slot: 40, seq: 1 }, vec![OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap())]),
+        (
+            Request::Reserve { slot: 40, seq: 1, listens: true },
+            vec![OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap())],
+        ),
         (Request::DropContext { context: 0 }, vec![]),
         (Request::DropContext { context: u32::MAX }, vec![]),
     ];

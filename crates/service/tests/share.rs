@@ -33,7 +33,7 @@ fn a_share_of_descriptors_bounds_clients_contexts_and_reservations() {
     }
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
     for slot in 0..32 {
-        first.send(&Request::Reserve { slot, seq: 1 }, &[&socket]).unwrap();
+        first.send(&Request::Reserve { slot, seq: 1, listens: true }, &[&socket]).unwrap();
     }
     let reserved = |call: &StackCall| matches!(call, StackCall::Reserve { .. });
     until("all are reserved", || service.stack.count(reserved) == 32);

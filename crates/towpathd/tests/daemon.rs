@@ -271,7 +271,9 @@ fn a_client_to_be_killed() {
     let _ends: Vec<_> = (0..10).map(|slot| client.attach(slot, 1)).collect();
     let _contexts: Vec<_> = (0..3).map(|_| client.context().unwrap()).collect();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    client.send(&towpath_ring::control::Request::Reserve { slot: 0, seq: 1 }, &[&listener.into()]).unwrap();
+    client
+        .send(&towpath_ring::control::Request::Reserve { slot: 0, seq: 1, listens: true }, &[&listener.into()])
+        .unwrap();
     println!("registered");
     std::thread::sleep(Duration::from_secs(60));
 }

@@ -114,7 +114,7 @@ impl Stack for Waiting {
     }
     fn add_context(&self, _: ClientId, _: u32, _: OwnedFd) {}
     fn drop_context(&self, _: ClientId, _: u32) {}
-    fn reserve(&self, _: ClientId, _: u32, _: u32, _: OwnedFd) {}
+    fn reserve(&self, _: ClientId, _: u32, _: u32, _: towpath_runtime::Reservation) {}
     fn hangup(&self, _: ClientId, _: u32, _: u32) {}
     fn departed(&self, _: ClientId, _: u32) {}
     fn remove_client(&self, _: ClientId) {}

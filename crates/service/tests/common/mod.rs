@@ -12,7 +12,9 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use towpath_ring::Geometry;
-use towpath_runtime::{ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Stack, Status};
+use towpath_runtime::{
+    ClientId, ClientSetup, ClientStatus, ConnectionStatus, Lease, PairHandle, Reservation, Stack, Status,
+};
 use towpath_service::admission::Admission;
 use towpath_service::server::{Ended, Server, Sockets};
 use towpath_service::state::{ServiceState, Settings};
@@ -79,8 +81,8 @@ impl Stack for RecordingStack {
     fn drop_context(&self, id: ClientId, context: u32) {
         self.record(StackCall::DropContext { id, context });
     }
-    fn reserve(&self, id: ClientId, slot: u32, _seq: u32, socket: OwnedFd) {
-        self.record(StackCall::Reserve { id, slot, held: Some(socket) });
+    fn reserve(&self, id: ClientId, slot: u32, _seq: u32, reservation: Reservation) {
+        self.record(StackCall::Reserve { id, slot, held: Some(reservation.held) });
     }
     fn hangup(&self, id: ClientId, slot: u32, generation: u32) {
         self.record(StackCall::Hangup { id, slot, generation });

@@ -35,6 +35,8 @@ pub trait Network: Send {
     fn steer(&mut self, tuple: &FourTuple, on: bool);
     /// Steers segments to this listener to us (`on`), or no longer (`0.0.0.0` = every address).
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
+    /// Are its ports those of a kernel, whose sockets use them, too? Then clients must prove that they have a port.
+    fn shares_ports_with_kernel(&self) -> bool;
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;
 }

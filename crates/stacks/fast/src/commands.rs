@@ -2,6 +2,7 @@
 
 use crate::host::SlowHost;
 use crate::owner::{owner, split};
+use crate::port_proof::PortProof;
 use crate::slots::{Listener, Phase};
 use crate::slow::SlowThread;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +37,8 @@ impl SlowThread {
         work
     }
 
-    fn command(&mut self, now: Micros, index: u32, slot: Slot) {
+    /// Carries out the command of a slot.
+    pub fn command(&mut self, now: Micros, index: u32, slot: Slot) {
         let Some(client) = self.host.client(index) else { return };
         let (seq, command) = client.shared.region.command(slot).read();
         if command.op == op::REFRESH && seq != client.slot(slot).command_seq {
@@ -63,9 +65,18 @@ impl SlowThread {
             client.shared.violated_contract();
             return;
         }
-        entry.command_seq = seq;
+        let proof = self.port_proof(index, slot, &command);
+        if proof == PortProof::Missing {
+            return self.await_proof(now, index, slot, seq);
+        }
+        let Some(client) = self.host.client(index) else { return };
+        client.slot(slot).command_seq = seq;
         if client.holder_exited(slot) {
             return self.answer(index, slot, seq, -libc::ECANCELED);
+        }
+        if let PortProof::Refused(result) = proof {
+            let result = self.refused_port(index, slot, result);
+            return self.answer(index, slot, seq, result);
         }
         let result = match (u16::try_from(command.remote_port), u16::try_from(command.local_port), command.op) {
             (Ok(remote_port), Ok(local_port), op::CONNECT) => {
@@ -235,14 +246,14 @@ impl SlowThread {
     }
 
     /// The answer to a command that the policy forbids.
-    fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
-        self.forget_socket(index, slot);
+    pub fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
+        self.forget_reservation(index, slot);
         -errno
     }
 
     /// The answer to a command that the kernel is to carry out.
-    fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
-        self.forget_socket(index, slot);
+    pub fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
+        self.forget_reservation(index, slot);
         self.not_ours[why as usize % not_ours::REASONS] += 1;
         NOT_OURS + why as i32
     }
@@ -253,10 +264,10 @@ impl SlowThread {
         give_to(stack)
     }
 
-    /// Gives back the kernel socket that came with a command.
-    fn forget_socket(&mut self, index: u32, slot: Slot) {
+    /// Gives back the reservation that came with a command.
+    fn forget_reservation(&mut self, index: u32, slot: Slot) {
         if let Some(client) = self.host.client(index) {
-            client.slot(slot).socket = None;
+            client.slot(slot).reservation = None;
         }
     }
 

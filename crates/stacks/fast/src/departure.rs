@@ -56,9 +56,10 @@ impl SlowThread {
     /// sockets are all drained.
     pub fn expire(&mut self, now: Micros) {
         self.host.expire_pairs(now);
+        self.expire_waiting(now);
         for index in 0..self.host.clients.len() as u32 {
             let Some(client) = self.host.client(index) else { continue };
-            client.expire_sockets(now.0, LOOSE_US);
+            client.expire_reservations(now.0, LOOSE_US);
             if !client.leaving {
                 continue;
             }

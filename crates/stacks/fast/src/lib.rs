@@ -26,6 +26,7 @@ mod options;
 mod owner;
 mod pair_up;
 mod pairs;
+mod port_proof;
 mod portset;
 mod random;
 mod requests;
@@ -34,6 +35,7 @@ mod sharing_class;
 mod slow;
 mod stack;
 mod tapped_port;
+mod waiting;
 
 pub use api::{FastStackConfig, Network};
 pub use stack::FastStack;

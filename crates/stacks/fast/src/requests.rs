@@ -4,9 +4,9 @@ use crate::client::SlowClient;
 use crate::metrics::tally;
 use crate::slots::Phase;
 use crate::slow::SlowThread;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use towpath_runtime::requests::Request;
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::{ClientId, Status};
 use towpath_tcp::time::Micros;
 
@@ -18,7 +18,7 @@ impl SlowThread {
                 let _ = reply.send(self.add_client(setup));
             }
             Request::Context(id, context, wake, done) => self.set_context(id, context, wake, &done),
-            Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
+            Request::Reserve(id, raw, seq, reservation) => self.reserve(now, id, raw, seq, reservation),
             Request::Hangup(id, raw, generation) => self.hangup(now, id, raw, generation),
             Request::Departed(id, process) => self.departed(now, id, process),
             Request::RemoveClient(id, done) => {
@@ -54,12 +54,16 @@ impl SlowThread {
         }
     }
 
-    fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, seq: u32, socket: OwnedFd) {
-        let Some(client) = self.index_of(id).and_then(|index| self.host.client(index)) else { return };
+    fn reserve(&mut self, now: Micros, id: ClientId, raw: u32, seq: u32, reservation: Reservation) {
+        let Some(index) = self.index_of(id) else { return };
+        let Some(client) = self.host.client(index) else { return };
         let layout = client.shared.region.layout();
         // Only slots of the application have commands.
         match layout.slot(raw).filter(|slot| layout.is_app_slot(*slot)) {
-            Some(slot) => client.reserve(slot, seq, socket, now.0),
+            Some(slot) => {
+                client.reserve(slot, seq, reservation, now.0);
+                self.proof_arrived(now, index, slot);
+            }
             None => client.shared.violated_contract(),
         }
     }

@@ -9,6 +9,7 @@ use crate::metrics::{LoopCounters, Metrics};
 use crate::owner::owner;
 use crate::slots::Phase;
 use crate::thread::wait;
+use crate::waiting::WaitingCommands;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,6 +81,10 @@ pub struct SlowThread {
     pub not_ours: [u64; not_ours::REASONS],
     /// The memory of connections whose clients have ended.
     pub orphans: Arc<Orphans>,
+    /// Must a client prove that it has the local port that a command names?
+    pub needs_proof: bool,
+    /// Commands that wait for their proof.
+    pub waiting: WaitingCommands,
     /// Last client number given out.
     pub last_id: u32,
     /// The number of flow groups. This thread also raises events by this number.
@@ -341,13 +346,13 @@ impl SlowThread {
         let now = now();
         let protocol = self.slow.next_deadline();
         let refresh = (!self.active.is_empty()).then_some(self.refresh_at);
-        let loose = self.host.clients.iter().flatten().any(|c| !c.loose_sockets.is_empty());
+        let loose = self.host.clients.iter().flatten().any(|c| !c.loose_reservations.is_empty());
         let expire = loose.then_some(now.after(LOOSE_US));
         let orphans = self.host.clients.iter().flatten().filter_map(ServedClient::orphans_until).min().map(Micros);
         // Messages for which a flow group had no room must be tried again.
         let crowded = self.host.flow_groups.iter_mut().any(|c| !c.to.flush());
         let retry = crowded.then_some(now.after(1000));
-        [protocol, refresh, expire, orphans, retry, self.host.pairs.next_deadline()]
+        [protocol, refresh, expire, orphans, retry, self.waiting.next_deadline(), self.host.pairs.next_deadline()]
             .into_iter()
             .flatten()
             .min()

@@ -10,6 +10,7 @@ use crate::portset::PortSet;
 use crate::rings::Endpoints;
 use crate::slow::SlowThread;
 use crate::thread::epoll_with;
+use crate::waiting::WaitingCommands;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use towpath_ring::command::not_ours::REASONS;
 use towpath_runtime::capture::Wish;
 use towpath_runtime::policy::AllowAll;
 use towpath_runtime::requests::{Caller, Request};
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
     AdmissionPolicy, Capture, ClientId, ClientSetup, ConnectionStatus, Orphans, PairHandle, Stack, Status, WorkerCount,
@@ -34,6 +36,7 @@ const MAILBOX: usize = 4096;
 /// Running threads.
 pub struct FastStack {
     slow: Caller,
+    needs_proof: bool,
     stop: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
     slow_thread: Option<JoinHandle<()>>,
@@ -72,6 +75,7 @@ impl FastStack {
             ));
         }
         config.slow.max_flows = config.max_flows;
+        let needs_proof = network.shares_ports_with_kernel();
         let stop = Arc::new(AtomicBool::new(false));
         let panics = Arc::new(AtomicU64::new(0));
         let slow_doorbell = Doorbell::new()?;
@@ -122,6 +126,8 @@ impl FastStack {
             refresh_at: Micros(0),
             not_ours: [0; REASONS],
             orphans: Orphans::new(config.orphans),
+            needs_proof,
+            waiting: WaitingCommands::default(),
             last_id: 0,
             flow_groups: config.flow_groups,
         };
@@ -129,7 +135,7 @@ impl FastStack {
         let workers = Workers::start(&workers, groups)?;
         let slow_thread = Some(std::thread::Builder::new().name("slow".into()).spawn(move || slow.run())?);
         let capturing = Arc::default();
-        Ok(FastStack { slow: caller, stop, metrics, slow_thread, workers, ports: port_counts, capturing })
+        Ok(FastStack { slow: caller, needs_proof, stop, metrics, slow_thread, workers, ports: port_counts, capturing })
     }
 
     /// The counters of all threads as a [`towpath_ring::metrics`] region that others can map but not write. It has a
@@ -153,6 +159,9 @@ impl Stack for FastStack {
     fn name(&self) -> &'static str {
         "fast"
     }
+    fn needs_proof(&self) -> bool {
+        self.needs_proof
+    }
     fn add_client(&self, setup: ClientSetup) -> io::Result<ClientId> {
         self.slow.add_client(setup)
     }
@@ -162,8 +171,8 @@ impl Stack for FastStack {
     fn drop_context(&self, client: ClientId, context: u32) {
         self.slow.set_context(client, context, None);
     }
-    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
-        self.slow.ask(Request::Reserve(client, slot, seq, socket));
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, reservation: Reservation) {
+        self.slow.ask(Request::Reserve(client, slot, seq, reservation));
     }
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
         self.slow.ask(Request::Hangup(client, slot, generation));

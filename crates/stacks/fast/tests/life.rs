@@ -107,7 +107,7 @@ fn hangup_is_a_close_and_frees_everything() {
     let mut world = World::new(1);
     let (mut a, mut b) = world.pair();
     let (reserved, kept) = rustix::pipe::pipe().unwrap();
-    world.stack.reserve(world.client.id, a.slot.raw(), 1, kept);
+    world.stack.reserve(world.client.id, a.slot.raw(), 1, kept.into());
     a.write_all(b"last words").unwrap();
     world.stack.hangup(world.client.id, a.slot.raw(), a.generation.wrapping_sub(1));
     world.stack.hangup(world.client.id, a.slot.raw(), a.generation);
@@ -131,13 +131,13 @@ fn sockets_kept_for_a_refused_command_are_let_go() {
     let stack = stack(1);
     let client = App::new(&stack, small(1));
     let (seen, kept) = rustix::pipe::pipe().unwrap();
-    stack.reserve(client.id, 0, 1, kept);
+    stack.reserve(client.id, 0, 1, kept.into());
     assert!(client.connect([192, 0, 2, 1].into(), 80).is_err());
     let (late_seen, late) = rustix::pipe::pipe().unwrap();
-    stack.reserve(client.id, 0, 1, late);
+    stack.reserve(client.id, 0, 1, late.into());
     // No command ever comes for this socket.
     let (never_seen, never) = rustix::pipe::pipe().unwrap();
-    stack.reserve(client.id, 0, 2, never);
+    stack.reserve(client.id, 0, 2, never.into());
     for end in [seen, late_seen, never_seen] {
         let mut fds = [PollFd::new(&end, PollFlags::IN)];
         let limit = Timespec { tv_sec: 10, tv_nsec: 0 };

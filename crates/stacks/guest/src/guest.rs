@@ -17,6 +17,7 @@ use towpath_forward::host::crash_cleanup;
 use towpath_forward::lock::lock;
 use towpath_forward::message::{ToHost, ToStack};
 use towpath_ring::{Geometry, wake};
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::{
     AdmissionPolicy, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, Files, PairHandle, SharedFile,
     Stack, Status, WorkerCount,
@@ -132,13 +133,13 @@ impl Stack for Guest {
         self.shared.ask(ToStack::Context { index, context, open: false }, ANSWER);
         client.set_context(context, None);
     }
-    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, reservation: Reservation) {
         let _life = self.shared.life();
         let Some((index, client)) = self.shared.table.find(client) else { return };
         if self.shared.dead.load(Ordering::Acquire) {
             return;
         }
-        client.reserve(slot, seq, socket);
+        client.reserve(slot, seq, reservation.held);
         self.shared.tell(0, &ToStack::Reserve { index, slot, seq });
     }
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {

@@ -107,7 +107,7 @@ impl ClientGroup {
     pub fn resume_command(&mut self, index: u32, slot: Slot) {
         let Some(client) = self.client(index) else { return };
         let Some(at) = client.own.pending_commands.iter().position(|waiting| waiting.slot == slot) else { return };
-        if client.slot(slot).socket.is_none() {
+        if client.slot(slot).reservation.is_none() {
             return;
         }
         let PendingCommand { seq, command, .. } = client.own.pending_commands.swap_remove(at);
@@ -136,7 +136,7 @@ impl ClientGroup {
     }
 
     fn is_reserved(&mut self, index: u32, slot: Slot) -> bool {
-        self.client(index).is_some_and(|client| client.slot(slot).socket.is_some())
+        self.client(index).is_some_and(|client| client.slot(slot).reservation.is_some())
     }
 
     /// Fails commands whose reservation has not arrived in time.
@@ -166,13 +166,13 @@ impl ClientGroup {
 
     /// Refuses a command because of the policy.
     pub fn denied(&mut self, index: u32, slot: Slot, errno: i32) -> i32 {
-        self.forget_socket(index, slot);
+        self.forget_reservation(index, slot);
         -errno
     }
 
     /// Leaves a command to the application's own kernel socket.
     pub fn not_ours(&mut self, index: u32, slot: Slot, why: u32) -> i32 {
-        self.forget_socket(index, slot);
+        self.forget_reservation(index, slot);
         self.not_ours[why as usize % not_ours::REASONS] += 1;
         NOT_OURS + why as i32
     }
@@ -183,9 +183,9 @@ impl ClientGroup {
         give_to(stack)
     }
 
-    fn forget_socket(&mut self, index: u32, slot: Slot) {
+    fn forget_reservation(&mut self, index: u32, slot: Slot) {
         if let Some(client) = self.client(index) {
-            client.slot(slot).socket = None;
+            client.slot(slot).reservation = None;
         }
     }
 

@@ -15,6 +15,7 @@ use towpath_runtime::admission::AdmissionState;
 use towpath_runtime::capture::Wish;
 use towpath_runtime::mailbox::Doorbell;
 use towpath_runtime::requests::{Caller, Request};
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::thread::epoll_with;
 use towpath_runtime::workers::{Workers, WorkersConfig};
 use towpath_runtime::{
@@ -153,8 +154,8 @@ impl Stack for Kernel {
     fn drop_context(&self, client: ClientId, context: u32) {
         self.of(client).set_context(client, context, None);
     }
-    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
-        self.of(client).ask(Request::Reserve(client, slot, seq, socket));
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, reservation: Reservation) {
+        self.of(client).ask(Request::Reserve(client, slot, seq, reservation));
     }
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {
         self.of(client).ask(Request::Hangup(client, slot, generation));

@@ -134,12 +134,12 @@ impl ClientGroup {
         let region = std::sync::Arc::clone(&client.shared.region);
         for slot in slots.into_iter().filter_map(|raw| region.slot(raw)) {
             let entry = client.slot(slot);
-            let Some((socket, _)) = entry.socket.take() else { continue };
+            let Some((reservation, _)) = entry.reservation.take() else { continue };
             // A reservation of a free slot has arrived before its command.
             let posted = region.command(slot).read().0;
             let ahead = entry.phase == Phase::Free && posted == entry.command_seq;
             let seq = if entry.phase == Phase::Free { posted.wrapping_add(ahead.into()) } else { entry.command_seq };
-            given.reservations.push((slot.raw(), seq, socket));
+            given.reservations.push((slot.raw(), seq, reservation.held));
         }
     }
 

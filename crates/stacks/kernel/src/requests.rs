@@ -3,10 +3,11 @@
 use crate::client::KernelClient;
 use crate::group::{ClientGroup, Counts};
 use crate::tcp_info::TcpInfo;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use towpath_ring::Slot;
 use towpath_runtime::requests::Request;
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::slots::Phase;
 use towpath_runtime::status::{FlowGroupStatus, Tally};
 use towpath_runtime::{ClientId, ConnectionStatus, Status};
@@ -24,7 +25,7 @@ impl ClientGroup {
                 }
                 drop(done);
             }
-            Request::Reserve(id, raw, seq, socket) => self.reserve(now, id, raw, seq, socket),
+            Request::Reserve(id, raw, seq, reservation) => self.reserve(now, id, raw, seq, reservation),
             Request::Hangup(id, raw, generation) => {
                 let Some(index) = self.index_of(id) else { return };
                 if let Some((_, slot)) = self.find(index, raw) {
@@ -62,14 +63,14 @@ impl ClientGroup {
         }
     }
 
-    fn reserve(&mut self, now: u64, id: ClientId, raw: u32, seq: u32, socket: OwnedFd) {
+    fn reserve(&mut self, now: u64, id: ClientId, raw: u32, seq: u32, reservation: Reservation) {
         let Some(index) = self.index_of(id) else { return };
         let Some(client) = self.client(index) else { return };
         let layout = client.shared.region.layout();
         // Only these slots have commands.
         match layout.slot(raw).filter(|slot| layout.is_app_slot(*slot)) {
             Some(slot) => {
-                client.reserve(slot, seq, socket, now);
+                client.reserve(slot, seq, reservation, now);
                 self.resume_command(index, slot);
             }
             None => client.shared.violated_contract(),

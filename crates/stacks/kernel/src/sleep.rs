@@ -27,7 +27,7 @@ impl ClientGroup {
         let clients = self.clients.iter().flatten();
         let waiting =
             clients.clone().flat_map(|client| &client.own.pending_commands).map(|waiting| waiting.until_us).min();
-        let loose = clients.clone().any(|client| !client.loose_sockets.is_empty());
+        let loose = clients.clone().any(|client| !client.loose_reservations.is_empty());
         let loose = loose.then(|| towpath_runtime::thread::now_us() + LOOSE_US);
         [self.retry_listeners_at, self.rates.at, waiting, loose, self.orphans_until()].into_iter().flatten().min()
     }
@@ -44,7 +44,7 @@ impl ClientGroup {
         }
         work += self.rates_due(now);
         for client in self.clients.iter_mut().flatten() {
-            client.expire_sockets(now, LOOSE_US);
+            client.expire_reservations(now, LOOSE_US);
         }
         self.give_up_waiting(now);
         self.forget_clients(now);

@@ -288,7 +288,7 @@ fn a_command_waits_for_the_socket_that_reserves_its_port() {
         }
         assert_ne!(app.region.stack(slot).command_done.load(Relaxed), 1);
         rustix::net::sockopt::set_socket_reuseaddr(&reserves, true).unwrap();
-        kernel.reserve(app.id, slot.raw(), 1, reserves.try_clone().unwrap());
+        kernel.reserve(app.id, slot.raw(), 1, reserves.try_clone().unwrap().into());
         listening.join().unwrap().unwrap().close();
     });
     eventually("the slot is free", || app.busy_slots() == 0);

@@ -23,7 +23,7 @@ fn carry(app: &App, id: ClientId, from: &Kernel, to: &Kernel) -> (ClientId, usiz
     let moved: Vec<_> = given.moved.iter().map(|moved: &MovedConnection| (moved.slot, moved.record.local)).collect();
     let (id, count) = (to.adopt(app.setup(), moved).unwrap(), given.moved.len());
     for (slot, seq, socket) in given.reservations {
-        to.reserve(id, slot, seq, socket);
+        to.reserve(id, slot, seq, socket.into());
     }
     assert_eq!(to.put(id, given.moved), 0);
     drop(given.drop_filters);

@@ -296,6 +296,9 @@ impl Network for HostNetwork {
         }
     }
 
+    fn shares_ports_with_kernel(&self) -> bool {
+        true
+    }
     fn changed(&mut self) -> bool {
         self.catch_up()
     }

@@ -38,6 +38,9 @@ impl Network for TestNetwork {
             self.listeners.remove(&(addr, port));
         }
     }
+    fn shares_ports_with_kernel(&self) -> bool {
+        false
+    }
     fn changed(&mut self) -> bool {
         false
     }

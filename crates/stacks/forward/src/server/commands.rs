@@ -133,7 +133,7 @@ impl Server {
             ToStack::Reserve { index, slot, seq } => {
                 let kept = known(&index).zip(self.reservations.add(index, slot, seq).ok());
                 let (client, kept) = kept?;
-                self.stack.reserve(client, slot, seq, kept);
+                self.stack.reserve(client, slot, seq, kept.into());
             }
             ToStack::Hangup { index, slot, generation } => self.stack.hangup(known(&index)?, slot, generation),
             ToStack::Departed { index, process } => self.stack.departed(known(&index)?, process),

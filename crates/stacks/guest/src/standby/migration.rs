@@ -122,7 +122,9 @@ impl Standby {
                     self.guest.shared.tell(0, &ToStack::Record(chunk));
                 }
                 let put = self.guest.shared.ask(ToStack::Put { index }, ANSWER);
-                reservations.into_iter().for_each(|(slot, seq, socket)| self.guest.reserve(id, slot, seq, socket));
+                reservations
+                    .into_iter()
+                    .for_each(|(slot, seq, socket)| self.guest.reserve(id, slot, seq, socket.into()));
                 for (context, _) in known.client.contexts() {
                     self.guest.shared.ask(ToStack::Context { index, context, open: true }, ANSWER);
                 }
@@ -131,7 +133,9 @@ impl Standby {
             }
             (StandbySide::Host, Some(host_id)) => {
                 let failed = self.host.put(host_id, moved);
-                reservations.into_iter().for_each(|(slot, seq, socket)| self.host.reserve(host_id, slot, seq, socket));
+                reservations
+                    .into_iter()
+                    .for_each(|(slot, seq, socket)| self.host.reserve(host_id, slot, seq, socket.into()));
                 for (context, doorbell) in known.client.contexts() {
                     if let Ok(doorbell) = doorbell.try_clone() {
                         self.host.add_context(host_id, context, doorbell);

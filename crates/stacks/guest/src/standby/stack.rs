@@ -10,6 +10,7 @@ use towpath_kernel::Kernel;
 use towpath_ring::Geometry;
 use towpath_ring::wake::doorbell;
 use towpath_runtime::capture::Wish;
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::{
     Capture, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, Movement, PairHandle, Stack, Status,
     WorkerCount,
@@ -80,14 +81,14 @@ impl Stack for Standby {
             served.set_context(context, None);
         }
     }
-    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, reservation: Reservation) {
         match *self.side() {
             StandbySide::Host => {
                 if let Some(host_id) = self.host_id(client) {
-                    self.host.reserve(host_id, slot, seq, socket);
+                    self.host.reserve(host_id, slot, seq, reservation);
                 }
             }
-            StandbySide::Guest => self.guest.reserve(client, slot, seq, socket),
+            StandbySide::Guest => self.guest.reserve(client, slot, seq, reservation),
         }
     }
     fn hangup(&self, client: ClientId, slot: u32, generation: u32) {

@@ -31,6 +31,7 @@ use towpath_ring::span::Span;
 use towpath_runtime::clients::ClientShared;
 use towpath_runtime::events::EventOut;
 use towpath_runtime::mailbox::Doorbell;
+use towpath_runtime::reservation::Reservation;
 use towpath_runtime::thread::{epoll_with, watch};
 use towpath_runtime::{
     AdmissionPolicy, ClientId, ClientMemory, ClientSetup, ConnectionStatus, Executed, PairHandle, Stack, Status,
@@ -176,12 +177,12 @@ impl Stack for Remote {
     fn drop_context(&self, client: ClientId, context: u32) {
         self.set_context(client, context, None);
     }
-    fn reserve(&self, client: ClientId, slot: u32, seq: u32, socket: OwnedFd) {
+    fn reserve(&self, client: ClientId, slot: u32, seq: u32, reservation: Reservation) {
         let Some(client) = self.shared.find(client) else { return };
         if self.is_dead() {
             return;
         }
-        client.served.reserve(slot, seq, socket);
+        client.served.reserve(slot, seq, reservation.held);
         self.shared.queue_job(ClientJob::Message(
             client.lane,
             written(0, &ToStack::Reserve { index: client.index, slot, seq }),

@@ -1,0 +1,75 @@
+//! A port that is reserved for a command.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// An address and port that a kernel socket of the service holds, so that no other socket gets them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The address; unspecified = all of its family.
+    pub addr: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// `addr` is `::`, and IPv4 addresses are held, too.
+    pub dual: bool,
+    /// The kernel let a socket listen there. Without that, connections may use it as their local end.
+    pub listens: bool,
+}
+
+impl Grant {
+    /// Does it allow a LISTEN command for this address? `dual`: for IPv4, too.
+    pub fn allows_listen(&self, addr: IpAddr, port: u16, dual: bool) -> bool {
+        self.listens && (self.addr, self.port) == (addr, port) && (self.dual || !dual)
+    }
+
+    /// Does it allow a CONNECT command from this local end?
+    pub fn allows_connect(&self, addr: IpAddr, port: u16) -> bool {
+        (self.addr, self.port) == (addr, port)
+    }
+}
+
+/// The service's proof that a client has a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The stack does not ask for one ([`crate::Stack::needs_proof`]).
+    NotAsked,
+    /// The kernel has vouched for this.
+    Granted(Grant),
+    /// The client does not have it. This is the answer to its command.
+    Refused(i32),
+}
+
+/// A reserved port. Dropping it frees the port.
+#[derive(Debug)]
+pub struct Reservation {
+    /// The descriptor that stands for the reservation.
+    pub held: OwnedFd,
+    /// What is known of it.
+    pub proof: Proof,
+}
+
+impl From<OwnedFd> for Reservation {
+    fn from(held: OwnedFd) -> Self {
+        Self { held, proof: Proof::NotAsked }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn a_grant_covers_exactly_what_the_kernel_granted() {
+        let (any, one) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from([10, 0, 0, 1]));
+        let grant = Grant { addr: one, port: 80, dual: false, listens: true };
+        assert!(grant.allows_listen(one, 80, false) && grant.allows_connect(one, 80));
+        assert!(!grant.allows_listen(one, 81, false) && !grant.allows_connect(one, 81));
+        assert!(!grant.allows_listen(any, 80, false), "one address is not all of them");
+        let connects = Grant { listens: false, ..grant };
+        assert!(connects.allows_connect(one, 80) && !connects.allows_listen(one, 80, false));
+        let six = Grant { addr: Ipv6Addr::UNSPECIFIED.into(), ..grant };
+        assert!(six.allows_listen(six.addr, 80, false) && !six.allows_listen(six.addr, 80, true));
+        assert!(Grant { dual: true, ..six }.allows_listen(six.addr, 80, true));
+    }
+}

@@ -1,0 +1,150 @@
+//! The hostile cases: each shows a socket that does not give its user the port.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A user who is not the one that runs the tests.
+const STRANGER: u32 = 12_345;
+
+fn socket(family: AddressFamily) -> OwnedFd {
+    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP)).unwrap()
+}
+
+/// A socket of this user, bound with `SO_REUSEADDR`.
+fn bound_by(uid: u32, local: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = as_user(uid, || socket(if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }));
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &local)?;
+    Ok(socket)
+}
+
+fn any_port() -> (OwnedFd, SocketAddr) {
+    let socket = bound_by(0, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let local = bound_to(&socket).unwrap();
+    (socket, local)
+}
+
+fn try_prove(shown: &OwnedFd, listens: bool) -> Result<(OwnedFd, Grant), i32> {
+    prove(shown, listens, own_namespace())
+}
+
+/// Another user's attempt to listen at an address, by the kernel alone.
+fn kernel_lets_listen(uid: u32, local: SocketAddr) -> Result<(), Errno> {
+    bound_by(uid, local).and_then(|socket| rustix::net::listen(&socket, 1))
+}
+
+#[test]
+fn a_bound_socket_proves_its_port_and_the_port_stays_held_without_it() {
+    let (shown, local) = any_port();
+    let (own, grant) = try_prove(&shown, true).unwrap();
+    assert_eq!(grant, Grant { addr: local.ip(), port: local.port(), dual: false, listens: true });
+    assert!(!sockopt::socket_acceptconn(&own).unwrap(), "it listens for a moment only");
+    assert!(sockopt::socket_reuseaddr(&shown).unwrap(), "the client's option is as before");
+    drop(shown);
+    assert_eq!(kernel_lets_listen(STRANGER, local), Err(Errno::ADDRINUSE));
+    let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
+    assert_eq!(kernel_lets_listen(STRANGER, everywhere), Err(Errno::ADDRINUSE));
+    drop(own);
+    assert_eq!(kernel_lets_listen(STRANGER, local), Ok(()));
+}
+
+#[test]
+fn a_socket_without_a_port_proves_nothing() {
+    assert_eq!(try_prove(&socket(AddressFamily::INET), true).unwrap_err(), -libc::EINVAL);
+    let datagram = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+    assert_eq!(try_prove(&datagram, true).unwrap_err(), -libc::EINVAL);
+    let unix = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    assert_eq!(try_prove(&unix, true).unwrap_err(), -libc::EINVAL);
+}
+
+#[test]
+fn beside_a_listener_of_the_kernel_nobody_listens() {
+    let (listener, local) = any_port();
+    let beside = bound_by(STRANGER, local).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    assert_eq!(try_prove(&beside, true).unwrap_err(), -libc::EADDRINUSE);
+}
+
+#[test]
+fn a_twin_with_reuseaddr_does_not_take_a_proven_port() {
+    let (shown, local) = any_port();
+    let twin = bound_by(STRANGER, local).unwrap();
+    let (_own, _) = try_prove(&shown, true).unwrap();
+    assert_eq!(try_prove(&twin, true).unwrap_err(), -libc::EADDRINUSE);
+    assert_eq!(rustix::net::listen(&twin, 1), Err(Errno::ADDRINUSE), "nor from the kernel");
+    // Sockets that are bound after the proof fare no better.
+    if let Ok(later) = bound_by(STRANGER, local) {
+        assert_eq!(try_prove(&later, true).unwrap_err(), -libc::EADDRINUSE);
+    }
+}
+
+#[test]
+fn one_address_of_a_port_is_not_taken_from_all_of_them() {
+    let shown = bound_by(0, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+    let port = bound_to(&shown).unwrap().port();
+    let twin = bound_by(STRANGER, (Ipv4Addr::LOCALHOST, port).into()).unwrap();
+    let (_own, _) = try_prove(&shown, true).unwrap();
+    assert_eq!(try_prove(&twin, true).unwrap_err(), -libc::EADDRINUSE);
+}
+
+#[test]
+fn a_socket_that_is_unbound_later_leaves_the_port_held() {
+    let taken_by_another = |proven: bool| {
+        let (shown, local) = any_port();
+        let held = proven.then(|| try_prove(&shown, false).unwrap());
+        // The end of a connection frees a port that the kernel has chosen.
+        assert_eq!(rustix::net::connect(&shown, &any_port().1), Err(Errno::CONNREFUSED));
+        let taken = rustix::net::bind(&socket(AddressFamily::INET), &local);
+        drop(held);
+        taken
+    };
+    assert_eq!(taken_by_another(false), Ok(()));
+    assert_eq!(taken_by_another(true), Err(Errno::ADDRINUSE));
+}
+
+#[test]
+fn a_group_that_shares_a_port_is_of_one_user() {
+    let member = |uid, local: SocketAddr| {
+        let socket = as_user(uid, || socket(AddressFamily::INET));
+        sockopt::set_socket_reuseport(&socket, true).unwrap();
+        rustix::net::bind(&socket, &local).map(|()| socket)
+    };
+    let first = member(STRANGER, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let local = bound_to(&first).unwrap();
+    let (_own, _) = try_prove(&first, true).unwrap();
+    drop(first);
+    let second = member(STRANGER, local).unwrap();
+    let (_own_too, grant) = try_prove(&second, true).unwrap();
+    assert!(grant.listens);
+    assert_eq!(member(STRANGER + 1, local).unwrap_err(), Errno::ADDRINUSE);
+}
+
+#[test]
+fn a_socket_shown_twice_is_one_users_group_or_refused() {
+    let (shown, _) = any_port();
+    let (_own, _) = try_prove(&shown, true).unwrap();
+    assert_eq!(try_prove(&shown, true).unwrap_err(), -libc::EADDRINUSE);
+}
+
+#[test]
+fn a_listener_for_six_is_none_for_four() {
+    let shown = socket(AddressFamily::INET6);
+    sockopt::set_ipv6_v6only(&shown, true).unwrap();
+    rustix::net::bind(&shown, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
+    let (own, grant) = try_prove(&shown, true).unwrap();
+    assert!(!grant.dual && sockopt::ipv6_v6only(&own).unwrap());
+    let both = socket(AddressFamily::INET6);
+    sockopt::set_ipv6_v6only(&both, false).unwrap();
+    rustix::net::bind(&both, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
+    assert!(try_prove(&both, true).unwrap().1.dual);
+}
+
+#[test]
+fn a_socket_of_another_namespace_is_left_to_its_kernel() {
+    let elsewhere = NOT_OURS + not_ours::ELSEWHERE as i32;
+    let (shown, _) = any_port();
+    let home = own_namespace().unwrap();
+    assert_eq!(prove(&shown, true, Some(home + 1)).unwrap_err(), elsewhere);
+    assert_eq!(prove(&shown, true, None).unwrap_err(), elsewhere);
+}
