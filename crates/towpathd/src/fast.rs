@@ -2,6 +2,7 @@
 //! settings.
 
 use crate::interface::{self, Interface, InterfaceError};
+use crate::network::held_ports::HeldPorts;
 use crate::network::{HostNetwork, Watcher};
 use towpath_fast::{FastStack, FastStackConfig};
 use towpath_ports::Port;
@@ -39,7 +40,7 @@ pub fn start(config: &Config, guard: Box<dyn AdmissionPolicy>) -> Result<Started
         None => (HostNetwork::new(loopback_mtu).map_err(netlink)?, None),
         Some(name) => {
             let (network, interface) = serve_interface(config, name, loopback_mtu, &mut ports)?;
-            (slow.first_port, slow.last_port) = interface::EPHEMERAL_PORTS.into_inner();
+            slow.held_ports = true;
             (network, Some(interface))
         }
     };
@@ -74,7 +75,8 @@ fn serve_interface(
         InterfaceError::Served { .. } => StackError::taken(error),
         error => StackError::of(error),
     })?;
-    let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer).map_err(netlink)?;
+    let ports = HeldPorts::hold(interface::EPHEMERAL_PORTS).map_err(StackError::doing("binding ports"))?;
+    let network = HostNetwork::serving(loopback_mtu, held.mtu, held.index, vlan, steer, ports).map_err(netlink)?;
     Ok((network, held))
 }
 

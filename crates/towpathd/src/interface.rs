@@ -15,24 +15,7 @@ use towpath_tcp::flow::FourTuple;
 
 /// Our ephemeral ports on an interface: the part of the kernel's default range (32768-60999) that IANA calls dynamic.
 /// The kernel's own sockets keep the lower half.
-pub const EPHEMERAL_PORTS: EphemeralPorts = EphemeralPorts { first: 49_152, last: 60_999 };
-
-/// A range of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EphemeralPorts {
-    first: u16,
-    last: u16,
-}
-
-impl EphemeralPorts {
-    /// First and last.
-    pub fn into_inner(self) -> (u16, u16) {
-        (self.first, self.last)
-    }
-    fn range(self) -> RangeInclusive<u16> {
-        self.first..=self.last
-    }
-}
+pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=60_999;
 
 /// A served interface. Dropping it releases its ports.
 pub struct Interface {
@@ -126,7 +109,7 @@ pub fn open(
         ports[queue % groups].push(Box::new(port));
     }
     tracing::info!(interface = name, vlan, mode = ?steering.mode(), queues = receive_queues(name), mtu, "serving an interface");
-    let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS.range()).map_err(InterfaceError::Ports)?;
+    let reserved = ReservedPorts::reserve(&EPHEMERAL_PORTS).map_err(InterfaceError::Ports)?;
     Ok((Interface { index, mtu, _ports: reserved }, Box::new(Steered(steering))))
 }
 

@@ -37,6 +37,14 @@ pub trait Network: Send {
     fn steer_listener(&mut self, addr: IpAddr, port: u16, on: bool);
     /// Are its ports those of a kernel, whose sockets use them, too? Then clients must prove that they have a port.
     fn shares_ports_with_kernel(&self) -> bool;
+    /// Has the kernel a connection with this tuple?
+    fn kernel_has(&mut self, _tuple: &FourTuple) -> bool {
+        false
+    }
+    /// Ports that are held from now on for connections whose sockets are not bound.
+    fn more_ports(&mut self) -> Vec<u16> {
+        Vec::new()
+    }
     /// Have routes or neighbours changed since the last call? Polled by the slow thread whenever it runs.
     fn changed(&mut self) -> bool;
 }

@@ -150,6 +150,12 @@ impl Host for SlowHost {
     fn is_local(&self, addr: IpAddr) -> bool {
         self.network.is_local(addr)
     }
+    fn kernel_has(&mut self, tuple: &FourTuple) -> bool {
+        self.network.kernel_has(tuple)
+    }
+    fn more_ports(&mut self) -> Vec<u16> {
+        self.network.more_ports()
+    }
     fn flow_group_for(&self, tuple: &FourTuple) -> usize {
         // A connection that leaves this host belongs to a flow group with the most ports, which has one that leads out.
         let most = self.flow_groups.iter().map(|c| c.ports).max().unwrap_or(1);

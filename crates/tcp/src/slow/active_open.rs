@@ -10,6 +10,7 @@ use super::{ConnectError, SlowPath};
 use crate::flow::{FlowId, FourTuple, Owner};
 use crate::time::Micros;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 /// Number of ports tried to find one that is not in TIME-WAIT.
 const FRESH_PORTS: u32 = 128;
@@ -125,25 +126,40 @@ impl SlowPath {
 
     /// Chooses the tuple of an active open: as wanted, or with a random free port (RFC 6056 §3.3.1). A tuple in
     /// TIME-WAIT is reused only if timestamps protect the new connection (RFC 6191). A random port reuses one only if
-    /// no other is found soon.
+    /// no other is found soon. A tuple that the kernel has is never chosen: nobody else gets the ports of unbound
+    /// sockets, and for others the kernel is asked.
     pub(super) fn choose_tuple(&mut self, now: Micros, wanted: FourTuple, host: &mut dyn Host) -> Option<FourTuple> {
         if wanted.local_port != 0 {
             let free = self.table.by_tuple(&wanted).is_none() && self.time_wait.may_take(now, &wanted);
-            return free.then_some(wanted);
+            return (free && !host.kernel_has(&wanted)).then_some(wanted);
         }
-        let (first, last) = (self.config.first_port, self.config.last_port.max(self.config.first_port));
-        let count = u32::from(last - first) + 1;
-        let start = (host.random() % u64::from(count)) as u32;
-        let candidate = |i: u32| FourTuple { local_port: first + ((start + i) % count) as u16, ..wanted };
+        let count = self.ports.count();
+        let start = (host.random() % u64::from(count.max(1))) as u32;
+        // A client that opens and closes all the time has nearly all ports in TIME-WAIT. Checking each of them for an
+        // unused one would take a millisecond per connect.
+        let unused = |slow: &Self, range| slow.find_port(&wanted, range, |tuple| !slow.time_wait.has(tuple));
+        if let Some(tuple) = unused(self, start..start + count.min(FRESH_PORTS)) {
+            return Some(tuple);
+        }
+        self.ports.add(host.more_ports());
+        unused(self, count..self.ports.count())
+            .or_else(|| self.find_port(&wanted, start..start + count, |tuple| self.time_wait.may_take(now, tuple)))
+    }
+
+    /// The first tuple with one of these ports that is free and usable.
+    fn find_port(
+        &self,
+        wanted: &FourTuple,
+        range: Range<u32>,
+        usable: impl Fn(&FourTuple) -> bool,
+    ) -> Option<FourTuple> {
         let free = |tuple: &FourTuple| {
             let to_itself = tuple.local == tuple.remote && tuple.local_port == tuple.remote_port;
             let listening = self.listeners.find(tuple.local, tuple.local_port).is_some();
             !to_itself && !listening && self.table.by_tuple(tuple).is_none()
         };
-        // A client that opens and closes all the time has nearly all ports in TIME-WAIT. Checking each of them for an
-        // unused one would take a millisecond per connect.
-        let unused = (0..count.min(FRESH_PORTS)).map(candidate).find(|t| free(t) && !self.time_wait.has(t));
-        unused.or_else(|| (0..count).map(candidate).find(|t| free(t) && self.time_wait.may_take(now, t)))
+        let tuples = range.filter_map(|i| Some(FourTuple { local_port: self.ports.nth(i)?, ..*wanted }));
+        tuples.into_iter().find(|tuple| free(tuple) && usable(tuple))
     }
 }
 

@@ -48,6 +48,8 @@ pub struct SlowConfig {
     pub first_port: u16,
     /// Last ephemeral port.
     pub last_port: u16,
+    /// Use only ports that the host holds ([`super::Host::more_ports`]), and not all of the range.
+    pub held_ports: bool,
     /// Offer and accept timestamps (RFC 7323)?
     pub timestamps: bool,
     /// Offer and accept selective acknowledgements (RFC 2018)?
@@ -98,6 +100,7 @@ impl Default for SlowConfig {
             somaxconn: 4096,
             first_port: 32_768,
             last_port: 60_999,
+            held_ports: false,
             timestamps: true,
             sack: true,
             window_scaling: true,

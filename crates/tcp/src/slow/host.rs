@@ -41,6 +41,14 @@ pub trait Host {
     fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> Route;
     /// Is this one of our own addresses on a port that we serve?
     fn is_local(&self, addr: IpAddr) -> bool;
+    /// Has this host's kernel a connection with this tuple? Called for a local port that the application has chosen.
+    fn kernel_has(&mut self, _tuple: &FourTuple) -> bool {
+        false
+    }
+    /// Ports that the host holds from now on for connections whose sockets are not bound (`SlowConfig::held_ports`).
+    fn more_ports(&mut self) -> Vec<u16> {
+        Vec::new()
+    }
     /// The flow group that shall own a connection with this tuple.
     fn flow_group_for(&self, tuple: &FourTuple) -> usize;
     /// Sends a message to a flow group's fast path. Messages are never lost or reordered.

@@ -14,6 +14,7 @@ mod congestion_choice;
 mod connections;
 mod cookies;
 mod direct;
+mod ephemeral_ports;
 pub mod errno;
 mod handshake;
 mod host;
@@ -52,6 +53,7 @@ use crate::rate_limit::RateLimit;
 use crate::time::Micros;
 use active_flows::ActiveFlows;
 use connections::{ConnectionTable, Phase};
+use ephemeral_ports::EphemeralPorts;
 use isn::Secrets;
 use listen::Listeners;
 use opening::OpeningState;
@@ -83,6 +85,7 @@ pub struct SlowPath {
     active: ActiveFlows,
     /// Flows to check in the next `poll`.
     looks: Vec<FlowId>,
+    ports: EphemeralPorts,
     /// The next connection whose route is looked up again, while this goes on.
     reroute: Option<u32>,
     resets: RateLimit,
@@ -97,6 +100,7 @@ impl SlowPath {
     pub fn new(config: SlowConfig) -> Self {
         Self {
             table: ConnectionTable::new(config.max_flows),
+            ports: EphemeralPorts::new(&config),
             config,
             secrets: None,
             listeners: Listeners::default(),

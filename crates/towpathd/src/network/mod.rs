@@ -4,12 +4,16 @@
 //! The kernel decides, so policy routing, source selection and path MTU are those of the host. No copy of its tables is
 //! kept.
 
+pub mod held_ports;
 pub mod netlink;
 pub mod reserved;
+pub mod sock_diag;
 
+use held_ports::HeldPorts;
 use netlink::{Changes, LinkInfo, Neighbour, Netlink};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
+use sock_diag::SockDiag;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -112,6 +116,10 @@ struct Served {
     /// The largest packet that the port takes. Interface and routes may allow less.
     port_mtu: u32,
     steer: Box<dyn Steer>,
+    /// The ports of outgoing connections.
+    ports: HeldPorts,
+    /// Asks for the kernel's connections.
+    diag: SockDiag,
     /// Neighbours that the kernel keeps resolved for us.
     managed: HashSet<IpAddr>,
     /// Neighbours that are not resolved yet, and when they were asked for.
@@ -144,6 +152,7 @@ impl HostNetwork {
         port: u32,
         vlan: Option<u16>,
         steer: Box<dyn Steer>,
+        ports: HeldPorts,
     ) -> io::Result<Self> {
         let mut network = Self::new(loopback_mtu)?;
         let index = device(&mut network.netlink, port, vlan)?;
@@ -154,8 +163,8 @@ impl HostNetwork {
             );
         }
         let link = network.netlink.link(index)?;
-        let (managed, asked) = (HashSet::new(), HashMap::new());
-        network.served = Some(Served { port, vlan, index, link, port_mtu, steer, managed, asked });
+        let (managed, asked, diag) = (HashSet::new(), HashMap::new(), SockDiag::connect()?);
+        network.served = Some(Served { port, vlan, index, link, port_mtu, steer, ports, diag, managed, asked });
         Ok(network)
     }
 
@@ -299,6 +308,25 @@ impl Network for HostNetwork {
     fn shares_ports_with_kernel(&self) -> bool {
         true
     }
+
+    /// Connections within this host never meet the kernel's.
+    fn kernel_has(&mut self, tuple: &FourTuple) -> bool {
+        if self.is_local(tuple.remote) {
+            return false;
+        }
+        let Some(served) = &mut self.served else { return false };
+        served.diag.has(tuple).unwrap_or_else(|error| {
+            if LINES.allows() {
+                tracing::warn!(%error, "cannot ask the kernel for its connections");
+            }
+            true
+        })
+    }
+
+    fn more_ports(&mut self) -> Vec<u16> {
+        self.served.as_mut().map(|served| served.ports.more()).unwrap_or_default()
+    }
+
     fn changed(&mut self) -> bool {
         self.catch_up()
     }

@@ -1,0 +1,123 @@
+//! The ports of outgoing connections. Each is bound by a socket of the service, so that no other socket of the host gets
+//! it, by the kernel's choice or by number.
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use towpath_service::descriptor_table;
+
+/// Ports that are bound ahead. Each later step doubles their number.
+const FIRST: usize = 512;
+
+/// See the module. A thread with a descriptor table of its own has the sockets, so that they take no client's place.
+/// Dropping this frees the ports.
+pub struct HeldPorts {
+    /// `None`: the thread is to end.
+    wanted: Option<Sender<()>>,
+    more: Receiver<Vec<u16>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HeldPorts {
+    /// Binds the first ports. The highest of the range come first: few programs have fixed ports there.
+    pub fn hold(range: RangeInclusive<u16>) -> io::Result<Self> {
+        let (wanted, asked) = channel();
+        let (give, more) = channel();
+        // Bound before anybody asks.
+        let _ = wanted.send(());
+        let thread = std::thread::Builder::new().name("ports".into()).spawn(move || serve(range, &asked, &give))?;
+        Ok(Self { wanted: Some(wanted), more, thread: Some(thread) })
+    }
+
+    /// Ports that were not given out before. Empty: no more are to be had.
+    pub fn more(&mut self) -> Vec<u16> {
+        let ports = self.more.recv().unwrap_or_default();
+        if let Some(wanted) = &self.wanted {
+            let _ = wanted.send(());
+        }
+        ports
+    }
+}
+
+impl Drop for HeldPorts {
+    fn drop(&mut self) {
+        self.wanted = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Binds the next ports for each question.
+fn serve(range: RangeInclusive<u16>, asked: &Receiver<()>, give: &Sender<Vec<u16>>) {
+    if descriptor_table::separate(&[]).is_err() {
+        return;
+    }
+    let (mut left, mut held) = (range.rev(), Vec::new());
+    while asked.recv().is_ok() {
+        let step = FIRST.max(held.len());
+        let mut ports = Vec::with_capacity(step);
+        while ports.len() < step
+            && let Some(port) = left.next()
+        {
+            match bind(port) {
+                Ok(socket) => {
+                    ports.push(port);
+                    held.push(socket);
+                }
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => break,
+                // Somebody has it.
+                Err(_) => {}
+            }
+        }
+        if give.send(ports).is_err() {
+            return;
+        }
+    }
+}
+
+/// A socket that has the port on all addresses.
+fn bind(port: u16) -> Result<OwnedFd, Errno> {
+    let bound = |family, any: IpAddr| {
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+        if any.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        rustix::net::bind(&socket, &SocketAddr::new(any, port)).map(|()| socket)
+    };
+    match bound(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()) {
+        // A kernel without IPv6.
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => bound(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()),
+        bound => bound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn held_ports_are_nobody_elses_and_a_port_of_somebody_is_not_held() {
+        let theirs = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = theirs.local_addr().unwrap().port();
+        let (first, last) = (port.saturating_sub(40), port.saturating_add(40));
+        let mut ports = HeldPorts::hold(first..=last).unwrap();
+        let held = ports.more();
+        assert!(!held.is_empty() && !held.contains(&port), "{held:?}");
+        assert!(held.iter().all(|held| (first..=last).contains(held)));
+        for port in &held {
+            assert!(TcpListener::bind(("127.0.0.1", *port)).is_err(), "{port} by number");
+        }
+        assert_eq!(ports.more(), Vec::<u16>::new(), "there are no more");
+        drop(ports);
+        let free = held.iter().filter(|port| TcpListener::bind(("127.0.0.1", **port)).is_ok()).count();
+        assert!(free * 2 > held.len(), "they are free when the service has ended: {free} of {}", held.len());
+    }
+}
