@@ -9,6 +9,7 @@ use towpath_fast::Network;
 use towpath_service::stack_factory::NetworkWatcher;
 use towpath_tcp::flow::{FourTuple, PortId};
 use towpath_tcp::slow::Route;
+use towpath_towpathd::network::held_ports::HeldPorts;
 use towpath_towpathd::network::netlink::Netlink;
 use towpath_towpathd::network::{HostNetwork, Steer, Watcher};
 
@@ -103,7 +104,8 @@ fn in_our_namespace() {
     let steered = Noted::default();
     // The veth is the second interface of a fresh namespace.
     let index = ip("-o link show dev eth1").split(':').next().unwrap().trim().parse().unwrap();
-    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, None, Box::new(steered.clone())).unwrap();
+    let ports = HeldPorts::hold(60_000..=60_009).unwrap();
+    let mut network = HostNetwork::serving(65_535, PORT_MTU, index, None, Box::new(steered.clone()), ports).unwrap();
     let (stop, known) = (towpath_ring::wake::doorbell().unwrap(), network.known());
     let watcher = {
         use rustix::fd::AsFd;

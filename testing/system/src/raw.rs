@@ -1,9 +1,11 @@
 //! A client that speaks the registration protocol itself, without the library.
 
-use crate::Service;
+use crate::{Service, until};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use towpath_ring::Region;
+use std::sync::atomic::Ordering;
+use towpath_ring::command::Command;
+use towpath_ring::{Region, wake};
 use towpath_ring::control::{self, Reply, Request};
 
 /// A client that the service has admitted.
@@ -16,6 +18,8 @@ pub struct RawClient {
     pub region: Region,
     /// One doorbell for each flow group, then the command queue's.
     pub doorbells: Vec<OwnedFd>,
+    /// Position in the command queue.
+    tail: u32,
 }
 
 impl RawClient {
@@ -32,6 +36,30 @@ impl RawClient {
         };
         let memfd = doorbells.remove(0);
         let region = Region::map(memfd.as_fd(), geometry).expect("region");
-        Self { socket, memfd, region, doorbells }
+        Self { socket, memfd, region, doorbells, tail: 0 }
+    }
+
+    /// Shows a bound socket for the command `seq` of a slot.
+    pub fn show(&self, slot: u32, seq: u32, listens: bool, bound: impl AsFd) {
+        let reserve = Request::Reserve { slot, seq, listens };
+        control::send_request(self.socket.as_fd(), &reserve, &[bound.as_fd()]).expect("reserve");
+    }
+
+    /// The number of the next command of a slot.
+    pub fn next_seq(&self, raw: u32) -> u32 {
+        let slot = self.region.slot(raw).expect("slot");
+        self.region.command(slot).seq.load(Ordering::Relaxed) + 1
+    }
+
+    /// The stack's answer to a command for slot `raw`.
+    pub fn command(&mut self, raw: u32, command: &Command) -> i32 {
+        let Self { region, doorbells, tail, .. } = self;
+        let slot = region.slot(raw).expect("slot");
+        let seq = region.command(slot).post(command);
+        let (app, stack) = (region.app(slot), region.stack(slot));
+        region.commands().push(tail, slot, &app.ctl_seq, &stack.ctl_ack);
+        wake::notify(doorbells.last().expect("doorbell").as_fd());
+        until("the answer", 20, || stack.command_done.load(Ordering::Acquire) == seq);
+        stack.command_result.load(Ordering::Relaxed)
     }
 }

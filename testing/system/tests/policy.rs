@@ -1,14 +1,14 @@
 //! The operator's policy, as seen by programs, by a client that speaks to the ring itself, and in the log.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketType};
 use serde_json::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use towpath_ring::command::{Command, NOT_OURS, not_ours, op};
 use towpath_ring::lines::congestion;
 use towpath_ring::options::Options;
-use towpath_ring::wake;
 use towpath_system_tests::namespace::{CLIENT, SERVER};
 use towpath_system_tests::program::Running;
 use towpath_system_tests::{Finished, Lab, Program, RawClient, Service, bin, require_program, require_root, until};
@@ -206,27 +206,18 @@ fn limits_what_runs(service: &Service, port: u16, least: f64) {
     until("it is faster without the limit", 20, || sent() - before > 3 * u64::from(rate as u32));
 }
 
-/// A client that posts commands itself.
-struct Raw {
-    client: RawClient,
-    tail: u32,
+/// A socket that is bound to this port of 127.0.0.1.
+fn bound(port: u16) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).expect("bind");
+    socket
 }
 
-impl Raw {
-    fn new(service: &Service) -> Self {
-        Self { client: RawClient::new(service), tail: 0 }
-    }
-    /// The stack's answer to a command for slot `raw`.
-    fn command(&mut self, raw: u32, command: &Command) -> i32 {
-        let RawClient { region, doorbells, .. } = &self.client;
-        let slot = region.slot(raw).expect("slot");
-        let seq = region.command(slot).post(command);
-        let (app, stack) = (region.app(slot), region.stack(slot));
-        region.commands().push(&mut self.tail, slot, &app.ctl_seq, &stack.ctl_ack);
-        wake::notify(doorbells.last().expect("doorbell").as_fd());
-        until("the answer", 20, || stack.command_done.load(Ordering::Acquire) == seq);
-        stack.command_result.load(Ordering::Relaxed)
-    }
+/// The answer to a LISTEN command, whose port is shown as the library shows it.
+fn listen(raw: &mut RawClient, slot: u32, port: u16) -> i32 {
+    raw.show(slot, raw.next_seq(slot), true, bound(port));
+    let local_addr = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+    raw.command(slot, &Command { op: op::LISTEN, local_addr, local_port: port.into(), backlog: 8, ..Command::default() })
 }
 
 #[test]
@@ -236,15 +227,13 @@ fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
     policy(&service, &format!("add deny connect program {} to 127.0.0.0/8 port 7506", program.display())).ok();
     policy(&service, &format!("add deny listen program {} port 7507", program.display())).ok();
     policy(&service, &format!("add kernel listen program {} port 7508", program.display())).ok();
-    let mut raw = Raw::new(&service);
+    let mut raw = RawClient::new(&service);
     let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     let connect = |port| Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
-    let listen =
-        |port| Command { op: op::LISTEN, local_addr: here, local_port: port, backlog: 8, ..Command::default() };
     assert_eq!(raw.command(0, &connect(7506)), -libc::EPERM);
-    assert_eq!(raw.command(0, &listen(7507)), -libc::EACCES);
-    assert_eq!(raw.command(0, &listen(7508)), NOT_OURS + not_ours::POLICY as i32);
-    assert_eq!(raw.command(0, &listen(7509)), 0, "a listener that no rule denies is allowed, in the same slot");
+    assert_eq!(listen(&mut raw, 0, 7507), -libc::EACCES);
+    assert_eq!(listen(&mut raw, 0, 7508), NOT_OURS + not_ours::POLICY as i32);
+    assert_eq!(listen(&mut raw, 0, 7509), 0, "a listener that no rule denies is allowed, in the same slot");
     assert_eq!(raw.command(1, &connect(7509)), 0);
     policy(&service, &format!("add limit program {} connections 2", program.display())).ok();
     assert_eq!(raw.command(2, &connect(7509)), -libc::EAGAIN, "both ends of the earlier connection count");
@@ -255,19 +244,18 @@ fn a_client_that_writes_to_the_ring_itself_gets_the_same_answer() {
 fn a_rule_chooses_the_congestion_control_whatever_the_application_sets() {
     let service = service();
     policy(&service, "add allow connect to 127.0.0.0/8 port 7511 congestion dctcp").ok();
-    let mut raw = Raw::new(&service);
+    let mut raw = RawClient::new(&service);
     let here = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     let number = |name| congestion::NAMES.iter().position(|known| *known == name).expect("a name") as u32;
     let options = Options { congestion: number("cubic"), ..Options::default() };
     for (slot, port) in [(0, 7511), (1, 7512)] {
-        let listen = Command { op: op::LISTEN, local_addr: here, local_port: port, backlog: 8, ..Command::default() };
-        assert_eq!(raw.command(slot, &listen), 0);
+        assert_eq!(listen(&mut raw, slot, port), 0);
     }
     for (slot, port, name) in [(2, 7511, "dctcp"), (3, 7512, "cubic")] {
         let connect = Command { op: op::CONNECT, remote_addr: here, remote_port: port, ..Command::default() };
-        raw.client.region.options(raw.client.region.slot(slot).expect("slot")).post(&options);
+        raw.region.options(raw.region.slot(slot).expect("slot")).post(&options);
         assert_eq!(raw.command(slot, &connect), 0);
-        let info = raw.client.region.info(raw.client.region.slot(slot).expect("slot"));
+        let info = raw.region.info(raw.region.slot(slot).expect("slot"));
         assert_eq!(congestion::NAMES[info.congestion.load(Ordering::Relaxed) as usize], name);
     }
 }

@@ -23,7 +23,8 @@ pub enum PortProof {
 impl SlowThread {
     /// What is known of the port that a command names.
     pub fn port_proof(&mut self, index: u32, slot: Slot, command: &Command) -> PortProof {
-        if !self.needs_proof || (command.op == op::CONNECT && command.local_port == 0) {
+        let names_port = command.op == op::LISTEN || (command.op == op::CONNECT && command.local_port != 0);
+        if !self.needs_proof || !names_port {
             return PortProof::Proven;
         }
         let Some(client) = self.host.client(index) else { return PortProof::Missing };

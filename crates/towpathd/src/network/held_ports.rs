@@ -20,6 +20,8 @@ pub struct HeldPorts {
     /// `None`: the thread is to end.
     wanted: Option<Sender<()>>,
     more: Receiver<Vec<u16>>,
+    /// Held, but not given out.
+    ahead: Vec<u16>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,19 +30,20 @@ impl HeldPorts {
     pub fn hold(range: RangeInclusive<u16>) -> io::Result<Self> {
         let (wanted, asked) = channel();
         let (give, more) = channel();
-        // Bound before anybody asks.
-        let _ = wanted.send(());
         let thread = std::thread::Builder::new().name("ports".into()).spawn(move || serve(range, &asked, &give))?;
-        Ok(Self { wanted: Some(wanted), more, thread: Some(thread) })
+        let mut held = Self { wanted: Some(wanted), more, ahead: Vec::new(), thread: Some(thread) };
+        held.ahead = held.bind();
+        Ok(held)
     }
 
     /// Ports that were not given out before. Empty: no more are to be had.
     pub fn more(&mut self) -> Vec<u16> {
-        let ports = self.more.recv().unwrap_or_default();
-        if let Some(wanted) = &self.wanted {
-            let _ = wanted.send(());
-        }
-        ports
+        if self.ahead.is_empty() { self.bind() } else { std::mem::take(&mut self.ahead) }
+    }
+
+    fn bind(&self) -> Vec<u16> {
+        let asked = self.wanted.as_ref().is_some_and(|wanted| wanted.send(()).is_ok());
+        if asked { self.more.recv().unwrap_or_default() } else { Vec::new() }
     }
 }
 
