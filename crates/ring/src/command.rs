@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Values of [`crate::CommandLine::op`].
 pub mod op {
-    /// Opens a connection to `remote_addr:remote_port`.
+    /// Opens a connection to `remote_addr:remote_port`. With a local port it needs the proof of LISTEN.
     pub const CONNECT: u32 = 1;
-    /// Listens on `local_addr:local_port`. The bound kernel socket that reserves the port was passed before by
-    /// [`crate::control::Request::Reserve`].
+    /// Listens on `local_addr:local_port`. A bound kernel socket proves that the client has the port
+    /// ([`crate::control::Request::Reserve`]).
     pub const LISTEN: u32 = 2;
     /// Brings the information line of a connection up to date. The only command for a slot in use, and for slots that
     /// the stack has allocated; `AppLine::generation` must be the slot's.

@@ -42,8 +42,8 @@ pub enum Request {
         /// Generation the descriptor belongs to.
         generation: u32,
     },
-    /// The bound, not listening kernel TCP socket that reserves the port of the LISTEN or CONNECT command which follows
-    /// on this slot (one descriptor). The socket and the command come on different ways, so either may arrive first.
+    /// A bound, not listening kernel TCP socket (one descriptor). It proves that the client has the port of the LISTEN or
+    /// CONNECT command which follows on this slot. Both come on different ways, so either may arrive first.
     Reserve {
         /// Slot number.
         slot: u32,

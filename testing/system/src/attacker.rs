@@ -123,7 +123,7 @@ pub fn requests(random: &mut Rng) -> Vec<Request> {
         Request::Hello { version: VERSION, join: u64::from(word()) },
         Request::Hello { version: word(), join: 0 },
         Request::Attach { slot: word(), generation: word() },
-        Request::Reserve { slot: word(), seq: word() },
+        Request::Reserve { slot: word(), seq: word(), listens: word() % 2 == 0 },
         Request::Context,
         Request::DropContext { context: word() },
         Request::Pair { place: word(), pair: word() },

@@ -5,8 +5,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::sync::atomic::Ordering;
 use towpath_ring::command::Command;
-use towpath_ring::{Region, wake};
 use towpath_ring::control::{self, Reply, Request};
+use towpath_ring::{Region, wake};
 
 /// A client that the service has admitted.
 pub struct RawClient {

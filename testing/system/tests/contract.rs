@@ -31,7 +31,7 @@ struct Client {
 
 impl Client {
     fn new(service: &Service) -> Self {
-        let RawClient { socket, memfd, region, doorbells } = RawClient::new(service);
+        let RawClient { socket, memfd, region, doorbells, .. } = RawClient::new(service);
         let bytes = rustix::fs::fstat(&memfd).expect("fstat").st_size as usize;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing. It is only used as atomic

@@ -1,7 +1,7 @@
 //! The operator's policy, as seen by programs, by a client that speaks to the ring itself, and in the log.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::Value;
 use std::sync::atomic::Ordering;
@@ -217,7 +217,10 @@ fn bound(port: u16) -> OwnedFd {
 fn listen(raw: &mut RawClient, slot: u32, port: u16) -> i32 {
     raw.show(slot, raw.next_seq(slot), true, bound(port));
     let local_addr = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped();
-    raw.command(slot, &Command { op: op::LISTEN, local_addr, local_port: port.into(), backlog: 8, ..Command::default() })
+    raw.command(
+        slot,
+        &Command { op: op::LISTEN, local_addr, local_port: port.into(), backlog: 8, ..Command::default() },
+    )
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn what_is_asked_for_in_excess_is_refused_and_given_back() {
     // Reservations that no command uses. Beyond the user's share they are dropped.
     let slots = attacker.region().geometry().app_slots;
     for seq in 0..20_000 {
-        let reserve = Request::Reserve { slot: seq % slots, seq };
+        let reserve = Request::Reserve { slot: seq % slots, seq, listens: true };
         if attacker.send(&reserve, &[listener.as_fd()]).is_err() || (seq % 512 == 0 && !is_served(&attacker)) {
             break;
         }

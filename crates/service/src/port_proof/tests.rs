@@ -95,7 +95,7 @@ fn a_socket_that_is_unbound_later_leaves_the_port_held() {
         let held = proven.then(|| try_prove(&shown, false).unwrap());
         // The end of a connection frees a port that the kernel has chosen.
         assert_eq!(rustix::net::connect(&shown, &any_port().1), Err(Errno::CONNREFUSED));
-        let taken = rustix::net::bind(&socket(AddressFamily::INET), &local);
+        let taken = rustix::net::bind(socket(AddressFamily::INET), &local);
         drop(held);
         taken
     };
