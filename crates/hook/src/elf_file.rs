@@ -24,12 +24,21 @@ impl ElfFile {
     /// At most `bytes` bytes from `offset`.
     pub fn read(&self, offset: u64, bytes: usize) -> std::io::Result<Vec<u8>> {
         let mut found = vec![0; bytes];
-        // `pread` is not caught, but `syscall` is.
-        // SAFETY: there is room for as many bytes as are asked for.
-        let read = unsafe { libc::pread(self.0 as i32, found.as_mut_ptr().cast(), bytes, offset as i64) };
-        // A file gives at once all that it has.
-        found.truncate(usize::try_from(read).map_err(|_| Error::from(ErrorKind::InvalidInput))?);
+        let count = self.read_at(offset, &mut found).ok_or(Error::from(ErrorKind::InvalidInput))?;
+        found.truncate(count);
         Ok(found)
+    }
+
+    /// Reads from `offset` and returns how many bytes; 0 at the end, or if the file cannot be read.
+    pub fn read_into(&self, offset: u64, into: &mut [u8]) -> usize {
+        self.read_at(offset, into).unwrap_or(0)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
+        // `pread` is not caught, but `syscall` is. A file gives at once all that it has.
+        // SAFETY: there is room for as many bytes as are asked for.
+        let read = unsafe { libc::pread(self.0 as i32, into.as_mut_ptr().cast(), into.len(), offset as i64) };
+        usize::try_from(read).ok()
     }
 }
 

@@ -194,6 +194,19 @@ fn can_inject() -> bool {
     false
 }
 
+/// The execution of a program that must not load the library, because it would only see a part of the program's calls.
+fn unhooked(path: &CStr, arguments: &[&CStr], environment: &[&CStr]) -> Option<Substitute> {
+    if preload(environment).is_some() || !program::loads_libraries(Path::new(OsStr::from_bytes(path.to_bytes()))) {
+        return None;
+    }
+    let file = path.to_owned();
+    let strings = without_library(environment.iter().map(|entry| (*entry).to_owned()).collect());
+    let end = core::iter::once(core::ptr::null());
+    let environment = strings.iter().map(|entry| entry.as_ptr()).chain(end.clone()).collect();
+    let arguments = arguments.iter().map(|argument| argument.as_ptr()).chain(end).collect();
+    Some(Substitute { path: file, arguments, environment, _strings: strings })
+}
+
 /// The program to execute instead of `path`; `None` = `path` itself. `injected`: the caller is an injected program,
 /// whose environment may lack the library.
 ///
@@ -219,15 +232,21 @@ pub unsafe fn substitute(path: &CStr, argv: Strings, envp: Strings, injected: bo
         HookMethod::Inject(_) if value(&environment, VALGRIND).is_some() => return None,
         HookMethod::Inject(_) => chosen != b"preload",
         HookMethod::Preload if chosen == b"inject" => true,
-        HookMethod::Preload | HookMethod::Unknown if injected || goes_along => false,
-        HookMethod::None(why) => return left_alone(path, why),
-        HookMethod::Preload | HookMethod::Unknown if preload(&environment).is_some() => {
+        HookMethod::Preload | HookMethod::PreloadOnly(_) | HookMethod::Unknown if injected || goes_along => false,
+        HookMethod::None(why) => {
+            left_alone::<()>(path, why);
+            return unhooked(path, &arguments, &environment);
+        }
+        HookMethod::Preload | HookMethod::PreloadOnly(_) | HookMethod::Unknown if preload(&environment).is_some() => {
             return left_alone(path, "its environment lacks LD_PRELOAD");
         }
-        HookMethod::Preload | HookMethod::Unknown | HookMethod::Either(_) => return None,
+        HookMethod::Preload | HookMethod::PreloadOnly(_) | HookMethod::Unknown | HookMethod::Either(_) => return None,
     };
     if let (HookMethod::Inject(why), false) = (&method, inject) {
         left_alone::<()>(path, why);
+        if let Some(new) = unhooked(path, &arguments, &environment) {
+            return Some(new);
+        }
     }
     let preload = preload(&environment);
     if !inject && preload.is_none() && !goes_along {

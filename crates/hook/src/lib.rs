@@ -24,6 +24,7 @@ mod needed;
 pub mod program;
 #[cfg(target_arch = "x86_64")]
 mod raw;
+mod system_calls;
 #[cfg(target_arch = "x86_64")]
 pub mod uring;
 

@@ -1,7 +1,8 @@
 //! Decides which hook suits a program.
 
 use crate::elf_file::ElfFile;
-use crate::needed;
+use crate::needed::{Dynamic, headers};
+use crate::system_calls;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -21,6 +22,8 @@ pub enum HookMethod {
     Inject(&'static str),
     /// By either, but injection catches more calls. With the reason.
     Either(&'static str),
+    /// By a preloaded library, and not by injection. With the reason.
+    PreloadOnly(&'static str),
     /// Unknown: the file cannot be read, or is a script without an interpreter in its first line. The program that runs
     /// in the end inherits the library.
     Unknown,
@@ -54,6 +57,20 @@ pub fn method_for(program: &Path) -> HookMethod {
     HookMethod::None("too many interpreters")
 }
 
+/// True if the file, or its interpreter if it is a script, has a dynamic linker, which may load a preloaded library.
+pub(crate) fn loads_libraries(program: &Path) -> bool {
+    let mut file = program.to_owned();
+    for _ in 0..=MAX_SCRIPTS {
+        let Ok(source) = ElfFile::open(&file) else { return false };
+        let Ok(head) = source.read(0, HEAD_BYTES) else { return false };
+        match interpreter(&head) {
+            Some(next) => file = next.into(),
+            None => return headers(&source).into_iter().flatten().any(|header| header.kind == PT_INTERP),
+        }
+    }
+    false
+}
+
 /// The interpreter that a script's first line names.
 fn interpreter(head: &[u8]) -> Option<OsString> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -76,15 +93,36 @@ fn judge(file: &Path, source: &ElfFile, head: &[u8]) -> HookMethod {
     match elf(head) {
         Elf::Dynamic(linker) if linker.contains("ld-musl") => HookMethod::Inject("is linked with musl"),
         Elf::Go => HookMethod::Inject("is written in Go and makes its system calls itself"),
-        Elf::Dynamic(_) if cfg!(target_arch = "x86_64") && needed::names(source, b"liburing.so") => {
-            HookMethod::Either("uses liburing, which makes its system calls itself")
-        }
-        Elf::Dynamic(_) => HookMethod::Preload,
+        Elf::Dynamic(_) => dynamic(file, source),
         Elf::Other => HookMethod::Unknown,
         Elf::Static => HookMethod::Inject("is statically linked"),
         Elf::Foreign => HookMethod::None("is for another kind of processor"),
     }
 }
+
+/// The hook of a program that is linked with glibc.
+fn dynamic(file: &Path, source: &ElfFile) -> HookMethod {
+    // Only on x86-64 is there a choice.
+    let Some(dynamic) = Dynamic::of(source).filter(|_| cfg!(target_arch = "x86_64")) else {
+        return HookMethod::Preload;
+    };
+    let is_sanitized = SANITIZERS.iter().any(|library| dynamic.names(library))
+        || SANITIZED.iter().any(|symbol| dynamic.has_symbol(symbol));
+    match (system_calls::are_made_by(file, source, &dynamic), is_sanitized) {
+        (true, true) => HookMethod::None("makes system calls itself and is built with a sanitizer"),
+        (true, false) => HookMethod::Inject("makes system calls itself"),
+        (false, true) => HookMethod::PreloadOnly("is built with a sanitizer"),
+        (false, false) if dynamic.names(b"liburing.so") => {
+            HookMethod::Either("uses liburing, which makes its system calls itself")
+        }
+        (false, false) => HookMethod::Preload,
+    }
+}
+
+/// Sanitizers look at the stacks, handlers and threads of the whole process, and take the injected library's for the
+/// program's. These are the names of their libraries, and the symbols of programs that contain them.
+const SANITIZERS: [&[u8]; 5] = [b"libasan.so", b"liblsan.so", b"libtsan.so", b"libhwasan.so", b"libclang_rt."];
+const SANITIZED: [&[u8]; 3] = [b"__sanitizer_malloc_hook", b"__asan_init", b"__tsan_init"];
 
 fn has_capabilities(file: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else { return false };

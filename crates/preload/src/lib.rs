@@ -2,6 +2,7 @@
 
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod print;
+mod sanitizer;
 
 use towpath_posix::Posix;
 

@@ -63,7 +63,10 @@ fn build(scratch: &Scratch, source: &str, name: &str, compiler: &str) -> PathBuf
     require_program("musl-gcc", "musl-tools");
     let path = scratch.path(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks").join(source);
-    Program::line(compiler).arg("-O1").arg("-pthread").arg("-o").arg(&path).arg(source).run(60).ok();
+    // Libraries come behind what uses them.
+    let (compiler, libraries) = compiler.split_once(" -- ").unwrap_or((compiler, ""));
+    let line = Program::line(compiler).arg("-O1").arg("-pthread").arg("-o").arg(&path).arg(source);
+    libraries.split_whitespace().fold(line, Program::arg).run(60).ok();
     path
 }
 
@@ -156,6 +159,72 @@ fn the_hook_can_be_chosen_and_is_named() {
     let out = run("auto", Path::new("/bin/echo"));
     assert!(out.code == 0 && out.err.contains("is hooked by preload"), "{out:?}");
     assert_eq!(run("nonsense", &program).code, 2);
+}
+
+#[test]
+fn programs_that_wait_by_system_calls_of_their_own() {
+    let (service, scratch) = (Service::embedded(), Scratch::new("own"));
+    let library = build(&scratch, "own.c", "libown.so", "gcc -DLIBRARY -shared -fPIC");
+    let directory = library.parent().expect("a directory").display().to_string();
+    let bundled = format!("gcc -DPROGRAM -Wl,-rpath,$ORIGIN -L{directory} -- -lown");
+    for (name, compiler) in [("own", "gcc"), ("slow", "gcc -g -O0 -fno-inline"), ("bundled", &bundled)] {
+        let program = build(&scratch, "own.c", name, compiler);
+        for way in ["wait", "pwait", "pwait2"] {
+            let before = service.segments();
+            let out = hooked(&service, "auto", &program, way).run(60);
+            assert_eq!((out.code, out.out.as_str()), (0, "done\n"), "{name} {way}: {out:?}");
+            let moved = service.segments() - before;
+            assert!(moved >= 200, "{name} {way}: the stack carried only {moved} segments");
+        }
+        // Half of the program is worse than nothing of it.
+        let before = service.segments();
+        let under = |line: Program| line.arg("run").arg("-v").arg("--hook").arg("preload").arg("--socket");
+        let out =
+            under(Program::new(&[bin("towpath")])).arg(&service.socket).arg("--").arg(&program).arg("wait").run(60);
+        assert!(out.code == 0 && out.err.contains("makes system calls itself"), "{name}: {out:?}");
+        let shell = under(Program::new(&[bin("towpath")])).arg(&service.socket).arg("--").arg("/bin/sh").arg("-c");
+        let out = shell.arg(format!("{} pwait2; true", program.display())).run(60);
+        assert_eq!((out.code, out.out.as_str()), (0, "done\n"), "{name} as a child: {out:?}");
+        assert_eq!(service.segments(), before, "{name}: the kernel carries all of it");
+    }
+}
+
+#[test]
+fn programs_with_code_on_the_stack() {
+    let (service, scratch) = (Service::embedded(), Scratch::new("nested"));
+    for (name, compiler, hook) in BUILDS {
+        let program = build(&scratch, "nested.c", name, compiler);
+        assert_eq!(hooked(&service, hook, &program, "").run(60).ok(), "done\n", "{name}");
+    }
+}
+
+#[test]
+fn programs_with_sanitizers() {
+    let (service, scratch) = (Service::embedded(), Scratch::new("sanitized"));
+    let builds = ["-fsanitize=address", "-fsanitize=leak", "-fsanitize=address -static-libasan"];
+    for (number, flags) in builds.into_iter().enumerate() {
+        let name = format!("sanitized{number}");
+        let program = build(&scratch, "own.c", &name, &format!("gcc -DLIBC {flags}"));
+        let before = service.segments();
+        assert_eq!(hooked(&service, "auto", &program, "pwait2").run(60).ok(), "done\n", "{flags}");
+        let moved = service.segments() - before;
+        assert!(moved >= 200, "{flags}: the stack carried only {moved} segments");
+        let script = scratch.path(&format!("script{number}"));
+        std::fs::write(&script, format!("#!/bin/sh\n{} wait\n", program.display())).expect("script");
+        // An injected program executes it: it gets the library back.
+        let out = hooked(&service, "inject", Path::new("/bin/sh"), &script.display().to_string()).run(60);
+        assert_eq!((out.code, out.out.as_str()), (0, "done\n"), "{flags} as a child: {out:?}");
+        // What cannot be hooked has a named reason, and runs.
+        let own = build(&scratch, "own.c", &format!("own{number}"), &format!("gcc {flags}"));
+        for (hook, program, why) in [
+            ("inject", &program, "is built with a sanitizer, so only preload can hook it"),
+            ("auto", &own, "makes system calls itself and is built with a sanitizer"),
+        ] {
+            let line = Program::new(&[bin("towpath")]).arg("run").arg("-v").arg("--hook").arg(hook);
+            let out = line.arg("--socket").arg(&service.socket).arg("--").arg(program).arg("wait").run(60);
+            assert!(out.code == 0 && out.out == "done\n" && out.err.contains(why), "{flags}: {out:?}");
+        }
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use towpath_hook::program::{self, HookMethod};
 /// The user's choice of a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum HookChoice {
-    /// By the program: `preload` for what is dynamically linked with glibc, but not with liburing; `inject` for all
-    /// else
+    /// By the program: `preload` for what is dynamically linked with glibc and makes no system calls of its own on
+    /// sockets; `inject` for all else
     #[default]
     Auto,
     /// libc's functions, by LD_PRELOAD. What a program does without them is not seen
@@ -60,7 +60,10 @@ pub fn choose(choice: HookChoice, program: &Path, library: &Path) -> Result<Hook
         (HookMethod::Preload, HookChoice::Inject) => inject(program, library, "is to be injected into"),
         (HookMethod::Either(why), HookChoice::Inject) => inject(program, library, why),
         (HookMethod::Either(why), HookChoice::Auto) => inject(program, library, why).or(Ok(Hook::Preload)),
-        (HookMethod::Preload | HookMethod::Unknown | HookMethod::Either(_), _) => Ok(Hook::Preload),
+        (HookMethod::PreloadOnly(why), HookChoice::Inject) => no(&format!("{why}, so only preload can hook it")),
+        (HookMethod::Preload | HookMethod::PreloadOnly(_) | HookMethod::Unknown | HookMethod::Either(_), _) => {
+            Ok(Hook::Preload)
+        }
         (HookMethod::Inject(why), HookChoice::Preload) => {
             no(&format!("{why}, so --hook preload would not see its sockets"))
         }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 const PAGE: u64 = 4096;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
+const PT_GNU_STACK: u32 = 0x6474_e551;
+const PF_X: u32 = 1;
 const ET_EXEC: u16 = 2;
 /// The longest chain of scripts that is followed.
 const MAX_SCRIPTS: usize = 4;
@@ -32,6 +34,8 @@ pub struct Image {
     own_entry: u64,
     /// The address of its interpreter; 0 = it has none.
     interpreter: u64,
+    /// Does it execute code on its stack?
+    pub is_stack_executable: bool,
     /// The path that its `/proc/self/exe` shows.
     pub path: PathBuf,
     /// Its arguments, including `argv[0]`.
@@ -57,6 +61,7 @@ pub fn load(path: &Path, arguments: Vec<OsString>) -> Result<Image> {
         count: part.count,
         own_entry: part.entry,
         interpreter: 0,
+        is_stack_executable: part.is_stack_executable,
         path,
         arguments,
     };
@@ -100,6 +105,7 @@ struct Part {
     headers: u64,
     count: u64,
     interpreter: Option<PathBuf>,
+    is_stack_executable: bool,
 }
 
 struct Segment {
@@ -168,6 +174,7 @@ impl Part {
             headers,
             count: u16::from_le_bytes(field(&header, 56)).into(),
             interpreter: interpreter(&file, &segments),
+            is_stack_executable: segments.iter().any(|one| one.kind == PT_GNU_STACK && one.flags & PF_X != 0),
         })
     }
 }
@@ -220,6 +227,14 @@ fn place(file: &File, segment: &Segment, bias: u64) -> Result<()> {
         from_file()?;
     }
     Ok(())
+}
+
+/// Lets the program execute code on its first stack, which the kernel has made for the loader, from the page with this
+/// address down. The program's libc makes the stacks of its other threads.
+pub fn make_stack_executable(address: u64) -> bool {
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | libc::PROT_GROWSDOWN;
+    // SAFETY: the stack stays readable and writable.
+    unsafe { libc::mprotect((address & !(PAGE - 1)) as *mut _, PAGE as usize, all) == 0 }
 }
 
 /// The first words of a program's stack, lowest first.

@@ -19,6 +19,7 @@ mod support;
 mod thread;
 
 use crate::calls::Handler;
+use crate::program::{self, HookMethod};
 use crate::raw::{Errno, raw};
 use block::Block;
 use core::arch::asm;
@@ -94,7 +95,7 @@ pub unsafe fn load<H: Handler>(argv: crate::exec::Strings, envp: crate::exec::St
     let stack = image::Stack::new(&image, &environment, &auxiliary);
     core::mem::forget(environment);
     // SAFETY: `image` has mapped the program, so this is its entry point.
-    unsafe { become_program::<H>(image.entry, stack) }
+    unsafe { become_program::<H>(image.entry, stack, image.is_stack_executable) }
 }
 
 /// Auxiliary values that announce `rseq`, which the library's libc uses itself.
@@ -103,7 +104,7 @@ const AT_RSEQ_ALIGN: u64 = 28;
 
 /// # Safety
 /// `entry` is the entry point of a mapped program.
-unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
+unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack, is_stack_executable: bool) -> ! {
     let library_stack = memory::map(0, block::STACK_BYTES as u64, libc::PROT_READ | libc::PROT_WRITE, 0);
     let Some(low) = library_stack else { fail("no memory for a stack") };
     let high = low + block::STACK_BYTES as u64;
@@ -127,6 +128,9 @@ unsafe fn become_program<H: Handler>(entry: u64, stack: image::Stack) -> ! {
     // returned to. At the program's entry all registers are zero, except the stack pointer.
     unsafe {
         let rsp = stack.put(here - STACK_MARGIN);
+        if is_stack_executable && !image::make_stack_executable(rsp) {
+            fail("the stack cannot be made executable");
+        }
         let frame = Frame { rip: entry, rsp, ..Frame::default() };
         entry::towpath_launch(&raw const frame, high);
     }
@@ -177,6 +181,17 @@ unsafe fn natively(path: &OsStr, argv: crate::exec::Strings, envp: crate::exec::
     }
     let name = CString::new(path.as_bytes()).unwrap_or_default();
     crate::exec::left_alone::<()>(&name, why);
+    // A preloaded library would see only a part of the program's calls.
+    let clean = match program::method_for(Path::new(path)) {
+        HookMethod::Inject(_) if program::loads_libraries(Path::new(path)) => {
+            // SAFETY: the caller keeps the contract.
+            crate::exec::without_library(unsafe { owned(envp) })
+        }
+        _ => Vec::new(),
+    };
+    let mut list: Vec<_> = clean.iter().map(|entry| entry.as_ptr()).collect();
+    list.push(core::ptr::null());
+    let envp = if clean.is_empty() { envp } else { list.as_ptr() };
     // SAFETY: the caller keeps the contract: both are lists as for `execve`.
     let errno = unsafe { raw(libc::SYS_execve, [name.as_ptr() as u64, argv as u64, envp as u64, 0, 0, 0]) };
     fail(&format!("{}: {}", path.display(), std::io::Error::from_raw_os_error(-errno as i32)))
