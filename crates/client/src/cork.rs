@@ -1,4 +1,5 @@
-//! Corking, the sender's part: the bytes that a direct connection [holds back](crate::held).
+//! Corking, the sender's part: the bytes that a direct connection [holds back](crate::held), and how far a stack is to
+//! send although it is asked to hold back again.
 
 use crate::direct::Direct;
 use crate::held::{is_due, now_ms};
@@ -50,6 +51,14 @@ pub fn release(socket: &Socket) {
     if let Some(_sending) = socket.private().sending.lock() {
         direct.show_sent(socket.session, socket.app().tx_tail.load(Ordering::Relaxed));
     }
+}
+
+/// Says that the cork goes off with the send ring filled up to `end`. If it is on again before the stack looks, the
+/// stack sends up to there all the same. Before the flag is taken off.
+pub fn flush(socket: &Socket, end: u32) {
+    let app = socket.app();
+    app.flush().store(end, Ordering::Release);
+    app.flags.fetch_or(app_flags::FLUSH, Ordering::AcqRel);
 }
 
 /// Are partial segments held back?

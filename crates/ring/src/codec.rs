@@ -9,8 +9,8 @@ use crate::options::WORDS;
 use crate::{AppLine, CommandLine, CountsLine, InfoLine, OptionsLine, StackLine};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Words of [`AppLine`] that cross: `tx_tail`, `rx_head`, `urgent`, `flags`, `generation`.
-pub type AppLineWords = [u32; 5];
+/// Words of [`AppLine`] that cross: `tx_tail`, `rx_head`, `urgent`, `flush`, `record`, `flags`, `generation`.
+pub type AppLineWords = [u32; 7];
 /// Words of [`CommandLine`]: `holder`, the command, `seq`.
 pub type CommandLineWords = [u32; 15];
 /// Words of [`OptionsLine`]: `linger2_s`, the others, `seq`.
@@ -33,9 +33,9 @@ pub mod app_word {
     /// `rx_head`.
     pub const RX_HEAD: usize = 1;
     /// `flags`.
-    pub const FLAGS: usize = 3;
+    pub const FLAGS: usize = 5;
     /// `generation`.
-    pub const GENERATION: usize = 4;
+    pub const GENERATION: usize = 6;
 }
 
 /// Places in [`StackLineWords`].
@@ -73,8 +73,9 @@ fn write<const N: usize>(words: [&AtomicU32; N], values: &[u32; N]) {
 }
 
 impl AppLine {
-    fn carried(&self) -> [&AtomicU32; 5] {
-        [&self.tx_tail, &self.rx_head, &self.urgent, &self.flags, &self.generation]
+    fn carried(&self) -> [&AtomicU32; 7] {
+        let (flush, record) = (self.flush(), self.record());
+        [&self.tx_tail, &self.rx_head, &self.urgent, flush, record, &self.flags, &self.generation]
     }
     /// Reads the words that cross.
     pub fn load(&self) -> AppLineWords {

@@ -34,15 +34,32 @@ pub struct AppLine {
     pub urgent: AtomicU32,
     /// Context, counted from 1, to notify of every new urgent byte of the peer's, armed or not; 0 = none.
     pub urgent_doorbell: AtomicU32,
-    /// In a pair region only: position after the held bytes behind `tx_tail` (`TCP_CORK`, `MSG_MORE`). It is valid with
-    /// `held_ms`, and stored before it.
+    /// In a pair region: position after the held bytes behind `tx_tail` (`TCP_CORK`, `MSG_MORE`). It is valid with
+    /// `held_ms`, and stored before it. In a client's region it is [`AppLine::flush`].
     pub held_tail: AtomicU32,
-    /// In a pair region only: when the oldest held byte was sent (CLOCK_MONOTONIC, ms, bit 0 set); 0 = nothing is held.
-    /// The other side counts held bytes as sent after 200 ms, or when the sender has ended.
+    /// In a pair region: when the oldest held byte was sent (CLOCK_MONOTONIC, ms, bit 0 set); 0 = nothing is held.
+    /// The other side counts held bytes as sent after 200 ms, or when the sender has ended. In a client's region it is
+    /// [`AppLine::record`].
     pub held_ms: AtomicU32,
     /// Some contexts of [`AppLine::ctx_mask`]. A new connection of this listener, or data of this connection, must wake
     /// only one of them (`EPOLLEXCLUSIVE`).
     pub exclusive: AtomicU64,
+}
+
+impl AppLine {
+    /// In a client's region: what stands in the send ring before this position goes out although [`app_flags::CORK`] is
+    /// set, which has been off for a moment. Valid with [`app_flags::FLUSH`], and stored before that flag and before
+    /// `CORK` is set again.
+    #[inline]
+    pub fn flush(&self) -> &AtomicU32 {
+        &self.held_tail
+    }
+    /// In a client's region: position after the newest record (`MSG_EOR`). Valid with [`app_flags::RECORD`], and stored
+    /// before that flag and before the `tx_tail` that covers it.
+    #[inline]
+    pub fn record(&self) -> &AtomicU32 {
+        &self.held_ms
+    }
 }
 
 /// Bits of [`AppLine::flags`].
@@ -68,6 +85,10 @@ pub mod app_flags {
     /// Of a direct connection: the other side's words in the pair region break the contract. The stack ends the
     /// connection.
     pub const PEER_VIOLATED: u32 = 256;
+    /// See [`AppLine::flush`](super::AppLine::flush).
+    pub const FLUSH: u32 = 512;
+    /// See [`AppLine::record`](super::AppLine::record).
+    pub const RECORD: u32 = 1024;
 }
 
 /// Bits of [`AppLine::want`].

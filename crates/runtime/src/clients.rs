@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use towpath_ring::dirty::acknowledge;
 use towpath_ring::lines::app_flags;
 use towpath_ring::wake::{futex_wake, futex_wake_one, notify};
-use towpath_ring::{Region, Slot};
+use towpath_ring::{AppLine, Region, Slot};
 
 /// The private words of one slot. The thread that writes the slot's stack line writes them, too.
 pub struct SlotWords {
@@ -148,12 +148,12 @@ impl ClientShared {
             return None;
         }
         let flags = line.flags.load(Ordering::Acquire);
-        let urgent = (flags & app_flags::URGENT != 0).then(|| line.urgent.load(Ordering::Acquire));
+        let marks = (flags & MARKS != 0).then(|| AppMarks::read(line, flags));
         Some(AppWords {
             flags,
             tx_tail: line.tx_tail.load(Ordering::Acquire),
             rx_head: line.rx_head.load(Ordering::Acquire),
-            urgent,
+            marks,
         })
     }
 }
@@ -178,6 +178,32 @@ pub struct AppWords {
     pub tx_tail: u32,
     /// See `AppLine::rx_head`.
     pub rx_head: u32,
-    /// See `AppLine::urgent`; `None` = nothing was ever urgent.
+    /// Positions of the send ring that mean something; `None` = there was never one.
+    pub marks: Option<AppMarks>,
+}
+
+/// The flags of marks.
+const MARKS: u32 = app_flags::URGENT | app_flags::FLUSH | app_flags::RECORD;
+
+/// Positions of the send ring to which the application has given a meaning; `None` = never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppMarks {
+    /// See `AppLine::urgent`.
     pub urgent: Option<u32>,
+    /// See `AppLine::flush`.
+    pub flush: Option<u32>,
+    /// See `AppLine::record`.
+    pub record: Option<u32>,
+}
+
+impl AppMarks {
+    #[cold]
+    fn read(line: &AppLine, flags: u32) -> Self {
+        let mark = |flag, word: &AtomicU32| (flags & flag != 0).then(|| word.load(Ordering::Acquire));
+        Self {
+            urgent: mark(app_flags::URGENT, &line.urgent),
+            flush: mark(app_flags::FLUSH, line.flush()),
+            record: mark(app_flags::RECORD, line.record()),
+        }
+    }
 }

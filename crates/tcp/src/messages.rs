@@ -167,8 +167,19 @@ pub struct AppUpdate {
     pub cork: bool,
     /// `TCP_QUICKACK`: acknowledge at once.
     pub quickack: bool,
-    /// `MSG_OOB`: position after the newest urgent byte in the send ring (RFC 9293 §3.8.5); `None` = there was none.
+    /// Its marks in the send ring; `None` = there was never one.
+    pub marks: Option<AppMarks>,
+}
+
+/// Positions in the send ring to which the application has given a meaning; `None` = never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppMarks {
+    /// `MSG_OOB`: position after the newest urgent byte (RFC 9293 §3.8.5).
     pub urgent: Option<u32>,
+    /// What stands before it goes out although `AppUpdate::cork` is set: it has been off for a moment.
+    pub flush: Option<u32>,
+    /// `MSG_EOR`: position after the newest record. No segment goes beyond it that begins before it.
+    pub record: Option<u32>,
 }
 
 /// The application's words contradict the contract. Its connection is aborted.

@@ -188,7 +188,7 @@ impl Runner {
     }
 
     fn transmit(&mut self, fd: i64, len: Option<i64>, flags: i64, progress: &mut Progress) -> Outcome {
-        if flags & !(c::MSG_DONTWAIT | c::MSG_MORE | c::MSG_OOB | 0x4000) != 0 {
+        if flags & !(c::MSG_DONTWAIT | c::MSG_MORE | c::MSG_OOB | c::MSG_EOR | 0x4000) != 0 {
             return Err(format!("sending with flags {flags:#x}"));
         }
         let Some(id) = self.stream(fd) else { return done(Err(EPIPE)) };
@@ -207,11 +207,16 @@ impl Runner {
         if cork || flags & c::MSG_MORE != 0 || update.cork {
             self.node.tell(id, |update| update.cork = cork || flags & c::MSG_MORE != 0);
         }
+        if flags & c::MSG_EOR != 0 {
+            // Shown before the bytes, as the library does.
+            let end = update.tx_tail.wrapping_add(bytes.len() as u32);
+            self.node.tell(id, |update| update.marks.get_or_insert_default().record = Some(end));
+        }
         match self.node.send(id, &bytes) {
             Ok(n) => {
                 progress.written += n;
                 if flags & c::MSG_OOB != 0 && progress.written == len {
-                    self.node.tell(id, |update| update.urgent = Some(update.tx_tail));
+                    self.node.tell(id, |update| update.marks.get_or_insert_default().urgent = Some(update.tx_tail));
                 }
                 if progress.written == len || nonblocking { done(Ok(progress.written as i64)) } else { Ok(None) }
             }

@@ -46,6 +46,7 @@ const NAMES: &[(&str, i64)] = &[
     ("MSG_DONTWAIT", MSG_DONTWAIT),
     ("MSG_NOSIGNAL", 0x4000),
     ("MSG_MORE", MSG_MORE),
+    ("MSG_EOR", MSG_EOR),
     ("SHUT_RD", 0),
     ("SHUT_WR", 1),
     ("SHUT_RDWR", 2),
@@ -98,6 +99,8 @@ pub const MSG_OOB: i64 = 1;
 pub const MSG_PEEK: i64 = 2;
 /// This call does not block.
 pub const MSG_DONTWAIT: i64 = 0x40;
+/// A record ends here.
+pub const MSG_EOR: i64 = 0x80;
 /// More will follow.
 pub const MSG_MORE: i64 = 0x8000;
 /// Bytes that can be read.

@@ -220,7 +220,7 @@ fn keepalive_probes_are_known_as_such() {
 fn urgent_data_have_their_pointer() {
     let (mut world, link, client, _) = connected(SocketOptions::default());
     world.nodes[0].send(client, b"hello!").expect("room");
-    world.nodes[0].tell(client, |update| update.urgent = Some(6));
+    world.nodes[0].tell(client, |update| update.marks.get_or_insert_default().urgent = Some(6));
     run(&mut world, 10_000);
     judge(&link, "urgent", &[], &["Urgent Pointer"]);
 }

@@ -14,6 +14,9 @@ use towpath_client::view::View;
 use towpath_client::{cork, doorbell, wait};
 use towpath_ring::lines::{app_flags, state, status};
 
+/// How long the stack may take to see the end of a record before the next one's is shown, µs.
+const RECORD_SPIN_US: u64 = 100;
+
 /// The flags with which one buffer may be sent at once.
 pub const FAST_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
@@ -279,10 +282,15 @@ fn put(
         Filled::Beside(count) => return Ok(Step::Sent(done + count)),
         Filled::Ended => return Ok(Step::Ended),
     };
-    hold(socket, flags & libc::MSG_MORE != 0);
+    let end = view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32);
+    hold(socket, flags & libc::MSG_MORE != 0, end);
+    // A record ends where all that is to be sent has been taken.
+    if flags & libc::MSG_EOR != 0 && count == left {
+        end_record(view, end);
+    }
     let urgent = flags & libc::MSG_OOB != 0;
     if urgent {
-        urgent::send(socket, view.app.tx_tail.load(Ordering::Relaxed).wrapping_add(count as u32));
+        urgent::send(socket, end);
     }
     view.publish(count, urgent);
     if urgent && let Some(direct) = &view.direct {
@@ -291,20 +299,46 @@ fn put(
     Ok(Step::Sent(done + count))
 }
 
-/// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it. Under `sending`.
+/// MSG_EOR: no segment goes beyond `end` that begins before it. A direct connection has no segments. Under `sending`.
+///
+/// There is one word for this. While the stack has not taken the slot from its queue, it may not have seen the last
+/// end, so it gets a moment to do so.
+#[cold]
+fn end_record(view: &View, end: u32) {
+    if view.direct.is_some() {
+        return;
+    }
+    let (app, stack) = (view.app, view.stack);
+    if app.flags.load(Ordering::Relaxed) & app_flags::RECORD != 0 {
+        let seen = || stack.data_ack.load(Ordering::Acquire) == app.data_seq.load(Ordering::Relaxed);
+        towpath_ring::wake::spin_until(RECORD_SPIN_US, seen);
+    }
+    app.record().store(end, Ordering::Release);
+    app.flags.fetch_or(app_flags::RECORD, Ordering::AcqRel);
+}
+
+/// MSG_MORE: partial segments are held as by `TCP_CORK`, until something is sent without it, here up to `end`. Under
+/// `sending`.
 #[inline]
-fn hold(socket: &Socket, more: bool) {
+fn hold(socket: &Socket, more: bool, end: u32) {
     if more {
         socket.mark(flag::MORE, true);
         socket.app().flags.fetch_or(app_flags::CORK, Ordering::AcqRel);
     } else if socket.has(flag::MORE) {
+        // Under TCP_CORK they are held on.
+        if !socket.has(flag::CORKED) {
+            cork::flush(socket, end);
+        }
         no_more(socket);
     }
 }
 
-/// `TCP_NODELAY`: sends the bytes that are held.
+/// `TCP_NODELAY`, and `TCP_CORK` that goes off: sends the bytes that are held.
 #[cold]
 pub fn let_go(socket: &Socket) {
+    if cork::holds(socket.app().flags.load(Ordering::Relaxed)) {
+        cork::flush(socket, socket.app().tx_tail.load(Ordering::Relaxed));
+    }
     no_more(socket);
     cork::release(socket);
 }

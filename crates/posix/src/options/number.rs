@@ -5,7 +5,6 @@ use crate::options::table::{self, Bit, Place, Row};
 use crate::options::{buffers, peek, stack};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::c_int;
-use towpath_client::cork;
 use towpath_client::private::flag;
 use towpath_client::socket::Socket;
 use towpath_client::sys::{self, Sys};
@@ -54,16 +53,23 @@ pub fn set(fd: c_int, socket: &Socket, row: &Row, name: c_int, value: c_int) -> 
 fn set_app_flag(socket: &Socket, flag: u32, on: bool) {
     match flag {
         app_flags::QUICKACK => socket.mark(flag::QUICKACK_OFF, !on),
-        app_flags::CORK => socket.mark(flag::CORKED, on),
+        app_flags::CORK => {
+            socket.mark(flag::CORKED, on);
+            if !on {
+                let held = socket.has_app(flag);
+                send::let_go(socket);
+                if held {
+                    socket.mark_app(flag, false);
+                }
+                return;
+            }
+        }
         // Switching Nagle's algorithm off sends the bytes that it held back.
         app_flags::NODELAY if on => send::let_go(socket),
         _ => {}
     }
     if socket.has_app(flag) != on || (flag, on) == (app_flags::NODELAY, true) {
         socket.mark_app(flag, on);
-    }
-    if (flag, on) == (app_flags::CORK, false) {
-        cork::release(socket);
     }
 }
 

@@ -3,6 +3,7 @@
 mod direct_peer;
 mod epoll;
 mod hostile;
+mod marks;
 mod options;
 pub mod os;
 mod readiness;

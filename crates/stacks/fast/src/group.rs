@@ -1,7 +1,7 @@
 //! A flow group of the fast path: ports, the flows on them, and the data queues of their applications. One thread at a
 //! time serves it ([`towpath_runtime::workers`]), and the thread may change from turn to turn.
 
-use crate::clients::AppWords;
+use crate::clients::{AppMarks, AppWords};
 use crate::mailbox::{Doorbell, Receiver, Sender};
 use crate::messages::{FromGroup, ToGroup};
 use crate::metrics::{LoopCounters, Metrics};
@@ -22,7 +22,7 @@ use towpath_runtime::sampler::Sampler;
 use towpath_runtime::workers::{Group, Idle};
 use towpath_tcp::fast::FastPath;
 use towpath_tcp::flow::{FlowId, PortId};
-use towpath_tcp::messages::{AppUpdate, FlowEvent, ToFast, ToSlow, event};
+use towpath_tcp::messages::{self as tcp, AppUpdate, FlowEvent, ToFast, ToSlow, event};
 use towpath_tcp::time::Micros;
 
 /// Frames taken from one port in one turn. The headers of so many fit the first-level cache.
@@ -213,7 +213,7 @@ impl FlowGroup {
         let Some(flow) = self.rings.flow_of(index, slot) else { return };
         let Some(endpoint) = self.rings.endpoint(flow).copied().filter(|e| e.generation == generation) else { return };
         let Some(client) = self.rings.client(index) else { return };
-        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head, urgent: None };
+        let last = AppWords { flags: 0, tx_tail: endpoint.tx_tail, rx_head: endpoint.rx_head, marks: None };
         let mut words = client.shared.app_words(slot).unwrap_or(last);
         words.flags |= app_flags::CLOSED | if abort { app_flags::ABORT } else { 0 };
         self.update(now, index, slot, flow, words);
@@ -238,7 +238,7 @@ impl FlowGroup {
             nodelay: flag(app_flags::NODELAY),
             cork: flag(app_flags::CORK),
             quickack: flag(app_flags::QUICKACK),
-            urgent: words.urgent,
+            marks: words.marks.map(|AppMarks { urgent, flush, record }| tcp::AppMarks { urgent, flush, record }),
         };
         match self.fast.app_update(now, flow, update) {
             Ok(()) => {

@@ -76,7 +76,7 @@ impl ClientGroup {
     }
 }
 
-/// The next send and receive of a connection. Calls that concern urgent bytes are not batched.
+/// The next send and receive of a connection. Calls that concern the application's marks are not batched.
 fn first_operations(client: &KernelClient, slot: Slot) -> [Option<Operation<'_>>; 2] {
     let Some(entry) = client.slots.get(slot.index()).filter(|entry| entry.phase == Phase::Open) else {
         return [None, None];
@@ -84,9 +84,8 @@ fn first_operations(client: &KernelClient, slot: Slot) -> [Option<Operation<'_>>
     let (own, region) = (&entry.own, &client.shared.region);
     let Some(fd) = &own.fd else { return [None, None] };
     let queued = own.sideband.next_stop(own.sent, own.tx_tail).wrapping_sub(own.sent);
-    let urgent = own.flags & towpath_ring::lines::app_flags::URGENT != 0;
     let free = client.limit.is_none_or(|limit| limit.rate == 0);
-    let send = free && own.writable && queued != 0 && !urgent && own.batched.sent.is_none();
+    let send = free && own.writable && queued != 0 && !own.marked && own.batched.sent.is_none();
     let room = own.receive_room(region.geometry());
     let fresh = !own.urgent_announced && own.status & status::RX_EOF == 0 && own.batched.received.is_none();
     let receive = own.readable && room != 0 && fresh;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use towpath_ring::command::Command;
 use towpath_ring::options::Options;
 use towpath_ring::{Geometry, Slot};
-use towpath_runtime::clients::DescriptorShare;
+use towpath_runtime::clients::{AppMarks, DescriptorShare};
 use towpath_runtime::slots::ServedClient;
 
 /// A client of this stack.
@@ -73,8 +73,10 @@ pub struct KernelSocket {
     pub urgent_announced: bool,
     /// Position of a new urgent byte in the receive ring that the application has not seen.
     pub urgent_got: Option<u32>,
-    /// Position after the last urgent byte that was sent as urgent.
-    pub urgent_sent: Option<u32>,
+    /// The application's marks that have been dealt with.
+    pub marks_done: AppMarks,
+    /// There were others when its words were read last.
+    pub marked: bool,
     /// The kernel knows that nothing more will be sent.
     pub shut: bool,
     /// The application has closed the socket. Queued bytes are still to be sent.
@@ -113,7 +115,8 @@ impl Default for KernelSocket {
             ending: false,
             urgent_announced: false,
             urgent_got: None,
-            urgent_sent: None,
+            marks_done: AppMarks::default(),
+            marked: false,
             shut: false,
             closing: false,
             sideband: SidebandQueue::default(),

@@ -6,12 +6,12 @@ use crate::sideband_queue::SentPart;
 use crate::sys;
 use crate::tcp_info::TcpInfo;
 use rustix::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::lines::{app_flags, status};
 use towpath_ring::wake::asks_for_room;
-use towpath_runtime::clients::AppWords;
+use towpath_runtime::clients::{AppMarks, AppWords};
 use towpath_runtime::slots::Phase;
 
 /// Bytes moved each way for one connection before other connections are served.
@@ -49,7 +49,8 @@ impl ClientGroup {
         }
         let before = self.own(index, slot).map(|own| (own.sent, own.got, own.status));
         let files = self.own(index, slot).map_or(0, |own| own.sideband.file_bytes());
-        let sent = self.transmit(index, slot, words.and_then(|words| words.urgent));
+        let marks = words.and_then(|words| words.marks).unwrap_or_default();
+        let sent = self.transmit(index, slot, &marks);
         if let (IoOutcome::Failed(_), Some(own)) = (&sent, self.own(index, slot)) {
             // Bytes that arrived before the reset can still be read.
             own.readable = true;
@@ -116,7 +117,7 @@ impl ClientGroup {
                 if !validate(&mut entry.own, words, tx_bytes, rx_bytes) {
                     return Err(());
                 }
-                entry.own.flags |= words.flags & app_flags::URGENT;
+                entry.own.marked = words.marks.is_some_and(|marks| marks != entry.own.marks_done);
                 let (given, taken) = (words.tx_tail.wrapping_sub(tx_tail), words.rx_head.wrapping_sub(rx_head));
                 self.sampler.moved(connection(index, slot), given, taken, words.rx_head, self.now_us);
                 Ok(Some(*words))
@@ -145,21 +146,25 @@ impl ClientGroup {
     }
 
     /// Sends the bytes of the ring, in one call if the kernel takes them all.
-    fn transmit(&mut self, index: u32, slot: Slot, urgent: Option<u32>) -> IoOutcome {
+    fn transmit(&mut self, index: u32, slot: Slot, marks: &AppMarks) -> IoOutcome {
         let allowed = self.allowed(index);
         let Some(Some(client)) = self.clients.get_mut(index as usize) else { return IoOutcome::Alive };
         let region = std::sync::Arc::clone(&client.shared.region);
         let own = &mut client.slot(slot).own;
-        let KernelSocket {
-            fd: Some(fd), sent, tx_tail, writable, shut, status, urgent_sent, batched, sideband, ..
-        } = own
+        let own_flags = own.flags;
+        let KernelSocket { fd: Some(fd), sent, tx_tail, writable, shut, status, marks_done, batched, sideband, .. } =
+            own
         else {
             return IoOutcome::Alive;
         };
         let granted = allowed.map_or(SHARE, |allowed| allowed.min(SHARE));
         let (ring, mut share) = (region.tx(slot), granted);
+        // All before it has been sent already, with the cork on.
+        if marks.flush.is_some_and(|end| sent.wrapping_sub(end).cast_signed() >= 0) {
+            flush(fd, own_flags, marks, marks_done);
+        }
         while *writable && share > 0 {
-            let (len, flags) = crate::urgent::part(*sent, sideband.next_stop(*sent, *tx_tail), urgent, *urgent_sent);
+            let (len, flags) = crate::urgent::part(*sent, sideband.next_stop(*sent, *tx_tail), marks, marks_done);
             if len == 0 {
                 if !sideband.is_due(*sent, *tx_tail) {
                     break;
@@ -187,7 +192,13 @@ impl ClientGroup {
                     share = share.saturating_sub(count as u32);
                     self.counts.sent_bytes += count as u64;
                     if flags & libc::MSG_OOB != 0 {
-                        *urgent_sent = urgent;
+                        marks_done.urgent = marks.urgent;
+                    }
+                    if marks.record == Some(*sent) {
+                        marks_done.record = marks.record;
+                    }
+                    if marks.flush == Some(*sent) {
+                        flush(fd, own_flags, marks, marks_done);
                     }
                 }
                 Err(libc::EAGAIN) => *writable = false,
@@ -306,4 +317,13 @@ fn show(line: &towpath_ring::StackLine, (sent, got, bits): (u32, u32, u32), urge
 /// True if the application waits for room, and a third of its share of the ring is free.
 fn wants_room(app: &towpath_ring::AppLine, queued: u32, limit: u32) -> bool {
     asks_for_room(&app.want) && limit.saturating_sub(queued) >= limit / 3
+}
+
+/// The cork is off for a moment, so that the kernel sends what it holds.
+#[cold]
+fn flush(fd: &OwnedFd, flags: u32, marks: &AppMarks, done: &mut AppMarks) {
+    if std::mem::replace(&mut done.flush, marks.flush) != marks.flush && flags & app_flags::CORK != 0 {
+        sys::set(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 0);
+        sys::set(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1);
+    }
 }

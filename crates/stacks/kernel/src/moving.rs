@@ -19,7 +19,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use towpath_ring::Slot;
 use towpath_ring::command::op;
-use towpath_ring::lines::{app_flags, state, status};
+use towpath_ring::lines::{state, status};
+use towpath_runtime::clients::AppMarks;
 use towpath_runtime::resume::skip;
 use towpath_runtime::slots::Phase;
 use towpath_runtime::{ClientId, ClientSetup};
@@ -278,6 +279,7 @@ fn positions(client: &KernelClient, slot: Slot) -> KernelSocket {
     let (line, words) = (client.line(slot), client.shared.app_words(slot));
     let sent = line.tx_head.load(Ordering::Relaxed);
     let got = line.rx_tail.load(Ordering::Relaxed);
+    let marks = words.and_then(|words| words.marks).unwrap_or_default();
     let bits = line.status.load(Ordering::Relaxed);
     KernelSocket {
         sent,
@@ -288,8 +290,11 @@ fn positions(client: &KernelClient, slot: Slot) -> KernelSocket {
         status: bits,
         // The FIN has been sent before; the connection record says whether it must be sent again.
         shut: bits & status::TX_CLOSED != 0,
-        urgent_sent: words.and_then(|words| words.urgent).filter(|urgent| sent.wrapping_sub(*urgent) as i32 >= 0),
-        flags: words.map_or(0, |words| words.flags) & app_flags::URGENT,
+        marks_done: AppMarks {
+            urgent: marks.urgent.filter(|urgent| sent.wrapping_sub(*urgent) as i32 >= 0),
+            ..AppMarks::default()
+        },
+        marked: marks != AppMarks::default(),
         ..KernelSocket::default()
     }
 }

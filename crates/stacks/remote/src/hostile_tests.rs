@@ -17,6 +17,7 @@ use std::time::Duration;
 use towpath_forward::message::{self, Question, ToHost, ToStack};
 use towpath_kernel::KernelConfig;
 use towpath_ring::Geometry;
+use towpath_ring::codec::app_word;
 use towpath_ring::layout::VERSION;
 use towpath_ring::lines::state;
 use towpath_ring::span::Span;
@@ -156,7 +157,7 @@ fn against_far(peer: &mut Peer, (kind, what, seed, bytes): &Deed) -> bool {
     match kind % 16 {
         0..=4 => {
             let mut app = words(seed, bytes);
-            app[4] = u32::from(seed[3] % 4);
+            app[app_word::GENERATION] = u32::from(seed[3] % 4);
             peer.say(&Update::App { index, slot: slot % 16, app })
         }
         5..=9 => {

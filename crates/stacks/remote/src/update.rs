@@ -130,8 +130,8 @@ mod tests {
             Update::Greeting { version: 6, geometry: Geometry::DEFAULT },
             Update::Part { last: true, bytes: b"bytes".to_vec() },
             Update::Beat,
-            Update::App { index: 1, slot: 2, app: [3; 5] },
-            Update::Command { index: 1, slot: 2, app: [3; 5], options: [4; 27], command: [5; 15] },
+            Update::App { index: 1, slot: 2, app: [3; 7] },
+            Update::Command { index: 1, slot: 2, app: [3; 7], options: [4; 27], command: [5; 15] },
             Update::Stack { index: 1, slot: 2, shown: [6; 11] },
             Update::Info { index: 1, slot: 2, info: Box::new([7; 47]), counts: Box::new([8; 25]) },
         ];

@@ -1,13 +1,13 @@
 //! The words that the application has written in its line: checked, then acted on.
 
 use super::context::{FastState, FlowTurn};
-use super::{close, plan, post};
+use super::{close, marks, plan, post};
 use crate::flow::FlowId;
 use crate::messages::{AppUpdate, ContractViolation, ToSlow};
 use crate::seq::Seq;
 use crate::table::bits::{
     ABORTING, ACK_NOW, APP_CLOSED, AppFlags, CORK, DEAD, FIN_ACKED, FIN_RECEIVED, FIN_SENT, FIN_WANTED, FlagSet,
-    LIMIT_WAIT, NODELAY, PACE_WAIT, PUSHED, QUICKACK, SHUT_RD, URGENT_OUT,
+    LIMIT_WAIT, NODELAY, PACE_WAIT, QUICKACK, SHUT_RD,
 };
 use crate::table::stages::{Application, Close, Post};
 use crate::table::tcb::Tcb;
@@ -33,9 +33,9 @@ pub(super) fn update(
     let result = positions(by, &mut turn.t, turn.lines, &update);
     match result {
         Ok(()) => {
-            take_flags(by, &mut turn.t, &update);
-            if let Some(position) = update.urgent {
-                urgent(by, &mut turn.t, turn.lines, position);
+            take_flags(by, &mut turn.t, turn.lines, &update);
+            if let Some(new) = &update.marks {
+                marks::take(by, &mut turn.t, turn.lines, new);
             }
             if update.closed && !turn.t.has(APP_CLOSED) {
                 closed(by, &mut turn, update.abort);
@@ -88,19 +88,17 @@ fn positions(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) ->
     // Nothing may follow our FIN.
     if !t.has(FIN_SENT) {
         t.written(by).snd_queued = t.snd_queued().add(written);
-        if written != 0 {
-            t.clear(by, PUSHED);
-        }
     }
     Ok(())
 }
 
 #[inline]
-fn take_flags(by: Application, t: &mut Tcb, update: &AppUpdate) {
-    let mut app: AppFlags = t.flags();
-    if update.nodelay && !app.has(NODELAY) {
-        app.set(PUSHED);
+fn take_flags(by: Application, t: &mut Tcb, lines: &Lines, update: &AppUpdate) {
+    if update.cork && update.nodelay && !t.has(NODELAY) {
+        // As in Linux.
+        marks::flush(by, t, lines, t.snd_queued());
     }
+    let mut app: AppFlags = t.flags();
     app.clear(NODELAY | CORK | QUICKACK);
     for (on, flag) in [
         (update.nodelay, NODELAY),
@@ -113,21 +111,6 @@ fn take_flags(by: Application, t: &mut Tcb, update: &AppUpdate) {
         app.set(if on { flag } else { AppFlags::EMPTY });
     }
     t.replace(by, app);
-}
-
-/// `MSG_OOB` (RFC 9293 §3.8.5 MUST-30): SND.UP moves on, and the peer learns it at once, even where its window lets no
-/// data through. A position outside of what waits in the send ring is ignored.
-#[cold]
-fn urgent(by: Application, t: &mut Tcb, lines: &Lines, position: u32) {
-    let up = Seq(lines.identity.snd_start.get()).add(position);
-    let word = &lines.recovery.snd_up;
-    let known = t.has(URGENT_OUT) && !up.after(Seq(word.get()));
-    if known || !up.after(t.snd_una()) || up.after(t.snd_queued()) {
-        return;
-    }
-    word.set(by, up.0);
-    t.set(by, URGENT_OUT);
-    t.set(by, ACK_NOW);
 }
 
 /// `close()`: queued data still go out, then FIN. If received data are lost (RFC 9293 §3.6.1 SHLD-3, RFC 2525 §2.17),

@@ -30,6 +30,7 @@ mod ecn;
 mod egress;
 mod hystart;
 mod lookup;
+mod marks;
 mod out_of_order;
 mod pace;
 mod plan;

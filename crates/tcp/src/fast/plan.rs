@@ -1,9 +1,9 @@
 //! The next segment that a flow may send: windows, Nagle, silly windows. A pure function of its lines.
 
-use super::recovery;
+use super::{marks, recovery};
 use crate::seq::Seq;
 use crate::table::Lines;
-use crate::table::bits::{CORK, FIN_WANTED, LOST, NODELAY, PUSHED, RECOVERY, SCORED, URGENT_OUT};
+use crate::table::bits::{CORK, FIN_WANTED, LOST, MARKED, NODELAY, RECOVERY, SCORED, URGENT_OUT};
 use crate::table::tcb::Tcb;
 
 /// One segment to be sent.
@@ -46,12 +46,12 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let extra = u32::from(limited) * mss;
     // A window that has shrunk below what is out lets nothing new go (RFC 9293 §3.8.6, MUST-34, SHLD-15).
     let by_peer = t.snd_wnd().saturating_sub(flight);
-    let left = if t.has(SCORED) { lines.recovery.left.get() } else { 0 };
+    let (left, most) = if t.any(SCORED | MARKED) { seldom(t, lines, unsent) } else { (0, unsent) };
     let by_network = t.cwnd().saturating_add(extra).saturating_sub(flight.saturating_sub(left));
     // The segment is as full as possible (RFC 9293 SHLD-28).
-    let len = unsent.min(mss).min(by_peer).min(by_network);
-    let last = len == unsent;
-    let fin = last && fin_wanted && by_peer > len;
+    let len = most.min(mss).min(by_peer).min(by_network);
+    let last = len == most;
+    let fin = last && fin_wanted && len == unsent && by_peer > len;
     if len == 0 && !fin {
         return None;
     }
@@ -63,12 +63,22 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     Some(Plan { seq: t.snd_nxt(), len, fin, push: last })
 }
 
+/// Bytes in flight that have left the network, and how many of the unsent bytes one segment may have for the marks of
+/// the application.
+#[cold]
+fn seldom(t: &Tcb, lines: &Lines, unsent: u32) -> (u32, u32) {
+    let left = if t.has(SCORED) { lines.recovery.left.get() } else { 0 };
+    (left, if t.has(MARKED) { marks::limit(t, lines, unsent) } else { unsent })
+}
+
 /// True if this new segment may go although it is not a full one (RFC 9293 §3.8.6.2.1, MUST-38).
 fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32) -> bool {
     if last {
         // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as
         // Linux).
-        return (!t.has(CORK) || t.has(PUSHED)) && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle());
+        let end = t.snd_nxt().add(len);
+        return (!t.has(CORK) || marks::uncorked(t, lines, end))
+            && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle() || marks::ends_record(t, lines, end));
     }
     // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window.
     // Then the segment goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's
@@ -89,17 +99,17 @@ pub(super) fn repair_may_go(t: &Tcb, lines: &Lines) -> bool {
 
 /// The segment to be sent again from SND.UNA: a lost one, or a window probe of `limit` bytes. No window stops it (RFC
 /// 9293 §3.8.6, MAY-7).
-pub(super) fn first(t: &Tcb, limit: u32) -> Option<Plan> {
-    again(t, t.snd_una(), limit)
+pub(super) fn first(t: &Tcb, lines: &Lines, limit: u32) -> Option<Plan> {
+    again(t, lines, t.snd_una(), limit)
 }
 
 /// The same from `seq` on.
-pub(super) fn again(t: &Tcb, seq: Seq, limit: u32) -> Option<Plan> {
+pub(super) fn again(t: &Tcb, lines: &Lines, seq: Seq, limit: u32) -> Option<Plan> {
     let data = t.snd_queued().distance(seq);
     if data < 0 {
         return None;
     }
-    let len = (data as u32).min(limit);
+    let len = marks::within_record(t, lines, seq, (data as u32).min(limit));
     let last = len == data as u32;
     let fin = last && t.has(FIN_WANTED) && (len == 0 || t.snd_max().after(t.snd_queued()));
     (len != 0 || fin).then_some(Plan { seq, len, fin, push: last })
@@ -107,15 +117,15 @@ pub(super) fn again(t: &Tcb, seq: Seq, limit: u32) -> Option<Plan> {
 
 /// The tail probe: new data if the peer has room for them, whatever the congestion window says, else the last segment
 /// again (RFC 8985 §7.3).
-pub(super) fn tail(t: &Tcb) -> Option<Plan> {
+pub(super) fn tail(t: &Tcb, lines: &Lines) -> Option<Plan> {
     let mss = u32::from(t.mss());
     let unsent = t.snd_queued().distance(t.snd_nxt()).max(0) as u32;
     let room = t.snd_wnd().saturating_sub(t.snd_nxt().bytes_since(t.snd_una()));
-    let len = unsent.min(mss);
+    let len = marks::within_record(t, lines, t.snd_nxt(), unsent.min(mss));
     if len != 0 && len <= room && (len == mss || !t.has(CORK)) {
         return Some(Plan { seq: t.snd_nxt(), len, fin: false, push: len == unsent });
     }
     // The probe repeats only bytes that are out. Other queued bytes may be beyond the peer's window.
     let last = t.flight().min(mss);
-    again(t, t.snd_max().sub(last), last)
+    again(t, lines, t.snd_max().sub(last), last)
 }

@@ -99,7 +99,7 @@ flags! {
     SHUT_RD = 32;
     /// The application has aborted: RST follows what may go now.
     ABORTING = 64;
-    /// What is queued goes out although `CORK` is set, until more is written: `NODELAY` has been set (as Linux).
+    /// What is queued before `Seldom::flush` goes out although `CORK` is set.
     PUSHED = 128;
 }
 
@@ -229,4 +229,7 @@ flags! {
     TIMING = 32;
     /// `Rate::ecn_recover` is valid.
     ECN_REDUCED = 64;
+    /// `Seldom` has marks of the application ahead: `PUSHED`, or ends of records. It stands here beside `SCORED`, so
+    /// that both are asked for at once.
+    MARKED = 128;
 }

@@ -29,7 +29,7 @@ use permit::Writes;
 pub(crate) use protocol::ProtocolLine;
 pub(crate) use rate::Rate;
 pub(crate) use recovery::{Recovery, learnt};
-pub(crate) use seldom::Seldom;
+pub(crate) use seldom::{RECORDS, Seldom};
 use stages::Install;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;

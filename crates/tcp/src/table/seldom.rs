@@ -1,7 +1,7 @@
 //! The line of what happens seldom, and of counts that are kept only then.
 
 use super::stages::Install;
-use super::tcb::{Congestion, Received, Sent};
+use super::tcb::{Congestion, Received, Sent, Written};
 use super::words::{Counter, Word};
 
 /// Counts of rare events. One line, which no ordinary segment touches.
@@ -20,7 +20,14 @@ pub(crate) struct Seldom {
     pub duplicates: Word<Congestion>,
     /// Acknowledgements that showed that segments had overtaken each other.
     pub reorderings: Word<Congestion>,
+    /// The position that `bits::PUSHED` is about, as sequence number.
+    pub flush: Word<Written>,
+    /// Ends of records (`MSG_EOR`), if `bits::MARKED`. Those at or before SND.UNA are none.
+    pub records: [Word<Written>; RECORDS],
 }
+
+/// Ends of records that are kept of a flow.
+pub(crate) const RECORDS: usize = 6;
 
 impl Seldom {
     /// Of a new flow.

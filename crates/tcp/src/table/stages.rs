@@ -114,7 +114,7 @@ stage! {
 }
 stage! {
     /// The words of the application: `app`.
-    Application writes [Written Room AppFlags AckDebt Requests Reports], hands to [Post Close]
+    Application writes [Written Room AppFlags AckDebt Requests Reports], hands to [Loss Post Close]
 }
 stage! {
     /// The messages of the slow path: `control`.

@@ -251,7 +251,7 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
         };
         // A probe that comes when the window is open again and in use has nothing to do.
         let late = request == PROBE && t.snd_wnd() != 0 && !t.idle();
-        let Some(plan) = plan::first(t, limit).filter(|_| !late) else {
+        let Some(plan) = plan::first(t, self.turn.lines, limit).filter(|_| !late) else {
             self.turn.t.clear(by, request);
             return None;
         };

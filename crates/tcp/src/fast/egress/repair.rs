@@ -20,14 +20,14 @@ impl<R: Rings, P: TxPorts> SendTurn<'_, R, P> {
                 return None;
             }
             let (start, last) = scoreboard.first_lost()?;
-            let plan = plan::again(t, start, last.bytes_since(start).min(u32::from(t.mss())))?;
+            let plan = plan::again(t, lines, start, last.bytes_since(start).min(u32::from(t.mss())))?;
             // If the peer has taken its window back, all repairs but the first wait (RFC 9293 §3.8.6).
             if start != t.snd_una() && plan.len > t.snd_wnd().saturating_sub(start.bytes_since(t.snd_una())) {
                 return None;
             }
             return Some(Some(self.data(by, &plan)));
         }
-        let plan = plan::tail(t).filter(|_| !t.idle());
+        let plan = plan::tail(t, lines).filter(|_| !t.idle());
         self.turn.t.clear(by, TAIL);
         let plan = plan?;
         let again = plan.seq.before(self.turn.t.snd_max());

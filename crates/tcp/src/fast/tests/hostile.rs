@@ -1,6 +1,7 @@
 //! Arbitrary input of peers, applications and slow paths: no panic, and the state stays consistent.
 
 use super::*;
+use crate::messages::AppMarks;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -41,7 +42,11 @@ fn step() -> impl Strategy<Value = Step> {
         nodelay: bits & 32 != 0,
         cork: bits & 64 != 0,
         quickack: bits & 128 != 0,
-        urgent: (bits & 3 == 3).then_some(tx_tail),
+        marks: (bits & 1 != 0).then_some(AppMarks {
+            urgent: (bits & 2 != 0).then_some(tx_tail),
+            flush: (bits & 80 == 80).then_some(tx_tail.wrapping_sub(rx_head)),
+            record: (bits & 8 != 0).then_some(tx_tail.wrapping_sub(u32::from(bits))),
+        }),
     });
     let window = (number(), number(), any::<u16>(), any::<u16>()).prop_map(|(cwnd, ssthresh, growth, beta)| Window {
         cwnd,

@@ -10,6 +10,7 @@ mod hostile;
 mod idle;
 mod load;
 mod loss;
+mod marks;
 mod pacing;
 mod receive;
 mod recovery;

@@ -6,7 +6,7 @@ const URG: u8 = flags::URG;
 
 /// The application has written `len` bytes, the last of them urgent.
 fn write_urgent(h: &mut Harness, len: u32) -> Vec<Seg> {
-    h.app.urgent = Some(h.app.tx_tail + len);
+    h.app.marks.get_or_insert_default().urgent = Some(h.app.tx_tail + len);
     h.write(len)
 }
 
@@ -56,10 +56,10 @@ fn urgent_data_do_not_wait_for_nagle() {
 #[test]
 fn an_application_cannot_point_outside_what_it_has_written() {
     let mut h = Harness::new();
-    h.app.urgent = Some(4000);
+    h.app.marks.get_or_insert_default().urgent = Some(4000);
     assert_eq!(pointers(&h.write(10)), [(0, 10, false, 0)]);
     h.rx(seg(0, 10, &[]));
-    h.app.urgent = Some(5);
+    h.app.marks.get_or_insert_default().urgent = Some(5);
     assert_eq!(pointers(&h.write(10)), [(10, 10, false, 0)]);
 }
 
