@@ -1,6 +1,7 @@
 // Socket options whose effect is more than a number: what they add to a receive, forbid, or tell.
 #include "conformance.h"
 #define THEME "options"
+#include <linux/filter.h>
 #include <net/if.h>
 
 static char buf[1000];
@@ -56,7 +57,7 @@ CASE(inquiry_before) {
     CALL("get", get_int(s, IPPROTO_TCP, TCP_INQ));
 }
 
-// SO_ZEROCOPY, TCP_SAVE_SYN and SO_TIMESTAMPING on sockets in all states. MSG_ZEROCOPY without SO_ZEROCOPY copies.
+// SO_ZEROCOPY, TCP_SAVE_SYN and SO_TIMESTAMPING on sockets in all states, and a program that spreads connections. MSG_ZEROCOPY without SO_ZEROCOPY copies.
 CASE(refused) {
     struct pair p = pair();
     int fds[] = {tcp(), p.client, p.listener};
@@ -67,6 +68,11 @@ CASE(refused) {
         CALL("save_syn", get_int(fds[i], IPPROTO_TCP, TCP_SAVE_SYN));
         CALL("set_timestamping", set_int(fds[i], SOL_SOCKET, SO_TIMESTAMPING, 1 << 4));
     }
+    struct sock_filter first = {.code = BPF_RET | BPF_K};
+    int shared = tcp();
+    MUST(set_int(shared, SOL_SOCKET, SO_REUSEPORT, 1));
+    CALL("set_program", setsockopt(shared, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &(struct sock_fprog){1, &first},
+                                   sizeof(struct sock_fprog)));
     CALL("send", send(p.server, "abc", 3, MSG_ZEROCOPY));
     CALL("received", recv(p.client, buf, 3, MSG_WAITALL));
     say_events("no_completion", events_of(p.server));
@@ -176,6 +182,45 @@ CASE(port_range) {
         int port = port_of(i ? c : l);
         say(i ? "client" : "listener", "%s", FROM <= port && port <= TO ? "within" : "outside");
     }
+}
+
+static void foreign(const char *key, bool six, int name) {
+    int l = six ? tcp6() : tcp();
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc000024d)};
+    struct sockaddr_in6 other = {.sin6_family = AF_INET6};
+    inet_pton(AF_INET6, "2001:db8::77", &other.sin6_addr);
+    if (name != 0) CALL("set", set_int(l, six ? IPPROTO_IPV6 : IPPROTO_IP, name, 1));
+    if (CALL(key, six ? bind(l, (void *)&other, sizeof other) : bind(l, (void *)&four, sizeof four)) < 0) return;
+    CALL("listen", listen(l, 5));
+    CALL("accepting", get_int(l, SOL_SOCKET, SO_ACCEPTCONN));
+    CALL("option", get_int(l, six ? IPPROTO_IPV6 : IPPROTO_IP, name));
+    nonblocking(l, true);
+    CALL("accept", accept(l, NULL, NULL));
+}
+
+// A listener on an address that this host lacks needs IP_FREEBIND or IP_TRANSPARENT.
+CASE(foreign_addresses) {
+    for (int six = 0; six < 2; six++) {
+        foreign("plain", six, 0);
+        foreign("freebind", six, six ? IPV6_FREEBIND : IP_FREEBIND);
+        foreign("transparent", six, six ? IPV6_TRANSPARENT : IP_TRANSPARENT);
+    }
+}
+
+// IP_TRANSPARENT on both ends: connections within the host are as without.
+CASE(transparent_within_the_host) {
+    int l = bound(0), c = tcp();
+    CALL("listener", set_int(l, IPPROTO_IP, IP_TRANSPARENT, 1));
+    MUST(listen(l, 5));
+    CALL("client", set_int(c, IPPROTO_IP, IP_TRANSPARENT, 1));
+    if (CALL("connect", connect_to(c, l)) < 0) return;
+    int s = (int)MUST(accept(l, NULL, NULL));
+    CALL("of_client", get_int(c, IPPROTO_IP, IP_TRANSPARENT));
+    CALL("accepted", get_int(s, IPPROTO_IP, IP_TRANSPARENT));
+    CALL("write", write(c, "abc", 3));
+    CALL("read", recv(s, buf, 3, MSG_WAITALL));
+    int d = tcp();
+    CALL("connect_without", connect_to(d, l));
 }
 
 // SO_BINDTODEVICE and TCP_MD5SIG that were set before connect hold for the connection.

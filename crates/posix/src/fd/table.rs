@@ -42,6 +42,8 @@ pub struct Pending {
     pub any_port: bool,
     /// `setsockopt` has been used, so promotion copies options.
     pub options: bool,
+    /// The library has let the kernel bind an address that only the stack has.
+    pub foreign: bool,
     /// The program has set `SO_REUSEADDR`, but it is off on the kernel socket, so that the port is reserved.
     pub reuse_hidden: bool,
     /// It is an AF_INET6 socket.
@@ -58,7 +60,7 @@ pub struct Pending {
     pub no_wait: [bool; 2],
     /// The kernel has refused a non-blocking connect and has not reported it yet.
     pub refused: bool,
-    /// The copies of one socket have the same number here; 0 = it has no copies (29 bits).
+    /// The copies of one socket have the same number here; 0 = it has no copies (28 bits).
     pub family: u32,
 }
 
@@ -71,7 +73,7 @@ const MEASURED_SLOT: u64 = 6;
 const MEASURED_KERNEL: u64 = 7;
 /// The bits for the number of a slot and its session.
 const SLOT_MASK: u32 = u32::MAX >> 3;
-const FAMILIES: u32 = (1 << 29) - 1;
+const FAMILIES: u32 = (1 << 28) - 1;
 
 fn encode(kind: Descriptor) -> u64 {
     match kind {
@@ -85,6 +87,7 @@ fn encode(kind: Descriptor) -> u64 {
                 | u64::from(u.refused) << 15
                 | u64::from(u.steered & 0xffff) << 16
                 | u64::from(u.family & FAMILIES) << 32
+                | u64::from(u.foreign) << 60
                 | u64::from(u.any_port) << 61
                 | u64::from(u.no_wait[0]) << 62
                 | u64::from(u.no_wait[1]) << 63
@@ -100,6 +103,7 @@ fn decode(word: u64) -> Descriptor {
     match word & KIND {
         1 => Descriptor::Pending(Pending {
             bound: word & 8 != 0,
+            foreign: word & 1 << 60 != 0,
             any_port: word & 1 << 61 != 0,
             options: word & 16 != 0,
             reuse_hidden: word & 32 != 0,

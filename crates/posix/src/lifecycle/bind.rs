@@ -40,6 +40,7 @@ fn reserve(fd: c_int, pending: Pending, local: Option<Address>, bind: impl Fn() 
     let hide = reuse && sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0).is_ok();
     let mut bound = bind();
     if bound == Err(libc::EADDRNOTAVAIL) && local.is_some_and(|local| stack_address::allow(fd, pending.six, local)) {
+        table::update_pending(fd, |u| u.foreign = true);
         bound = bind();
     }
     if bound.is_err() && hide {

@@ -42,6 +42,9 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
     table::update_pending(fd, |u| u.bound = true);
     let local = match address::of_kernel(fd, pending.six) {
         Ok(local) if address::is_kernels(local.0) => return settle_kernel(fd, pending, Count::Address),
+        Ok(local) if pending.kept && stack_address::is_foreign(fd, pending, session, local) => {
+            return settle_kernel(fd, pending, Count::KernelOption);
+        }
         Ok(local) => local,
         Err(errno) => return Some(Err(errno)),
     };
@@ -55,7 +58,7 @@ fn listen_pending(fd: c_int, pending: Pending, backlog: c_int) -> Answer<c_int> 
             Some(Ok(0))
         }
         // The kernel could listen on this address, but would get no packets.
-        Err(Refusal::Kernel(_)) if pending.bound && stack_address::is_not_local(pending.six, local) => {
+        Err(Refusal::Kernel(_)) if pending.foreign && stack_address::is_not_local(pending.six, local) => {
             Some(Err(libc::EADDRNOTAVAIL))
         }
         Err(Refusal::Kernel(why)) => {

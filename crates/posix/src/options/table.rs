@@ -15,7 +15,10 @@ use towpath_ring::options::option_flags;
 
 /// Names of Linux that libc lacks.
 const SO_TIMESTAMPING_NEW: c_int = 65;
+const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
+const SO_ATTACH_REUSEPORT_EBPF: c_int = 52;
 const TCP_TX_DELAY: c_int = 37;
+const TCP_RTO_MAX_MS: c_int = 44;
 const IPV6_MINHOPCOUNT: c_int = 73;
 /// The highest number of `IP_MTU_DISCOVER` (`IP_PMTUDISC_OMIT`).
 const PMTUDISC_MAX: c_int = 5;
@@ -265,12 +268,14 @@ pub static TABLE: [Row; 60] = [
 ];
 
 /// Is it an option that no slot can have and that a program does without? A pending socket refuses it too, with
-/// ENOPROTOOPT as an old kernel. Otherwise a program would wait for completions, times or headers that never come.
+/// ENOPROTOOPT as an old kernel. Otherwise a program would wait for completions, times or headers that never come, or
+/// take connections for spread by its own program.
 pub fn is_refused(level: c_int, name: c_int) -> bool {
     matches!(
         (level, name),
         (SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW | libc::SO_TXTIME)
-            | (TCP, libc::TCP_SAVE_SYN)
+            | (SOCKET, SO_ATTACH_REUSEPORT_CBPF | SO_ATTACH_REUSEPORT_EBPF)
+            | (TCP, libc::TCP_SAVE_SYN | TCP_RTO_MAX_MS)
     )
 }
 
