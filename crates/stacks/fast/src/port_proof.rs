@@ -45,8 +45,9 @@ impl SlowThread {
 
     /// Looks at the command of this slot again when its proof arrives.
     pub fn await_proof(&mut self, now: Micros, index: u32, slot: Slot, seq: u32) {
-        if let Some(client) = self.host.client(index).map(|client| client.shared.id) {
-            self.waiting.add(now, WaitingCommand { client, slot, seq });
+        let Some(client) = self.host.client(index) else { return };
+        if !self.waiting.add(now, WaitingCommand { client: client.shared.id, slot, seq }) {
+            client.shared.violated_contract();
         }
     }
 

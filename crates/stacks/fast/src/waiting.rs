@@ -1,5 +1,6 @@
 //! Commands that wait for the proof of their port.
 
+use std::collections::{HashMap, VecDeque};
 use towpath_ring::Slot;
 use towpath_runtime::ClientId;
 use towpath_tcp::time::Micros;
@@ -18,35 +19,73 @@ pub struct WaitingCommand {
     pub seq: u32,
 }
 
-/// At most one command for each slot.
+/// At most one command for each slot. Every call takes constant time, because clients decide how many wait.
 #[derive(Debug, Default)]
-pub struct WaitingCommands(Vec<(WaitingCommand, Micros)>);
+pub struct WaitingCommands {
+    /// The number of the command that waits, and until when.
+    waiting: HashMap<(ClientId, u32), (u32, Micros)>,
+    /// In the order of their ends. Some of these no longer wait.
+    deadlines: VecDeque<(Micros, WaitingCommand)>,
+}
 
 impl WaitingCommands {
-    /// Adds a command. One that waits already goes on as before.
-    pub fn add(&mut self, now: Micros, command: WaitingCommand) {
-        let same = |known: &WaitingCommand| (known.client, known.slot) == (command.client, command.slot);
-        match self.0.iter_mut().find(|(known, _)| same(known)) {
-            Some((known, _)) if known.seq == command.seq => {}
-            Some(known) => *known = (command, now.after(WAIT_US)),
-            None => self.0.push((command, now.after(WAIT_US))),
+    /// Adds a command. False: another command of the slot has no answer yet, which breaks the contract.
+    pub fn add(&mut self, now: Micros, command: WaitingCommand) -> bool {
+        let key = (command.client, command.slot.raw());
+        if let Some((seq, _)) = self.waiting.get(&key) {
+            return *seq == command.seq;
         }
+        let until = now.after(WAIT_US);
+        self.waiting.insert(key, (command.seq, until));
+        self.deadlines.push_back((until, command));
+        true
     }
 
     /// Removes the command of a slot. False: there is none.
     pub fn remove(&mut self, client: ClientId, slot: Slot) -> bool {
-        let at = self.0.iter().position(|(known, _)| (known.client, known.slot) == (client, slot));
-        at.map(|at| self.0.swap_remove(at)).is_some()
+        self.waiting.remove(&(client, slot.raw())).is_some()
     }
 
     /// Takes a command whose time is up.
     pub fn take_expired(&mut self, now: Micros) -> Option<WaitingCommand> {
-        let at = self.0.iter().position(|(_, until)| *until <= now)?;
-        Some(self.0.swap_remove(at).0)
+        while let Some((until, command)) = self.deadlines.front().copied().filter(|(until, _)| *until <= now) {
+            self.deadlines.pop_front();
+            let key = (command.client, command.slot.raw());
+            if self.waiting.get(&key) == Some(&(command.seq, until)) {
+                self.waiting.remove(&key);
+                return Some(command);
+            }
+        }
+        None
     }
 
     /// When the next one expires.
     pub fn next_deadline(&self) -> Option<Micros> {
-        self.0.iter().map(|(_, until)| *until).min()
+        self.deadlines.front().map(|(until, _)| *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use towpath_ring::{Geometry, Layout};
+
+    #[test]
+    fn a_slot_has_one_command_that_waits_until_its_proof_comes_or_its_time_is_up() {
+        let layout = Layout::new(Geometry { slots: 16, app_slots: 8, ..Geometry::DEFAULT }).unwrap();
+        let command = |raw, seq| WaitingCommand { client: ClientId(1), slot: layout.slot(raw).unwrap(), seq };
+        let mut waiting = WaitingCommands::default();
+        assert!(waiting.add(Micros(0), command(1, 5)) && waiting.add(Micros(9), command(1, 5)));
+        assert!(waiting.add(Micros(10), command(2, 7)));
+        assert!(!waiting.add(Micros(10), command(2, 8)), "the last one has no answer");
+        assert!(!waiting.remove(ClientId(2), command(2, 7).slot), "another client's slot");
+        assert!(waiting.remove(ClientId(1), command(1, 5).slot));
+        assert!(waiting.add(Micros(20), command(1, 6)), "and waits again");
+        assert_eq!(waiting.take_expired(Micros(WAIT_US + 9)), None);
+        assert_eq!(waiting.next_deadline(), Some(Micros(WAIT_US + 10)));
+        let expired: Vec<_> = std::iter::from_fn(|| waiting.take_expired(Micros(WAIT_US + 20))).collect();
+        assert_eq!(expired, [command(2, 7), command(1, 6)]);
+        assert_eq!((waiting.next_deadline(), waiting.waiting.len()), (None, 0));
     }
 }
