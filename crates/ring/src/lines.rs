@@ -370,3 +370,20 @@ const _: () = assert!(size_of::<CommandLine>() == 64);
 const _: () = assert!(size_of::<StackLine>() == 64);
 const _: () = assert!(size_of::<InfoLine>() == 192);
 const _: () = assert!(size_of::<CountsLine>() == 128);
+
+#[cfg(test)]
+mod tests {
+    use super::pair_slot::{of, place, side, slot};
+
+    #[test]
+    fn the_fields_of_a_pair_slot_come_out_as_they_went_in_and_do_not_touch_each_other() {
+        for (number, end, at) in [(0, 0, 0), (0xfff, 0, 0), (0, 1, 0), (0, 0, 0x3f), (0xa5c, 1, 0x2a), (0x5a3, 0, 0x15)]
+        {
+            let word = of(number, end, at);
+            assert_eq!((slot(word), side(word), place(word)), (number, end as usize, at));
+        }
+        let all = of(u32::MAX, u32::MAX, u32::MAX);
+        assert_eq!((slot(all), side(all), place(all)), (0xfff, 1, 0x3f), "cut to their bits");
+        assert_eq!((slot(u32::MAX), side(u32::MAX), place(u32::MAX)), (0xfff, 1, 0x3f), "of any word of a stack");
+    }
+}

@@ -97,6 +97,7 @@ fn parts_do_not_overlap_and_lie_inside() {
 #[test]
 fn numbers_out_of_range_stay_inside() {
     let (region, _memfd) = Region::create(small()).unwrap();
+    assert_eq!(region.private().1, PRIVATE_HEADER_BYTES + 32 * PRIVATE_SLOT_BYTES, "what the application may use");
     let larger = Layout::new(Geometry { slots: 65_536, ..small() }).unwrap();
     let foreign = larger.slot(65_535).unwrap();
     region.app(foreign).flags.store(1, Relaxed);

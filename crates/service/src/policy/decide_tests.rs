@@ -84,3 +84,18 @@ fn a_client_is_under_the_limit_of_its_first_process() {
     verdict(&policy, &[3, 1], 25);
     assert_eq!(policy.limit(CLIENT), None);
 }
+
+#[test]
+fn what_a_limit_refuses_is_counted_under_its_rule_and_in_total() {
+    let policy = policy(&["deny connect user 9", "limit user 1 connections 5"], "allow");
+    verdict(&policy, &[1], 25);
+    let limit = policy.limit(CLIENT).unwrap();
+    for what in [Exceeded::Connections, Exceeded::NewPerSecond, Exceeded::Connections] {
+        policy.exceeded(CLIENT, &limit, what);
+    }
+    let hits: Vec<u64> = policy.listing().rules.iter().map(|line| line.hits).collect();
+    assert_eq!((hits, policy.totals().limited, policy.totals().rules), (vec![0, 3], 3, 2));
+    policy.change(&PolicyRequest::Delete { rule: "2".into() }).unwrap();
+    policy.exceeded(CLIENT, &limit, Exceeded::Connections);
+    assert_eq!((policy.totals().limited, policy.listing().rules[0].hits), (4, 0), "a rule that is gone has no count");
+}
