@@ -82,6 +82,29 @@ CASE(receive_all) {
     say_bytes("bytes", buf, 10);
 }
 
+// A receive with MSG_PEEK whose SO_PEEK_OFF lies behind the data waits, without use of the processor, and then sees what is there.
+CASE(peek_behind_the_data) {
+    struct pair p = pair();
+    struct ring r = ring();
+    struct rusage before, after;
+    MUST(set_int(p.client, SOL_SOCKET, SO_PEEK_OFF, 5));
+    MUST(write(p.server, "abc", 3));
+    wait_unread(p.client, 3);
+    add(&r, IORING_OP_RECV, p.client, buf, 10, 1)->msg_flags = MSG_PEEK;
+    MUST(submit(&r, 0));
+    rest(50);
+    MUST(getrusage(RUSAGE_SELF, &before));
+    rest(300);
+    MUST(getrusage(RUSAGE_SELF, &after));
+    long us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+              after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    say("busy", "%d", us > 100000);
+    say("before", "%u", ready(&r));
+    MUST(write(p.server, "defgh", 5));
+    say_cqe_result("peek", &r);
+    say_bytes("bytes", buf, 3);
+}
+
 // Several receives on one socket complete in the order of submission.
 CASE(several_receives) {
     struct pair p = pair();
