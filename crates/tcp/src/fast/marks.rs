@@ -101,6 +101,7 @@ pub(super) fn within_record(t: &Tcb, lines: &Lines, from: Seq, len: u32) -> u32 
 
 /// How many of the `unsent` bytes from SND.NXT on one segment may have for the marks.
 #[cold]
+#[inline(never)]
 pub(super) fn limit(t: &Tcb, lines: &Lines, unsent: u32) -> u32 {
     let limit = within_record(t, lines, t.snd_nxt(), unsent);
     let flushed = Seq(lines.seldom.flush.get()).distance(t.snd_nxt());
@@ -109,15 +110,14 @@ pub(super) fn limit(t: &Tcb, lines: &Lines, unsent: u32) -> u32 {
     if cut { limit.min(flushed as u32) } else { limit }
 }
 
-/// May a partial segment that ends at `end` go although `CORK` is set?
+/// May a partial segment that ends at `end` go because of a mark? `nagle`: Nagle's algorithm does not hold it.
+///
+/// A record that something follows is complete: nothing more will join the segment before its end. So neither a cork
+/// nor Nagle's algorithm holds it (as Linux).
 #[cold]
-pub(super) fn uncorked(t: &Tcb, lines: &Lines, end: Seq) -> bool {
-    (t.has(PUSHED) && !end.after(Seq(lines.seldom.flush.get()))) || ends_record(t, lines, end)
-}
-
-/// Does a record end here, and does something follow it? Then nothing more will join the segment before it, so neither
-/// a cork nor Nagle's algorithm holds it (as Linux).
-#[cold]
-pub(super) fn ends_record(t: &Tcb, lines: &Lines, end: Seq) -> bool {
-    t.has(MARKED) && end != t.snd_queued() && lines.seldom.records.iter().any(|record| record.get() == end.0)
+#[inline(never)]
+pub(super) fn let_go(t: &Tcb, lines: &Lines, end: Seq, nagle: bool) -> bool {
+    let flushed = t.has(PUSHED) && !end.after(Seq(lines.seldom.flush.get()));
+    let record = end != t.snd_queued() && lines.seldom.records.iter().any(|record| record.get() == end.0);
+    record || (nagle && flushed)
 }

@@ -28,7 +28,7 @@ impl Plan {
 }
 
 /// The next segment from SND.NXT on, if the rules let one go (RFC 9293 §3.8.6.2.1, RFC 5681 §3).
-#[inline]
+#[inline(always)]
 pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
     if t.snd_nxt().after(t.snd_queued()) {
         return None;
@@ -66,6 +66,7 @@ pub(super) fn next(t: &Tcb, lines: &Lines) -> Option<Plan> {
 /// Bytes in flight that have left the network, and how many of the unsent bytes one segment may have for the marks of
 /// the application.
 #[cold]
+#[inline(never)]
 fn seldom(t: &Tcb, lines: &Lines, unsent: u32) -> (u32, u32) {
     let left = if t.has(SCORED) { lines.recovery.left.get() } else { 0 };
     (left, if t.has(MARKED) { marks::limit(t, lines, unsent) } else { unsent })
@@ -76,9 +77,8 @@ fn partial_may_go(t: &Tcb, lines: &Lines, len: u32, last: bool, by_network: u32)
     if last {
         // Nagle (RFC 9293 §3.7.4, SHLD-7, MAY-16), which NODELAY switches off (MUST-17). Urgent data do not wait (as
         // Linux).
-        let end = t.snd_nxt().add(len);
-        return (!t.has(CORK) || marks::uncorked(t, lines, end))
-            && (t.has(NODELAY) || t.has(URGENT_OUT) || t.idle() || marks::ends_record(t, lines, end));
+        let nagle = t.has(NODELAY) || t.has(URGENT_OUT) || t.idle();
+        return (nagle && !t.has(CORK)) || (t.has(MARKED) && marks::let_go(t, lines, t.snd_nxt().add(len), nagle));
     }
     // A window cuts the segment, so it waits for the window to open. But if nothing is out, nothing opens the window.
     // Then the segment goes in two cases: our own congestion window cuts it, or it is as large as half of the peer's
