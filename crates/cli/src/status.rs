@@ -72,6 +72,7 @@ fn page(first: &Status, s: &Status) -> String {
     if !kernel {
         out.push_str("slow path:\n");
         tally(&mut out, &s.slow);
+        flood(&mut out, first, s);
     }
     let elsewhere = |name: &str| name == "stack";
     let kernel = s.kernel.iter().filter(|(name, n)| *n > 0 && !elsewhere(name));
@@ -107,6 +108,21 @@ fn page(first: &Status, s: &Status) -> String {
         );
     }
     out
+}
+
+/// A backlog that is full now.
+fn flood(out: &mut String, first: &Status, s: &Status) {
+    let answered = s.slow.syn_cookies_sent.saturating_sub(first.slow.syn_cookies_sent);
+    let opened = s.slow.syn_cookies_accepted.saturating_sub(first.slow.syn_cookies_accepted);
+    let between_us = s.uptime_us.saturating_sub(first.uptime_us);
+    if answered > 0 {
+        let _ = writeln!(
+            out,
+            "  possible SYN flood: {answered} SYNs answered with cookies within {} ms, {opened} came back; if they are \
+             clients of yours, the server's listen() needs a larger backlog",
+            between_us / 1000
+        );
+    }
 }
 
 /// The number of cores, if it can change.
@@ -158,6 +174,8 @@ fn tally(out: &mut String, t: &Tally) {
         ("retransmits", t.retransmits),
         ("timeouts", t.timeouts),
         ("contract violations", t.contract_violations),
+        ("SYN cookies sent", t.syn_cookies_sent),
+        ("SYN cookies accepted", t.syn_cookies_accepted),
     ];
     named(out, "events", &events.into_iter().collect());
     named(out, "drops", &t.drops);
@@ -271,6 +289,11 @@ policy: 1 rule, 2 attempts denied, 0 over a limit
              flow group 0: 25 %",
         );
         assert_eq!(page(&first, &second), expected);
+        second.slow.syn_cookies_sent += 500;
+        second.uptime_us += 100_000;
+        let flood = "possible SYN flood: 500 SYNs answered with cookies within 100 ms, 0 came back";
+        assert!(page(&first, &second).contains(flood), "{}", page(&first, &second));
+        assert!(!page(&second, &second).contains("flood"), "it is over");
     }
 
     #[test]

@@ -124,6 +124,10 @@ pub struct Tally {
     pub resets: u64,
     /// Contract violations of applications.
     pub contract_violations: u64,
+    /// SYNs that were answered with a cookie, because their listener's backlog was full.
+    pub syn_cookies_sent: u64,
+    /// Connections opened by a cookie that came back.
+    pub syn_cookies_accepted: u64,
 }
 
 /// A port of a flow group.

@@ -220,5 +220,7 @@ fn a_flood_of_syns_on_a_veth_ends_no_transfer_and_lets_a_client_in() {
     assert!(flooded >= SYNS_PER_S * SECONDS / 2, "there was no flood: {said}");
     assert!(numbers[0] >= 1, "{said}");
     assert!(during > 0.0 && second > 0.0, "{said}\n{}", service.status());
+    assert!(service.status()["slow"]["syn_cookies_sent"].as_u64() > Some(0), "{}", service.status());
+    assert!(service.running.output().contains("possible SYN flood"), "{}", service.running.output());
     assert!(!server.output().contains("error"), "{}", server.output());
 }

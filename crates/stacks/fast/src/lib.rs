@@ -13,6 +13,7 @@ mod commands;
 mod departure;
 mod direct;
 mod direct_end;
+mod flood_notice;
 mod group;
 #[cfg(test)]
 mod group_tests;

@@ -136,6 +136,8 @@ pub fn tally(counters: &Counters) -> Tally {
         failed: counters.failed,
         resets: counters.resets,
         contract_violations: counters.contract_violations,
+        syn_cookies_sent: counters.cookies_sent,
+        syn_cookies_accepted: counters.cookies_accepted,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::client::{OfClient, SlowClient, now};
 use crate::clients::ClientShared;
+use crate::flood_notice::FloodNotice;
 use crate::host::{Later, SlowHost};
 use crate::mailbox::{Doorbell, Receiver};
 use crate::messages::{FromGroup, ToGroup};
@@ -83,6 +84,8 @@ pub struct SlowThread {
     pub orphans: Arc<Orphans>,
     /// Must a client prove that it has the local port that a command names?
     pub needs_proof: bool,
+    /// Says that a backlog is full.
+    pub flood_notice: FloodNotice,
     /// Commands that wait for their proof.
     pub waiting: WaitingCommands,
     /// Last client number given out.
@@ -125,6 +128,9 @@ impl SlowThread {
         if work == 0 || now >= self.publish_at {
             self.publish_at = now.after(PUBLISH_US);
             self.metrics.publish(self.flow_groups, self.slow.counters(), &LoopCounters::default());
+            if let Some(cookies) = self.flood_notice.due(now, self.slow.counters().cookies_sent) {
+                tracing::warn!("possible SYN flood: a backlog is full, {cookies} SYNs were answered with cookies");
+            }
         }
         self.flush();
         work

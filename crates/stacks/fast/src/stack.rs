@@ -2,6 +2,7 @@
 
 use crate::api::{FastStackConfig, Network};
 use crate::capture::FastCapture;
+use crate::flood_notice::FloodNotice;
 use crate::group::{FlowGroup, Scratch};
 use crate::host::{GroupLink, SlowHost};
 use crate::mailbox::{Doorbell, mailbox};
@@ -127,6 +128,7 @@ impl FastStack {
             not_ours: [0; REASONS],
             orphans: Orphans::new(config.orphans),
             needs_proof,
+            flood_notice: FloodNotice::default(),
             waiting: WaitingCommands::default(),
             last_id: 0,
             flow_groups: config.flow_groups,
